@@ -1,0 +1,118 @@
+"""The program: runs the command line and turns every way it can end into an exit code."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+
+import click
+
+from costream.errors import CostreamError, ExitCode
+from costream.redact import redact
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``costream`` with these arguments (default: the process's) and give the exit code.
+
+    Errors are one line on stderr; a traceback is printed for bugs with ``-vv`` only.
+    """
+    args = list(sys.argv[1:] if argv is None else argv)
+    _replace_closed_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
+    from costream.runtime.stop import Stopped
+
+    try:
+        code = _call(args)
+        sys.stdout.flush()
+    except Stopped as stopped:
+        code = int(stopped.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        code = int(ExitCode.SIGINT)
+    except BrokenPipeError:
+        code = int(ExitCode.OK)
+    except click.ClickException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # click >= 8.2: its message is the help
+            error.show()
+            return int(ExitCode.USAGE)
+        code = _say(_usage_line(error), ExitCode.USAGE)
+    except CostreamError as error:
+        code = _say(str(error), error.exit_code)
+    except Exception as error:
+        if _verbosity(args) >= 2:
+            traceback.print_exc()
+        text = f"{type(error).__name__}: {error}".rstrip(": ")
+        code = _say(f"internal error ({text}); -vv prints the traceback", ExitCode.BUG)
+    _detach_closed_stdout()
+    return code
+
+
+def _call(args: list[str]) -> int:
+    from costream.cli import cli
+
+    # Not cli.main(): it would turn a closed pipe into exit code 1 before we see it.
+    try:
+        with cli.make_context("costream", args or ["--help"]) as ctx:
+            result = cli.invoke(ctx)
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    return int(result) if isinstance(result, int) else int(ExitCode.OK)
+
+
+def _say(line: str, code: ExitCode) -> int:
+    with suppress(OSError):
+        print(redact(f"costream: {' '.join(line.split())}"), file=sys.stderr)
+    return int(code)
+
+
+def _usage_line(error: click.ClickException) -> str:
+    line = error.format_message()
+    ctx = getattr(error, "ctx", None)
+    param = getattr(error, "param", None)
+    if ctx is not None and param is not None and param.name:
+        from click.core import ParameterSource
+
+        origin = ctx.get_parameter_source(param.name)
+        if origin is ParameterSource.ENVIRONMENT:
+            line += f" (from the environment variable {param.envvar})"
+        elif origin is ParameterSource.DEFAULT_MAP:
+            line += " (from a configuration file)"
+    if ctx is not None:
+        line += f" (see '{ctx.command_path} --help')"
+    return line
+
+
+def _verbosity(args: Sequence[str]) -> int:
+    short = sum(a.count("v") for a in args if a.startswith("-v") and set(a[1:]) == {"v"})
+    return short + args.count("--verbose")
+
+
+def _replace_closed_streams() -> None:
+    """Let output that was closed before we began (``>&-``) vanish."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def _detach_closed_stdout() -> None:
+    """Keep the interpreter from complaining at exit when stdout's reader has left."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def entry() -> None:
+    """Console script: run and leave with the exit code."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    entry()

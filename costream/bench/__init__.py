@@ -1,0 +1,1 @@
+"""Measurements users can repeat on their machine: steps, operation counts, whole runs."""

@@ -1,0 +1,92 @@
+"""A whole run over a file beside decoding and resizing alone."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from costream.bench.table import Table
+from costream.errors import SourceError
+from costream.models.base import Model
+from costream.records import VideoFrame
+from costream.runtime.pipeline import RunOptions, run
+from costream.sinks.registry import make_sinks
+from costream.sources.base import SourceOptions
+from costream.sources.registry import open_source, sniff
+
+BASELINE = "decode + resize"
+COLUMNS = ("way", "CPU s", "wall s", "x real time on one core", "x decode + resize")
+
+
+def stream_table(uri: str, model: Model, rounds: int = 3, duration_s: float | None = None) -> Table:
+    """Go through the video ``uri`` in each way in turn, ``rounds`` times; give the medians.
+
+    The baseline decodes every frame and fits every frame into the model's picture size with
+    swscale: what a program without any network would spend. The run also writes JSONL. CPU
+    time is the process's own, user and system; starting up and loading weights are left out.
+
+    SourceError when the file cannot be read, is no video, or has fewer than two frames.
+    """
+    if sniff(uri) != "video":
+        raise SourceError("not a video file", where=uri)
+    options = SourceOptions(end_s=duration_s, box=model.box)
+    ways: dict[str, Callable[[], float]] = {
+        "decode": lambda: _decode(uri, options, resize=False),
+        BASELINE: lambda: _decode(uri, options, resize=True),
+        "costream": lambda: _run(uri, options, model),
+    }
+    spent: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    media_s: dict[str, float] = {}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            cpu, wall = time.process_time(), time.perf_counter()
+            media_s[name] = way()
+            spent[name].append((time.process_time() - cpu, time.perf_counter() - wall))
+    cpu_s = {name: statistics.median(cpu for cpu, _ in times) for name, times in spent.items()}
+    rows = tuple(
+        (
+            name,
+            cpu_s[name],
+            statistics.median(wall for _, wall in times),
+            media_s[BASELINE] / cpu_s[name],
+            cpu_s[name] / cpu_s[BASELINE],
+        )
+        for name, times in spent.items()
+    )
+    notes = (
+        f"{media_s[BASELINE]:.1f} s of video, model {model.card.name},"
+        f" {model.card.rate_hz:g} steps a second, {rounds} rounds in turns",
+    )
+    return Table(f"stream: {uri}", COLUMNS, rows, notes)
+
+
+def _decode(uri: str, options: SourceOptions, *, resize: bool) -> float:
+    """Decode every frame; give the seconds of video."""
+    source = open_source(uri, options)
+    first_s = last_s = None
+    frames = 0
+    try:
+        source.open()
+        for item in source.items():
+            if isinstance(item, VideoFrame):
+                first_s, last_s = (item.time_s if first_s is None else first_s), item.time_s
+                frames += 1
+                if resize:
+                    _ = item.rgb
+    finally:
+        source.close()
+    if first_s is None or last_s is None or frames < 2:
+        raise SourceError("too short to measure", where=uri)
+    return (last_s - first_s) * frames / (frames - 1)
+
+
+def _run(uri: str, options: SourceOptions, model: Model) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        sinks = make_sinks(("jsonl",), Path(folder), "bench")
+        summary = run(
+            open_source(uri, options), model, sinks, options=RunOptions(end_s=options.end_s)
+        )
+    return summary.media_s

@@ -1,0 +1,56 @@
+"""A table of results: for the eye, or as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+Cell: TypeAlias = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under named columns. A column's unit is part of its name; None is "no value"."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Give plain JSON values: title, notes, and each row as an object."""
+        rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+        return {"title": self.title, "rows": rows, "notes": list(self.notes)}
+
+    def to_text(self) -> str:
+        """Give lines of aligned columns: words to the left, numbers to the right."""
+        cells = [self.columns, *([_show(cell) for cell in row] for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        numeric = [
+            all(not isinstance(cell, str) for cell in column)
+            for column in zip(*self.rows, strict=True)
+        ] or [False] * len(widths)
+        lines = [_line(row, widths, numeric) for row in cells]
+        lines.insert(1, "  ".join("-" * width for width in widths))
+        return "\n".join([self.title, "", *lines, *(["", *self.notes] if self.notes else [])])
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
+    fields = (
+        cell.rjust(width) if number else cell.ljust(width)
+        for cell, width, number in zip(cells, widths, numeric, strict=True)
+    )
+    return "  ".join(fields).rstrip()
+
+
+def _show(cell: Cell) -> str:
+    if cell is None:
+        return "-"
+    if isinstance(cell, float):
+        return f"{cell:.2e}" if 0 < abs(cell) < 0.01 else f"{cell:,.{_decimals(cell)}f}"
+    return f"{cell:,}" if isinstance(cell, int) else cell
+
+
+def _decimals(value: float) -> int:
+    return 2 if abs(value) < 100 else 1

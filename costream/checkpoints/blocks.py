@@ -1,0 +1,97 @@
+"""The parts every encoder block has, under whatever names a checkpoint gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from costream.checkpoints.config import Config
+from costream.checkpoints.rules import Imported, Rule, apply, linear, norm, shape_of
+
+# What --config may say of an encoder alone.
+ENCODER_KEYS = ("num_heads", "window", "activation", "embed_dim", "feedforward", "depth")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Where a checkpoint keeps the parts of one block: the names up to ``.weight``."""
+
+    attention: str  # up to .in_proj_weight and .out_proj.weight; rows [Wq; Wk; Wv]
+    norm1: str
+    linear1: str
+    linear2: str
+    norm2: str
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the tensors of the first block say of all."""
+
+    embed_dim: int
+    feedforward: int
+    qkv_bias: bool
+    out_bias: bool
+
+
+def read_sizes(tensors: Mapping[str, Tensor], block: Block) -> Sizes:
+    """Read width, feed-forward width and biases off a block; ModelError when parts are missing."""
+    feedforward, embed_dim = shape_of(tensors, f"{block.linear1}.weight", 2)
+    return Sizes(
+        embed_dim,
+        feedforward,
+        qkv_bias=f"{block.attention}.in_proj_bias" in tensors,
+        out_bias=f"{block.attention}.out_proj.bias" in tensors,
+    )
+
+
+def block_rules(blocks: Sequence[Block], sizes: Sizes, ours: str = "") -> list[Rule]:
+    """Give the rules for a stack of blocks, to ``{ours}layers.{i}.*``."""
+    d, ff = sizes.embed_dim, sizes.feedforward
+    rules: list[Rule] = []
+    for i, block in enumerate(blocks):
+        to = f"{ours}layers.{i}"
+        theirs = f"{block.attention}.in_proj"
+        rules.append(Rule(f"{to}.self_attn.in_proj_weight", (f"{theirs}_weight",), (3 * d, d)))
+        if sizes.qkv_bias:
+            rules.append(Rule(f"{to}.self_attn.in_proj_bias", (f"{theirs}_bias",), (3 * d,)))
+        theirs = f"{block.attention}.out_proj"
+        rules += linear(f"{to}.self_attn.out_proj", theirs, d, d, bias=sizes.out_bias)
+        rules += linear(f"{to}.linear1", block.linear1, ff, d)
+        rules += linear(f"{to}.linear2", block.linear2, d, ff)
+        rules += norm(f"{to}.norm1", block.norm1, d)
+        rules += norm(f"{to}.norm2", block.norm2, d)
+    return rules
+
+
+def encoder(
+    tensors: Mapping[str, Tensor],
+    blocks: Sequence[Block],
+    config: Config,
+    *,
+    final_norm: str | None,
+    norm_first: bool,
+) -> Imported:
+    """Give an encoder alone. ``final_norm``: where a last LayerNorm is kept, if there is one.
+
+    Heads, window and activation are in no file and must be given.
+    """
+    sizes = read_sizes(tensors, blocks[0])
+    rules = block_rules(blocks, sizes)
+    if final_norm:
+        rules += norm("norm", final_norm, sizes.embed_dim)
+    arguments: dict[str, Any] = {
+        "embed_dim": config.agree("embed_dim", sizes.embed_dim),
+        "num_heads": config.heads("num_heads", sizes.embed_dim),
+        "feedforward": config.agree("feedforward", sizes.feedforward),
+        "depth": config.agree("depth", len(blocks)),
+        "window": config.need("window"),
+        "norm_first": norm_first,
+        "activation": config.need("activation"),
+        "qkv_bias": sizes.qkv_bias,
+        "out_bias": sizes.out_bias,
+        "final_norm": final_norm is not None,
+    }
+    return Imported("encoder", arguments, apply(rules, tensors), None)

@@ -1,0 +1,142 @@
+"""What a checkpoint does not say of itself: typed ``key=value`` pairs, checked against the file."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from costream.errors import ModelError, UsageError
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def _rate(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise ValueError
+    return number
+
+
+def _flag(text: str) -> bool:
+    return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[
+        text.lower()
+    ]
+
+
+def _activation(text: str) -> str:
+    if text not in ("relu", "gelu"):
+        raise ValueError
+    return text
+
+
+_COUNT = (_count, "a whole number above 0")
+_TEXT = (str, "text")
+# key -> (reader, what it takes, what it means)
+KEYS: dict[str, tuple[Callable[[str], Any], str, str]] = {
+    "num_heads": (*_COUNT, "attention heads of the encoder"),
+    "window": (*_COUNT, "tokens the network sees at once"),
+    "activation": (_activation, "relu or gelu", "of the feed-forward layers (gelu: exact, erf)"),
+    "norm_first": (_flag, "true or false", "normalise before attention and feed-forward"),
+    "decoder_heads": (*_COUNT, "attention heads of the decoder"),
+    "input_width": (*_COUNT, "values in a feature row"),
+    "embed_dim": (*_COUNT, "width of a token"),
+    "feedforward": (*_COUNT, "width inside the feed-forward layers"),
+    "depth": (*_COUNT, "encoder blocks"),
+    "num_positions": (*_COUNT, "rows of the recycling position table"),
+    "num_classes": (*_COUNT, "classes, background included"),
+    "num_queries": (*_COUNT, "future steps the decoder anticipates"),
+    "decoder_depth": (*_COUNT, "decoder blocks"),
+    "decoder_feedforward": (*_COUNT, "width inside the decoder's feed-forward layers"),
+    "labels": (*_TEXT, "thumos14, tvseries, or a file with one label a line"),
+    "background": (*_TEXT, "the label that is no event"),
+    "rate_hz": (_rate, "a number above 0", "feature rows a second (thumos14: 4)"),
+    "trained_on": (*_TEXT, "what the weights were trained on, for the card"),
+    "licence": (*_TEXT, "licence of the weights, for the card"),
+}
+CARD_KEYS = ("labels", "background", "rate_hz", "trained_on", "licence")
+
+
+class Config:
+    """The settings of one import: what the user gave, then what the checkpoint's args say."""
+
+    def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
+        """Read the pairs; UsageError for a key that ``known`` lacks or a value of a wrong type."""
+        known = tuple(known)
+        self._given: dict[str, Any] = {}
+        self._said: dict[str, Any] = {}
+        for key, text in given.items():
+            if key not in known:
+                near = difflib.get_close_matches(key, known, 1)
+                ask = f"did you mean {near[0]}? " if near else ""
+                raise UsageError(f"--config {key}: unknown; {ask}known are {', '.join(known)}")
+            read, kind, _ = KEYS[key]
+            try:
+                self._given[key] = read(text)
+            except (ValueError, KeyError) as error:
+                raise UsageError(f"--config {key}={text}: not {kind}") from error
+
+    def learn(self, settings: Mapping[str, Any], aliases: Mapping[str, str]) -> None:
+        """Take over what the checkpoint's own arguments say; ``aliases``: their name -> ours.
+
+        Raises ModelError when the user said something else.
+        """
+        for theirs, ours in aliases.items():
+            value = settings.get(theirs)
+            if not isinstance(value, int) or isinstance(value, bool):
+                continue
+            if self._given.get(ours, value) != value:
+                raise ModelError(
+                    f"--config {ours}={self._given[ours]} contradicts the checkpoint, whose"
+                    f" arguments say {theirs}={value}"
+                )
+            self._said[ours] = value
+
+    def agree(self, key: str, value: Any) -> Any:
+        """Give ``value``, which the tensors say; ModelError when the user said something else."""
+        if self._given.get(key, value) != value:
+            raise ModelError(
+                f"--config {key}={self._given[key]} contradicts the checkpoint, whose tensors"
+                f" say {value}"
+            )
+        return value
+
+    def need(self, key: str) -> Any:
+        """Give a value that the tensors do not say; ModelError when nobody has said it."""
+        value = self.get(key)
+        if value is None:
+            raise ModelError(
+                f"the checkpoint does not say {key} ({KEYS[key][2]})",
+                hint=f"give it: --config {key}=...",
+            )
+        return value
+
+    def get(self, key: str) -> Any:
+        """Give a value, or None when nobody has said it."""
+        return self._given.get(key, self._said.get(key))
+
+    def heads(self, key: str, width: int) -> int:
+        """Give a number of heads that divides ``width``; ModelError when it does not."""
+        heads: int = self.need(key)
+        if width % heads:
+            raise ModelError(f"{key}={heads} does not divide the token width {width}")
+        return heads
+
+
+def read_pairs(pairs: Iterable[str]) -> dict[str, str]:
+    """Split ``key=value`` texts; UsageError for one without ``=`` and for a repeated key."""
+    out: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals or not key or not value:
+            raise UsageError(f"--config {pair}: not key=value")
+        if key in out:
+            raise UsageError(f"--config {key}: given twice")
+        out[key] = value.strip()
+    return out

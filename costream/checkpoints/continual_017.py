@@ -1,0 +1,42 @@
+"""Encoders of continual-inference 0.17 (continual-transformers), one or two blocks.
+
+The names are the positions in nested ``Sequential``s; ``fn`` marks a wrapped module. CoOadTR holds
+such an encoder as its module ``3``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from costream.checkpoints.blocks import ENCODER_KEYS, Block, encoder
+from costream.checkpoints.config import Config
+from costream.checkpoints.foreign import Foreign
+from costream.checkpoints.rules import Imported
+
+KEYS = ENCODER_KEYS
+
+
+def detect(tensors: Mapping[str, Tensor]) -> bool:
+    """Tell whether the names are those of such an encoder, alone."""
+    return "0.1.in_proj_weight" in tensors or "0.0.1.in_proj_weight" in tensors
+
+
+def find_blocks(tensors: Mapping[str, Tensor], at: str = "") -> list[Block]:
+    """Give the blocks of the encoder whose names begin with ``at``."""
+    if f"{at}0.0.1.in_proj_weight" not in tensors:
+        return [_single(at)]
+    after = f"{at}0.1.fn"
+    first = Block(f"{at}0.0.1", f"{after}.0", f"{after}.1.fn.0", f"{after}.1.fn.3", f"{after}.2")
+    return [first, _single(f"{at}1.fn.")]
+
+
+def convert(foreign: Foreign, config: Config) -> Imported:
+    """Give the encoder. Heads, window and activation are not in the file, and must be given."""
+    blocks = find_blocks(foreign.tensors)
+    return encoder(foreign.tensors, blocks, config, final_norm=None, norm_first=False)
+
+
+def _single(at: str) -> Block:
+    return Block(f"{at}0.1", f"{at}1.fn", f"{at}2.1.0", f"{at}2.1.3", f"{at}3.fn")

@@ -1,0 +1,18 @@
+"""The foreign checkpoint formats that can be imported. No torch."""
+
+from __future__ import annotations
+
+# name -> (module with KEYS, detect and convert; what it is), in the order they are tried
+FORMATS: dict[str, tuple[str, str]] = {
+    "oadtr": ("costream.checkpoints.oadtr", "official OadTR"),
+    "cooadtr": ("costream.checkpoints.cooadtr", "CoOadTR, one or two blocks"),
+    "continual-0.17": (
+        "costream.checkpoints.continual_017",
+        "encoder of one or two blocks, continual-inference 0.17",
+    ),
+    "continual": (
+        "costream.checkpoints.continual_1",
+        "encoder or encoder layer, continual-inference 1.x",
+    ),
+    "torch": ("costream.checkpoints.torch_encoder", "torch.nn.TransformerEncoder"),
+}

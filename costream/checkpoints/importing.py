@@ -1,0 +1,112 @@
+"""From a foreign checkpoint to card and tensors: finds the format, asks for what is not said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from costream.checkpoints import torch_encoder
+from costream.checkpoints.config import CARD_KEYS, Config
+from costream.checkpoints.foreign import Foreign, read_foreign
+from costream.checkpoints.formats import FORMATS
+from costream.checkpoints.labels import KNOWN, Labels, own_labels, read_labels
+from costream.checkpoints.rules import Imported
+from costream.errors import ModelError
+from costream.models.card import Card
+
+
+def import_checkpoint(
+    path: Path, name: str, config: Mapping[str, str], form: str | None = None
+) -> tuple[Card, dict[str, Tensor]]:
+    """Read a foreign checkpoint as a model called ``name``.
+
+    ``form`` is a key of ``formats.FORMATS``; None: it is found by the names
+    of the tensors. ``config`` says what the checkpoint does not (``config.KEYS``). Gives the card
+    and the tensors under the names they have in a weight file (``network.*``). Raises ModelError
+    when the file cannot be read, does not fit or leaves something open, UsageError for a wrong
+    ``config``.
+    """
+    foreign = read_foreign(path)
+    form = form or _detect(foreign)
+    importer = import_module(FORMATS[form][0])
+    settings = Config(config, (*importer.KEYS, *CARD_KEYS))
+    try:
+        imported: Imported = importer.convert(foreign, settings)
+        return _card(name, imported, settings, FORMATS[form][1]), _named(imported)
+    except ModelError as error:
+        raise ModelError(str(error), where=path) from error
+
+
+def import_module_encoder(
+    module: nn.TransformerEncoder, name: str, window: int
+) -> tuple[Card, dict[str, Tensor]]:
+    """Give card and tensors of a ``torch.nn.TransformerEncoder`` in memory.
+
+    Heads, activation and norm order are read off the module; ``window`` is the number of tokens
+    it shall see. Raises ModelError for what the encoder cannot do (another activation).
+    """
+    imported = torch_encoder.convert_module(module, window)
+    return _card(name, imported, Config({}, CARD_KEYS), FORMATS["torch"][1]), _named(imported)
+
+
+def _detect(foreign: Foreign) -> str:
+    for name, (module, _) in FORMATS.items():
+        if import_module(module).detect(foreign.tensors):
+            return name
+    some = ", ".join(list(foreign.tensors)[:4])
+    raise ModelError(
+        f"the tensor names ({some}, ...) are of no known format",
+        where=foreign.path,
+        hint=f"known are {', '.join(FORMATS)}",
+    )
+
+
+def _named(imported: Imported) -> dict[str, Tensor]:
+    return {f"network.{name}": tensor for name, tensor in imported.tensors.items()}
+
+
+def _card(name: str, imported: Imported, config: Config, summary: str) -> Card:
+    common: dict[str, Any] = {
+        "name": name,
+        "architecture": imported.architecture,
+        "arguments": imported.arguments,
+        "description": f"Imported from a checkpoint of: {summary}.",
+        "paper": imported.paper,
+        "trained_on": config.get("trained_on") or "",
+        "licence": config.get("licence") or "",
+    }
+    if imported.num_classes is None:
+        for key in ("labels", "background"):
+            if config.get(key) is not None:
+                raise ModelError(f"--config {key}: this encoder has no classifier")
+        # An encoder is used from Python; a rate of 0 says that none is known.
+        return Card(task="encoder", labels=(), rate_hz=config.get("rate_hz") or 0.0, **common)
+    labels = _labels(imported, config)
+    background = config.get("background") or labels.background
+    if background is not None and background not in labels.names:
+        raise ModelError(f"background={background} is not one of the labels")
+    return Card(
+        task="online action detection",
+        labels=labels.names,
+        background=background,
+        rate_hz=config.get("rate_hz") or labels.rate_hz or config.need("rate_hz"),
+        **common,
+    )
+
+
+def _labels(imported: Imported, config: Config) -> Labels:
+    if config.get("labels") is None and imported.labels is not None:
+        labels = own_labels(imported.labels, "class_index of the checkpoint")
+        return next((known for known in KNOWN.values() if known.names == labels.names), labels)
+    said: str = config.need("labels")
+    labels = read_labels(said)
+    if len(labels.names) != imported.num_classes:
+        raise ModelError(
+            f"labels={said} has {len(labels.names)} names, the checkpoint"
+            f" {imported.num_classes} classes"
+        )
+    return labels

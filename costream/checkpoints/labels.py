@@ -1,0 +1,130 @@
+"""The class names of well-known data sets, in the order of their classifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from costream.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Class names of a data set."""
+
+    names: tuple[str, ...]
+    background: str | None  # the label that is no event
+    rate_hz: float | None  # rows a second of the published features, where there is one answer
+
+
+# THUMOS14, in the order of its published annotations. The features that go with OadTR and CoOadTR
+# have a row for every 6 frames of 24 fps video: 4 a second.
+THUMOS14 = Labels(
+    (
+        "Background",
+        "BaseballPitch",
+        "BasketballDunk",
+        "Billiards",
+        "CleanAndJerk",
+        "CliffDiving",
+        "CricketBowling",
+        "CricketShot",
+        "Diving",
+        "FrisbeeCatch",
+        "GolfSwing",
+        "HammerThrow",
+        "HighJump",
+        "JavelinThrow",
+        "LongJump",
+        "PoleVault",
+        "Shotput",
+        "SoccerPenalty",
+        "TennisSwing",
+        "ThrowDiscus",
+        "VolleyballSpiking",
+        "Ambiguous",
+    ),
+    "Background",
+    4.0,
+)
+TVSERIES = Labels(
+    (
+        "background",
+        "Pick something up",
+        "Point",
+        "Drink",
+        "Stand up",
+        "Run",
+        "Sit down",
+        "Read",
+        "Smoke",
+        "Drive car",
+        "Open door",
+        "Give something",
+        "Use computer",
+        "Write",
+        "Go down stairway",
+        "Close door",
+        "Throw something",
+        "Go up stairway",
+        "Get in/out of car",
+        "Hang up phone",
+        "Eat",
+        "Answer phone",
+        "Dress up",
+        "Clap",
+        "Undress",
+        "Kiss",
+        "Fall/trip",
+        "Wave",
+        "Pour",
+        "Punch",
+        "Fire weapon",
+    ),
+    "background",
+    None,
+)
+KNOWN = {"thumos14": THUMOS14, "tvseries": TVSERIES}
+
+
+def read_labels(name: str) -> Labels:
+    """Give the labels of a known data set, or those of a text file with one a line.
+
+    Raises ModelError when it is neither, and for a file with repeated labels.
+    """
+    if name.lower() in KNOWN:
+        return KNOWN[name.lower()]
+    try:
+        lines = Path(name).expanduser().read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(
+            f"labels={name} is neither {' nor '.join(KNOWN)} nor a text file that can be read"
+        ) from error
+    return own_labels(tuple(line.strip() for line in lines if line.strip()), name)
+
+
+def own_labels(names: tuple[str, ...], where: object) -> Labels:
+    """Give labels from anywhere; one called "background" is the background.
+
+    Raises ModelError when a name is there twice.
+    """
+    if len(set(names)) != len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise ModelError(f"labels given twice: {', '.join(twice)}", where=where)
+    background = next((name for name in names if name.lower() == "background"), None)
+    return Labels(names, background, None)
+
+
+def class_names(settings: Mapping[str, Any], classes: int) -> tuple[str, ...] | None:
+    """Give the class names in the arguments of an OadTR-like training script, None without.
+
+    Raises ModelError when they are not as many as the classifier has classes.
+    """
+    names = settings.get("class_index")
+    if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) for n in names):
+        return None
+    if len(names) != classes:
+        raise ModelError(f"the checkpoint's arguments name {len(names)} classes, it has {classes}")
+    return tuple(names)

@@ -1,0 +1,96 @@
+"""Renaming tensors: which tensor of a checkpoint becomes which of ours, and of what shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from costream.errors import ModelError
+
+_MOST_NAMES = 12  # in one message
+
+
+def _rows(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat(list(parts)) if len(parts) > 1 else parts[0]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One tensor of ours: from which of theirs, and the shape each of those must have."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    shape: tuple[int, ...]
+    make: Callable[[Sequence[Tensor]], Tensor] = _rows  # several: stacked along the rows
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A foreign checkpoint under the names and arguments of one of our architectures."""
+
+    architecture: str
+    arguments: dict[str, Any]
+    tensors: dict[str, Tensor]
+    num_classes: int | None  # None: an encoder without classifier
+    labels: tuple[str, ...] | None = None  # when the checkpoint names its classes
+    paper: str = ""
+
+
+def apply(
+    rules: Iterable[Rule], tensors: Mapping[str, Tensor], unused: Iterable[str] = ()
+) -> dict[str, Tensor]:
+    """Rename ``tensors`` by ``rules``; those in ``unused`` may be there and are dropped.
+
+    Raises ModelError that names what is missing, left over or of another shape.
+    """
+    rules = list(rules)
+    wanted = {name: rule.shape for rule in rules for name in rule.theirs}
+    missing = sorted(wanted.keys() - tensors.keys())
+    left = sorted(tensors.keys() - wanted.keys() - set(unused))
+    if missing or left:
+        parts = [f"missing: {listed(missing)}"] if missing else []
+        parts += [f"left over: {listed(left)}"] if left else []
+        raise ModelError(f"the checkpoint does not fit: {'; '.join(parts)}")
+    wrong = [
+        f"{name} is {tuple(tensors[name].shape)}, not {shape}"
+        for name, shape in wanted.items()
+        if tuple(tensors[name].shape) != shape
+    ]
+    if wrong:
+        raise ModelError(f"the checkpoint does not fit: {listed(wrong)}")
+    return {
+        rule.ours: rule.make([tensors[name] for name in rule.theirs]).contiguous() for rule in rules
+    }
+
+
+def linear(ours: str, theirs: str, rows: int, columns: int, *, bias: bool = True) -> list[Rule]:
+    """Give the rules of a linear layer."""
+    rules = [Rule(f"{ours}.weight", (f"{theirs}.weight",), (rows, columns))]
+    if bias:
+        rules.append(Rule(f"{ours}.bias", (f"{theirs}.bias",), (rows,)))
+    return rules
+
+
+def norm(ours: str, theirs: str, width: int) -> list[Rule]:
+    """Give the rules of a layer norm."""
+    return [Rule(f"{ours}.{p}", (f"{theirs}.{p}",), (width,)) for p in ("weight", "bias")]
+
+
+def shape_of(tensors: Mapping[str, Tensor], name: str, dims: int) -> tuple[int, ...]:
+    """Give the shape of a tensor that sizes are read from; ModelError unless it has ``dims``."""
+    if name not in tensors:
+        raise ModelError(f"the checkpoint does not fit: missing: {name}")
+    shape = tuple(tensors[name].shape)
+    if len(shape) != dims:
+        raise ModelError(f"the checkpoint does not fit: {name} is {shape}, not {dims}-dimensional")
+    return shape
+
+
+def listed(names: Sequence[str]) -> str:
+    """Give names as one text, the first dozen of very many."""
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more

@@ -1,0 +1,67 @@
+"""Plain ``torch.nn.TransformerEncoder``s: a state dict, or the module itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from costream.checkpoints.blocks import ENCODER_KEYS, Block, encoder
+from costream.checkpoints.config import Config
+from costream.checkpoints.foreign import Foreign
+from costream.checkpoints.rules import Imported
+from costream.errors import ModelError
+
+KEYS = (*ENCODER_KEYS, "norm_first")
+
+
+def detect(tensors: Mapping[str, Tensor]) -> bool:
+    """Tell whether the names are those of a TransformerEncoder."""
+    return "layers.0.self_attn.in_proj_weight" in tensors and "layers.0.linear1.weight" in tensors
+
+
+def convert(foreign: Foreign, config: Config) -> Imported:
+    """Give the encoder. Heads, window, activation and norm_first are not in the file."""
+    tensors = foreign.tensors
+    depth = len({name.split(".")[1] for name in tensors if name.startswith("layers.")})
+    blocks = [
+        Block(f"{at}.self_attn", f"{at}.norm1", f"{at}.linear1", f"{at}.linear2", f"{at}.norm2")
+        for at in (f"layers.{i}" for i in range(depth))
+    ]
+    last = "norm" if "norm.weight" in tensors else None
+    norm_first = config.need("norm_first")
+    return encoder(tensors, blocks, config, final_norm=last, norm_first=norm_first)
+
+
+def convert_module(module: nn.TransformerEncoder, window: int) -> Imported:
+    """Give the encoder of a module in memory, which says its heads, activation and norm order.
+
+    ModelError for an activation other than ReLU and exact GELU, and for another LayerNorm eps
+    than 1e-5.
+    """
+    layer = module.layers[0]
+    if not isinstance(layer, nn.TransformerEncoderLayer):
+        raise ModelError(f"a TransformerEncoder of {type(layer).__name__}, not of encoder layers")
+    for part in module.modules():
+        if isinstance(part, nn.LayerNorm) and part.eps != 1e-5:
+            raise ModelError(f"LayerNorm eps {part.eps}; only 1e-5 is supported")
+    settings = {
+        "num_heads": str(layer.self_attn.num_heads),
+        "window": str(window),
+        "activation": _activation(layer),
+        "norm_first": str(layer.norm_first).lower(),
+    }
+    tensors = {name: value.detach().float() for name, value in module.state_dict().items()}
+    return convert(Foreign(Path("module"), tensors, {}), Config(settings, KEYS))
+
+
+def _activation(layer: nn.TransformerEncoderLayer) -> str:
+    # Held as a function when given by name, as whatever was given otherwise.
+    function = layer.activation
+    if function is F.relu or isinstance(function, nn.ReLU):
+        return "relu"
+    if function is F.gelu or (isinstance(function, nn.GELU) and function.approximate == "none"):
+        return "gelu"
+    raise ModelError(f"the activation {function!r} is neither ReLU nor exact GELU")

@@ -1,0 +1,113 @@
+"""``costream bench``: measure steps and count operations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from costream.errors import UsageError
+
+if TYPE_CHECKING:
+    from costream.bench.contenders import Config
+    from costream.bench.table import Table
+
+_SIZE = click.IntRange(min=1)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group()
+def command() -> None:
+    """Measure: continual steps, operation counts, whole runs."""
+
+
+@command.command()
+@click.option("-d", "--embed-dim", "width", type=_SIZE, help="Width d; one encoder only.")
+@click.option("--heads", type=_SIZE, default=8, show_default=True)
+@click.option("-n", "--window", type=_SIZE, default=64, show_default=True, help="Rows.")
+@click.option("--feedforward", type=_SIZE, help="Hidden width; the default is d.")
+@click.option("-L", "--depth", type=_SIZE, default=1, show_default=True, help="Blocks.")
+@click.option(
+    "--activation", type=click.Choice(["gelu", "relu"]), default="gelu", show_default=True
+)
+@click.option("--rounds", type=_SIZE, default=60, show_default=True, help="Turns of every way.")
+@click.option("--threads", type=_SIZE, default=1, show_default=True)
+@_json
+def steps(
+    width: int | None,
+    heads: int,
+    window: int,
+    feedforward: int | None,
+    depth: int,
+    activation: str,
+    rounds: int,
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Time a continual step beside other ways to the same output.
+
+    Without -d, the encoders of the papers: 192 wide with 120 rows and 1024 wide with 64 rows,
+    one and two blocks each.
+    """
+    from costream.bench.contenders import Config
+    from costream.bench.steps import CONFIGS, steps_table
+
+    configs: Sequence[Config] = CONFIGS
+    if width is not None:
+        if width % heads:
+            raise UsageError(
+                f"{width} is no multiple of {heads} heads", where="-d", hint="give --heads"
+            )
+        configs = [Config(width, heads, window, feedforward or width, depth, activation)]
+    show([steps_table(config, rounds, threads) for config in configs], as_json)
+
+
+@command.command()
+@_json
+def ops(as_json: bool) -> None:
+    """Count the operations of OadTR and CoOadTR, the papers' way and costream's."""
+    from costream.bench.ops import ops_table
+
+    show([ops_table()], as_json)
+
+
+@command.command()
+@click.argument("file", metavar="FILE")
+@click.option("-m", "--model", default="cooadtr", show_default=True, metavar="NAME|FILE")
+@click.option("--weights", metavar="PATH", help="Weight file, or a folder with NAME.safetensors.")
+@click.option("--device", default="cpu", show_default=True, metavar="cpu|cuda:N|mps")
+@click.option("--duration", type=float, help="Seconds of the file to use; the default is all.")
+@click.option("--rounds", type=_SIZE, default=3, show_default=True, help="Turns of every way.")
+@click.option("--threads", type=_SIZE, default=1, show_default=True)
+@_json
+def stream(
+    file: str,
+    model: str,
+    weights: str | None,
+    device: str,
+    duration: float | None,
+    rounds: int,
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Compare a whole run over a video with decoding and resizing alone."""
+    from costream.sources.registry import sniff
+
+    sniff(file)  # a wrong name is told before torch is imported
+    from costream.bench.stream import stream_table
+    from costream.models.registry import load_model
+    from costream.runtime.machine import prepare_torch
+
+    prepare_torch(threads)
+    loaded = load_model(model, weights=weights, device=device)
+    show([stream_table(file, loaded, rounds, duration)], as_json)
+
+
+def show(tables: Sequence[Table], as_json: bool) -> None:
+    """Print tables to stdout, as text or as one JSON list."""
+    if as_json:
+        click.echo(json.dumps([table.to_json() for table in tables], indent=2))
+    else:
+        click.echo("\n\n".join(table.to_text() for table in tables))

@@ -1,0 +1,146 @@
+"""``costream detect``: actions in video or feature files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from costream.cli.options import config_option, option, positive, seconds
+from costream.errors import UsageError
+from costream.settings import DetectSettings
+from costream.sinks.registry import FORMATS, parse_formats
+
+
+@click.command(no_args_is_help=True)
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@option("-m", "--model", default="cooadtr", metavar="NAME|FILE", help="See 'costream models list'.")
+@click.option(
+    "--weights", metavar="PATH", help="Weight file, or a folder that holds NAME.safetensors."
+)
+@option("-o", "--output", metavar="FOLDER|-", help="Write files there; '-' is stdout.")
+@option(
+    "-f",
+    "--format",
+    "formats",
+    multiple=True,
+    metavar="LIST",
+    help=f"Comma list, repeatable: {', '.join(FORMATS)}. With -o: jsonl.",
+)
+@option(
+    "--start",
+    type=str,
+    callback=seconds,
+    default="0",
+    metavar="TIME",
+    help="Start here (seconds or HH:MM:SS).",
+)
+@option("--end", type=str, callback=seconds, metavar="TIME", help="End here.")
+@option(
+    "--duration",
+    type=str,
+    callback=seconds,
+    metavar="TIME",
+    help="Length to process, instead of --end.",
+)
+@option("--fps", type=float, callback=positive, help="Steps a second the model sees.")
+@option(
+    "--threshold",
+    type=click.FloatRange(0, 1, min_open=True),
+    help="Probability that opens a segment.",
+)
+@option(
+    "--min-length",
+    type=str,
+    callback=seconds,
+    metavar="TIME",
+    help="Leave shorter segments out (seconds).",
+)
+@option(
+    "--min-gap",
+    type=str,
+    callback=seconds,
+    metavar="TIME",
+    help="Join segments of a label closer than this (seconds).",
+)
+@option("--top-k", type=click.IntRange(1), default=3, help="Labels in each prediction.")
+@option("--scores/--no-scores", default=False, help="Write every class probability.")
+@option("--wait/--no-wait", default=False, help="No output before the model's window is full.")
+@option("--device", default="auto", metavar="auto|cpu|cuda:N|mps", help="Where the model runs.")
+@option("--dtype", type=click.Choice(["float32", "float64", "bfloat16"]), default="float32")
+@option("--threads", type=click.IntRange(1), default=1, help="Threads of the network.")
+@option("--overwrite/--no-overwrite", default=False, help="Replace existing results.")
+@option("--skip-existing/--no-skip-existing", default=False, help="Keep complete results.")
+@option("--live/--no-live", default=True, help="Live view, where stderr is a terminal.")
+@option("--color", type=click.Choice(["auto", "always", "never"]), default="auto")
+@option("--log-file", metavar="FILE", help="Also write warnings and settings there.")
+@option("-v", "--verbose", count=True, default=0, help="Say more; -vv: tracebacks.")
+@option("-q", "--quiet", is_flag=True, default=False, help="Errors only on stderr.")
+@config_option()
+@click.pass_context
+def command(ctx: click.Context, /, **values: Any) -> int:
+    """Find actions in video files or precomputed features, one step at a time.
+
+    SOURCE is a video file, '-' for video on stdin, or features: .npy, .npz, or a THUMOS-style
+    pickle (FILE.pickle#VIDEO picks one video of it).
+
+    Results go to files with -o, as JSONL to a pipe, and as a readable timeline to a terminal.
+
+    \b
+    costream detect clip.mp4
+    costream detect *.mp4 -o out -f jsonl,csv,srt
+    cat clip.ts | costream detect - | jq 'select(.type == "segment")'
+    """
+    from costream.runtime.detect import detect
+
+    return int(detect(_settings(values), _effective(ctx)))
+
+
+def _settings(values: dict[str, Any]) -> DetectSettings:
+    """Check what the options say together, before anything is loaded."""
+    start, end = values["start"], values["end"]
+    if values["duration"] is not None:
+        if end is not None:
+            raise UsageError("--end and --duration exclude each other")
+        end = start + values["duration"]
+    if end is not None and end <= start:
+        raise UsageError(f"the end ({end:g} s) is not after the start ({start:g} s)")
+    if values["overwrite"] and values["skip_existing"]:
+        raise UsageError("--overwrite and --skip-existing exclude each other")
+    if values["quiet"] and values["verbose"]:
+        raise UsageError("--quiet and --verbose exclude each other")
+    return DetectSettings(
+        sources=tuple(values["sources"]),
+        model=values["model"],
+        weights=values["weights"],
+        output=values["output"],
+        formats=parse_formats(values["formats"]),
+        start_s=start,
+        end_s=end,
+        rate_hz=values["fps"],
+        threshold=values["threshold"],
+        min_length_s=values["min_length"],
+        min_gap_s=values["min_gap"],
+        top_k=values["top_k"],
+        scores=values["scores"],
+        wait=values["wait"],
+        device=values["device"],
+        dtype=values["dtype"],
+        threads=values["threads"],
+        overwrite=values["overwrite"],
+        skip_existing=values["skip_existing"],
+        live=values["live"],
+        color=values["color"],
+        verbosity=-1 if values["quiet"] else values["verbose"],
+        log_file=values["log_file"],
+    )
+
+
+def _effective(ctx: click.Context) -> list[str]:
+    """Give a line for each setting that is not a default: its value and where it came from."""
+    lines = []
+    for name, value in ctx.params.items():
+        origin = ctx.get_parameter_source(name)
+        if origin is not None and origin.name != "DEFAULT":
+            lines.append(f"{name} = {value} ({origin.name.lower().replace('_', ' ')})")
+    return lines

@@ -1,0 +1,159 @@
+"""``costream doctor``: what this machine can do, and what to install for the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import click
+
+from costream import __version__
+from costream.errors import ExitCode
+from costream.settings import PROJECT_FILE, user_config_path
+
+# extra -> (package on PyPI, module to import, what it is for)
+EXTRAS = {
+    "mic": ("sounddevice", "sounddevice", "microphone"),
+    "pose": ("mediapipe", "mediapipe", "skeletons from video"),
+    "overlay": ("opencv-python-headless", "cv2", "annotated video, optical flow"),
+    "report": ("matplotlib", "matplotlib", "plots as PNG"),
+    "parquet": ("pyarrow", "pyarrow", "Parquet tables"),
+    "ray": ("ray", "ray", "batches on several machines"),
+    "torchaudio": ("torchaudio", "torchaudio", "audio transforms on a GPU"),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report. ``ok`` is None for what is optional and absent."""
+
+    name: str
+    ok: bool | None
+    detail: str
+    hint: str = ""
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(as_json: bool) -> int:
+    """Tell what works here, and what to install for the rest.
+
+    Exit code 5 when something that costream cannot do without is broken.
+    """
+    findings = [*_core(), *_devices(), *_weights(), *_extras(), *_surroundings()]
+    if as_json:
+        click.echo(json.dumps([asdict(f) for f in findings], indent=2, ensure_ascii=False))
+    else:
+        width = max(len(f.name) for f in findings)
+        mark = {True: "ok  ", False: "FAIL", None: "-   "}
+        for f in findings:
+            hint = f"  -> {f.hint}" if f.hint else ""
+            click.echo(f"{mark[f.ok]} {f.name:<{width}}  {f.detail}{hint}")
+    broken = any(f.ok is False for f in findings)
+    return int(ExitCode.MODEL if broken else ExitCode.OK)
+
+
+def _core() -> list[Finding]:
+    findings = [
+        Finding("costream", True, __version__),
+        Finding(
+            "python", True, f"{platform.python_version()}, {platform.system()} {platform.machine()}"
+        ),
+    ]
+    for package, module in (
+        ("torch", "torch"),
+        ("av", "av"),
+        ("librosa", "librosa"),
+        ("safetensors", "safetensors.torch"),
+    ):
+        findings.append(_import(package, package, module, required=True))
+    return findings
+
+
+def _import(name: str, package: str, module: str, *, required: bool, hint: str = "") -> Finding:
+    try:
+        found = version(package)
+    except PackageNotFoundError:
+        return Finding(
+            name, False if required else None, "not installed", hint or f"pip install {package}"
+        )
+    try:
+        import_module(module)
+    except Exception as error:  # a broken installation fails in any way it likes
+        reason = " ".join(str(error).split())[:120]
+        return Finding(
+            name,
+            False if required else None,
+            f"{found}, but it does not import: {type(error).__name__}: {reason}",
+            hint or f"pip install --force-reinstall {package}",
+        )
+    return Finding(name, True, found)
+
+
+def _devices() -> list[Finding]:
+    try:
+        import torch
+    except Exception:  # reported above
+        return []
+    cuda = torch.cuda.is_available()
+    names = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
+    findings = [
+        Finding("cpu", True, f"{os.cpu_count()} cores, {torch.get_num_threads()} torch threads"),
+        Finding(
+            "cuda",
+            True if cuda else None,
+            ", ".join(names) if cuda else "none; everything runs on the CPU",
+        ),
+    ]
+    if sys.platform == "darwin":
+        mps = torch.backends.mps.is_available()
+        findings.append(Finding("mps", True if mps else None, "available" if mps else "none"))
+    return findings
+
+
+def _weights() -> list[Finding]:
+    from costream.models.registry import list_models
+
+    findings = []
+    for model in list_models():
+        detail = "no weights here" if model.path is None else str(model.path)
+        hint = "costream models import FILE" if model.path is None else ""
+        findings.append(
+            Finding(f"model {model.name}", None if model.path is None else True, detail, hint)
+        )
+    return findings
+
+
+def _extras() -> list[Finding]:
+    findings = []
+    for extra, (package, module, purpose) in EXTRAS.items():
+        hint = f"pip install 'costream[{extra}]'"
+        found = _import(extra, package, module, required=False, hint=hint)
+        findings.append(Finding(found.name, found.ok, f"{purpose}: {found.detail}", found.hint))
+    return findings
+
+
+def _surroundings() -> list[Finding]:
+    checks: list[tuple[str, Callable[[], str]]] = [
+        ("user settings", lambda: _file(user_config_path())),
+        ("project settings", lambda: _file(Path(PROJECT_FILE).resolve())),
+        ("terminal", _terminal),
+    ]
+    return [Finding(name, True, describe()) for name, describe in checks]
+
+
+def _file(path: Path) -> str:
+    return f"{path}{'' if path.exists() else ' (not there)'}"
+
+
+def _terminal() -> str:
+    size = os.get_terminal_size(2) if os.isatty(2) else None
+    where = f"{size.columns}x{size.lines}" if size else "stderr is no terminal: plain lines"
+    return f"{where}, TERM={os.environ.get('TERM', 'unset')}, encoding {sys.stdout.encoding}"

@@ -1,0 +1,138 @@
+"""Time: reading and writing it, and fixed-rate ticks from a source of any rate."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from costream.errors import UsageError
+from costream.records import Data, Fault, FeatureRow, Gap, Item, VideoFrame
+
+# An item this little after a tick still belongs to it. Matroska and FLV round times to 1 ms, so
+# the first frame and this one may each be 0.5 ms off: at 24 frames a second the frame meant for
+# 41.667 ms is written at 42 ms. Never more than a tenth of a tick, for high rates.
+TOLERANCE_S = 1.001e-3
+
+_SECONDS = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*s?", re.IGNORECASE)
+_CLOCK = re.compile(r"(?:([0-9]+):)?([0-9]+):([0-9]{1,2}(?:\.[0-9]*)?)")
+
+
+def parse_time(text: str) -> float:
+    """Give the seconds that ``text`` means: "62", "62.5", "5s", "1:02" or "01:02:03.456".
+
+    UsageError when it is none of these, or when minutes or seconds behind a colon pass 59.
+    """
+    if match := _SECONDS.fullmatch(text.strip()):
+        return float(match[1])
+    if match := _CLOCK.fullmatch(text.strip()):
+        hours, minutes, seconds = int(match[1] or 0), int(match[2]), float(match[3])
+        if seconds < 60 and (match[1] is None or minutes < 60):
+            return 3600.0 * hours + 60.0 * minutes + seconds
+    raise UsageError(f"not a time: {text!r}", hint="write seconds (62.5) or HH:MM:SS.mmm")
+
+
+def format_time(seconds: float, separator: str = ".") -> str:
+    """Give ``seconds`` as HH:MM:SS.mmm, rounded to milliseconds (SRT: ``separator=","``).
+
+    Times before zero get a minus sign; hours have as many digits as they need.
+    """
+    milliseconds = round(abs(seconds) * 1000)
+    minutes, rest = divmod(milliseconds, 60_000)
+    sign = "-" if seconds < 0 and milliseconds else ""
+    clock = f"{minutes // 60:02d}:{minutes % 60:02d}:{rest // 1000:02d}"
+    return f"{sign}{clock}{separator}{rest % 1000:03d}"
+
+
+@dataclass(frozen=True)
+class Tick:
+    """One step of a fixed-rate clock and what was known at it."""
+
+    i: int  # place on the grid, from 0: time_s = time of the first item + i / rate_hz
+    time_s: float
+    item: Data  # the newest item that is not newer than the tick
+    fresh: bool  # False: no new item since the previous tick
+
+
+TickItem: TypeAlias = Tick | Gap | Fault
+
+
+def resample(items: Iterable[Item], rate_hz: float, gap_tolerance_s: float) -> Iterator[TickItem]:
+    """Give ticks at a fixed rate from items at any rate; see Ticker."""
+    return Ticker(rate_hz, gap_tolerance_s).run(items)
+
+
+class Ticker:
+    """Puts timestamped items onto the grid t0 + i / rate_hz; t0 is the time of the first item.
+
+    Each tick carries the newest item that is not newer than it (TOLERANCE_S apart). The grid
+    goes on to the last item and never moves; times come from the index, so nothing adds up over
+    days. Between two items further apart than the tolerance, or with a Gap of the source
+    between them, there are no ticks: one Gap stands there, and the indices of the grid points
+    it covers are left out. Gap and Fault items pass through at their place in the order.
+
+    At most one item is read ahead, and pictures of skipped frames are never touched.
+    """
+
+    def __init__(self, rate_hz: float, gap_tolerance_s: float) -> None:
+        """``rate_hz``: ticks a second. UsageError unless both are positive numbers."""
+        for name, value in (("rate", rate_hz), ("gap tolerance", gap_tolerance_s)):
+            if not (value > 0 and math.isfinite(value)):
+                raise UsageError(f"the {name} must be a number above 0, not {value}")
+        self._rate_hz = rate_hz
+        self._tolerance_s = gap_tolerance_s
+        self._slack_s = min(TOLERANCE_S, 0.1 / rate_hz)
+        self._t0 = 0.0
+        self._next = 0  # grid index of the next tick
+        self._newest: Data | None = None
+        self._fresh = False
+
+    def run(self, items: Iterable[Item]) -> Iterator[TickItem]:
+        """Yield ticks, gaps and faults in order. To be used once."""
+        gap_told = False
+        for item in items:
+            if isinstance(item, (VideoFrame, FeatureRow)):
+                yield from self._take(item, gap_told)
+                gap_told = False
+            else:
+                # What came before a Gap or Fault is settled: its ticks must stand before it.
+                yield from self._settle()
+                gap_told = gap_told or isinstance(item, Gap)
+                yield item
+        yield from self._settle()
+
+    def _take(self, item: Data, gap_told: bool) -> Iterator[TickItem]:
+        """Take a new item: first give the ticks that still belong to the one before it."""
+        before = self._newest
+        if before is None:
+            self._t0 = item.time_s
+        elif gap_told or item.time_s - before.time_s > self._tolerance_s:
+            yield from self._settle()
+            if not gap_told:
+                seconds = item.time_s - before.time_s
+                yield Gap(before.time_s, item.time_s, f"no data for {seconds:.3f} s")
+            ahead = (item.time_s - self._slack_s - self._t0) * self._rate_hz
+            self._next = max(self._next, math.floor(ahead))
+            while self._time(self._next) < item.time_s - self._slack_s:
+                self._next += 1
+        else:
+            while self._time(self._next) < item.time_s - self._slack_s:
+                yield self._tick(before)
+        self._newest, self._fresh = item, True
+
+    def _settle(self) -> Iterator[Tick]:
+        """Give the ticks up to the newest item."""
+        newest = self._newest
+        while newest and self._time(self._next) <= newest.time_s + self._slack_s:
+            yield self._tick(newest)
+
+    def _tick(self, item: Data) -> Tick:
+        tick = Tick(self._next, self._time(self._next), item, self._fresh)
+        self._next += 1
+        self._fresh = False
+        return tick
+
+    def _time(self, i: int) -> float:
+        return self._t0 + i / self._rate_hz

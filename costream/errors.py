@@ -1,0 +1,60 @@
+"""The exceptions a user may see, and the exit code each one ends the program with."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from costream.redact import redact
+
+
+class ExitCode(IntEnum):
+    """What the process tells the shell. Part of the contract with the user; see the README."""
+
+    OK = 0
+    BUG = 1
+    USAGE = 2
+    PARTIAL = 3
+    INPUT = 4
+    MODEL = 5
+    SIGINT = 130
+    SIGTERM = 143
+
+
+class CostreamError(Exception):
+    """A failure that is explained to the user in one line: what, where, what to do next.
+
+    ``what`` says what is wrong, ``where`` names the file, option or URL, ``hint`` says what to
+    do next. Credentials in any of them are hidden.
+    """
+
+    exit_code = ExitCode.BUG
+
+    def __init__(self, what: str, *, where: object = None, hint: str | None = None) -> None:
+        line = what if where is None else f"{where}: {what}"
+        if hint:
+            line = f"{line}; {hint}"
+        super().__init__(redact(" ".join(line.split())))
+
+
+class UsageError(CostreamError):
+    """The command line, a setting or an output path is wrong; nothing has been run."""
+
+    exit_code = ExitCode.USAGE
+
+
+class SourceError(CostreamError):
+    """An input cannot be opened, or a live source is lost for good."""
+
+    exit_code = ExitCode.INPUT
+
+
+class ModelError(CostreamError):
+    """The model, its weights or the device cannot be used."""
+
+    exit_code = ExitCode.MODEL
+
+
+class OutputError(CostreamError):
+    """A result cannot be written (disk full, permission lost) while an input is processed."""
+
+    exit_code = ExitCode.PARTIAL

@@ -1,0 +1,130 @@
+"""Metrics of online action detection, computed on frames. NumPy only.
+
+Labels are int [T]; scores are [T, K], one column a class. Frames whose label is negative are not
+scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Scores = npt.NDArray[np.floating]
+Labels = npt.NDArray[np.integer]
+Mask = npt.NDArray[np.bool_]
+
+
+def average_precision(scores: Scores, positive: Mask) -> float:
+    """Give the average precision of one class, NaN when nothing is positive.
+
+    Frames by falling score; each positive, the tp-th one at rank k, adds tp / k; divided by the
+    number of positives. Equal scores keep the order of the frames. ``scores``, ``positive``: [T].
+    """
+    return calibrated_average_precision(scores, positive, 1.0)
+
+
+def calibrated_average_precision(
+    scores: Scores, positive: Mask, weight: float | None = None
+) -> float:
+    """Give the calibrated average precision of one class, NaN when nothing is positive.
+
+    As ``average_precision``, but each positive adds w tp / (w tp + fp), with w = negatives /
+    positives, so that rare classes compare with frequent ones (De Geest et al., "Online Action
+    Detection", ECCV 2016). ``weight``: another w; 1 gives the plain average precision.
+    """
+    hits = np.asarray(positive, bool)[np.argsort(-np.asarray(scores), kind="stable")]
+    total = int(hits.sum())
+    if not total:
+        return float("nan")
+    w = (len(hits) - total) / total if weight is None else weight
+    true = np.cumsum(hits)[hits]
+    false = np.flatnonzero(hits) + 1 - true
+    if w == 0:  # no negatives: nothing to be confused with
+        return 1.0
+    return float(np.mean(w * true / (w * true + false)))
+
+
+def per_class(
+    metric: Callable[[Scores, Mask], float],
+    scores: Scores,
+    labels: Labels,
+    classes: Sequence[int] | None = None,
+) -> npt.NDArray[np.float64]:
+    """Give ``metric`` of every class (or these), NaN for those without a frame, float64 [K]."""
+    known = np.asarray(labels) >= 0
+    scores, labels = np.asarray(scores)[known], np.asarray(labels)[known]
+    wanted = range(scores.shape[1]) if classes is None else classes
+    return np.array([metric(scores[:, k], labels == k) for k in wanted])
+
+
+def mean_average_precision(
+    scores: Scores, labels: Labels, classes: Sequence[int] | None = None
+) -> float:
+    """Give the mean over classes of the average precision; classes without a frame are left out.
+
+    NaN when there is no such class.
+    """
+    values = per_class(average_precision, scores, labels, classes)
+    values = values[~np.isnan(values)]
+    return float(values.mean()) if len(values) else float("nan")
+
+
+def frame_accuracy(predicted: Labels, labels: Labels, tolerance: int = 0) -> float:
+    """Give the share of frames whose label was predicted, NaN without scored frames.
+
+    ``tolerance``: a prediction is also right when that label occurs at most so many frames away.
+    """
+    known = np.asarray(labels) >= 0
+    if not known.any():
+        return float("nan")
+    return float(_right(predicted, labels, tolerance)[known].mean())
+
+
+def balanced_accuracy(predicted: Labels, labels: Labels, tolerance: int = 0) -> float:
+    """Give the mean over the classes present of the share of their frames that were right."""
+    labels = np.asarray(labels)
+    right = _right(predicted, labels, tolerance)
+    shares = [right[labels == k].mean() for k in np.unique(labels[labels >= 0])]
+    return float(np.mean(shares)) if shares else float("nan")
+
+
+def confusion(predicted: Labels, labels: Labels, classes: int) -> npt.NDArray[np.int64]:
+    """Give how often label i was predicted as j, int64 [K, K]."""
+    known = np.asarray(labels) >= 0
+    pairs = np.asarray(labels)[known] * classes + np.asarray(predicted)[known]
+    return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
+
+
+def outside_boundaries(labels: Labels, tolerance: int) -> Labels:
+    """Give the labels with -1 at frames closer than ``tolerance`` to a change of label.
+
+    The usual way to score ranked lists (average precision) when boundaries are uncertain.
+    """
+    out = np.array(labels)
+    for change in np.flatnonzero(np.diff(out)) + 1:
+        out[max(0, change - tolerance) : change + tolerance] = -1
+    return out
+
+
+def bootstrap(
+    metric: Callable[[Sequence[int]], float], groups: int, seed: int = 0, draws: int = 500
+) -> tuple[float, float]:
+    """Give the 2.5 and 97.5 percentiles of a metric when whole groups (videos) are drawn anew.
+
+    ``metric`` takes the indices of the groups drawn. Draws for which it is NaN do not count.
+    """
+    rng = np.random.default_rng(seed)
+    values = [metric(rng.integers(groups, size=groups).tolist()) for _ in range(draws)]
+    low, high = np.nanpercentile(values, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def _right(predicted: Labels, labels: Labels, tolerance: int) -> Mask:
+    predicted, labels = np.asarray(predicted), np.asarray(labels)
+    right: Mask = predicted == labels
+    for shift in range(1, min(tolerance, len(labels) - 1) + 1):
+        right[shift:] |= predicted[shift:] == labels[:-shift]
+        right[:-shift] |= predicted[:-shift] == labels[shift:]
+    return right

@@ -1,0 +1,1 @@
+"""Frontends: pictures or sound in, tokens for a continual network out."""

@@ -1,0 +1,186 @@
+"""Pictures to tokens: a small convolutional network that sees appearance and motion.
+
+One token a frame, and no frame is ever looked at twice. The stem turns a picture into feature
+maps once; motion is the difference between these maps and those of earlier frames, which are kept
+in a ring (differences of features instead of optical flow: TDN, Wang et al., CVPR 2021). A map of
+where somebody is says which places the token is made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from costream.nn.state import State
+
+
+@dataclass
+class DifferenceState(State):
+    """What a stream keeps: the motion maps of its newest frames and how many it has seen."""
+
+    ring: Tensor  # float32 [B, largest lag, C, h, w], written in place
+    count: Tensor  # int64 [B]
+
+
+class TemporalDifferenceNet(nn.Module):
+    """Backbone of a fixed camera: one token of ``token_width`` values a frame.
+
+    ``box`` is the width and height pictures are fitted into; ``lags`` are the distances, in
+    frames, over which motion is measured. Without lags it is a plain picture network. A
+    difference that reaches back before the first frame is zero. Normalisation is BatchNorm with
+    fixed statistics (``eval``), so that a step does not depend on other frames or streams.
+
+    ``widths``: channels of the two stem layers (1/2 and 1/4 of the picture), of the body (1/8),
+    and of the places that are pooled; a token is twice the last. ``blocks``: depth of the body.
+    """
+
+    def __init__(
+        self,
+        box: Sequence[int] = (128, 96),
+        widths: Sequence[int] = (16, 24, 64, 128),
+        motion_width: int = 12,
+        lags: Sequence[int] = (1, 4, 16),
+        blocks: int = 2,
+    ) -> None:
+        super().__init__()
+        if list(lags) != sorted(set(lags)) or (lags and lags[0] < 1):
+            raise ValueError(f"lags must be positive and rising, not {tuple(lags)}")
+        first, stem, body, last = widths
+        self.box = (int(box[0]), int(box[1]))
+        self.lags = tuple(int(lag) for lag in lags)
+        self.token_width = 2 * last
+        self.stem = nn.Sequential(_conv(3, first, 5, 2), _conv(first, stem, 3, 2))
+        self.motion = nn.Conv2d(stem, motion_width, 1, bias=False)
+        self.body = nn.Sequential(
+            _conv(stem + motion_width * len(self.lags), body, 3, 2),
+            *(_Residual(body) for _ in range(blocks)),
+        )
+        self.places = _conv(body, last, 1, 1)
+        self.focus = nn.Conv2d(body, 1, 1)
+        # Convolutions over interleaved channels take about half the time on a CPU.
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def prepare(self, rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Give a picture, uint8 [h, w, 3], centred on black, uint8 [3, H, W].
+
+        ValueError when it is larger than ``box``.
+        """
+        width, height = self.box
+        top, left = (height - rgb.shape[0]) // 2, (width - rgb.shape[1]) // 2
+        if top < 0 or left < 0:
+            raise ValueError(f"a picture of {rgb.shape[1]}x{rgb.shape[0]} does not fit {self.box}")
+        out = np.zeros((3, height, width), np.uint8)
+        out[:, top : top + rgb.shape[0], left : left + rgb.shape[1]] = rgb.transpose(2, 0, 1)
+        return out
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """Give the tokens [B, T, D] of whole clips, uint8 [B, T, 3, H, W], from their start."""
+        batch, steps = frames.shape[:2]
+        maps = self._maps(frames.flatten(0, 1))
+        parts = [maps]
+        if self.lags:
+            motion = self.motion(maps).unflatten(0, (batch, steps))
+            for lag in self.lags:
+                moved = motion[:, lag:] - motion[:, :-lag]
+                still = motion.new_zeros(batch, min(lag, steps), *motion.shape[2:])
+                parts.append(torch.cat((still, moved), dim=1).flatten(0, 1))
+        return self._tokens(parts)[0].view(batch, steps, -1)
+
+    def forward_moments(self, frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Give tokens [N, D] of single moments and the logits [N, h, w] of where somebody is.
+
+        ``frames``, uint8 [N, 1 + lags, 3, H, W]: the frame of the moment and those one lag, two
+        lags, ... before it. A frame in place of an earlier one means: no motion. For training.
+        """
+        count = frames.shape[:2]
+        every = self._maps(frames.flatten(0, 1))
+        maps = every.unflatten(0, count)  # type: ignore[no-untyped-call]
+        parts = [maps[:, 0]]
+        if self.lags:
+            motion = self.motion(every).unflatten(0, count)
+            parts += [motion[:, 0] - motion[:, k + 1] for k in range(len(self.lags))]
+        return self._tokens(parts)
+
+    def init_state(self, batch_size: int = 1) -> DifferenceState:
+        """Give the state of streams that have seen nothing."""
+        height, width = self._map_size()
+        slots, weight = max(self.lags, default=0), self.motion.weight
+        ring = weight.new_zeros(batch_size, slots, weight.shape[0], height, width)
+        return DifferenceState(
+            ring, torch.zeros(batch_size, dtype=torch.int64, device=weight.device)
+        )
+
+    def forward_step(self, frames: Tensor, state: DifferenceState) -> Tensor:
+        """Give the tokens [B, D] of the next frame of every stream, uint8 [B, 3, H, W]."""
+        maps = self._maps(frames)
+        parts = [maps]
+        if self.lags:
+            motion = self.motion(maps)
+            rows, slots = torch.arange(len(frames), device=frames.device), state.ring.shape[1]
+            for lag in self.lags:
+                seen = (state.count >= lag)[:, None, None, None]
+                earlier = state.ring[rows, (state.count - lag) % slots]
+                parts.append((motion - earlier) * seen)
+            state.ring[rows, state.count % slots] = motion
+        state.count += 1
+        return self._tokens(parts)[0]
+
+    def count_macs(self) -> int:
+        """Multiply-accumulates of one frame."""
+        total = 0
+        for part, scale in (
+            (self.stem[0], 2),
+            (self.stem[1], 4),
+            (self.motion, 4),
+            (self.body, 8),
+            (self.places, 8),
+            (self.focus, 8),
+        ):
+            pixels = -(-self.box[0] // scale) * -(-self.box[1] // scale)
+            if part is not self.motion or self.lags:
+                total += pixels * sum(p.numel() for p in part.parameters() if p.ndim == 4)
+        return total
+
+    def _map_size(self) -> tuple[int, int]:
+        return -(-self.box[1] // 4), -(-self.box[0] // 4)
+
+    def _maps(self, frames: Tensor) -> Tensor:
+        pixels = frames.to(self.motion.weight.dtype, memory_format=torch.channels_last)
+        return self.stem(pixels * (1 / 64))  # type: ignore[no-any-return]
+
+    def _tokens(self, parts: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Give tokens [N, D] and focus logits [N, h, w]."""
+        joined = torch.cat([p.contiguous(memory_format=torch.channels_last) for p in parts], 1)
+        body = self.body(joined)
+        focus, places = self.focus(body), self.places(body)
+        weight = focus.sigmoid()
+        # With nobody there the sum of weights is small, and so is this half of the token.
+        seen = (weight * places).sum((2, 3)) / (weight.sum((2, 3)) + 1)
+        return torch.cat((seen, places.amax((2, 3))), 1), focus[:, 0]
+
+
+class _Residual(nn.Module):
+    """Two 3x3 convolutions beside the identity (He et al., CVPR 2016)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = _conv(width, width, 3, 1)
+        self.second = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x + self.norm(self.second(self.first(x))), inplace=True)
+
+
+def _conv(inputs: int, outputs: int, size: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(inplace=True),
+    )

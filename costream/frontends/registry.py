@@ -1,0 +1,33 @@
+"""The frontends by name: pictures or sound in, tokens out."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from costream.errors import ModelError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+# name -> "module:Class"; a frontend has box, token_width, prepare, init_state, forward_step and
+# count_macs, see frontends/images.py
+FRONTENDS = {"tdn": "costream.frontends.images:TemporalDifferenceNet"}
+
+
+def load_frontend(name: str, **arguments: Any) -> nn.Module:
+    """Give a frontend with fresh weights.
+
+    Raises ModelError for an unknown name and for arguments that it does not take.
+    """
+    if name not in FRONTENDS:
+        raise ModelError(
+            f"unknown frontend {name!r}",
+            hint=f"known are {', '.join(FRONTENDS)}; the weights may need a newer costream",
+        )
+    module, _, attribute = FRONTENDS[name].partition(":")
+    try:
+        frontend: nn.Module = getattr(import_module(module), attribute)(**arguments)
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"frontend {name!r} does not take these arguments ({error})") from error
+    return frontend

@@ -1,0 +1,1 @@
+"""Models: frontend, continual network, labels and post-processing behind one protocol."""

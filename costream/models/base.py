@@ -1,0 +1,56 @@
+"""The seam between a run and a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from costream.models.card import Card
+from costream.records import Data
+from costream.sources.base import SourceKind
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One step of every stream of a batch (B streams, C classes, A future steps)."""
+
+    probabilities: npt.NDArray[np.float32]  # [B, C], softmax over all logits
+    anticipation: npt.NDArray[np.float32] | None  # [B, A, C]
+    warmup: tuple[bool, ...]  # [B], True while that stream's window is not full
+    macs: int  # really spent, all streams together, frontend included
+    frontend_s: float
+    network_s: float
+
+
+class Model(Protocol):
+    """Frontend, continual network, labels and post-processing.
+
+    Models hold weights only; what a stream has seen is in the state that ``init_state`` gives.
+    """
+
+    card: Card
+    weights_sha256: str
+
+    @property
+    def box(self) -> tuple[int, int] | None:
+        """Width, height pictures should be fitted into; None when no pictures are taken."""
+
+    @property
+    def dense_macs(self) -> int:
+        """Cost of one step for one stream when the whole window is computed anew."""
+
+    def check(self, kind: SourceKind, width: int | None) -> None:
+        """Raise SourceError when a source of this kind (and feature width) does not fit."""
+
+    def init_state(self, batch_size: int = 1) -> Any:
+        """Give a fresh state for ``batch_size`` streams."""
+
+    def reset(self, state: Any, rows: Sequence[int]) -> None:
+        """Forget what these streams have seen."""
+
+    def step(self, items: Sequence[Data], state: Any) -> StepResult:
+        """Take one item a stream, advance the state, give the newest output."""

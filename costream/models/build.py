@@ -1,0 +1,90 @@
+"""From a weight file to modules and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from costream.checkpoints.rules import listed
+from costream.checkpoints.weights_file import write_weights
+from costream.errors import ModelError
+from costream.frontends.registry import load_frontend
+from costream.models.card import Card
+from costream.models.registry import ARCHITECTURES
+
+
+def save_model(
+    path: Path, card: Card, network: nn.Module, frontend: nn.Module | None = None
+) -> str:
+    """Write a weight file of these modules. Gives the digest of its tensors.
+
+    Raises OutputError when it cannot be written.
+    """
+    tensors = {f"network.{k}": v for k, v in network.state_dict().items()}
+    if frontend is not None:
+        tensors |= {f"frontend.{k}": v for k, v in frontend.state_dict().items()}
+    return write_weights(path, card, tensors)
+
+
+def build(card: Card, tensors: Mapping[str, Tensor]) -> tuple[nn.Module, nn.Module | None]:
+    """Give network and frontend of a card with these weights (``network.*``, ``frontend.*``).
+
+    Raises ModelError that names tensors which are missing, left over or of another shape.
+    """
+    # Fresh weights are drawn and overwritten: the caller's random numbers must not notice.
+    with torch.random.fork_rng(devices=[]):
+        network = _network(card)
+        frontend = (
+            load_frontend(card.frontend, **card.frontend_arguments) if card.frontend else None
+        )
+    expected = {f"network.{k}": v for k, v in network.state_dict().items()}
+    if frontend is not None:
+        expected |= {f"frontend.{k}": v for k, v in frontend.state_dict().items()}
+    _compare(expected, tensors)
+    network.load_state_dict(_below("network.", tensors))
+    if frontend is not None:
+        frontend.load_state_dict(_below("frontend.", tensors))
+    return network, frontend
+
+
+def _network(card: Card) -> nn.Module:
+    if card.architecture not in ARCHITECTURES:
+        raise ModelError(
+            f"unknown architecture {card.architecture!r}",
+            hint=f"known are {', '.join(ARCHITECTURES)}; the weights may need a newer costream",
+        )
+    module, _, attribute = ARCHITECTURES[card.architecture].partition(":")
+    try:
+        network: nn.Module = getattr(import_module(module), attribute)(**card.arguments)
+    except (TypeError, ValueError) as error:
+        raise ModelError(
+            f"the card's arguments do not fit {card.architecture} ({error})"
+        ) from error
+    return network
+
+
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _compare(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    missing, left = (
+        sorted(expected.keys() - tensors.keys()),
+        sorted(tensors.keys() - expected.keys()),
+    )
+    wrong = [
+        f"{name} is {tuple(tensors[name].shape)}, not {tuple(value.shape)}"
+        for name, value in expected.items()
+        if name in tensors and tensors[name].shape != value.shape
+    ]
+    parts = [
+        f"{what}: {listed(names)}"
+        for what, names in (("missing", missing), ("left over", left), ("wrong shape", wrong))
+        if names
+    ]
+    if parts:
+        raise ModelError(f"the tensors do not fit the architecture: {'; '.join(parts)}")

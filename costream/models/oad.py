@@ -1,0 +1,151 @@
+"""Online action detection with a continual transformer: CoOadTR."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+from torch import Tensor, nn
+
+from costream.nn.encoder import Encoder, EncoderState
+from costream.nn.position import PositionState, RecyclingPositions
+from costream.nn.state import State
+
+
+class OadOutput(NamedTuple):
+    """Scores of one step [B, ...] or of T steps [B, T, ...]; K classes, A steps ahead."""
+
+    logits: Tensor  # [..., K], what happens now
+    anticipation: Tensor | None  # [..., A, K], what will happen; None: the network does not say
+
+
+@dataclass
+class CoOadTRState(State):
+    """What CoOadTR keeps of each stream."""
+
+    positions: PositionState | None
+    encoder: EncoderState
+
+
+class CoOadTR(nn.Module):
+    """Linear, recycling positions, continual encoder, LayerNorm, Linear.
+
+    The network of Hedegaard et al., Continual Transformers (ICLR 2023), section 4.1: OadTR
+    without class token and decoder. ``depth`` 1 and 2 are their b1 and b2, 3 and more are exact
+    too. The output after each step is the one of the ordinary encoder over the last ``window``
+    tokens, or over as many as there are.
+
+    Args:
+        input_width: width of a feature row; 3072 or 4096 for RGB and flow, 7168 or 8192 with
+            audio. ``num_classes``: K.
+        embed_dim, depth, num_heads, feedforward, window: size of the encoder.
+        positions: "learned", "fixed" or "none". ``num_positions``: rows of the table; the
+            default is the paper's best, ``window`` if learned and ``2 * window - 1`` if fixed.
+        norm_first, activation, qkv_bias, out_bias, final_norm: see ``Encoder``.
+        input_projection: False if rows are ``embed_dim`` wide already.
+        head: False to get the encoder's output in place of logits.
+        dropout: in training.
+    """
+
+    delay = 0
+
+    def __init__(
+        self,
+        input_width: int,
+        num_classes: int,
+        embed_dim: int = 1024,
+        depth: int = 1,
+        num_heads: int = 8,
+        feedforward: int = 1024,
+        window: int = 64,
+        positions: str = "learned",
+        num_positions: int | None = None,
+        norm_first: bool = False,
+        activation: str = "gelu",
+        qkv_bias: bool = False,
+        out_bias: bool = False,
+        final_norm: bool = True,
+        input_projection: bool = True,
+        head: bool = True,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        if positions not in ("learned", "fixed", "none"):
+            raise ValueError(f"positions {positions!r} is not learned, fixed or none")
+        if not input_projection and input_width != embed_dim:
+            raise ValueError(f"input_width {input_width} is not embed_dim {embed_dim}")
+        self.window, self.receptive_field = window, window
+        width = embed_dim
+        self.input_projection = nn.Linear(input_width, width) if input_projection else None
+        learned = positions == "learned"
+        rows = num_positions or (window if learned else 2 * window - 1)
+        self.positions = None if positions == "none" else RecyclingPositions(rows, width, learned)
+        self.dropout = nn.Dropout(dropout)
+        self.encoder = Encoder(
+            width,
+            num_heads,
+            feedforward,
+            depth,
+            window,
+            norm_first=norm_first,
+            activation=activation,
+            qkv_bias=qkv_bias,
+            out_bias=out_bias,
+            final_norm=final_norm,
+            dropout=dropout,
+        )
+        self.head = nn.Linear(width, num_classes) if head else None
+
+    def forward(self, x: Tensor, offset: int | Tensor = 0, last: int | None = None) -> OadOutput:
+        """Give the output of every step of a clip [B, T, C], as stepping through it would.
+
+        ``offset``: steps before the clip, an int or int64 [B]; random ones in training make the
+        table of positions recyclable. ``last``: only the last so many steps, which saves time
+        with two blocks or more, where each step has a window of its own.
+        """
+        x = self._embed(x)
+        if self.positions is not None:
+            x = self.positions(x, offset)
+        return self._classify(self.encoder(self.dropout(x), last))
+
+    def init_state(self, batch_size: int = 1) -> CoOadTRState:
+        """Give the state of streams that have seen nothing."""
+        positions = None if self.positions is None else self.positions.init_state(batch_size)
+        return CoOadTRState(positions, self.encoder.init_state(batch_size))
+
+    def warmup(self, state: CoOadTRState) -> tuple[bool, ...]:
+        """Say for each stream whether its window is not yet full."""
+        return self.encoder.warmup(state.encoder)
+
+    def forward_step(self, x: Tensor, state: CoOadTRState) -> OadOutput:
+        """Take one feature row [B, C] of every stream, give the output after it."""
+        x = self._embed(x)
+        if self.positions is not None and state.positions is not None:
+            x = self.positions.forward_step(x, state.positions)
+        return self._classify(self.encoder.forward_step(self.dropout(x), state.encoder))
+
+    def forward_steps(self, x: Tensor, state: CoOadTRState) -> OadOutput:
+        """Take T feature rows [B, T, C], give what T calls of ``forward_step`` would."""
+        x = self._embed(x)
+        if self.positions is not None and state.positions is not None:
+            x = self.positions.forward_steps(x, state.positions)
+        return self._classify(self.encoder.forward_steps(self.dropout(x), state.encoder))
+
+    def count_macs(self) -> int:
+        """Multiply-accumulates of one step for one stream whose window is full."""
+        return self._row_macs(1) + self.encoder.count_macs()
+
+    @property
+    def dense_macs(self) -> int:
+        """Multiply-accumulates of the same output when the whole window is computed anew."""
+        return self._row_macs(self.window) + self.encoder.dense_macs
+
+    def _row_macs(self, rows: int) -> int:
+        projection = 0 if self.input_projection is None else self.input_projection.weight.numel()
+        return rows * projection + (0 if self.head is None else self.head.weight.numel())
+
+    def _embed(self, x: Tensor) -> Tensor:
+        return x if self.input_projection is None else cast(Tensor, self.input_projection(x))
+
+    def _classify(self, x: Tensor) -> OadOutput:
+        return OadOutput(x if self.head is None else self.head(x), None)

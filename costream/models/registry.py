@@ -1,0 +1,179 @@
+"""Models by name: what there is, where its weights are, and how to load them.
+
+Weights are looked for in this order: the path given, $COSTREAM_WEIGHTS (a file or a folder), the
+user cache, the weights that come with the package. Nothing here needs torch but ``load_model``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import costream
+from costream.checkpoints.weights_file import SUFFIX, read_card, read_weights
+from costream.errors import ModelError, UsageError
+
+if TYPE_CHECKING:
+    from costream.models.streaming import StreamingModel
+
+# architecture of a card -> "module:Class"; its arguments are in the card
+ARCHITECTURES = {
+    "cooadtr": "costream.models.oad:CoOadTR",
+    "oadtr": "costream.models.oadtr:OadTR",
+    "encoder": "costream.nn.encoder:Encoder",
+}
+# name the user types -> what it is
+MODELS = {
+    "cooadtr": "online action detection, continual transformer of one block (default)",
+    "cooadtr-b2": "online action detection, continual transformer of two blocks",
+    "oadtr": "online action detection over a sliding window, with anticipation",
+}
+VARIABLE = "COSTREAM_WEIGHTS"
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """One line of ``costream models list``."""
+
+    name: str
+    summary: str
+    origin: str | None  # "environment", "cache", "shipped"; None: no weights here
+    path: Path | None
+
+
+def list_models() -> list[ModelEntry]:
+    """Give the known models and all others whose weights are here, known ones first."""
+    found: dict[str, tuple[str, Path]] = {}
+    for origin, folder in _folders():
+        for path in sorted(folder.glob(f"*{SUFFIX}")):
+            found.setdefault(path.name.removesuffix(SUFFIX), (origin, path))
+    entries = [
+        ModelEntry(name, text, *found.pop(name, (None, None))) for name, text in MODELS.items()
+    ]
+    for name, (origin, path) in sorted(found.items()):
+        entries.append(ModelEntry(name, _describe(path), origin, path))
+    return entries
+
+
+def find_weights(name: str, weights: str | os.PathLike[str] | None = None) -> Path:
+    """Give the weight file of a model.
+
+    ``name`` is a model's name or the path of a weight file; ``weights`` a file, or a folder that
+    holds ``NAME.safetensors``. Raises ModelError when there is none: it says what to do, or which
+    names are close; UsageError when ``name`` and ``weights`` both are paths.
+    """
+    if _is_path(name):
+        if weights is not None:
+            raise UsageError(f"both a weight file ({name}) and --weights are given")
+        return _existing(Path(name).expanduser(), "there is no such weight file")
+    if weights is not None:
+        return _given(Path(weights).expanduser(), name)
+    variable = os.environ.get(VARIABLE)
+    if variable:
+        path = _existing(Path(variable).expanduser(), f"${VARIABLE} names what is not there")
+        if path.is_file():
+            return path
+    for _, folder in _folders():
+        path = folder / f"{name}{SUFFIX}"
+        if path.is_file():
+            return path
+    raise _missing(name)
+
+
+def load_model(
+    name: str = "cooadtr",
+    weights: str | os.PathLike[str] | None = None,
+    device: str = "auto",
+    dtype: str = "float32",
+) -> StreamingModel:
+    """Load a model, ready to step.
+
+    ``name`` and ``weights`` as for ``find_weights``; ``device``: auto, cpu, cuda, cuda:N or mps;
+    ``dtype``: float32, float64, bfloat16 or float16. Raises ModelError when weights or device are
+    not there, damaged, or do not fit the architecture that their card names.
+    """
+    from costream.models.build import build
+    from costream.models.streaming import StreamingModel, find_device
+
+    path = find_weights(name, weights)
+    find_device(device)  # a wrong device is told before a large file is read
+    stored = read_weights(path)
+    try:
+        network, frontend = build(stored.card, stored.tensors)
+    except ModelError as error:
+        raise ModelError(str(error), where=path) from error
+    return StreamingModel(
+        stored.card, network, frontend, weights_sha256=stored.sha256, device=device, dtype=dtype
+    )
+
+
+def cache_folder() -> Path:
+    """Give the folder of imported and fetched weights, by platform convention."""
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        return base / "costream" / "cache" / "weights"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "costream" / "weights"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "costream" / "weights"
+
+
+def shipped_folder() -> Path:
+    """Give the folder of the weights that come with costream."""
+    package = Path(costream.__file__).parent
+    inside = package / "weights"  # a wheel; a clone has them beside the package
+    return inside if inside.is_dir() else package.parent / "weights"
+
+
+def _folders() -> Iterator[tuple[str, Path]]:
+    variable = os.environ.get(VARIABLE)
+    if variable and Path(variable).expanduser().is_dir():
+        yield "environment", Path(variable).expanduser()
+    yield "cache", cache_folder()
+    yield "shipped", shipped_folder()
+
+
+def _is_path(name: str) -> bool:
+    return name.endswith(SUFFIX) or os.sep in name or "/" in name
+
+
+def _existing(path: Path, what: str) -> Path:
+    if not path.exists():
+        raise ModelError(what, where=path)
+    return path
+
+
+def _given(path: Path, name: str) -> Path:
+    _existing(path, "--weights names what is not there")
+    if not path.is_dir():
+        return path
+    inside = path / f"{name}{SUFFIX}"
+    if inside.is_file():
+        return inside
+    others = ", ".join(sorted(p.name for p in path.glob(f"*{SUFFIX}"))) or "no weight files"
+    raise ModelError(f"this folder has no {inside.name}; it has {others}", where=path)
+
+
+def _missing(name: str) -> ModelError:
+    if name in MODELS:
+        return ModelError(
+            f"no weights for {name} here",
+            hint=f"import a checkpoint (costream models import FILE --name {name}) or give"
+            " --weights FILE",
+        )
+    names = [entry.name for entry in list_models()]
+    close = difflib.get_close_matches(name, names, 3, 0.5)
+    ask = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(names)}"
+    return ModelError(f"unknown model {name!r}", hint=ask)
+
+
+def _describe(path: Path) -> str:
+    try:
+        card = read_card(path)
+    except ModelError as error:
+        return f"cannot be used: {error}"
+    return card.description or card.task

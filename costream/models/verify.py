@@ -1,0 +1,80 @@
+"""Does a weight file work? Its checksum, card and tensors, and a few steps on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from costream.checkpoints.weights_file import read_weights
+from costream.errors import ModelError
+from costream.models.build import build
+from costream.models.streaming import StreamingModel
+from costream.records import Data, FeatureRow, VideoFrame
+
+_STEPS = 4
+Rows: TypeAlias = npt.NDArray[np.float32]
+
+
+def verify(path: Path) -> str:
+    """Check a weight file, give the digest of its tensors.
+
+    Raises ModelError when the file is damaged, its tensors do not fit the architecture or the
+    card, or when stepping gives different results twice, or numbers that are not finite.
+    """
+    stored = read_weights(path)
+    try:
+        network, frontend = build(stored.card, stored.tensors)
+        if stored.card.labels:
+            model = StreamingModel(stored.card, network, frontend)
+            _check_classifier(model)
+        else:
+            _check_encoder(network.eval(), stored.card.arguments["embed_dim"])
+    except ModelError as error:
+        raise ModelError(str(error), where=path) from error
+    return stored.sha256
+
+
+def _check_classifier(model: StreamingModel) -> None:
+    first, second = (_run(model, _items(model)) for _ in range(2))
+    labels = len(model.card.labels)
+    if first.shape[1] != labels:
+        raise ModelError(f"the card has {labels} labels, the network {first.shape[1]} classes")
+    _compare(first, second)
+
+
+def _run(model: StreamingModel, items: Sequence[Data]) -> Rows:
+    state = model.init_state()
+    rows = [model.step([item], state).probabilities[0] for item in items]
+    return np.stack(rows)
+
+
+def _items(model: StreamingModel) -> list[Data]:
+    random = np.random.default_rng(0)
+    if model.box is None:
+        rows = random.standard_normal((_STEPS, model.input_width)).astype(np.float32)
+        return [FeatureRow(i, float(i), row) for i, row in enumerate(rows)]
+    width, height = model.box
+    pictures = random.integers(0, 256, (_STEPS, height, width, 3), dtype=np.uint8)
+    return [VideoFrame(i, float(i), i, picture.copy) for i, picture in enumerate(pictures)]
+
+
+@torch.inference_mode()
+def _check_encoder(network: Any, width: int) -> None:
+    rows = torch.randn(_STEPS, 1, width, generator=torch.Generator().manual_seed(0))
+    runs = []
+    for _ in range(2):
+        state = network.init_state(1)
+        runs.append(torch.cat([network.forward_step(row, state) for row in rows]).numpy())
+    _compare(*runs)
+
+
+def _compare(first: Rows, second: Rows) -> None:
+    if not np.isfinite(first).all():
+        raise ModelError("stepping gives numbers that are not finite")
+    if not np.array_equal(first, second):
+        raise ModelError("stepping twice gives different results")

@@ -1,0 +1,1 @@
+"""Continual building blocks: pure torch, no I/O. Modules hold weights, streams hold state."""

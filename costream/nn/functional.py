@@ -1,0 +1,50 @@
+"""What makes a step of one row fast: no module calls, and weights stored by columns.
+
+Times are of one core. With one row of width 192, a linear layer takes 9 us and calling its module
+4 us more; a layer norm 3 us and 5 us more. A step has six such calls.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def linear(owner: nn.Module, name: str, x: Tensor) -> Tensor:
+    """Give ``owner.name(x)`` for a Linear. Reading ``owner.name`` alone takes 1 us."""
+    weight, bias = owner._modules[name]._parameters.values()  # type: ignore[union-attr]
+    return F.linear(x, weight, bias)  # type: ignore[arg-type]
+
+
+def layer_norm(owner: nn.Module, name: str, x: Tensor) -> Tensor:
+    """Give ``owner.name(x)`` for a LayerNorm over the last dimension."""
+    layer = owner._modules[name]
+    weight, bias = layer._parameters.values()  # type: ignore[union-attr]
+    return torch.layer_norm(x, layer.normalized_shape, weight, bias, layer.eps)  # type: ignore
+
+
+def gelu(x: Tensor) -> Tensor:
+    """Give the exact GELU, x (1 + erf(x / sqrt 2)) / 2.
+
+    On a CPU, contiguous tensors go to oneDNN, which takes 10 us to begin with; for a few rows
+    PyTorch's own kernel is done in 2 us. A transposed tensor goes there.
+    """
+    if x.numel() > 8192 or x.numel() % 2 or not x.is_contiguous():
+        return F.gelu(x)
+    return F.gelu(x.view(2, -1).t()).t().view(x.shape)
+
+
+def store_by_columns(module: nn.Module, max_bytes: int = 1 << 20) -> None:
+    """Lay out the smaller weight matrices of ``module`` by columns; names and shapes stay.
+
+    A product of a row with a weight [out, in] then runs along contiguous outputs. While the
+    weights stay in the cache that takes 0.6 of the time at width 192; where they are read from
+    memory it is 10 % slower, so matrices above ``max_bytes`` are left alone. For 8 rows or more,
+    one step of many streams, it was 2 times faster at width 1024 too.
+
+    Call it once before inference. Savers that want contiguous tensors need ``.contiguous()``.
+    """
+    for parameter in module.parameters():
+        if parameter.dim() == 2 and parameter.numel() * parameter.element_size() <= max_bytes:
+            parameter.data = parameter.data.t().contiguous().t()

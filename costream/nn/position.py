@@ -1,0 +1,104 @@
+"""Positional encodings for streams without an end."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from costream.nn.state import State, zeros
+
+
+@dataclass
+class PositionState(State):
+    """How many tokens each stream has seen."""
+
+    steps: Tensor  # int64 [B]
+
+
+class RecyclingPositions(nn.Module):
+    """Adds row ``t mod T`` of a table to the token of step ``t``.
+
+    The table has any number of rows T; with T >= 2n - 1 no window of n tokens is ambiguous.
+    "Recycling Positional Encoding" of Hedegaard et al., Continual Transformers (ICLR 2023).
+
+    Args:
+        rows: T. ``width``: d. ``learned``: a trained table, otherwise the fixed cyclic one.
+    """
+
+    table: Tensor
+
+    def __init__(self, rows: int, width: int, learned: bool = True) -> None:
+        super().__init__()
+        if learned:
+            self.table = nn.Parameter(0.02 * torch.randn(rows, width))
+        else:
+            self.register_buffer("table", cyclic_table(rows, width))
+
+    def forward(self, x: Tensor, offset: int | Tensor = 0) -> Tensor:
+        """Give ``x`` [B, T, d] with positions added, as if ``offset`` steps lay before it.
+
+        ``offset`` may be int64 [B]: random ones in training teach that any row can come first.
+        """
+        start = torch.as_tensor(offset, device=x.device).reshape(-1, 1)
+        times = start + torch.arange(x.shape[1], device=x.device)
+        return x + self.table[times % self.table.shape[0]]
+
+    def init_state(self, batch_size: int = 1) -> PositionState:
+        """Give the state of streams that have seen nothing."""
+        return PositionState(zeros(batch_size))
+
+    def forward_step(self, x: Tensor, state: PositionState) -> Tensor:
+        """Give the tokens ``x`` [B, d] of one step with their positions added."""
+        row = state.steps % self.table.shape[0]
+        state.steps += 1
+        return x + (self.table[int(row)] if len(row) == 1 else self.table[row])
+
+    def forward_steps(self, x: Tensor, state: PositionState) -> Tensor:
+        """Give the tokens ``x`` [B, T, d] of T steps with their positions added."""
+        out = self(x, state.steps)
+        state.steps += x.shape[1]
+        return out  # type: ignore[no-any-return]
+
+
+def cyclic_table(rows: int, width: int) -> Tensor:
+    """Give the fixed table, float32 [rows, width], whose first row follows its last one.
+
+    Every column is a sine or cosine of a triangle wave, so that it is continuous around the
+    cycle; then a running mean over 5 rows smooths the corners. The recipe is the one of the
+    fixed recycling encoding of Continual Transformers, step by step, down to its float64
+    sampling grid: trained weights depend on it.
+    """
+    half = width // 2
+    ratio = rows ** (1 / half)
+    skips = [math.trunc(v) for v in _linspace(ratio, rows, half)]
+    columns = [_cyclic_column(i, rows, half, skips) for i in range(width)]
+    raw = torch.stack(columns, 1).to(torch.float32)
+    smooth = torch.stack([raw.roll(shift, 0) for shift in (2, 1, 0, -1, -2)]).mean(0)
+    return smooth - raw.mean(0)
+
+
+def _cyclic_column(i: int, rows: int, half: int, skips: list[int]) -> Tensor:
+    pair = 3 * (i // 3) + 1
+    skip = skips[pair] if pair < half else skips[-1]
+    if rows > skip:
+        end: float = math.ceil(rows / skip) * skip
+    else:
+        end, skip = rows, rows
+    grid = torch.arange(0, end + 0.01, 0.01, dtype=torch.float64)
+    picks = [math.trunc(v) for v in _linspace(0, len(grid) - 1, rows + 1)]
+    grid = grid[picks[:rows]]
+    triangle = (grid.remainder(2 * skip) - skip).abs()
+    phase = 0.0 if i <= half else 2 * math.pi * (half - i) / half
+    angle = 2 * math.pi / skip * triangle + phase
+    return angle.cos() if i % 2 else angle.sin()
+
+
+def _linspace(start: float, stop: float, count: int) -> list[float]:
+    """Give ``count`` evenly spaced float64 numbers, rounded like numpy.linspace."""
+    if count == 1:
+        return [start]
+    step = (stop - start) / (count - 1)
+    return [start + k * step for k in range(count - 1)] + [stop]

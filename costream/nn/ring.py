@@ -1,0 +1,110 @@
+"""Where the rows of a sliding window lie: rings that are written in place and never rolled.
+
+A ring of ``n`` rows is a tensor [B, ..., n]: the row of step ``t`` lies in slot ``t mod n`` of its
+last dimension. Attention does not care about the order of keys, so nobody ever puts the rows in
+order. Streams of a batch may have started at different times: each has its own step count.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Fill(NamedTuple):
+    """Which slots hold rows, the newest one included."""
+
+    slot: int | Tensor  # of the newest row; int64 [B] when the streams differ
+    length: int  # slots from here on are empty in every stream
+    mask: Tensor | None  # bool [B, length], True where a row is; None when there are no holes
+
+
+def advance(steps: Tensor, window: int) -> Fill:
+    """Count one step of every stream and say where its row belongs.
+
+    ``steps``: int64 [B] on the CPU, steps taken so far; changed in place.
+    """
+    taken: list[int] = steps.tolist()
+    steps.add_(1)
+    first = taken[0]
+    if taken.count(first) == len(taken):
+        return Fill(first % window, min(first + 1, window), None)
+    slot = torch.tensor([t % window for t in taken])
+    filled = [min(t + 1, window) for t in taken]
+    length = max(filled)
+    if min(filled) == length:
+        return Fill(slot, length, None)
+    return Fill(slot, length, torch.arange(length) < torch.tensor(filled)[:, None])
+
+
+def write(ring: Tensor, slot: int | Tensor, row: Tensor) -> None:
+    """Put ``row`` [B, ...] into ``ring`` [B, ..., n]. A state keeps no gradient."""
+    if row.requires_grad:
+        row = row.detach()
+    if isinstance(slot, int):
+        ring.select(-1, slot).copy_(row)
+    else:
+        ring[torch.arange(len(slot)), ..., slot] = row
+
+
+def read(rows: Tensor, slot: int | Tensor) -> Tensor:
+    """Give the row [B, d] in this slot of ``rows`` [B, n, d]."""
+    if isinstance(slot, int):
+        return rows.select(1, slot)
+    return rows[torch.arange(len(slot)), slot]
+
+
+def visible(steps: Tensor, window: int, count: int) -> Tensor:
+    """Say which rows each of the next ``count`` steps sees, as bool [B, count, n + count].
+
+    The rows are those of the ring, slot by slot, then the new ones.
+    """
+    last = steps[:, None] - 1
+    held = last - (last - torch.arange(window)) % window  # step of each slot, < 0 where empty
+    now = steps[:, None] + torch.arange(count)
+    rows = torch.cat([held, now], 1)[:, None, :]
+    return (rows >= 0) & (rows <= now[:, :, None]) & (rows > now[:, :, None] - window)
+
+
+def windows(steps: Tensor, window: int, count: int) -> tuple[Tensor, Tensor]:
+    """Say what each slot would hold after each of the next ``count`` steps.
+
+    Gives int64 [B, count, n], an index into the ring's rows followed by the new rows, and
+    bool [B, count, n], True where the slot holds a row.
+    """
+    now = (steps[:, None] + torch.arange(count))[:, :, None]
+    slots = torch.arange(window)
+    times = now - (now - slots) % window
+    fresh = times - steps[:, None, None]
+    return torch.where(fresh >= 0, window + fresh, slots), times >= 0
+
+
+def histories(steps: Tensor, window: int, count: int) -> tuple[Tensor, Tensor]:
+    """Give what ``windows`` gives, but every window's rows from the oldest to the newest."""
+    now = (steps[:, None] + torch.arange(count))[:, :, None]
+    times = now - torch.arange(window - 1, -1, -1)
+    fresh = times - steps[:, None, None]
+    return torch.where(fresh >= 0, window + fresh, times % window), times >= 0
+
+
+def gather(rows: Tensor, index: Tensor) -> Tensor:
+    """Give rows [B, count, n, ...] of ``rows`` [B, m, ...] at ``index`` [B, count, n]."""
+    batch = torch.arange(rows.shape[0], device=rows.device)[:, None, None]
+    return rows[batch, index.to(rows.device)]
+
+
+def in_order_of_slots(ring: Tensor) -> Tensor:
+    """Give the view [B, n, ...] of a ring [B, ..., n]."""
+    return ring.movedim(-1, 1)
+
+
+def store(ring: Tensor, rows: Tensor, steps: Tensor) -> None:
+    """Put new rows into ``ring`` [B, ..., n] of streams that have taken ``steps``.
+
+    ``rows`` [B, n + count, ...]: the ring's rows, then the new ones. A state keeps no gradient.
+    """
+    window = ring.shape[-1]
+    index, _ = windows(steps, window, rows.shape[1] - window)
+    in_order_of_slots(ring).copy_(gather(rows.detach(), index[:, -1:])[:, 0])

@@ -1,0 +1,110 @@
+"""The memory of a batch of streams, apart from the weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+
+S = TypeVar("S", bound="State")
+_Join: TypeAlias = Callable[[Sequence[Tensor]], Tensor]
+
+
+def zeros(*shape: int, like: Tensor | None = None) -> Tensor:
+    """Give zeros of the type and place of ``like``; without it, a counter (int64, on the CPU).
+
+    Counters stay on the CPU so that a step on an accelerator never waits for one. The result is
+    an ordinary tensor even under ``torch.inference_mode``: a state outlives the mode it was
+    made in.
+    """
+    with torch.inference_mode(False):
+        if like is None:
+            return torch.zeros(shape, dtype=torch.int64)
+        return torch.zeros(shape, dtype=like.dtype, device=like.device)
+
+
+class State:
+    """Base of all states: a dataclass whose fields are tensors, States or tuples of States.
+
+    Two conventions make the operations below generic: the leading dimension of every tensor is
+    the stream, and a stream that has seen nothing is all zeros. Counters are int64 [B].
+    """
+
+    def _parts(self) -> Iterator[tuple[str, Tensor | State]]:
+        for f in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, f.name)
+            if isinstance(value, tuple):
+                yield from ((f"{f.name}.{k}", part) for k, part in enumerate(value))
+            elif value is not None:
+                yield f.name, value
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Give every tensor under a flat name; the very memory, not a copy. For saving."""
+        flat: dict[str, Tensor] = {}
+        for name, part in self._parts():
+            if isinstance(part, State):
+                flat.update({f"{name}.{k}": v for k, v in part.tensors().items()})
+            else:
+                flat[name] = part
+        return flat
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Take the values of ``tensors()`` of an equally shaped state, bit for bit.
+
+        Raises KeyError for missing or unknown names, ValueError for other shapes or types.
+        """
+        own = self.tensors()
+        if own.keys() != tensors.keys():
+            raise KeyError(f"state does not fit: {sorted(own.keys() ^ tensors.keys())}")
+        for name, tensor in own.items():
+            new = tensors[name]
+            if new.shape != tensor.shape or new.dtype != tensor.dtype:
+                raise ValueError(f"state {name}: {tuple(new.shape)}, not {tuple(tensor.shape)}")
+        for name, tensor in own.items():
+            tensor.copy_(tensors[name])
+
+    def clone(self: S) -> S:
+        """Give an independent copy."""
+        return self._map([self], lambda parts: parts[0].clone())
+
+    @property
+    def batch_size(self) -> int:
+        """Number of streams."""
+        return next(iter(self.tensors().values())).shape[0]
+
+    def reset(self, rows: Sequence[int] | None = None) -> None:
+        """Forget what these streams (default: all) have seen."""
+        for tensor in self.tensors().values():
+            if rows is None:
+                tensor.zero_()
+            else:
+                tensor[list(rows)] = 0
+
+    def take(self: S, rows: Sequence[int]) -> S:
+        """Give a new state of these streams only, in this order (streams leave a batch)."""
+        index = torch.as_tensor(list(rows), dtype=torch.int64)
+        return self._map([self], lambda parts: parts[0].index_select(0, index.to(parts[0].device)))
+
+    @classmethod
+    def cat(cls: type[S], states: Sequence[S]) -> S:
+        """Give one state of all streams (streams join a batch)."""
+        return states[0]._map(states, lambda parts: torch.cat(list(parts)))
+
+    def _map(self: S, states: Sequence[S], join: _Join) -> S:
+        def one(parts: Sequence[object]) -> object:
+            head = parts[0]
+            if isinstance(head, State):
+                return head._map(parts, join)  # type: ignore[arg-type]
+            if isinstance(head, tuple):
+                return tuple(one(column) for column in zip(*parts, strict=True))
+            return None if head is None else join(parts)  # type: ignore[arg-type]
+
+        with torch.inference_mode(False):
+            values = {
+                f.name: one([getattr(s, f.name) for s in states])
+                for f in dataclasses.fields(self)  # type: ignore[arg-type]
+            }
+        return type(self)(**values)

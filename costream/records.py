@@ -1,0 +1,215 @@
+"""Everything that crosses a seam: items from sources to models, records from runs to sinks.
+
+Units are in the field names, shapes and colour order in the comments. The JSON form of a record
+is ``to_json(record)``: one flat object whose ``type`` names the class. The schema id changes
+only when a reader would break; new types and new fields are additive.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+if TYPE_CHECKING:  # the command line reads this file before it knows whether it needs NumPy
+    import numpy as np
+    import numpy.typing as npt
+
+SCHEMA = "costream/1"
+
+# --- items: source -> frontend ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class VideoFrame:
+    """One decoded picture.
+
+    ``rgb`` is converted and resized when first read, not before, so a frame that the model's
+    clock skips costs no resize.
+    """
+
+    i: int  # index of the frame in decoding order, from 0
+    time_s: float  # media time, seconds, the container's own clock
+    pts: int | None  # presentation time stamp in units of time_base, None when missing
+    convert: Callable[[], npt.NDArray[np.uint8]] = field(repr=False)
+    motion: npt.NDArray[np.void] | None = None  # codec motion vectors, FFmpeg's struct fields
+    estimated: bool = False  # time_s was interpolated because the pts is missing
+    corrupt: bool = False  # the decoder says the picture is damaged
+
+    @cached_property
+    def rgb(self) -> npt.NDArray[np.uint8]:
+        """Pixels, uint8 [H, W, 3], red green blue, upright, fitted into the requested box."""
+        return self.convert()
+
+
+@dataclass(frozen=True)
+class FeatureRow:
+    """One row of a precomputed feature file; goes straight to the temporal model."""
+
+    i: int
+    time_s: float
+    values: npt.NDArray[np.float32]  # float32 [C]
+    pts: None = None
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Time without data: the source says so, or the clock found it. Also a record."""
+
+    type: ClassVar[str] = "gap"
+    start_s: float
+    end_s: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Damage in a source. ``fatal``: nothing could be read after it. Also a record."""
+
+    type: ClassVar[str] = "error"
+    time_s: float | None
+    message: str
+    fatal: bool = False
+    count: int = 1  # damaged packets or frames this stands for
+
+
+Data: TypeAlias = VideoFrame | FeatureRow
+Item: TypeAlias = VideoFrame | FeatureRow | Gap | Fault
+
+# --- records: run -> sinks -------------------------------------------------------------------
+
+Scored: TypeAlias = tuple[str, float]  # label, probability
+
+
+@dataclass(frozen=True)
+class Header:
+    """First record of a run over one source."""
+
+    type: ClassVar[str] = "header"
+    version: str
+    model: str
+    weights_sha256: str
+    labels: tuple[str, ...]
+    background: str | None  # the label that is no event, if any
+    rate_hz: float  # steps a second
+    delay_s: float  # an event seen at time_s happened at about time_s - delay_s
+    source: str  # redacted URI
+    kind: str  # "video" or "features"
+    duration_s: float | None  # length to be processed, None when unknown
+    options: dict[str, Any]
+    schema: str = SCHEMA
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What was known at ``time_s``."""
+
+    type: ClassVar[str] = "prediction"
+    i: int  # step, from 0
+    time_s: float
+    frame: int  # index of the source frame or row that the step used
+    pts: int | None
+    top: tuple[Scored, ...]  # best first
+    scores: tuple[float, ...] | None = None  # every class, in the header's order (--scores)
+    anticipation: tuple[tuple[Scored, ...], ...] | None = None  # [future step][rank]
+    warmup: bool = False  # the model's window is not full yet
+    fresh: bool = True  # False: no new frame since the previous step
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A closed stretch of the timeline."""
+
+    type: ClassVar[str] = "segment"
+    start_s: float
+    end_s: float
+    label: str
+    score: float  # mean probability of the label over the segment's steps
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Milliseconds spent on one step, by stage."""
+
+    decode: float
+    frontend: float
+    network: float
+    sink: float
+
+
+@dataclass(frozen=True)
+class Compute:
+    """What one step cost."""
+
+    type: ClassVar[str] = "compute"
+    i: int
+    time_s: float
+    macs: int  # multiply-accumulates really spent on this step, frontend included
+    dense_macs: int  # the same answer without continual inference
+    ms: StageTimes
+    lag_s: float = 0.0  # live sources: now minus frame time
+    dropped: int = 0  # frames dropped so far
+    tokens: int | None = None  # token-gated models: tokens updated
+    budget: float | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Last record of a run over one source.
+
+    ``complete`` is False after an interruption or a fault that ended the source early.
+    """
+
+    type: ClassVar[str] = "summary"
+    steps: int
+    segments: int
+    dropped: int
+    errors: int
+    media_s: float  # media time processed
+    wall_s: float
+    x_realtime: float | None
+    macs: int  # over the run
+    dense_macs: int
+    complete: bool
+    exit: int
+
+
+Record: TypeAlias = Prediction | Segment | Compute | Gap | Fault
+AnyRecord: TypeAlias = Header | Prediction | Segment | Compute | Gap | Fault | Summary
+
+
+def to_json(record: AnyRecord) -> dict[str, Any]:
+    """Give a record as plain JSON values.
+
+    Floats are rounded to 6 decimals, non-finite ones are null, optional fields that are absent
+    are left out.
+    """
+    out: dict[str, Any] = {"type": record.type}
+    if isinstance(record, Header):
+        out["schema"] = record.schema
+    for f in dataclasses.fields(record):
+        value = getattr(record, f.name)
+        if value is None and f.default is None:
+            continue
+        out[f.name] = plain(value)
+    return out
+
+
+def plain(value: Any) -> Any:
+    """Give ``value`` with NumPy types, tuples and dataclasses turned into JSON values."""
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, float):
+        return round(value, 6) if math.isfinite(value) else None
+    if hasattr(value, "tolist"):  # NumPy arrays and scalars
+        return plain(value.tolist())
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return value

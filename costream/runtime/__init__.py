@@ -1,0 +1,1 @@
+"""The only place that knows sources, models and sinks."""

@@ -1,0 +1,271 @@
+"""One source through one model into sinks: the only loop that knows all three."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from costream import __version__
+from costream.clock import Tick, resample
+from costream.errors import CostreamError, ExitCode, SourceError
+from costream.models.base import Model, StepResult
+from costream.models.card import Timeline
+from costream.records import (
+    Compute,
+    Fault,
+    Gap,
+    Header,
+    Prediction,
+    Record,
+    Scored,
+    StageTimes,
+    Summary,
+    VideoFrame,
+)
+from costream.runtime.segments import Segmenter
+from costream.runtime.stop import Stop
+from costream.sinks.base import Sink
+from costream.sources.base import Source, SourceInfo
+
+log = logging.getLogger("costream")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a run differs from what the model card says (None: as the card says)."""
+
+    rate_hz: float | None = None  # steps a second
+    timeline: Timeline | None = None
+    top_k: int = 3
+    scores: bool = False  # every class probability in each prediction
+    wait: bool = False  # no predictions before the model's window is full
+    start_s: float = 0.0
+    end_s: float | None = None
+    recorded: dict[str, Any] = field(default_factory=dict)  # more options for the header
+
+
+def run(
+    source: Source,
+    model: Model,
+    sinks: Sequence[Sink] = (),
+    *,
+    options: RunOptions | None = None,
+    stop: Stop | None = None,
+) -> Summary:
+    """Step ``model`` over ``source`` until it ends or ``stop`` asks, and give the summary.
+
+    Every sink that was opened is closed with that summary, whatever happens. Raises SourceError
+    when the source cannot be opened or holds no data, OutputError when a sink cannot write,
+    BrokenPipeError when the reader of a sink's stream has left.
+    """
+    return _Run(source, model, sinks, options or RunOptions(), stop or Stop()).go()
+
+
+class _Run:
+    def __init__(
+        self,
+        source: Source,
+        model: Model,
+        sinks: Sequence[Sink],
+        options: RunOptions,
+        stop: Stop,
+    ) -> None:
+        self.source, self.model, self.options, self.stop = source, model, options, stop
+        self.sinks = sinks
+        self.open_sinks: list[Sink] = []
+        card = model.card
+        self.rate_hz = options.rate_hz or card.rate_hz
+        self.timeline = options.timeline or card.timeline
+        self.segmenter = Segmenter(
+            card.labels, self.timeline, self.rate_hz, card.delay_s, card.background
+        )
+        self.steps = self.segments = self.errors = self.macs = 0
+        self.uri = ""
+        self.first_s: float | None = None
+        self.last_s = 0.0
+        self.fatal = False
+        self.sink_s = 0.0
+
+    def go(self) -> Summary:
+        began = time.perf_counter()
+        with ExitStack() as stack:
+            stack.callback(self.source.close)
+            stack.enter_context(self.stop.while_running(self.source.stop))
+            info = self.source.open()
+            self.uri = info.uri
+            self.model.check(info.kind, info.width)
+            header = self._header(info)
+            exit_code = ExitCode.BUG
+            try:
+                for sink in self.sinks:
+                    sink.open(header)
+                    self.open_sinks.append(sink)
+                self._loop()
+                exit_code = self._exit_code()
+            except CostreamError as error:
+                exit_code = error.exit_code
+                raise
+            except BrokenPipeError:
+                exit_code = ExitCode.OK
+                raise
+            except KeyboardInterrupt:
+                exit_code = ExitCode.SIGINT
+                raise
+            finally:
+                summary = self._summary(exit_code, time.perf_counter() - began)
+                self._close(summary)
+        if self.steps == 0 and not self.stop.requested:
+            raise SourceError(
+                "nothing could be read", where=info.uri, hint="is it damaged, or the range empty?"
+            )
+        return summary
+
+    def _loop(self) -> None:
+        state = self.model.init_state(1)
+        items = resample(self.source.items(), self.rate_hz, self.model.card.gap_tolerance_s)
+        mark = time.perf_counter()
+        for event in items:
+            if self.stop.requested:
+                break
+            if isinstance(event, Tick):
+                if isinstance(event.item, VideoFrame):
+                    _ = event.item.rgb  # convert and resize here, so that it counts as decoding
+                decode_s = time.perf_counter() - mark
+                self._step(event, self.model.step([event.item], state), decode_s)
+            elif isinstance(event, Gap):
+                self._emit(self.segmenter.gap(event.start_s, event.end_s))
+                self.model.reset(state, [0])
+                self._write(event)
+            else:
+                self._fault(event)
+            mark = time.perf_counter()
+        self._emit(self.segmenter.flush())
+
+    def _step(self, tick: Tick, result: StepResult, decode_s: float) -> None:
+        probabilities = result.probabilities[0]
+        self.first_s = tick.time_s if self.first_s is None else self.first_s
+        self.last_s = tick.time_s
+        self.macs += result.macs
+        step, self.steps = self.steps, self.steps + 1
+        compute = Compute(
+            i=step,
+            time_s=tick.time_s,
+            macs=result.macs,
+            dense_macs=self.model.dense_macs,
+            ms=StageTimes(
+                decode=1e3 * decode_s,
+                frontend=1e3 * result.frontend_s,
+                network=1e3 * result.network_s,
+                sink=1e3 * self.sink_s,  # of the step before: this one's is not known yet
+            ),
+        )
+        began = time.perf_counter()
+        if not (self.options.wait and result.warmup[0]):
+            self._write(self._prediction(step, tick, result))
+            self._emit(self.segmenter.push(tick.time_s, probabilities))
+        self._write(compute)
+        self.sink_s = time.perf_counter() - began
+
+    def _prediction(self, step: int, tick: Tick, result: StepResult) -> Prediction:
+        probabilities = result.probabilities[0]
+        future = None if result.anticipation is None else result.anticipation[0]
+        return Prediction(
+            i=step,
+            time_s=tick.time_s,
+            frame=tick.item.i,
+            pts=tick.item.pts,
+            top=self._top(probabilities),
+            scores=tuple(probabilities.tolist()) if self.options.scores else None,
+            anticipation=None if future is None else tuple(self._top(row) for row in future),
+            warmup=result.warmup[0],
+            fresh=tick.fresh,
+        )
+
+    def _top(self, probabilities: npt.NDArray[np.float32]) -> tuple[Scored, ...]:
+        labels = self.model.card.labels
+        best = np.argsort(-probabilities, kind="stable")[: self.options.top_k]
+        return tuple((labels[k], float(probabilities[k])) for k in best)
+
+    def _fault(self, fault: Fault) -> None:
+        self.errors += fault.count
+        self.fatal = self.fatal or fault.fatal
+        log.log(
+            logging.ERROR if fault.fatal else logging.WARNING, "%s: %s", self.uri, fault.message
+        )
+        self._write(fault)
+
+    def _emit(self, segments: Sequence[Record]) -> None:
+        for segment in segments:
+            self.segments += 1
+            self._write(segment)
+
+    def _write(self, record: Record) -> None:
+        for sink in self.open_sinks:
+            sink.write(record)
+
+    def _exit_code(self) -> ExitCode:
+        if self.stop.exit_code is not None:
+            return self.stop.exit_code
+        if self.steps == 0:
+            return ExitCode.INPUT
+        return ExitCode.PARTIAL if self.fatal else ExitCode.OK
+
+    def _header(self, info: SourceInfo) -> Header:
+        card, options = self.model.card, self.options
+        end = options.end_s if info.duration_s is None else info.duration_s
+        if options.end_s is not None and end is not None:
+            end = min(end, options.end_s)
+        return Header(
+            version=__version__,
+            model=card.name,
+            weights_sha256=self.model.weights_sha256,
+            labels=card.labels,
+            background=card.background,
+            rate_hz=self.rate_hz,
+            delay_s=card.delay_s,
+            source=info.uri,
+            kind=info.kind,
+            duration_s=None if end is None else max(0.0, end - options.start_s),
+            options={
+                "start_s": options.start_s,
+                "end_s": options.end_s,
+                "top_k": options.top_k,
+                "wait": options.wait,
+                "timeline": self.timeline,
+                **options.recorded,
+            },
+        )
+
+    def _summary(self, exit_code: ExitCode, wall_s: float) -> Summary:
+        media_s = 0.0 if self.first_s is None else self.last_s - self.first_s + 1 / self.rate_hz
+        return Summary(
+            steps=self.steps,
+            segments=self.segments,
+            dropped=0,
+            errors=self.errors,
+            media_s=media_s,
+            wall_s=wall_s,
+            x_realtime=media_s / wall_s if wall_s > 0 else None,
+            macs=self.macs,
+            dense_macs=self.model.dense_macs * self.steps,
+            complete=exit_code is ExitCode.OK and not self.stop.requested,
+            exit=int(exit_code),
+        )
+
+    def _close(self, summary: Summary) -> None:
+        """Close every opened sink; the first failure is raised after all were tried."""
+        failure: Exception | None = None
+        for sink in self.open_sinks:
+            try:
+                sink.close(summary)
+            except (CostreamError, OSError) as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure

@@ -1,0 +1,189 @@
+"""Per-step probabilities to a timeline of segments, as they arrive and in constant memory.
+
+The rule, for one label at a time (the background label plays no part):
+
+1. A label opens when it is the best and at least ``threshold``. It closes when it falls below
+   ``low``, or when another label is better than it and at least ``threshold``.
+2. The same label again within ``min_gap_s`` of its last end is the same segment. Stretches of
+   other labels in between do not matter when they are shorter than ``min_length_s``.
+3. What is shorter than ``min_length_s`` after that is left out.
+
+A segment is given out once nothing can change it any more: ``min_gap_s`` after its end, or as
+soon as another label has lasted ``min_length_s``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from costream.errors import UsageError
+from costream.models.card import Timeline
+from costream.records import Segment
+
+# Step times are sums of 1/rate in floating point: five steps of 0.1 s are a hair less than 0.5 s.
+_SLACK_S = 1e-6
+
+
+@dataclass
+class _Piece:
+    """A stretch of one label. The tail is what came after its end and may still be joined."""
+
+    label: int
+    start_s: float
+    end_s: float
+    total: float  # sum of the label's probability over the steps up to end_s
+    steps: int
+    tail_total: float = 0.0
+    tail_steps: int = 0
+    open: bool = True
+
+    def extend(self, end_s: float) -> None:
+        """Move the end here; the tail becomes part of the piece."""
+        self.end_s = end_s
+        self.total += self.tail_total
+        self.steps += self.tail_steps
+        self.tail_total, self.tail_steps, self.open = 0.0, 0, True
+
+    @property
+    def length_s(self) -> float:
+        return self.end_s - self.start_s
+
+
+class Segmenter:
+    """Turns the steps of one stream into segments.
+
+    A step at time t covers [t, t + 1 / rate_hz) shifted back by ``delay_s``, but never time
+    before the first step after the start or after a gap, and never time that an earlier step
+    covers.
+
+    ``labels``: names of the classes, in the order of the probabilities. ``background``: the
+    label that is no event, or None. UsageError when ``timeline`` makes no sense.
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[str],
+        timeline: Timeline,
+        rate_hz: float,
+        delay_s: float = 0.0,
+        background: str | None = None,
+    ) -> None:
+        _check(timeline)
+        self._labels = tuple(labels)
+        self._background = None if background is None else self._labels.index(background)
+        self._threshold = timeline.threshold
+        self._low = 0.6 * timeline.threshold if timeline.low is None else timeline.low
+        self._min_length_s = timeline.min_length_s
+        self._min_gap_s = timeline.min_gap_s
+        self._step_s = 1.0 / rate_hz
+        self._delay_s = delay_s
+        self._covered_s: float | None = None  # end of what has been covered
+        # The last piece that is long enough, and a later one that is not (yet).
+        self._long: _Piece | None = None
+        self._short: _Piece | None = None
+
+    def push(self, time_s: float, probabilities: npt.NDArray[np.floating]) -> list[Segment]:
+        """Take one step (``probabilities``: [C]), give the segments that are final now."""
+        p = np.nan_to_num(np.asarray(probabilities, dtype=np.float64))
+        if self._covered_s is None:
+            self._covered_s = time_s
+        start_s = max(time_s - self._delay_s, self._covered_s)
+        end_s = max(time_s + self._step_s - self._delay_s, start_s)
+        self._covered_s = end_s
+        for piece in (self._long, self._short):
+            if piece is not None:
+                piece.tail_total += float(p[piece.label])
+                piece.tail_steps += 1
+        out = self._assign(self._choose(p), start_s, end_s, p)
+        if self._long and not self._long.open and not self._near(self._long, end_s):
+            out += self._give(self._long)
+            self._long = None
+        return out
+
+    def gap(self, start_s: float, end_s: float) -> list[Segment]:
+        """Note that nothing came between the data at ``start_s`` and those at ``end_s``.
+
+        The data at ``start_s`` count for one step; everything ends there at the latest, and
+        nothing is joined across the gap.
+        """
+        limit_s = start_s + self._step_s - self._delay_s
+        for piece in (self._long, self._short):
+            if piece is not None:
+                piece.end_s = min(piece.end_s, limit_s)
+        out = self.flush()
+        self._covered_s = None if self._covered_s is None else max(self._covered_s, end_s)
+        return out
+
+    def flush(self) -> list[Segment]:
+        """End what is open and give the segments that have not been given yet."""
+        out = self._give(self._long) + self._give(self._short)
+        self._long = self._short = None
+        return out
+
+    def _choose(self, p: npt.NDArray[np.float64]) -> int | None:
+        """Give the label of a step with probabilities ``p`` [C], None when there is none."""
+        if self._background is not None:
+            p = p.copy()
+            p[self._background] = -1.0
+        best = int(np.argmax(p))
+        current = next((x.label for x in (self._short, self._long) if x and x.open), None)
+        if p[best] >= self._threshold and (current is None or p[best] > p[current]):
+            return best
+        return current if current is not None and p[current] >= self._low else None
+
+    def _assign(
+        self, label: int | None, start_s: float, end_s: float, p: npt.NDArray[np.float64]
+    ) -> list[Segment]:
+        """Give the step [start_s, end_s) to ``label``; returns what became final by that."""
+        for piece in (self._long, self._short):
+            if piece is not None and piece.label != label:
+                piece.open = False
+        if label is None:
+            return []
+        piece = self._joinable(label, start_s)
+        if piece is None:
+            piece = _Piece(label, start_s, end_s, float(p[label]), 1)
+            self._short = piece
+        else:
+            piece.extend(end_s)
+            if piece is self._long:
+                self._short = None
+        if piece is self._short and self._is_long(piece):
+            out = self._give(self._long)
+            self._long, self._short = piece, None
+            return out
+        return []
+
+    def _joinable(self, label: int, start_s: float) -> _Piece | None:
+        for piece in (self._short, self._long):
+            if piece is not None and piece.label == label and self._near(piece, start_s):
+                return piece
+        return None
+
+    def _near(self, piece: _Piece, start_s: float) -> bool:
+        return piece.open or start_s - piece.end_s <= self._min_gap_s + _SLACK_S
+
+    def _is_long(self, piece: _Piece) -> bool:
+        return piece.length_s > 0 and piece.length_s >= self._min_length_s - _SLACK_S
+
+    def _give(self, piece: _Piece | None) -> list[Segment]:
+        return [self._segment(piece)] if piece is not None and self._is_long(piece) else []
+
+    def _segment(self, piece: _Piece) -> Segment:
+        score = piece.total / piece.steps
+        return Segment(piece.start_s, piece.end_s, self._labels[piece.label], score)
+
+
+def _check(timeline: Timeline) -> None:
+    """Raise UsageError when the settings of the timeline contradict each other."""
+    low = timeline.low
+    if not 0 < timeline.threshold <= 1:
+        raise UsageError("the threshold is a probability above 0, at most 1", where="threshold")
+    if low is not None and not 0 <= low <= timeline.threshold:
+        raise UsageError("the lower threshold lies between 0 and the threshold", where="low")
+    if not (timeline.min_length_s >= 0 and timeline.min_gap_s >= 0):
+        raise UsageError("lengths are 0 s or more", where="min_length_s, min_gap_s")

@@ -1,0 +1,81 @@
+"""Stopping: signals end a run so that its files are finalised first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from costream.errors import ExitCode
+
+
+class Stopped(BaseException):
+    """A stop signal came while nothing was running that had to be finalised."""
+
+    def __init__(self, exit_code: ExitCode) -> None:
+        super().__init__(exit_code.name)
+        self.exit_code = exit_code
+
+
+class Stop:
+    """What a run looks at to learn that it should end.
+
+    Used as a context manager it takes SIGINT and SIGTERM: the first signal ends the run in
+    progress (``while_running``) or, when none is, raises Stopped; the second leaves at once.
+    """
+
+    def __init__(self) -> None:
+        self.exit_code: ExitCode | None = None
+        self._running: Callable[[], None] | None = None
+        self._previous: dict[int, object] = {}
+
+    @property
+    def requested(self) -> bool:
+        """True once a signal came or ``request`` was called."""
+        return self.exit_code is not None
+
+    def request(self, exit_code: ExitCode = ExitCode.SIGINT) -> None:
+        """Ask the run in progress to end."""
+        self.exit_code = exit_code
+        if self._running is not None:
+            self._running()
+
+    @contextmanager
+    def while_running(self, stop_source: Callable[[], None]) -> Iterator[None]:
+        """Let signals end a run through ``stop_source`` instead of raising."""
+        self._running = stop_source
+        try:
+            yield
+        finally:
+            self._running = None
+
+    def __enter__(self) -> Stop:
+        for number in _signals():
+            self._previous[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        code = ExitCode.SIGINT if number == signal.SIGINT else ExitCode.SIGTERM
+        if self.requested:
+            from costream.ui.console import restore_cursor  # in memory since the run began
+
+            restore_cursor(sys.stderr)
+            os._exit(int(code))
+        self.request(code)
+        if self._running is None:
+            raise Stopped(code)
+
+
+def _signals() -> list[int]:
+    # SIGHUP, a closed terminal, is treated as SIGTERM; Windows has neither as a real signal.
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if sys.platform != "win32":
+        numbers.append(signal.SIGHUP)
+    return [int(n) for n in numbers]

@@ -1,0 +1,109 @@
+"""Where a setting comes from: defaults < user config < ./costream.toml < COSTREAM_* < flags.
+
+Configuration files are TOML. Keys are the long option names; a table named after a command
+holds for that command only::
+
+    device = "cpu"
+    [detect]
+    top-k = 5
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from costream.errors import UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ColorMode = Literal["auto", "always", "never"]
+PROJECT_FILE = "costream.toml"
+
+
+@dataclass(frozen=True)
+class DetectSettings:
+    """Everything ``costream detect`` was told, checked. None means: the model card decides."""
+
+    sources: tuple[str, ...]
+    model: str
+    weights: str | None
+    output: str | None  # folder, "-" for stdout, None: timeline on a terminal, else JSONL
+    formats: tuple[str, ...]
+    start_s: float
+    end_s: float | None
+    rate_hz: float | None
+    threshold: float | None
+    min_length_s: float | None
+    min_gap_s: float | None
+    top_k: int
+    scores: bool
+    wait: bool
+    device: str
+    dtype: str
+    threads: int
+    overwrite: bool
+    skip_existing: bool
+    live: bool
+    color: ColorMode
+    verbosity: int  # -1 quiet, 0 normal, 1 and 2 more
+    log_file: str | None
+
+
+def user_config_path() -> Path:
+    """Give the place of the user's own configuration, by platform convention."""
+    if sys.platform == "win32":
+        base = os.environ.get("APPDATA") or str(Path.home() / "AppData" / "Roaming")
+    elif sys.platform == "darwin":
+        base = str(Path.home() / "Library" / "Application Support")
+    else:
+        base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(base) / "costream" / "config.toml"
+
+
+def load_config(command: str, options: Iterable[str], extra: str | None = None) -> dict[str, Any]:
+    """Give the values the configuration files set for a command, later files winning.
+
+    ``options`` are the command's long option names with underscores; ``extra`` is a file named
+    with -c, which then replaces ./costream.toml and must exist. Unknown keys raise UsageError.
+    """
+    known = set(options)
+    values: dict[str, Any] = {}
+    for path, required in ((user_config_path(), False), (Path(extra or PROJECT_FILE), bool(extra))):
+        table = _read(path, required)
+        section = table.pop(command, {})
+        if not isinstance(section, dict):
+            raise UsageError(f"[{command}] must be a table", where=path)
+        shared = {k: v for k, v in table.items() if not isinstance(v, dict)}
+        for key, value in {**shared, **section}.items():
+            name = str(key).replace("-", "_")
+            if name not in known:
+                raise UsageError(
+                    f"unknown setting {key!r}",
+                    where=path,
+                    hint=f"'costream {command} --help' lists the options",
+                )
+            values[name] = value
+    return values
+
+
+def _read(path: Path, required: bool) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            table: dict[str, Any] = tomllib.load(file)
+            return table
+    except FileNotFoundError:
+        if required:
+            raise UsageError("no such configuration file", where=path) from None
+        return {}
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"not valid TOML ({error})", where=path) from error
+    except OSError as error:
+        raise UsageError(f"cannot be read ({error.strerror})", where=path) from error

@@ -1,0 +1,1 @@
+"""Sinks: records in, files out. They know nothing of models."""

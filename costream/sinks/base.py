@@ -1,0 +1,21 @@
+"""The seam between a run and its results."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from costream.records import Header, Record, Summary
+
+
+class Sink(Protocol):
+    """Takes the records of one run over one source: ``open``, ``write`` ..., ``close``.
+
+    ``close`` is always called once after a successful ``open``, also when the run was
+    interrupted (``summary.complete`` is then False), and leaves valid, finished files.
+    """
+
+    def open(self, header: Header) -> None: ...  # noqa: D102
+
+    def write(self, record: Record) -> None: ...  # noqa: D102
+
+    def close(self, summary: Summary) -> None: ...  # noqa: D102

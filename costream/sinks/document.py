@@ -1,0 +1,114 @@
+"""JSON: one document a run, written as it happens and in constant memory."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from typing import TypeVar
+
+from costream.errors import OutputError
+from costream.records import (
+    Compute,
+    Fault,
+    Gap,
+    Header,
+    Prediction,
+    Record,
+    Segment,
+    Summary,
+    plain,
+    to_json,
+)
+from costream.sinks.atomic import Output
+from costream.sinks.jsonl import dumps
+from costream.sinks.totals import CostTotals
+
+_SPOOL_CHARS = 1 << 20  # a list that grows past this goes to a temporary file
+
+_T = TypeVar("_T")
+
+
+class Document:
+    """``schema, header, predictions, segments, gaps, errors, compute, summary``.
+
+    Predictions go out as they come. The shorter lists wait for the end, in memory while they
+    are small. Each member starts on its own line and ``summary`` is the last, so that
+    ``registry.is_complete`` need not read the whole document.
+    """
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._totals = CostTotals()
+        self._lists = {Segment: _Rows(), Gap: _Rows(), Fault: _Rows()}
+        self._predictions = 0
+
+    def open(self, header: Header) -> None:
+        """Write everything up to the first prediction."""
+        self._out.open()
+        head = to_json(header)
+        schema = dumps(head.pop("schema"))
+        del head["type"]
+        text = f'{{\n"schema": {schema},\n"header": {dumps(head)},\n"predictions": ['
+        self._out.write(text, flush=True)
+
+    def write(self, record: Record) -> None:
+        """Write a prediction, or keep what belongs further down."""
+        if isinstance(record, Compute):
+            self._totals.add(record)
+            return
+        row = to_json(record)
+        del row["type"]
+        if isinstance(record, Prediction):
+            self._out.write(("\n" if self._predictions == 0 else ",\n") + dumps(row))
+            self._predictions += 1
+        else:
+            self._lists[type(record)].add(dumps(row))
+
+    def close(self, summary: Summary) -> None:
+        """Write the lists, the cost and the summary, and finish."""
+        self._out.write("\n]" if self._predictions else "]")
+        for name, kind in (("segments", Segment), ("gaps", Gap), ("errors", Fault)):
+            self._out.write(f',\n"{name}": [')
+            self._lists[kind].move_to(self._out)
+            self._out.write("]")
+        last = to_json(summary)
+        del last["type"]
+        compute = dumps(plain(self._totals.to_json()))
+        self._out.write(f',\n"compute": {compute},\n"summary": {dumps(last)}\n}}\n')
+        self._out.finish()
+
+
+class _Rows:
+    """A list of JSON texts that is read once, at the end."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - closed by move_to
+            max_size=_SPOOL_CHARS,
+            mode="w+",
+            encoding="utf-8",
+            errors="backslashreplace",
+            newline="",
+        )
+        self._empty = True
+
+    def add(self, row: str) -> None:
+        text = ("\n" if self._empty else ",\n") + row
+        _try(lambda: self._file.write(text))
+        self._empty = False
+
+    def move_to(self, out: Output) -> None:
+        with self._file:
+            _try(lambda: self._file.seek(0))
+            while text := _try(lambda: self._file.read(1 << 14)):
+                out.write(text)
+        if not self._empty:
+            out.write("\n")
+
+
+def _try(action: Callable[[], _T]) -> _T:
+    try:
+        return action()
+    except OSError as error:
+        raise OutputError(
+            f"cannot write a temporary file ({error.strerror})", where=tempfile.gettempdir()
+        ) from error

@@ -1,0 +1,40 @@
+"""JSON lines: one record a line, written as it happens."""
+
+from __future__ import annotations
+
+import json
+
+from costream.records import AnyRecord, Compute, Header, Prediction, Record, Summary, to_json
+from costream.sinks.atomic import Output
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False)
+
+
+def dumps(value: object) -> str:
+    """Give JSON text on one line. Values come from ``records.to_json``, which leaves no NaN."""
+    return _ENCODER.encode(value)
+
+
+class JsonLines:
+    """The stream of records: ``header`` first, ``summary`` last."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+
+    def open(self, header: Header) -> None:
+        """Write the header line."""
+        self._out.open()
+        self._line(header)
+
+    def write(self, record: Record) -> None:
+        """Write one line; events (segments, gaps, errors) are handed on at once."""
+        self._line(record)
+
+    def close(self, summary: Summary) -> None:
+        """Write the summary line and finish."""
+        self._line(summary)
+        self._out.finish()
+
+    def _line(self, record: AnyRecord) -> None:
+        event = not isinstance(record, (Prediction, Compute))
+        self._out.write(dumps(to_json(record)) + "\n", flush=event)

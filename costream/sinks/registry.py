@@ -1,0 +1,145 @@
+"""The formats by name, the files each one makes, and whether those are there already."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from costream.errors import UsageError
+from costream.sinks.atomic import AtomicFile, Output, Stream, exists_error
+from costream.sinks.base import Sink
+from costream.sinks.document import Document
+from costream.sinks.jsonl import JsonLines
+from costream.sinks.labels import Audacity
+from costream.sinks.subtitles import subrip, webvtt
+from costream.sinks.tables import ComputeTable, PredictionTable, TimelineTable
+
+
+@dataclass(frozen=True)
+class Format:
+    """One output format: what a person reads about it, and a sink for each of its files."""
+
+    description: str
+    files: dict[str, Callable[[Output], Sink]]  # what follows the source's name: sink
+    has_summary: bool = False  # the last 64 KiB of the file hold the summary record
+
+
+FORMATS: dict[str, Format] = {
+    "jsonl": Format("every record as it happens", {"jsonl": JsonLines}, has_summary=True),
+    "json": Format("one document", {"json": Document}, has_summary=True),
+    "csv": Format(
+        "three tables",
+        {
+            "predictions.csv": PredictionTable,
+            "timeline.csv": TimelineTable,
+            "compute.csv": ComputeTable,
+        },
+    ),
+    "srt": Format("timeline as SubRip subtitles", {"srt": subrip}),
+    "vtt": Format("timeline as WebVTT subtitles", {"vtt": webvtt}),
+    "audacity": Format("timeline as an Audacity label track", {"audacity.txt": Audacity}),
+}
+
+
+def parse_formats(values: Iterable[str]) -> tuple[str, ...]:
+    """Give the formats named in ``values`` (each may be a comma list), once each.
+
+    UsageError for a name that is no format.
+    """
+    names = [name.strip().lower() for value in values for name in value.split(",")]
+    names = list(dict.fromkeys(name for name in names if name))
+    for name in names:
+        if name not in FORMATS:
+            hint = f"choose from {', '.join(FORMATS)}"
+            raise UsageError(f"there is no format {name!r}", where="--format", hint=hint)
+    return tuple(names)
+
+
+def paths_for(format: str, directory: Path, name: str) -> list[Path]:
+    """Give the files that ``format`` makes for the source ``name`` (``sub/clip.mp4``)."""
+    return [directory / f"{name}.{suffix}" for suffix in FORMATS[format].files]
+
+
+def check_outputs(
+    formats: Sequence[str], directory: Path | None, name: str, *, overwrite: bool
+) -> None:
+    """Raise UsageError for outputs that cannot be made; to be called before a model loads.
+
+    ``directory`` None means standard output, which takes a single text.
+    """
+    if directory is None:
+        if sum(len(FORMATS[f].files) for f in formats) > 1:
+            hint = "name a folder with -o, or a single format other than csv"
+            raise UsageError("standard output takes one text", where="-o -", hint=hint)
+        return
+    try:
+        _check_folder(directory)
+        for path in (path for f in formats for path in paths_for(f, directory, name)):
+            if path.exists() and (path.is_dir() or not overwrite):
+                raise exists_error(path)
+    except OSError as error:
+        raise UsageError(f"cannot be written ({error.strerror})", where=directory) from error
+
+
+def _check_folder(directory: Path) -> None:
+    """Raise UsageError unless ``directory`` is there, or can be made, and may be written to."""
+    while not directory.exists() and directory != directory.parent:
+        directory = directory.parent
+    if not directory.is_dir():
+        raise UsageError("is not a folder", where=directory, hint="name a folder with -o")
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise UsageError("is write-protected", where=directory, hint="name another folder with -o")
+
+
+def make_sinks(
+    formats: Sequence[str],
+    directory: Path | None,
+    name: str,
+    *,
+    stream: TextIO | None = None,
+    overwrite: bool = False,
+) -> list[Sink]:
+    """Give one sink a file, still to be opened; without ``directory`` they write to ``stream``.
+
+    Without either there are none. ``check_outputs`` tells beforehand what would fail.
+    """
+    sinks: list[Sink] = []
+    for format in formats:
+        for suffix, make in FORMATS[format].files.items():
+            if directory is not None:
+                path = directory / f"{name}.{suffix}"
+                sinks.append(make(AtomicFile(path, overwrite=overwrite)))
+            elif stream is not None:
+                sinks.append(make(Stream(stream)))
+    return sinks
+
+
+def is_complete(formats: Sequence[str], directory: Path, name: str) -> bool:
+    """Say whether all ``formats`` are there from a run that was not cut short.
+
+    Formats that carry a summary must say ``complete``; the others must exist.
+    """
+    for format in formats:
+        for path in paths_for(format, directory, name):
+            if not path.is_file():
+                return False
+            if FORMATS[format].has_summary and not _says_complete(path):
+                return False
+    return True
+
+
+def _says_complete(path: Path) -> bool:
+    """Read the summary at the end of a jsonl or json file."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - (1 << 16)))
+        lines = file.read().decode("utf-8", "replace").split("\n")
+    lines = [line for line in lines if line not in ("", "}")]
+    try:
+        summary = json.loads(lines[-1].removeprefix('"summary": '))
+    except (ValueError, IndexError):
+        return False
+    return isinstance(summary, dict) and "exit" in summary and summary.get("complete") is True

@@ -1,0 +1,67 @@
+"""The timeline as subtitles for players: SubRip (srt) and WebVTT (vtt)."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+
+from costream.clock import format_time
+from costream.records import Header, Record, Segment, Summary
+from costream.sinks.atomic import Output
+
+
+class Subtitles:
+    """One cue a segment: its number, its times, then ``label (score %)``.
+
+    ``decimal``: sign before the milliseconds. ``head``: what the file begins with. ``escape``:
+    writes a label so that the format takes nothing in it for markup.
+    """
+
+    def __init__(
+        self, out: Output, *, decimal: str, head: str, escape: Callable[[str], str]
+    ) -> None:
+        self._out = out
+        self._decimal = decimal
+        self._head = head
+        self._escape = escape
+        self._cues = 0
+
+    def open(self, header: Header) -> None:
+        """Write what comes before the first cue."""
+        self._out.open()
+        self._out.write(self._head, flush=True)
+
+    def write(self, record: Record) -> None:
+        """Write a segment; other records are not for viewers."""
+        if not isinstance(record, Segment):
+            return
+        self._cues += 1
+        start_s = max(0.0, record.start_s)
+        end_s = max(record.end_s, start_s + 1e-3)  # players refuse empty cues
+        times = " --> ".join(format_time(s, self._decimal) for s in (start_s, end_s))
+        label = self._escape(" ".join(record.label.split()))
+        text = f"{label} ({round(100 * record.score)} %)"
+        self._out.write(f"{self._cues}\n{times}\n{text}\n\n", flush=True)
+
+    def close(self, summary: Summary) -> None:
+        """Finish; subtitles carry no summary."""
+        self._out.finish()
+
+
+def _without_markup(label: str) -> str:
+    """SubRip cannot escape: what players take for arrows and tags is replaced."""
+    return label.replace("-->", "→").replace("<", "‹").replace(">", "›")
+
+
+def _entities(label: str) -> str:
+    return html.escape(label, quote=False)
+
+
+def subrip(out: Output) -> Subtitles:
+    """Give a SubRip sink."""
+    return Subtitles(out, decimal=",", head="", escape=_without_markup)
+
+
+def webvtt(out: Output) -> Subtitles:
+    """Give a WebVTT sink."""
+    return Subtitles(out, decimal=".", head="WEBVTT\n\n", escape=_entities)

@@ -1,0 +1,135 @@
+"""CSV: one table of predictions, one of segments, one of costs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from typing import Any
+
+from costream.records import Compute, Header, Prediction, Record, Segment, Summary, plain
+from costream.sinks.atomic import Output
+
+PREDICTION_COLUMNS = ("i", "time_s", "frame", "pts", "warmup", "fresh", "label", "score")
+TIMELINE_COLUMNS = ("start_s", "end_s", "length_s", "label", "score")
+COMPUTE_COLUMNS = (
+    *("i", "time_s", "macs", "dense_macs", "decode_ms", "frontend_ms", "network_ms", "sink_ms"),
+    *("lag_s", "dropped", "tokens", "budget"),
+)
+
+
+class _Rows:
+    """CSV text into an output. Numbers as in the JSON records; what is absent is empty."""
+
+    def __init__(self, out: Output) -> None:
+        self.out = out
+        self._text = io.StringIO(newline="")
+        self._csv = csv.writer(self._text, lineterminator="\n")
+
+    def add(self, values: Iterable[Any], *, flush: bool = False) -> None:
+        self._csv.writerow([_cell(value) for value in values])
+        self.out.write(self._text.getvalue(), flush=flush)
+        self._text.seek(0)
+        self._text.truncate()
+
+
+def _cell(value: Any) -> Any:
+    value = plain(value)
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+class PredictionTable:
+    """One row a step.
+
+    The columns are those of the first prediction: PREDICTION_COLUMNS, ``label_2, score_2, ...``
+    for the further ranks, ``ahead_1_label, ahead_1_score, ...`` (best label of each future step)
+    when the model anticipates, and ``p(LABEL)`` for each label when every score is asked for.
+    """
+
+    def __init__(self, out: Output) -> None:
+        self._rows = _Rows(out)
+        self._labels: tuple[str, ...] = ()
+        self._widths: tuple[int, int, int] | None = None  # ranks, future steps, scores
+
+    def open(self, header: Header) -> None:
+        """Remember the labels; the columns come with the first prediction."""
+        self._rows.out.open()
+        self._labels = header.labels
+
+    def write(self, record: Record) -> None:
+        """Write a prediction; other records have their own tables."""
+        if not isinstance(record, Prediction):
+            return
+        future = [step[0] for step in record.anticipation or ()]
+        scores = record.scores or ()
+        widths = self._widths or self._head(max(1, len(record.top)), len(future), len(scores))
+        row = (record.i, record.time_s, record.frame, record.pts, record.warmup, record.fresh)
+        best, ahead = _pairs(record.top, widths[0]), _pairs(future, widths[1])
+        self._rows.add([*row, *best, *ahead, *scores[: widths[2]]])
+
+    def close(self, summary: Summary) -> None:
+        """Finish; a run without predictions leaves the column names alone."""
+        if self._widths is None:
+            self._head(1, 0, 0)
+        self._rows.out.finish()
+
+    def _head(self, ranks: int, ahead: int, classes: int) -> tuple[int, int, int]:
+        self._widths = (ranks, ahead, classes)
+        more = [f"{name}_{k}" for k in range(2, ranks + 1) for name in ("label", "score")]
+        future = [f"ahead_{k}_{name}" for k in range(1, ahead + 1) for name in ("label", "score")]
+        scores = [f"p({label})" for label in self._labels[:classes]]
+        self._rows.add([*PREDICTION_COLUMNS, *more, *future, *scores])
+        return self._widths
+
+
+def _pairs(scored: Iterable[tuple[str, float]], count: int) -> list[Any]:
+    """Give label, score, label, score, ... of exactly ``count`` pairs; missing ones are None."""
+    flat: list[Any] = [value for pair in scored for value in pair]
+    return (flat + [None] * (2 * count))[: 2 * count]
+
+
+class TimelineTable:
+    """One row a segment."""
+
+    def __init__(self, out: Output) -> None:
+        self._rows = _Rows(out)
+
+    def open(self, header: Header) -> None:
+        """Write the column names."""
+        self._rows.out.open()
+        self._rows.add(TIMELINE_COLUMNS, flush=True)
+
+    def write(self, record: Record) -> None:
+        """Write a segment; other records have their own tables."""
+        if isinstance(record, Segment):
+            length_s = record.end_s - record.start_s
+            row = (record.start_s, record.end_s, length_s, record.label, record.score)
+            self._rows.add(row, flush=True)
+
+    def close(self, summary: Summary) -> None:
+        """Finish; tables carry no summary."""
+        self._rows.out.finish()
+
+
+class ComputeTable:
+    """One row a step: what it cost."""
+
+    def __init__(self, out: Output) -> None:
+        self._rows = _Rows(out)
+
+    def open(self, header: Header) -> None:
+        """Write the column names."""
+        self._rows.out.open()
+        self._rows.add(COMPUTE_COLUMNS, flush=True)
+
+    def write(self, record: Record) -> None:
+        """Write the cost of a step; other records have their own tables."""
+        if isinstance(record, Compute):
+            spent = (record.i, record.time_s, record.macs, record.dense_macs)
+            ms = (record.ms.decode, record.ms.frontend, record.ms.network, record.ms.sink)
+            state = (record.lag_s, record.dropped, record.tokens, record.budget)
+            self._rows.add([*spent, *ms, *state])
+
+    def close(self, summary: Summary) -> None:
+        """Finish; tables carry no summary."""
+        self._rows.out.finish()

@@ -1,0 +1,201 @@
+"""Finds the feature arrays in a file: which parts there are, and in which order."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from costream.errors import SourceError
+from costream.sources.opening import check_file, shown
+from costream.sources.pickles import load_pickle
+
+# The parts of a row, in this order: appearance, motion, sound.
+PARTS = ("rgb", "flow", "audio")
+# Parts of one video may differ by this many rows (snippets at the end) without a word.
+ROWS_APART = 2
+
+NUMPY_MAGIC = b"\x93NUMPY"
+ZIP_MAGIC = b"PK\x03\x04"
+
+
+@dataclass(frozen=True)
+class Features:
+    """The rows of one video; each is the concatenation of its parts."""
+
+    parts: tuple[npt.NDArray[Any], ...]  # each [T, C_k], numbers, mapped from the file if it can be
+    note: str | None = None  # what is wrong with them
+    cut_off: bool = False  # the file ends before its last row
+
+    @property
+    def rows(self) -> int:
+        """Number of rows: those that every part has."""
+        return min(len(part) for part in self.parts)
+
+    @property
+    def width(self) -> int:
+        """Values a row."""
+        return sum(part.shape[1] for part in self.parts)
+
+    def row(self, i: int) -> npt.NDArray[np.float32]:
+        """Give row i, float32 [C]; numbers too large for float32 become infinite."""
+        with np.errstate(over="ignore"):
+            return np.concatenate(
+                [part[i] for part in self.parts], dtype=np.float32, casting="unsafe"
+            )
+
+
+def load_features(uri: str, data: bytes | None = None) -> Features:
+    """Load FILE.npy, FILE.npz, FILE.pickle or FILE.pickle#VIDEO; ``data`` is the file's content.
+
+    VIDEO_rgb.npy brings VIDEO_flow.npy and VIDEO_audio.npy along when they lie beside it.
+    SourceError when there are no rows of numbers in it.
+    """
+    path, video = split_video(uri)
+    if data is None:
+        check_file(path)
+        with open(path, "rb") as file:
+            head = file.read(8)
+    else:
+        head = data[:8]
+    if head.startswith(NUMPY_MAGIC):
+        return _npy(path, data)
+    if head.startswith(ZIP_MAGIC):
+        return _npz(path, data)
+    if data is None:
+        return _pick(load_pickle(path), path, video)
+    raise SourceError("these are no .npy or .npz features", where=shown(path))
+
+
+def split_video(uri: str) -> tuple[str, str | None]:
+    """Split FILE#VIDEO; both may hold "#". A file of that whole name comes first."""
+    at = -1
+    while not os.path.exists(uri) and (at := uri.find("#", at + 1)) >= 0:
+        if os.path.isfile(uri[:at]):
+            return uri[:at], uri[at + 1 :]
+    return uri, None
+
+
+def video_names(path: str) -> list[str]:
+    """Give the names of the videos in a pickle; empty when it is one video without a name."""
+    content = load_pickle(path)
+    if not isinstance(content, dict) or any(part in content for part in PARTS):
+        return []
+    return list(content)
+
+
+def _npy(path: str, data: bytes | None) -> Features:
+    if data is not None:
+        return _features([_read(io.BytesIO(data), path)], path)
+    stem, ending = path[: -len("_rgb.npy")], path[-len("_rgb.npy") :]
+    files = [path]
+    if ending == "_rgb.npy":
+        files += [
+            f"{stem}_{part}.npy" for part in PARTS[1:] if os.path.exists(f"{stem}_{part}.npy")
+        ]
+    arrays, cut_off = [], False
+    for file in files:
+        check_file(file)
+        array, whole = _map(file)
+        arrays.append(array)
+        cut_off = cut_off or not whole
+    features = _features(arrays, path)
+    if cut_off:
+        return Features(features.parts, "the file is cut off after this row", cut_off=True)
+    return features
+
+
+def _map(path: str) -> tuple[npt.NDArray[Any], bool]:
+    """Map an array; give it and whether the file holds all of it."""
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False), True
+    except (ValueError, OSError, EOFError) as error:
+        rows = _rows_left(path)
+        if rows is None:
+            raise SourceError(f"this .npy cannot be read ({error})", where=shown(path)) from error
+        return rows, False
+
+
+def _rows_left(path: str) -> npt.NDArray[Any] | None:
+    """Give the whole rows that a cut-off file still holds; None when that is not what is wrong."""
+    with open(path, "rb") as file:
+        try:
+            read = {
+                (1, 0): np.lib.format.read_array_header_1_0,
+                (2, 0): np.lib.format.read_array_header_2_0,
+            }[np.lib.format.read_magic(file)]
+            shape, fortran, dtype = read(file)
+        except (ValueError, KeyError):
+            return None
+        offset = file.tell()
+        size = os.fstat(file.fileno()).st_size
+    if fortran or dtype.hasobject or len(shape) != 2 or shape[1] == 0:
+        return None
+    rows = (size - offset) // (dtype.itemsize * shape[1])
+    if not 0 < rows < shape[0]:
+        return None
+    return np.memmap(path, dtype, "r", offset, (rows, shape[1]))
+
+
+def _npz(path: str, data: bytes | None) -> Features:
+    content = _read(path if data is None else io.BytesIO(data), path)
+    return _pick(content, path, None)
+
+
+def _read(source: str | io.BytesIO, path: str) -> Any:
+    try:
+        loaded = np.load(source, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        with loaded:
+            return {name: loaded[name] for name in loaded.files}
+    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        raise SourceError(f"these features cannot be read ({error})", where=shown(path)) from error
+
+
+def _pick(content: Any, path: str, video: str | None) -> Features:
+    """Find the array, or the parts, of one video in what a file holds."""
+    if isinstance(content, Mapping) and video is not None:
+        if video not in content:
+            close = difflib.get_close_matches(video, content, 1)
+            hint = f"did you mean {close[0]}?" if close else None
+            raise SourceError(f"there is no video {video!r} in it", where=shown(path), hint=hint)
+        content = content[video]
+    elif isinstance(content, Mapping) and len(content) == 1:
+        content = next(iter(content.values()))
+    if not isinstance(content, Mapping):
+        return _features([content], path)
+    if any(part in content for part in PARTS):
+        return _features([content[part] for part in PARTS if part in content], path)
+    if "features" in content:
+        return _features([content["features"]], path)
+    names = ", ".join(list(content)[:4]) or "nothing"
+    raise SourceError(
+        f"no features in it (it holds {names}{', ...' if len(content) > 4 else ''})",
+        where=shown(path),
+        hint="rgb, flow, audio or features is read from an .npz; FILE.pickle#VIDEO names a video",
+    )
+
+
+def _features(arrays: list[Any], path: str) -> Features:
+    for array in arrays:
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+            raise SourceError("no array of numbers in it", where=shown(path))
+        if array.ndim != 2 or 0 in array.shape:
+            raise SourceError(
+                f"an array of shape {array.shape} is no table of rows x values", where=shown(path)
+            )
+    counts = [len(array) for array in arrays]
+    note = None
+    if max(counts) - min(counts) > ROWS_APART:
+        note = (
+            f"the parts differ in length ({', '.join(map(str, counts))} rows); the shortest counts"
+        )
+    return Features(tuple(arrays), note)

@@ -1,0 +1,57 @@
+"""The seam between the world and a model: what a source is asked for and what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from costream.records import Item
+
+SourceKind = Literal["video", "features"]
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What a source is asked for.
+
+    Times are seconds on the container's own clock; transport streams count from their start.
+    """
+
+    start_s: float = 0.0
+    end_s: float | None = None
+    box: tuple[int, int] | None = None  # width, height that pictures are fitted into; None = as is
+    motion_vectors: bool = False
+    rate_hz: float | None = None  # rows a second, for sources without time stamps (features)
+
+
+@dataclass(frozen=True)
+class SourceInfo:
+    """What is known of a source once it is open."""
+
+    name: str  # file name that outputs are named after, e.g. "clip.mp4"
+    uri: str  # redacted
+    kind: SourceKind
+    duration_s: float | None  # whole length; None when unknown (streams, stdin)
+    rate_hz: float | None  # nominal frames or rows a second
+    size: tuple[int, int] | None = None  # upright width, height of the pictures
+    width: int | None = None  # features: values a row
+
+
+class Source(Protocol):
+    """One input. ``open`` once, iterate ``items`` once, ``close`` always (any number of times).
+
+    ``open`` raises SourceError when nothing can be read. ``items`` yields data in order of
+    time, with Gap and Fault items where data is missing or damaged, and never raises for bad
+    data: damage that ends the stream is a last Fault with ``fatal=True``. ``stop`` may be
+    called from a signal handler or another thread: ``items`` then ends soon, also while it
+    waits for data. ``close`` is called by the thread that iterates.
+    """
+
+    def open(self) -> SourceInfo: ...  # noqa: D102
+
+    def items(self) -> Iterator[Item]: ...  # noqa: D102
+
+    def stop(self) -> None: ...  # noqa: D102
+
+    def close(self) -> None: ...  # noqa: D102

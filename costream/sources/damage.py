@@ -1,0 +1,53 @@
+"""Counts the damage in a source and reports it in few words."""
+
+from __future__ import annotations
+
+from costream.records import Fault
+
+REPORT_EVERY_S = 10.0
+
+
+class Damage:
+    """Collects damage and gives one Fault for many things: at most one in REPORT_EVERY_S of media.
+
+    ``total`` counts every damaged thing, reported or not yet.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._counts: dict[str, int] = {}
+        self._first_s = 0.0
+        self._last_s = 0.0
+        self._reported_s: float | None = None
+
+    def add(self, what: str, time_s: float) -> None:
+        """Count one damaged thing, named in a way that stands after a number: "bad packet(s)"."""
+        if not self._counts:
+            self._first_s = time_s
+        self._last_s = time_s
+        self._counts[what] = self._counts.get(what, 0) + 1
+        self.total += 1
+
+    def report(self, time_s: float, intact: bool) -> Fault | None:
+        """Give what came together before the picture or row at ``time_s``, if it is time.
+
+        ``intact``: that one is not damaged itself, so a burst is over.
+        """
+        since = self._first_s if self._reported_s is None else self._reported_s
+        waited = time_s - since >= REPORT_EVERY_S
+        if not self._counts or not (waited or (intact and self._reported_s is None)):
+            return None
+        self._reported_s = time_s
+        return self.flush()
+
+    def flush(self) -> Fault | None:
+        """Give what has not been reported yet."""
+        if not self._counts:
+            return None
+        parts = ", ".join(f"{count} {what}" for what, count in self._counts.items())
+        span = f"at {self._first_s:.3f} s"
+        if self._last_s > self._first_s:
+            span = f"from {self._first_s:.3f} to {self._last_s:.3f} s"
+        fault = Fault(self._first_s, f"damage {span}: {parts}", count=sum(self._counts.values()))
+        self._counts.clear()
+        return fault

@@ -1,0 +1,103 @@
+"""Decoded pictures to upright RGB arrays of the size a model wants, converted when needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import av
+import numpy as np
+import numpy.typing as npt
+from av.video.reformatter import VideoReformatter
+
+Size = tuple[int, int]  # width, height
+
+
+@dataclass(frozen=True)
+class Orientation:
+    """How stored pixels become an upright picture: transpose first, then mirror."""
+
+    transpose: bool = False
+    flip_x: bool = False
+    flip_y: bool = False
+
+    @classmethod
+    def of(cls, frame: av.VideoFrame) -> Orientation:
+        """Read the display matrix of a frame: turns by 90 degrees and mirrors, to the nearest.
+
+        The matrix (a b . / c d . / . . .) sends x, y to a x + c y, b x + d y, y pointing down.
+        """
+        # PyAV's annotations know of motion vectors only.
+        data: Any = frame.side_data.get("DISPLAYMATRIX")
+        if data is None:
+            return cls()
+        values = np.frombuffer(data, dtype=np.int32)
+        a, b, c, d = (int(v) for v in values[[0, 1, 3, 4]])
+        if abs(b) + abs(c) > abs(a) + abs(d):
+            return cls(transpose=True, flip_x=c < 0, flip_y=b < 0)
+        return cls(flip_x=a < 0, flip_y=d < 0)
+
+    def apply(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Give a view of ``pixels`` [H, W, 3] turned upright."""
+        if self.transpose:
+            pixels = pixels.swapaxes(0, 1)
+        return pixels[:: -1 if self.flip_y else 1, :: -1 if self.flip_x else 1]
+
+    def turn(self, size: Size) -> Size:
+        """Give the size of a turned picture; turning twice gives the first size back."""
+        return (size[1], size[0]) if self.transpose else size
+
+
+def display_size(frame: av.VideoFrame, pixel_aspect: Fraction | None) -> Size:
+    """Give the stored size with square pixels: the width takes the sample aspect ratio."""
+    ratio = pixel_aspect if pixel_aspect is not None and pixel_aspect > 0 else Fraction(1)
+    return max(1, round(frame.width * ratio)), frame.height
+
+
+def fit(size: Size, box: Size | None) -> Size:
+    """Give the largest size inside ``box`` with the aspect ratio of ``size``, at least 1 x 1."""
+    if box is None:
+        return size
+    scale = min(Fraction(box[0], size[0]), Fraction(box[1], size[1]))
+    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+
+
+class Picture:
+    """The pixels of one frame. The decoder's memory is let go once they are converted."""
+
+    __slots__ = ("_aspect", "_box", "_frame", "_pixels", "_scaler")
+
+    def __init__(
+        self,
+        frame: av.VideoFrame,
+        scaler: VideoReformatter,
+        box: Size | None,
+        pixel_aspect: Fraction | None,
+    ) -> None:
+        """``scaler`` is shared by the frames of a source, which share its tables."""
+        self._frame: av.VideoFrame | None = frame
+        self._scaler = scaler
+        self._box = box
+        self._aspect = pixel_aspect
+        self._pixels: npt.NDArray[np.uint8] | None = None
+
+    def __call__(self) -> npt.NDArray[np.uint8]:
+        """Give uint8 [H, W, 3], upright, fitted into the box."""
+        if self._pixels is None and self._frame is not None:
+            self._pixels = self._convert(self._frame)
+            self._frame = None
+        assert self._pixels is not None
+        return self._pixels
+
+    def _convert(self, frame: av.VideoFrame) -> npt.NDArray[np.uint8]:
+        orientation = Orientation.of(frame)
+        upright = orientation.turn(display_size(frame, self._aspect))
+        width, height = orientation.turn(fit(upright, self._box))
+        # Scaled before it is turned: fewer pixels to move. BILINEAR averages when it shrinks.
+        scaled = self._scaler.reformat(
+            frame, width, height, "rgb24", interpolation="BILINEAR", threads=1
+        )
+        pixels: npt.NDArray[np.uint8] = np.asarray(scaled.to_ndarray(), np.uint8)
+        # A copy: the array of PyAV is a view of memory that may be the decoder's own.
+        return np.array(orientation.apply(pixels), np.uint8, order="C")

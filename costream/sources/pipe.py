@@ -1,0 +1,158 @@
+"""Standard input and named pipes: video or features as they arrive."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import sys
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from costream.errors import SourceError
+from costream.records import Item
+from costream.sources.arrays import NUMPY_MAGIC, ZIP_MAGIC
+from costream.sources.base import SourceInfo, SourceOptions
+from costream.sources.features import FeatureSource
+from costream.sources.opening import shown
+from costream.sources.video import VideoSource
+
+# How soon a wait for data notices that it should stop.
+POLL_S = 0.1
+HEAD_BYTES = 16
+READ_BYTES = 1 << 16
+STDIN = 0
+
+
+class PipeReader:
+    """Reads a pipe in pieces and can be told to stop while it waits; then the pipe "ends"."""
+
+    def __init__(self, descriptor: int) -> None:
+        """``descriptor``: an open file descriptor; whoever opened it closes it."""
+        self._descriptor = descriptor
+        self._stopped = False
+        self._ahead = b""  # read to look at, not given out yet
+
+    def stop(self) -> None:
+        """Let the read in progress, and every later one, give nothing."""
+        self._stopped = True
+
+    def peek(self, size: int) -> bytes:
+        """Give up to ``size`` bytes without consuming them; fewer only when the pipe ends."""
+        while len(self._ahead) < size and (more := self._wait(size - len(self._ahead))):
+            self._ahead += more
+        return self._ahead[:size]
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Give some bytes, at most ``size``; all there are when it is negative; b"" at the end."""
+        if size < 0:
+            return b"".join(iter(lambda: self.read(READ_BYTES), b""))
+        if self._ahead:
+            out, self._ahead = self._ahead[:size], self._ahead[size:]
+            return out
+        return self._wait(size)
+
+    def _wait(self, size: int) -> bytes:
+        while not self._stopped:
+            # Windows cannot wait for pipes with select; there a stop waits for the next bytes.
+            if sys.platform == "win32" or select.select([self._descriptor], [], [], POLL_S)[0]:
+                try:
+                    return os.read(self._descriptor, size)
+                except BlockingIOError:  # another reader was quicker
+                    continue
+        return b""
+
+
+class PipeSource:
+    """Whatever comes through standard input ("-") or a named pipe: video, .npy or .npz.
+
+    Nothing can be sought in a pipe: ``start_s`` is reached by decoding.
+    """
+
+    def __init__(self, uri: str, options: SourceOptions | None = None) -> None:
+        """``uri``: "-" or the path of a pipe."""
+        self._uri = uri
+        self._options = options or SourceOptions()
+        self._stopped = False
+        self._descriptor: int | None = None
+        self._reader: PipeReader | None = None
+        self._file: BinaryIO | None = None
+        self._inner: VideoSource | FeatureSource | None = None
+
+    @property
+    def errors(self) -> int:
+        """How much damage was met so far."""
+        return 0 if self._inner is None else self._inner.errors
+
+    def open(self) -> SourceInfo:
+        """Wait for the first bytes and open what they begin. SourceError when it cannot be read."""
+        name = "stdin" if self._uri == "-" else self._uri
+        descriptor = self._descriptor = self._open_descriptor(name)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # "< clip.mp4": a file after all
+            file = self._file = os.fdopen(os.dup(descriptor), "rb")
+            head = file.read(HEAD_BYTES)
+            file.seek(0)
+            inner = self._inner = self._fitting(name, head, file)
+        else:
+            reader = self._reader = PipeReader(descriptor)
+            if self._stopped:
+                reader.stop()
+            head = reader.peek(HEAD_BYTES)
+            inner = self._inner = self._fitting(name, head, reader)
+        if self._stopped:
+            inner.stop()
+        return inner.open()
+
+    def _fitting(
+        self, name: str, head: bytes, file: BinaryIO | PipeReader
+    ) -> VideoSource | FeatureSource:
+        """Give the source for what begins with ``head``."""
+        if not head:
+            what = "stopped before any data came" if self._stopped else "no data came"
+            raise SourceError(what, where=shown(name))
+        if head.startswith((NUMPY_MAGIC, ZIP_MAGIC)):
+            return FeatureSource(name, self._options, data=file.read())
+        if not isinstance(file, PipeReader):
+            head = b""  # only needed to explain what cannot be read from a pipe
+        return VideoSource(name, self._options, file=file, head=head)
+
+    def items(self) -> Iterator[Item]:
+        """Yield what the source inside yields."""
+        if self._inner is not None:
+            yield from self._inner.items()
+
+    def stop(self) -> None:
+        """End ``open`` or ``items`` soon, also while they wait; safe in a signal handler."""
+        self._stopped = True
+        # The reader last: what ends because of it must not look like a file that is cut off.
+        for part in (self._inner, self._reader):
+            if part is not None:
+                part.stop()
+
+    def close(self) -> None:
+        """Let go of the pipe; a program that still writes into it then gets SIGPIPE."""
+        if self._inner is not None:
+            self._inner.close()
+        if self._file is not None:
+            self._file.close()
+        if self._descriptor is not None and self._descriptor != STDIN:
+            os.close(self._descriptor)
+        self._descriptor = self._file = None
+
+    def _open_descriptor(self, name: str) -> int:
+        if self._uri != "-":
+            try:
+                # Not to wait here for somebody who writes: that could not be stopped.
+                return os.open(self._uri, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+            except OSError as error:
+                raise SourceError(f"cannot be opened ({error})", where=shown(name)) from error
+        try:
+            terminal = os.isatty(STDIN)
+            os.fstat(STDIN)
+        except OSError:
+            raise SourceError("standard input is closed", where=name) from None
+        if terminal:
+            raise SourceError(
+                "standard input is a terminal", where=name, hint="pipe a video into it: ... | ... -"
+            )
+        return STDIN

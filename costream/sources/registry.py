@@ -1,0 +1,132 @@
+"""From a SOURCE on the command line to the sources that can be opened."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import stat
+import zipfile
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from costream.errors import SourceError, UsageError
+from costream.sources.arrays import NUMPY_MAGIC, ZIP_MAGIC, split_video, video_names
+from costream.sources.base import Source, SourceKind, SourceOptions
+from costream.sources.features import FeatureSource, file_name
+from costream.sources.opening import check_file, shown
+from costream.sources.pipe import PipeSource
+from costream.sources.video import VideoSource
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+_CAMERA = re.compile(r"(camera:)?[0-9]+|/dev/video[0-9]+|mic", re.IGNORECASE)
+_PICKLE_ENDINGS = (".pickle", ".pkl", ".p")
+
+
+def expand(argument: str) -> list[str]:
+    """Give the sources that one command-line argument stands for, at least one.
+
+    A pickle of several videos gives one a video, a pattern that no shell has expanded the files
+    that fit it. SourceError when there is no such file, or it is a folder; UsageError for live
+    feeds, which this command does not take.
+    """
+    if argument == "-":
+        return [argument]
+    path = _local(argument)
+    if not os.path.exists(split_video(path)[0]) and glob.has_magic(path):
+        found = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
+        if not found:
+            raise SourceError("no file fits this pattern", where=shown(path))
+        return [source for name in found for source in _videos(name)]
+    return _videos(path)
+
+
+def sniff(uri: str) -> SourceKind:
+    """Tell what a source holds by its first bytes. SourceError when they cannot be read.
+
+    A pipe cannot be looked into without consuming it, and counts as video until it is opened.
+    """
+    path = split_video(_local(uri))[0] if uri != "-" else uri
+    if _is_pipe(path):
+        return "video"
+    return "features" if _has_arrays(path) else "video"
+
+
+def open_source(uri: str, options: SourceOptions | None = None) -> Source:
+    """Give the source for a file, "-" (standard input), a named pipe or FILE.pickle#VIDEO.
+
+    It still has to be opened: ``source.open()``. Raises as ``sniff`` does.
+    """
+    path = uri if uri == "-" else _local(uri)
+    if _is_pipe(path):
+        return PipeSource(path, options)
+    if sniff(path) == "features":
+        return FeatureSource(path, options)
+    return VideoSource(path, options)
+
+
+def name_of(uri: str) -> str:
+    """Give the name that a source's outputs are named after, without opening it."""
+    return "stdin" if uri == "-" else file_name(uri)
+
+
+def _local(argument: str) -> str:
+    """Give the path that an argument means; UsageError when it means a live feed."""
+    if os.path.exists(argument):
+        return argument
+    url = _URL.match(argument)
+    if url is not None and url[1].lower() == "file":
+        return url2pathname(urlsplit(argument).path)
+    if url is not None or _CAMERA.fullmatch(argument):
+        raise UsageError(
+            "live feeds are not supported by this command yet",
+            where=shown(argument),
+            hint="give a video file, or pipe a stream into '-'",
+        )
+    return argument
+
+
+def _videos(path: str) -> list[str]:
+    """Give FILE#VIDEO for each video of a pickle; other files as they are."""
+    file, video = split_video(path)
+    if _is_pipe(file):
+        return [path]
+    if video is None and _is_pickle(file):
+        names = video_names(file)
+        if len(names) > 1:
+            return [f"{file}#{name}" for name in names]
+    return [path]
+
+
+def _is_pipe(path: str) -> bool:
+    if path == "-":
+        return True
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def _head(path: str) -> bytes:
+    check_file(path)
+    with open(path, "rb") as file:
+        return file.read(8)
+
+
+def _is_pickle(path: str) -> bool:
+    head = _head(path)
+    # Protocols 2 to 5 begin with PROTO; 0 and 1 have no mark of their own, only a name.
+    if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
+        return True
+    return path.lower().endswith(_PICKLE_ENDINGS)
+
+
+def _has_arrays(path: str) -> bool:
+    head = _head(path)
+    if head.startswith(ZIP_MAGIC):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                return any(name.endswith(".npy") for name in archive.namelist())
+        except (zipfile.BadZipFile, OSError):
+            return path.lower().endswith(".npz")
+    return head.startswith(NUMPY_MAGIC) or _is_pickle(path)

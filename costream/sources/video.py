@@ -1,0 +1,226 @@
+"""Video files and byte streams, decoded with PyAV."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import av
+from av.container import InputContainer
+from av.video.reformatter import VideoReformatter
+from av.video.stream import VideoStream
+
+from costream.clock import format_time
+from costream.errors import SourceError
+from costream.records import Fault, Item, VideoFrame
+from costream.sources.base import SourceInfo, SourceOptions
+from costream.sources.damage import Damage
+from costream.sources.decoding import Decoded, Decoder, end_s
+from costream.sources.opening import (
+    NO_TIME_STAMPS,
+    Readable,
+    not_media,
+    open_container,
+    shown,
+    video_stream,
+)
+from costream.sources.picture import Orientation, Picture, display_size
+
+# Times within half of Matroska's resolution are the same: "--start 0.067" means the frame there.
+SAME_TIME_S = 0.5e-3
+# How far before the start to look for a picture to decode from, when the nearest was no good.
+SEEK_BACK_S = (0.0, 10.0)
+
+
+class VideoSource:
+    """The pictures of a video, in order of time, whatever state the file is in.
+
+    Time is the container's own clock, so a stream that starts late keeps its place. Transport
+    and program streams, whose clock starts anywhere, count from their earliest stream instead,
+    as players do; else ``--start`` would mean nothing there.
+
+    Frames are numbered from 0 at the first one given out. ``motion`` is in pixels of the stored
+    picture, neither scaled nor turned. ``errors`` counts the damage met so far: packets that
+    cannot be decoded and pictures that the decoder flags.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        options: SourceOptions | None = None,
+        *,
+        file: Readable | None = None,
+        head: bytes = b"",
+    ) -> None:
+        """``file``: read this instead of the file ``path``; ``head``: its start if it is a pipe."""
+        self._path = path
+        self._options = options or SourceOptions()
+        self._file = file
+        self._head = head
+        self._stopped = False
+        self._damage = Damage()
+        self._scaler = VideoReformatter()
+        self._container: InputContainer | None = None
+        self._stream: VideoStream | None = None
+        self._decoder: Decoder | None = None
+        self._first: Decoded | None = None
+
+    @property
+    def errors(self) -> int:
+        """How much damage was met so far."""
+        return self._damage.total
+
+    def open(self) -> SourceInfo:
+        """Open the file and decode its first picture; SourceError when that fails."""
+        container, stream = self._open_container()
+        duration_s = end_s(container, stream)
+        if duration_s is not None and self._options.start_s > duration_s:
+            raise SourceError(
+                f"the start ({format_time(self._options.start_s)}) is after the end "
+                f"({format_time(duration_s)})",
+                where=shown(self._path),
+            )
+        # After this only the stream it gives: that of a closed container must not be touched.
+        first, stream = self._go_to_start(container, stream)
+        rate = stream.average_rate or stream.guessed_rate
+        size = display_size(first.picture, stream.sample_aspect_ratio)
+        try:
+            self._frame(0, first).convert()
+        except (av.FFmpegError, ValueError) as error:
+            raise SourceError(
+                f"pictures of the format {first.picture.format.name} cannot be converted ({error})",
+                where=shown(self._path),
+            ) from error
+        return SourceInfo(
+            name=shown(os.path.basename(self._path)),
+            uri=shown(self._path),
+            kind="video",
+            duration_s=duration_s,
+            rate_hz=float(rate) if rate else None,
+            size=Orientation.of(first.picture).turn(size),
+        )
+
+    def items(self) -> Iterator[Item]:
+        """Yield VideoFrame items, with a Fault after damage; a fatal one when the rest is lost."""
+        decoder, options = self._decoder, self._options
+        if decoder is None:
+            return
+        i = 0
+        end = float("inf") if options.end_s is None else options.end_s - SAME_TIME_S
+        for decoded in self._pictures():
+            if self._stopped or decoded.time_s >= end:
+                break
+            if decoded.time_s < options.start_s - SAME_TIME_S and options.start_s > 0:
+                continue
+            fault = self._damage.report(decoded.time_s, not decoded.picture.is_corrupt)
+            if fault is not None:
+                yield fault
+            yield self._frame(i, decoded)
+            i += 1
+        fault = self._damage.flush()
+        if fault is not None:
+            yield fault
+        if decoder.fatal is not None:
+            yield Fault(decoder.clock.last_s, decoder.fatal, fatal=True)
+
+    def stop(self) -> None:
+        """End ``items`` soon; safe in a signal handler."""
+        self._stopped = True
+        if self._decoder is not None:
+            self._decoder.stop()
+
+    def close(self) -> None:
+        """Let go of the file. Frames already given out stay usable."""
+        # PyAV does not check for a closed container: nothing may be left that reads on.
+        if self._decoder is not None:
+            self._decoder.close()
+            self._decoder = None
+        self._first = None
+        if self._container is not None:
+            self._container.close()
+            self._container = self._stream = None
+
+    def _open_container(self) -> tuple[InputContainer, VideoStream]:
+        self.close()
+        container = open_container(self._path, self._file, self._head)
+        self._container = container
+        stream = self._stream = video_stream(container, self._path)
+        context = stream.codec_context
+        context.thread_count = 1
+        if self._options.motion_vectors:
+            # Heard by the decoder only here, before the first packet; av.open ignores it.
+            context.options = {"flags2": "+export_mvs"}
+        return container, stream
+
+    def _go_to_start(
+        self, container: InputContainer, stream: VideoStream
+    ) -> tuple[Decoded, VideoStream]:
+        """Stand at or before the start and give the first picture from there, and its stream.
+
+        A seek lands on a picture that can be decoded alone, in an intact file at or before the
+        start. Where it does not, the file is decoded from its beginning: slow but exact.
+        """
+        start_s = self._options.start_s
+        if start_s > 0 and self._can_seek(container):
+            for back_s in SEEK_BACK_S:
+                clock = Decoder(container, stream, self._damage, start_s).clock
+                try:
+                    container.seek(clock.ticks(start_s - back_s), stream=stream)
+                except av.FFmpegError:
+                    break
+                first = self._decode(container, stream)
+                if first is not None and first.time_s <= start_s + SAME_TIME_S:
+                    return first, stream
+            container, stream = self._open_container()
+        first = self._decode(container, stream)
+        if first is None:
+            raise self._no_picture()
+        return first, stream
+
+    def _no_picture(self) -> SourceError:
+        if self._stopped:
+            return SourceError("stopped before a picture was read", where=shown(self._path))
+        if self._head[4:8] == b"ftyp":  # a short MP4 opens, but its pictures are past by then
+            return not_media(self._path, False, self._head, None)
+        reason = None if self._decoder is None else self._decoder.fatal
+        return SourceError("no picture can be decoded", where=shown(self._path), hint=reason)
+
+    def _can_seek(self, container: InputContainer) -> bool:
+        return self._file is None and not container.format.flags & NO_TIME_STAMPS
+
+    def _decode(self, container: InputContainer, stream: VideoStream) -> Decoded | None:
+        """Start decoding where the container stands; give the first picture."""
+        if self._decoder is not None:
+            self._decoder.close()
+        self._damage = Damage()  # what an attempt before this one met is met again
+        self._decoder = Decoder(container, stream, self._damage, self._options.start_s)
+        if self._stopped:
+            self._decoder.stop()
+        self._first = next(self._decoder.pictures, None)
+        return self._first
+
+    def _pictures(self) -> Iterator[Decoded]:
+        """Yield the first picture, which ``open`` has decoded, and then the others."""
+        if self._decoder is None or self._first is None:
+            return
+        pictures, first, self._first = self._decoder.pictures, self._first, None
+        yield first
+        yield from pictures
+
+    def _frame(self, i: int, decoded: Decoded) -> VideoFrame:
+        picture = decoded.picture
+        aspect = self._stream.sample_aspect_ratio if self._stream is not None else None
+        motion = None
+        if self._options.motion_vectors:
+            vectors = picture.side_data.get("MOTION_VECTORS")
+            # A copy: the vectors would keep the whole picture in memory.
+            motion = None if vectors is None else vectors.to_ndarray().copy()
+        return VideoFrame(
+            i=i,
+            time_s=decoded.time_s,
+            pts=decoded.pts,
+            convert=Picture(picture, self._scaler, self._options.box, aspect),
+            motion=motion,
+            estimated=decoded.estimated,
+            corrupt=picture.is_corrupt,
+        )

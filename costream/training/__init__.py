@@ -1,0 +1,1 @@
+"""Datasets, loops and the recipes that made the shipped weights."""

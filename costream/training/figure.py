@@ -1,0 +1,245 @@
+"""An articulated figure and the actions it can play: poses over time, with their true labels.
+
+World axes: x to the right, y to the back, z up, metres. A pose is a vector of ``SIZE`` numbers;
+``joints`` turns it into points in space. An ``Act`` is a stretch of time with one label.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+Vector = npt.NDArray[np.float64]
+
+LABELS = ("background", "walk", "sit down", "sit", "stand up", "fall", "lie")
+
+# A pose: place of the pelvis; the body leans by TILT towards the compass direction AZIMUTH and is
+# turned by TWIST about its own long axis; then flexion of hips, knees, shoulders, elbows (left,
+# right) and how far legs and arms are spread.
+X, Y, Z, AZIMUTH, TILT, TWIST, HIP, KNEE, SHOULDER, ELBOW, LEGS, ARMS = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    8,
+    10,
+    12,
+    14,
+    15,
+)
+SIZE = 16
+HIP_HEIGHT = 0.92
+
+
+def pose(
+    x: float,
+    y: float,
+    z: float,
+    yaw: float,
+    tilt: float = 0.0,
+    twist: float = 0.0,
+    hips: float = 0.0,
+    knees: float = 0.0,
+    shoulders: float = 0.0,
+    elbows: float = 0.15,
+    legs: float = 0.05,
+    arms: float = 0.15,
+) -> Vector:
+    """Give a symmetric pose; ``yaw`` is where the lean goes, upright: where the face looks."""
+    return np.array(
+        [
+            x,
+            y,
+            z,
+            yaw,
+            tilt,
+            twist,
+            hips,
+            hips,
+            knees,
+            knees,
+            shoulders,
+            shoulders,
+            elbows,
+            elbows,
+            legs,
+            arms,
+        ]
+    )
+
+
+def standing(x: float, y: float, yaw: float) -> Vector:
+    """Give the pose of standing upright on the floor."""
+    return pose(x, y, HIP_HEIGHT, yaw)
+
+
+def seated(x: float, y: float, yaw: float, seat: float) -> Vector:
+    """Give the pose of sitting on a seat of this height; on the floor the knees come up."""
+    low = max(0.0, 1.0 - seat / 0.4)
+    return pose(
+        x,
+        y,
+        seat + 0.11,
+        yaw,
+        0.05 + 0.1 * low,
+        hips=1.5 + 0.55 * low,
+        knees=1.5 + 0.3 * low,
+        shoulders=0.5 + 0.3 * low,
+        elbows=0.9,
+        legs=0.12,
+    )
+
+
+def lying(x: float, y: float, z: float, yaw: float, twist: float = 0.0) -> Vector:
+    """Give the pose of lying on a surface at height z, feet towards ``yaw``, face up."""
+    bent = 0.6 * abs(math.sin(twist))
+    return pose(
+        x,
+        y,
+        z + 0.12,
+        yaw,
+        -math.pi / 2,
+        twist,
+        bent,
+        1.4 * bent,
+        0.1 + 0.5 * bent,
+        0.3 + bent,
+        0.09,
+        0.3,
+    )
+
+
+def joints(p: Vector, height: float) -> dict[str, Vector]:
+    """Give the joints of a pose in world coordinates, ``height`` 1.0 being a person of 1.75 m."""
+    turn = _about_z(p[AZIMUTH]) @ _about_y(p[TILT]) @ _about_z(p[TWIST])
+    local: dict[str, tuple[float, float, float]] = {
+        "pelvis": (0, 0, 0),
+        "neck": (0, 0, 0.5),
+        "head": (0.02, 0, 0.68),
+        "crown": (0, 0, 0.72),
+    }
+    for k, (side, sign) in enumerate((("left", 1.0), ("right", -1.0))):
+        hip, knee = p[HIP + k], p[KNEE + k]
+        spread = sign * math.sin(p[LEGS])
+        local[side + " hip"] = h = (0.0, sign * 0.1, 0.0)
+        local[side + " knee"] = kn = _limb(h, hip, spread, 0.43)
+        local[side + " ankle"] = an = _limb(kn, hip - knee, spread, 0.42)
+        local[side + " toe"] = _limb(an, hip - knee + math.pi / 2, 0.0, 0.19)
+        shoulder, elbow = p[SHOULDER + k], p[ELBOW + k]
+        spread = sign * math.sin(p[ARMS])
+        local[side + " shoulder"] = s = (0.0, sign * 0.18, 0.46)
+        local[side + " elbow"] = e = _limb(s, shoulder, spread, 0.28)
+        local[side + " hand"] = _limb(e, shoulder + elbow, 0.3 * spread, 0.27)
+    return {name: p[:3] * (1, 1, height) + height * (turn @ at) for name, at in local.items()}
+
+
+def _limb(
+    start: tuple[float, float, float], angle: float, side: float, length: float
+) -> tuple[float, float, float]:
+    reach = length * math.sqrt(max(0.0, 1 - side * side))
+    return (
+        start[0] + reach * math.sin(angle),
+        start[1] + length * side,
+        start[2] - reach * math.cos(angle),
+    )
+
+
+def _about_z(angle: float) -> Vector:
+    c, s = math.cos(angle), math.sin(angle)
+    return np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]])
+
+
+def _about_y(angle: float) -> Vector:
+    c, s = math.cos(angle), math.sin(angle)
+    return np.array([[c, 0, s], [0, 1, 0], [-s, 0, c]])
+
+
+@dataclass(frozen=True)
+class Act:
+    """One action: what it is called, how long it takes, and the pose at each moment of it."""
+
+    label: str
+    length_s: float
+    play: Callable[[float], Vector]  # seconds since the act began -> pose
+
+    def end(self) -> Vector:
+        """Give the pose it ends in."""
+        return self.play(self.length_s)
+
+
+def move(label: str, keys: list[tuple[float, Vector]], start: Vector, sudden: bool = False) -> Act:
+    """Give an act that passes through poses at rising times (seconds); the last ends it.
+
+    ``sudden``: the movement gathers speed, as a falling body does, instead of easing in and out.
+    """
+    times = [0.0, *(t for t, _ in keys)]
+    poses = [start.copy()]
+    for _, key in keys:
+        # Turn the short way round.
+        turn = (key[AZIMUTH] - poses[-1][AZIMUTH] + math.pi) % (2 * math.pi) - math.pi
+        poses.append(key.copy())
+        poses[-1][AZIMUTH] = poses[-2][AZIMUTH] + turn
+
+    def play(t: float) -> Vector:
+        k = min(int(np.searchsorted(times, t, side="right")), len(keys)) - 1
+        u = min(1.0, (t - times[k]) / (times[k + 1] - times[k]))
+        u = u**2 if sudden and k == 0 else u * u * (3 - 2 * u)
+        out: Vector = poses[k] + u * (poses[k + 1] - poses[k])
+        return out
+
+    return Act(label, times[-1], play)
+
+
+def walk(start: Vector, to: tuple[float, float], speed: float) -> Act:
+    """Give a straight walk from where the figure stands, turning towards the goal at first."""
+    dx, dy = to[0] - start[X], to[1] - start[Y]
+    distance = math.hypot(dx, dy)
+    length, yaw = max(distance / speed, 0.4), math.atan2(dy, dx)
+    turn = (yaw - start[AZIMUTH] + math.pi) % (2 * math.pi) - math.pi
+
+    def play(t: float) -> Vector:
+        u = min(1.0, t / length)
+        out = standing(
+            start[X] + u * dx, start[Y] + u * dy, start[AZIMUTH] + turn * min(1.0, t / 0.5)
+        )
+        phase = 2 * math.pi * u * distance / 1.3  # 1.3 m for two steps
+        ease = min(1.0, 4 * t, 4 * (length - t) + 0.05)
+        swing = 0.45 * ease * math.sin(phase)
+        out[HIP : HIP + 2] = swing, -swing
+        out[KNEE : KNEE + 2] = (
+            0.7 * ease * max(0.0, math.cos(phase)) + 0.05,
+            0.7 * ease * max(0.0, -math.cos(phase)) + 0.05,
+        )
+        out[SHOULDER : SHOULDER + 2] = -0.8 * swing, 0.8 * swing
+        out[ELBOW : ELBOW + 2] = 0.35
+        out[TILT] = 0.06 * ease
+        out[Z] += 0.02 * abs(math.sin(phase)) - 0.02
+        return out
+
+    return Act("walk", length, play)
+
+
+def stay(label: str, start: Vector, length_s: float, seed: int) -> Act:
+    """Give an act of keeping a pose, with the small movements of a living body."""
+    rng = np.random.default_rng(seed)
+    rates, phases = rng.uniform(0.3, 1.3, SIZE), rng.uniform(0, 2 * math.pi, SIZE)
+    sizes = np.full(SIZE, 0.04)
+    sizes[[X, Y, Z]], sizes[[AZIMUTH, TWIST]] = 0.004, 0.03
+
+    def play(t: float) -> Vector:
+        out: Vector = start + sizes * min(1.0, t) * np.sin(rates * t * 2 + phases)
+        return out
+
+    return Act(label, length_s, play)
+
+
+def named(label: str, act: Act) -> Act:
+    """Give the same act under another label."""
+    return replace(act, label=label)

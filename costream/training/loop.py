@@ -1,0 +1,174 @@
+"""The training loop: frontend and temporal model together, on clips."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from costream.frontends.images import TemporalDifferenceNet
+from costream.training.augment import Sampler
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how fast to learn."""
+
+    steps: int
+    batch: int  # moments or clips of each sampler in a step
+    rate: float = 2e-3  # peak of a one-cycle cosine
+    decay: float = 0.02
+    smoothing: float = 0.03  # of the labels
+    settle: float = 0.85  # from this share of the steps on, BatchNorm uses its fixed statistics
+
+
+def train_frontend(
+    frontend: TemporalDifferenceNet,
+    head: nn.Module,
+    samplers: Sequence[Sampler],
+    schedule: Schedule,
+    seed: int,
+    title: str,
+) -> None:
+    """Train a frontend with a linear layer on single moments: their label, and where somebody is.
+
+    Moments from all over say more than a clip, whose frames are alike. Rendered video shows
+    which pixels are the figure's. Computed in bfloat16.
+    """
+    rng = np.random.default_rng(seed)
+    bar = Optimizer([frontend, head], schedule, title)
+    for step in bar:
+        if step == int(schedule.settle * schedule.steps):
+            fix_statistics(frontend)
+        frames, targets, masks, known = moments(samplers, schedule.batch, frontend.lags, rng)
+        with torch.autocast("cpu", torch.bfloat16):
+            tokens, focus = frontend.forward_moments(frames)
+        loss = soft_cross_entropy(head(tokens.float()), targets, schedule.smoothing)
+        places = F.adaptive_avg_pool2d(masks[:, None], (focus.shape[1], focus.shape[2]))[:, 0]
+        pixels = F.binary_cross_entropy_with_logits(focus[known].float(), places[known])
+        bar.descend(loss + 2 * pixels)
+
+
+def train(
+    frontend: TemporalDifferenceNet,
+    heads: Sequence[nn.Module],
+    samplers: Sequence[Sampler],
+    schedule: Schedule,
+    seed: int,
+    title: str,
+) -> None:
+    """Train a frontend and the temporal models on it together, on clips.
+
+    Random starts in the table of positions and in the clips teach that any row can come first
+    and that a window may not be full. BatchNorm keeps its statistics. The frontend is computed
+    in bfloat16.
+    """
+    rng = np.random.default_rng(seed)
+    bar = Optimizer([frontend, *heads], schedule, title)
+    fix_statistics(frontend)
+    for _ in bar:
+        frames, targets = batch(samplers, schedule.batch, rng)
+        with torch.autocast("cpu", torch.bfloat16):
+            tokens = frontend(frames)
+        losses = [
+            soft_cross_entropy(logits(head, tokens.float(), rng), targets, schedule.smoothing)
+            for head in heads
+        ]
+        bar.descend(torch.stack(losses).sum())
+
+
+class Optimizer:
+    """AdamW under a one-cycle schedule: iterate over its steps and ``descend`` in each."""
+
+    def __init__(self, modules: Sequence[nn.Module], schedule: Schedule, title: str) -> None:
+        self._modules = nn.ModuleList(modules).train()
+        parameters = list(self._modules.parameters())
+        groups = [  # weight decay for matrices only
+            {"params": [p for p in parameters if p.ndim > 1], "weight_decay": schedule.decay},
+            {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+        self._optimizer = torch.optim.AdamW(groups, lr=schedule.rate)
+        self._cycle = torch.optim.lr_scheduler.OneCycleLR(
+            self._optimizer, schedule.rate, schedule.steps, pct_start=0.15
+        )
+        self._bar = tqdm(
+            range(schedule.steps), desc=title, file=sys.stderr, disable=None, leave=False
+        )
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self._bar
+        self._modules.eval()
+
+    def descend(self, loss: Tensor) -> None:
+        """Take one step down the gradient of ``loss``."""
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self._modules.parameters(), 1.0)
+        self._optimizer.step()
+        self._cycle.step()
+        self._bar.set_postfix_str(f"{float(loss.detach()):.2f}", refresh=False)
+
+
+def moments(
+    samplers: Sequence[Sampler], count: int, lags: Sequence[int], rng: np.random.Generator
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Give frames [N, 1 + lags, 3, H, W], targets [N, K], masks [N, H, W], which masks are known.
+
+    ``count`` moments of each sampler.
+    """
+    frames, targets, masks, known = [], [], [], []
+    for sampler in samplers:
+        for _ in range(count):
+            pixels, target, mask = sampler.moment(rng, lags)
+            frames.append(pixels)
+            targets.append(target)
+            known.append(mask is not None)
+            masks.append(pixels.new_zeros(pixels.shape[2:]) if mask is None else mask)
+    return torch.stack(frames), torch.stack(targets), torch.stack(masks), torch.tensor(known)
+
+
+def batch(
+    samplers: Sequence[Sampler], clips: int, rng: np.random.Generator
+) -> tuple[Tensor, Tensor]:
+    """Give frames float32 [B, T, 3, H, W], 0..255, and targets [B, T, K]."""
+    frames, targets = [], []
+    for sampler in samplers:
+        for _ in range(clips):
+            pixels, target = sampler.draw(rng)
+            frames.append(pixels)
+            targets.append(target)
+    return torch.stack(frames), torch.stack(targets)
+
+
+def logits(head: nn.Module, tokens: Tensor, rng: np.random.Generator | None = None) -> Tensor:
+    """Give the logits [B, T, K] of tokens [B, T, D]; ``rng``: positions start anywhere."""
+    if isinstance(head, nn.Linear):
+        return head(tokens)  # type: ignore[no-any-return]
+    offset: int | Tensor = 0
+    if rng is not None:
+        offset = torch.from_numpy(rng.integers(0, 1 << 16, size=len(tokens)))
+    return head(tokens, offset).logits  # type: ignore[no-any-return]
+
+
+def soft_cross_entropy(scores: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    """Give the mean cross entropy of logits and target probabilities [..., K].
+
+    Targets that are all zero do not count.
+    """
+    counts = targets.sum(-1)
+    smooth = (1 - smoothing) * targets + smoothing / targets.shape[-1]
+    each = -(smooth * scores.log_softmax(-1)).sum(-1)
+    return (each * counts).sum() / counts.sum().clamp(min=1)
+
+
+def fix_statistics(module: nn.Module) -> None:
+    """Let a module train on as it will be used: with the fixed statistics of BatchNorm."""
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.eval()

@@ -1,0 +1,163 @@
+"""Scores of trained models on held-out video, and the model card in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from costream.evaluation.metrics import (
+    average_precision,
+    balanced_accuracy,
+    bootstrap,
+    confusion,
+    frame_accuracy,
+    mean_average_precision,
+    outside_boundaries,
+    per_class,
+)
+from costream.models.card import Card
+from costream.training.clips import Clip
+from costream.training.loop import logits
+
+Probabilities = npt.NDArray[np.float32]  # [T, K]
+
+
+@torch.inference_mode()
+def predict(
+    frontend: nn.Module, heads: Sequence[nn.Module], clips: Sequence[Clip]
+) -> list[list[Probabilities]]:
+    """Give, for every head, the probabilities of every clip as a stream would get them."""
+    out: list[list[Probabilities]] = [[] for _ in heads]
+    for clip in clips:
+        tokens = frontend(torch.from_numpy(clip.frames)[None])
+        for rows, head in zip(out, heads, strict=True):
+            rows.append(logits(head, tokens)[0].softmax(-1).numpy())
+    return out
+
+
+def score(
+    probabilities: Sequence[Probabilities],
+    clips: Sequence[Clip],
+    labels: Sequence[str],
+    rate_hz: float,
+) -> dict[str, Any]:
+    """Give the metrics of one model on some videos.
+
+    ``..._1s`` allow for labels that are a second off: accuracies accept a label that occurs
+    within a second; average precision leaves out the second before and after each change.
+    mAP is over the actions, the background (label 0) left out, as is usual.
+    """
+    actions = range(1, len(labels))
+    second = round(rate_hz)
+    truth = np.concatenate([clip.labels for clip in clips])
+    # Videos must not touch: what is within a second must be of the same video.
+    pad = np.full(second, -1)
+    apart = np.concatenate([np.append(clip.labels, pad) for clip in clips])
+    rows = np.concatenate(list(probabilities))
+    guess = np.concatenate([np.append(p.argmax(1), pad - 1) for p in probabilities])
+    calm = np.concatenate([outside_boundaries(clip.labels, second) for clip in clips])
+    known = truth >= 0
+
+    def redraw(videos: Sequence[int]) -> float:
+        return mean_average_precision(
+            np.concatenate([probabilities[k] for k in videos]),
+            np.concatenate([clips[k].labels for k in videos]),
+            actions,
+        )
+
+    precision = per_class(average_precision, rows, truth)
+    return {
+        "videos": len(clips),
+        "frames": int(known.sum()),
+        "frames_per_class": _named(labels, np.bincount(truth[known], minlength=len(labels))),
+        "average_precision": _named(labels, precision),
+        "mAP": _round(mean_average_precision(rows, truth, actions)),
+        "mAP_95": [_round(v) for v in bootstrap(redraw, len(clips))],
+        "mAP_1s": _round(mean_average_precision(rows, calm, actions)),
+        "accuracy": _round(frame_accuracy(guess, apart)),
+        "accuracy_1s": _round(frame_accuracy(guess, apart, second)),
+        "balanced_accuracy": _round(balanced_accuracy(guess, apart)),
+        "balanced_accuracy_1s": _round(balanced_accuracy(guess, apart, second)),
+        "confusion": confusion(rows.argmax(1), truth, len(labels)).tolist(),
+    }
+
+
+def majority(train: Sequence[Clip], clips: Sequence[Clip], classes: int) -> list[Probabilities]:
+    """Give what one would say without looking: how frequent each label is in training."""
+    known = np.concatenate([clip.labels for clip in train])
+    share = np.bincount(known[known >= 0], minlength=classes) / (known >= 0).sum()
+    return [np.tile(share.astype(np.float32), (len(clip.labels), 1)) for clip in clips]
+
+
+def card_text(card: Card) -> str:
+    """Give a model card as Markdown."""
+    arguments = ", ".join(
+        f"{k} {v}" for k, v in {**card.arguments, **card.frontend_arguments}.items()
+    )
+    lines = [
+        f"# {card.name}",
+        "",
+        card.description,
+        "",
+        f"- Task: {card.task}; labels: {', '.join(card.labels)}",
+        f"- Architecture: {card.architecture} on frontend {card.frontend} ({arguments})",
+        f"- {card.rate_hz:g} steps a second; paper: {card.paper}",
+        f"- Trained on: {card.trained_on}",
+        f"- Split: {card.split}",
+        f"- Limits: {card.limits}",
+        f"- Licence: {card.licence}",
+    ]
+    for part, models in card.metrics.items():
+        lines += ["", f"## {part}", "", *_table(models, card.labels)]
+    return "\n".join(lines) + "\n"
+
+
+def _table(models: dict[str, dict[str, Any]], labels: Sequence[str]) -> list[str]:
+    """Give one row a model, and the rows of its average precision by class."""
+    names = (
+        "mAP",
+        "mAP_1s",
+        "accuracy",
+        "accuracy_1s",
+        "balanced_accuracy",
+        "balanced_accuracy_1s",
+    )
+    first = next(iter(models.values()))
+    lines = [
+        f"{first['videos']} videos, {first['frames']} frames.",
+        "",
+        f"| model | {' | '.join(n.replace('_', ' ') for n in names)} |",
+        "|---" * (len(names) + 1) + "|",
+    ]
+    lines += [_row(model, [result[n] for n in names]) for model, result in models.items()]
+    low, high = first["mAP_95"]
+    lines += [
+        "",
+        f"mAP of {next(iter(models))}: 95 % interval over videos {low:.3f} to {high:.3f}.",
+        "",
+        f"| average precision | {' | '.join(labels)} |",
+        "|---" * (len(labels) + 1) + "|",
+    ]
+    for model, result in models.items():
+        lines.append(_row(model, [result["average_precision"][label] for label in labels]))
+    return [*lines, _row("frames", [first["frames_per_class"][label] for label in labels])]
+
+
+def _row(name: str, values: Sequence[float | None]) -> str:
+    cells = ("-" if v is None else str(v) if isinstance(v, int) else f"{v:.3f}" for v in values)
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+def _named(labels: Sequence[str], values: npt.NDArray[np.generic]) -> dict[str, Any]:
+    return {name: _round(v) for name, v in zip(labels, values.tolist(), strict=True)}
+
+
+def _round(value: Any) -> float | None:
+    if isinstance(value, int):
+        return value  # a count
+    return None if np.isnan(value) else round(float(value), 4)

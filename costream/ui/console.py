@@ -1,0 +1,88 @@
+"""The only rich consoles of the program, and whether a live view may be drawn.
+
+``--color never`` and NO_COLOR mean no escape sequence at all, so the live view, which needs
+them to redraw, gives way to plain lines.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from typing import Literal, TextIO
+
+from rich.console import Console
+
+ColorMode = Literal["auto", "always", "never"]
+
+
+def color_mode(flag: ColorMode = "auto", env: Mapping[str, str] | None = None) -> ColorMode:
+    """Give the mode that counts: ``--color``, else NO_COLOR, else FORCE_COLOR, else auto."""
+    env = os.environ if env is None else env
+    if flag != "auto":
+        return flag
+    if env.get("NO_COLOR"):
+        return "never"
+    return "always" if env.get("FORCE_COLOR") else "auto"
+
+
+def stdout_console(flag: ColorMode = "auto") -> Console:
+    """Give the console for results that a person reads."""
+    return _console(color_mode(flag), stderr=False)
+
+
+def stderr_console(flag: ColorMode = "auto") -> Console:
+    """Give the console for the live view, progress, warnings and errors."""
+    return _console(color_mode(flag), stderr=True)
+
+
+@cache
+def _console(mode: ColorMode, *, stderr: bool) -> Console:
+    # Labels and paths are data: nothing in them is markup, an emoji code or worth highlighting.
+    return Console(
+        stderr=stderr,
+        color_system=None if mode == "never" else "auto",
+        force_terminal=True if mode == "always" else None,
+        no_color=mode == "never",
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+
+
+def live_allowed(
+    stderr: TextIO,
+    *,
+    quiet: bool = False,
+    no_live: bool = False,
+    flag: ColorMode = "auto",
+    data_on_terminal: bool = False,
+    env: Mapping[str, str] | None = None,
+) -> bool:
+    """Say whether a live view may be drawn on ``stderr``.
+
+    Only on a terminal that can move its cursor, that a person watches (not under CI), where
+    escapes are welcome and no records go (``data_on_terminal``: ``-o -`` without a pipe).
+    """
+    env = os.environ if env is None else env
+    if quiet or no_live or data_on_terminal or color_mode(flag, env) == "never" or env.get("CI"):
+        return False
+    return _can_move(env) and stderr.isatty()
+
+
+def is_unicode(console: Console) -> bool:
+    """Say whether bars, blocks and dashes can be written; else ASCII stands in for them."""
+    return console.encoding.lower().replace("_", "-").startswith("utf")
+
+
+def restore_cursor(stderr: TextIO) -> None:
+    """Show the cursor again, for an exit that runs no ``finally``; nothing off a terminal.
+
+    Safe in a signal handler: it goes past Python's buffers, which may be in use.
+    """
+    if stderr.isatty() and _can_move(os.environ):
+        os.write(stderr.fileno(), b"\x1b[?25h\r\n")
+
+
+def _can_move(env: Mapping[str, str]) -> bool:
+    return os.name == "nt" or env.get("TERM", "") not in ("", "dumb", "unknown")

@@ -1,0 +1,68 @@
+"""Plain progress lines, for logs and terminals without a live view."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.text import Text
+
+from costream.records import Header, Record, Summary
+from costream.ui.state import RunState
+from costream.ui.text import clean, cost_line, times
+
+
+class PlainLines:
+    """Takes the records of one run like a sink; prints a line every ``every_s`` seconds.
+
+    ``t=60.0 s  25.3x  walk 0.91  dropped 0``: media time, speed against real time, best label,
+    frames dropped so far. At the end, with ``last``, what the run came to (not needed where a
+    FinalTimeline says it). Lines are never wrapped.
+    """
+
+    def __init__(
+        self, console: Console, name: str, *, every_s: float = 5.0, last: bool = True
+    ) -> None:
+        self._console = console
+        self._name = clean(name)
+        self._every_s = every_s
+        self._last = last
+        self._state: RunState | None = None
+        self._printed_s = 0.0
+
+    def open(self, header: Header) -> None:
+        """Start the clock."""
+        self._printed_s = time.monotonic()
+        self._state = RunState(header, self._printed_s)
+
+    def write(self, record: Record) -> None:
+        """Take a record; print when it is time."""
+        if self._state is None:
+            return
+        self._state.add(record)
+        now_s = time.monotonic()
+        if now_s - self._printed_s >= self._every_s:
+            self._printed_s = now_s
+            self._print(_line(self._state, now_s))
+
+    def close(self, summary: Summary) -> None:
+        """Print what the run came to."""
+        if self._state is not None and self._last:
+            self._print(f"{self._name}: {cost_line(summary, self._state.header.kind)}")
+
+    def _print(self, line: str) -> None:
+        self._console.print(Text(line), soft_wrap=True)
+
+
+def _line(state: RunState, now_s: float) -> str:
+    time_s = 0.0 if state.time_s is None else state.time_s
+    parts = [f"t={time_s:.1f} s", times(state.x_realtime(now_s))]
+    if state.top:
+        label, score = state.top[0]
+        parts.append(f"{clean(label)} {score:.2f}")
+    if state.lag_s:
+        parts.append(f"lag {state.lag_s:.2f} s")
+    parts.append(f"dropped {state.dropped}")
+    if state.errors:
+        parts.append(f"errors {state.errors}")
+    return "  ".join(parts)

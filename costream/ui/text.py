@@ -1,0 +1,71 @@
+"""Numbers, times and names as a person reads them."""
+
+from __future__ import annotations
+
+from costream.records import Summary
+
+
+def clean(text: str) -> str:
+    """Give ``text`` on one line, without characters that a terminal would act upon."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+
+
+def short_time(seconds: float, decimals: int = 1) -> str:
+    """Give a time as ``M:SS.s``, or ``H:MM:SS.s`` from an hour on."""
+    unit = 10**decimals
+    whole, fraction = divmod(round(max(0.0, seconds) * unit), unit)
+    minutes, rest = divmod(whole, 60)
+    text = f"{minutes // 60}:{minutes % 60:02d}:" if minutes >= 60 else f"{minutes}:"
+    return f"{text}{rest:02d}" + (f".{fraction:0{decimals}d}" if decimals else "")
+
+
+def si(number: float, unit: str = "") -> str:
+    """Give a count with its SI prefix and two or three digits: ``9.6 M``, ``410 MMAC``."""
+    for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        # 999.7 M is shown as 1.0 G, not as 1000 M.
+        if abs(number) >= 0.9995 * size:
+            return f"{three_digits(number / size)} {prefix}{unit}".rstrip()
+    return f"{number:.3g} {unit}".rstrip()
+
+
+def three_digits(number: float) -> str:
+    """Give ``9.6``, ``43.1``, ``410``: one decimal below a hundred, none from there on."""
+    return f"{number:.1f}" if abs(number) < 99.95 else f"{number:.0f}"
+
+
+def times(ratio: float) -> str:
+    """Give a ratio as ``8.2x``, from ten on as ``43x``."""
+    return f"{ratio:.1f}x" if ratio < 9.95 else f"{ratio:.0f}x"
+
+
+def saving(macs: float, dense_macs: float) -> str:
+    """Say what was saved against the dense model: ``43x less``; '' when that says nothing."""
+    if macs <= 0 or dense_macs < 1.05 * macs:
+        return ""
+    return f"{times(dense_macs / macs)} less"
+
+
+def counted(number: int, noun: str) -> str:
+    """Give ``1 error``, ``2 errors``."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def cost_line(summary: Summary, kind: str) -> str:
+    """Give the line that ends a run: steps, time, speed, operations, losses."""
+    speed = "" if summary.x_realtime is None else f" ({times(summary.x_realtime)} real time)"
+    parts = [
+        counted(summary.steps, "step"),
+        f"{summary.media_s:.1f} s of {kind} in {summary.wall_s:.1f} s{speed}",
+    ]
+    if summary.macs:
+        less = saving(summary.macs, summary.dense_macs)
+        spent = si(summary.macs, "MAC")
+        dense = f" of {si(summary.dense_macs, 'MAC')} dense ({less})" if less else ""
+        parts.append(spent + dense)
+    if summary.dropped:
+        parts.append(f"{summary.dropped} dropped")
+    if summary.errors:
+        parts.append(counted(summary.errors, "error"))
+    if not summary.complete:
+        parts.append("incomplete")
+    return ", ".join(parts)

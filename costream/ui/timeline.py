@@ -1,0 +1,63 @@
+"""The timeline as a table, for a person at a terminal when the run is over."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from costream.records import Header, Record, Segment, Summary
+from costream.ui.text import clean, cost_line, short_time
+
+_MOST = 1000  # rows; nobody reads more, and a run of days must not fill the memory
+
+
+class FinalTimeline:
+    """Takes the records of one run like a sink and prints segments and cost at the end."""
+
+    def __init__(self, console: Console, name: str) -> None:
+        self._console = console
+        self._name = clean(name)
+        self._kind = ""
+        self._segments: deque[Segment] = deque(maxlen=_MOST)
+        self._count = 0
+
+    def open(self, header: Header) -> None:
+        """Remember what the source is."""
+        self._kind = header.kind
+
+    def write(self, record: Record) -> None:
+        """Keep a segment; the timeline shows nothing else."""
+        if isinstance(record, Segment):
+            self._segments.append(record)
+            self._count += 1
+
+    def close(self, summary: Summary) -> None:
+        """Print the table, or that nothing was found, and the line of cost."""
+        self._line(self._name, "bold")
+        if self._segments:
+            self._console.print(self._table())
+        else:
+            self._line("No action was found." if summary.steps else "Nothing was read.")
+        if self._count > _MOST:
+            self._line(
+                f"The first {self._count - _MOST} segments are left out; -o writes them all."
+            )
+        self._line(cost_line(summary, self._kind), "dim")
+
+    def _line(self, text: str, style: str = "") -> None:
+        self._console.print(Text(text, style), soft_wrap=True)
+
+    def _table(self) -> Table:
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        for name in ("start", "end", "length"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("label", overflow="fold")
+        table.add_column("score", justify="right", no_wrap=True)
+        for s in self._segments:
+            start, end = short_time(s.start_s, 2), short_time(s.end_s, 2)
+            length, label = f"{s.end_s - s.start_s:.2f} s", Text(clean(s.label))
+            table.add_row(start, end, length, label, f"{s.score:.2f}")
+        return table

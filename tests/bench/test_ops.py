@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+
+from costream.bench.ops import NETWORKS, Sizes, ops_table, own_way, published_way
+
+PUBLISHED = {
+    3072: (2445.6, 1008.1, 605.5, 410.9, 9.6),
+    4096: (2513.5, 1075.7, 673.0, 411.9, 10.6),
+}
+
+
+@pytest.mark.parametrize("width", PUBLISHED)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_counts_are_within_a_percent_of_the_papers(network: str, width: int) -> None:
+    expected = PUBLISHED[width][NETWORKS.index(network)]
+    assert published_way(network, width) / 1e6 == pytest.approx(expected, rel=0.01)
+
+
+def test_counts_follow_the_sizes() -> None:
+    small = Sizes(embed_dim=4, feedforward=6, window=5, classes=3)
+    assert published_way("CoOadTR-b1", 7, small) == 7 * 4 + 4 * 16 + 2 * 5 * 4 + 48 + 12
+    assert published_way("OadTR-b2", 7, small) == 5 * 7 * 4 + 2 * 5 * (64 + 48) + 5 * 12
+
+
+def test_two_exact_blocks_cost_little_more_than_half_of_the_published_ones() -> None:
+    assert own_way("CoOadTR-b2", 3072) < 0.55 * published_way("CoOadTR-b2", 3072)
+    assert own_way("CoOadTR-b1", 3072) == published_way("CoOadTR-b1", 3072)
+
+
+def test_the_table_has_every_network_and_both_feature_sets() -> None:
+    table = ops_table()
+    assert [row[0] for row in table.rows] == list(NETWORKS)
+    assert len(set(table.columns)) == len(table.columns) == 7
+    for row in table.rows:
+        assert row[1] == pytest.approx(row[2], rel=0.01)
+        assert row[4] == pytest.approx(row[5], rel=0.01)

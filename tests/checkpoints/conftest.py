@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from costream.checkpoints.importing import import_checkpoint
+from costream.models.build import build
+from costream.models.card import Card
+
+REFS = Path(__file__).resolve().parents[2].parent / "shared" / "refs" / "transformers"
+Import = Callable[..., tuple[Card, Any]]
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.set_num_threads(1)  # tiny networks; threads only get in each other's way
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def reference() -> Callable[[str], tuple[dict[str, np.ndarray], dict[str, Tensor]]]:
+    """Arrays and state dict of a file of reference arrays."""
+
+    def load(name: str) -> tuple[dict[str, np.ndarray], dict[str, Tensor]]:
+        if not REFS.is_dir():
+            pytest.skip("needs the reference arrays: put them at ../shared/refs/transformers")
+        with np.load(REFS / name) as file:
+            arrays = dict(file)
+        weights = {k[3:]: torch.from_numpy(v) for k, v in arrays.items() if k.startswith("sd/")}
+        return arrays, weights
+
+    return load
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Import:
+    """Save a checkpoint with torch.save, import it, give its card and network."""
+
+    def run(content: object, form: str | None = None, **config: object) -> tuple[Card, Any]:
+        path = tmp_path / "checkpoint.pth"
+        torch.save(content, path)
+        pairs = {key: str(value) for key, value in config.items()}
+        card, tensors = import_checkpoint(path, "test", pairs, form)
+        return card, build(card, tensors)[0].eval()
+
+    return run
+
+
+@pytest.fixture
+def perturb() -> Callable[[Any], Any]:
+    """Make every parameter random, so that no bias is zero and no norm is one."""
+
+    def run(module: Any) -> Any:
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.add_(0.2 * torch.randn_like(parameter))
+        return module.eval()
+
+    return run

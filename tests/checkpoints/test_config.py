@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pytest
+
+from costream.checkpoints.config import CARD_KEYS, KEYS, Config, read_pairs
+from costream.checkpoints.labels import THUMOS14, TVSERIES
+from costream.errors import ExitCode, ModelError, UsageError
+
+
+def test_values_are_typed() -> None:
+    given = {"num_heads": "8", "norm_first": "No", "activation": "gelu", "rate_hz": "4.5"}
+    config = Config(given, KEYS)
+    assert [config.get(key) for key in given] == [8, False, "gelu", 4.5]
+    assert config.get("window") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "kind"),
+    [
+        ("num_heads", "eight", "a whole number above 0"),
+        ("window", "0", "a whole number above 0"),
+        ("window", "1.5", "a whole number above 0"),
+        ("norm_first", "maybe", "true or false"),
+        ("activation", "tanh", "relu or gelu"),
+        ("rate_hz", "-1", "a number above 0"),
+        ("rate_hz", "nan", "a number above 0"),
+        ("rate_hz", "inf", "a number above 0"),
+    ],
+)
+def test_wrong_values_are_usage_errors(key: str, text: str, kind: str) -> None:
+    with pytest.raises(UsageError, match=f"{key}={text}: not {kind}") as caught:
+        Config({key: text}, KEYS)
+    assert caught.value.exit_code == ExitCode.USAGE
+
+
+def test_unknown_keys_list_the_known_ones() -> None:
+    with pytest.raises(UsageError, match=r"did you mean num_heads.*known are num_heads, labels"):
+        Config({"num_head": "4"}, ("num_heads", "labels"))
+    with pytest.raises(UsageError, match="decoder_heads: unknown; known are num_heads"):
+        Config({"decoder_heads": "4"}, ("num_heads",))
+
+
+def test_the_checkpoint_arguments_count_and_must_agree() -> None:
+    config = Config({"window": "64"}, KEYS)
+    config.learn(
+        {"enc": 64, "heads": 8, "lr": 1e-4, "flag": True}, {"enc": "window", "heads": "num_heads"}
+    )
+    assert config.heads("num_heads", 1024) == 8
+    with pytest.raises(ModelError, match=r"window=64 contradicts .* arguments say enc=32"):
+        config.learn({"enc": 32}, {"enc": "window"})
+    with pytest.raises(ModelError, match="num_heads=8 does not divide the token width 12"):
+        config.heads("num_heads", 12)
+
+
+def test_pairs() -> None:
+    assert read_pairs(["num-heads=8", "labels=a=b.txt", "window = 4"]) == {
+        "num_heads": "8",
+        "labels": "a=b.txt",
+        "window": "4",
+    }
+    for pair in ("num_heads", "=4", "num_heads="):
+        with pytest.raises(UsageError, match="not key=value"):
+            read_pairs([pair])
+    with pytest.raises(UsageError, match="given twice"):
+        read_pairs(["window=4", "window=5"])
+
+
+def test_known_labels() -> None:
+    assert (len(THUMOS14.names), len(TVSERIES.names)) == (22, 31)
+    assert (THUMOS14.names[0], THUMOS14.names[21]) == ("Background", "Ambiguous")
+    assert (TVSERIES.names[0], TVSERIES.names[30]) == ("background", "Fire weapon")
+    for labels in (THUMOS14, TVSERIES):
+        assert labels.background == labels.names[0]
+        assert len(set(labels.names)) == len(labels.names)
+    assert set(CARD_KEYS) < set(KEYS)

@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import argparse
+import collections
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from costream.checkpoints.foreign import read_foreign
+from costream.checkpoints.weights_file import write_weights
+from costream.errors import ModelError
+from costream.models.card import Card
+
+WEIGHTS = {"0.weight": torch.arange(6.0).reshape(2, 3), "0.bias": torch.tensor([0.5, -1.0])}
+NUMPY = {name: value.numpy() for name, value in WEIGHTS.items()}
+ARGS = argparse.Namespace(
+    num_heads=4, lr=1e-4, class_index=["a", "b"], loss=np.float64(0.5), device="cuda", resume=None
+)
+Save = Callable[[object, Path], None]
+
+
+def save_old(content: object, path: Path) -> None:
+    torch.save(content, path, _use_new_zipfile_serialization=False)
+
+
+def save_pickle(protocol: int) -> Save:
+    def save(content: object, path: Path) -> None:
+        path.write_bytes(pickle.dumps(content, protocol))
+
+    return save
+
+
+def check(path: Path) -> None:
+    tensors = read_foreign(path).tensors
+    assert tensors.keys() == WEIGHTS.keys()
+    for name, value in WEIGHTS.items():
+        assert torch.equal(tensors[name], value)
+        assert tensors[name].dtype == torch.float32
+
+
+@pytest.mark.parametrize("save", [torch.save, save_old])
+@pytest.mark.parametrize("weights", [WEIGHTS, NUMPY, collections.OrderedDict(WEIGHTS)])
+@pytest.mark.parametrize("key", [None, "model", "state_dict", "model_state_dict"])
+def test_torch_files_and_their_wrappers(
+    tmp_path: Path, save: Save, weights: dict[str, object], key: str | None
+) -> None:
+    content = weights if key is None else {key: weights, "epoch": 3, "optimizer": {"lr": 0.1}}
+    save(content, tmp_path / "x.pth")
+    check(tmp_path / "x.pth")
+
+
+@pytest.mark.parametrize("save", [torch.save, save_old])
+def test_arguments_of_a_training_script_are_kept(tmp_path: Path, save: Save) -> None:
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(2))]).state_dict()
+    save({"model": WEIGHTS, "args": ARGS, "optimizer": optimizer}, tmp_path / "x.pth")
+    settings = read_foreign(tmp_path / "x.pth").settings
+    assert (settings["num_heads"], settings["class_index"]) == (4, ["a", "b"])
+    check(tmp_path / "x.pth")
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_pickles_of_arrays(tmp_path: Path, protocol: int) -> None:
+    save_pickle(protocol)({"model": NUMPY, "args": ARGS}, tmp_path / "x.pkl")
+    check(tmp_path / "x.pkl")
+
+
+def test_text_pickles_are_no_checkpoints(tmp_path: Path) -> None:
+    save_pickle(0)(NUMPY, tmp_path / "x.pkl")
+    with pytest.raises(ModelError, match="not a checkpoint"):
+        read_foreign(tmp_path / "x.pkl")
+
+
+def test_pickles_of_numpy_1_name_their_parts_otherwise(tmp_path: Path) -> None:
+    text = pickle.dumps(NUMPY, 2).replace(b"numpy._core.", b"numpy.core.")
+    (tmp_path / "x.pkl").write_bytes(text)
+    check(tmp_path / "x.pkl")
+
+
+def test_npz_and_safetensors(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", **NUMPY)
+    check(tmp_path / "x.npz")
+    save_file(WEIGHTS, tmp_path / "x.safetensors")
+    check(tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize("prefix", ["module.", "model.", "_orig_mod.", "module.model."])
+def test_prefixes_of_wrapping_modules_are_taken_off(tmp_path: Path, prefix: str) -> None:
+    torch.save({prefix + name: value for name, value in WEIGHTS.items()}, tmp_path / "x.pth")
+    check(tmp_path / "x.pth")
+
+
+def test_half_and_double_become_single_precision_and_counters_stay(tmp_path: Path) -> None:
+    content = {"h": torch.ones(2).half(), "d": torch.ones(2).double(), "ids": torch.arange(3)}
+    torch.save(content, tmp_path / "x.pth")
+    tensors = read_foreign(tmp_path / "x.pth").tensors
+    assert [tensors[k].dtype for k in content] == [torch.float32, torch.float32, torch.int64]
+
+
+def test_parameters_and_other_byte_orders_become_plain_tensors(tmp_path: Path) -> None:
+    content = {
+        "0.weight": torch.nn.Parameter(WEIGHTS["0.weight"].clone()),
+        "0.bias": NUMPY["0.bias"].astype(">f4"),
+    }
+    torch.save(content, tmp_path / "x.pth")
+    check(tmp_path / "x.pth")
+    assert not any(t.requires_grad for t in read_foreign(tmp_path / "x.pth").tensors.values())
+
+
+def test_sparse_tensors_are_named(tmp_path: Path) -> None:
+    torch.save({**WEIGHTS, "s": torch.eye(2).to_sparse()}, tmp_path / "x.pth")
+    with pytest.raises(ModelError, match=r"no plain tensors: s \(Tensor\)"):
+        read_foreign(tmp_path / "x.pth")
+
+
+class Malice:
+    """Pickles as a call: of ``function``, with ``arguments``."""
+
+    def __init__(self, function: Callable[..., object], *arguments: object) -> None:
+        self.call = (function, arguments)
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return self.call
+
+
+def malices(marker: Path) -> dict[str, object]:
+    command = f"touch {marker}"
+    return {
+        "system": Malice(os.system, command),
+        "eval": Malice(eval, f"__import__('os').system({command!r})"),
+        "exec": Malice(exec, f"open({str(marker)!r}, 'w')"),
+        "open": Malice(open, str(marker), "w"),
+        "getattr": Malice(getattr, "", "__class__"),
+        "torch.load": Malice(torch.load, str(marker)),
+        "partial": Malice(__import__("functools").partial, os.system, command),
+    }
+
+
+@pytest.mark.parametrize("save", [torch.save, save_old, *map(save_pickle, (2, 4, 5))])
+@pytest.mark.parametrize("kind", malices(Path("x")))
+@pytest.mark.parametrize("where", ["top", "weights", "args"])
+def test_code_in_a_pickle_is_refused_and_not_run(
+    tmp_path: Path, save: Save, kind: str, where: str
+) -> None:
+    marker = tmp_path / "marker"
+    malice = malices(marker)[kind]
+    save(
+        {
+            "top": malice,
+            "weights": {"model": {**NUMPY, "x": malice}},
+            "args": {"model": NUMPY, "args": argparse.Namespace(num_heads=malice)},
+        }[where],
+        tmp_path / "x.pth",
+    )
+    with pytest.raises(ModelError, match=r"refused: it asks for .* nothing was run"):
+        read_foreign(tmp_path / "x.pth")
+    assert not marker.exists()
+
+
+def test_refusal_names_what_was_asked_for(tmp_path: Path) -> None:
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "x.pth")
+    with pytest.raises(ModelError, match=r"torch\.nn\.modules\.linear\.Linear.*state_dict\(\)"):
+        read_foreign(tmp_path / "x.pth")
+    save_pickle(4)(Malice(os.system, "true"), tmp_path / "x.pkl")
+    with pytest.raises(ModelError, match=rf"{os.name}\.system"):
+        read_foreign(tmp_path / "x.pkl")
+
+
+def test_object_arrays_in_npz_are_refused(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    array = np.array([Malice(os.system, f"touch {marker}")], dtype=object)
+    np.savez(tmp_path / "x.npz", a=array)
+    with pytest.raises(ModelError, match="damaged or not a checkpoint"):
+        read_foreign(tmp_path / "x.npz")
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("save", [torch.save, save_old, save_pickle(4)])
+def test_truncated_files_are_one_clear_error(tmp_path: Path, save: Save) -> None:
+    save({"model": NUMPY}, tmp_path / "x.pth")
+    content = (tmp_path / "x.pth").read_bytes()
+    for length in range(0, len(content), max(1, len(content) // 25)):
+        (tmp_path / "x.pth").write_bytes(content[:length])
+        with pytest.raises(ModelError, match=r"x\.pth: (damaged|not|refused)"):
+            read_foreign(tmp_path / "x.pth")
+
+
+def test_noise_is_one_clear_error(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for start in (b"", b"\x80\x02", b"\x80\x04", b"PK\x03\x04"):
+        for _ in range(20):
+            (tmp_path / "x.pth").write_bytes(start + random.bytes(200))
+            with pytest.raises(ModelError):
+                read_foreign(tmp_path / "x.pth")
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_programs_and_own_files_are_told_apart(tmp_path: Path) -> None:
+    torch.jit.script(torch.nn.Linear(2, 2)).save(str(tmp_path / "x.pt"))
+    with pytest.raises(ModelError, match="TorchScript program"):
+        read_foreign(tmp_path / "x.pt")
+    card = Card("x", "encoder", "encoder", {}, (), 1.0)
+    write_weights(tmp_path / "x.safetensors", card, WEIGHTS)
+    with pytest.raises(ModelError, match="costream weight file already"):
+        read_foreign(tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([1, 2], "holds a list, not weights"),
+        (torch.ones(2), "holds a Tensor, not weights"),
+        ({"epoch": 3}, r"no tensors; its entries are epoch \(int\)"),
+        ({}, "no tensors; its entries are none"),
+        ({**WEIGHTS, "epoch": 3}, r"no plain tensors: epoch \(int\)"),
+    ],
+)
+def test_files_without_weights(tmp_path: Path, content: object, message: str) -> None:
+    torch.save(content, tmp_path / "x.pth")
+    with pytest.raises(ModelError, match=message):
+        read_foreign(tmp_path / "x.pth")
+
+
+def test_missing_file_folder_and_text(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no such file"):
+        read_foreign(tmp_path / "nowhere.pth")
+    with pytest.raises(ModelError, match="cannot be read"):
+        read_foreign(tmp_path)
+    (tmp_path / "x.pth").write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(ModelError, match="not a checkpoint"):
+        read_foreign(tmp_path / "x.pth")

@@ -1,0 +1,25 @@
+"""``costream doctor`` on this machine."""
+
+from __future__ import annotations
+
+import json
+
+from costream.__main__ import main
+
+
+def test_json_names_what_matters(capsys):
+    assert main(["doctor", "--json"]) == 0
+    findings = {f["name"]: f for f in json.loads(capsys.readouterr().out)}
+    for name in ("costream", "python", "torch", "av", "librosa", "safetensors", "model cooadtr"):
+        assert findings[name]["ok"] is True, findings[name]
+    for extra in ("mic", "pose", "torchaudio"):
+        assert findings[extra]["ok"] in (True, None)
+        if findings[extra]["ok"] is None:
+            assert "pip install" in findings[extra]["hint"]
+
+
+def test_text_is_one_line_a_finding(capsys):
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith(("ok ", "-  ")) for line in lines)
+    assert any("torch " in line for line in lines)

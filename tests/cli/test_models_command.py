@@ -1,0 +1,246 @@
+"""``costream models`` as a process."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from costream.checkpoints.weights_file import read_card
+from costream.models.build import save_model
+from costream.models.card import Card
+from costream.models.oad import CoOadTR
+
+ROOT = Path(__file__).resolve().parents[2]
+ARGUMENTS = {"input_width": 6, "num_classes": 22, "embed_dim": 8, "num_heads": 2, "feedforward": 8}
+NO_TORCH = (
+    "import sys; from costream.__main__ import main; code = main(sys.argv[1:])\n"
+    "print(sorted(m for m in ('torch', 'numpy') if m in sys.modules), file=sys.stderr)\n"
+    "sys.exit(code)"
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The place of the cache; nothing of the user's own is seen."""
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def cache(home: Path) -> Path:
+    if sys.platform == "win32":
+        return home / "costream" / "cache" / "weights"
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "costream" / "weights"
+    return home / "costream" / "weights"
+
+
+def models(home: Path, *args: object, code: str | None = None) -> subprocess.CompletedProcess[str]:
+    program = ["-m", "costream"] if code is None else ["-c", code]
+    places = dict.fromkeys(("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"), str(home))
+    env = {k: v for k, v in os.environ.items() if not k.startswith("COSTREAM_")}
+    return subprocess.run(
+        [sys.executable, *program, "models", *map(str, args)],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=120,
+        check=False,
+        cwd=home.parent,
+        env={**env, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **places},
+    )
+
+
+def foreign(folder: Path) -> Path:
+    """An old CoOadTR checkpoint of random weights."""
+    torch.manual_seed(0)
+
+    def linear(name: str, rows: int, columns: int) -> dict[str, Any]:
+        return {f"{name}.weight": torch.randn(rows, columns), f"{name}.bias": torch.zeros(rows)}
+
+    def norm(name: str) -> dict[str, Any]:
+        return {f"{name}.weight": torch.ones(8), f"{name}.bias": torch.zeros(8)}
+
+    weights = {
+        **linear("0", 8, 6),
+        "1.pe.weight": torch.randn(4, 8),
+        "3.0.1.in_proj_weight": torch.randn(24, 8),
+        "3.0.1.out_proj.weight": torch.randn(8, 8),
+        **norm("3.1.fn"),
+        **linear("3.2.1.0", 8, 8),
+        **linear("3.2.1.3", 8, 8),
+        **norm("3.3.fn"),
+        **norm("4.fn"),
+        **linear("5", 22, 8),
+    }
+    args = argparse.Namespace(num_heads=2, enc_layers=4)
+    torch.save({"model": weights, "args": args}, folder / "checkpoint.pth")
+    return folder / "checkpoint.pth"
+
+
+def own(path: Path, **changes: Any) -> Path:
+    arguments = {**ARGUMENTS, "window": 4}
+    labels = tuple(f"class {k}" for k in range(22))
+    fields: dict[str, Any] = {
+        "name": path.stem,
+        "task": "online action detection",
+        "architecture": "cooadtr",
+        "arguments": arguments,
+        "labels": labels,
+        "rate_hz": 4.0,
+        "description": "Made for a test: café ☕",
+        "metrics": {"mAP": 0.25},
+    }
+    save_model(path, Card(**{**fields, **changes}), CoOadTR(**arguments))
+    return path
+
+
+@pytest.mark.parametrize("args", [["list"], ["list", "--json"], ["--help"], ["import", "--help"]])
+def test_overviews_need_no_torch(home: Path, cache: Path, args: list[str]) -> None:
+    own(cache / "kitchen.safetensors")
+    done = models(home, *args, code=NO_TORCH)
+    assert (done.returncode, done.stderr) == (0, "[]\n")
+    if args == ["list", "--json"]:
+        rows = {row["name"]: row for row in json.loads(done.stdout)}
+        assert rows["kitchen"]["origin"] == "cache"
+        assert {"cooadtr", "cooadtr-b2", "oadtr"} < rows.keys()
+    elif args == ["list"]:
+        head, *lines = done.stdout.splitlines()
+        at = head.index("WHAT IT IS")
+        assert head.split()[0] == "MODEL"
+        assert next(x for x in lines if x.startswith("kitchen"))[at:].startswith("Made for a test")
+    else:
+        assert done.stdout.startswith("Usage: ")
+
+
+def test_show(home: Path, cache: Path) -> None:
+    file = own(cache / "kitchen.safetensors")
+    done = models(home, "show", "kitchen", code=NO_TORCH)
+    assert (done.returncode, done.stderr) == (0, "[]\n")
+    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert lines["file"] == str(file)
+    assert lines["description"] == "Made for a test: café ☕"
+    assert lines["metrics"] == "mAP=0.25"
+    assert lines["labels"].startswith("22: class 0, class 1, ")
+    found = json.loads(models(home, "show", file, "--json").stdout)
+    assert found["labels"][21] == "class 21"
+    assert found["tensors_sha256"] == lines["sha256"]
+    assert found["parameters"] == sum(
+        p.numel() for p in CoOadTR(**ARGUMENTS, window=4).parameters()
+    )
+
+
+def test_import_then_verify(home: Path, cache: Path) -> None:
+    home.mkdir()
+    checkpoint = foreign(home.parent)
+    args = ["import", checkpoint, "--name", "mine", "--config", "labels=thumos14"]
+    done = models(home, *args)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{cache / 'mine.safetensors'}\n"
+    assert done.stderr.count("\n") == 1
+    assert read_card(cache / "mine.safetensors").labels[1] == "BaseballPitch"
+
+    again = models(home, *args)
+    assert (again.returncode, again.stdout) == (2, "")
+    assert "exists already; use --name, -o or --overwrite" in again.stderr
+    before = (cache / "mine.safetensors").read_bytes()
+    assert models(home, *args, "--overwrite", "--as", "cooadtr").returncode == 0
+    assert (cache / "mine.safetensors").read_bytes() == before
+
+    done = models(home, "verify", "mine")
+    assert (done.returncode, done.stdout) == (0, f"ok    {cache / 'mine.safetensors'}\n")
+
+
+def test_verify_lists_every_file_and_fails_with_5(home: Path, cache: Path) -> None:
+    good, other = own(cache / "good.safetensors"), own(cache / "damaged.safetensors")
+    content = bytearray(other.read_bytes())
+    content[-3] ^= 1
+    other.write_bytes(content)
+    own(cache / "labels.safetensors", labels=("one", "two"))
+    own(cache / "shape.safetensors", arguments={**ARGUMENTS, "window": 5})
+    (cache / "cut.safetensors").write_bytes(good.read_bytes()[:5000])
+    done = models(home, "verify", *("good", "damaged", "labels", "shape", "cut", "nowhere"))
+    assert (done.returncode, done.stderr) == (5, "")
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["ok", *["FAIL"] * 5]
+    for line, message in zip(
+        lines[1:],
+        (
+            "the tensors do not match their checksum",
+            "the card has 2 labels, the network 22 classes",
+            "wrong shape: network.positions.table",
+            "the file is cut short",
+            "unknown model 'nowhere'",
+        ),
+        strict=True,
+    ):
+        assert message in line
+    rows = json.loads(models(home, "verify", "--json", "good", "cut").stdout)
+    assert [row["ok"] for row in rows] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["--config", "num_head=2"], 2, "num_head: unknown; did you mean num_heads?"),
+        (["--config", "num_heads"], 2, "--config num_heads: not key=value"),
+        (["--as", "caffe"], 2, "'caffe' is not one of"),
+        (["-o", "weights.bin"], 2, "must end in .safetensors"),
+        (["--name", "a/b"], 2, "not a file name"),
+        ([], 5, "checkpoint.pth: the checkpoint does not say labels"),
+        (["--as", "oadtr"], 5, "missing: linear_encoding.weight"),
+    ],
+)
+def test_import_errors_are_one_line(
+    home: Path, cache: Path, args: list[str], code: int, message: str
+) -> None:
+    home.mkdir()
+    done = models(home, "import", foreign(home.parent), *args)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not cache.exists()
+
+
+def test_a_malicious_checkpoint_runs_nothing(home: Path, cache: Path) -> None:
+    home.mkdir()
+    marker = home / "marker"
+
+    class Malice:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(marker),)
+
+    file = home.parent / "evil.pth"
+    torch.save({"model": {"0.weight": torch.ones(1)}, "args": Malice()}, file)
+    done = models(home, "import", file)
+    assert (done.returncode, done.stdout) == (5, "")
+    assert "evil.pth: refused: it asks for" in done.stderr
+    assert not marker.exists()
+    assert not cache.exists()
+
+
+def test_names_that_are_not_there(home: Path) -> None:
+    home.mkdir()
+    done = models(home, "show", "cooadrt")
+    assert (done.returncode, done.stdout) == (5, "")
+    assert done.stderr.startswith("costream: unknown model 'cooadrt'; did you mean cooadtr or ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_show_gives_the_scores_of_the_shipped_model_beside_its_baselines(home: Path) -> None:
+    done = models(home, "show", "cooadtr")
+    assert done.returncode == 0, done.stderr
+    scores = {
+        line.split("  ")[0]: line for line in done.stdout.splitlines() if "metrics test" in line
+    }
+    for name in ("cooadtr", "per-frame classifier", "majority"):
+        assert "mAP=0." in scores[f"metrics test {name}"]
+    assert "walk=0." in scores["metrics test cooadtr average_precision"]
+    assert "[[" not in done.stdout

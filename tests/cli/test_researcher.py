@@ -1,0 +1,98 @@
+"""A researcher's way: import an official checkpoint, run it on feature files, get its numbers."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from argparse import Namespace
+
+import numpy as np
+import program
+import pytest
+
+REFS = program.ROOT.parent / "shared" / "refs" / "transformers"
+needs_refs = pytest.mark.skipif(
+    not REFS.is_dir(), reason="needs the reference arrays: put them at ../shared/refs/transformers"
+)
+
+
+def costream(*args, cwd):
+    done = program.costream(*args, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def predictions(text):
+    records = [json.loads(line) for line in text.splitlines()]
+    return records[0], [r for r in records if r["type"] == "prediction"]
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+@needs_refs
+def test_official_oadtr_on_thumos_pickles(tmp_path):
+    torch = pytest.importorskip("torch")
+    with np.load(REFS / "oadtr_learned.npz") as file:
+        arrays = dict(file)
+    state = {f"module.{k[3:]}": torch.from_numpy(v) for k, v in arrays.items() if k[:3] == "sd/"}
+    arguments = Namespace(num_heads=4, decoder_num_heads=4, enc_layers=64)
+    torch.save({"model": state, "epoch": 4, "args": arguments}, tmp_path / "checkpoint.pth")
+    features = {
+        "video_test_0000004": {"rgb": arrays["rgb"], "flow": arrays["flow"]},
+        "video_test_0000006": {"rgb": arrays["rgb"][:70], "flow": arrays["flow"][:70]},
+    }
+    (tmp_path / "features.pickle").write_bytes(pickle.dumps(features))
+    costream(
+        *("models", "import", "checkpoint.pth", "-o", "mine.safetensors"),
+        *("--config", "labels=thumos14", "--config", "decoder_heads=4"),
+        cwd=tmp_path,
+    )
+    costream(
+        *("detect", "features.pickle", "-m", "mine.safetensors", "--scores", "--wait"),
+        *("--top-k", 22, "-o", "out"),
+        cwd=tmp_path,
+    )
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "features.pickle#video_test_0000004.jsonl",
+        "features.pickle#video_test_0000006.jsonl",
+    ]
+    header, found = predictions(
+        (tmp_path / "out" / "features.pickle#video_test_0000004.jsonl").read_text()
+    )
+    assert header["labels"][:3] == ["Background", "BaseballPitch", "BasketballDunk"]
+    assert header["rate_hz"] == 4
+    assert [p["i"] for p in found] == list(range(63, 80))
+    expected = softmax(arrays["out_x"].astype(np.float64))
+    np.testing.assert_allclose([p["scores"] for p in found], expected, atol=2e-6)
+    # Records hold six decimals. Anticipation is ranked: put it back into the order of the classes.
+    future = [[dict(step) for step in p["anticipation"]] for p in found]
+    ordered = [[[step[label] for label in header["labels"]] for step in p] for p in future]
+    expected = softmax(arrays["out_dec"].astype(np.float64))
+    np.testing.assert_allclose(ordered, expected, atol=2e-6)
+
+
+@needs_refs
+@pytest.mark.parametrize(
+    "name", ["cooadtr_b1_recycling_learned_64", "cooadtr_b2_recycling_fixed_127"]
+)
+def test_cooadtr_on_npy_features(tmp_path, name):
+    torch = pytest.importorskip("torch")
+    with np.load(REFS / f"{name}.npz") as file:
+        arrays = dict(file)
+    state = {k[3:]: torch.from_numpy(v) for k, v in arrays.items() if k[:3] == "sd/"}
+    torch.save(state, tmp_path / "checkpoint.pth")
+    np.save(tmp_path / "features.npy", arrays["x"])
+    costream(
+        *("models", "import", "checkpoint.pth", "-o", "mine.safetensors"),
+        *("--config", "labels=thumos14", "--config", "num_heads=4", "--config", "window=64"),
+        cwd=tmp_path,
+    )
+    text = costream(
+        "detect", "features.npy", "-m", "mine.safetensors", "--scores", "--wait", cwd=tmp_path
+    )
+    _, found = predictions(text)
+    expected = softmax(arrays["window_out"].astype(np.float64))
+    np.testing.assert_allclose([p["scores"] for p in found], expected, atol=2e-5)

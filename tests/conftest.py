@@ -1,0 +1,11 @@
+"""What every test relies on: one thread, and helper modules that lie beside this file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+# Steps are over before a second thread wakes up. Set before torch is loaded; children inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).parent))

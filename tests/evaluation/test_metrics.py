@@ -1,0 +1,127 @@
+"""Metrics against scikit-learn and against cases worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    balanced_accuracy_score,
+    confusion_matrix,
+)
+
+from costream.evaluation.metrics import (
+    average_precision,
+    balanced_accuracy,
+    bootstrap,
+    calibrated_average_precision,
+    confusion,
+    frame_accuracy,
+    mean_average_precision,
+    outside_boundaries,
+    per_class,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**31), st.integers(2, 300))
+def test_average_precision_equals_scikit_learn(seed, size):
+    rng = np.random.default_rng(seed)
+    scores, positive = rng.random(size), rng.random(size) < 0.3
+    positive[rng.integers(size)] = True
+    expected = average_precision_score(positive, scores)
+    assert average_precision(scores, positive) == pytest.approx(expected, abs=1e-12)
+
+
+def test_average_precision_by_hand():
+    # Ranks of the positives: 1, 3, 4 -> (1/1 + 2/3 + 3/4) / 3
+    scores = np.array([0.9, 0.8, 0.7, 0.6, 0.1])
+    positive = np.array([True, False, True, True, False])
+    assert average_precision(scores, positive) == pytest.approx((1 + 2 / 3 + 3 / 4) / 3)
+
+
+def test_equal_scores_keep_the_order_of_frames():
+    assert average_precision(np.ones(4), np.array([1, 0, 0, 0], bool)) == 1
+    assert average_precision(np.ones(4), np.array([0, 0, 0, 1], bool)) == 0.25
+
+
+def test_no_positive_is_nan():
+    assert math.isnan(average_precision(np.ones(3), np.zeros(3, bool)))
+    assert math.isnan(calibrated_average_precision(np.ones(3), np.zeros(3, bool)))
+
+
+def test_calibrated_average_precision_by_hand():
+    # 1 positive at rank 2 of 4: w = 3; w tp / (w tp + fp) = 3 / 4
+    scores, positive = np.array([4.0, 3.0, 2.0, 1.0]), np.array([0, 1, 0, 0], bool)
+    assert calibrated_average_precision(scores, positive) == pytest.approx(0.75)
+    assert calibrated_average_precision(scores, ~np.zeros(4, bool)) == 1.0
+
+
+def test_calibration_makes_rare_and_frequent_equal():
+    # Twice the negatives at the same places in the ranking: plain AP falls, calibrated does not.
+    scores = np.array([5.0, 4.0, 3.0, 2.0])
+    positive = np.array([1, 0, 1, 0], bool)
+    rare = np.array([5.0, 4.0, 4.0, 3.0, 2.0, 2.0]), np.array([1, 0, 0, 1, 0, 0], bool)
+    assert average_precision(*rare) < average_precision(scores, positive)
+    assert calibrated_average_precision(*rare) == pytest.approx(
+        calibrated_average_precision(scores, positive)
+    )
+
+
+def test_mean_leaves_out_absent_classes_and_unscored_frames():
+    rng = np.random.default_rng(1)
+    scores, labels = rng.random((50, 4)), rng.integers(0, 3, 50)
+    labels[:10] = -1
+    each = per_class(average_precision, scores, labels)
+    assert math.isnan(each[3])
+    for k in range(3):
+        assert each[k] == pytest.approx(average_precision_score(labels[10:] == k, scores[10:, k]))
+    assert mean_average_precision(scores, labels) == pytest.approx(each[:3].mean())
+    assert mean_average_precision(scores, labels, [1]) == pytest.approx(each[1])
+    assert math.isnan(mean_average_precision(scores, np.full(50, -1)))
+
+
+def test_accuracies_equal_scikit_learn():
+    rng = np.random.default_rng(2)
+    labels, predicted = rng.integers(0, 5, 200), rng.integers(0, 5, 200)
+    assert frame_accuracy(predicted, labels) == pytest.approx(accuracy_score(labels, predicted))
+    assert balanced_accuracy(predicted, labels) == pytest.approx(
+        balanced_accuracy_score(labels, predicted)
+    )
+    assert np.array_equal(confusion(predicted, labels, 5), confusion_matrix(labels, predicted))
+    labels[:50] = -1
+    assert frame_accuracy(predicted, labels) == pytest.approx(
+        accuracy_score(labels[50:], predicted[50:])
+    )
+    assert confusion(predicted, labels, 5).sum() == 150
+
+
+def test_tolerance_accepts_a_label_that_is_near():
+    labels = np.array([0, 0, 0, 1, 1, 1])
+    predicted = np.array([0, 1, 1, 1, 1, 0])
+    assert frame_accuracy(predicted, labels) == pytest.approx(3 / 6)
+    assert frame_accuracy(predicted, labels, 1) == pytest.approx(4 / 6)
+    assert frame_accuracy(predicted, labels, 2) == pytest.approx(5 / 6)
+    assert frame_accuracy(predicted, labels, 100) == 1.0
+    assert balanced_accuracy(predicted, labels, 1) == pytest.approx((2 / 3 + 2 / 3) / 2)
+
+
+def test_outside_boundaries():
+    labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
+    assert outside_boundaries(labels, 1).tolist() == [0, 0, 0, -1, -1, 1, 1, 1]
+    assert outside_boundaries(labels, 0).tolist() == labels.tolist()
+    assert outside_boundaries(labels, 9).tolist() == [-1] * 8
+    assert labels[3] == 0
+
+
+def test_bootstrap_covers_the_mean():
+    values = np.arange(20.0)
+    low, high = bootstrap(lambda groups: float(values[groups].mean()), 20, draws=400)
+    assert low < values.mean() < high
+    assert 3 < high - low < 8
+    assert bootstrap(lambda groups: 1.0, 5) == (1.0, 1.0)

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from costream.models.oadtr import OadTR
+
+REFERENCE = (
+    Path(__file__).resolve().parents[2].parent / "shared/refs/transformers/oadtr_learned.npz"
+)
+
+
+@pytest.fixture(autouse=True)
+def _inference() -> Iterator[None]:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+
+
+def small(**options: object) -> OadTR:
+    model = OadTR(10, 5, 16, 2, 4, 24, 6, decoder_depth=2, decoder_feedforward=20, **options)
+    for parameter in (model.class_token, model.decoder_queries, *model.encoder.norm.parameters()):
+        torch.nn.init.normal_(parameter)
+    return model.eval()
+
+
+def by_hand(model: OadTR, window: Tensor) -> tuple[Tensor, Tensor]:
+    """One window [n, C], written down anew from the paper and the released code."""
+    x = model.input_projection(window)
+    x = torch.cat([x, model.class_token[0]]) + model.positions.table
+    for block in model.encoder.layers:
+        y = block.norm1(x)
+        q, k, v = (y @ w.T for w in block.self_attn.in_proj_weight.chunk(3))
+        x = x + block.self_attn.out_proj(attention(q, k, v, 4))
+        x = x + block.linear2(torch.nn.functional.gelu(block.linear1(block.norm2(x))))
+    memory = model.encoder.norm(x)
+    y = model.decoder_queries[0]
+    for layer in model.decoder.layers:
+        a, c = layer.self_attn, layer.multihead_attn
+        y = layer.norm1(y + attend_with(a, y, y, causal=True))
+        y = layer.norm2(y + attend_with(c, y, memory, causal=False))
+        y = layer.norm3(y + layer.linear2(torch.nn.functional.gelu(layer.linear1(y))))
+    y = model.decoder.norm(y)
+    return model.head(torch.cat([memory[-1], y.mean(0)])), model.anticipation_head(y)
+
+
+def attend_with(a: torch.nn.MultiheadAttention, x: Tensor, rows: Tensor, causal: bool) -> Tensor:
+    weights, biases = a.in_proj_weight.chunk(3), a.in_proj_bias.chunk(3)
+    inputs = (x, rows, rows)
+    q, k, v = (i @ w.T + b for i, w, b in zip(inputs, weights, biases, strict=True))
+    return a.out_proj(attention(q, k, v, a.num_heads, causal))
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool = False) -> Tensor:
+    out = []
+    for a, b, c in zip(*(t.chunk(heads, 1) for t in (q, k, v)), strict=True):
+        logits = a @ b.T / a.shape[1] ** 0.5
+        if causal:
+            logits = logits.masked_fill(torch.ones_like(logits).triu(1).bool(), float("-inf"))
+        out.append(logits.softmax(1) @ c)
+    return torch.cat(out, 1)
+
+
+@pytest.mark.parametrize("positions", ["learned", "fixed"])
+def test_steps_chunks_and_clip_are_the_sliding_window(positions: str) -> None:
+    model = small(positions=positions).double()
+    x = torch.randn(2, 15, 10, dtype=torch.float64)
+    clip = model(x)
+    assert clip.logits.shape == (2, 15, 5)
+    assert clip.anticipation is not None
+    assert clip.anticipation.shape == (2, 15, 8, 5)
+    for stream in range(2):
+        for t in range(5, 15):
+            logits, anticipation = by_hand(model, x[stream, t - 5 : t + 1])
+            torch.testing.assert_close(clip.logits[stream, t], logits)
+            torch.testing.assert_close(clip.anticipation[stream, t], anticipation)
+    state = model.init_state(2)
+    steps = [model.forward_step(row, state) for row in x.unbind(1)]
+    torch.testing.assert_close(torch.stack([s.logits for s in steps], 1), clip.logits)
+    torch.testing.assert_close(torch.stack([s.anticipation for s in steps], 1), clip.anticipation)
+    state = model.init_state(2)
+    chunks = torch.cat([model.forward_steps(part, state).logits for part in x.split(4, 1)], 1)
+    torch.testing.assert_close(chunks, clip.logits)
+    torch.testing.assert_close(model(x, offset=7, last=3).logits, clip.logits[:, -3:])
+
+
+def test_missing_rows_of_a_short_window_are_seen_by_none() -> None:
+    model = small().double()
+    x = torch.randn(1, 4, 10, dtype=torch.float64)
+    short = model(x).logits[0, -1]
+    # The same network with the window cut to four rows and their positions.
+    cut = OadTR(10, 5, 16, 2, 4, 24, 4, decoder_depth=2, decoder_feedforward=20).eval().double()
+    weights = model.state_dict()
+    weights["positions.table"] = weights["positions.table"][2:]
+    cut.load_state_dict(weights)
+    torch.testing.assert_close(short, by_hand(cut, x[0])[0])
+
+
+def test_streams_that_join_late_and_start_again() -> None:
+    model = small().double()
+    x = torch.randn(2, 16, 10, dtype=torch.float64)
+    state = model.init_state(1)
+    for t in range(4):
+        model.forward_step(x[:1, t], state)
+    state = type(state).cat([state, model.init_state(1)])
+    for t in range(4, 9):
+        out = model.forward_step(x[:, t], state).logits
+    torch.testing.assert_close(out[1:], model(x[1:, 4:9], last=1).logits[:, 0])
+    assert model.warmup(state) == (False, True)
+    state.reset([0])
+    out = model.forward_steps(x[:, 9:], state).logits
+    torch.testing.assert_close(out[:1], model(x[:1, 9:]).logits)
+
+
+def test_fixed_positions_are_those_of_a_window_by_itself() -> None:
+    model = small(positions="fixed")
+    assert model.positions.table.tolist() == [[0.0, 1.0] * 8]
+    assert "positions.table" not in dict(model.named_parameters())
+    with pytest.raises(ValueError, match="positions"):
+        small(positions="none")
+
+
+def test_published_sizes() -> None:
+    with torch.device("meta"):
+        model = OadTR(3072, 22)
+    # The released file has 8 x 1024 more: decoder positions, which nothing reads.
+    assert sum(p.numel() for p in model.parameters()) == 74_709_036 - 8 * 1024
+    assert model.dense_macs - model.count_macs() == 63 * 3072 * 1024
+
+
+def test_macs_count_every_product() -> None:
+    model = small()
+    d, n, m, q = 16, 6, 7, 8
+    encoder = 2 * (4 * m * d**2 + 2 * m**2 * d + 2 * m * d * 24)
+    own = 4 * q * d**2 + 2 * q**2 * d
+    cross = 2 * q * d**2 + 2 * m * d**2 + 2 * q * m * d
+    decoder = 2 * (own + cross + 2 * q * d * 20)
+    assert model.dense_macs == n * 10 * d + encoder + decoder + 2 * d * 5 + q * d * 5
+
+
+@pytest.mark.skipif(not REFERENCE.exists(), reason="needs ../shared/refs beside the repository")
+def test_official_arithmetic() -> None:
+    data = np.load(REFERENCE)
+    model = OadTR(28, 22, 32, 3, 4, 48, 64, decoder_feedforward=40).eval()
+    weights = {k[3:]: torch.from_numpy(data[k]) for k in data.files if k.startswith("sd/")}
+    model.load_state_dict(_own_names(weights))
+    x = torch.cat([torch.from_numpy(data["rgb"]), torch.from_numpy(data["flow"])], 1)[None]
+    state = model.init_state()
+    steps = [model.forward_step(row, state) for row in x.unbind(1)][63:]
+    for got, name in (("logits", "out_x"), ("anticipation", "out_dec")):
+        out = torch.cat([getattr(step, got) for step in steps])
+        torch.testing.assert_close(out, torch.from_numpy(data[name]), atol=1e-5, rtol=0)
+
+
+def _own_names(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    around = {
+        "linear_encoding": "input_projection",
+        "decoder_cls_token": "decoder_queries",
+        "cls_token": "class_token",
+        "position_encoding.pe.weight": "positions.table",
+        "pre_head_ln": "encoder.norm",
+        "mlp_head": "head",
+        "classifier": "anticipation_head",
+        "decoder.norm": "decoder.norm",
+    }
+    out = {}
+    for key, value in weights.items():
+        parts = key.split(".")
+        if key.startswith("encoder.net."):
+            index, last = int(parts[2]), parts[-1]
+            layer = f"encoder.layers.{index // 2}"
+            if parts[4] == "norm":
+                out[f"{layer}.norm{index % 2 + 1}.{last}"] = value
+            elif parts[5] == "qkv":
+                out[f"{layer}.self_attn.in_proj_{last}"] = value
+            elif parts[5] == "proj":
+                out[f"{layer}.self_attn.out_proj.{last}"] = value
+            else:
+                out[f"{layer}.linear{1 if parts[6] == '0' else 2}.{last}"] = value
+        elif key.startswith("decoder.layers."):
+            layer = ".".join(parts[:3])
+            if "_attention" in key:
+                kind = "self_attn" if "self_" in key else "multihead_attn"
+                if "out_projection" in key:
+                    out[f"{layer}.{kind}.out_proj.{parts[-1]}"] = value
+                elif "query" in key:
+                    three = [weights[key.replace("query", k)] for k in ("query", "key", "value")]
+                    out[f"{layer}.{kind}.in_proj_{parts[-1]}"] = torch.cat(three)
+            else:
+                name = parts[3].replace("conv", "linear")
+                out[f"{layer}.{name}.{parts[-1]}"] = value[..., 0] if value.dim() == 3 else value
+        elif not key.startswith(("decoder_position", "position_encoding.position_ids")):
+            old = next(k for k in around if key.startswith(k))
+            out[around[old] + key[len(old) :]] = value
+    return out

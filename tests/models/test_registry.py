@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from costream.errors import ExitCode, ModelError, UsageError
+from costream.models import registry
+from costream.models.build import save_model
+from costream.models.card import Card
+from costream.models.oad import CoOadTR
+from costream.models.registry import find_weights, list_models, load_model
+
+ARGUMENTS = {
+    "input_width": 6,
+    "num_classes": 3,
+    "embed_dim": 8,
+    "num_heads": 2,
+    "feedforward": 8,
+    "window": 4,
+}
+
+
+def write(path: Path, **changes: object) -> Path:
+    torch.manual_seed(0)
+    fields = {
+        "name": path.stem,
+        "task": "online action detection",
+        "architecture": "cooadtr",
+        "arguments": ARGUMENTS,
+        "labels": ("background", "sit", "stand"),
+        "rate_hz": 4.0,
+        "description": f"made for {path.stem}",
+    }
+    card = Card(**{**fields, **changes})  # type: ignore[arg-type]
+    save_model(path, card, CoOadTR(**ARGUMENTS))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """The folders weights are looked for in, all empty."""
+    places = {name: tmp_path / name for name in ("given", "environment", "cache", "shipped")}
+    monkeypatch.setattr(registry, "cache_folder", lambda: places["cache"])
+    monkeypatch.setattr(registry, "shipped_folder", lambda: places["shipped"])
+    monkeypatch.delenv("COSTREAM_WEIGHTS", raising=False)
+    return places
+
+
+def test_order_of_the_places(places: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {k: write(folder / "cooadtr.safetensors") for k, folder in places.items()}
+    monkeypatch.setenv("COSTREAM_WEIGHTS", str(places["environment"]))
+    assert find_weights("cooadtr", places["given"]) == files["given"]
+    for place in ("environment", "cache", "shipped"):
+        assert find_weights("cooadtr") == files[place]
+        files[place].unlink()
+    with pytest.raises(ModelError, match="no weights for cooadtr here"):
+        find_weights("cooadtr")
+
+
+def test_files_can_be_named_directly(
+    places: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(places["given"] / "mine.safetensors")
+    assert find_weights("cooadtr", file) == file
+    assert find_weights(str(file)) == file
+    monkeypatch.setenv("COSTREAM_WEIGHTS", str(file))
+    assert find_weights("cooadtr") == file
+    with pytest.raises(UsageError, match="both"):
+        find_weights(str(file), file)
+
+
+def test_any_name_in_the_cache_is_a_model(places: dict[str, Path]) -> None:
+    file = write(places["cache"] / "kitchen.safetensors")
+    assert find_weights("kitchen") == file
+    by_name = {entry.name: entry for entry in list_models()}
+    assert by_name["kitchen"].summary == "made for kitchen"
+    assert by_name["kitchen"].origin == "cache"
+
+
+def test_list_tells_what_is_where(places: dict[str, Path]) -> None:
+    write(places["shipped"] / "cooadtr.safetensors")
+    (places["cache"]).mkdir()
+    (places["cache"] / "broken.safetensors").write_bytes(b"x")
+    rows = {e.name: (e.origin, e.path) for e in list_models()}
+    assert rows == {
+        "cooadtr": ("shipped", places["shipped"] / "cooadtr.safetensors"),
+        "cooadtr-b2": (None, None),
+        "oadtr": (None, None),
+        "broken": ("cache", places["cache"] / "broken.safetensors"),
+    }
+    assert next(iter(rows)) == "cooadtr"
+    broken = next(e for e in list_models() if e.name == "broken")
+    assert "cannot be used" in broken.summary
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "message"),
+    [
+        ("oadtr", None, r"no weights for oadtr here; .*costream models import FILE --name oadtr"),
+        ("coadtr", None, r"unknown model 'coadtr'; did you mean cooadtr"),
+        ("zebra", None, r"unknown model 'zebra'; known are cooadtr, cooadtr-b2, oadtr"),
+        ("./here.safetensors", None, r"here\.safetensors: there is no such weight file"),
+        ("cooadtr", "nowhere", r"nowhere: --weights names what is not there"),
+        ("cooadtr", ".", r"no cooadtr\.safetensors; it has no weight files"),
+    ],
+)
+def test_errors_say_what_to_do(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    weights: str | None,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelError, match=message) as caught:
+        find_weights(name, weights)
+    assert caught.value.exit_code == ExitCode.MODEL
+
+
+def test_a_wrong_environment_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COSTREAM_WEIGHTS", str(tmp_path / "nowhere"))
+    with pytest.raises(ModelError, match=r"nowhere: \$COSTREAM_WEIGHTS names what is not there"):
+        find_weights("cooadtr")
+
+
+def test_load_model_gives_the_stored_network(places: dict[str, Path]) -> None:
+    write(places["cache"] / "cooadtr.safetensors")
+    before = torch.random.get_rng_state()
+    model = load_model(device="cpu")
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.manual_seed(0)
+    expected = CoOadTR(**ARGUMENTS).state_dict()
+    assert all(torch.equal(v, expected[k]) for k, v in model.network.state_dict().items())
+    assert len(model.weights_sha256) == 64
+    assert not model.network.training
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architecture": "lstm"}, "unknown architecture 'lstm'; known are cooadtr"),
+        ({"arguments": {**ARGUMENTS, "colour": 1}}, "arguments do not fit cooadtr .*colour"),
+        ({"arguments": {**ARGUMENTS, "num_classes": 5}}, r"wrong shape: network\.head\.weight is"),
+        ({"arguments": {**ARGUMENTS, "final_norm": False}}, r"left over: network\.encoder\.norm"),
+        ({"arguments": {**ARGUMENTS, "qkv_bias": True}}, r"missing: network\..*in_proj_bias"),
+        ({"frontend": "retina"}, "unknown frontend 'retina'; known are tdn"),
+        ({"frontend": "tdn", "frontend_arguments": {"x": 1}}, "frontend 'tdn' does not take"),
+        ({"frontend": "tdn"}, r"missing: frontend\.body\.0\..* and \d+ more"),
+    ],
+)
+def test_cards_and_tensors_that_do_not_fit(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    file = write(tmp_path / "x.safetensors", **changes)
+    with pytest.raises(ModelError, match=message) as caught:
+        load_model(str(file), device="cpu")
+    assert str(caught.value).startswith(str(file))
+
+
+def test_places_by_platform(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert registry.cache_folder() == tmp_path / "costream" / "weights"
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert registry.cache_folder() == tmp_path / "costream" / "cache" / "weights"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert registry.cache_folder().parts[-4:] == ("Library", "Caches", "costream", "weights")
+
+
+def test_shipped_weights_are_inside_a_wheel_or_beside_a_clone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.undo()
+    package = tmp_path / "costream"
+    package.mkdir()
+    monkeypatch.setattr(registry.costream, "__file__", str(package / "__init__.py"))
+    assert registry.shipped_folder() == tmp_path / "weights"
+    (package / "weights").mkdir()
+    assert registry.shipped_folder() == package / "weights"
+
+
+def test_looking_up_needs_no_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; from costream.models.registry import *; list_models()\n"
+        "from costream.checkpoints.weights_file import read_card\n"
+        "read_card(find_weights(sys.argv[1])); print('torch' in sys.modules)"
+    )
+    file = write(tmp_path / "x.safetensors")
+    done = subprocess.run(
+        [sys.executable, "-c", code, file], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from costream.errors import ModelError, SourceError
+from costream.frontends.registry import load_frontend
+from costream.models.base import Model
+from costream.models.card import Card
+from costream.models.oad import CoOadTR
+from costream.models.oadtr import OadTR
+from costream.models.streaming import ModelState, StreamingModel, find_device
+from costream.nn.encoder import Encoder
+from costream.records import Data, FeatureRow, VideoFrame
+
+FRONTEND = {"box": (32, 24), "widths": (4, 4, 6, 8), "motion_width": 4, "lags": (1, 3)}
+SIZES = {"embed_dim": 8, "num_heads": 2, "feedforward": 8, "window": 4}
+LABELS = ("background", "sit", "stand")
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+
+def card(architecture: str, arguments: dict[str, Any], **more: Any) -> Card:
+    task = "online action detection"
+    return Card("tiny", task, architecture, arguments, more.pop("labels", LABELS), 4.0, **more)
+
+
+def features_model(**options: Any) -> StreamingModel:
+    arguments = {"input_width": 6, "num_classes": 3, **SIZES}
+    return StreamingModel(card("cooadtr", arguments), CoOadTR(**arguments), **options)
+
+
+def video_model(**options: Any) -> StreamingModel:
+    frontend = load_frontend("tdn", **FRONTEND)
+    arguments = {"input_width": frontend.token_width, "num_classes": 3, **SIZES}
+    about = card("cooadtr", arguments, frontend="tdn", frontend_arguments=FRONTEND)
+    return StreamingModel(about, CoOadTR(**arguments), frontend, **options)
+
+
+def rows(count: int, width: int, seed: int = 0) -> list[FeatureRow]:
+    values = np.random.default_rng(seed).standard_normal((count, width)).astype(np.float32)
+    return [FeatureRow(i, i / 4, row) for i, row in enumerate(values)]
+
+
+def frames(count: int, size: tuple[int, int] = (24, 32), seed: int = 0) -> list[VideoFrame]:
+    random = np.random.default_rng(seed)
+    pictures = random.integers(0, 256, (count, *size, 3), dtype=np.uint8)
+    return [VideoFrame(i, i / 8, i, picture.copy) for i, picture in enumerate(pictures)]
+
+
+def run(model: StreamingModel, items: list[Any]) -> np.ndarray:
+    state = model.init_state()
+    return np.concatenate([model.step([item], state).probabilities for item in items])
+
+
+def test_it_is_a_model() -> None:
+    model: Model = features_model()
+    assert model.box is None
+    assert model.card.labels == LABELS
+
+
+def test_feature_rows_go_straight_to_the_network() -> None:
+    model, items = features_model(), rows(10, 6)
+    state = model.network.init_state(1)
+    for item, got in zip(items, run(model, items), strict=True):
+        out = model.network.forward_step(torch.from_numpy(item.values)[None], state)
+        expected = torch.softmax(out.logits[0], -1).numpy()
+        np.testing.assert_allclose(got, expected, atol=1e-6)
+
+
+def test_frames_go_through_the_frontend() -> None:
+    model, items = video_model(), frames(6, (20, 30))
+    assert model.box == (32, 24)
+    pictures = torch.from_numpy(np.stack([model.frontend.prepare(f.rgb) for f in items]))
+    with torch.inference_mode():
+        tokens = model.frontend(pictures[None])
+        expected = torch.softmax(model.network(tokens).logits[0], -1).numpy()
+    np.testing.assert_allclose(run(model, items), expected, atol=1e-5)
+
+
+def test_tokens_of_the_frontend_may_come_as_features() -> None:
+    model = video_model()
+    model.check("features", model.input_width)
+    assert run(model, rows(3, model.input_width)).shape == (3, 3)
+
+
+@pytest.mark.parametrize("make", [features_model, video_model])
+def test_a_batch_is_its_streams_one_by_one(make: Any) -> None:
+    model = make()
+    streams = [
+        rows(9, 6, seed) if model.frontend is None else frames(9, seed=seed) for seed in range(3)
+    ]
+    state = model.init_state(3)
+    for t in range(9):
+        if t == 5:
+            model.reset(state, [1])
+        result = model.step([s[t] for s in streams], state)
+        assert result.probabilities.shape == (3, 3)
+        assert result.macs == 3 * model.macs
+        assert result.warmup == (t < 3, t < 3 or t - 5 in range(3), t < 3)
+    alone = [run(model, streams[0]), run(model, streams[1][5:]), run(model, streams[2])]
+    np.testing.assert_allclose(result.probabilities, [a[-1] for a in alone], atol=1e-5)
+
+
+def test_state_can_be_saved_and_restored() -> None:
+    model, items = video_model(), frames(8)
+    state = model.init_state()
+    for item in items[:5]:
+        model.step([item], state)
+    copy = model.init_state()
+    copy.load_tensors({name: value.clone() for name, value in state.tensors().items()})
+    for item in items[5:]:
+        results = [model.step([item], s).probabilities for s in (state, copy)]
+        assert np.array_equal(*results)
+
+
+def test_costs_and_times() -> None:
+    model = video_model()
+    frontend = model.frontend.count_macs()
+    assert model.macs == frontend + model.network.count_macs()
+    assert model.dense_macs == frontend + model.network.dense_macs
+    result = model.step(frames(1), model.init_state())
+    assert result.frontend_s > 0
+    assert result.network_s > 0
+    assert features_model().step(rows(1, 6), features_model().init_state()).frontend_s == 0
+
+
+def test_anticipation() -> None:
+    arguments = {"input_width": 6, "num_classes": 3, **SIZES, "num_queries": 5, "decoder_heads": 2}
+    model = StreamingModel(card("oadtr", arguments), OadTR(**arguments))
+    result = model.step(rows(1, 6), model.init_state())
+    assert result.anticipation is not None
+    assert result.anticipation.shape == (1, 5, 3)
+    np.testing.assert_allclose(result.anticipation.sum(-1), 1, atol=1e-6)
+    assert features_model().step(rows(1, 6), features_model().init_state()).anticipation is None
+
+
+@pytest.mark.parametrize(("dtype", "near"), [("float64", 1e-5), ("bfloat16", 0.05)])
+@pytest.mark.parametrize("make", [features_model, video_model])
+def test_other_types(make: Any, dtype: str, near: float) -> None:
+    torch.manual_seed(1)
+    model = make()
+    torch.manual_seed(1)
+    other = make(dtype=dtype)
+    items: list[Data] = [*rows(6, 6)] if model.frontend is None else [*frames(6)]
+    got = run(other, items)
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, run(model, items), atol=near)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "width", "message"),
+    [
+        (features_model, "features", 5, "rows of 5 values, but tiny takes 6"),
+        (features_model, "video", None, "takes precomputed features, not video; .*6 values a row"),
+        (video_model, "features", 9, "rows of 9 values, but tiny takes 16"),
+    ],
+)
+def test_sources_that_do_not_fit(make: Any, kind: Any, width: int | None, message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        make().check(kind, width)
+
+
+def test_sources_that_fit() -> None:
+    features_model().check("features", 6)
+    features_model().check("features", None)
+    video_model().check("video", None)
+
+
+def test_frames_and_rows_do_not_mix() -> None:
+    model = video_model()
+    with pytest.raises(ValueError, match="either frames or feature rows"):
+        model.step([*frames(1), *rows(1, model.input_width)], model.init_state(2))
+    with pytest.raises(SourceError, match="not video"):
+        features_model().step(frames(1), features_model().init_state())
+
+
+def test_an_encoder_is_for_python_only() -> None:
+    encoder = Encoder(8, 2, 8, 1, 4)
+    model = StreamingModel(card("encoder", {"embed_dim": 8}, labels=()), encoder)
+    assert model.network is encoder
+    assert isinstance(model.init_state(), ModelState)
+    with pytest.raises(ModelError, match=r"without classifier.*\.network"):
+        model.check("features", 8)
+
+
+def test_devices() -> None:
+    assert find_device("cpu") == torch.device("cpu")
+    assert find_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+    for name in ("tpu9", "cuda:x", ""):
+        with pytest.raises(ModelError, match="unknown device"):
+            find_device(name)
+    for name in ("cuda:99", "meta", "xpu"):
+        with pytest.raises(ModelError, match="is not available"):
+            find_device(name)
+    with pytest.raises(ModelError, match="unknown type 'int8'; known are float32"):
+        features_model(dtype="int8")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("make", [features_model, video_model])
+def test_cuda_gives_the_same(make: Any) -> None:
+    torch.manual_seed(1)
+    model = make()
+    torch.manual_seed(1)
+    other = make(device="cuda")
+    items: list[Data] = [*rows(6, 6)] if model.frontend is None else [*frames(6)]
+    np.testing.assert_allclose(run(other, items), run(model, items), atol=1e-3)

@@ -1,0 +1,242 @@
+"""One source through one model into sinks: what is written, also when things go wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from media import make_video
+
+from costream.clock import Tick, resample
+from costream.errors import ExitCode, OutputError, SourceError
+from costream.frontends.images import TemporalDifferenceNet
+from costream.models.card import Card, Timeline
+from costream.models.oad import CoOadTR
+from costream.models.streaming import StreamingModel
+from costream.records import Fault, FeatureRow, Gap, Prediction, VideoFrame
+from costream.runtime.pipeline import RunOptions, run
+from costream.runtime.stop import Stop
+from costream.sinks.registry import make_sinks
+from costream.sources.base import SourceInfo, SourceOptions
+from costream.sources.registry import open_source
+
+LABELS = ("none", "walk", "sit")
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(1)
+    frontend = TemporalDifferenceNet()
+    size = {"input_width": frontend.token_width, "num_classes": 3, "embed_dim": 32}
+    arguments = {**size, "num_heads": 4, "feedforward": 32, "window": 12}
+    card = Card(
+        name="tiny",
+        task="online action detection",
+        architecture="cooadtr",
+        arguments=arguments,
+        labels=LABELS,
+        background="none",
+        rate_hz=8.0,
+        frontend="tdn",
+        gap_tolerance_s=1.0,
+        timeline=Timeline(threshold=0.34, min_length_s=0.25, min_gap_s=0.25),
+    )
+    return StreamingModel(card, CoOadTR(**arguments), frontend, weights_sha256="0" * 64)
+
+
+class Kept:
+    """A sink that keeps what it is given."""
+
+    def __init__(self):
+        self.header = self.summary = None
+        self.records = []
+
+    def open(self, header):
+        self.header = header
+
+    def write(self, record):
+        self.records.append(record)
+
+    def close(self, summary):
+        assert self.summary is None, "closed twice"
+        self.summary = summary
+
+    def of(self, kind):
+        return [r for r in self.records if isinstance(r, kind)]
+
+
+class Given:
+    """A source of given items."""
+
+    def __init__(self, items, kind="features", width=256):
+        self._items, self._stopped = items, False
+        self._info = SourceInfo("given", "given", kind, None, None, width=width)
+        self.closed = False
+
+    def open(self):
+        return self._info
+
+    def items(self):
+        for item in self._items:
+            if self._stopped:
+                return
+            yield item
+
+    def stop(self):
+        self._stopped = True
+
+    def close(self):
+        self.closed = True
+
+
+def rows(count, start_s=0.0, seed=0):
+    values = np.random.default_rng(seed).standard_normal((count, 256)).astype(np.float32)
+    return [FeatureRow(i, start_s + i / 8, v) for i, v in enumerate(values)]
+
+
+def test_equals_the_offline_network_on_the_same_pictures(model, tmp_path):
+    path = make_video(tmp_path / "clip.mp4", frames=75, rate=25, size=(224, 168))
+    options = SourceOptions(box=model.box)
+    kept = Kept()
+    summary = run(open_source(str(path), options), model, [kept], options=RunOptions(scores=True))
+    source = open_source(str(path), options)
+    source.open()
+    pictures = [
+        model.frontend.prepare(tick.item.rgb)
+        for tick in resample(source.items(), 8.0, 1.0)
+        if isinstance(tick, Tick)
+    ]
+    source.close()
+    with torch.inference_mode():
+        clip = torch.from_numpy(np.stack(pictures))[None]
+        expected = model.network(model.frontend(clip)).logits.softmax(-1)[0].numpy()
+    got = np.array([p.scores for p in kept.of(Prediction)])
+    assert got.shape == expected.shape == (summary.steps, 3)
+    assert summary.steps == 24
+    np.testing.assert_allclose(got, expected, atol=2e-5)
+
+
+def test_a_gap_resets_the_state_and_is_told(model):
+    before, after = rows(20), rows(20, start_s=60.0, seed=5)
+    joined, alone = Kept(), Kept()
+    options = RunOptions(scores=True)
+    run(Given([*before, *after]), model, [joined], options=options)
+    run(Given(rows(20, seed=5)), model, [alone], options=options)
+    (gap,) = joined.of(Gap)
+    assert (gap.start_s, gap.end_s) == (before[-1].time_s, 60.0)
+    late = [p.scores for p in joined.of(Prediction) if p.time_s >= 60]
+    assert late == [p.scores for p in alone.of(Prediction)]
+    assert joined.of(Prediction)[20].warmup
+
+
+def test_damage_is_counted_and_a_fatal_fault_makes_the_run_partial(model):
+    kept = Kept()
+    items = [*rows(5), Fault(0.7, "3 damaged packets", count=3), Fault(0.7, "cut off", fatal=True)]
+    summary = run(Given(items), model, [kept])
+    assert (summary.errors, summary.complete, summary.exit) == (4, False, ExitCode.PARTIAL)
+    assert [f.message for f in kept.of(Fault)] == ["3 damaged packets", "cut off"]
+    assert len(kept.of(Prediction)) == 5
+
+
+def test_no_data_is_an_error_and_files_say_so(model):
+    kept, source = Kept(), Given([])
+    with pytest.raises(SourceError, match="nothing could be read"):
+        run(source, model, [kept])
+    assert kept.summary.complete is False
+    assert source.closed
+
+
+def test_features_of_another_width_are_refused_before_anything_is_written(model):
+    kept = Kept()
+    with pytest.raises(SourceError, match=r"1000.*256"):
+        run(Given(rows(3), width=1000), model, [kept])
+    assert kept.header is None
+
+
+def test_a_full_disk_ends_the_run_and_the_other_sinks_are_finished(model):
+    class Full(Kept):
+        def write(self, record):
+            raise OutputError("cannot write (No space left on device)", where="out.jsonl")
+
+    kept, full = Kept(), Full()
+    with pytest.raises(OutputError, match="No space"):
+        run(Given(rows(30)), model, [kept, full])
+    assert kept.summary.complete is False
+    assert kept.summary.exit == ExitCode.PARTIAL
+    assert full.summary is not None
+
+
+def test_stop_ends_between_steps_and_nothing_is_lost(model):
+    stop = Stop()
+
+    class Stopping(Kept):
+        def write(self, record):
+            super().write(record)
+            if isinstance(record, Prediction) and record.i == 6:
+                stop.request()
+
+    kept = Stopping()
+    summary = run(Given(rows(100)), model, [kept], stop=stop)
+    assert len(kept.of(Prediction)) == 7 == summary.steps
+    assert (summary.complete, summary.exit) == (False, ExitCode.SIGINT)
+
+
+def test_steps_without_a_new_picture_are_marked(model, tmp_path):
+    path = make_video(tmp_path / "slow.mp4", frames=12, rate=4, size=(64, 48))
+    kept = Kept()
+    run(open_source(str(path), SourceOptions(box=model.box)), model, [kept])
+    fresh = [p.fresh for p in kept.of(Prediction)]
+    assert fresh == [k % 2 == 0 for k in range(len(fresh))]
+    assert [p.frame for p in kept.of(Prediction)] == [k // 2 for k in range(len(fresh))]
+
+
+def test_wait_writes_no_predictions_before_the_window_is_full(model):
+    kept = Kept()
+    summary = run(Given(rows(20)), model, [kept], options=RunOptions(wait=True))
+    assert [p.i for p in kept.of(Prediction)] == list(range(11, 20))
+    assert summary.steps == 20
+
+
+def test_memory_is_flat(model, tmp_path):
+    """The run over a long file keeps neither pictures nor records."""
+    psutil = pytest.importorskip("psutil", reason="pip install psutil")
+    path = make_video(tmp_path / "long.mp4", frames=1500, rate=12, size=(320, 240))
+    process = psutil.Process()
+    seen = []
+
+    class Watch:
+        def open(self, header):
+            pass
+
+        def write(self, record):
+            if isinstance(record, Prediction) and record.i % 100 == 99:
+                seen.append(process.memory_info().rss)
+
+        def close(self, summary):
+            pass
+
+    sinks = make_sinks(("jsonl", "json", "csv"), tmp_path / "out", "long.mp4")
+    run(open_source(str(path), SourceOptions(box=model.box)), model, [*sinks, Watch()])
+    assert len(seen) >= 9
+    # 800 pictures of the frame's size would be 184 MB.
+    assert max(seen[2:]) - seen[2] < 20e6
+
+
+def test_frames_are_not_converted_unless_a_step_needs_them(model, tmp_path):
+    converted = []
+    path = make_video(tmp_path / "fast.mp4", frames=50, rate=50, size=(64, 48))
+    source = open_source(str(path), SourceOptions(box=model.box))
+
+    class Counting:
+        open, stop, close = source.open, source.stop, source.close
+
+        def items(self):
+            for item in source.items():
+                assert isinstance(item, VideoFrame)
+                convert = item.convert
+                yield VideoFrame(
+                    item.i, item.time_s, item.pts, lambda c=convert: converted.append(1) or c()
+                )
+
+    summary = run(Counting(), model, [])
+    assert len(converted) == summary.steps < 10

@@ -1,0 +1,335 @@
+"""The segmenter: single rules by example, everything else against a slow offline reference."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costream.errors import UsageError
+from costream.models.card import Timeline
+from costream.records import Segment
+from costream.runtime.segments import Segmenter
+
+LABELS = ("nothing", "walk", "sit", "fall")
+RATE_HZ = 10.0
+SLACK_S = 1e-6
+
+
+@dataclass(frozen=True)
+class Case:
+    """Steps (time, scores) and gaps (start, end) in the order in which they come."""
+
+    events: tuple[tuple[float, np.ndarray] | tuple[float, float], ...]
+    timeline: Timeline
+    delay_s: float = 0.0
+    background: str | None = "nothing"
+
+
+def scores(label: int, confidence: float) -> np.ndarray:
+    rest = (1 - confidence) / (len(LABELS) - 1)
+    return np.where(np.arange(len(LABELS)) == label, confidence, rest).astype(np.float32)
+
+
+def case(pattern: str, confidence: float = 0.9, **timeline: float) -> Case:
+    """One letter a step (n, w, s, f); a bar is a gap of 2 s."""
+    events: list = []
+    time_s = 0.0
+    for letter in pattern:
+        if letter == "|":
+            events.append((time_s - 1 / RATE_HZ, time_s + 2.0))
+            time_s += 2.0
+        else:
+            label = [name[0] for name in LABELS].index(letter)
+            events.append((time_s, scores(label, confidence)))
+            time_s += 1 / RATE_HZ
+    return Case(tuple(events), Timeline(**timeline))
+
+
+def make(case: Case) -> Segmenter:
+    return Segmenter(LABELS, case.timeline, RATE_HZ, case.delay_s, case.background)
+
+
+def stream(case: Case) -> list[list[Segment]]:
+    """What comes out at each event, and at the end."""
+    segmenter = make(case)
+    out = []
+    for first, second in case.events:
+        if isinstance(second, np.ndarray):
+            out.append(segmenter.push(first, second))
+        else:
+            out.append(segmenter.gap(first, second))
+    return [*out, segmenter.flush()]
+
+
+def found(case: Case) -> list[tuple[float, float, str]]:
+    flat = [s for group in stream(case) for s in group]
+    return [(round(s.start_s, 6), round(s.end_s, 6), s.label) for s in flat]
+
+
+# --- the reference: whole arrays, steps by index, nothing incremental ------------------------
+
+
+def reference(case: Case) -> list[Segment]:
+    stretches: list[list[tuple[float, np.ndarray]]] = [[]]
+    for first, second in case.events:
+        if isinstance(second, np.ndarray):
+            stretches[-1].append((first, second))
+        else:
+            stretches.append([])
+    return [s for stretch in stretches if stretch for s in _stretch(stretch, case)]
+
+
+def _stretch(steps: list[tuple[float, np.ndarray]], case: Case) -> list[Segment]:
+    p = np.array([values for _, values in steps], dtype=np.float64)
+    times = np.array([t for t, _ in steps])
+    starts = np.maximum(times - case.delay_s, times[0])
+    ends = np.maximum(times + 1 / RATE_HZ - case.delay_s, times[0])
+    runs: list[list[int]] = []  # label, first step, last step
+    for k, label in enumerate(_labels(p, case)):
+        if label is None:
+            continue
+        if runs and runs[-1][0] == label and runs[-1][2] == k - 1:
+            runs[-1][2] = k
+        else:
+            runs.append([label, k, k])
+
+    def short(run: list[int]) -> bool:
+        length = ends[run[2]] - starts[run[1]]
+        return length <= 0 or length < case.timeline.min_length_s - SLACK_S
+
+    def joins(a: list[int], b: list[int]) -> bool:
+        near = starts[b[1]] - ends[a[2]] <= case.timeline.min_gap_s + SLACK_S
+        return a[0] == b[0] and near
+
+    kept: list[list[int]] = []
+    for run in runs:
+        if kept and short(kept[-1]) and not joins(kept[-1], run):
+            kept.pop()
+        if kept and joins(kept[-1], run):
+            kept[-1][2] = run[2]
+        else:
+            kept.append(list(run))
+    return [
+        Segment(starts[a], ends[b], LABELS[label], float(p[a : b + 1, label].mean()))
+        for label, a, b in kept
+        if not short([label, a, b])
+    ]
+
+
+def _labels(p: np.ndarray, case: Case) -> list[int | None]:
+    high, low = case.timeline.threshold, case.timeline.low
+    low = 0.6 * high if low is None else low
+    events = [k for k, name in enumerate(LABELS) if name != case.background]
+    out: list[int | None] = []
+    for row in p:
+        last = out[-1] if out else None
+        best = max(events, key=lambda k: row[k])
+        if row[best] >= high and (last is None or row[best] > row[last]):
+            out.append(best)
+        else:
+            out.append(last if last is not None and row[last] >= low else None)
+    return out
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    runs = draw(
+        st.lists(
+            st.tuples(
+                st.integers(0, len(LABELS) - 1),
+                st.integers(1, 7),
+                st.sampled_from([0.3, 0.35, 0.45, 0.5, 0.6, 0.9]),
+                st.sampled_from([False, False, False, True]),
+            ),
+            max_size=25,
+        )
+    )
+    time_s, events = draw(st.sampled_from([0.0, 12.3])), []
+    for label, length, confidence, gap in runs:
+        if gap and events:
+            events.append((time_s - 1 / RATE_HZ, time_s + 1.5))
+            time_s += 1.5
+        for _ in range(length):
+            events.append((time_s, scores(label, confidence)))
+            time_s += 1 / RATE_HZ
+    timeline = Timeline(
+        threshold=draw(st.sampled_from([0.34, 0.5, 0.8])),
+        low=draw(st.sampled_from([None, 0.2, 0.34])),
+        min_length_s=draw(st.sampled_from([0.0, 0.1, 0.3, 0.5])),
+        min_gap_s=draw(st.sampled_from([0.0, 0.2, 0.5])),
+    )
+    delay_s, background = (
+        draw(st.sampled_from([0.0, 0.25])),
+        draw(st.sampled_from([None, LABELS[0]])),
+    )
+    return Case(tuple(events), timeline, delay_s, background)
+
+
+@settings(max_examples=300, deadline=None)
+@given(cases())
+def test_equals_the_offline_reference(case: Case) -> None:
+    streamed = [s for group in stream(case) for s in group]
+    expected = reference(case)
+    assert [s.label for s in streamed] == [s.label for s in expected]
+    for a, b in zip(streamed, expected, strict=True):
+        np.testing.assert_allclose(
+            [a.start_s, a.end_s, a.score], [b.start_s, b.end_s, b.score], atol=1e-9
+        )
+
+
+@settings(max_examples=200, deadline=None)
+@given(cases())
+def test_segments_are_ordered_disjoint_and_long_enough(case: Case) -> None:
+    streamed = [s for group in stream(case) for s in group]
+    for before, after in itertools.pairwise(streamed):
+        assert before.end_s <= after.start_s + 1e-9
+    for s in streamed:
+        assert s.end_s - s.start_s >= max(case.timeline.min_length_s, 1e-9) - SLACK_S
+        assert s.label != case.background
+        assert 0 <= s.score <= 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(cases())
+def test_segments_lie_within_what_steps_cover(case: Case) -> None:
+    times = [first for first, second in case.events if isinstance(second, np.ndarray)]
+    steps = [(t - case.delay_s, t - case.delay_s + 1 / RATE_HZ) for t in times]
+    for s in (s for group in stream(case) for s in group):
+        assert any(a < s.end_s - 1e-9 and b > s.start_s + 1e-9 for a, b in steps)
+        assert s.end_s <= max(times) + 1 / RATE_HZ - case.delay_s + 1e-9
+        assert s.start_s >= min(times) - 1e-9
+
+
+@settings(max_examples=200, deadline=None)
+@given(cases())
+def test_a_segment_comes_as_soon_as_it_is_final(case: Case) -> None:
+    """Never later than the gap time after its end, whatever follows."""
+    covered_s = 0.0
+    for event, group in itertools.zip_longest(case.events, stream(case)):
+        if event is not None and isinstance(event[1], np.ndarray):
+            covered_s = event[0] + 1 / RATE_HZ - case.delay_s
+        for s in group:
+            late_s = covered_s - s.end_s - case.timeline.min_gap_s
+            assert late_s <= 1 / RATE_HZ + SLACK_S  # time passes in steps
+
+
+# --- the rules, one by one -------------------------------------------------------------------
+
+
+def test_one_action() -> None:
+    assert found(case("nnwwwwwwnn")) == [(0.2, 0.8, "walk")]
+
+
+def test_score_is_the_mean_over_the_steps() -> None:
+    segmenter = make(case(""))
+    for i, p in enumerate((0.9, 0.7, 0.8, 0.6, 0.5)):
+        segmenter.push(i / RATE_HZ, scores(1, p))
+    assert segmenter.flush()[0].score == pytest.approx(0.7)
+
+
+def test_background_is_never_a_segment_and_never_closes_one() -> None:
+    assert found(case("nnnnnnnnnnnn")) == []
+    # 0.35 for walk is above 0.6 x 0.5, and 0.65 for the background does not take over.
+    segmenter = Segmenter(("nothing", "walk"), Timeline(), RATE_HZ, 0.0, "nothing")
+    for i, walk in enumerate((0.6, 0.6, 0.35, 0.35, 0.35, 0.35, 0.35, 0.35)):
+        assert segmenter.push(i / RATE_HZ, np.array([1 - walk, walk])) == []
+    assert segmenter.flush()[0].end_s == pytest.approx(0.8)
+
+
+def test_without_background_every_label_counts() -> None:
+    plain = Case(case("nnnnnnwwwwww").events, Timeline(), background=None)
+    assert found(plain) == [(0.0, 0.6, "nothing"), (0.6, 1.2, "walk")]
+
+
+def test_another_label_takes_over() -> None:
+    assert found(case("wwwwwwssssss")) == [(0.0, 0.6, "walk"), (0.6, 1.2, "sit")]
+
+
+def test_a_tie_takes_nothing_over() -> None:
+    segmenter = Segmenter(("a", "b"), Timeline(), RATE_HZ)
+    for i, p in enumerate(([0.4, 0.6], *([0.5, 0.5],) * 5)):
+        segmenter.push(i / RATE_HZ, np.array(p))
+    assert [s.label for s in segmenter.flush()] == ["b"]
+
+
+def test_short_ones_are_left_out_and_exactly_long_enough_ones_kept() -> None:
+    assert found(case("nnwwwwnnnnnnnnnnnn")) == []
+    assert found(case("nnwwwwwnnnnnnnnnnn")) == [(0.2, 0.7, "walk")]
+
+
+def test_joined_over_a_pause_and_over_a_blip() -> None:
+    assert found(case("wwwwwwnnnnnwwwwww")) == [(0.0, 1.7, "walk")]
+    assert found(case("wwwwwwnnnnnnwwwwww")) == [(0.0, 0.6, "walk"), (1.2, 1.8, "walk")]
+    assert found(case("wwwwwwffwwwwww")) == [(0.0, 1.4, "walk")]
+
+
+def test_a_long_enough_other_label_separates() -> None:
+    apart = found(case("wwwwwwfffwwwwww", min_length_s=0.3))
+    assert apart == [(0.0, 0.6, "walk"), (0.6, 0.9, "fall"), (0.9, 1.5, "walk")]
+
+
+def test_short_pieces_join_to_a_long_one() -> None:
+    assert found(case("wwwnnwwwnnnnnnnn")) == [(0.0, 0.8, "walk")]
+
+
+def test_given_out_as_soon_as_it_is_final() -> None:
+    groups = stream(case("wwwwwwnnnnnnnnnn"))
+    assert [k for k, group in enumerate(groups) if group] == [11]  # 0.6 + 0.5 s have passed
+    groups = stream(case("wwwwwwssssssssss"))
+    assert [k for k, group in enumerate(groups) if group] == [10, 16]  # sit has lasted 0.5 s
+
+
+def test_a_gap_ends_everything_and_joins_nothing() -> None:
+    apart = found(case("wwwwww|wwwwww", min_gap_s=10.0))
+    assert apart == [(0.0, 0.6, "walk"), (2.6, 3.2, "walk")]
+    groups = stream(case("wwwwww|nnn"))
+    assert [k for k, group in enumerate(groups) if group] == [6]
+
+
+def test_steps_behind_the_last_data_are_cut_off() -> None:
+    segmenter = make(case(""))
+    for i in range(20):
+        segmenter.push(i / RATE_HZ, scores(1, 0.9))
+    assert segmenter.gap(0.9, 5.0)[0].end_s == pytest.approx(1.0)
+
+
+def test_delay_shifts_back_but_not_before_the_start() -> None:
+    late = Case(case("nnnnnwwwwwwnnnnnnnnn").events, Timeline(), delay_s=0.3)
+    assert found(late) == [(0.2, 0.8, "walk")]
+    late = Case(case("wwwwwwwwwnnnnnnnnn").events, Timeline(), delay_s=0.3)
+    assert found(late) == [(0.0, 0.6, "walk")]
+
+
+def test_scores_that_are_not_numbers_open_nothing() -> None:
+    segmenter = make(case(""))
+    for i in range(20):
+        segmenter.push(i / RATE_HZ, np.full(len(LABELS), np.nan))
+    assert segmenter.flush() == []
+
+
+def test_empty() -> None:
+    segmenter = make(case(""))
+    assert segmenter.gap(0.0, 5.0) == []
+    assert segmenter.flush() == []
+
+
+@pytest.mark.parametrize(
+    "timeline",
+    [
+        Timeline(threshold=0.0),
+        Timeline(threshold=1.5),
+        Timeline(threshold=float("nan")),
+        Timeline(low=0.7),
+        Timeline(low=-0.1),
+        Timeline(min_length_s=-1.0),
+        Timeline(min_gap_s=float("nan")),
+    ],
+)
+def test_settings_that_make_no_sense(timeline: Timeline) -> None:
+    with pytest.raises(UsageError):
+        Segmenter(LABELS, timeline, RATE_HZ)

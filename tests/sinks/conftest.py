@@ -1,0 +1,81 @@
+"""One made-up run for every format: each record type, awkward names, absent values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from costream.records import (
+    Compute,
+    Fault,
+    Gap,
+    Header,
+    Prediction,
+    Record,
+    Segment,
+    StageTimes,
+    Summary,
+)
+
+LABELS = ("background", "walk", 'sit, "down"', "stand\nup", "<b>fall</b> --> lié")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run writes, from header to summary."""
+
+    header: Header
+    records: tuple[Record, ...]
+    summary: Summary
+
+    def cut_short(self) -> Run:
+        return replace(self, summary=replace(self.summary, complete=False, exit=130))
+
+    def empty(self) -> Run:
+        return replace(self, records=(), summary=replace(self.summary, steps=0, segments=0))
+
+
+def _step(i: int, label: int, score: float) -> tuple[Record, Record]:
+    rest = (1 - score) / (len(LABELS) - 1)
+    scores = tuple(score if k == label else rest for k in range(len(LABELS)))
+    top = ((LABELS[label], score), (LABELS[0] if label else LABELS[1], rest))
+    ahead = ((top[0], top[1]), (top[1], top[0]))
+    time_s = i / 3  # does not end in decimals
+    prediction = Prediction(i, time_s, 10 * i, 512 * i, top, scores, ahead, i < 2, i != 3)
+    ms = StageTimes(0.5 + i, 1.25, 0.125, 0.0625)
+    return prediction, Compute(i, time_s, 9_640_000 + i, 410_900_000, ms, dropped=i // 3)
+
+
+@pytest.fixture
+def run() -> Run:
+    header = Header(
+        version="0.1.0",
+        model="cooadtr",
+        weights_sha256="ab" * 32,
+        labels=LABELS,
+        background="background",
+        rate_hz=3.0,
+        delay_s=0.0,
+        source="rtsp://***@host/kamera-ä?token=***",
+        kind="video",
+        duration_s=None,
+        options={"top_k": 2, "scores": True},
+    )
+    gap = Gap(1.666667, 4.0, "no data for 2.333 s")
+    fault = Fault(1.0, "1 packet could not be decoded")
+    segments = (
+        Segment(0.0, 1.0, LABELS[1], 0.9),
+        Segment(1.0, 1.6666666, LABELS[2], 0.7512345678),
+        Segment(4.0, 5.0, LABELS[3], 0.5),
+        Segment(3725.0004, 3726.0, LABELS[4], 0.999),
+    )
+    records: tuple[Record, ...] = (
+        *(*_step(0, 1, 0.9), *_step(1, 1, 0.8), *_step(2, 2, 0.7)),
+        *(segments[0], fault, *_step(3, 2, 0.75), *_step(4, 0, 0.5)),
+        *(segments[1], gap, *segments[2:]),
+    )
+    totals = {"steps": 5, "segments": 4, "dropped": 1, "errors": 1}
+    macs = {"macs": 48_200_010, "dense_macs": 2_054_500_000}
+    times = {"media_s": 5 / 3, "wall_s": 0.25, "x_realtime": 20 / 3}
+    return Run(header, records, Summary(**totals, **times, **macs, complete=True, exit=0))

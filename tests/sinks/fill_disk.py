@@ -1,0 +1,42 @@
+"""Writes a format until the system refuses; see test_conformance.test_a_full_disk."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import sys
+from pathlib import Path
+
+from costream.errors import OutputError
+from costream.records import Compute, Header, Prediction, Segment, StageTimes, Summary
+from costream.sinks.registry import make_sinks
+
+
+def main(format: str, directory: str) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then writing fails with EFBIG instead
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+    header = Header("0", "m", "0" * 64, ("a",), None, 10.0, 0.0, "clip.mp4", "video", None, {})
+    sinks = make_sinks([format], Path(directory), "clip.mp4")
+    try:
+        for sink in sinks:
+            sink.open(header)
+        for i in range(2000):
+            cost = Compute(i, float(i), 1, 1, StageTimes(1.0, 1.0, 1.0, 1.0))
+            segment = Segment(float(i), i + 1.0, "a", 0.5)
+            for record in (Prediction(i, float(i), i, i, (("a", 0.5),)), segment, cost):
+                for sink in sinks:
+                    sink.write(record)
+        print("nothing was refused")
+    except OutputError as error:
+        print(f"OutputError {error}", flush=True)
+    more = 0
+    for sink in sinks:
+        try:
+            sink.close(Summary(1, 0, 0, 0, 1.0, 1.0, 1.0, 1, 1, False, 3))
+        except OutputError:
+            more += 1
+    print(f"closed, {more} more")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

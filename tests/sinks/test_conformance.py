@@ -1,0 +1,272 @@
+"""What every format must do, whatever it writes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costream.errors import OutputError, UsageError
+from costream.records import Compute, Prediction, Segment, StageTimes
+from costream.sinks.base import Sink
+from costream.sinks.registry import (
+    FORMATS,
+    check_outputs,
+    is_complete,
+    make_sinks,
+    parse_formats,
+    paths_for,
+)
+
+NAME = "mappe/clip ä 日本.mp4"  # as of an input folder that is mirrored
+EVERY = pytest.mark.parametrize("format", sorted(FORMATS))
+ONE_TEXT = pytest.mark.parametrize("format", sorted(set(FORMATS) - {"csv"}))
+
+
+def play(sinks: list[Sink], run: Any) -> None:
+    for sink in sinks:
+        sink.open(run.header)
+    for record in run.records:
+        for sink in sinks:
+            sink.write(record)
+    for sink in sinks:
+        sink.close(run.summary)
+
+
+def check_valid(path: Path) -> None:
+    """Read a file as its readers would."""
+    text = path.read_bytes().decode("utf-8")
+    assert "\r" not in text
+    assert "NaN" not in text
+    if path.suffix == ".jsonl":
+        records = [json.loads(line) for line in text.split("\n")[:-1]]
+        assert records[0]["type"] == "header"
+        assert records[-1]["type"] == "summary"
+        assert all("type" in record for record in records)
+    elif path.suffix == ".json":
+        assert json.loads(text)["schema"] == "costream/1"
+    elif path.suffix == ".csv":
+        rows = list(csv.reader(text.splitlines(keepends=True)))
+        assert len({len(row) for row in rows}) == 1
+        assert all(rows[0])
+    elif path.suffix == ".vtt":
+        assert text.startswith("WEBVTT\n\n")
+    if path.suffix in (".srt", ".vtt"):
+        cues = [c for c in text.removeprefix("WEBVTT\n\n").split("\n\n") if c]
+        assert all(len(cue.split("\n")) == 3 for cue in cues)
+        assert all(cue.count("-->") == 1 for cue in cues)
+    elif path.name.endswith(".audacity.txt"):
+        assert all(line.count("\t") == 2 for line in text.split("\n")[:-1])
+
+
+@EVERY
+def test_files_appear_when_finished(format: str, run: Any, tmp_path: Path) -> None:
+    paths = paths_for(format, tmp_path, NAME)
+    sinks = make_sinks([format], tmp_path, NAME)
+    assert not (tmp_path / "mappe").exists()  # nothing happens before open
+    for sink in sinks:
+        sink.open(run.header)
+        for record in run.records:
+            sink.write(record)
+    assert not any(path.exists() for path in paths)
+    for sink in sinks:
+        sink.close(run.summary)
+    assert sorted(tmp_path.rglob("*.*")) == sorted(paths)  # and no part file is left
+    for path in paths:
+        check_valid(path)
+    assert is_complete([format], tmp_path, NAME)
+
+
+@EVERY
+def test_a_run_cut_short_leaves_valid_files(format: str, run: Any, tmp_path: Path) -> None:
+    play(make_sinks([format], tmp_path, NAME), run.cut_short())
+    for path in paths_for(format, tmp_path, NAME):
+        check_valid(path)
+    assert is_complete([format], tmp_path, NAME) is not FORMATS[format].has_summary
+
+
+@EVERY
+def test_a_run_without_records_leaves_valid_files(format: str, run: Any, tmp_path: Path) -> None:
+    play(make_sinks([format], tmp_path, NAME), run.empty())
+    for path in paths_for(format, tmp_path, NAME):
+        check_valid(path)
+
+
+@EVERY
+def test_nothing_is_overwritten_unless_asked(format: str, run: Any, tmp_path: Path) -> None:
+    path = paths_for(format, tmp_path, NAME)[-1]
+    path.parent.mkdir()
+    path.write_text("mine")
+    with pytest.raises(UsageError, match=r"exists already.*--overwrite or --skip-existing"):
+        check_outputs([format], tmp_path, NAME, overwrite=False)
+    with pytest.raises(UsageError, match="exists already"):
+        play(make_sinks([format], tmp_path, NAME), run)
+    assert path.read_text() == "mine"
+    check_outputs([format], tmp_path, NAME, overwrite=True)
+    play(make_sinks([format], tmp_path, NAME, overwrite=True), run)
+    check_valid(path)
+    assert path.read_text() != "mine"
+
+
+@EVERY
+def test_scores_that_are_not_numbers(format: str, run: Any, tmp_path: Path) -> None:
+    nan = float("nan")
+    records = tuple(
+        replace(r, scores=(nan,) * 5, time_s=float("inf")) if isinstance(r, Prediction) else r
+        for r in run.records
+    )
+    play(make_sinks([format], tmp_path, NAME), replace(run, records=records))
+    for path in paths_for(format, tmp_path, NAME):
+        check_valid(path)
+
+
+@EVERY
+def test_names_that_are_not_utf_8(format: str, run: Any, tmp_path: Path) -> None:
+    header = replace(run.header, source="caf\udce9.mp4")
+    records = (*run.records, Segment(6.0, 7.0, "caf\udce9", 0.5))
+    play(make_sinks([format], tmp_path, "x"), replace(run, header=header, records=records))
+    for path in paths_for(format, tmp_path, "x"):
+        check_valid(path)
+
+
+@EVERY
+def test_long_runs_take_constant_memory(
+    format: str, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("costream.sinks.document._SPOOL_CHARS", 10_000)
+    sinks = make_sinks([format], tmp_path, NAME)
+    ms = StageTimes(1.0, 1.0, 1.0, 1.0)
+    for sink in sinks:
+        sink.open(run.header)
+    tracemalloc.start()
+    try:
+        for i in range(5000):
+            prediction = Prediction(i, i / 10, i, i, (("walk", 0.5),))
+            segment = Segment(i / 10, i / 10 + 0.1, 500 * "w", 0.5)
+            for record in (prediction, segment, Compute(i, i / 10, 1, 2, ms)):
+                for sink in sinks:
+                    sink.write(record)
+            if i == 2500:
+                tracemalloc.reset_peak()
+                early, _ = tracemalloc.get_traced_memory()
+        for sink in sinks:
+            sink.close(run.summary)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # Python's free lists and a few buffers come and go; the text of 2500 steps is over 1.3 MB.
+    assert peak - early < 600_000
+    for path in paths_for(format, tmp_path, NAME):
+        check_valid(path)
+
+
+@EVERY
+def test_a_folder_that_cannot_be_written(format: str, run: Any, tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        directory = Path("/proc")  # the super user may write anywhere else
+    else:
+        directory = tmp_path
+        directory.chmod(0o500)
+    with pytest.raises(OutputError, match="cannot write"):
+        play(make_sinks([format], directory, NAME), run)
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_a_run(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(UsageError, match="is not a folder"):
+        check_outputs(["jsonl"], file / "below", NAME, overwrite=False)
+    if os.geteuid() != 0:
+        tmp_path.chmod(0o500)
+        with pytest.raises(UsageError, match="is write-protected"):
+            check_outputs(["jsonl"], tmp_path / "new", NAME, overwrite=False)
+
+
+@ONE_TEXT
+def test_a_full_disk_behind_a_stream(format: str, run: Any) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        (sink,) = make_sinks([format], None, NAME, stream=full)
+        with pytest.raises(OutputError, match=r"/dev/full: cannot write .No space left"):
+            play([sink], run)
+        sink.close(run.summary)  # has failed and been told; nothing more to say
+        with pytest.raises(OSError, match="No space"):  # what Python itself still holds
+            full.close()
+
+
+@EVERY
+def test_a_full_disk(format: str, tmp_path: Path) -> None:
+    """In a process whose files may not grow beyond 4 KiB, which the system refuses like ENOSPC."""
+    pytest.importorskip("resource", reason="needs POSIX resource limits")
+    program = Path(__file__).with_name("fill_disk.py")
+    command = [sys.executable, str(program), format, str(tmp_path)]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.startswith("OutputError"), done.stdout + done.stderr
+    assert "cannot write (File too large)" in done.stdout
+    paths = paths_for(format, tmp_path, "clip.mp4")
+    more = int(done.stdout.split("closed, ")[1].split()[0])
+    assert more < len(paths)  # the file that failed first is not reported again
+    assert not any(path.exists() for path in paths)
+
+
+@ONE_TEXT
+def test_a_reader_that_has_left(format: str, run: Any) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    stream = os.fdopen(writing, "w", encoding="utf-8")
+    (sink,) = make_sinks([format], None, NAME, stream=stream)
+    with pytest.raises(BrokenPipeError):
+        play([sink], run)
+    sink.close(run.summary)
+    with pytest.raises(BrokenPipeError):  # what Python itself still holds
+        stream.close()
+
+
+@ONE_TEXT
+def test_a_stream_gets_the_text_of_the_file(
+    format: str, run: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    play(make_sinks([format], tmp_path, NAME), run)
+    play(make_sinks([format], None, NAME, stream=sys.stdout), run)
+    assert capfd.readouterr().out == paths_for(format, tmp_path, NAME)[0].read_text("utf-8")
+
+
+def test_standard_output_takes_one_text() -> None:
+    check_outputs(["jsonl"], None, NAME, overwrite=False)
+    for formats in (["csv"], ["jsonl", "srt"]):
+        with pytest.raises(UsageError, match="standard output takes one text"):
+            check_outputs(formats, None, NAME, overwrite=False)
+    assert make_sinks(["jsonl"], None, NAME) == []
+
+
+def test_all_formats_at_once(run: Any, tmp_path: Path) -> None:
+    formats = parse_formats(["jsonl, JSON,csv", "srt", "vtt,audacity,jsonl,"])
+    assert formats == tuple(FORMATS)
+    play(make_sinks(formats, tmp_path, NAME), run)
+    assert is_complete(formats, tmp_path, NAME)
+    paths = [path for format in formats for path in paths_for(format, tmp_path, NAME)]
+    assert sorted(tmp_path.rglob("*.*")) == sorted(paths)
+    paths[-1].unlink()
+    assert not is_complete(formats, tmp_path, NAME)
+
+
+def test_formats_that_do_not_exist() -> None:
+    with pytest.raises(UsageError, match="no format 'xml'; choose from jsonl, json, csv"):
+        parse_formats(["jsonl,xml"])
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"type": "header"}\n', "\x00\xff", "3\n"])
+@pytest.mark.parametrize("format", ["jsonl", "json"])
+def test_foreign_files_are_not_complete(format: str, text: str, tmp_path: Path) -> None:
+    paths_for(format, tmp_path, "x")[0].write_text(text, encoding="latin-1")
+    assert not is_complete([format], tmp_path, "x")

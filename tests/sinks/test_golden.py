@@ -1,0 +1,85 @@
+"""The exact text of every format. A change here is a change of the contract with users.
+
+UPDATE_GOLDEN=1 writes the files anew; look at the difference before keeping them.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costream.records import SCHEMA
+from costream.sinks.registry import FORMATS, make_sinks, paths_for
+
+GOLDEN = Path(__file__).with_name("golden")
+FILES = [(f, path.name) for f in FORMATS for path in paths_for(f, Path(), "run")]
+
+
+@pytest.mark.parametrize(("format", "file"), FILES)
+@pytest.mark.parametrize("kind", ["run", "empty"])
+def test_text_is_as_it_was(format: str, file: str, kind: str, run: Any, tmp_path: Path) -> None:
+    played = run if kind == "run" else run.empty().cut_short()
+    sinks = make_sinks([format], tmp_path, "run")
+    for sink in sinks:
+        sink.open(played.header)
+    for record in played.records:
+        for sink in sinks:
+            sink.write(record)
+    for sink in sinks:
+        sink.close(played.summary)
+    written = (tmp_path / file).read_bytes()
+    golden = GOLDEN / file.replace("run.", f"{kind}.", 1)
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.parent.mkdir(exist_ok=True)
+        golden.write_bytes(written)
+    assert written == golden.read_bytes()
+
+
+def test_json_lines_and_document_say_the_same() -> None:
+    lines = [json.loads(x) for x in (GOLDEN / "run.jsonl").read_text("utf-8").split("\n")[:-1]]
+    document = json.loads((GOLDEN / "run.json").read_text("utf-8"))
+
+    def of(kind: str) -> list[dict[str, Any]]:
+        rows = (dict(line) for line in lines if line["type"] == kind)
+        return [row for row in rows if row.pop("type")]
+
+    header = of("header")[0]
+    assert header.pop("schema") == document["schema"] == SCHEMA
+    assert header == document["header"]
+    for kind, name in (("prediction", "predictions"), ("segment", "segments")):
+        assert of(kind) == document[name]
+    assert of("gap") == document["gaps"]
+    assert of("error") == document["errors"]
+    assert of("summary") == [document["summary"]]
+    assert document["compute"]["macs"] == sum(row["macs"] for row in of("compute"))
+
+
+def test_tables_say_the_same_as_json_lines() -> None:
+    lines = [json.loads(x) for x in (GOLDEN / "run.jsonl").read_text("utf-8").split("\n")[:-1]]
+    labels = lines[0]["labels"]
+    rows = _table("run.predictions.csv")
+    predictions = [line for line in lines if line["type"] == "prediction"]
+    for row, p in zip(rows, predictions, strict=True):
+        assert (row["label"], float(row["score"])) == tuple(p["top"][0])
+        assert (row["label_2"], float(row["score_2"])) == tuple(p["top"][1])
+        assert (row["ahead_2_label"], float(row["ahead_2_score"])) == tuple(p["anticipation"][1][0])
+        assert [float(row[f"p({label})"]) for label in labels] == p["scores"]
+        assert json.loads(row["warmup"]) is p["warmup"]
+        assert (int(row["pts"]), float(row["time_s"])) == (p["pts"], p["time_s"])
+    segments = [line for line in lines if line["type"] == "segment"]
+    for row, s in zip(_table("run.timeline.csv"), segments, strict=True):
+        assert (float(row["start_s"]), float(row["end_s"])) == (s["start_s"], s["end_s"])
+        assert (row["label"], float(row["score"])) == (s["label"], s["score"])
+    costs = [line for line in lines if line["type"] == "compute"]
+    for row, c in zip(_table("run.compute.csv"), costs, strict=True):
+        assert (int(row["macs"]), float(row["frontend_ms"])) == (c["macs"], c["ms"]["frontend"])
+
+
+def _table(name: str) -> list[dict[str, str]]:
+    with (GOLDEN / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))

@@ -1,0 +1,147 @@
+"""Outputs and sums that several formats share: what the conformance suite does not reach."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costream.errors import OutputError, UsageError
+from costream.records import Compute, Prediction, Segment, StageTimes
+from costream.sinks.atomic import AtomicFile, part_of
+from costream.sinks.registry import FORMATS, check_outputs, make_sinks
+from costream.sinks.totals import CostTotals
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from costream.records import Gap, Header
+from costream.sinks.registry import make_sinks
+(sink,) = make_sinks(["jsonl"], Path(sys.argv[1]), "clip.mp4")
+sink.open(Header("0", "m", "0", ("a",), None, 10.0, 0.0, "clip.mp4", "video", None, {}))
+for i in range(50):
+    sink.write(Gap(i, i + 1.0, "test"))
+print("written", flush=True)
+time.sleep(60)
+"""
+
+
+def test_killed_before_close_leaves_a_readable_part(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=env) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"written\n"
+        process.send_signal(getattr(signal, "SIGKILL", signal.SIGTERM))
+    part = tmp_path / "clip.mp4.jsonl.part"
+    assert list(tmp_path.iterdir()) == [part]
+    records = [json.loads(line) for line in part.read_text("utf-8").splitlines()]
+    assert [record["type"] for record in records] == ["header"] + 50 * ["gap"]
+
+
+@pytest.mark.parametrize("format", sorted(FORMATS))
+def test_events_are_in_the_file_at_once(format: str, run: Any, tmp_path: Path) -> None:
+    sinks = make_sinks([format], tmp_path, "x")
+    for sink in sinks:
+        sink.open(run.header)
+        sink.write(Segment(0.0, 1.0, "a sudden event", 0.5))
+    texts = [path.read_text("utf-8") for path in tmp_path.glob("*.part")]
+    for sink in sinks:
+        sink.close(run.summary)
+    if format != "json":  # which keeps segments for the end
+        assert any("a sudden event" in text for text in texts)
+
+
+def test_steps_are_in_the_file_soon(run: Any, tmp_path: Path) -> None:
+    (sink,) = make_sinks(["jsonl"], tmp_path, "x")
+    sink.open(run.header)
+    part = part_of(tmp_path / "x.jsonl")
+    end_s = time.monotonic() + 30
+    i = 0
+    while '"type": "prediction"' not in part.read_text("utf-8"):
+        assert time.monotonic() < end_s, "nothing was flushed"
+        sink.write(Prediction(i, i / 10, i, i, (("walk", 0.5),)))
+        time.sleep(0.01)
+        i += 1
+    sink.close(run.summary)
+
+
+def test_an_old_part_is_replaced_and_a_late_comer_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    part_of(path).write_text("left by a killed run")
+    file = AtomicFile(path)
+    file.open()
+    file.write("new")
+    path.write_text("appeared meanwhile")
+    with pytest.raises(OutputError, match=r"appeared during the run; the results are in .*x\.part"):
+        file.finish()
+    assert path.read_text() == "appeared meanwhile"
+    assert part_of(path).read_text() == "new"
+
+
+def test_a_name_that_is_too_long(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=r"cannot write .File name too long"):
+        AtomicFile(tmp_path / ("x" * 300)).open()
+    with pytest.raises(UsageError, match=r"cannot be written .File name too long"):
+        check_outputs(["jsonl"], tmp_path, "x" * 300, overwrite=False)
+
+
+def test_a_folder_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").mkdir()
+    with pytest.raises(UsageError, match="exists already"):
+        check_outputs(["jsonl"], tmp_path, "x", overwrite=True)
+
+
+def test_totals_against_numpy() -> None:
+    rng = np.random.default_rng(3)
+    ms = rng.lognormal(0.0, 1.5, (5000, 4))
+    totals = CostTotals()
+    for i, row in enumerate(ms):
+        totals.add(Compute(i, i / 10, 10 + i, 100, StageTimes(*row), lag_s=0.1, dropped=i // 9))
+    out = totals.to_json()
+    assert out["steps"] == 5000
+    assert out["macs"] == 10 * 5000 + 4999 * 2500
+    assert out["dense_macs_per_step"] == 100
+    assert (out["dropped"], out["max_lag_s"]) == (555, 0.1)
+    for k, name in enumerate(("decode", "frontend", "network", "sink")):
+        assert out["total_s"][name] == pytest.approx(ms[:, k].sum() / 1000)
+        _check_times(out["ms"][name], ms[:, k])
+    _check_times(out["ms"]["step"], ms.sum(axis=1))
+
+
+def _check_times(out: dict[str, float], ms: np.ndarray) -> None:
+    assert out["mean"] == pytest.approx(ms.mean())
+    assert out["max"] == ms.max()
+    for percent in (50, 90, 99):
+        exact = np.percentile(ms, percent, method="inverted_cdf")
+        assert out[f"p{percent}"] == pytest.approx(exact, rel=0.011)
+
+
+def test_totals_of_nothing_and_of_no_time() -> None:
+    out = CostTotals().to_json()
+    assert out["steps"] == out["macs"] == out["ms"]["step"]["p99"] == 0
+    assert out["macs_per_step"] is None
+    totals = CostTotals()
+    totals.add(Compute(0, 0.0, 1, 1, StageTimes(0.0, 0.0, 0.0, 1e9)))
+    ms = totals.to_json()["ms"]
+    assert ms["decode"] == dict.fromkeys(("mean", "p50", "p90", "p99", "max"), 0.0)
+    assert ms["sink"]["max"] == 1e9
+
+
+def test_subtitle_cues_are_never_empty(run: Any, tmp_path: Path) -> None:
+    (sink,) = make_sinks(["srt"], tmp_path, "x")
+    sink.open(run.header)
+    sink.write(Segment(-0.2, 0.0001, "a", 0.5))
+    sink.write(Segment(360_000.0, 360_000.0002, "b", 0.5))
+    sink.close(run.summary)
+    text = (tmp_path / "x.srt").read_text("utf-8")
+    assert "00:00:00,000 --> 00:00:00,001" in text
+    assert "100:00:00,000 --> 100:00:00,001" in text

@@ -1,0 +1,178 @@
+"""From what is typed to what is opened."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from media import make_video
+
+from costream.errors import SourceError, UsageError
+from costream.sources.base import SourceOptions
+from costream.sources.features import FeatureSource
+from costream.sources.pipe import PipeSource
+from costream.sources.registry import expand, open_source, sniff
+from costream.sources.video import VideoSource
+
+ROWS = np.ones((4, 2), np.float32)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with some of everything."""
+    monkeypatch.chdir(tmp_path)
+    make_video(tmp_path / "a.mp4", 3)
+    make_video(tmp_path / "b.mp4", 3)
+    make_video(tmp_path / "odd#name [1].mp4", 3)
+    np.save("f.npy", ROWS)
+    np.savez("f.npz", rgb=ROWS)
+    many = {"v1": {"rgb": ROWS}, "v2#b": {"rgb": ROWS}}
+    for protocol in (0, 2, 5):
+        (tmp_path / f"many{protocol}.pickle").write_bytes(pickle.dumps(many, protocol))
+    (tmp_path / "one.pkl").write_bytes(pickle.dumps({"v1": {"rgb": ROWS}}))
+    (tmp_path / "sub").mkdir()
+    make_video(tmp_path / "sub" / "c.mp4", 3)
+    return tmp_path
+
+
+# --- expand -----------------------------------------------------------------------------------
+
+
+def test_files_stand_for_themselves(folder: Path) -> None:
+    for name in ("a.mp4", "f.npy", "one.pkl", "odd#name [1].mp4", "-", "./sub/c.mp4"):
+        assert expand(name) == [name]
+    assert expand(str(folder / "a.mp4")) == [str(folder / "a.mp4")]
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 5])
+def test_a_pickle_stands_for_its_videos(folder: Path, protocol: int) -> None:
+    name = f"many{protocol}.pickle"
+    assert expand(name) == [f"{name}#v1", f"{name}#v2#b"]
+    assert expand(f"{name}#v2#b") == [f"{name}#v2#b"]
+
+
+def test_patterns_that_no_shell_has_expanded(folder: Path) -> None:
+    assert expand("?.mp4") == ["a.mp4", "b.mp4"]
+    assert expand("**/*.mp4")[-1] == os.path.join("sub", "c.mp4")
+    assert expand("many2*") == ["many2.pickle#v1", "many2.pickle#v2#b"]
+    # A file of that very name is not a pattern.
+    assert expand("odd#name [1].mp4") == ["odd#name [1].mp4"]
+    with pytest.raises(SourceError, match="no file fits this pattern"):
+        expand("*.avi")
+
+
+def test_file_urls(folder: Path) -> None:
+    assert expand((folder / "a.mp4").as_uri()) == [str(folder / "a.mp4")]
+    named = (folder / "odd#name [1].mp4").as_uri()
+    assert expand(named) == [str(folder / "odd#name [1].mp4")]
+
+
+def test_a_folder(folder: Path) -> None:
+    with pytest.raises(SourceError, match=r"sub: this is a folder; name the files: sub/\*\.mp4"):
+        expand("sub")
+
+
+@pytest.mark.parametrize("name", ["gone.mp4", "gone.pickle#v1", "gone#v1", ""])
+def test_missing(folder: Path, name: str) -> None:
+    with pytest.raises(SourceError, match="no such file"):
+        expand(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rtsp://user:secret@camera/1",
+        "http://host/x.mp4",
+        "https://host/x.m3u8?token=secret",
+        "RTMP://host/live",
+        "udp://@239.0.0.1:1234",
+        "0",
+        "camera:1",
+        "/dev/video0",
+        "mic",
+    ],
+)
+def test_live_feeds(folder: Path, name: str) -> None:
+    for function in (expand, sniff, open_source):
+        with pytest.raises(UsageError) as caught:
+            function(name)
+        assert "live feeds are not supported by this command yet" in str(caught.value)
+        assert "secret" not in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_file_named_like_a_camera_is_a_file(folder: Path) -> None:
+    (folder / "a.mp4").rename(folder / "0")
+    assert expand("0") == ["0"]
+    assert sniff("0") == "video"
+
+
+# --- sniff and open ---------------------------------------------------------------------------
+
+
+def test_kind_by_content_not_by_name(folder: Path) -> None:
+    assert sniff("a.mp4") == "video"
+    (folder / "a.mp4").rename("video.npy")
+    (folder / "f.npy").rename("rows.mp4")
+    (folder / "f.npz").rename("zipped")
+    (folder / "many5.pickle").rename("pickled")
+    assert sniff("video.npy") == "video"
+    assert sniff("rows.mp4") == "features"
+    assert sniff("zipped") == "features"
+    assert sniff("pickled#v1") == "features"
+    assert sniff("many0.pickle") == "features"
+    assert sniff("-") == "video"
+
+
+def test_the_right_source(folder: Path) -> None:
+    options = SourceOptions(rate_hz=4.0)
+    assert isinstance(open_source("a.mp4", options), VideoSource)
+    assert isinstance(open_source("odd#name [1].mp4"), VideoSource)
+    for name in ("f.npy", "f.npz", "one.pkl", "many5.pickle#v2#b"):
+        source = open_source(name, options)
+        assert isinstance(source, FeatureSource)
+        assert source.open().width == 2
+        source.close()
+    assert isinstance(open_source("-"), PipeSource)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+def test_named_pipes(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    assert expand("pipe") == ["pipe"]
+    assert sniff("pipe") == "video"
+    assert isinstance(open_source("pipe"), PipeSource)
+
+
+def test_empty_and_unreadable(folder: Path) -> None:
+    (folder / "empty.mp4").write_bytes(b"")
+    for function in (expand, sniff, open_source):
+        with pytest.raises(SourceError, match="the file is empty"):
+            function("empty.mp4")
+    (folder / "zip.npz").write_bytes(b"PK\x03\x04 and no more")
+    with pytest.raises(SourceError, match="cannot be read"):
+        open_source("zip.npz", SourceOptions(rate_hz=4.0)).open()
+
+
+def test_names_with_credentials_are_hidden(folder: Path) -> None:
+    """A name that looks like a URL is shown without the password, here too."""
+    os.makedirs("rtsp:/user:secret@host")
+    make_video(folder / "rtsp:" / "user:secret@host" / "x.mp4", 2)
+    source = open_source("rtsp://user:secret@host/x.mp4")
+    info = source.open()
+    source.close()
+    assert info.uri == "rtsp://***@host/x.mp4"
+
+
+def test_the_registry_imports_no_torch() -> None:
+    code = "import sys, costream.sources.registry, costream.clock; print('torch' in sys.modules)"
+    root = Path(__file__).parents[2]
+    out = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert out.stdout.strip() == "False"

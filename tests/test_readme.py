@@ -1,0 +1,77 @@
+"""What the README says is so."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from program import ROOT, python
+
+from costream.checkpoints.weights_file import read_card
+from costream.errors import ExitCode
+from costream.sinks.registry import FORMATS
+
+README = (ROOT / "README.md").read_text("utf-8")
+PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.mark.parametrize("code", PYTHON, ids=range(len(PYTHON)))
+def test_python_examples_run(tmp_path, code):
+    code = code.replace("samples/", f"{ROOT.as_posix()}/samples/")
+    done = python("-c", code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_there_are_python_examples():
+    assert len(PYTHON) == 2
+
+
+def test_every_exit_code_is_documented():
+    section = README.split("### Exit codes")[1].split("\n#")[0]
+    numbers = {int(n) for line in section.splitlines() for n in re.findall(r"\d+", line[:12])}
+    assert numbers == {int(code) for code in ExitCode}
+
+
+def test_every_format_is_documented():
+    for name in FORMATS:
+        assert f"`{name}`" in README
+
+
+def test_every_option_that_is_shown_exists():
+    from costream.cli.detect import command
+
+    options = {name for p in command.params for name in [*p.opts, *p.secondary_opts]}
+    shown = set()
+    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL):
+        for line in block.splitlines():
+            if "costream detect" in line:
+                call = line.split("costream detect", 1)[1].split("#  ")[0].split("|")[0]
+                shown |= set(re.findall(r"(?<=\s)--?[a-z][a-z-]*", call))
+    assert shown
+    assert shown <= options
+
+
+def test_files_and_folders_that_are_named_exist():
+    for name in re.findall(r"samples/[\w.]+", README):
+        assert (ROOT / name).exists()
+
+
+def test_scores_are_those_of_the_card():
+    metrics = read_card(ROOT / "weights" / "cooadtr.safetensors").metrics["test"]
+    for row, name in (
+        ("`cooadtr`", "cooadtr"),
+        ("`cooadtr-b2`", "cooadtr-b2"),
+        ("`oadtr`, window recomputed", "oadtr"),
+        ("per-frame classifier, same backbone", "per-frame classifier"),
+        ("majority class", "majority"),
+    ):
+        keys = ("mAP", "mAP_1s", "accuracy", "accuracy_1s")
+        numbers = " | ".join(f"{metrics[name][key]:.3f}" for key in keys)
+        assert f"| {row} | {numbers} |" in README
+
+
+def test_the_shipped_model_is_better_than_its_baselines():
+    metrics = read_card(ROOT / "weights" / "cooadtr.safetensors").metrics["test"]
+    for score in ("mAP", "mAP_1s", "accuracy", "accuracy_1s", "balanced_accuracy"):
+        for baseline in ("per-frame classifier", "majority"):
+            assert metrics["cooadtr"][score] > metrics[baseline][score]

@@ -1,0 +1,70 @@
+"""Records as JSON: plain values, absent fields left out, nothing that is not JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from costream import records
+from costream.records import Compute, Fault, Gap, Prediction, Segment, StageTimes, to_json
+
+
+def text(record):
+    return json.dumps(to_json(record), allow_nan=False)
+
+
+def test_optional_fields_are_left_out():
+    out = to_json(Prediction(i=0, time_s=0.0, frame=0, pts=None, top=(("walk", 0.5),)))
+    assert set(out) == {"type", "i", "time_s", "frame", "pts", "top", "warmup", "fresh"}
+    assert out["pts"] is None
+    assert out["top"] == [["walk", 0.5]]
+
+
+def test_numpy_values_become_plain_ones():
+    top = (("a", np.float32(0.1234567)),)
+    scores = tuple(np.array([0.1234567, np.nan], np.float32))
+    out = json.loads(
+        text(Prediction(np.int64(3), np.float64(1 / 3), 0, np.int32(7), top, scores=scores))
+    )
+    assert (out["i"], out["pts"], out["time_s"]) == (3, 7, 0.333333)
+    assert out["top"] == [["a", 0.123457]]
+    assert out["scores"] == [0.123457, None]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_a_number_is_null(value):
+    assert json.loads(text(Segment(0.0, 1.0, "a", value)))["score"] is None
+
+
+def test_every_record_has_its_own_type_name():
+    kinds = [c.type for c in vars(records).values() if hasattr(c, "type") and isinstance(c, type)]
+    assert sorted(kinds) == sorted(set(kinds))
+    assert set(kinds) == {
+        "header",
+        "prediction",
+        "segment",
+        "compute",
+        "gap",
+        "error",
+        "summary",
+    }
+
+
+def test_nested_records():
+    out = to_json(Compute(0, 0.0, 5, 10, StageTimes(1.0, 2.0, 3.0, 4.0)))
+    assert out["ms"] == {"decode": 1.0, "frontend": 2.0, "network": 3.0, "sink": 4.0}
+    assert to_json(Gap(1.0, 2.0, "late")) == {
+        "type": "gap",
+        "start_s": 1.0,
+        "end_s": 2.0,
+        "reason": "late",
+    }
+    assert to_json(Fault(None, "cut", fatal=True))["fatal"] is True
+
+
+def test_records_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Segment(0.0, 1.0, "a", 0.5).label = "b"

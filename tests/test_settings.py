@@ -1,0 +1,65 @@
+"""Configuration files: precedence, tables, and clear words for what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from costream.errors import UsageError
+from costream.settings import load_config, user_config_path
+
+
+@pytest.fixture(autouse=True)
+def homes(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("APPDATA", str(tmp_path / "config"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    return work
+
+
+OPTIONS = ("top_k", "device", "model")
+
+
+def write_user(text):
+    path = user_config_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_nothing_is_nothing():
+    assert load_config("detect", OPTIONS) == {}
+
+
+def test_project_wins_over_user_and_section_over_shared(homes):
+    write_user('device = "cuda:0"\n[detect]\ntop-k = 9\nmodel = "a"\n')
+    (homes / "costream.toml").write_text('model = "shared"\n[detect]\nmodel = "b"\n')
+    assert load_config("detect", OPTIONS) == {"device": "cuda:0", "top_k": 9, "model": "b"}
+
+
+def test_named_file_replaces_the_project_file(homes):
+    (homes / "costream.toml").write_text("top-k = 1\n")
+    (homes / "other.toml").write_text("[detect]\ntop-k = 2\n")
+    assert load_config("detect", OPTIONS, "other.toml") == {"top_k": 2}
+
+
+def test_other_commands_tables_are_left_alone(homes):
+    (homes / "costream.toml").write_text("[listen]\nanything = 1\n")
+    assert load_config("detect", OPTIONS) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("top-q = 1\n", "top-q"), ("= 1\n", "TOML"), ("detect = 3\n", r"\[detect\] must be a table")],
+)
+def test_what_is_wrong_is_named(homes, text, says):
+    (homes / "costream.toml").write_text(text)
+    with pytest.raises(UsageError, match=says) as caught:
+        load_config("detect", OPTIONS)
+    assert "costream.toml" in str(caught.value)
+
+
+def test_named_file_must_exist():
+    with pytest.raises(UsageError, match="no such configuration file"):
+        load_config("detect", OPTIONS, "missing.toml")

@@ -1,0 +1,35 @@
+"""Where the training video may be, and small clips for everybody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from costream.training.clips import Clip
+
+PACK = Path(__file__).resolve().parents[2].parent / "shared" / "packs" / "fir_action.tar"
+
+
+@pytest.fixture(scope="session")
+def pack():
+    if not PACK.exists():
+        pytest.skip("needs fir_action.tar in ../shared/packs beside the repository")
+    return PACK
+
+
+@pytest.fixture
+def clips():
+    """Two clips whose pictures show the label, of 7 labels, some frames unscored."""
+    rng = np.random.default_rng(0)
+    out = []
+    for k in range(2):
+        labels = np.repeat(np.arange(7), 30)
+        labels[60 * k : 60 * k + 10] = -1
+        frames = rng.integers(0, 20, (210, 3, 24, 32), dtype=np.uint8)
+        frames[:, :, 8:16, 8:24] += (30 * np.maximum(labels, 0)).astype(np.uint8)[
+            :, None, None, None
+        ]
+        out.append(Clip(f"clip {k}", frames, labels, 0.5, overhead=False))
+    return out
