@@ -100,16 +100,6 @@ def read_card(path: Path) -> Card:
     return _card(read_header(path), path)
 
 
-def read_digest(path: Path) -> str:
-    """Give ``tensors_sha256`` as the metadata has it, unchecked; no torch.
-
-    Raises ModelError as ``read_card`` does.
-    """
-    header = read_header(path)
-    _card(header, path)
-    return header.metadata.get("tensors_sha256", "")
-
-
 def read_weights(path: Path) -> Weights:
     """Read card and tensors (on the CPU), and check the tensors against their digest.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -238,8 +238,3 @@ def stay(label: str, start: Vector, length_s: float, seed: int) -> Act:
         return out
 
     return Act(label, length_s, play)
-
-
-def named(label: str, act: Act) -> Act:
-    """Give the same act under another label."""
-    return replace(act, label=label)

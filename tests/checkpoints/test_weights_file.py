@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 from costream.checkpoints.weights_file import (
     FORMAT,
     read_card,
-    read_digest,
     read_header,
     read_weights,
     write_weights,
@@ -90,7 +89,7 @@ def test_same_content_gives_the_same_bytes(
     other = tmp_path / "other.safetensors"
     digest = write_weights(other, CARD, dict(reversed(tensors.items())))
     assert other.read_bytes() == path.read_bytes()
-    assert read_digest(path) == digest == read_weights(path).sha256
+    assert read_header(path).metadata["tensors_sha256"] == digest == read_weights(path).sha256
 
 
 def test_digest_sees_names_types_shapes_and_bits(tmp_path: Path) -> None:
