@@ -22,6 +22,7 @@ class StepResult:
     anticipation: npt.NDArray[np.float32] | None  # [B, A, C]
     warmup: tuple[bool, ...]  # [B], True while that stream's window is not full
     macs: int  # really spent, all streams together, frontend included
+    dense_macs: int  # the same answer with the whole window computed anew
     frontend_s: float
     network_s: float
 
@@ -38,10 +39,6 @@ class Model(Protocol):
     @property
     def box(self) -> tuple[int, int] | None:
         """Width, height pictures should be fitted into; None when no pictures are taken."""
-
-    @property
-    def dense_macs(self) -> int:
-        """Cost of one step for one stream when the whole window is computed anew."""
 
     def check(self, kind: SourceKind, width: int | None) -> None:
         """Raise SourceError when a source of this kind (and feature width) does not fit."""

@@ -161,11 +161,13 @@ class StreamingModel:
         out: Output = self.network.forward_step(tokens, state.network)
         probabilities = _probabilities(out.logits)
         future = None if out.anticipation is None else _probabilities(out.anticipation)
+        skipped = 0 if frames else self._frontend_macs()  # feature rows pass it by
         return StepResult(
             probabilities,
             future,
             self.network.warmup(state.network),
-            macs=self.macs * len(items),
+            macs=(self.macs - skipped) * len(items),
+            dense_macs=(self.dense_macs - skipped) * len(items),
             frontend_s=seen - began if frames else 0.0,
             network_s=time.perf_counter() - seen,
         )

@@ -94,12 +94,13 @@ def _inputs(settings: DetectSettings, plan: _Plan) -> tuple[list[str], list[Exit
             continue
         for uri in uris:
             name = name_of(uri)
-            if plan.directory is not None and outputs.setdefault(name, uri) != uri:
+            if plan.directory is not None and name in outputs:
                 raise UsageError(
                     f"would write the same files as {outputs[name]}",
                     where=uri,
                     hint="run them into different folders",
                 )
+            outputs[name] = uri
             if (
                 settings.skip_existing
                 and plan.directory is not None

@@ -86,7 +86,7 @@ class _Run:
         self.segmenter = Segmenter(
             card.labels, self.timeline, self.rate_hz, card.delay_s, card.background
         )
-        self.steps = self.segments = self.errors = self.macs = 0
+        self.steps = self.segments = self.errors = self.macs = self.dense_macs = 0
         self.uri = ""
         self.first_s: float | None = None
         self.last_s = 0.0
@@ -153,12 +153,13 @@ class _Run:
         self.first_s = tick.time_s if self.first_s is None else self.first_s
         self.last_s = tick.time_s
         self.macs += result.macs
+        self.dense_macs += result.dense_macs
         step, self.steps = self.steps, self.steps + 1
         compute = Compute(
             i=step,
             time_s=tick.time_s,
             macs=result.macs,
-            dense_macs=self.model.dense_macs,
+            dense_macs=result.dense_macs,
             ms=StageTimes(
                 decode=1e3 * decode_s,
                 frontend=1e3 * result.frontend_s,
@@ -254,7 +255,7 @@ class _Run:
             wall_s=wall_s,
             x_realtime=media_s / wall_s if wall_s > 0 else None,
             macs=self.macs,
-            dense_macs=self.model.dense_macs * self.steps,
+            dense_macs=self.dense_macs,
             complete=exit_code is ExitCode.OK and not self.stop.requested,
             exit=int(exit_code),
         )

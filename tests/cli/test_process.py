@@ -279,6 +279,10 @@ def test_same_name_twice_is_refused(tmp_path):
     done = costream("detect", SAMPLE, tmp_path / "a" / "room.mp4", "-o", tmp_path / "out")
     assert done.returncode == 2
     assert "same files" in done.stderr
+    done = costream("detect", SAMPLE, SAMPLE, "-o", tmp_path / "out")
+    assert done.returncode == 2
+    assert "same files" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_names_are_unicode(tmp_path):

@@ -116,6 +116,19 @@ def test_equals_the_offline_network_on_the_same_pictures(model, tmp_path):
     np.testing.assert_allclose(got, expected, atol=2e-5)
 
 
+def test_feature_rows_cost_no_frontend(model, tmp_path):
+    kept = Kept()
+    summary = run(Given(rows(4)), model, [kept])
+    network = model.network
+    assert summary.macs == 4 * network.count_macs()
+    assert summary.dense_macs == 4 * network.dense_macs
+    path = make_video(tmp_path / "clip.mp4", frames=4, rate=8, size=(64, 48))
+    video = run(open_source(str(path), SourceOptions(box=model.box)), model, [])
+    frontend = 4 * model.frontend.count_macs()
+    assert video.macs == summary.macs + frontend
+    assert video.dense_macs == summary.dense_macs + frontend
+
+
 def test_a_gap_resets_the_state_and_is_told(model):
     before, after = rows(20), rows(20, start_s=60.0, seed=5)
     joined, alone = Kept(), Kept()
