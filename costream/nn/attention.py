@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -40,8 +41,8 @@ class AttentionState(State):
     """Projected rows of the window, in rings."""
 
     steps: Tensor  # int64 [B]
-    keys: Tensor  # [B, h, e, n], or [B, h, n, e] for wide heads: see _WIDE
-    values: Tensor  # the same
+    keys: Tensor  # k / sqrt(e), [B, h, e, n], or [B, h, n, e] for wide heads: see _WIDE
+    values: Tensor  # v, the same
 
     def __post_init__(self) -> None:
         self.views: _Views | None = None  # made when needed, never saved or copied
@@ -49,8 +50,18 @@ class AttentionState(State):
 
 @dataclass(frozen=True)
 class _Views:
-    """The rings of one stream, seen as its steps need them; making views costs 1 us each."""
+    """The rings of one stream, seen as its steps need them, and room for its newest row.
 
+    An operation of a step takes a few microseconds whatever its size, and five times as long
+    when large weights have pushed its code out of the cache, so there are as few as can be.
+    """
+
+    steps: Any  # the state's own counter as a NumPy array, which costs a tenth of a tensor's
+    projected: Tensor  # [1, 3 d], written by every step: the query, key and value of its row
+    query: Tensor  # [h, 1, e], views of ``projected``
+    key: Tensor
+    value: Tensor
+    scale: Tensor  # 1 / sqrt(e); a Python number would cost 2 us more
     key_slots: tuple[Tensor, ...]  # n times [h, 1, e]
     value_slots: tuple[Tensor, ...]
     keys: Tensor  # [h, e, n]
@@ -91,7 +102,6 @@ class MultiheadAttention(nn.Module):
         self.head_dim = embed_dim // num_heads
         self.scale = 1 / math.sqrt(self.head_dim)
         self._split = (3, num_heads, self.head_dim)
-        self._split_alone = (3, num_heads, 1, self.head_dim)
         self.in_proj_weight = nn.Parameter(torch.empty(3 * embed_dim, embed_dim))
         bias = nn.Parameter(torch.zeros(3 * embed_dim)) if qkv_bias else None
         self.register_parameter("in_proj_bias", bias)
@@ -113,17 +123,20 @@ class MultiheadAttention(nn.Module):
         return 4 * rows * self.embed_dim**2 + 2 * rows**2 * self.embed_dim
 
     def project(self, x: Tensor) -> Tensor:
-        """Give queries, keys and values [..., 3, h, e] of rows ``x`` [..., d]."""
+        """Give queries, keys / sqrt(e) and values [..., 3, h, e] of rows ``x`` [..., d]."""
         weight, bias = self._parameters.values()
-        return torch.unflatten(F.linear(x, weight, bias), -1, self._split)  # type: ignore[arg-type]
+        rows = F.linear(x, weight, bias)  # type: ignore[arg-type]
+        rows = torch.unflatten(rows, -1, self._split)
+        rows.select(-3, 1).mul_(self.scale)
+        return rows
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> Tensor:
-        """Give [B, m, d] for queries [B, m, h, e], keys and values [B, n, h, e].
+        """Give [B, m, d] for queries [B, m, h, e], scaled keys and values [B, n, h, e].
 
         ``seen``: bool [B or 1, m or 1, n], True where a query sees a key.
         """
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        logits = self.scale * q @ k.transpose(2, 3)
+        logits = q @ k.transpose(2, 3)
         if seen is not None:
             logits = logits.masked_fill(~seen[:, None].to(q.device), -math.inf)
         weights = F.dropout(logits.softmax(-1), self.dropout, self.training)
@@ -177,8 +190,8 @@ class _ContinualAttention(MultiheadAttention):
         return matrices if fill.length == self.window else matrices.narrow(2, 0, fill.length)
 
     def _logits(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        """Give q k^T / sqrt(e) for matrices [B h, m, e] and [B h, e, length], masked."""
-        logits = torch.bmm(self.scale * q, k)
+        """Give the logits of queries [B h, m, e] and scaled keys [B h, e, length], masked."""
+        logits = torch.bmm(q, k)
         if mask is None:
             return logits
         hidden = ~mask.to(q.device).repeat_interleave(self.num_heads, 0)[:, None]
@@ -210,7 +223,7 @@ class SingleOutputAttention(_ContinualAttention):
 
     def forward_step(self, x: Tensor, state: AttentionState) -> Tensor:
         """Take one row [B, d] of every stream, give it after attention, [B, d]."""
-        if x.shape[0] == 1:
+        if x.shape[0] == 1 and not torch.is_grad_enabled():
             return self._step_alone(x, state)
         fill = ring.advance(state.steps, self.window)
         q, k, v = self.project(x).unbind(1)
@@ -222,27 +235,39 @@ class SingleOutputAttention(_ContinualAttention):
     def _step_alone(self, x: Tensor, state: AttentionState) -> Tensor:
         """Do ``forward_step`` for one stream, whose views of the rings are kept."""
         views = state.views or self._see(state)
-        t = int(state.steps.item())
-        state.steps.add_(1)
+        t = int(views.steps[0])
+        views.steps[0] = t + 1
         weight, bias = self._parameters.values()
-        qkv = F.linear(x, weight, bias)  # type: ignore[arg-type]
-        q, k, v = qkv.view(self._split_alone).unbind()
-        if k.requires_grad:
-            k, v = k.detach(), v.detach()
+        if bias is None:
+            torch.mm(x, weight.t(), out=views.projected)  # type: ignore[union-attr]
+        else:
+            torch.addmm(bias, x, weight.t(), out=views.projected)  # type: ignore[union-attr]
         slot = t % self.window
-        views.key_slots[slot].copy_(k)
-        views.value_slots[slot].copy_(v)
+        torch.mul(views.key, views.scale, out=views.key_slots[slot])
+        views.value_slots[slot].copy_(views.value)
         keys, values = views.keys, views.values
         if t + 1 < self.window:
             keys, values = keys.narrow(2, 0, t + 1), values.narrow(1, 0, t + 1)
-        weights = torch.bmm(self.scale * q, keys).softmax(-1)
+        weights = torch.bmm(views.query, keys).softmax(-1)
         return linear(self, "out_proj", torch.bmm(weights, values).view(1, self.embed_dim))
 
     def _see(self, state: AttentionState) -> _Views:
         with torch.inference_mode(False):
             keys, values = self._slots(state.keys)[0], self._slots(state.values)[0]
-            key_slots, value_slots = keys[:, None].unbind(3), values[:, None].unbind(3)
-            state.views = _Views(key_slots, value_slots, keys, values.transpose(1, 2))
+            projected = keys.new_empty(1, 3 * self.embed_dim)
+            query, key, value = projected.view(3, self.num_heads, 1, self.head_dim).unbind()
+            state.views = _Views(
+                steps=state.steps.numpy(),
+                projected=projected,
+                query=query,
+                key=key,
+                value=value,
+                scale=keys.new_tensor(self.scale),
+                key_slots=keys[:, None].unbind(3),
+                value_slots=values[:, None].unbind(3),
+                keys=keys,
+                values=values.transpose(1, 2),
+            )
         return state.views
 
     def forward_steps(self, x: Tensor, state: AttentionState) -> Tensor:

@@ -28,11 +28,15 @@ def gelu(x: Tensor) -> Tensor:
     """Give the exact GELU, x (1 + erf(x / sqrt 2)) / 2.
 
     On a CPU, contiguous tensors go to oneDNN, which takes 10 us to begin with; for a few rows
-    PyTorch's own kernel is done in 2 us. A transposed tensor goes there.
+    PyTorch's own kernel is done in 2 us. A transposed tensor goes there. ``x`` may be overwritten
+    when no gradient is asked for.
     """
     if x.numel() > 8192 or x.numel() % 2 or not x.is_contiguous():
         return F.gelu(x)
-    return F.gelu(x.view(2, -1).t()).t().view(x.shape)
+    if torch.is_grad_enabled():
+        return F.gelu(x.view(2, -1).t()).t().view(x.shape)
+    torch._C._nn.gelu_(x.view(2, -1).t())  # type: ignore[attr-defined]
+    return x
 
 
 def store_by_columns(module: nn.Module, max_bytes: int = 1 << 20) -> None:
