@@ -2,7 +2,7 @@
 
 Reads the fir_action pack, renders synthetic rooms, trains frontend and CoOadTR together, chooses
 the timeline on validation video, trains the baselines and the two further temporal models, and
-writes weights with their cards. Seeded; about 45 minutes on one core of 2023.
+writes weights with their cards. Seeded; about 40 minutes on one core of 2023.
 """
 
 from __future__ import annotations
