@@ -77,11 +77,13 @@ class State:
 
     def reset(self, rows: Sequence[int] | None = None) -> None:
         """Forget what these streams (default: all) have seen."""
-        for tensor in self.tensors().values():
-            if rows is None:
-                tensor.zero_()
+        for _, part in self._parts():
+            if isinstance(part, State):
+                part.reset(rows)
+            elif rows is None:
+                part.zero_()
             else:
-                tensor[list(rows)] = 0
+                part[list(rows)] = 0
 
     def take(self: S, rows: Sequence[int]) -> S:
         """Give a new state of these streams only, in this order (streams leave a batch)."""

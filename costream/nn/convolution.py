@@ -1,0 +1,228 @@
+"""Convolution over time, ordinary and continual.
+
+A step keeps the newest frame and multiplies the last K frames with the weights, once; the frames
+before are never computed again (Hedegaard, Iosifidis, "Continual 3D Convolutional Neural
+Networks for Real-time Processing of Videos", ECCV 2022). There the products of a frame with all K
+taps are kept and added up; here the frames themselves are, side by side in memory, so that a step
+is one matrix product of inner size K * C whose operands lie ready, and a step whose output a
+stride discards computes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from costream.nn.state import zeros
+from costream.nn.timing import ClockedState, ContinualModule, check_shape, kernel_timing
+
+_LAP = 2  # steps between two copies, in lengths of the K - 1 frames that are copied
+
+
+@dataclass
+class ConvolutionState(ClockedState):
+    """The frames that later outputs need.
+
+    With dilation d frame t lies with those of the same t mod d, so that the K frames of an
+    output are neighbours. Of L slots the first K - 1 repeat the last ones of the lap before.
+    """
+
+    frames: Tensor  # [B, P, d, L, C]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.views: _Views | None = None  # made when needed, never saved or copied
+
+
+@dataclass(frozen=True)
+class _Views:
+    """The ring as its steps need it; making views costs 1 us each."""
+
+    slots: tuple[tuple[Tensor, ...], ...]  # d x (L - K + 1) times [B P, C]: the newest frame
+    windows: tuple[tuple[Tensor, ...], ...]  # as many times [B P, K C]: the last K frames
+
+
+class TemporalConvolution(ContinualModule):
+    """Convolution over time with a kernel that all positions share; features last.
+
+    ``weight`` has the shape and the name of ``torch.nn.Conv1d``'s, [O, I, K], but lies in memory
+    as [K, I, O], so that the matrix of a step is a view of it and never out of date. Savers that
+    want contiguous tensors need ``.contiguous()``.
+
+    Args:
+        in_width: I. ``out_width``: O. ``kernel``: K. ``stride``, ``dilation``: in frames.
+        padding: zeros before and after the clip; the causal form is ((K - 1) * dilation, 0). A
+            stream has those before only.
+        bias: whether there is one.
+
+    Raises ValueError for sizes below 1 and for more padding before the clip than the kernel
+    reaches back, for there would be outputs before frame 0.
+    """
+
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        in_width: int,
+        out_width: int,
+        kernel: int,
+        *,
+        stride: int = 1,
+        dilation: int = 1,
+        padding: int | tuple[int, int] = 0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.in_width, self.out_width = in_width, out_width
+        self.kernel, self.dilation = kernel, dilation
+        self.timing, self.right_padding = kernel_timing(kernel, stride, dilation, padding)
+        self._delay, self._stride = self.timing.delay, stride  # plain numbers are read faster
+        weight = torch.empty(kernel, in_width, out_width)
+        self.weight = nn.Parameter(weight.permute(2, 1, 0))
+        self.register_parameter("bias", nn.Parameter(torch.empty(out_width)) if bias else None)
+        self.reset_parameters()
+        self._matrix: Tensor | None = None
+
+    def reset_parameters(self) -> None:
+        """Draw new weights as ``torch.nn.Conv1d`` does."""
+        bound = 1 / math.sqrt(self.in_width * self.kernel)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+    @property
+    def matrix(self) -> Tensor:
+        """The weights as [K I, O]: a view, or a copy where something laid ``weight`` out anew."""
+        weight, held = self._parameters["weight"], self._matrix
+        assert weight is not None
+        if torch.is_grad_enabled():
+            return weight.permute(2, 1, 0).reshape(-1, self.out_width)
+        # Making the view takes 5 us. It is kept for as long as the weights lie where it looks; it
+        # keeps that memory alive, so nothing else can come to lie there.
+        if held is None or held.data_ptr() != weight.data_ptr():
+            held = weight.detach().permute(2, 1, 0).reshape(-1, self.out_width)
+            self._matrix = held
+        return held
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Give the ordinary convolution [B, T', ..., O] of a clip [B, T, ..., I]."""
+        padding = (0, 0, 0, 0, self.padding, self.right_padding)
+        return self._convolve(F.pad(as_rows(x), padding), x)
+
+    def init_state(self, batch_size: int = 1, positions: int = 1) -> ConvolutionState:
+        """Give the state of streams that have seen nothing, with so many positions each."""
+        kept = self.kernel - 1
+        shape = (self.dilation, (1 + _LAP) * kept, self.in_width)
+        return ConvolutionState(
+            zeros(batch_size), zeros(batch_size, positions, *shape, like=self.weight)
+        )
+
+    def forward_step(self, x: Tensor, state: ConvolutionState) -> Tensor | None:
+        """Take a frame [B, ..., I] of every stream, give an output [B, ..., O] or None."""
+        window = self.window(x, state)
+        if window is None:
+            return None
+        bias = self._parameters["bias"]
+        if bias is None:
+            out = torch.mm(window, self.matrix)
+        else:
+            out = torch.addmm(bias, window, self.matrix)
+        return out if x.dim() == 2 else out.view(*x.shape[:-1], self.out_width)
+
+    def window(self, x: Tensor, state: ConvolutionState) -> Tensor | None:
+        """Take a frame, give the frames that the output of this step needs, or None.
+
+        For callers with weights of their own, such as folded ones: ``window @ matrix`` is the
+        step. Gives [B P, K I], a view of the state that the next step changes, with the columns
+        in the order of the rows of ``matrix``. ``x`` [B, ..., I], or the same as [B P, I].
+        """
+        frames = state.frames
+        rows = x if x.dim() == 2 else x.flatten(0, -2)
+        batch, positions = frames.shape[:2]
+        if rows.shape != (batch * positions, self.in_width) or (x.dim() > 2 and len(x) != batch):
+            shape = (batch, positions, self.in_width)
+            raise ValueError(f"frame of shape {tuple(x.shape)}, state for {shape}")
+        time = state.tick()
+        due = time >= self._delay and not (time - self._delay) % self._stride
+        if self.kernel == 1:
+            return rows if due else None
+        views = state.views or self._see(state)
+        lap, phase = divmod(time, self.dilation)
+        slot = lap % len(views.slots[phase])
+        if lap and not slot:
+            kept = self.kernel - 1
+            ring = frames[:, :, phase]
+            ring[:, :, :kept] = ring[:, :, -kept:]
+        views.slots[phase][slot].copy_(rows.detach() if rows.requires_grad else rows)
+        return views.windows[phase][slot] if due else None
+
+    def forward_steps(self, x: Tensor, state: ConvolutionState) -> Tensor:
+        """Take T frames [B, T, ..., I], give what T steps would, [B, T', ..., O].
+
+        T' may be 0.
+        """
+        rows = as_rows(x)
+        shape = state.frames.shape
+        check_shape((len(x), *rows.shape[2:]), (shape[0], shape[1], shape[4]))
+        time = state.tick(x.shape[1])
+        if self.kernel > 1:
+            rows = torch.cat([self._before(state, time), rows], 1)
+            self._keep(rows.detach(), state, time + x.shape[1])
+        return self._convolve(rows[:, self.timing.next_output(time) - time :], x)
+
+    def count_macs(self, positions: int = 1) -> int:
+        """Multiply-accumulates of a step that gives an output, for one stream."""
+        return positions * self.kernel * self.in_width * self.out_width
+
+    def _convolve(self, rows: Tensor, x: Tensor) -> Tensor:
+        """Give the convolution of padded ``rows`` [B, T, P, I] in the shape that ``x`` has."""
+        shape = (*x.shape[2:-1], self.out_width)
+        if rows.shape[1] < self.receptive_field:
+            return x.new_zeros(x.shape[0], 0, *shape)
+        stride, dilation = (self.stride, 1), (self.dilation, 1)
+        # Seen as images of T x P, rows are what torch calls channels_last: its fast layout.
+        images, weight = rows.permute(0, 3, 1, 2), self.weight.unsqueeze(3)
+        out = F.conv2d(images, weight, self.bias, stride, 0, dilation)
+        return out.permute(0, 2, 3, 1).reshape(x.shape[0], -1, *shape)
+
+    def _see(self, state: ConvolutionState) -> _Views:
+        frames, size = state.frames, self.kernel
+        starts = range(frames.shape[3] - size + 1)
+        with torch.inference_mode(False):
+            phases = frames.unbind(2)
+            slots = tuple(p.flatten(0, 1)[:, size - 1 :].unbind(1) for p in phases)
+            rows = [phase.flatten(0, 1).flatten(1) for phase in phases]
+            spans = [(k * self.in_width, size * self.in_width) for k in starts]
+            windows = tuple(tuple(row.narrow(1, *span) for span in spans) for row in rows)
+            state.views = _Views(slots, windows)
+        return state.views
+
+    def _tails(self, state: ConvolutionState, time: int) -> list[Tensor]:
+        """Give views [B, P, K - 1, C] of the last frames before ``time``, oldest phase first."""
+        kept = self.kernel - 1
+        lap = state.frames.shape[3] - kept
+        tails = []
+        for k in range(time, time + self.dilation):
+            count, phase = divmod(k, self.dilation)  # frames that this phase has had
+            end = kept + (count - 1) % lap + 1 if count else kept
+            tails.append(state.frames[:, :, phase, end - kept : end])
+        return tails
+
+    def _before(self, state: ConvolutionState, time: int) -> Tensor:
+        """Give the (K - 1) * d frames before ``time`` in their order, [B, (K - 1) d, P, C]."""
+        return torch.stack(self._tails(state, time), 3).flatten(2, 3).transpose(1, 2)
+
+    def _keep(self, rows: Tensor, state: ConvolutionState, time: int) -> None:
+        """Put the last of ``rows`` [B, T, P, C], which end before ``time``, into the ring."""
+        reach = (self.kernel - 1) * self.dilation
+        last = torch.unflatten(rows[:, -reach:].transpose(1, 2), 2, (-1, self.dilation))
+        for tail, new in zip(self._tails(state, time), last.unbind(3), strict=True):
+            tail.copy_(new)
+
+
+def as_rows(x: Tensor) -> Tensor:
+    """Give a clip [B, T, ..., C] as [B, T, P, C]."""
+    return x.reshape(*x.shape[:2], math.prod(x.shape[2:-1]), x.shape[-1])

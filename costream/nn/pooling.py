@@ -1,0 +1,235 @@
+"""Means and maxima over time, ordinary and continual."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from costream.nn.delay import in_order, store
+from costream.nn.state import zeros
+from costream.nn.timing import (
+    ClockedState,
+    ContinualModule,
+    Timing,
+    check_shape,
+    kernel_timing,
+)
+
+
+@dataclass
+class MeanState(ClockedState):
+    """The sum of a window in two parts, neither of which is ever subtracted from.
+
+    Steps come in blocks of n. In step i of a block slots 0 to i of ``rows`` hold the features of
+    this block, whose sum is ``newest``; slot k > i holds the sum of the features k to n - 1 of
+    the block before, and slot n zeros.
+    """
+
+    rows: Tensor  # [B, n + 1, ..., C]
+    newest: Tensor  # [B, ..., C]
+    seen: Tensor | None  # int64 [B]: features of each stream, for partial means
+
+
+class TemporalMean(ContinualModule):
+    """Mean over the last ``window`` features.
+
+    Args:
+        window: n.
+        zeros: features before the first that count as zeros; the first mean is that of
+            n - zeros features and these.
+        partial: give means from the first step on, over the features seen so far; each stream
+            has its own count.
+
+    A window is the newest features of one block and the last ones of the block before, and both
+    sums are at hand (see ``MeanState``): three additions a feature, and as exact after a year as
+    after one window. Half precision is summed in single.
+
+    Raises ValueError unless 0 <= zeros < window, and for zeros with ``partial``.
+    """
+
+    def __init__(self, window: int, *, zeros: int = 0, partial: bool = False) -> None:
+        super().__init__()
+        if not 0 <= zeros < window or (partial and zeros):
+            raise ValueError(f"window {window} with {zeros} zeros, partial: {partial}")
+        self.window, self.partial = window, partial
+        self.timing = Timing(window, window - 1 if partial else zeros)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Give the means [B, T', ..., C] of a clip [B, T, ..., C]."""
+        rows = F.pad(x.flatten(2).transpose(1, 2), (self.padding, 0))
+        if rows.shape[2] < self.window:
+            return x[:, :0]
+        means = F.avg_pool1d(rows, self.window, 1)
+        if self.partial:
+            seen = torch.arange(1, x.shape[1] + 1, device=x.device).clamp_(max=self.window)
+            means = means * (self.window / seen.to(x.dtype))
+        return means.transpose(1, 2).reshape(x.shape[0], -1, *x.shape[2:])
+
+    def init_state(self, batch_size: int, shape: Sequence[int], like: Tensor) -> MeanState:
+        """Give the state of streams that have seen nothing.
+
+        ``shape``: of a feature of one stream, (P, C) or (C,). ``like``: of its type and device.
+        """
+        like = like.new_empty(0, dtype=torch.promote_types(like.dtype, torch.float32))
+        rows = zeros(batch_size, self.window + 1, *shape, like=like)
+        newest = zeros(batch_size, *shape, like=like)
+        seen = zeros(batch_size) if self.partial else None
+        return MeanState(zeros(batch_size), rows, newest, seen)
+
+    def forward_step(self, x: Tensor, state: MeanState) -> Tensor | None:
+        """Take a feature [B, ..., C] of every stream, give the mean [B, ..., C] or None."""
+        check_shape(x.shape, state.newest.shape)
+        time = state.tick()
+        slot = time % self.window
+        feature = x.detach() if x.requires_grad else x
+        newest = state.newest.add_(feature)
+        total = newest + state.rows.select(1, slot + 1)
+        state.rows.select(1, slot).copy_(feature)
+        if slot + 1 == self.window:
+            self._turn(state)
+        counts = self._count(state, 1)
+        if time < self.delay:
+            return None
+        return self._divide(total.unsqueeze(1), counts).squeeze(1).to(x.dtype)
+
+    def forward_steps(self, x: Tensor, state: MeanState) -> Tensor:
+        """Take T features [B, T, ..., C], give what T steps would, [B, T', ..., C]."""
+        check_shape((len(x), *x.shape[2:]), state.newest.shape)
+        time = state.tick(x.shape[1])
+        totals, done = [x[:, :0]], 0
+        while done < x.shape[1]:
+            slot = (time + done) % self.window
+            part = x[:, done : done + self.window - slot]
+            totals.append(self._add(part, state, slot))
+            done += part.shape[1]
+        means = self._divide(torch.cat(totals, 1), self._count(state, x.shape[1]))
+        return means[:, self.timing.next_output(time) - time :].to(x.dtype)
+
+    def count_macs(self, numbers: int = 1) -> int:
+        """Additions of a step for one stream with so many numbers a feature."""
+        return 3 * numbers
+
+    def _add(self, x: Tensor, state: MeanState, slot: int) -> Tensor:
+        """Add ``x`` [B, T, ..., C], features from ``slot`` of a block on; give their sums."""
+        stop = slot + x.shape[1]
+        newest = x.cumsum(1, dtype=state.rows.dtype) + state.newest.unsqueeze(1)
+        sums = newest + state.rows[:, slot + 1 : stop + 1]
+        state.rows[:, slot:stop] = x.detach()
+        state.newest.copy_(newest[:, -1].detach())
+        if stop == self.window:
+            self._turn(state)
+        return sums
+
+    def _turn(self, state: MeanState) -> None:
+        """Begin a block: the features of the one before give way to the sums of what is left."""
+        block = state.rows[:, : self.window]
+        block.copy_(block.flip(1).cumsum(1).flip(1))
+        state.newest.zero_()
+
+    def _count(self, state: MeanState, steps: int) -> Tensor | None:
+        """Count steps; give the features in each mean, [B, steps], if not always the window."""
+        if state.seen is None:
+            return None
+        seen = state.seen.clone()
+        state.seen.add_(steps)
+        if int(seen.min()) + 1 >= self.window:
+            return None
+        return (seen[:, None] + torch.arange(1, steps + 1)).clamp_(max=self.window)
+
+    def _divide(self, sums: Tensor, counts: Tensor | None) -> Tensor:
+        """Give the means of ``sums`` [B, T, ..., C]."""
+        if counts is None:
+            return sums / self.window
+        return sums / counts.view(*counts.shape, *[1] * (sums.dim() - 2)).to(sums)
+
+
+@dataclass
+class MaxState(ClockedState):
+    """The frames before the newest that later maxima need; frame i in slot i mod n."""
+
+    frames: Tensor  # [B, n, ..., C]
+    seen: Tensor  # int64 [B]: frames of each stream
+
+
+class TemporalMax(ContinualModule):
+    """Maximum over the frames under a kernel.
+
+    Args:
+        kernel: K. ``stride``, ``dilation``: in frames.
+        padding: frames before and after a clip that are no maximum; a stream has those before.
+
+    Raises ValueError as ``kernel_timing`` does.
+    """
+
+    def __init__(
+        self,
+        kernel: int,
+        stride: int = 1,
+        dilation: int = 1,
+        padding: int | tuple[int, int] = 0,
+    ) -> None:
+        super().__init__()
+        self.kernel, self.dilation = kernel, dilation
+        self.timing, self.right_padding = kernel_timing(kernel, stride, dilation, padding)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Give the maxima [B, T', ..., C] of a clip [B, T, ..., C]."""
+        sides = [0, 0] * (x.dim() - 2) + [self.padding, self.right_padding]
+        return self._pool(F.pad(x, sides, value=-math.inf))
+
+    def init_state(self, batch_size: int, shape: Sequence[int], like: Tensor) -> MaxState:
+        """Give the state of streams that have seen nothing.
+
+        ``shape``: of a frame of one stream, (P, C). ``like``: a tensor of its type and device.
+        """
+        slots = (self.kernel - 1) * self.dilation
+        frames = zeros(batch_size, slots, *shape, like=like)
+        return MaxState(zeros(batch_size), frames, zeros(batch_size))
+
+    def forward_step(self, x: Tensor, state: MaxState) -> Tensor | None:
+        """Take a frame [B, ..., C] of every stream, give the maxima [B, ..., C] or None."""
+        frames = state.frames
+        check_shape(x.shape, (frames.shape[0], *frames.shape[2:]))
+        time, slots = self._begin(state, 1), frames.shape[1]
+        out = None
+        if time == self.timing.next_output(time):
+            ages = range(self.dilation, slots + 1, self.dilation)
+            past = (frames.select(1, (time - age) % slots) for age in ages)
+            out = reduce(torch.maximum, past, x)
+        if slots:
+            frames.select(1, time % slots).copy_(x.detach())
+        return out
+
+    def forward_steps(self, x: Tensor, state: MaxState) -> Tensor:
+        """Take T frames [B, T, ..., C], give what T steps would, [B, T', ..., C]."""
+        frames, count = state.frames, x.shape[1]
+        check_shape((len(x), *x.shape[2:]), (frames.shape[0], *frames.shape[2:]))
+        time = self._begin(state, count)
+        rows = torch.cat([in_order(frames, time), x], 1)
+        store(frames, rows.detach(), time + count)
+        return self._pool(rows[:, self.timing.next_output(time) - time :])
+
+    def count_macs(self, numbers: int = 1) -> int:
+        """Comparisons of a step that gives an output, for one stream with so many numbers."""
+        return (self.kernel - 1) * numbers
+
+    def _begin(self, state: MaxState, steps: int) -> int:
+        """Count steps; empty slots hold zeros, so make them no maximum before the first."""
+        seen = state.seen.tolist()
+        if fresh := [row for row, count in enumerate(seen) if not count]:
+            state.frames[fresh] = -math.inf
+        state.seen.add_(steps)
+        return state.tick(steps)
+
+    def _pool(self, x: Tensor) -> Tensor:
+        if x.shape[1] < self.receptive_field:
+            return x[:, :0]
+        rows = x.flatten(2).transpose(1, 2)
+        out = F.max_pool1d(rows, self.kernel, self.stride, 0, self.dilation)
+        return out.transpose(1, 2).reshape(x.shape[0], -1, *x.shape[2:])

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import copy
+
+import continual
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stepping import by_chunks, by_steps, check, chunkings, fresh, places
+from torch import Tensor, nn
+
+from costream.nn.convolution import TemporalConvolution
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> TemporalConvolution:
+    kernel, dilation = draw(st.integers(1, 9)), draw(st.integers(1, 4))
+    reach = (kernel - 1) * dilation
+    sides = st.tuples(st.integers(0, reach), st.integers(0, 5))
+    conv = TemporalConvolution(
+        draw(st.integers(1, 4)),
+        draw(st.integers(1, 4)),
+        kernel,
+        stride=draw(st.integers(1, 4)),
+        dilation=dilation,
+        padding=draw(st.sampled_from([0, reach // 2, (reach, 0)]) | sides),
+        bias=draw(st.booleans()),
+    )
+    return conv.double()
+
+
+def ordinary(conv: TemporalConvolution, x: Tensor, right: int) -> Tensor:
+    """torch.nn.functional.conv1d at each position."""
+    rows = x.reshape(*x.shape[:2], -1, x.shape[-1]) if x.shape[1] else x.new_zeros(1, 0, 1, 1)
+    rows = F.pad(rows, (0, 0, 0, 0, conv.padding, right))
+    if not x.shape[1] or rows.shape[1] < conv.receptive_field:
+        return x.new_zeros(x.shape[0], 0, *x.shape[2:-1], conv.out_width)
+    weight, options = conv.weight.contiguous(), (conv.bias, conv.stride, 0, conv.dilation)
+    out = [F.conv1d(p.transpose(1, 2), weight, *options) for p in rows.unbind(2)]
+    return torch.stack(out, 1).permute(0, 3, 1, 2).reshape(len(x), -1, *x.shape[2:-1], len(weight))
+
+
+@settings(deadline=None, max_examples=200)
+@given(convolutions(), st.integers(1, 3), places, st.integers(0, 90), chunkings)
+def test_clip_steps_and_chunks_are_the_ordinary_convolution(
+    conv: TemporalConvolution, batch: int, place: tuple[int, ...], length: int, chunks: list[int]
+) -> None:
+    x = torch.randn(batch, length, *place, conv.in_width, dtype=torch.float64)
+    if length:
+        clip = ordinary(conv, x, conv.right_padding)
+        torch.testing.assert_close(conv(x), clip, rtol=0, atol=1e-12)
+    check(conv, x, ordinary(conv, x, 0), chunks)
+
+
+@pytest.mark.parametrize("kernel", [2, 3, 9])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_steps_are_those_of_continual_inference(kernel: int, stride: int, padding: int) -> None:
+    theirs = continual.Conv1d(4, 5, kernel, stride=stride, padding=padding)
+    ours = TemporalConvolution(4, 5, kernel, stride=stride, padding=padding)
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(2, 60, 1, 4)
+    outputs = by_steps(ours, x, fresh(ours, x))
+    for t, row in enumerate(x.unbind(1)):
+        out = theirs.forward_step(row[:, 0])
+        assert isinstance(out, Tensor) == (t in outputs)
+        if t in outputs:
+            torch.testing.assert_close(outputs[t][:, 0], out, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("chunks", [[0], [1], [3], [2, 5, 0]])
+def test_a_kernel_of_one_keeps_its_phase(chunks: list[int]) -> None:
+    conv = TemporalConvolution(1, 1, 1, stride=2, bias=False)
+    nn.init.ones_(conv.weight)
+    x = torch.arange(21.0).view(1, -1, 1, 1)
+    outputs = by_chunks(conv, x, fresh(conv, x), chunks)
+    assert outputs.flatten().tolist() == list(range(0, 21, 2))
+
+
+@pytest.mark.parametrize(("stride", "dilation"), [(1, 1), (2, 1), (1, 3), (3, 2)])
+def test_nothing_drifts_in_20000_steps(stride: int, dilation: int) -> None:
+    conv = TemporalConvolution(4, 4, 9, stride=stride, dilation=dilation, padding=4).double()
+    x = torch.randn(2, 20_000, 3, 4, dtype=torch.float64)
+    check(conv, x, ordinary(conv, x, 0), [1000, 1, 0, 777])
+
+
+def test_a_step_whose_output_is_discarded_multiplies_nothing() -> None:
+    conv = TemporalConvolution(3, 4, 5, stride=4)
+    state, x = conv.init_state(1, 2), torch.randn(1, 30, 2, 3)
+    with torch.profiler.profile() as profile:
+        outputs = by_steps(conv, x, state)
+    products = [e for e in profile.events() if e.name in ("aten::addmm", "aten::mm")]
+    assert len(products) == len(outputs) == 7
+
+
+def test_rows_and_several_positions_are_the_same_step() -> None:
+    conv = TemporalConvolution(3, 4, 2, padding=(1, 0))
+    images, rows = conv.init_state(2, 6), conv.init_state(2, 6)
+    for x in torch.randn(9, 2, 2, 3, 3):
+        out = conv.forward_step(x, images)
+        assert out is not None
+        assert out.shape == (2, 2, 3, 4)
+        assert torch.equal(conv.forward_step(x.reshape(12, 3), rows), out.reshape(12, 4))
+
+
+def test_the_window_times_the_matrix_is_the_step() -> None:
+    conv = TemporalConvolution(3, 4, 5, dilation=2, stride=2, padding=4)
+    states = conv.init_state(2, 6), conv.init_state(2, 6)
+    seen = 0
+    for x in torch.randn(40, 2, 6, 3):
+        out, window = conv.forward_step(x, states[0]), conv.window(x, states[1])
+        assert (out is None) == (window is None)
+        if window is not None:
+            product = (window @ conv.matrix + conv.bias).view(2, 6, 4)
+            torch.testing.assert_close(product, out)
+            seen += 1
+    assert seen == 18
+
+
+def changed_in_place(conv: TemporalConvolution) -> None:
+    conv.weight.mul_(2)
+
+
+def changed_behind_its_back(conv: TemporalConvolution) -> None:
+    conv.weight.data[1] += 1
+
+
+def laid_out_anew(conv: TemporalConvolution) -> None:
+    for _ in range(2):  # the second may lie where the first did
+        conv.weight.data = (conv.weight.data + 1).contiguous()
+
+
+def replaced(conv: TemporalConvolution) -> None:
+    conv.weight = nn.Parameter(torch.randn(4, 3, 5))
+
+
+def loaded(conv: TemporalConvolution) -> None:
+    conv.load_state_dict({k: torch.randn(v.shape) for k, v in conv.state_dict().items()})
+
+
+def loaded_by_assignment(conv: TemporalConvolution) -> None:
+    tensors = {k: torch.randn(v.shape) for k, v in conv.state_dict().items()}
+    conv.load_state_dict(tensors, assign=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        changed_in_place,
+        changed_behind_its_back,
+        laid_out_anew,
+        replaced,
+        loaded,
+        loaded_by_assignment,
+    ],
+)
+def test_a_step_uses_the_weights_as_they_are_now(change: object) -> None:
+    conv = TemporalConvolution(3, 4, 5)
+    x = torch.randn(1, 20, 2, 3)
+    before = by_steps(conv, x, fresh(conv, x))
+    change(conv)  # type: ignore[operator]
+    after = by_steps(conv, x, fresh(conv, x))
+    for number, (t, out) in enumerate(after.items()):
+        torch.testing.assert_close(out, ordinary(conv, x, 0)[:, number])
+        assert not torch.allclose(out, before[t])
+
+
+def test_a_copy_and_another_type_have_weights_of_their_own() -> None:
+    conv = TemporalConvolution(3, 4, 5)
+    x = torch.randn(1, 20, 2, 3)
+    expected = by_steps(conv, x, fresh(conv, x))
+    twin = copy.deepcopy(conv)
+    assert twin.weight.stride() == conv.weight.stride()
+    conv.weight.zero_()
+    for t, out in by_steps(twin, x, fresh(twin, x)).items():
+        assert torch.equal(out, expected[t])
+    twin.double()
+    assert twin.matrix.data_ptr() == twin.weight.data_ptr()
+    for t, out in by_steps(twin, x.double(), fresh(twin, x)).items():
+        torch.testing.assert_close(out, expected[t].double(), rtol=0, atol=1e-6)
+
+
+def test_gradients_are_those_of_conv1d() -> None:
+    ours = TemporalConvolution(3, 4, 5, stride=2, padding=2).double()
+    theirs = nn.Conv1d(3, 4, 5, stride=2, padding=2, dtype=torch.float64)
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 20, 1, 3, dtype=torch.float64)
+    with torch.enable_grad():
+        ours(x).square().sum().backward()
+        theirs(x[:, :, 0].transpose(1, 2)).square().sum().backward()
+    for name, parameter in theirs.named_parameters():
+        own = ours.get_parameter(name)
+        torch.testing.assert_close(own.grad, parameter.grad)
+        with torch.no_grad():
+            torch.optim.Adam([own], lr=0.1).step()
+            torch.optim.Adam([parameter], lr=0.1).step()
+        torch.testing.assert_close(own, parameter)
+    assert ours.matrix.data_ptr() == ours.weight.data_ptr()
+
+
+def test_a_state_keeps_no_gradient() -> None:
+    conv = TemporalConvolution(3, 4, 5, padding=2)
+    state = conv.init_state(1, 2)
+    with torch.enable_grad():
+        x = torch.randn(1, 12, 2, 3, requires_grad=True)
+        for row in x[:, :6].unbind(1):
+            conv.forward_step(row, state)
+        conv.forward_steps(x[:, 6:], state)
+    assert not any(tensor.requires_grad for tensor in state.tensors().values())
+
+
+def test_macs_are_those_of_the_product() -> None:
+    assert TemporalConvolution(64, 128, 9, stride=2).count_macs(50) == 50 * 9 * 64 * 128
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel": 0},
+        {"kernel": 3, "stride": 0},
+        {"kernel": 3, "dilation": 0},
+        {"kernel": 3, "padding": 3},
+        {"kernel": 3, "padding": -1},
+        {"kernel": 3, "padding": (2, -1)},
+        {"kernel": 1, "padding": (1, 0)},
+    ],
+)
+def test_sizes_that_make_no_sense_are_refused(options: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"kernel|padding"):
+        TemporalConvolution(1, 1, **options)
+
+
+@pytest.mark.parametrize("shape", [(1, 6, 3), (3, 6, 3), (2, 5, 3), (2, 6, 2), (3, 4, 3), (2, 3)])
+def test_a_frame_that_does_not_fit_is_refused_and_not_counted(shape: tuple[int, ...]) -> None:
+    conv = TemporalConvolution(3, 4, 3)
+    state = conv.init_state(2, 6)
+    with pytest.raises(ValueError, match="frame of shape"):
+        conv.forward_step(torch.zeros(shape), state)
+    if len(shape) == 3:
+        with pytest.raises(ValueError, match="frame of shape"):
+            conv.forward_steps(torch.zeros(shape).unsqueeze(1), state)
+    assert state.clock.tolist() == [0, 0]
