@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from costream.errors import UsageError
-from costream.records import Data, Fault, FeatureRow, Gap, Item, VideoFrame
+from costream.records import Data, Fault, Gap, Item
 
 # An item this little after a tick still belongs to it. Matroska and FLV round times to 1 ms, so
 # the first frame and this one may each be 0.5 ms off: at 24 frames a second the frame meant for
@@ -93,7 +93,7 @@ class Ticker:
         """Yield ticks, gaps and faults in order. To be used once."""
         gap_told = False
         for item in items:
-            if isinstance(item, (VideoFrame, FeatureRow)):
+            if not isinstance(item, (Gap, Fault)):
                 yield from self._take(item, gap_told)
                 gap_told = False
             else:

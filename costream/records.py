@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # the command line reads this file before it knows whether it
     import numpy as np
     import numpy.typing as npt
 
+    from costream.layouts import Layout
+
 SCHEMA = "costream/1"
 
 # --- items: source -> frontend ---------------------------------------------------------------
@@ -38,6 +40,7 @@ class VideoFrame:
     motion: npt.NDArray[np.void] | None = None  # codec motion vectors, FFmpeg's struct fields
     estimated: bool = False  # time_s was interpolated because the pts is missing
     corrupt: bool = False  # the decoder says the picture is damaged
+    drawing: Callable[[], npt.NDArray[np.uint8]] | None = field(default=None, repr=False)  # larger
 
     @cached_property
     def rgb(self) -> npt.NDArray[np.uint8]:
@@ -53,6 +56,23 @@ class FeatureRow:
     time_s: float
     values: npt.NDArray[np.float32]  # float32 [C]
     pts: None = None
+
+
+@dataclass(frozen=True)
+class SkeletonFrame:
+    """The joints of the persons at one moment.
+
+    A joint that is missing has score 0 and zeros for coordinates; a person that is absent has
+    only such joints. A person keeps its slot while it is seen.
+    """
+
+    i: int
+    time_s: float
+    joints: npt.NDArray[np.float32]  # float32 [M, V, C], C = 3: x, y up, z, metres; 2: x, y up
+    scores: npt.NDArray[np.float32]  # float32 [M, V], 0 to 1
+    layout: Layout  # which joint is which
+    pts: None = None
+    places: npt.NDArray[np.float32] | None = None  # [M, V, 2] in the picture, 0 to 1, y down
 
 
 @dataclass(frozen=True)
@@ -76,8 +96,8 @@ class Fault:
     count: int = 1  # damaged packets or frames this stands for
 
 
-Data: TypeAlias = VideoFrame | FeatureRow
-Item: TypeAlias = VideoFrame | FeatureRow | Gap | Fault
+Data: TypeAlias = VideoFrame | FeatureRow | SkeletonFrame
+Item: TypeAlias = Data | Gap | Fault
 
 # --- records: run -> sinks -------------------------------------------------------------------
 
@@ -97,7 +117,7 @@ class Header:
     rate_hz: float  # steps a second
     delay_s: float  # an event seen at time_s happened at about time_s - delay_s
     source: str  # redacted URI
-    kind: str  # "video" or "features"
+    kind: str  # "video", "features" or "skeleton"
     duration_s: float | None  # length to be processed, None when unknown
     options: dict[str, Any]
     schema: str = SCHEMA
@@ -154,6 +174,15 @@ class Compute:
     dropped: int = 0  # frames dropped so far
     tokens: int | None = None  # token-gated models: tokens updated
     budget: float | None = None
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What a step looked at, for sinks that draw. It goes to no file of records."""
+
+    time_s: float
+    item: Data
+    skeleton: SkeletonFrame | None  # the persons in it, where the model looks at such
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,8 @@ class DetectSettings:
     start_s: float
     end_s: float | None
     rate_hz: float | None
+    layout: str | None  # skeletons: name of the joint layout, or a TOML file; None: found
+    columns: str | None  # skeletons: what the columns of a table are; None: found
     threshold: float | None
     min_length_s: float | None
     min_gap_s: float | None
@@ -55,6 +57,29 @@ class DetectSettings:
     color: ColorMode
     verbosity: int  # -1 quiet, 0 normal, 1 and 2 more
     log_file: str | None
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """Everything ``costream batch`` was told, checked."""
+
+    detect: DetectSettings  # what is done with each input
+    arguments: tuple[str, ...]  # files, folders, @LIST, "-"
+    output: str
+    include: tuple[str, ...]
+    exclude: tuple[str, ...]
+    jobs: int | None  # worker processes; None: as many as cores and memory allow
+    engine: Literal["local", "ray"]
+    ray_address: str | None
+    timeout_s: float | None  # for one input
+    fail_fast: bool
+    limit: int | None  # inputs
+    dry_run: bool
+    hash: bool  # inputs are told by content, not by time
+    timings: bool  # clock times in the results
+    predictions: Literal["csv", "parquet", "none"]  # the table of all predictions
+    overwrite: bool
+    skip_existing: bool
 
 
 def user_config_path() -> Path:

@@ -1,7 +1,8 @@
-"""Makes the sample clip and the true script beside it: ``python samples/make.py [FOLDER]``.
+"""Makes the samples and the true script beside each: ``python samples/make.py [FOLDER]``.
 
-A rendered figure walks, sits, lies and falls in a room that training never saw. The recipe for
-the shipped weights uses the same renderer with other rooms, people and scripts.
+room: video of a rendered figure that walks, sits, lies and falls in a room that training never
+saw. The recipe for the shipped weights uses the same renderer with other rooms, people and
+scripts. moves: a table of the joints of a figure that waves, claps, bends and kicks; see moves.py.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import av
+import moves
 import numpy as np
 from tqdm import tqdm
 
@@ -92,7 +94,13 @@ def scene() -> Scene:
 
 
 def main(folder: Path) -> None:
-    """Write NAME.mp4 (H.264) and NAME.json (the script as it can be seen) into a folder."""
+    """Write the samples into a folder."""
+    moves.write(folder)
+    write_room(folder)
+
+
+def write_room(folder: Path) -> None:
+    """Write NAME.mp4 (H.264) and NAME.json (the script as it can be seen)."""
     clip, labels = scene(), []
     front = {"movflags": "+faststart"}  # the index in front, so that a pipe can carry it
     with av.open(str(folder / f"{NAME}.mp4"), "w", options=front) as container:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
     """Give this process's environment without costream's variables and user settings."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("COSTREAM_")}
     homes = dict.fromkeys(("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "APPDATA", "LOCALAPPDATA"), NOWHERE)
-    return {**kept, **homes, "PYTHONPATH": str(ROOT), **(extra or {})}
+    drawing = {"MPLCONFIGDIR": tempfile.gettempdir()}  # matplotlib would make that folder
+    return {**kept, **homes, **drawing, "PYTHONPATH": str(ROOT), **(extra or {})}
 
 
 def costream(

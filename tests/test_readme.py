@@ -75,3 +75,13 @@ def test_the_shipped_model_is_better_than_its_baselines():
     for score in ("mAP", "mAP_1s", "accuracy", "accuracy_1s", "balanced_accuracy"):
         for baseline in ("per-frame classifier", "majority"):
             assert metrics["cooadtr"][score] > metrics[baseline][score]
+
+
+def test_scores_of_skeletons_are_those_of_the_card():
+    metrics = read_card(ROOT / "weights" / "costgcn.safetensors").metrics
+    assert len(metrics) == 3
+    for part, rows in metrics.items():
+        ours, trees, majority = (rows[k] for k in ("costgcn", "tree ensemble", "majority"))
+        numbers = (ours["top1"], ours["top5"], trees["top1"], majority["top1"])
+        cells = " | ".join(f"{number:.3f}" for number in numbers)
+        assert f"| {part} | {ours['sequences']} | {cells} |" in README

@@ -29,10 +29,22 @@ def _flag(text: str) -> bool:
     ]
 
 
-def _activation(text: str) -> str:
-    if text not in ("relu", "gelu"):
-        raise ValueError
-    return text
+def _one_of(*choices: str) -> tuple[Callable[[str], str], str]:
+    def read(text: str) -> str:
+        if text not in choices:
+            raise ValueError
+        return text
+
+    return read, f"{', '.join(choices[:-1])} or {choices[-1]}"
+
+
+def _some_of(*choices: str) -> tuple[Callable[[str], list[str]], str]:
+    one, kind = _one_of(*choices)
+    return lambda text: [one(part.strip()) for part in text.split(",")], kind
+
+
+def _weights(text: str) -> list[float]:
+    return [_rate(part) for part in text.split(",")]
 
 
 _COUNT = (_count, "a whole number above 0")
@@ -40,8 +52,8 @@ _TEXT = (str, "text")
 # key -> (reader, what it takes, what it means)
 KEYS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "num_heads": (*_COUNT, "attention heads of the encoder"),
-    "window": (*_COUNT, "tokens the network sees at once"),
-    "activation": (_activation, "relu or gelu", "of the feed-forward layers (gelu: exact, erf)"),
+    "window": (*_COUNT, "tokens (skeletons: frames) the network sees at once"),
+    "activation": (*_one_of("relu", "gelu"), "of the feed-forward layers (gelu: exact, erf)"),
     "norm_first": (_flag, "true or false", "normalise before attention and feed-forward"),
     "decoder_heads": (*_COUNT, "attention heads of the decoder"),
     "input_width": (*_COUNT, "values in a feature row"),
@@ -53,9 +65,33 @@ KEYS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "num_queries": (*_COUNT, "future steps the decoder anticipates"),
     "decoder_depth": (*_COUNT, "decoder blocks"),
     "decoder_feedforward": (*_COUNT, "width inside the decoder's feed-forward layers"),
+    "layout": (*_TEXT, "joint layout of a skeleton network: ntu-25, openpose-18, coco-17, ..."),
+    "stream": (
+        *_some_of("joint", "bone", "joint_motion", "bone_motion"),
+        "what a skeleton network was trained on; of several files: joint,bone,...",
+    ),
+    "fusion": (_weights, "numbers above 0", "weights of the scores of several files: 2,2,1,1"),
+    "padding": (
+        *_one_of("same", "none"),
+        "form of a skeleton network; none: stride 1 without padding (the * networks)",
+    ),
+    "sliding": (
+        *_COUNT,
+        "run a skeleton network over whole clips, anew every so many steps, not step by step",
+    ),
+    "persons": (*_COUNT, "persons a skeleton network sees"),
+    "axes": (*_COUNT, "coordinates a joint, without its score"),
+    "normalise": (
+        *_one_of("ntu", "kinetics", "pyskl", "body", "none"),
+        "preparation of skeletons (default: that of the layout's data set)",
+    ),
+    "compat": (
+        *_one_of("continual-skeletons", "none"),
+        "attention of AGCN* weights: as they were trained, or correct",
+    ),
     "labels": (*_TEXT, "thumos14, tvseries, or a file with one label a line"),
     "background": (*_TEXT, "the label that is no event"),
-    "rate_hz": (_rate, "a number above 0", "feature rows a second (thumos14: 4)"),
+    "rate_hz": (_rate, "a number above 0", "steps a second (thumos14: 4, skeletons: mostly 30)"),
     "trained_on": (*_TEXT, "what the weights were trained on, for the card"),
     "licence": (*_TEXT, "licence of the weights, for the card"),
 }

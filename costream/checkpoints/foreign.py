@@ -20,7 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from costream.checkpoints.restricted import ALLOWED, DTYPES, load_pickle
+from costream.checkpoints.restricted import (
+    ALLOWED,
+    DTYPES,
+    TRAINERS,
+    load_pickle,
+    stand_in,
+    stand_in_attribute,
+)
 from costream.checkpoints.weights_file import FORMAT, read_header
 from costream.errors import ModelError
 
@@ -99,9 +106,19 @@ def _load_zip(path: Path) -> Any:
 
 def _load_torch(path: Path) -> Any:
     allowed = [(value, name) for name, value in ALLOWED.items() if not name.startswith("_codecs")]
+    allowed += _stand_ins(path)
     with torch.serialization.safe_globals([*allowed, *DTYPES]), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # about the pickle protocol of old files
         return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _stand_ins(path: Path) -> list[tuple[Any, str]]:
+    """Give what takes the place of a trainer's classes, by the names in a zip file of torch."""
+    if not zipfile.is_zipfile(path):
+        return []
+    names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    found: list[tuple[Any, str]] = [(stand_in(n), n) for n in names if n.startswith(TRAINERS)]
+    return [*found, (stand_in_attribute, "builtins.getattr")] if found else []
 
 
 def _load_safetensors(path: Path) -> Any:
@@ -161,9 +178,13 @@ def _tensors(content: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
         )
     if strange:
         raise ModelError(f"entries that are no plain tensors: {', '.join(strange)}", where=path)
+    return _without_prefixes(tensors)
+
+
+def _without_prefixes(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     for prefix in _PREFIXES:
         if all(name.startswith(prefix) for name in tensors):
-            tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
+            return _without_prefixes({k.removeprefix(prefix): v for k, v in tensors.items()})
     return tensors
 
 

@@ -14,5 +14,12 @@ FORMATS: dict[str, tuple[str, str]] = {
         "costream.checkpoints.continual_1",
         "encoder or encoder layer, continual-inference 1.x",
     ),
+    "continual-skeletons": (
+        "costream.checkpoints.continual_skeletons",
+        "ST-GCN, AGCN or S-TR of continual-skeletons, regular or continual",
+    ),
+    "st-gcn": ("costream.checkpoints.stgcn", "original ST-GCN"),
+    "2s-agcn": ("costream.checkpoints.agcn_2s", "a stream of 2s-AGCN"),
+    "pyskl": ("costream.checkpoints.pyskl", "ST-GCN or ST-GCN++ of pyskl"),
     "torch": ("costream.checkpoints.torch_encoder", "torch.nn.TransformerEncoder"),
 }

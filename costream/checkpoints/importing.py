@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from costream.checkpoints import torch_encoder
-from costream.checkpoints.config import CARD_KEYS, Config
+from costream.checkpoints.config import CARD_KEYS, KEYS, Config
+from costream.checkpoints.ensembles import combine
 from costream.checkpoints.foreign import Foreign, read_foreign
 from costream.checkpoints.formats import FORMATS
 from costream.checkpoints.labels import KNOWN, Labels, own_labels, read_labels
 from costream.checkpoints.rules import Imported
-from costream.errors import ModelError
+from costream.errors import ModelError, UsageError
 from costream.models.card import Card
 
 
@@ -30,15 +31,49 @@ def import_checkpoint(
     when the file cannot be read, does not fit or leaves something open, UsageError for a wrong
     ``config``.
     """
+    imported, settings, form = _convert(path, config, form)
+    try:
+        return _card(name, imported, settings, FORMATS[form][1]), _named(imported)
+    except ModelError as error:
+        raise ModelError(str(error), where=path) from error
+
+
+def import_streams(
+    paths: Sequence[Path], name: str, config: Mapping[str, str], form: str | None = None
+) -> tuple[Card, dict[str, Tensor]]:
+    """Read skeleton checkpoints of several streams (joints, bones, ...) as one model.
+
+    ``config`` as for ``import_checkpoint``; its ``stream`` names one stream a checkpoint, in
+    order and divided by commas, and ``fusion`` may give a weight to each. Raises UsageError when
+    these are not as many as the checkpoints, otherwise as ``import_checkpoint``.
+    """
+    own = Config(config, KEYS)
+    shared = {key: value for key, value in config.items() if key not in ("stream", "fusion")}
+    streams, fusion = own.need("stream"), own.get("fusion")
+    for key, values in (("stream", streams), ("fusion", fusion)):
+        if values is not None and len(values) != len(paths):
+            raise UsageError(f"--config {key}: {len(values)} given for {len(paths)} checkpoints")
+    done = [
+        _convert(path, {**shared, "stream": stream}, form)
+        for path, stream in zip(paths, streams, strict=True)
+    ]
+    summaries = {FORMATS[form][1]: None for _, _, form in done}
+    imported = combine([part for part, _, _ in done], fusion)
+    return _card(name, imported, done[0][1], "; ".join(summaries)), _named(imported)
+
+
+def _convert(
+    path: Path, config: Mapping[str, str], form: str | None
+) -> tuple[Imported, Config, str]:
     foreign = read_foreign(path)
     form = form or _detect(foreign)
     importer = import_module(FORMATS[form][0])
     settings = Config(config, (*importer.KEYS, *CARD_KEYS))
     try:
         imported: Imported = importer.convert(foreign, settings)
-        return _card(name, imported, settings, FORMATS[form][1]), _named(imported)
     except ModelError as error:
         raise ModelError(str(error), where=path) from error
+    return imported, settings, form
 
 
 def import_module_encoder(
@@ -76,6 +111,7 @@ def _card(name: str, imported: Imported, config: Config, summary: str) -> Card:
         "arguments": imported.arguments,
         "description": f"Imported from a checkpoint of: {summary}.",
         "paper": imported.paper,
+        "limits": imported.limits,
         "trained_on": config.get("trained_on") or "",
         "licence": config.get("licence") or "",
     }
@@ -89,11 +125,16 @@ def _card(name: str, imported: Imported, config: Config, summary: str) -> Card:
     background = config.get("background") or labels.background
     if background is not None and background not in labels.names:
         raise ModelError(f"background={background} is not one of the labels")
+    told = labels.rate_hz or imported.rate_hz
+    rate_hz = config.get("rate_hz") or told or config.need("rate_hz")
     return Card(
-        task="online action detection",
+        task=imported.task,
         labels=labels.names,
         background=background,
-        rate_hz=config.get("rate_hz") or labels.rate_hz or config.need("rate_hz"),
+        rate_hz=rate_hz,
+        delay_s=imported.delay_steps / rate_hz,
+        frontend=imported.frontend,
+        frontend_arguments=imported.frontend_arguments,
         **common,
     )
 

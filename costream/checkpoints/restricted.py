@@ -50,6 +50,32 @@ DTYPES = tuple(
 )
 
 
+# Whole training states name the classes of the trainer, its schedulers and callbacks.
+TRAINERS = ("pytorch_lightning.", "lightning.", "ride.", "torch.optim.")
+
+
+class StandIn:
+    """Takes the place of a trainer's class, and does nothing: the weights beside it are wanted."""
+
+    def __init__(self, *args: object) -> None:
+        """Take anything."""
+
+    def __setstate__(self, state: object) -> None:
+        """Forget it."""
+
+
+def stand_in(name: str) -> type[Any]:
+    """Give what stands in for a class of a trainer: a plain dictionary for one of its own."""
+    return collections.OrderedDict if name.endswith("Dict") else StandIn
+
+
+def stand_in_attribute(owner: object, name: str) -> type[StandIn]:
+    """Stand in for ``getattr``, by which pickles name the methods of a scheduler's class."""
+    if owner is not StandIn:
+        raise pickle.UnpicklingError("refused global builtins.getattr")
+    return StandIn
+
+
 class RestrictedUnpickler(pickle.Unpickler):
     """Loads arrays, numbers, text and containers; refuses every other name."""
 

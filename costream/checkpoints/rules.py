@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -38,6 +38,12 @@ class Imported:
     num_classes: int | None  # None: an encoder without classifier
     labels: tuple[str, ...] | None = None  # when the checkpoint names its classes
     paper: str = ""
+    task: str = "online action detection"
+    frontend: str | None = None
+    frontend_arguments: dict[str, Any] = field(default_factory=dict)
+    rate_hz: float | None = None  # steps a second, where the data say it
+    limits: str = ""  # what the network cannot do
+    delay_steps: float = 0.0  # what an output speaks of happened so many steps before
 
 
 def apply(

@@ -16,6 +16,8 @@ from costream import __version__
 COMMANDS: dict[str, tuple[str, str]] = {
     "detect": ("costream.cli.detect", "Actions in video or feature files, as a timeline."),
     "models": ("costream.cli.models", "List, show, import and verify models and weights."),
+    "train": ("costream.cli.train", "Teach a model own classes from labelled recordings."),
+    "evaluate": ("costream.cli.evaluate", "A model's metrics on labelled recordings."),
     "bench": ("costream.cli.bench", "Measure: continual steps, operation counts, whole runs."),
     "doctor": (
         "costream.cli.doctor",

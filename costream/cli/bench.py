@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from costream.bench.table import Table
 
 _SIZE = click.IntRange(min=1)
+_SKELETONS = ("costgcn-s1", "coagcn-s1", "costr-s1")
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -32,6 +33,12 @@ def command() -> None:
 @click.option(
     "--activation", type=click.Choice(["gelu", "relu"]), default="gelu", show_default=True
 )
+@click.option(
+    "-m",
+    "--model",
+    type=click.Choice(_SKELETONS),
+    help="A skeleton network of the paper's size in place of encoders.",
+)
 @click.option("--rounds", type=_SIZE, default=60, show_default=True, help="Turns of every way.")
 @click.option("--threads", type=_SIZE, default=1, show_default=True)
 @_json
@@ -42,15 +49,23 @@ def steps(
     feedforward: int | None,
     depth: int,
     activation: str,
+    model: str | None,
     rounds: int,
     threads: int,
     as_json: bool,
 ) -> None:
     """Time a continual step beside other ways to the same output.
 
-    Without -d, the encoders of the papers: 192 wide with 120 rows and 1024 wide with 64 rows,
-    one and two blocks each.
+    Without -d and -m, the encoders of the papers: 192 wide with 120 rows and 1024 wide with 64
+    rows, one and two blocks each.
     """
+    if model is not None:
+        if width is not None:
+            raise UsageError("both -d, of an encoder, and --model are given")
+        from costream.bench.skeleton_steps import skeleton_steps_table
+
+        show([skeleton_steps_table(model, rounds, threads)], as_json)
+        return
     from costream.bench.contenders import Config
     from costream.bench.steps import CONFIGS, steps_table
 
@@ -67,10 +82,11 @@ def steps(
 @command.command()
 @_json
 def ops(as_json: bool) -> None:
-    """Count the operations of OadTR and CoOadTR, the papers' way and costream's."""
+    """Count the operations of the networks, the papers' way and costream's."""
     from costream.bench.ops import ops_table
+    from costream.bench.skeleton_ops import skeleton_ops_table
 
-    show([ops_table()], as_json)
+    show([ops_table(), skeleton_ops_table()], as_json)
 
 
 @command.command()

@@ -1,4 +1,4 @@
-"""``costream detect``: actions in video or feature files."""
+"""``costream detect``: actions in video, skeletons or feature files."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import click
 
 from costream.cli.options import config_option, option, positive, seconds
 from costream.errors import UsageError
+from costream.layouts import find_layout
 from costream.settings import DetectSettings
 from costream.sinks.registry import FORMATS, parse_formats
+from costream.sources.columns import parse_columns
 
 
 @click.command(no_args_is_help=True)
@@ -43,7 +45,22 @@ from costream.sinks.registry import FORMATS, parse_formats
     metavar="TIME",
     help="Length to process, instead of --end.",
 )
-@option("--fps", type=float, callback=positive, help="Steps a second the model sees.")
+@option(
+    "--fps",
+    type=float,
+    callback=positive,
+    help="Steps a second the model sees. Skeletons without times: their frames a second.",
+)
+@option(
+    "--layout",
+    metavar="NAME|FILE.toml",
+    help="Skeletons: which joint is which (ntu-25, body-25, ...), where the file does not say.",
+)
+@option(
+    "--columns",
+    metavar="LIST",
+    help="Skeleton tables: the columns in order (frame,x,y,z), or by heading (x={}_px,y={}_py).",
+)
 @option(
     "--threshold",
     type=click.FloatRange(0, 1, min_open=True),
@@ -79,10 +96,11 @@ from costream.sinks.registry import FORMATS, parse_formats
 @config_option()
 @click.pass_context
 def command(ctx: click.Context, /, **values: Any) -> int:
-    """Find actions in video files or precomputed features, one step at a time.
+    """Find actions in video, skeletons or precomputed features, one step at a time.
 
-    SOURCE is a video file, '-' for video on stdin, or features: .npy, .npz, or a THUMOS-style
-    pickle (FILE.pickle#VIDEO picks one video of it).
+    SOURCE is a video file; a table of joints (.csv), a Kinect .skeleton file, Kinetics-skeleton
+    JSON, a folder of OpenPose keypoints or a pyskl pickle; features (.npy, .npz, or a
+    THUMOS-style pickle; FILE.pickle#NAME picks one video of it); or '-' for stdin.
 
     Results go to files with -o, as JSONL to a pipe, and as a readable timeline to a terminal.
 
@@ -90,13 +108,14 @@ def command(ctx: click.Context, /, **values: Any) -> int:
     costream detect clip.mp4
     costream detect *.mp4 -o out -f jsonl,csv,srt
     cat clip.ts | costream detect - | jq 'select(.type == "segment")'
+    costream detect poses.csv -m costgcn --fps 30
     """
     from costream.runtime.detect import detect
 
-    return int(detect(_settings(values), _effective(ctx)))
+    return int(detect(settings_of(values), effective(ctx)))
 
 
-def _settings(values: dict[str, Any]) -> DetectSettings:
+def settings_of(values: dict[str, Any]) -> DetectSettings:
     """Check what the options say together, before anything is loaded."""
     start, end = values["start"], values["end"]
     if values["duration"] is not None:
@@ -105,6 +124,10 @@ def _settings(values: dict[str, Any]) -> DetectSettings:
         end = start + values["duration"]
     if end is not None and end <= start:
         raise UsageError(f"the end ({end:g} s) is not after the start ({start:g} s)")
+    if values["columns"] is not None:
+        parse_columns(values["columns"])
+    if values["layout"] is not None:
+        find_layout(values["layout"])
     if values["overwrite"] and values["skip_existing"]:
         raise UsageError("--overwrite and --skip-existing exclude each other")
     if values["quiet"] and values["verbose"]:
@@ -118,6 +141,8 @@ def _settings(values: dict[str, Any]) -> DetectSettings:
         start_s=start,
         end_s=end,
         rate_hz=values["fps"],
+        layout=values["layout"],
+        columns=values["columns"],
         threshold=values["threshold"],
         min_length_s=values["min_length"],
         min_gap_s=values["min_gap"],
@@ -136,7 +161,7 @@ def _settings(values: dict[str, Any]) -> DetectSettings:
     )
 
 
-def _effective(ctx: click.Context) -> list[str]:
+def effective(ctx: click.Context) -> list[str]:
     """Give a line for each setting that is not a default: its value and where it came from."""
     lines = []
     for name, value in ctx.params.items():

@@ -21,8 +21,8 @@ from costream.settings import PROJECT_FILE, user_config_path
 # extra -> (package on PyPI, module to import, what it is for)
 EXTRAS = {
     "mic": ("sounddevice", "sounddevice", "microphone"),
-    "pose": ("mediapipe", "mediapipe", "skeletons from video"),
-    "overlay": ("opencv-python-headless", "cv2", "annotated video, optical flow"),
+    "pose": ("mediapipe", "mediapipe", "skeletons from video, Python up to 3.12"),
+    "flow": ("opencv-python-headless", "cv2", "optical flow"),
     "report": ("matplotlib", "matplotlib", "plots as PNG"),
     "parquet": ("pyarrow", "pyarrow", "Parquet tables"),
     "ray": ("ray", "ray", "batches on several machines"),

@@ -78,7 +78,7 @@ def _keys() -> str:
 
 
 @command.command("import", epilog=_keys())
-@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.argument("checkpoints", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--as", "form", type=click.Choice(list(FORMATS)), help="Format; found by itself without."
 )
@@ -99,7 +99,7 @@ def _keys() -> str:
 )
 @click.option("--overwrite/--no-overwrite", default=False, help="Replace existing weights.")
 def import_command(
-    checkpoint: Path,
+    checkpoints: tuple[Path, ...],
     form: str | None,
     name: str | None,
     output: Path | None,
@@ -110,12 +110,18 @@ def import_command(
 
     Without -o it goes to the user cache, where '-m NAME' finds it. Nothing in the checkpoint is
     run: pickles may hold arrays and plain containers only.
+
+    Skeleton networks of several streams become one model: give their checkpoints and name their
+    streams in this order (--config stream=joint,bone).
     """
     config = read_pairs(pairs)
     Config(config, KEYS)  # a typo is told before torch is imported
-    if not checkpoint.is_file():
-        raise ModelError("there is no such file", where=checkpoint)
-    name = name or (output or checkpoint).stem
+    for checkpoint in checkpoints:
+        if not checkpoint.is_file():
+            raise ModelError("there is no such file", where=checkpoint)
+    if len(checkpoints) > 1 and not (name or output):
+        raise UsageError("several checkpoints become one model: say its --name")
+    name = name or (output or checkpoints[0]).stem
     if not name or set(name) & set("/\\"):
         raise UsageError(f"--name {name!r}: not a file name")
     target = output or cache_folder() / f"{name}{SUFFIX}"
@@ -124,11 +130,14 @@ def import_command(
     if target.exists() and not overwrite:
         raise UsageError("exists already", where=target, hint="use --name, -o or --overwrite")
 
-    from costream.checkpoints.importing import import_checkpoint
+    from costream.checkpoints.importing import import_checkpoint, import_streams
     from costream.checkpoints.weights_file import write_weights
     from costream.models.build import build
 
-    card, tensors = import_checkpoint(checkpoint, name, config, form)
+    if len(checkpoints) > 1:
+        card, tensors = import_streams(checkpoints, name, config, form)
+    else:
+        card, tensors = import_checkpoint(checkpoints[0], name, config, form)
     build(card, tensors)  # proves that they fit before anything is written
     write_weights(target, card, tensors)
     click.echo(f"{name}: {card.description} See: costream models show {target}", err=True)

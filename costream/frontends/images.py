@@ -40,6 +40,8 @@ class TemporalDifferenceNet(nn.Module):
     and of the places that are pooled; a token is twice the last. ``blocks``: depth of the body.
     """
 
+    takes = "video"
+
     def __init__(
         self,
         box: Sequence[int] = (128, 96),

@@ -10,9 +10,12 @@ from costream.errors import ModelError
 if TYPE_CHECKING:
     from torch import nn
 
-# name -> "module:Class"; a frontend has box, token_width, prepare, init_state, forward_step and
-# count_macs, see frontends/images.py
-FRONTENDS = {"tdn": "costream.frontends.images:TemporalDifferenceNet"}
+# name -> "module:Class"; a frontend has takes ("video" or "skeleton"), box, token_width, prepare,
+# init_state, forward_step and count_macs, see frontends/images.py and frontends/joints.py
+FRONTENDS = {
+    "tdn": "costream.frontends.images:TemporalDifferenceNet",
+    "joints": "costream.frontends.joints:JointStreams",
+}
 
 
 def load_frontend(name: str, **arguments: Any) -> nn.Module:

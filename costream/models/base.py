@@ -10,21 +10,22 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.models.card import Card
-from costream.records import Data
-from costream.sources.base import SourceKind
+from costream.records import Data, SkeletonFrame
+from costream.sources.base import SourceInfo
 
 
 @dataclass(frozen=True)
 class StepResult:
     """One step of every stream of a batch (B streams, C classes, A future steps)."""
 
-    probabilities: npt.NDArray[np.float32]  # [B, C], softmax over all logits
+    probabilities: npt.NDArray[np.float32] | None  # [B, C]; None: no output at this step
     anticipation: npt.NDArray[np.float32] | None  # [B, A, C]
     warmup: tuple[bool, ...]  # [B], True while that stream's window is not full
     macs: int  # really spent, all streams together, frontend included
     dense_macs: int  # the same answer with the whole window computed anew
     frontend_s: float
     network_s: float
+    skeletons: tuple[SkeletonFrame, ...] | None = None  # [B], where the model looks at such
 
 
 class Model(Protocol):
@@ -37,11 +38,18 @@ class Model(Protocol):
     weights_sha256: str
 
     @property
+    def stride(self) -> int:
+        """Steps from one output to the next."""
+
+    @property
     def box(self) -> tuple[int, int] | None:
         """Width, height pictures should be fitted into; None when no pictures are taken."""
 
-    def check(self, kind: SourceKind, width: int | None) -> None:
-        """Raise SourceError when a source of this kind (and feature width) does not fit."""
+    def check(self, info: SourceInfo) -> None:
+        """Raise SourceError when what this source gives does not fit."""
+
+    def notes(self, info: SourceInfo) -> dict[str, Any]:
+        """Give what the header should say of the way from this source to the network."""
 
     def init_state(self, batch_size: int = 1) -> Any:
         """Give a fresh state for ``batch_size`` streams."""

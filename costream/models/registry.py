@@ -26,12 +26,20 @@ ARCHITECTURES = {
     "cooadtr": "costream.models.oad:CoOadTR",
     "oadtr": "costream.models.oadtr:OadTR",
     "encoder": "costream.nn.encoder:Encoder",
+    "costgcn": "costream.models.skeleton:SkeletonNet",
+    "coagcn": "costream.models.skeleton:SkeletonNet",
+    "costr": "costream.models.skeleton:SkeletonNet",
+    "stgcn": "costream.models.skeleton_window:WindowSkeletonNet",
+    "agcn": "costream.models.skeleton_window:WindowSkeletonNet",
+    "str": "costream.models.skeleton_window:WindowSkeletonNet",
+    "skeleton-ensemble": "costream.models.skeleton_ensemble:SkeletonEnsemble",
 }
 # name the user types -> what it is
 MODELS = {
     "cooadtr": "online action detection, continual transformer of one block (default)",
     "cooadtr-b2": "online action detection, continual transformer of two blocks",
     "oadtr": "online action detection over a sliding window, with anticipation",
+    "costgcn": "skeleton actions, continual graph convolutions",
 }
 VARIABLE = "COSTREAM_WEIGHTS"
 

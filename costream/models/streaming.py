@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 
 from costream.errors import ModelError, SourceError
+from costream.frontends.pose import BOX, PoseTrackers
 from costream.models.base import StepResult
 from costream.models.card import Card
+from costream.models.fitting import check_source, input_width, notes, takes
 from costream.nn.functional import store_by_columns
 from costream.nn.state import State
-from costream.records import Data, FeatureRow, VideoFrame
-from costream.sources.base import SourceKind
+from costream.records import Data, FeatureRow, SkeletonFrame, VideoFrame
+from costream.sources.base import SourceInfo
 
 DTYPES = {
     "float32": torch.float32,
@@ -37,7 +39,10 @@ class Output(Protocol):
 
 
 class Network(Protocol):
-    """A continual network with a classifier. It holds weights only; streams are in the state."""
+    """A continual network with a classifier. It holds weights only; streams are in the state.
+
+    A network with a ``stride`` gives an output every so many steps, and None at the others.
+    """
 
     window: int  # tokens
     delay: int  # steps
@@ -45,7 +50,7 @@ class Network(Protocol):
 
     def init_state(self, batch_size: int = 1) -> Any: ...  # noqa: D102
 
-    def forward_step(self, x: Tensor, state: Any) -> Output: ...  # noqa: D102
+    def forward_step(self, x: Tensor, state: Any) -> Output | None: ...  # noqa: D102
 
     def warmup(self, state: Any) -> tuple[bool, ...]: ...  # noqa: D102
 
@@ -58,6 +63,16 @@ class ModelState(State):
 
     frontend: State | None
     network: State
+
+    def __post_init__(self) -> None:
+        # What finds persons in pictures. Its memory is not ours to copy or save.
+        self.poses: PoseTrackers | None = None
+
+    def reset(self, rows: Sequence[int] | None = None) -> None:
+        """Forget what these streams (default: all) have seen."""
+        super().reset(rows)
+        if self.poses is not None:
+            self.poses.reset(range(self.batch_size) if rows is None else rows)
 
 
 class StreamingModel:
@@ -87,17 +102,25 @@ class StreamingModel:
         self.network = self._settle(network)
         if self.device.type == "cpu":
             store_by_columns(self.network)
-        self.frontend = None if frontend is None else self._settle(frontend)
+        # Preparing a few joints takes many small operations, for which an accelerator is slow.
+        self.frontend: Any = self._settle(frontend) if takes(frontend) == "video" else frontend
 
     @property
     def box(self) -> tuple[int, int] | None:
         """Width and height that pictures should be fitted into; None: no pictures."""
+        if takes(self.frontend) == "skeleton":
+            return BOX
         return None if self.frontend is None else (self.frontend.box[0], self.frontend.box[1])
 
     @property
     def input_width(self) -> int:
         """Values a feature row must have."""
-        return int(self.card.arguments.get("input_width") or self.card.arguments["embed_dim"])
+        return input_width(self.card)
+
+    @property
+    def stride(self) -> int:
+        """Steps from one output to the next."""
+        return int(getattr(self.network, "stride", 1))
 
     @cached_property
     def macs(self) -> int:
@@ -109,27 +132,16 @@ class StreamingModel:
         """The same answer with the whole window computed anew by the network."""
         return self._frontend_macs() + int(self.network.dense_macs)
 
-    def check(self, kind: SourceKind, width: int | None) -> None:
-        """Raise SourceError when a source of this kind and feature width does not fit.
+    def check(self, info: SourceInfo) -> None:
+        """Raise SourceError when what this source gives does not fit.
 
         Raises ModelError when the model has no classifier (an imported encoder).
         """
-        if not self.card.labels:
-            raise ModelError(
-                f"{self.card.name} is an encoder without classifier: it gives no scores",
-                hint="use it from Python: load_model(...).network",
-            )
-        if kind == "video" and self.frontend is None:
-            raise SourceError(
-                f"{self.card.name} takes precomputed features, not video",
-                hint=f"give a .npy or .npz file with {self.input_width} values a row, or use a"
-                " model with a frontend",
-            )
-        if kind == "features" and width is not None and width != self.input_width:
-            raise SourceError(
-                f"rows of {width} values, but {self.card.name} takes {self.input_width}",
-                hint="use the features it was trained on, or other weights",
-            )
+        check_source(self.card, self.frontend, info)
+
+    def notes(self, info: SourceInfo) -> dict[str, Any]:
+        """Give what the header should say of the way from this source to the network."""
+        return notes(self.frontend, info)
 
     def init_state(self, batch_size: int = 1) -> ModelState:
         """Give a fresh state for ``batch_size`` streams."""
@@ -142,44 +154,68 @@ class StreamingModel:
 
     @torch.inference_mode()
     def step(self, items: Sequence[Data], state: ModelState) -> StepResult:
-        """Take one item a stream (all frames or all feature rows), give the newest output.
+        """Take one item a stream, all of the same type, give the newest output.
 
-        Frames go through the frontend, feature rows straight to the network. The probabilities
-        are the softmax over all logits.
+        Feature rows go straight to the network, frames and skeletons through the frontend; in
+        frames, a frontend of skeletons gets the persons that MediaPipe finds there. The
+        probabilities are the softmax over all logits; where nobody is there to be judged, the
+        background is certain.
         """
         began = time.perf_counter()
-        frames = [item for item in items if isinstance(item, VideoFrame)]
+        if len({type(item) for item in items}) != 1:
+            raise ValueError("the items of a step are of one type")
         rows = [item.values for item in items if isinstance(item, FeatureRow)]
-        if frames and rows:
-            raise ValueError("a step takes either frames or feature rows, not both")
-        if frames:
-            tokens = self._see(frames, state)
-        else:
+        skeletons = self._find(items, state)
+        if rows:
             tokens = torch.from_numpy(np.stack(rows)).to(self.device, self.dtype)
+        else:
+            tokens = self._see(skeletons or items, state)
         self._wait()
         seen = time.perf_counter()
-        out: Output = self.network.forward_step(tokens, state.network)
-        probabilities = _probabilities(out.logits)
-        future = None if out.anticipation is None else _probabilities(out.anticipation)
-        skipped = 0 if frames else self._frontend_macs()  # feature rows pass it by
+        out: Output | None = self.network.forward_step(tokens, state.network)
+        future = None if out is None else out.anticipation
+        probabilities = None if out is None else _probabilities(out.logits)
+        if probabilities is not None and skeletons is not None and self.card.background:
+            nobody = ~tokens.flatten(1).any(1).cpu().numpy()
+            probabilities[nobody] = np.equal(self.card.labels, self.card.background)
+        anticipation = None if future is None else _probabilities(future)
+        skipped = self._frontend_macs() if rows else 0  # feature rows pass it by
         return StepResult(
             probabilities,
-            future,
+            anticipation,
             self.network.warmup(state.network),
             macs=(self.macs - skipped) * len(items),
             dense_macs=(self.dense_macs - skipped) * len(items),
-            frontend_s=seen - began if frames else 0.0,
+            frontend_s=0.0 if rows else seen - began,
             network_s=time.perf_counter() - seen,
+            skeletons=skeletons,
         )
 
-    def _see(self, frames: Sequence[VideoFrame], state: ModelState) -> Tensor:
+    def _find(self, items: Sequence[Data], state: ModelState) -> tuple[SkeletonFrame, ...] | None:
+        """Give the skeletons of the items, or those that are found in frames."""
+        if takes(self.frontend) != "skeleton":
+            return None
+        frames = [item for item in items if isinstance(item, VideoFrame)]
+        if not frames:
+            return tuple(item for item in items if isinstance(item, SkeletonFrame)) or None
+        if state.poses is None:
+            state.poses = PoseTrackers(len(items), self.frontend.persons)
+        return tuple(state.poses.find(frames))
+
+    def _see(self, items: Sequence[Data], state: ModelState) -> Tensor:
         if self.frontend is None:
-            raise SourceError(f"{self.card.name} takes precomputed features, not video")
-        pictures = np.stack([self.frontend.prepare(frame.rgb) for frame in frames])
-        tokens: Tensor = self.frontend.forward_step(
-            torch.from_numpy(pictures).to(self.device), state.frontend
+            raise SourceError(f"{self.card.name} takes precomputed features")
+        inputs = np.stack(
+            [
+                self.frontend.prepare(item.rgb if isinstance(item, VideoFrame) else item)
+                for item in items
+            ]
         )
-        return tokens
+        given = torch.from_numpy(inputs)
+        if self.frontend.takes == "video":
+            given = given.to(self.device)
+        tokens: Tensor = self.frontend.forward_step(given, state.frontend)
+        return tokens.to(self.device, self.dtype)
 
     def _settle(self, module: Any) -> Any:
         return module.to(self.device, self.dtype).eval().requires_grad_(False)

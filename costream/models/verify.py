@@ -13,10 +13,11 @@ import torch
 from costream.checkpoints.weights_file import read_weights
 from costream.errors import ModelError
 from costream.models.build import build
+from costream.models.fitting import takes
 from costream.models.streaming import StreamingModel
-from costream.records import Data, FeatureRow, VideoFrame
+from costream.records import Data, FeatureRow, SkeletonFrame, VideoFrame
 
-_STEPS = 4
+_STEPS = 4  # or as many as the network needs for its first output
 Rows: TypeAlias = npt.NDArray[np.float32]
 
 
@@ -49,18 +50,31 @@ def _check_classifier(model: StreamingModel) -> None:
 
 def _run(model: StreamingModel, items: Sequence[Data]) -> Rows:
     state = model.init_state()
-    rows = [model.step([item], state).probabilities[0] for item in items]
+    results = [model.step([item], state).probabilities for item in items]
+    rows = [probabilities[0] for probabilities in results if probabilities is not None]
+    if not rows:
+        raise ModelError(f"no output in {len(items)} steps")
     return np.stack(rows)
 
 
 def _items(model: StreamingModel) -> list[Data]:
     random = np.random.default_rng(0)
-    if model.box is None:
-        rows = random.standard_normal((_STEPS, model.input_width)).astype(np.float32)
+    steps = max(_STEPS, int(model.network.delay) + 1)
+    kind = takes(model.frontend)
+    if kind == "features":
+        rows = random.standard_normal((steps, model.input_width)).astype(np.float32)
         return [FeatureRow(i, float(i), row) for i, row in enumerate(rows)]
-    width, height = model.box
-    pictures = random.integers(0, 256, (_STEPS, height, width, 3), dtype=np.uint8)
+    if kind == "skeleton":
+        return [_skeleton(i, model.frontend, random) for i in range(steps)]
+    width, height = model.frontend.box
+    pictures = random.integers(0, 256, (steps, height, width, 3), dtype=np.uint8)
     return [VideoFrame(i, float(i), i, picture.copy) for i, picture in enumerate(pictures)]
+
+
+def _skeleton(i: int, frontend: Any, random: np.random.Generator) -> SkeletonFrame:
+    shape = (frontend.persons, frontend.joints)
+    joints = random.random((*shape, frontend.axes), np.float32)
+    return SkeletonFrame(i, float(i), joints, np.ones(shape, np.float32), frontend.layout)
 
 
 @torch.inference_mode()

@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from costream.errors import CostreamError, ExitCode, SourceError, UsageError
 from costream.models.base import Model
 from costream.runtime.logs import logging_to
-from costream.runtime.pipeline import RunOptions, run
+from costream.runtime.options import run_options, source_options
+from costream.runtime.pipeline import run
 from costream.runtime.stop import Stop
 from costream.settings import DetectSettings
 from costream.sinks.base import Sink
 from costream.sinks.registry import check_outputs, is_complete, make_sinks
-from costream.sources.base import SourceOptions
 from costream.sources.registry import expand, name_of, open_source, sniff
 from costream.ui.console import live_allowed, stderr_console, stdout_console
 from costream.ui.live import LiveView
@@ -127,12 +127,6 @@ def _load(settings: DetectSettings) -> Model:
 
 
 def _one(uri: str, model: Model, settings: DetectSettings, plan: _Plan, stop: Stop) -> ExitCode:
-    options = SourceOptions(
-        start_s=settings.start_s,
-        end_s=settings.end_s,
-        box=model.box,
-        rate_hz=settings.rate_hz or model.card.rate_hz,
-    )
     sinks: list[Sink] = make_sinks(
         plan.formats,
         plan.directory,
@@ -141,10 +135,10 @@ def _one(uri: str, model: Model, settings: DetectSettings, plan: _Plan, stop: St
         overwrite=settings.overwrite or settings.skip_existing,
     )
     summary = run(
-        open_source(uri, options),
+        open_source(uri, source_options(settings, model, plan.formats)),
         model,
         [*sinks, *_views(settings, plan, name_of(uri))],
-        options=_run_options(settings, model),
+        options=run_options(settings, model),
         stop=stop,
     )
     return ExitCode(summary.exit)
@@ -166,27 +160,6 @@ def _views(settings: DetectSettings, plan: _Plan, name: str) -> list[Sink]:
     if plan.report:
         views.append(FinalTimeline(stdout_console(settings.color), name))
     return views
-
-
-def _run_options(settings: DetectSettings, model: Model) -> RunOptions:
-    timeline = model.card.timeline
-    if settings.threshold is not None:
-        # The card's lower bound belongs to the card's threshold.
-        timeline = replace(timeline, threshold=settings.threshold, low=None)
-    if settings.min_length_s is not None:
-        timeline = replace(timeline, min_length_s=settings.min_length_s)
-    if settings.min_gap_s is not None:
-        timeline = replace(timeline, min_gap_s=settings.min_gap_s)
-    return RunOptions(
-        rate_hz=settings.rate_hz,
-        timeline=timeline,
-        top_k=settings.top_k,
-        scores=settings.scores,
-        wait=settings.wait,
-        start_s=settings.start_s,
-        end_s=settings.end_s,
-        recorded={"dtype": settings.dtype},
-    )
 
 
 def _failed(error: Exception, uri: str) -> ExitCode:

@@ -22,6 +22,7 @@ from costream.records import (
     Fault,
     Gap,
     Header,
+    Picture,
     Prediction,
     Record,
     Scored,
@@ -31,7 +32,7 @@ from costream.records import (
 )
 from costream.runtime.segments import Segmenter
 from costream.runtime.stop import Stop
-from costream.sinks.base import Sink
+from costream.sinks.base import PictureSink, Sink
 from costream.sources.base import Source, SourceInfo
 
 log = logging.getLogger("costream")
@@ -80,12 +81,6 @@ class _Run:
         self.source, self.model, self.options, self.stop = source, model, options, stop
         self.sinks = sinks
         self.open_sinks: list[Sink] = []
-        card = model.card
-        self.rate_hz = options.rate_hz or card.rate_hz
-        self.timeline = options.timeline or card.timeline
-        self.segmenter = Segmenter(
-            card.labels, self.timeline, self.rate_hz, card.delay_s, card.background
-        )
         self.steps = self.segments = self.errors = self.macs = self.dense_macs = 0
         self.uri = ""
         self.first_s: float | None = None
@@ -100,7 +95,8 @@ class _Run:
             stack.enter_context(self.stop.while_running(self.source.stop))
             info = self.source.open()
             self.uri = info.uri
-            self.model.check(info.kind, info.width)
+            self.model.check(info)
+            self._set_clock(info)
             header = self._header(info)
             exit_code = ExitCode.BUG
             try:
@@ -127,6 +123,23 @@ class _Run:
             )
         return summary
 
+    def _set_clock(self, info: SourceInfo) -> None:
+        """Say how fast the model steps, once the kind of the source is known."""
+        card, options = self.model.card, self.options
+        # A rate given for skeletons is that of the recording, whose frames may carry no times.
+        given = None if info.kind == "skeleton" else options.rate_hz
+        self.rate_hz = given or card.rate_hz
+        self.timeline = options.timeline or card.timeline
+        # A network's delay is so many steps, whatever time a step takes.
+        self.delay_s = card.delay_s * card.rate_hz / self.rate_hz
+        self.segmenter = Segmenter(
+            card.labels,
+            self.timeline,
+            self.rate_hz / self.model.stride,
+            self.delay_s,
+            card.background,
+        )
+
     def _loop(self) -> None:
         state = self.model.init_state(1)
         items = resample(self.source.items(), self.rate_hz, self.model.card.gap_tolerance_s)
@@ -149,7 +162,6 @@ class _Run:
         self._emit(self.segmenter.flush())
 
     def _step(self, tick: Tick, result: StepResult, decode_s: float) -> None:
-        probabilities = result.probabilities[0]
         self.first_s = tick.time_s if self.first_s is None else self.first_s
         self.last_s = tick.time_s
         self.macs += result.macs
@@ -168,14 +180,25 @@ class _Run:
             ),
         )
         began = time.perf_counter()
-        if not (self.options.wait and result.warmup[0]):
-            self._write(self._prediction(step, tick, result))
+        if result.probabilities is not None and not (self.options.wait and result.warmup[0]):
+            probabilities = result.probabilities[0]
+            self._write(self._prediction(step, tick, probabilities, result))
             self._emit(self.segmenter.push(tick.time_s, probabilities))
         self._write(compute)
+        self._draw(tick, result)
         self.sink_s = time.perf_counter() - began
 
-    def _prediction(self, step: int, tick: Tick, result: StepResult) -> Prediction:
-        probabilities = result.probabilities[0]
+    def _draw(self, tick: Tick, result: StepResult) -> None:
+        sinks = [sink for sink in self.open_sinks if isinstance(sink, PictureSink)]
+        if sinks:
+            skeleton = None if result.skeletons is None else result.skeletons[0]
+            picture = Picture(tick.time_s, tick.item, skeleton)
+            for sink in sinks:
+                sink.draw(picture)
+
+    def _prediction(
+        self, step: int, tick: Tick, probabilities: npt.NDArray[np.float32], result: StepResult
+    ) -> Prediction:
         future = None if result.anticipation is None else result.anticipation[0]
         return Prediction(
             i=step,
@@ -230,7 +253,7 @@ class _Run:
             labels=card.labels,
             background=card.background,
             rate_hz=self.rate_hz,
-            delay_s=card.delay_s,
+            delay_s=self.delay_s,
             source=info.uri,
             kind=info.kind,
             duration_s=None if end is None else max(0.0, end - options.start_s),
@@ -241,6 +264,7 @@ class _Run:
                 "wait": options.wait,
                 "timeline": self.timeline,
                 **options.recorded,
+                **self.model.notes(info),
             },
         )
 

@@ -88,7 +88,8 @@ class Segmenter:
 
     def push(self, time_s: float, probabilities: npt.NDArray[np.floating]) -> list[Segment]:
         """Take one step (``probabilities``: [C]), give the segments that are final now."""
-        p = np.nan_to_num(np.asarray(probabilities, dtype=np.float64))
+        p = np.asarray(probabilities, dtype=np.float64)
+        p = np.where(np.isfinite(p), p, 0.0)
         if self._covered_s is None:
             self._covered_s = time_s
         start_s = max(time_s - self._delay_s, self._covered_s)

@@ -1,4 +1,4 @@
-"""Text outputs: files that appear under their name only when finished, and standard output."""
+"""Outputs: files that appear under their name only when finished, and standard output."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TextIO, TypeVar
+from typing import IO, Any, BinaryIO, Protocol, TextIO, TypeVar
 
 from costream.errors import OutputError, UsageError
 
@@ -41,7 +41,7 @@ class _Output:
 
     def __init__(self, where: str) -> None:
         self._where = where
-        self._handle: TextIO | None = None
+        self._handle: IO[Any] | None = None
         self._flushed_s = time.monotonic()
 
     def write(self, text: str, *, flush: bool = False) -> None:
@@ -49,13 +49,14 @@ class _Output:
         handle = self._handle
         if handle is None:
             return
-        self._try(lambda: handle.write(text))
+        self.attempt(lambda: handle.write(text))
         now_s = time.monotonic()
         if flush or now_s - self._flushed_s >= _FLUSH_S:
-            self._try(handle.flush)
+            self.attempt(handle.flush)
             self._flushed_s = now_s
 
-    def _try(self, action: Callable[[], _T]) -> _T:
+    def attempt(self, action: Callable[[], _T]) -> _T:
+        """Do ``action``; errors of the system become OutputError, and then nothing is written."""
         try:
             return action()
         except BrokenPipeError:
@@ -84,27 +85,28 @@ class AtomicFile(_Output):
 
     def open(self) -> None:
         """Create the part file."""
-        if not self._overwrite and self._try(self._path.exists):
+        if not self._overwrite and self.attempt(self._path.exists):
             raise exists_error(self._path)
-        self._try(lambda: self._path.parent.mkdir(parents=True, exist_ok=True))
-        # A name that is not UTF-8 reaches us with lone surrogates; as \udcXX they stay valid JSON.
-        self._handle = self._try(
-            lambda: self._part.open("w", encoding="utf-8", errors="backslashreplace", newline="")
-        )
+        self.attempt(lambda: self._path.parent.mkdir(parents=True, exist_ok=True))
+        self._handle = self.attempt(self._create)
 
     def finish(self) -> None:
         """Make the file durable and give it its name."""
         handle = self._handle
         if handle is None:
             return
-        self._try(handle.flush)
-        self._try(lambda: os.fsync(handle.fileno()))
-        self._try(handle.close)
+        self.attempt(handle.flush)
+        self.attempt(lambda: os.fsync(handle.fileno()))
+        self.attempt(handle.close)
         self._handle = None
-        if not self._overwrite and self._try(self._path.exists):
+        if not self._overwrite and self.attempt(self._path.exists):
             hint = f"the results are in {self._part}"
             raise OutputError("appeared during the run", where=self._path, hint=hint)
-        self._try(lambda: os.replace(self._part, self._path))
+        self.attempt(lambda: os.replace(self._part, self._path))
+
+    def _create(self) -> IO[Any]:
+        # A name that is not UTF-8 reaches us with lone surrogates; as \udcXX they stay valid JSON.
+        return self._part.open("w", encoding="utf-8", errors="backslashreplace", newline="")
 
     def _fail(self) -> None:
         """Let go of the handle; what is in the part file stays there."""
@@ -114,6 +116,18 @@ class AtomicFile(_Output):
                 handle.close()
             except OSError:  # it flushes again; the first error has been told
                 return
+
+
+class BinaryFile(AtomicFile):
+    """The same for bytes, which are written to ``file`` within ``attempt``."""
+
+    @property
+    def file(self) -> BinaryIO | None:
+        """The open part file; None before ``open``, after ``finish`` and after an error."""
+        return self._handle  # type: ignore[return-value]
+
+    def _create(self) -> IO[Any]:
+        return self._part.open("wb")
 
 
 class Stream(_Output):
@@ -131,7 +145,7 @@ class Stream(_Output):
         """Flush; the handle stays open."""
         handle = self._handle
         if handle is not None:
-            self._try(handle.flush)
+            self.attempt(handle.flush)
         self._handle = None
 
 

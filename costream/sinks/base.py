@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from costream.records import Header, Record, Summary
+from costream.records import Header, Picture, Record, Summary
 
 
 class Sink(Protocol):
@@ -19,3 +19,10 @@ class Sink(Protocol):
     def write(self, record: Record) -> None: ...  # noqa: D102
 
     def close(self, summary: Summary) -> None: ...  # noqa: D102
+
+
+@runtime_checkable
+class PictureSink(Sink, Protocol):
+    """A sink that also draws: ``draw`` comes after what a step has written."""
+
+    def draw(self, picture: Picture) -> None: ...  # noqa: D102

@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from costream.errors import UsageError
-from costream.sinks.atomic import AtomicFile, Output, Stream, exists_error
+from costream.sinks.atomic import AtomicFile, BinaryFile, Stream, exists_error
 from costream.sinks.base import Sink
 from costream.sinks.document import Document
 from costream.sinks.jsonl import JsonLines
@@ -24,8 +24,17 @@ class Format:
     """One output format: what a person reads about it, and a sink for each of its files."""
 
     description: str
-    files: dict[str, Callable[[Output], Sink]]  # what follows the source's name: sink
+    # What follows the source's name -> a sink, given an Output (a BinaryFile where ``binary``).
+    files: dict[str, Callable[[Any], Sink]]
     has_summary: bool = False  # the last 64 KiB of the file hold the summary record
+    binary: bool = False  # only for files
+    draws: tuple[int, int] | None = None  # width, height that it wants pictures fitted into
+
+
+def _overlay(out: BinaryFile) -> Sink:
+    from costream.sinks.overlay import Overlay  # PyAV, which a help page does not need
+
+    return Overlay(out)
 
 
 FORMATS: dict[str, Format] = {
@@ -42,6 +51,7 @@ FORMATS: dict[str, Format] = {
     "srt": Format("timeline as SubRip subtitles", {"srt": subrip}),
     "vtt": Format("timeline as WebVTT subtitles", {"vtt": webvtt}),
     "audacity": Format("timeline as an Audacity label track", {"audacity.txt": Audacity}),
+    "mp4": Format("annotated video", {"mp4": _overlay}, binary=True, draws=(960, 720)),
 }
 
 
@@ -72,6 +82,9 @@ def check_outputs(
     ``directory`` None means standard output, which takes a single text.
     """
     if directory is None:
+        binary = [f for f in formats if FORMATS[f].binary]
+        if binary:
+            raise UsageError(f"{binary[0]} is no text", where="-o -", hint="name a folder with -o")
         if sum(len(FORMATS[f].files) for f in formats) > 1:
             hint = "name a folder with -o, or a single format other than csv"
             raise UsageError("standard output takes one text", where="-o -", hint=hint)
@@ -112,10 +125,16 @@ def make_sinks(
         for suffix, make in FORMATS[format].files.items():
             if directory is not None:
                 path = directory / f"{name}.{suffix}"
-                sinks.append(make(AtomicFile(path, overwrite=overwrite)))
+                kind = BinaryFile if FORMATS[format].binary else AtomicFile
+                sinks.append(make(kind(path, overwrite=overwrite)))
             elif stream is not None:
                 sinks.append(make(Stream(stream)))
     return sinks
+
+
+def drawing_box(formats: Sequence[str]) -> tuple[int, int] | None:
+    """Give the width and height that ``formats`` want pictures fitted into; None: none do."""
+    return next((FORMATS[f].draws for f in formats if FORMATS[f].draws is not None), None)
 
 
 def is_complete(formats: Sequence[str], directory: Path, name: str) -> bool:

@@ -26,7 +26,7 @@ class _Times:
         self._bins = [0] * _BINS
 
     def add(self, ms: float) -> None:
-        self.total_ms += ms
+        self.total_ms += ms  # NaN when a time is unknown: then all of this is
         self._count += 1
         self._max_ms = max(self._max_ms, ms)
         k = round(math.log(ms / _LEAST_MS) / _RATIO) if ms > _LEAST_MS else 0
@@ -45,6 +45,8 @@ class _Times:
         return 0.0
 
     def to_json(self) -> dict[str, float]:
+        if math.isnan(self.total_ms):
+            return dict.fromkeys(("mean", "p50", "p90", "p99", "max"), math.nan)
         mean = self.total_ms / self._count if self._count else 0.0
         percentiles = {f"p{p}": self.percentile(p) for p in (50, 90, 99)}
         return {"mean": mean, **percentiles, "max": self._max_ms}

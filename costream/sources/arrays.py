@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import math
 import os
 import zipfile
 from collections.abc import Mapping
@@ -74,6 +75,21 @@ def load_features(uri: str, data: bytes | None = None) -> Features:
     raise SourceError("these are no .npy or .npz features", where=shown(path))
 
 
+def load_arrays(
+    path: str, data: bytes | None = None
+) -> tuple[npt.NDArray[Any] | dict[str, npt.NDArray[Any]], bool]:
+    """Load FILE.npy, mapped if it can be, or all of FILE.npz; ``data`` is the file's content.
+
+    Also tells whether the file holds all of it. SourceError when it cannot be read.
+    """
+    if data is not None:
+        return _read(io.BytesIO(data), path), True
+    check_file(path)
+    with open(path, "rb") as file:
+        head = file.read(8)
+    return _map(path) if head.startswith(NUMPY_MAGIC) else (_read(path, path), True)
+
+
 def split_video(uri: str) -> tuple[str, str | None]:
     """Split FILE#VIDEO; both may hold "#". A file of that whole name comes first."""
     at = -1
@@ -89,6 +105,12 @@ def video_names(path: str) -> list[str]:
     if not isinstance(content, dict) or any(part in content for part in PARTS):
         return []
     return list(content)
+
+
+def clip_count(path: str) -> int:
+    """Give how many clips an .npy of the shape (N, C, T, V, M) holds; 1 for other shapes."""
+    array, _ = _map(path)
+    return len(array) if array.ndim == 5 else 1
 
 
 def _npy(path: str, data: bytes | None) -> Features:
@@ -136,12 +158,13 @@ def _rows_left(path: str) -> npt.NDArray[Any] | None:
             return None
         offset = file.tell()
         size = os.fstat(file.fileno()).st_size
-    if fortran or dtype.hasobject or len(shape) != 2 or shape[1] == 0:
+    width = math.prod(shape[1:])
+    if fortran or dtype.hasobject or len(shape) not in (2, 3) or width == 0:
         return None
-    rows = (size - offset) // (dtype.itemsize * shape[1])
+    rows = (size - offset) // (dtype.itemsize * width)
     if not 0 < rows < shape[0]:
         return None
-    return np.memmap(path, dtype, "r", offset, (rows, shape[1]))
+    return np.memmap(path, dtype, "r", offset, (rows, *shape[1:]))
 
 
 def _npz(path: str, data: bytes | None) -> Features:
@@ -190,7 +213,9 @@ def _features(arrays: list[Any], path: str) -> Features:
             raise SourceError("no array of numbers in it", where=shown(path))
         if array.ndim != 2 or 0 in array.shape:
             raise SourceError(
-                f"an array of shape {array.shape} is no table of rows x values", where=shown(path)
+                f"an array of shape {array.shape} is no table of rows x values",
+                where=shown(path),
+                hint="of skeletons say the joints: --layout NAME" if array.ndim > 2 else None,
             )
     counts = [len(array) for array in arrays]
     note = None

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from costream.records import Item
 
-SourceKind = Literal["video", "features"]
+SourceKind = Literal["video", "features", "skeleton"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,12 @@ class SourceOptions:
     end_s: float | None = None
     box: tuple[int, int] | None = None  # width, height that pictures are fitted into; None = as is
     motion_vectors: bool = False
+    drawing: tuple[int, int] | None = None  # give pictures fitted into this as well, to draw upon
     rate_hz: float | None = None  # rows a second, for sources without time stamps (features)
+    frame_rate_hz: float | None = None  # skeletons without time stamps: frames a second, if told
+    layout: str | None = None  # skeletons: name of the joint layout, or a TOML file; None = found
+    columns: str | None = None  # skeletons: what the columns of a table are; None = found
+    persons: int = 2  # skeletons: how many persons a frame has room for
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,8 @@ class SourceInfo:
     rate_hz: float | None  # nominal frames or rows a second
     size: tuple[int, int] | None = None  # upright width, height of the pictures
     width: int | None = None  # features: values a row
+    layout: str | None = None  # skeletons: name of the joint layout
+    axes: int | None = None  # skeletons: coordinates a joint, 2 or 3
 
 
 class Source(Protocol):

@@ -109,4 +109,5 @@ def file_name(uri: str) -> str:
     """Give a name that outputs can be named after: the video names of a pickle may hold "/"."""
     path, mark, video = uri.partition("#") if not os.path.exists(uri) else (uri, "", "")
     safe = "".join("_" if c in '/\\:*?"<>|' or not c.isprintable() else c for c in video)
-    return shown(os.path.basename(path) + mark + safe)
+    name = os.path.basename(os.path.abspath(path) if os.path.isdir(path) else path)
+    return shown(name + mark + safe)

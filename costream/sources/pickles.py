@@ -160,15 +160,21 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _plain(value: Any, seen: dict[int, Any]) -> Any:
-    """Give arrays in place of their descriptions, in dicts of any depth; the rest as it is."""
+    """Give arrays in place of their descriptions, in dicts and lists of any depth."""
     if isinstance(value, _Array):
         return value.values
-    if not isinstance(value, dict):
-        return value
-    if id(value) not in seen:  # a dict may occur many times, also in itself
+    if id(value) in seen:  # a dict may occur many times, also in itself
+        return seen[id(value)]
+    if isinstance(value, dict):
         seen[id(value)] = found = {}
         found.update({_name(key): _plain(item, seen) for key, item in value.items()})
-    return seen[id(value)]
+        return found
+    if isinstance(value, list):
+        items: list[Any] = []
+        seen[id(value)] = items
+        items.extend(_plain(item, seen) for item in value)
+        return items
+    return value
 
 
 def _name(key: object) -> str:

@@ -1,4 +1,4 @@
-"""Standard input and named pipes: video or features as they arrive."""
+"""Standard input and named pipes: video, features or skeletons as they arrive."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from costream.records import Item
 from costream.sources.arrays import NUMPY_MAGIC, ZIP_MAGIC
 from costream.sources.base import SourceInfo, SourceOptions
 from costream.sources.features import FeatureSource
+from costream.sources.lines import first_line, is_text, text_format
 from costream.sources.opening import shown
+from costream.sources.skeleton import SkeletonSource
 from costream.sources.video import VideoSource
 
 # How soon a wait for data notices that it should stop.
 POLL_S = 0.1
 HEAD_BYTES = 16
+LINE_BYTES = 1 << 16  # the first line of a text is not longer
 READ_BYTES = 1 << 16
 STDIN = 0
 
@@ -43,6 +46,17 @@ class PipeReader:
             self._ahead += more
         return self._ahead[:size]
 
+    def peek_line(self) -> bytes:
+        """Give the bytes up to the end of the first line that says something, as ``peek`` does."""
+        while b"\n" not in self._ahead or not (
+            first_line(self._ahead[: self._ahead.rindex(b"\n")])
+        ):
+            more = self._wait(READ_BYTES) if len(self._ahead) < LINE_BYTES else b""
+            if not more:
+                break
+            self._ahead += more
+        return self._ahead
+
     def read(self, size: int = -1, /) -> bytes:
         """Give some bytes, at most ``size``; all there are when it is negative; b"" at the end."""
         if size < 0:
@@ -64,9 +78,10 @@ class PipeReader:
 
 
 class PipeSource:
-    """Whatever comes through standard input ("-") or a named pipe: video, .npy or .npz.
+    """What comes through standard input ("-") or a named pipe: video, .npy, .npz or skeletons.
 
-    Nothing can be sought in a pipe: ``start_s`` is reached by decoding.
+    Nothing can be sought in a pipe: ``start_s`` is reached by decoding. The rows of a table of
+    skeletons are given out as they arrive.
     """
 
     def __init__(self, uri: str, options: SourceOptions | None = None) -> None:
@@ -77,7 +92,7 @@ class PipeSource:
         self._descriptor: int | None = None
         self._reader: PipeReader | None = None
         self._file: BinaryIO | None = None
-        self._inner: VideoSource | FeatureSource | None = None
+        self._inner: VideoSource | FeatureSource | SkeletonSource | None = None
 
     @property
     def errors(self) -> int:
@@ -90,7 +105,7 @@ class PipeSource:
         descriptor = self._descriptor = self._open_descriptor(name)
         if stat.S_ISREG(os.fstat(descriptor).st_mode):  # "< clip.mp4": a file after all
             file = self._file = os.fdopen(os.dup(descriptor), "rb")
-            head = file.read(HEAD_BYTES)
+            head = file.read(LINE_BYTES)
             file.seek(0)
             inner = self._inner = self._fitting(name, head, file)
         else:
@@ -98,6 +113,8 @@ class PipeSource:
             if self._stopped:
                 reader.stop()
             head = reader.peek(HEAD_BYTES)
+            if is_text(head):
+                head = reader.peek_line()
             inner = self._inner = self._fitting(name, head, reader)
         if self._stopped:
             inner.stop()
@@ -105,12 +122,15 @@ class PipeSource:
 
     def _fitting(
         self, name: str, head: bytes, file: BinaryIO | PipeReader
-    ) -> VideoSource | FeatureSource:
+    ) -> VideoSource | FeatureSource | SkeletonSource:
         """Give the source for what begins with ``head``."""
-        if not head:
+        if not head or (self._stopped and isinstance(file, PipeReader)):
             what = "stopped before any data came" if self._stopped else "no data came"
             raise SourceError(what, where=shown(name))
-        if head.startswith((NUMPY_MAGIC, ZIP_MAGIC)):
+        arrays = head.startswith((NUMPY_MAGIC, ZIP_MAGIC))
+        if text_format(head) or (arrays and self._options.layout):
+            return SkeletonSource(name, self._options, file=file, head=head)
+        if arrays:
             return FeatureSource(name, self._options, data=file.read())
         if not isinstance(file, PipeReader):
             head = b""  # only needed to explain what cannot be read from a pipe
@@ -153,6 +173,8 @@ class PipeSource:
             raise SourceError("standard input is closed", where=name) from None
         if terminal:
             raise SourceError(
-                "standard input is a terminal", where=name, hint="pipe a video into it: ... | ... -"
+                "standard input is a terminal",
+                where=name,
+                hint="pipe something into it: ... | ... -",
             )
         return STDIN

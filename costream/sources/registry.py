@@ -11,11 +11,21 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from costream.errors import SourceError, UsageError
-from costream.sources.arrays import NUMPY_MAGIC, ZIP_MAGIC, split_video, video_names
+from costream.sources.arrays import (
+    NUMPY_MAGIC,
+    ZIP_MAGIC,
+    clip_count,
+    split_video,
+    video_names,
+)
 from costream.sources.base import Source, SourceKind, SourceOptions
 from costream.sources.features import FeatureSource, file_name
+from costream.sources.keypoints import keypoint_files
+from costream.sources.lines import HEAD_BYTES, text_format
 from costream.sources.opening import check_file, shown
 from costream.sources.pipe import PipeSource
+from costream.sources.posearrays import recordings
+from costream.sources.skeleton import SkeletonSource
 from costream.sources.video import VideoSource
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
@@ -26,9 +36,10 @@ _PICKLE_ENDINGS = (".pickle", ".pkl", ".p")
 def expand(argument: str) -> list[str]:
     """Give the sources that one command-line argument stands for, at least one.
 
-    A pickle of several videos gives one a video, a pattern that no shell has expanded the files
-    that fit it. SourceError when there is no such file, or it is a folder; UsageError for live
-    feeds, which this command does not take.
+    A pickle of several videos gives one a video, an array of several clips one a clip, a pattern
+    that no shell has expanded the files that fit it. SourceError when there is no such file, or
+    it is a folder of something else than keypoints; UsageError for live feeds, which this
+    command does not take.
     """
     if argument == "-":
         return [argument]
@@ -41,28 +52,36 @@ def expand(argument: str) -> list[str]:
     return _videos(path)
 
 
-def sniff(uri: str) -> SourceKind:
+def sniff(uri: str, options: SourceOptions | None = None) -> SourceKind:
     """Tell what a source holds by its first bytes. SourceError when they cannot be read.
 
-    A pipe cannot be looked into without consuming it, and counts as video until it is opened.
+    Arrays are skeletons when the options say their layout. A pipe cannot be looked into without
+    consuming it, and counts as video until it is opened.
     """
     path = split_video(_local(uri))[0] if uri != "-" else uri
     if _is_pipe(path):
         return "video"
-    return "features" if _has_arrays(path) else "video"
+    if _is_keypoint_folder(path):
+        return "skeleton"
+    if not _has_arrays(path):
+        return "skeleton" if text_format(_head(path), path) else "video"
+    if _is_pickle(path):
+        return "skeleton" if recordings(path) else "features"
+    return "skeleton" if options is not None and options.layout else "features"
 
 
 def open_source(uri: str, options: SourceOptions | None = None) -> Source:
-    """Give the source for a file, "-" (standard input), a named pipe or FILE.pickle#VIDEO.
+    """Give the source for a file, "-" (standard input), a named pipe, FILE#NAME or a folder.
 
     It still has to be opened: ``source.open()``. Raises as ``sniff`` does.
     """
     path = uri if uri == "-" else _local(uri)
     if _is_pipe(path):
         return PipeSource(path, options)
-    if sniff(path) == "features":
-        return FeatureSource(path, options)
-    return VideoSource(path, options)
+    kind = sniff(path, options)
+    if kind == "skeleton":
+        return SkeletonSource(path, options)
+    return FeatureSource(path, options) if kind == "features" else VideoSource(path, options)
 
 
 def name_of(uri: str) -> str:
@@ -87,15 +106,16 @@ def _local(argument: str) -> str:
 
 
 def _videos(path: str) -> list[str]:
-    """Give FILE#VIDEO for each video of a pickle; other files as they are."""
+    """Give FILE#NAME for each video of a pickle or clip of an array; other files as they are."""
     file, video = split_video(path)
-    if _is_pipe(file):
+    if _is_pipe(file) or _is_keypoint_folder(file):
         return [path]
+    names: list[str] = []
     if video is None and _is_pickle(file):
-        names = video_names(file)
-        if len(names) > 1:
-            return [f"{file}#{name}" for name in names]
-    return [path]
+        names = list(recordings(file)) or video_names(file)
+    elif video is None and _head(file).startswith(NUMPY_MAGIC):
+        names = [str(clip) for clip in range(clip_count(file))]
+    return [f"{file}#{name}" for name in names] if len(names) > 1 else [path]
 
 
 def _is_pipe(path: str) -> bool:
@@ -107,10 +127,14 @@ def _is_pipe(path: str) -> bool:
         return False
 
 
+def _is_keypoint_folder(path: str) -> bool:
+    return os.path.isdir(path) and bool(keypoint_files(path))
+
+
 def _head(path: str) -> bytes:
     check_file(path)
     with open(path, "rb") as file:
-        return file.read(8)
+        return file.read(HEAD_BYTES)
 
 
 def _is_pickle(path: str) -> bool:

@@ -59,7 +59,7 @@ class VideoSource:
         self._head = head
         self._stopped = False
         self._damage = Damage()
-        self._scaler = VideoReformatter()
+        self._scaler, self._drawing_scaler = VideoReformatter(), VideoReformatter()
         self._container: InputContainer | None = None
         self._stream: VideoStream | None = None
         self._decoder: Decoder | None = None
@@ -210,7 +210,9 @@ class VideoSource:
     def _frame(self, i: int, decoded: Decoded) -> VideoFrame:
         picture = decoded.picture
         aspect = self._stream.sample_aspect_ratio if self._stream is not None else None
-        motion = None
+        motion = drawing = None
+        if self._options.drawing is not None:
+            drawing = Picture(picture, self._drawing_scaler, self._options.drawing, aspect)
         if self._options.motion_vectors:
             vectors = picture.side_data.get("MOTION_VECTORS")
             # A copy: the vectors would keep the whole picture in memory.
@@ -223,4 +225,5 @@ class VideoSource:
             motion=motion,
             estimated=decoded.estimated,
             corrupt=picture.is_corrupt,
+            drawing=drawing,
         )

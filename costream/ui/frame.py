@@ -8,7 +8,9 @@ from itertools import groupby
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from costream.sinks.figure import Figure
 from costream.ui.state import STAGES, RunState
+from costream.ui.stick import stick_lines
 from costream.ui.text import clean, counted, saving, short_time, si, times
 
 # Black letters on these can be read on dark and light terminals alike.
@@ -29,6 +31,11 @@ _WISHES = (
     *("before", "blank 2", "blank 4", "scores", "before", "scores", "before"),
 )
 
+# A small figure of the persons stands to the right of these, which come one after the other.
+_BESIDE = ("blank 1", "scores", "blank 2", "now", "before", "blank 3")
+_FIGURE_ROWS = 10
+_FIGURE_WIDTH = 2 + 2 * _FIGURE_ROWS
+
 
 @dataclass(frozen=True)
 class Look:
@@ -43,14 +50,42 @@ def frame(state: RunState, name: str, look: Look, now_s: float) -> Text:
     """Give the view of ``state``: at most ``look.height`` lines, none wider than ``look.width``."""
     look = Look(min(look.width, _MOST_WIDTH), look.height, look.unicode)
     groups = _Groups(state, clean(name), look, now_s).make()
+    figure = state.figure if _has_room(look) else None
+    narrow = Look(look.width - _FIGURE_WIDTH, look.height, look.unicode)
+    if figure is not None:
+        beside = _Groups(state, clean(name), narrow, now_s).make()
+        groups |= {key: beside[key] for key in _BESIDE}
     count = {key: int(key in _FIRST) for key in groups}
     for key in _WISHES:
         if count[key] < len(groups[key]) and sum(count.values()) < look.height:
             count[key] += 1
-    lines = [line for key in _ORDER for line in groups[key][: count[key]]][: look.height]
-    for line in lines:
+    lines = {key: groups[key][: count[key]] for key in _ORDER}
+    if figure is not None:
+        _put_beside(lines, figure, narrow.width, look.height - sum(count.values()))
+    shown = [line for key in _ORDER for line in lines[key]][: look.height]
+    for line in shown:
         line.truncate(look.width, overflow="ellipsis" if look.unicode else "crop")
-    return Text("\n", no_wrap=True, end="").join(lines)
+    return Text("\n", no_wrap=True, end="").join(shown)
+
+
+def _has_room(look: Look) -> bool:
+    return look.unicode and look.width >= 60 and look.height >= 16
+
+
+def _put_beside(lines: dict[str, list[Text]], figure: Figure, width: int, spare: int) -> None:
+    """Append the figure to the lines of the groups ``_BESIDE``, which are ``width`` wide.
+
+    ``spare``: lines that may be added to make room for it.
+    """
+    own = [line.copy() for key in _BESIDE for line in lines[key]]
+    own += [Text("") for _ in range(min(spare, _FIGURE_ROWS - len(own)))]
+    rows = min(len(own), _FIGURE_ROWS)
+    for line, dots in zip(own, stick_lines(figure, rows), strict=False):
+        line.truncate(width, pad=True)
+        line.append("  ").append(dots, "cyan")
+    for key in _BESIDE:
+        lines[key] = []
+    lines[_BESIDE[0]] = own
 
 
 class _Groups:
@@ -105,7 +140,8 @@ class _Groups:
     def _scores(self) -> list[Text]:
         state, top = self.state, self.state.top
         if not top:
-            return [Text("waiting for the first step", "dim")]
+            what = "output" if state.steps else "step"
+            return [Text(f"waiting for the first {what}", "dim")]
         longest = max(cell_len(clean(label)) for label in state.header.labels)
         width = max(_GUTTER - 1, min(longest, self.look.width // 3))
         lines = []

@@ -10,7 +10,7 @@ from rich.control import Control
 from rich.live import Live
 from rich.segment import ControlType
 
-from costream.records import Header, Record, Summary
+from costream.records import Header, Picture, Record, Summary
 from costream.ui.console import is_unicode
 from costream.ui.frame import Look, frame
 from costream.ui.state import RunState
@@ -57,6 +57,11 @@ class LiveView:
         self._state.add(record)
         if time.monotonic() - self._drawn_s >= _REFRESH_S:
             self._draw()
+
+    def draw(self, picture: Picture) -> None:
+        """Take what a step saw; it is shown with the next redraw."""
+        if self._state is not None:
+            self._state.look(picture)
 
     def close(self, summary: Summary) -> None:
         """Take the view off the screen and give the cursor back."""

@@ -10,11 +10,13 @@ from costream.records import (
     Fault,
     Gap,
     Header,
+    Picture,
     Prediction,
     Record,
     Scored,
     Segment,
 )
+from costream.sinks.figure import Figure, View
 from costream.ui.strip import Strip
 
 STAGES = ("decode", "frontend", "network", "sink")
@@ -59,6 +61,9 @@ class RunState:
         self.lag_s = 0.0
         self.seen: dict[str, None] = {}  # labels of the strip, in order of appearance
         self.strip: Strip | None = None
+        self._marked_s: float | None = None  # the strip is marked up to here
+        self.figure: Figure | None = None  # the persons of the newest step
+        self._view = View()
 
     def add(self, record: Record) -> None:
         """Take one record."""
@@ -72,6 +77,11 @@ class RunState:
             self.errors += record.count
         elif isinstance(record, Gap):
             self.current = None
+
+    def look(self, picture: Picture) -> None:
+        """Take what the newest step saw, if it was persons."""
+        if picture.skeleton is not None:
+            self.figure = self._view.figure(picture.skeleton)
 
     @property
     def media_s(self) -> float:
@@ -95,13 +105,17 @@ class RunState:
         self._tick(record.time_s)
         self.top = record.top
         self._follow(record)
-        label = self.current.label if self.current else None
-        if label is not None:
-            self.seen.setdefault(label)
+        if self.current is not None:
+            self.seen.setdefault(self.current.label)
+        self._mark(record.time_s)
+
+    def _mark(self, time_s: float) -> None:
+        """Put the current label on the strip."""
         if self.strip is None:
             length_s, step_s = self.header.duration_s, 1 / self.header.rate_hz
-            self.strip = Strip(record.time_s, length_s, step_s)
-        self.strip.add(record.time_s, label)
+            self.strip = Strip(time_s, length_s, step_s)
+        self.strip.add(time_s, self.current.label if self.current else None)
+        self._marked_s = time_s
 
     def _follow(self, record: Prediction) -> None:
         """Keep, change or drop the current label."""
@@ -118,6 +132,8 @@ class RunState:
 
     def _spend(self, record: Compute) -> None:
         self._tick(record.time_s)
+        if self.top and record.time_s != self._marked_s:
+            self._mark(record.time_s)  # a step without output: what was goes on
         weight = _NEWEST if self.steps else 1.0
         for name in STAGES:
             self.ms[name] += weight * (getattr(record.ms, name) - self.ms[name])

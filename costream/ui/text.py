@@ -52,6 +52,7 @@ def counted(number: int, noun: str) -> str:
 
 def cost_line(summary: Summary, kind: str) -> str:
     """Give the line that ends a run: steps, time, speed, operations, losses."""
+    kind = "skeletons" if kind == "skeleton" else kind
     speed = "" if summary.x_realtime is None else f" ({times(summary.x_realtime)} real time)"
     parts = [
         counted(summary.steps, "step"),

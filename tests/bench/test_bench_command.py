@@ -14,6 +14,7 @@ def test_ops_prints_a_table_or_json() -> None:
     assert "CoOadTR-b1" in text
     plain = json.loads(CliRunner().invoke(command, ["ops", "--json"]).stdout)
     assert plain[0]["rows"][0]["ActivityNet published"] == 2445.6
+    assert plain[1]["rows"][3]["network"] == "CoST-GCN*"
 
 
 def test_steps_of_one_encoder() -> None:
@@ -26,3 +27,9 @@ def test_steps_of_one_encoder() -> None:
 def test_a_width_that_heads_do_not_divide_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="give --heads"):
         CliRunner().invoke(command, ["steps", "-d", "10", "--heads", "4"], catch_exceptions=False)
+
+
+def test_an_encoder_and_a_skeleton_network_at_once_are_a_usage_error() -> None:
+    options = ["steps", "-d", "16", "-m", "costgcn-s1"]
+    with pytest.raises(UsageError, match="both -d, of an encoder, and --model"):
+        CliRunner().invoke(command, options, catch_exceptions=False)

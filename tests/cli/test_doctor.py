@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
+
+from program import ROOT
 
 from costream.__main__ import main
+from costream.cli.doctor import EXTRAS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 
 def test_json_names_what_matters(capsys):
@@ -23,3 +32,10 @@ def test_text_is_one_line_a_finding(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith(("ok ", "-  ")) for line in lines)
     assert any("torch " in line for line in lines)
+
+
+def test_extras_are_those_that_can_be_installed():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = declared["optional-dependencies"]
+    for extra, (package, _, _) in EXTRAS.items():
+        assert any(requirement.startswith(package) for requirement in extras[extra])

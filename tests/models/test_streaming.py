@@ -15,6 +15,7 @@ from costream.models.oadtr import OadTR
 from costream.models.streaming import ModelState, StreamingModel, find_device
 from costream.nn.encoder import Encoder
 from costream.records import Data, FeatureRow, VideoFrame
+from costream.sources.base import SourceInfo, SourceKind
 
 FRONTEND = {"box": (32, 24), "widths": (4, 4, 6, 8), "motion_width": 4, "lags": (1, 3)}
 SIZES = {"embed_dim": 8, "num_heads": 2, "feedforward": 8, "window": 4}
@@ -42,6 +43,10 @@ def video_model(**options: Any) -> StreamingModel:
     arguments = {"input_width": frontend.token_width, "num_classes": 3, **SIZES}
     about = card("cooadtr", arguments, frontend="tdn", frontend_arguments=FRONTEND)
     return StreamingModel(about, CoOadTR(**arguments), frontend, **options)
+
+
+def info(kind: SourceKind, **known: Any) -> SourceInfo:
+    return SourceInfo("x", "x", kind, None, None, **known)
 
 
 def rows(count: int, width: int, seed: int = 0) -> list[FeatureRow]:
@@ -87,7 +92,7 @@ def test_frames_go_through_the_frontend() -> None:
 
 def test_tokens_of_the_frontend_may_come_as_features() -> None:
     model = video_model()
-    model.check("features", model.input_width)
+    model.check(info("features", width=model.input_width))
     assert run(model, rows(3, model.input_width)).shape == (3, 3)
 
 
@@ -161,24 +166,25 @@ def test_other_types(make: Any, dtype: str, near: float) -> None:
         (features_model, "features", 5, "rows of 5 values, but tiny takes 6"),
         (features_model, "video", None, "takes precomputed features, not video; .*6 values a row"),
         (video_model, "features", 9, "rows of 9 values, but tiny takes 16"),
+        (video_model, "skeleton", None, "takes video, not skeletons; .*such as costgcn"),
     ],
 )
 def test_sources_that_do_not_fit(make: Any, kind: Any, width: int | None, message: str) -> None:
     with pytest.raises(SourceError, match=message):
-        make().check(kind, width)
+        make().check(info(kind, width=width))
 
 
 def test_sources_that_fit() -> None:
-    features_model().check("features", 6)
-    features_model().check("features", None)
-    video_model().check("video", None)
+    features_model().check(info("features", width=6))
+    features_model().check(info("features"))
+    video_model().check(info("video"))
 
 
 def test_frames_and_rows_do_not_mix() -> None:
     model = video_model()
-    with pytest.raises(ValueError, match="either frames or feature rows"):
+    with pytest.raises(ValueError, match="of one type"):
         model.step([*frames(1), *rows(1, model.input_width)], model.init_state(2))
-    with pytest.raises(SourceError, match="not video"):
+    with pytest.raises(SourceError, match="takes precomputed features"):
         features_model().step(frames(1), features_model().init_state())
 
 
@@ -188,7 +194,7 @@ def test_an_encoder_is_for_python_only() -> None:
     assert model.network is encoder
     assert isinstance(model.init_state(), ModelState)
     with pytest.raises(ModelError, match=r"without classifier.*\.network"):
-        model.check("features", 8)
+        model.check(info("features", width=8))
 
 
 def test_devices() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -127,6 +129,13 @@ def test_feature_rows_cost_no_frontend(model, tmp_path):
     frontend = 4 * model.frontend.count_macs()
     assert video.macs == summary.macs + frontend
     assert video.dense_macs == summary.dense_macs + frontend
+
+
+def test_a_delay_is_so_many_steps_whatever_time_they_take(model):
+    kept = Kept()
+    model.card = replace(model.card, delay_s=0.25)
+    run(Given(rows(4)), model, [kept], options=RunOptions(rate_hz=4.0))
+    assert (kept.header.rate_hz, kept.header.delay_s) == (4.0, 0.5)
 
 
 def test_a_gap_resets_the_state_and_is_told(model):

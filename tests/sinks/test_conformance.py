@@ -12,11 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import av
+import numpy as np
 import pytest
 
 from costream.errors import OutputError, UsageError
-from costream.records import Compute, Prediction, Segment, StageTimes
-from costream.sinks.base import Sink
+from costream.layouts import BODY_15
+from costream.records import Compute, Picture, Prediction, Segment, SkeletonFrame, StageTimes
+from costream.sinks.base import PictureSink, Sink
 from costream.sinks.registry import (
     FORMATS,
     check_outputs,
@@ -28,7 +31,8 @@ from costream.sinks.registry import (
 
 NAME = "mappe/clip ä 日本.mp4"  # as of an input folder that is mirrored
 EVERY = pytest.mark.parametrize("format", sorted(FORMATS))
-ONE_TEXT = pytest.mark.parametrize("format", sorted(set(FORMATS) - {"csv"}))
+TEXTS = pytest.mark.parametrize("format", sorted(f for f in FORMATS if not FORMATS[f].binary))
+ONE_TEXT = pytest.mark.parametrize("format", sorted(set(FORMATS) - {"csv", "mp4"}))
 
 
 def play(sinks: list[Sink], run: Any) -> None:
@@ -37,12 +41,24 @@ def play(sinks: list[Sink], run: Any) -> None:
     for record in run.records:
         for sink in sinks:
             sink.write(record)
+            if isinstance(sink, PictureSink) and isinstance(record, Prediction):
+                sink.draw(picture(record.i, record.time_s))
     for sink in sinks:
         sink.close(run.summary)
 
 
+def picture(i: int, time_s: float) -> Picture:
+    joints = np.random.default_rng(i).standard_normal((2, 15, 3)).astype(np.float32)
+    skeleton = SkeletonFrame(i, time_s, joints, np.ones((2, 15), np.float32), BODY_15)
+    return Picture(time_s, skeleton, skeleton)
+
+
 def check_valid(path: Path) -> None:
     """Read a file as its readers would."""
+    if path.suffix == ".mp4":
+        with av.open(str(path)) as container:
+            assert sum(1 for _ in container.decode(video=0)) >= 1
+        return
     text = path.read_bytes().decode("utf-8")
     assert "\r" not in text
     assert "NaN" not in text
@@ -113,7 +129,7 @@ def test_nothing_is_overwritten_unless_asked(format: str, run: Any, tmp_path: Pa
     check_outputs([format], tmp_path, NAME, overwrite=True)
     play(make_sinks([format], tmp_path, NAME, overwrite=True), run)
     check_valid(path)
-    assert path.read_text() != "mine"
+    assert path.read_bytes() != b"mine"
 
 
 @EVERY
@@ -137,7 +153,7 @@ def test_names_that_are_not_utf_8(format: str, run: Any, tmp_path: Path) -> None
         check_valid(path)
 
 
-@EVERY
+@TEXTS
 def test_long_runs_take_constant_memory(
     format: str, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,10 +263,12 @@ def test_standard_output_takes_one_text() -> None:
         with pytest.raises(UsageError, match="standard output takes one text"):
             check_outputs(formats, None, NAME, overwrite=False)
     assert make_sinks(["jsonl"], None, NAME) == []
+    with pytest.raises(UsageError, match=r"mp4 is no text; name a folder with -o"):
+        check_outputs(["mp4"], None, NAME, overwrite=False)
 
 
 def test_all_formats_at_once(run: Any, tmp_path: Path) -> None:
-    formats = parse_formats(["jsonl, JSON,csv", "srt", "vtt,audacity,jsonl,"])
+    formats = parse_formats(["jsonl, JSON,csv", "srt", "vtt,audacity,jsonl,", "mp4"])
     assert formats == tuple(FORMATS)
     play(make_sinks(formats, tmp_path, NAME), run)
     assert is_complete(formats, tmp_path, NAME)

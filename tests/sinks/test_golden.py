@@ -17,7 +17,8 @@ from costream.records import SCHEMA
 from costream.sinks.registry import FORMATS, make_sinks, paths_for
 
 GOLDEN = Path(__file__).with_name("golden")
-FILES = [(f, path.name) for f in FORMATS for path in paths_for(f, Path(), "run")]
+TEXTS = [name for name, format in FORMATS.items() if not format.binary]
+FILES = [(f, path.name) for f in TEXTS for path in paths_for(f, Path(), "run")]
 
 
 @pytest.mark.parametrize(("format", "file"), FILES)

@@ -8,18 +8,22 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from skeleton_files import clip, kinetics, long, ntu, openpose, wide
 
 from costream.errors import SourceError
-from costream.records import Fault, FeatureRow, Gap, VideoFrame
+from costream.layouts import BODY_25, COCO_17, MEDIAPIPE_33, NTU_25, OPENPOSE_18
+from costream.records import Fault, FeatureRow, Gap, SkeletonFrame, VideoFrame
 from costream.sources.base import Source, SourceOptions
+from costream.sources.pipe import PipeSource
 from costream.sources.registry import expand, open_source
 
 ITEMS = 60
+DATA = {"video": VideoFrame, "features": FeatureRow, "skeleton": SkeletonFrame}
 
 
 @dataclass
@@ -30,16 +34,66 @@ class Case:
     kind: str
 
 
+def _underscored(_: int, name: str, axis: str) -> str:
+    return f"{name.replace(' ', '_')}_{axis}"
+
+
+def _pyskl(path: Path) -> Path:
+    x = clip(COCO_17, ITEMS, axes=2, persons=2).transpose(1, 0, 2, 3)
+    path.write_bytes(pickle.dumps({"annotations": [{"frame_dir": "a", "keypoint": x}]}))
+    return path
+
+
+def _array(path: Path) -> Path:
+    np.save(path, clip(NTU_25, ITEMS, persons=2).transpose(3, 0, 2, 1)[None])
+    return path
+
+
+SKELETONS: dict[str, Callable[[Path], Path]] = {
+    "wide csv": lambda folder: wide(
+        folder / "a.csv", clip(NTU_25, ITEMS)[:, 0], NTU_25, _underscored
+    ),
+    "rows csv": lambda folder: wide(
+        folder / "a.csv", clip(NTU_25, ITEMS)[:, 0], NTU_25, _underscored, stamp=None
+    ),
+    "long csv": lambda folder: long(
+        folder / "a.csv",
+        clip(MEDIAPIPE_33, ITEMS, persons=2),
+        MEDIAPIPE_33.joints,
+        "frame,person,landmark,x,y,z",
+    ),
+    "ntu": lambda folder: ntu(folder / "a.skeleton", clip(NTU_25, ITEMS, persons=2)),
+    "kinetics": lambda folder: kinetics(
+        folder / "a.json", clip(OPENPOSE_18, ITEMS, axes=2, persons=2) / 20
+    ),
+    "openpose": lambda folder: openpose(
+        folder / "keypoints", clip(BODY_25, ITEMS, axes=2, persons=2)
+    ),
+    "pyskl": lambda folder: _pyskl(folder / "k.pkl"),
+    "array": lambda folder: _array(folder / "x.npy"),
+}
+
+
 @pytest.fixture(
-    params=["mp4", "mkv", "ts", "npy", "npz", "pickle", "fifo mkv", "fifo npy", "fifo ts"]
+    params=[
+        *("mp4", "mkv", "ts", "npy", "npz", "pickle", "fifo mkv", "fifo npy", "fifo ts"),
+        *SKELETONS,
+        *("fifo wide csv", "fifo long csv", "fifo ntu", "fifo kinetics", "fifo array"),
+    ]
 )
 def case(request: pytest.FixtureRequest, media: Path, tmp_path: Path) -> Iterator[Case]:
     """Every source, made from the same 60 frames or rows."""
     what: str = request.param
     rows = np.load(media / "features.npy")
     writers: list[threading.Thread] = []
+    recording = what.removeprefix("fifo ") in SKELETONS
 
     def make(options: SourceOptions) -> Source:
+        options = replace(options, layout="ntu-25" if what.endswith("array") else None)
+        if what in SKELETONS:
+            folder = tmp_path / "recorded"
+            folder.mkdir(exist_ok=True)
+            return open_source(str(SKELETONS[what](folder)), options)
         if what == "npy":
             return open_source(str(media / "features.npy"), options)
         if what == "npz":
@@ -51,15 +105,23 @@ def case(request: pytest.FixtureRequest, media: Path, tmp_path: Path) -> Iterato
             return open_source(expand(str(path))[0], options)
         if not what.startswith("fifo"):
             return open_source(str(media / f"plain.{what}"), options)
-        name = {"mkv": "plain.mkv", "ts": "plain.ts", "npy": "features.npy"}[what[5:]]
+        if recording:
+            folder = tmp_path / "recorded"
+            folder.mkdir(exist_ok=True)
+            content = SKELETONS[what[5:]](folder)
+        else:
+            content = (
+                media / {"mkv": "plain.mkv", "ts": "plain.ts", "npy": "features.npy"}[what[5:]]
+            )
         fifo = tmp_path / "pipe"
         if not fifo.exists():
             os.mkfifo(fifo)
-        writers.append(threading.Thread(target=_write, args=(fifo, media / name), daemon=True))
+        writers.append(threading.Thread(target=_write, args=(fifo, content), daemon=True))
         writers[-1].start()
         return open_source(str(fifo), options)
 
-    yield Case(make, "features" if what.split()[-1] in ("npy", "npz", "pickle") else "video")
+    arrays = what.split()[-1] in ("npy", "npz", "pickle")
+    yield Case(make, "skeleton" if recording else "features" if arrays else "video")
     for writer in writers:
         _let_go(writer, tmp_path / "pipe")
 
@@ -81,8 +143,22 @@ def _let_go(writer: threading.Thread, fifo: Path) -> None:
     assert not writer.is_alive()
 
 
+def test_the_same_again(case: Case) -> None:
+    """Opened anew, a file gives the same."""
+    source = case.make(options())
+    if isinstance(source, PipeSource):
+        return
+    found = []
+    for _ in range(2):
+        source.open()
+        found.append([item.time_s for item in source.items()])
+        source.close()
+    assert len(found[0]) == ITEMS
+    assert found[0] == found[1]
+
+
 def options(**values: float) -> SourceOptions:
-    return SourceOptions(rate_hz=25.0, box=(48, 48), **values)  # type: ignore[arg-type]
+    return SourceOptions(rate_hz=25.0, frame_rate_hz=25.0, box=(48, 48), **values)  # type: ignore[arg-type]
 
 
 def test_open_then_items(case: Case) -> None:
@@ -98,8 +174,9 @@ def test_open_then_items(case: Case) -> None:
     assert info.duration_s is None or info.duration_s == pytest.approx(ITEMS / 25)
     assert (info.size is not None) == (case.kind == "video")
     assert (info.width is not None) == (case.kind == "features")
-    wanted = VideoFrame if case.kind == "video" else FeatureRow
-    assert [type(item) for item in items] == [wanted] * ITEMS
+    assert (info.layout is not None) == (case.kind == "skeleton")
+    assert info.axes in ((2, 3) if case.kind == "skeleton" else (None,))
+    assert [type(item) for item in items] == [DATA[case.kind]] * ITEMS
     data = [item for item in items if not isinstance(item, (Gap, Fault))]
     assert [item.i for item in data] == list(range(ITEMS))
     assert [item.time_s for item in data] == pytest.approx([k / 25 for k in range(ITEMS)])
@@ -118,6 +195,17 @@ def test_values_have_the_promised_shape(case: Case) -> None:
             elif isinstance(item, FeatureRow):
                 assert item.values.shape == (info.width,)
                 assert item.values.dtype == np.float32
+            elif isinstance(item, SkeletonFrame):
+                count = len(item.layout.joints)
+                assert item.layout.name == info.layout
+                assert item.joints.shape == (2, count, info.axes)
+                assert item.scores.shape == (2, count)
+                assert item.joints.dtype == item.scores.dtype == np.float32
+                assert np.isfinite(item.joints).all()
+                assert item.scores[0].any()
+                assert item.scores.min() >= 0
+                assert item.scores.max() <= 1
+                assert not item.joints[item.scores == 0].any()
     finally:
         source.close()
 
@@ -126,9 +214,7 @@ def test_start_and_end(case: Case) -> None:
     source = case.make(options(start_s=0.8, end_s=1.6))
     try:
         source.open()
-        times = [
-            item.time_s for item in source.items() if isinstance(item, VideoFrame | FeatureRow)
-        ]
+        times = [item.time_s for item in source.items() if isinstance(item, tuple(DATA.values()))]
     finally:
         source.close()
     assert times == pytest.approx([k / 25 for k in range(20, 40)])
@@ -179,8 +265,13 @@ def test_close_any_number_of_times(case: Case) -> None:
     source.close()
     assert list(source.items()) == []
     # What was given out before stays usable.
-    assert isinstance(first, VideoFrame | FeatureRow)
-    assert (first.rgb if isinstance(first, VideoFrame) else first.values).size
+    if isinstance(first, VideoFrame):
+        assert first.rgb.size
+    elif isinstance(first, FeatureRow):
+        assert first.values.size
+    else:
+        assert isinstance(first, SkeletonFrame)
+        assert first.joints.any()
 
 
 def test_iteration_ends_when_the_source_is_closed(case: Case) -> None:
@@ -192,7 +283,7 @@ def test_iteration_ends_when_the_source_is_closed(case: Case) -> None:
     assert list(items) == []
 
 
-@pytest.mark.parametrize("name", ["gone.mp4", "gone.npy", "gone.pickle#x", "a\0b.mp4"])
+@pytest.mark.parametrize("name", ["gone.mp4", "gone.npy", "gone.pickle#x", "gone.csv", "a\0b.mp4"])
 def test_missing_files(name: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError):
         open_source(str(tmp_path / name), options()).open()

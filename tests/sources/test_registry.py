@@ -16,7 +16,8 @@ from costream.errors import SourceError, UsageError
 from costream.sources.base import SourceOptions
 from costream.sources.features import FeatureSource
 from costream.sources.pipe import PipeSource
-from costream.sources.registry import expand, open_source, sniff
+from costream.sources.registry import expand, name_of, open_source, sniff
+from costream.sources.skeleton import SkeletonSource
 from costream.sources.video import VideoSource
 
 ROWS = np.ones((4, 2), np.float32)
@@ -110,6 +111,29 @@ def test_a_file_named_like_a_camera_is_a_file(folder: Path) -> None:
     (folder / "a.mp4").rename(folder / "0")
     assert expand("0") == ["0"]
     assert sniff("0") == "video"
+
+
+def test_skeletons_by_content(folder: Path) -> None:
+    """A table of joints by any name; other text is what it was before."""
+    rows = "frame;hips_x;hips_y;neck_x;neck_y\n0;1;2;3;4\n"
+    (folder / "poses").write_text(rows)
+    (folder / "poses.mp4").write_text("\ufeff# a comment\n\n" + rows)
+    (folder / "unclear.csv").write_text("a\n1\n")
+    (folder / "kinect").write_text("2\n0\n0\n")
+    (folder / "kinetics").write_text('  {"data": []}')
+    (folder / "letter.txt").write_text("Dear reader, this, and that.\nYours\n")
+    (folder / "list.m3u8").write_text("#EXTM3U\n#EXTINF:9,\na.ts\n")
+    (folder / "binary").write_bytes(b"\x00\x01,,,,\n")
+    for name in ("poses", "poses.mp4", "unclear.csv", "kinect", "kinetics"):
+        assert sniff(name) == "skeleton"
+        assert isinstance(open_source(name), SkeletonSource)
+    for name in ("letter.txt", "list.m3u8", "binary"):
+        assert sniff(name) == "video"
+    (folder / "keypoints").mkdir()
+    (folder / "keypoints" / "v_000_keypoints.json").write_text('{"people": []}')
+    assert expand("keypoints") == ["keypoints"]
+    assert sniff("keypoints/") == "skeleton"
+    assert name_of("keypoints/") == "keypoints"
 
 
 # --- sniff and open ---------------------------------------------------------------------------

@@ -1,0 +1,127 @@
+"""Operation counts of the skeleton networks, the paper's way and what is really computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from costream.bench.table import Table
+from costream.models.skeleton import STRIDES, WIDTHS, SkeletonNet
+
+_KERNEL, _FRAMES, _PERSONS, _JOINTS, _CLASSES, _AXES = 9, 300, 2, 25, 60, 3
+_ATTENTION_FROM = 4  # S-TR
+# NTU RGB+D; the bones do not change a count
+_BONES = tuple((joint, joint - 1) for joint in range(1, _JOINTS))
+
+
+@dataclass(frozen=True)
+class Count:
+    """A network of Hedegaard et al. (Pattern Recognition 2023) and its table's number."""
+
+    name: str
+    kind: str  # see SkeletonNet
+    starred: bool  # no strides, no padding
+    continual: bool
+    published: float  # billions a prediction
+    discarded: bool = True  # outputs that a stride throws away are counted
+
+
+COUNTS = (
+    Count("ST-GCN", "stgcn", False, False, 16.73),
+    Count("ST-GCN*", "stgcn", True, False, 36.90),
+    Count("CoST-GCN", "stgcn", False, True, 0.27),
+    Count("CoST-GCN*", "stgcn", True, True, 0.16),
+    Count("AGCN", "agcn", False, False, 18.69),
+    Count("AGCN*", "agcn", True, False, 40.87),
+    Count("CoAGCN", "agcn", False, True, 0.30),
+    Count("CoAGCN*", "agcn", True, True, 0.17),
+    Count("S-TR", "str", False, False, 16.14),
+    Count("S-TR*", "str", True, False, 35.65),
+    Count("CoS-TR", "str", False, True, 0.22, discarded=False),
+    Count("CoS-TR*", "str", True, True, 0.15),
+)
+
+
+def build_net(kind: str, starred: bool) -> SkeletonNet:
+    """Give a network of the paper's size for NTU RGB+D, 60 classes, with random weights."""
+    return SkeletonNet(
+        _CLASSES,
+        _JOINTS,
+        _BONES,
+        0,
+        _AXES,
+        _PERSONS,
+        kind=kind,
+        strides=(1,) * len(STRIDES) if starred else STRIDES,
+        padding="none" if starred else "same",
+        pool=220 if starred else 75,
+    )
+
+
+def published_way(count: Count) -> int:
+    """Give the multiply-accumulates of a prediction as the paper counts them.
+
+    Convolutions with their biases, 2 a number for batch norms, 1 for ReLU and for means, and the
+    classifier; no graph or attention products. Both persons are there. A continual strided
+    layer counts at every step of its input, that is, with the outputs that it throws away; only
+    the number of CoS-TR is without them.
+    """
+    frames = _FRAMES
+    if count.continual:
+        frames = 1 if count.starred else 4
+    total, width = frames * 2 * _AXES, _AXES
+    for number, (out, step) in enumerate(zip(WIDTHS, STRIDES, strict=True), 1):
+        stride = 1 if count.starred else step
+        given = -(-frames // stride)
+        if count.starred and not count.continual:
+            given = frames - _KERNEL + 1
+        spatial = _spatial(count.kind, number, width, out)
+        computed = frames if count.continual and count.discarded else given
+        temporal = _KERNEL * out * out + 3 * out
+        beside = (width + 3) * out if step > 1 else 0
+        total += frames * spatial + computed * (temporal + beside) + given * out
+        frames, width = given, out
+    return _PERSONS * _JOINTS * (total + frames * width) + (width + 1) * _CLASSES
+
+
+def _spatial(kind: str, number: int, width: int, out: int) -> int:
+    """Give what a joint of a frame costs in a spatial unit."""
+    if kind == "str" and number >= _ATTENTION_FROM:
+        qkv = 3 * out // 2
+        return 2 * width + (width + 1) * qkv + (out + 1) * out + 3 * out
+    convolutions = 3 * (width + 1) * out + 3 * out
+    if kind == "agcn":
+        convolutions += 6 * (width + 1) * (out // 4)
+    return convolutions + ((width + 3) * out if width != out else 0)
+
+
+def own_way(count: Count, persons: int = _PERSONS) -> int:
+    """Give what costream spends on a prediction, every product counted."""
+    with torch.device("meta"):  # the sizes are enough
+        net = build_net(count.kind, count.starred)
+    if count.continual:
+        return net.count_macs(persons) * net.stride
+    return net.count_clip_macs(_FRAMES)
+
+
+def skeleton_ops_table() -> Table:
+    """Give the table of operation counts, in billions of multiply-accumulates a prediction."""
+    rows = []
+    for count in COUNTS:
+        given = [published_way(count), own_way(count)]
+        alone = round(own_way(count, 1) / 1e9, 4) if count.continual else None
+        numbers = [round(n / 1e9, 4) for n in given]
+        rows.append((count.name, numbers[0], count.published, numbers[1], alone))
+    columns = ("network", "paper's way", "published", "costream", "costream, one person")
+    notes = (
+        f"NTU RGB+D, {_CLASSES} classes: {_JOINTS} joints, {_PERSONS} persons, clips of"
+        f" {_FRAMES} frames; * without strides and padding (here: -s1).",
+        "Paper's way: convolutions, norms and classifier, without graph and attention products;",
+        "continual networks, but for CoS-TR, with the outputs that a stride throws away.",
+        "costream: every matrix product of the step that this program runs, a strided network's",
+        "over the 4 steps of a prediction. It computes nothing that a stride throws away, and",
+        "nothing for persons who are not there.",
+    )
+    title = "Multiply-accumulates of one prediction of a skeleton network, in billions"
+    return Table(title, columns, tuple(rows), notes)

@@ -1,0 +1,76 @@
+"""Checkpoints of continual-skeletons (Hedegaard et al., Continual ST-GCNs, 2023).
+
+ST-GCN, AGCN and S-TR, and their continual forms, whose names have the numbers of their containers
+in them. The strided and the stride-1 ("*") networks have the same tensors: ``--config padding``
+says which it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from costream.checkpoints.config import Config
+from costream.checkpoints.foreign import Foreign
+from costream.checkpoints.rules import Imported
+from costream.checkpoints.skeleton_network import SKELETON_KEYS, Data, settle
+from costream.checkpoints.skeleton_rules import (
+    Dialect,
+    Naming,
+    read_sizes,
+    take,
+    with_counters,
+)
+
+KEYS = (*SKELETON_KEYS, "compat")
+PAPER = "https://arxiv.org/abs/2203.11009"
+DATA = Data(
+    window=300,
+    rate_hz=30.0,
+    space="ntu",
+    picture="kinetics",
+    score="difference",
+    min_score=0.0,
+)
+COMPAT = "continual-skeletons"
+
+
+def detect(tensors: Mapping[str, Tensor]) -> bool:
+    """Tell whether the names are those of continual-skeletons."""
+    return any(name.startswith("layers.layer1.gcn.") for name in tensors)
+
+
+def convert(foreign: Foreign, config: Config) -> Imported:
+    """Give the network; ModelError when something is missing, left over or not said."""
+    tensors = with_counters(foreign.tensors)
+    dialect = Dialect(_naming(tensors), _kind(tensors))
+    sizes = read_sizes(tensors, dialect)
+    setting = settle(sizes, dialect, DATA, config, padding=None)
+    # The published "*" weights of AGCN were trained with a defective attention and need it.
+    compat = None
+    if dialect.kind == "agcn":
+        compat = config.get("compat") or (COMPAT if setting.padding == "none" else None)
+    weights = take(tensors, sizes, dialect, setting.persons)
+    return setting.imported(weights, PAPER, compat=None if compat == "none" else compat)
+
+
+def _kind(tensors: Mapping[str, Tensor]) -> str:
+    if any(".gcn.a_conv." in name for name in tensors):
+        return "agcn"
+    return "str" if any(".attention_conv." in name for name in tensors) else "stgcn"
+
+
+def _naming(tensors: Mapping[str, Tensor]) -> Naming:
+    """Give the naming of the regular or of the continual form: a block is a residual there."""
+    nested = {m[1] for name in tensors if (m := re.match(r"(layers\.layer\d+\.)0\.1\.", name))}
+
+    def theirs(ours: str) -> str:
+        match = re.match(r"layers\.layer\d+\.", ours)
+        if match is None or match[0] not in nested:
+            return ours
+        rest = ours.removeprefix(match[0])
+        return f"{match[0]}0.{0 if rest.startswith('residual.') else 1}.{rest}"
+
+    return theirs

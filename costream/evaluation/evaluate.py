@@ -1,0 +1,242 @@
+"""``costream evaluate``: a model's metrics on labelled examples."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from costream.bench.table import Table
+from costream.errors import ExitCode, UsageError
+from costream.evaluation.examples import Example, read_examples
+from costream.evaluation.metrics import (
+    average_precision,
+    bootstrap,
+    confusion,
+    frame_accuracy,
+    mean_average_precision,
+    per_class,
+)
+from costream.evaluation.running import run_alone, run_joined
+from costream.evaluation.sequences import class_table, confused, fuse, top_k
+from costream.records import plain
+from costream.runtime.logs import logging_to
+from costream.runtime.stop import Stop
+from costream.sources.base import SourceOptions
+
+if TYPE_CHECKING:
+    from costream.models.base import Model
+
+log = logging.getLogger("costream")
+
+FEWEST_GROUPS = 6  # to draw from for an interval
+
+
+@dataclass(frozen=True)
+class EvaluateSettings:
+    """Everything ``costream evaluate`` was told, checked."""
+
+    model: str
+    weights: str | None
+    data: Path
+    group: str | None  # column of the table that the interval's groups come from
+    rate_hz: float | None
+    layout: str | None
+    columns: str | None
+    joined: int  # examples in a stream; 0: no streams
+    seed: int
+    device: str
+    dtype: str
+    threads: int
+    as_json: bool
+    verbosity: int
+
+
+def evaluate(settings: EvaluateSettings) -> ExitCode:
+    """Run the model over the examples and print its metrics to stdout.
+
+    Raises UsageError for data that cannot be used, ModelError, SourceError.
+    """
+    with Stop() as stop, logging_to(settings.verbosity, "auto", None):
+        examples = read_examples(settings.data, settings.group)
+        model = _load(settings)
+        result = measure(model, examples, settings, stop)
+        if stop.exit_code is not None:
+            return stop.exit_code
+        result = {"data": str(settings.data), **result}
+        print(json.dumps(plain(result), indent=2) if settings.as_json else to_text(result))
+        return ExitCode.OK
+
+
+def measure(
+    model: Model, examples: Sequence[Example], settings: EvaluateSettings, stop: Stop
+) -> dict[str, Any]:
+    """Give the metrics as JSON values; nothing when ``stop`` was asked for meanwhile.
+
+    The background label counts among the answers only where examples have it. UsageError for
+    labels that the model does not know.
+    """
+    names = model.card.labels
+    _check_labels(examples, names)
+    options = SourceOptions(
+        box=model.box,
+        rate_hz=settings.rate_hz or model.card.rate_hz,
+        frame_rate_hz=settings.rate_hz,
+        layout=settings.layout,
+        columns=settings.columns,
+    )
+    told = []
+    for example in _progress(examples, "examples"):
+        told.append(run_alone(model, example, options, settings.rate_hz, stop).probabilities)
+        if stop.requested:
+            return {}
+    labels = np.array([names.index(e.label) for e in examples])
+    present = {e.label for e in examples}
+    if model.card.background is not None and model.card.background not in present:
+        # No example is one of nothing happening: which action, is the question.
+        told = [without(rows, names.index(model.card.background)) for rows in told]
+    result = {
+        "model": model.card.name,
+        "weights_sha256": model.weights_sha256,
+        "examples": len(examples),
+        "sequences": sequence_scores(told, labels, [e.group for e in examples], names),
+    }
+    if settings.joined:
+        result["streams"] = _streams(model, examples, options, settings, stop)
+    return result
+
+
+def sequence_scores(
+    told: Sequence[Any], labels: Any, groups: Sequence[str], names: Sequence[str]
+) -> dict[str, Any]:
+    """Give the metrics of sequences [T, K] with these labels [N].
+
+    The interval draws groups anew, or where those are too few for that, sequences: it then says
+    nothing of how people differ.
+    """
+    mean, last = fuse(told, "mean"), fuse(told, "last")
+    over = "groups" if len(set(groups)) >= FEWEST_GROUPS else "sequences"
+    units = list(groups) if over == "groups" else list(range(len(groups)))
+    members = [[k for k, u in enumerate(units) if u == unit] for unit in dict.fromkeys(units)]
+
+    def redraw(drawn: Sequence[int]) -> float:
+        rows = [k for g in drawn for k in members[g]]
+        return top_k(mean[rows], labels[rows])
+
+    counts = confusion(mean.argmax(1), labels, len(names))
+    return {
+        "top1": top_k(mean, labels),
+        "top1_95": list(bootstrap(redraw, len(members))),
+        "top1_95_over": over,
+        "top5": top_k(mean, labels, 5),
+        "top1_last": top_k(last, labels),
+        "top5_last": top_k(last, labels, 5),
+        "classes": class_table(mean, labels, names),
+        "confused": [list(pair) for pair in confused(mean, labels, names)],
+        "confusion": counts.tolist(),
+    }
+
+
+def stream_scores(told: Any, labels: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Give the metrics of frames: scores [T, K], labels [T]."""
+    precision = per_class(average_precision, told, labels)
+    return {
+        "frames": len(labels),
+        "mAP": mean_average_precision(told, labels),
+        "accuracy": frame_accuracy(told.argmax(1), labels),
+        "average_precision": {
+            name: float(value)
+            for name, value in zip(names, precision, strict=True)
+            if not np.isnan(value)
+        },
+    }
+
+
+def without(rows: Any, column: int) -> Any:
+    """Give probabilities [T, K] as if this class were none; what is left adds up to 1."""
+    out = np.array(rows, np.float64)
+    out[:, column] = 0.0
+    return out / np.maximum(out.sum(1, keepdims=True), 1e-12)
+
+
+def to_text(result: dict[str, Any]) -> str:
+    """Give the metrics as tables."""
+    one = result["sequences"]
+    low, high = one["top1_95"]
+    rows = [
+        ("mean of its steps", one["top1"], one["top5"]),
+        ("last step", one["top1_last"], one["top5_last"]),
+    ]
+    notes = [f"top-1 of the mean: 95 % interval over {one['top1_95_over']} {low:.3f} to {high:.3f}"]
+    if "streams" in result:
+        frames = result["streams"]
+        notes.append(
+            f"frames of {frames['streams']} streams of examples one after another"
+            f" ({frames['frames']:,} frames): mAP {frames['mAP']:.3f},"
+            f" accuracy {frames['accuracy']:.3f}"
+        )
+    title = f"{result['model']} on {result['data']}: {result['examples']} examples"
+    tables = [Table(title, ("scores of an example", "top-1", "top-5"), tuple(rows), tuple(notes))]
+    precision = result.get("streams", {}).get("average_precision", {})
+    classes = tuple(
+        (name, c["sequences"], c["recall"], c["precision"], precision.get(name))
+        for name, c in one["classes"].items()
+    )
+    columns = ("class", "examples", "recall", "precision", "frame AP")
+    wrong = [f"{a} taken for {b}: {n}" for a, b, n in one["confused"][:5]]
+    tables.append(Table("Classes", columns, classes, ("; ".join(wrong),) if wrong else ()))
+    return "\n\n".join(table.to_text() for table in tables)
+
+
+def _streams(
+    model: Model,
+    examples: Sequence[Example],
+    options: SourceOptions,
+    settings: EvaluateSettings,
+    stop: Stop,
+) -> dict[str, Any]:
+    order = np.random.default_rng(settings.seed).permutation(len(examples))
+    groups = [order[k : k + settings.joined] for k in range(0, len(order), settings.joined)]
+    rows, truth = [], []
+    for group in _progress(groups, "streams"):
+        chosen = [examples[k] for k in group]
+        told, labels = run_joined(model, chosen, options, settings.rate_hz, stop)
+        if stop.requested:
+            return {}
+        rows.append(told.probabilities)
+        truth += [model.card.labels.index(label) for label in labels]
+    scores = stream_scores(np.concatenate(rows), np.array(truth), model.card.labels)
+    return {"streams": len(groups), **scores}
+
+
+def _progress(items: Sequence[Any], title: str) -> Iterable[Any]:
+    from tqdm import tqdm
+
+    return tqdm(items, desc=title, file=sys.stderr, disable=None, leave=False)
+
+
+def _check_labels(examples: Sequence[Example], names: Sequence[str]) -> None:
+    unknown = [e for e in examples if e.label not in names]
+    if unknown:
+        labels = sorted({e.label for e in unknown})
+        raise UsageError(
+            f"the model has no label {', '.join(map(repr, labels[:5]))}",
+            where=unknown[0].where,
+            hint="'costream models show NAME' lists its labels",
+        )
+
+
+def _load(settings: EvaluateSettings) -> Model:
+    from costream.models.registry import load_model
+    from costream.runtime.machine import prepare_torch
+
+    prepare_torch(settings.threads)
+    return load_model(
+        settings.model, weights=settings.weights, device=settings.device, dtype=settings.dtype
+    )

@@ -1,0 +1,240 @@
+"""Skeletons to tokens: one set of joints a step, ready for a graph network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from costream.errors import SourceError
+from costream.frontends.bones import bone_parents
+from costream.frontends.normalise import Body, FrameState, Kinect, Normaliser, Plain
+from costream.frontends.persons import PersonsState, choose_persons, init_persons
+from costream.layouts import Layout, conversion, find_layout
+from costream.nn.state import State, zeros
+from costream.records import SkeletonFrame
+
+STREAMS = ("joint", "bone", "joint_motion", "bone_motion")
+NORMALISATIONS = ("none", "body", "ntu", "kinetics", "pyskl")
+PICTURE_SCALES = {"kinetics": (1.0, 1.0), "pyskl": (2.0, -2.0)}
+SLOTS = 8  # persons of a source that are looked at; more are ignored
+
+
+@dataclass
+class JointsState(State):
+    """What a stream keeps: who is who, its frame of reference and the step before."""
+
+    persons: PersonsState
+    frame: FrameState
+    before: Tensor  # float32 [B, P, V, D], the joints of the step before
+    had: Tensor  # float32 [B, P, V], 1 where the step before has a joint
+
+
+class JointStreams(nn.Module):
+    """Joints, bones and their motion, in one layout and one frame of reference.
+
+    A token is float32 [P, V, C] with C = ``channels``: the streams side by side, each of ``axes``
+    coordinates (and a score). Persons who are absent are all zeros. Without weights.
+
+    Args:
+        layout: joint layout of the network, a name or the path of a TOML file; skeletons of
+            other layouts are converted.
+        axes: coordinates a joint, 2 or 3. ``persons``: P.
+        streams: any of joint; bone, a joint minus its parent; joint_motion and bone_motion, this
+            step minus the one before (zero at the first, and where there was nothing before).
+        normalise: "none"; "body" (see ``normalise.Body``); "ntu" (3 axes, layout ntu-25) and
+            "kinetics" (2 axes), as 2s-AGCN and continual-skeletons prepare these sets; "pyskl",
+            as pyskl does for 2 axes and, with ntu-25, for 3.
+        origin, unit, heading: memory of "body", in steps.
+        missing: what stands for a joint that a present person lacks: "hold", its last place in
+            the frame of reference (zero until there is one; then its bone is zero too), or "zero".
+        score: None, or the score as one more channel of each stream: in bones and motion its
+            "difference" (continual-skeletons) or "mean" (pyskl).
+        min_score: joints with at most this score are missing.
+        patience: steps after which somebody else may take the place of a person who is away.
+        parents: the joint each joint's bone starts from; default: as published for the layout.
+    """
+
+    takes = "skeleton"
+    box = None
+
+    def __init__(
+        self,
+        layout: str,
+        axes: int = 3,
+        persons: int = 1,
+        streams: Sequence[str] = ("joint",),
+        normalise: str = "body",
+        origin: int | None = 1,
+        unit: int | None = None,
+        heading: int | None = None,
+        missing: str = "hold",
+        score: str | None = None,
+        min_score: float = 0.0,
+        patience: int = 8,
+        parents: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__()
+        _check("streams", streams, STREAMS)
+        _check("normalise", [normalise], NORMALISATIONS)
+        _check("missing", [missing], ("hold", "zero"))
+        _check("score", [score], (None, "difference", "mean"))
+        if axes not in (2, 3):
+            raise ValueError(f"axes is 2 or 3, not {axes}")
+        self.layout = find_layout(layout)
+        self.axes, self.persons, self.streams = axes, persons, tuple(streams)
+        self.normalise, self.missing, self.score = normalise, missing, score
+        self.min_score, self.patience = min_score, patience
+        self.joints = len(self.layout.joints)
+        self.token_width = self.channels = len(self.streams) * (axes + (score is not None))
+        self._normaliser = self._make_normaliser(origin, unit, heading)
+        starts = bone_parents(self.layout) if parents is None else parents
+        self.parents: Tensor
+        self.register_buffer("parents", torch.tensor(starts), persistent=False)
+        self._conversions: dict[Layout, npt.NDArray[np.intp] | None] = {}
+
+    def check(self, layout: Layout, axes: int, model: str = "the model") -> None:
+        """Raise SourceError when skeletons of this layout and so many axes cannot be taken."""
+        if axes < self.axes:
+            raise SourceError(
+                f"skeletons of {axes} axes, but {model} takes {self.axes}",
+                hint="it needs positions in space: use a depth camera's or MediaPipe's world"
+                " joints, or a model for pictures",
+            )
+        if axes > self.axes and self.normalise != "body":
+            raise SourceError(
+                f"skeletons in space, but {model} takes those of pictures ({self.axes} axes)"
+            )
+        self._conversion(layout)
+
+    def prepare(self, item: SkeletonFrame) -> npt.NDArray[np.float32]:
+        """Give float32 [SLOTS, V, axes + 1]: the joints in our layout, then their scores.
+
+        A joint made of several is missing when one of them is. Where the network has two axes,
+        joints in space are seen from the front. ValueError when an axis is lacking.
+        """
+        if item.joints.shape[2] < self.axes:
+            raise ValueError(f"skeletons of {item.joints.shape[2]} axes, not {self.axes}")
+        joints, scores = item.joints[:SLOTS], item.scores[:SLOTS]
+        parts = self._conversion(item.layout)
+        if parts is not None:
+            joints, scores = joints[:, parts].mean(2), scores[:, parts].min(2)
+        if joints.shape[2] > self.axes:  # in space x is to the camera's left, in a picture right
+            joints = joints * np.array((-1, 1, 1), np.float32)
+        out = np.zeros((SLOTS, self.joints, self.axes + 1), np.float32)
+        out[: len(joints), :, :-1] = joints[..., : self.axes]
+        out[: len(joints), :, -1] = scores
+        return out
+
+    def forward(self, clip: Tensor) -> Tensor:
+        """Give the tokens [B, T, P, V, C] of whole clips [B, T, S, V, axes + 1], by stepping."""
+        state = self.init_state(len(clip))
+        return torch.stack([self.forward_step(x, state) for x in clip.unbind(1)], 1)
+
+    def init_state(self, batch_size: int = 1) -> JointsState:
+        """Give the state of streams that have seen nothing."""
+        like = torch.zeros((), device=self.parents.device)
+        shape = (batch_size, self.persons, self.joints)
+        width = self.channels // len(self.streams)
+        return JointsState(
+            init_persons(batch_size, self.persons, like.device),
+            self._normaliser.init_state(batch_size, like),
+            zeros(*shape, width, like=like),
+            zeros(*shape, like=like),
+        )
+
+    def forward_step(self, x: Tensor, state: JointsState) -> Tensor:
+        """Give the tokens [B, P, V, C] of the next step of every stream, [B, S, V, axes + 1].
+
+        S may be any number of persons.
+        """
+        x = x.float()
+        visible = x[..., -1] > self.min_score
+        chosen = choose_persons(visible.any(2), state.persons, self.patience)
+        index = chosen.slot[:, :, None].expand(-1, -1, self.joints)
+        seen = visible.gather(1, index) & chosen.here[..., None]
+        x = x.gather(1, index[..., None].expand(-1, -1, -1, self.axes + 1)) * seen[..., None]
+        changed = chosen.changed
+        placed, ready = self._normaliser(x[..., :-1], seen, changed[:, 0], state.frame)
+        if self.score is not None:
+            placed = torch.cat((placed, x[..., -1:]), -1)
+        here = (chosen.here & ready[:, None])[..., None]
+        return self._tokens(placed, seen & here, here, ~changed[..., None], state)
+
+    def count_macs(self) -> int:
+        """Multiply-accumulates of one step."""
+        return self.persons * self.joints * self._normaliser.macs
+
+    def _tokens(
+        self, placed: Tensor, seen: Tensor, here: Tensor, same: Tensor, state: JointsState
+    ) -> Tensor:
+        """Give the streams of the joints that are seen, and keep them for the next step.
+
+        ``here``, ``same``: bool [B, P, 1], the person is there, and is who it was.
+        """
+        before, had = state.before, (state.had > 0) & same
+        if self.missing == "hold":
+            has = (seen | had) & here
+            joint = torch.where(seen[..., None], placed, before) * has[..., None]
+        else:
+            has = here.expand_as(seen)
+            joint = placed * here[..., None]
+        parts = {"joint": joint}
+        if "joint_motion" in self.streams:
+            parts["joint_motion"] = self._difference(joint, before, has & had)
+        if "bone" in self.streams or "bone_motion" in self.streams:
+            parts["bone"], has_bone = self._bones(joint, has)
+        if "bone_motion" in self.streams:
+            earlier, had_bone = self._bones(before, had)
+            parts["bone_motion"] = self._difference(parts["bone"], earlier, has_bone & had_bone)
+        tokens = torch.cat([parts[name] for name in self.streams], -1)
+        state.before.copy_(joint)
+        state.had.copy_(has)
+        return tokens
+
+    def _bones(self, joint: Tensor, has: Tensor) -> tuple[Tensor, Tensor]:
+        both = has & has[..., self.parents]
+        return self._difference(joint, joint[:, :, self.parents], both), both
+
+    def _difference(self, joint: Tensor, other: Tensor, valid: Tensor) -> Tensor:
+        difference = joint - other
+        if self.score == "mean":
+            mean = (joint[..., -1:] + other[..., -1:]) / 2
+            difference = torch.cat((difference[..., :-1], mean), -1)
+        return difference * valid[..., None]
+
+    def _make_normaliser(
+        self, origin: int | None, unit: int | None, heading: int | None
+    ) -> Normaliser:
+        axes, kind = self.axes, self.normalise
+        if kind == "none":
+            return Plain()
+        if kind == "body":
+            return Body(self.layout, axes, origin, unit, heading)
+        if axes == 2 and kind in PICTURE_SCALES:
+            return Plain((0.5, -0.5), PICTURE_SCALES[kind])
+        if axes == 3 and kind in ("ntu", "pyskl") and self.layout.name == "ntu-25":
+            return Kinect(fixed=kind == "pyskl")
+        raise ValueError(f"normalise {kind!r} is not for {self.layout.name} with {axes} axes")
+
+    def _conversion(self, layout: Layout) -> npt.NDArray[np.intp] | None:
+        """Give the joints [V, K] of ``layout`` whose mean each of ours is; None: they are ours."""
+        if layout not in self._conversions:
+            self._conversions[layout] = None
+            if layout.joints != self.layout.joints:
+                parts = conversion(layout, self.layout)
+                size = math.lcm(*map(len, parts))
+                self._conversions[layout] = np.array([p * (size // len(p)) for p in parts])
+        return self._conversions[layout]
+
+
+def _check(name: str, values: Sequence[object], known: Sequence[object]) -> None:
+    wrong = [value for value in values if value not in known]
+    if wrong or not values:
+        choices = ", ".join(map(str, known))
+        raise ValueError(f"{name} is of {choices}, not {', '.join(map(str, wrong)) or 'empty'}")

@@ -1,0 +1,217 @@
+"""Where a body stands, how large it is and which way it looks: taken out, step by step.
+
+Nothing here looks ahead. Coordinates of joints that are not seen are zero before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from costream.layouts import Layout
+from costream.nn.state import State, zeros
+
+_SMALLEST = 1e-4  # a body whose bones are shorter than this on average is no body
+
+
+@dataclass
+class FrameState(State):
+    """The frame of reference of each stream; what the numbers mean is the normaliser's."""
+
+    values: Tensor  # float32 [B, K]
+    counts: Tensor  # float32 [B, 3], how many steps each mean has seen, up to its memory
+
+
+class Normaliser(Protocol):
+    """Takes joints [B, P, V, A] that were seen [B, P, V] into a frame of reference.
+
+    The first person is the main one; ``changed``, bool [B]: it is another one than before. Gives
+    the joints and, bool [B], whether there is a frame of reference yet.
+    """
+
+    macs: int  # multiply-accumulates a joint
+
+    def init_state(self, batch_size: int, like: Tensor) -> FrameState: ...  # noqa: D102
+
+    def __call__(  # noqa: D102
+        self, x: Tensor, seen: Tensor, changed: Tensor, state: FrameState
+    ) -> tuple[Tensor, Tensor]: ...
+
+
+class Plain:
+    """``scale`` times the coordinates around ``middle``.
+
+    Those of a picture are 0 to 1 along x and, as y is up, 0 to -1 along y; its middle is
+    (0.5, -0.5). Scale (1, 1) is then what continual-skeletons does for Kinetics; pyskl, whose y
+    is down, has (2, -2).
+    """
+
+    macs = 0
+
+    def __init__(self, middle: Sequence[float] = (0.0,), scale: Sequence[float] = (1.0,)) -> None:
+        self._middle, self._scale = tuple(middle), tuple(scale)
+
+    def init_state(self, batch_size: int, like: Tensor) -> FrameState:
+        """Give a state that holds nothing."""
+        return FrameState(zeros(batch_size, 0, like=like), zeros(batch_size, 0, like=like))
+
+    def __call__(
+        self, x: Tensor, seen: Tensor, changed: Tensor, state: FrameState
+    ) -> tuple[Tensor, Tensor]:
+        """Give the joints; nothing is waited for."""
+        moved = (x - x.new_tensor(self._middle)) * x.new_tensor(self._scale) * seen[..., None]
+        return moved, torch.ones_like(changed)
+
+
+class Kinect:
+    """The preparation of NTU RGB+D for graph networks (2s-AGCN), as a stream can have it.
+
+    The middle of the main person's spine becomes the origin of every step (``fixed``: of the
+    first), the first valid step turns the spine to +z and then the shoulders, left to right, to
+    +x. While the main person is away, its last place counts.
+    """
+
+    macs = 9
+    base, spine, left, right = 0, 1, 4, 8  # ntu-25: spine base, mid spine, shoulders
+
+    def __init__(self, *, fixed: bool) -> None:
+        self._fixed = fixed
+
+    def init_state(self, batch_size: int, like: Tensor) -> FrameState:
+        """Give the state of streams that have seen nothing: origin [3], rotation [9]."""
+        return FrameState(zeros(batch_size, 12, like=like), zeros(batch_size, 1, like=like))
+
+    def __call__(
+        self, x: Tensor, seen: Tensor, changed: Tensor, state: FrameState
+    ) -> tuple[Tensor, Tensor]:
+        """Give the joints in that frame, once there is one."""
+        main, ok = x[:, 0], seen[:, 0]
+        known = state.counts[:, 0] > 0
+        first = ok[:, [self.base, self.spine, self.left, self.right]].all(1) & ~known
+        centred = ok[:, self.spine] & (first if self._fixed else (first | known))
+        origin = torch.where(centred[:, None], main[:, self.spine], state.values[:, :3])
+        up = torch.tensor([0.0, 0.0, 1.0]).to(x)
+        stand = _shortest_rotation(main[:, self.spine] - main[:, self.base], up)
+        across = torch.einsum("bij,bj->bi", stand, main[:, self.right] - main[:, self.left])
+        turn = _shortest_rotation(across, up.roll(1)) @ stand
+        turn = torch.where(first[:, None], turn.flatten(1), state.values[:, 3:])
+        state.values.copy_(torch.cat((origin, turn), 1))
+        state.counts[:, 0] += first
+        turned = (x - origin[:, None, None]) @ turn.view(-1, 1, 3, 3).mT
+        return turned * seen[..., None], known | first
+
+
+class Body:
+    """A body's own frame: hips at the origin, bones of mean length 1, turned to one side.
+
+    Each is a running mean over the main person's last steps: ``origin``, ``unit`` and
+    ``heading`` are how many steps it remembers (None: all of them; 0: not done; 1: each step by
+    itself). Heading turns about the vertical (y) until shoulders and hips, left to right, point
+    to +x; it needs three axes. Coordinates must be right-handed.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        axes: int,
+        origin: int | None,
+        unit: int | None,
+        heading: int | None,
+    ) -> None:
+        self.macs = 4 if axes == 3 and heading != 0 else 0
+        self._memory = (origin, unit, heading if axes == 3 else 0)
+        self._axes, self._centre = axes, layout.centre
+        self._child = [child for child, _ in layout.bones]
+        self._parent = [parent for _, parent in layout.bones]
+        self._sides = [
+            (layout.joints.index(f"left {part}"), layout.joints.index(f"right {part}"))
+            for part in ("shoulder", "hip")
+            if f"left {part}" in layout.joints and f"right {part}" in layout.joints
+        ]
+
+    def init_state(self, batch_size: int, like: Tensor) -> FrameState:
+        """Give the state of streams that have seen nothing: origin [A], unit, heading [2]."""
+        values = zeros(batch_size, self._axes + 3, like=like)
+        return FrameState(values, zeros(batch_size, 3, like=like))
+
+    def __call__(
+        self, x: Tensor, seen: Tensor, changed: Tensor, state: FrameState
+    ) -> tuple[Tensor, Tensor]:
+        """Give the joints in that frame, once the hips were seen."""
+        state.values.masked_fill_(changed[:, None], 0.0)
+        state.counts.masked_fill_(changed[:, None], 0.0)
+        main, ok = x[:, 0], seen[:, 0]
+        axes = self._axes
+        origin = self._follow(0, slice(0, axes), main[:, self._centre], ok[:, self._centre], state)
+        length, has_bones = self._length(main, ok)
+        unit = self._follow(1, slice(axes, axes + 1), length, has_bones, state)
+        placed = (x - origin[:, None, None]) / torch.where(unit > 0, unit, 1.0)[:, None, None]
+        if self._memory[2] != 0:
+            across, has_sides = self._across(main, ok)
+            heading = self._follow(2, slice(axes + 1, axes + 3), across, has_sides, state)
+            placed = _turn(placed, heading)
+        ready = state.counts[:, 0] > 0 if self._memory[0] != 0 else torch.ones_like(changed)
+        return placed * seen[..., None], ready
+
+    def _follow(
+        self, which: int, place: slice, value: Tensor, valid: Tensor, state: FrameState
+    ) -> Tensor:
+        """Take ``value`` [B, K] where ``valid`` [B] into a running mean and give the mean."""
+        memory = self._memory[which]
+        if memory == 0:
+            return state.values[:, place]
+        count = state.counts[:, which] + valid
+        if memory is not None:
+            count = count.clamp(max=float(memory))
+        state.counts[:, which] = count
+        mean = state.values[:, place]
+        mean = torch.lerp(mean, value, (valid / count.clamp(min=1.0))[:, None].expand_as(mean))
+        state.values[:, place] = mean
+        return mean
+
+    def _length(self, main: Tensor, ok: Tensor) -> tuple[Tensor, Tensor]:
+        """Give the mean length [B, 1] of the bones that are seen and whether there is one."""
+        both = ok[:, self._child] & ok[:, self._parent]
+        lengths = (main[:, self._child] - main[:, self._parent]).norm(dim=-1) * both
+        mean = lengths.sum(1, keepdim=True) / both.sum(1, keepdim=True).clamp(min=1)
+        return mean, mean[:, 0] > _SMALLEST
+
+    def _across(self, main: Tensor, ok: Tensor) -> tuple[Tensor, Tensor]:
+        """Give the way from left to right [B, 2] (x, z) and whether it is seen."""
+        total = main.new_zeros(len(main), 2)
+        valid = torch.zeros_like(ok[:, 0])
+        for left, right in self._sides:
+            both = ok[:, left] & ok[:, right]
+            total = total + (main[:, right] - main[:, left])[:, 0::2] * both[:, None]
+            valid = valid | both
+        return total, valid
+
+
+def _turn(x: Tensor, heading: Tensor) -> Tensor:
+    """Turn ``x`` [B, P, V, 3] about y so that ``heading`` [B, 2] (x, z) points to +x."""
+    length = heading.norm(dim=1)
+    known = length > _SMALLEST
+    cos = torch.where(known, heading[:, 0] / length.clamp(min=_SMALLEST), 1.0)[:, None, None]
+    sin = torch.where(known, heading[:, 1] / length.clamp(min=_SMALLEST), 0.0)[:, None, None]
+    across, up, away = x.unbind(-1)
+    return torch.stack((cos * across + sin * away, up, cos * away - sin * across), -1)
+
+
+def _shortest_rotation(start: Tensor, end: Tensor) -> Tensor:
+    """Give the rotations [B, 3, 3] that take ``start`` [B, 3] to ``end`` [3] the short way.
+
+    Opposite directions and a start of zero give the identity, as the original code does.
+    """
+    start = start / start.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    axis = torch.linalg.cross(start, end.expand_as(start), dim=1)
+    cosine = (start * end).sum(1)[:, None, None]
+    x, y, z = axis.unbind(1)
+    none = torch.zeros_like(x)
+    cross = torch.stack((none, -z, y, z, none, -x, -y, x, none), 1).view(-1, 3, 3)
+    bent = cross + cross @ cross / (1 + cosine).clamp(min=1e-6)
+    turns = (axis.abs().sum(1) > 1e-6)[:, None, None]
+    return torch.eye(3).to(start) + torch.where(turns, bent, 0.0)

@@ -1,0 +1,61 @@
+"""Which of the persons that a source sees a network looks at, step by step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from costream.nn.state import State
+
+
+@dataclass
+class PersonsState(State):
+    """Whom each of the P places of a network belongs to."""
+
+    owner: Tensor  # int64 [B, P], slot of the source + 1; 0 = nobody yet
+    away: Tensor  # int64 [B, P], steps since the owner was seen
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The persons of one step."""
+
+    slot: Tensor  # int64 [B, P], slot of the source
+    here: Tensor  # bool [B, P], False: nobody is seen in this place
+    changed: Tensor  # bool [B, P], True: somebody else than at the step before
+
+
+def init_persons(batch_size: int, persons: int, device: torch.device) -> PersonsState:
+    """Give the state of streams in which nobody was seen."""
+    with torch.inference_mode(False):
+        owner = torch.zeros(batch_size, persons, dtype=torch.int64, device=device)
+        return PersonsState(owner, owner.clone())
+
+
+def choose_persons(present: Tensor, state: PersonsState, patience: int) -> Chosen:
+    """Give the persons that a network looks at; ``present``: bool [B, S], the source's slots.
+
+    A place belongs to one person until that person was not seen for more than ``patience``
+    steps; then the first other one who is seen and has no earlier place takes it.
+    """
+    taken = torch.zeros_like(present)
+    slots, seen, new = [], [], []
+    for place in range(state.owner.shape[1]):
+        owner, away = state.owner[:, place], state.away[:, place]
+        own = (owner - 1).clamp_(min=0)[:, None]
+        here = (owner > 0) & (present & ~taken).gather(1, own)[:, 0]
+        away = torch.where(here, 0, away + 1)
+        lost = (owner == 0) | (away > patience) | taken.gather(1, own)[:, 0]
+        free = present & ~taken
+        take = ~here & lost & free.any(1)
+        slot = torch.where(take, free.int().argmax(1), own[:, 0])
+        here = here | take
+        state.owner[:, place] = torch.where(take, slot + 1, owner)
+        state.away[:, place] = torch.where(take, 0, away)
+        taken.scatter_(1, slot[:, None], (taken.gather(1, slot[:, None])[:, 0] | here)[:, None])
+        slots.append(slot)
+        seen.append(here)
+        new.append(take)
+    return Chosen(torch.stack(slots, 1), torch.stack(seen, 1), torch.stack(new, 1))

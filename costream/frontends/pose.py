@@ -1,0 +1,241 @@
+"""Pictures to skeletons: MediaPipe Pose (BlazePose, Bazarevsky et al., 2020), one stream each.
+
+The ``pose`` extra. Its wheel brings both networks, the one that finds persons and the one that
+finds a person's joints, so nothing is fetched; but not the bundle of them that finds more than one
+person, which is put together here from these files.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import warnings
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from costream.errors import SourceError
+from costream.layouts import MEDIAPIPE_33
+from costream.records import SkeletonFrame, VideoFrame
+
+BOX = (640, 480)  # pictures are fitted into this; a person of a third of it is still seen well
+KEEP_S = 1.0  # a person who was not seen for this long has left the slot
+_FIRST = 3  # pictures with persons, after which the library has said what it has to say
+
+# Signs that turn MediaPipe's camera axes (x right, y down, z away) as a Kinect's: y up, z away,
+# x left. Turned about z, so that left and right hands stay what they are.
+_SIGNS = np.array((-1, -1, 1), np.float32)
+_TORSO = (11, 12, 23, 24)  # shoulders and hips
+
+Numbers = npt.NDArray[np.float32]
+
+
+def installed_version() -> str | None:
+    """Give the version of MediaPipe that is installed, None when it is not."""
+    try:
+        return version("mediapipe")
+    except PackageNotFoundError:
+        return None
+
+
+def load_mediapipe(model: str) -> None:
+    """Load MediaPipe, which takes seconds; SourceError when it is not there or broken."""
+    if installed_version() is None:
+        python = sys.version_info[:2]
+        hint = "pip install 'costream[pose]' finds them in video"
+        if python > (3, 12):
+            hint += f" with Python 3.10 to 3.12 (this is {python[0]}.{python[1]})"
+        raise SourceError(f"{model} takes skeletons, not video", hint=hint)
+    # NumPy warns where denormal numbers are flushed to zero; so it is meant here.
+    with quiet_stderr(), warnings.catch_warnings(), _errors():
+        warnings.simplefilter("ignore")
+        import mediapipe.tasks.python.vision  # noqa: F401
+
+        _bundle()
+
+
+@dataclass(frozen=True)
+class Found:
+    """One person in one picture."""
+
+    joints: Numbers  # float32 [33, 3], metres around the hips, y up
+    scores: Numbers  # float32 [33], 0 to 1
+    places: Numbers  # float32 [33, 2], 0 to 1 in the picture, y down
+
+    @property
+    def middle(self) -> Numbers:
+        """The middle of the torso in the picture."""
+        middle: Numbers = self.places[list(_TORSO)].mean(0)
+        return middle
+
+
+class PoseTracker:
+    """Finds up to ``persons`` persons in the pictures of one stream, each in a slot of its own.
+
+    With one person, the most visible one is followed, and looked for anew only when lost. With
+    more, each picture is searched, which costs about half as much again.
+    """
+
+    def __init__(self, persons: int = 1) -> None:
+        self._persons = persons
+        self._landmarker: Any = None
+        self._pictures = 0
+        self._clock_ms = -1
+        self._last: list[tuple[float, Numbers] | None] = [None] * persons  # when and where
+
+    def find(self, frame: VideoFrame) -> SkeletonFrame:
+        """Give the persons of a picture as a SkeletonFrame of layout mediapipe-33.
+
+        Joints are MediaPipe's world landmarks, three axes, metres, the hips at the origin; scores
+        are its visibility. SourceError when MediaPipe cannot work here.
+        """
+        found = self._detect(frame)
+        shape = (self._persons, len(MEDIAPIPE_33.joints))
+        joints, places = np.zeros((*shape, 3), np.float32), np.zeros((*shape, 2), np.float32)
+        scores = np.zeros(shape, np.float32)
+        for slot, person in self._assign(found, frame.time_s):
+            joints[slot], scores[slot] = person.joints, person.scores
+            places[slot] = person.places
+            self._last[slot] = (frame.time_s, person.middle)
+        return SkeletonFrame(frame.i, frame.time_s, joints, scores, MEDIAPIPE_33, places=places)
+
+    def close(self) -> None:
+        """Let go of the networks; the next picture begins anew."""
+        if self._landmarker is not None:
+            self._landmarker.close()
+        self.__init__(self._persons)  # type: ignore[misc]
+
+    def _detect(self, frame: VideoFrame) -> list[Found]:
+        with quiet_stderr(self._pictures < _FIRST):
+            if self._landmarker is None:
+                self._landmarker = _make_landmarker(self._persons)
+            import mediapipe
+
+            picture = mediapipe.Image(
+                image_format=mediapipe.ImageFormat.SRGB, data=np.ascontiguousarray(frame.rgb)
+            )
+            # The library refuses times that do not grow.
+            self._clock_ms = max(self._clock_ms + 1, round(1000 * frame.time_s))
+            result = self._landmarker.detect_for_video(picture, self._clock_ms)
+            self._pictures += bool(result.pose_landmarks)
+        pairs = zip(result.pose_world_landmarks, result.pose_landmarks, strict=True)
+        return [_found(world, image) for world, image in pairs]
+
+    def _assign(self, found: Sequence[Found], time_s: float) -> Iterator[tuple[int, Found]]:
+        """Give each person a slot: that of whoever was nearest, else a free one."""
+        slots = dict(enumerate(self._last))
+        known = {
+            slot: last[1] for slot, last in slots.items() if last and time_s - last[0] <= KEEP_S
+        }
+        left = list(range(len(found)))
+        while left and known:
+            k, slot = min(
+                ((k, slot) for k in left for slot in known),
+                key=lambda pair: float(np.linalg.norm(found[pair[0]].middle - known[pair[1]])),
+            )
+            yield slot, found[k]
+            left.remove(k)
+            del known[slot], slots[slot]
+        free = [slot for slot in slots if slot not in known]
+        yield from zip(free, (found[k] for k in left), strict=False)
+
+
+class PoseTrackers:
+    """The trackers of a batch of streams, made when the first picture comes."""
+
+    def __init__(self, batch_size: int, persons: int) -> None:
+        self._trackers = [PoseTracker(persons) for _ in range(batch_size)]
+
+    def find(self, frames: Sequence[VideoFrame]) -> list[SkeletonFrame]:
+        """Give the persons of one picture of every stream."""
+        pairs = zip(self._trackers, frames, strict=True)
+        return [tracker.find(frame) for tracker, frame in pairs]
+
+    def reset(self, rows: Sequence[int]) -> None:
+        """Forget what these streams have seen."""
+        for row in rows:
+            self._trackers[row].close()
+
+
+@contextmanager
+def quiet_stderr(active: bool = True) -> Iterator[None]:
+    """Keep what native code writes to standard error off it while the block runs.
+
+    MediaPipe's libraries announce their start there, past any logging that could be set.
+    """
+    if not active:
+        yield
+        return
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _found(world: Sequence[Any], image: Sequence[Any]) -> Found:
+    joints = np.array([(p.x, p.y, p.z) for p in world], np.float32) * _SIGNS
+    scores = np.array([p.visibility for p in world], np.float32).clip(0, 1)
+    return Found(joints, scores, np.array([(p.x, p.y) for p in image], np.float32))
+
+
+def _make_landmarker(persons: int) -> Any:
+    with _errors():
+        from mediapipe.tasks.python import BaseOptions, vision
+
+        options = vision.PoseLandmarkerOptions(
+            base_options=BaseOptions(model_asset_buffer=_bundle()),
+            running_mode=vision.RunningMode.VIDEO,
+            num_poses=persons,
+        )
+        return vision.PoseLandmarker.create_from_options(options)
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # a native library fails in any way it likes
+        reason = " ".join(str(error).split())[:200]
+        raise SourceError(
+            f"MediaPipe {installed_version()} cannot be used ({type(error).__name__}: {reason})",
+            hint="pip install --force-reinstall 'costream[pose]'",
+        ) from error
+
+
+@cache
+def _bundle() -> bytes:
+    """Give MediaPipe's two networks as the bundle its PoseLandmarker takes.
+
+    The files in the wheel do not say how pixels become numbers, which a bundle must: -1 to 1 for
+    the detector, 0 to 1 for the joints.
+    """
+    import mediapipe
+    from mediapipe.tasks.python.metadata.metadata_writers.metadata_writer import MetadataWriter
+
+    folder = Path(mediapipe.__file__).parent / "modules"
+    parts = (
+        ("pose_detector", "pose_detection/pose_detection", 127.5, 127.5),
+        ("pose_landmarks_detector", "pose_landmark/pose_landmark_full", 0.0, 255.0),
+    )
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as bundle:
+        for name, path, mean, deviation in parts:
+            network = (folder / f"{path}.tflite").read_bytes()
+            writer = MetadataWriter.create(bytearray(network))
+            writer.add_image_input(norm_mean=[mean], norm_std=[deviation])
+            bundle.writestr(f"{name}.tflite", bytes(writer.populate()[0]))
+    return out.getvalue()

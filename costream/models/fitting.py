@@ -1,0 +1,85 @@
+"""Whether a source fits a model, and what to do when it does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from costream.errors import ModelError, SourceError, UsageError
+from costream.frontends.pose import installed_version, load_mediapipe
+from costream.layouts import MEDIAPIPE_33, find_layout
+from costream.models.card import Card
+from costream.sources.base import SourceInfo, SourceKind
+
+
+def takes(frontend: Any) -> SourceKind:
+    """Give what a model with this frontend was made for; without one it takes features."""
+    kind: SourceKind = "features" if frontend is None else frontend.takes
+    return kind
+
+
+def check_source(card: Card, frontend: Any, info: SourceInfo) -> None:
+    """Raise SourceError when a source does not fit the model.
+
+    Video fits a skeleton model where persons can be found in it, and the tokens of a frontend
+    may come as features. Raises ModelError when the model has no classifier.
+    """
+    if not card.labels:
+        raise ModelError(
+            f"{card.name} is an encoder without classifier: it gives no scores",
+            hint="use it from Python: load_model(...).network",
+        )
+    wanted = takes(frontend)
+    if info.kind == "features" and wanted != "skeleton":
+        _check_width(card, info.width)
+    elif wanted == "skeleton" and info.kind == "video":
+        frontend.check(MEDIAPIPE_33, 3, card.name)
+        load_mediapipe(card.name)
+    elif wanted == "skeleton" and info.kind == "skeleton":
+        _check_skeleton(card, frontend, info)
+    elif wanted != info.kind:
+        raise SourceError(
+            f"{card.name} takes {_NAMES[wanted]}, not {_NAMES[info.kind]}", hint=_hint(card, wanted)
+        )
+
+
+def notes(frontend: Any, info: SourceInfo) -> dict[str, Any]:
+    """Give what the header says of the way from this source to the network."""
+    if takes(frontend) == "skeleton" and info.kind == "video":
+        return {"pose": f"MediaPipe {installed_version()}, its operations are not counted"}
+    return {}
+
+
+def input_width(card: Card) -> int:
+    """Give how many values a feature row must have."""
+    return int(card.arguments.get("input_width") or card.arguments["embed_dim"])
+
+
+_NAMES = {"features": "precomputed features", "skeleton": "skeletons", "video": "video"}
+
+
+def _hint(card: Card, wanted: SourceKind) -> str:
+    if wanted == "features":
+        width = input_width(card)
+        return f"give a .npy or .npz file with {width} values a row, or use a model with a frontend"
+    if wanted == "skeleton":
+        return "give a table or recording of joints, or a video"
+    return "give a video, or use a skeleton model such as costgcn"
+
+
+def _check_width(card: Card, width: int | None) -> None:
+    wanted = input_width(card)
+    if width is not None and width != wanted:
+        raise SourceError(
+            f"rows of {width} values, but {card.name} takes {wanted}",
+            hint="use the features it was trained on, or other weights",
+        )
+
+
+def _check_skeleton(card: Card, frontend: Any, info: SourceInfo) -> None:
+    if info.layout is None or info.axes is None:
+        return
+    try:
+        layout = find_layout(info.layout)
+    except UsageError:
+        return  # one of the user's own: the first frame brings it along and is checked
+    frontend.check(layout, info.axes, card.name)

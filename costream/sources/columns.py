@@ -1,0 +1,92 @@
+"""What the user says of a table's columns: the ``--columns`` option."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from costream.errors import UsageError
+
+AXES = ("x", "y", "z")
+TIMES = {"time": 1.0, "time_ms": 1e-3, "time_us": 1e-6, "time_ns": 1e-9}  # seconds in a unit
+ROLES = (*TIMES, "frame", "person", "joint", *AXES, "score", "_")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column, or one a joint."""
+
+    role: str  # one of ROLES
+    heading: str | None = None  # None: the columns are told by their order; "{}": the joint
+    sign: int = 1  # -1: the numbers count the other way
+
+    def joint_in(self, heading: str) -> str | None:
+        """Give the joint that a heading is for; None when it does not fit, or is for none."""
+        if "{}" not in (self.heading or ""):
+            return None
+        pattern = re.escape(self.heading or "").replace(re.escape("{}"), "(.+)", 1)
+        found = re.fullmatch(pattern, heading.strip(), re.IGNORECASE)
+        return found[1] if found else None
+
+
+@dataclass(frozen=True)
+class Columns:
+    """All that was said; each role once, except "_"."""
+
+    told: tuple[Column, ...]
+
+    @property
+    def by_order(self) -> bool:
+        """Whether the columns are told by their order, not by their headings."""
+        return self.told[0].heading is None
+
+    def get(self, role: str) -> Column | None:
+        """Give the column of this role."""
+        return next((column for column in self.told if column.role == role), None)
+
+
+def parse_columns(text: str) -> Columns:
+    """Read "frame,x,y,z" or "time_ms=Stamp,x={}_px,y=-{}_py"; UsageError says what is wrong."""
+    told = tuple(_column(part.strip()) for part in text.split(","))
+    for role in ROLES[:-1]:
+        if sum(column.role == role for column in told) > 1:
+            raise UsageError(f"--columns names {role} twice")
+    if len({column.heading is None for column in told}) > 1:
+        raise UsageError("--columns either names every heading (x=HEADING) or none")
+    columns = Columns(told)
+    _check_axes(columns)
+    return columns
+
+
+def _check_axes(columns: Columns) -> None:
+    given = [axis for axis in AXES if columns.get(axis)]
+    if columns.by_order or given:
+        if given not in (["x", "y"], ["x", "y", "z"]):
+            raise UsageError("--columns needs x and y, or x, y and z")
+        wide = [c for c in columns.told if c.role in (*AXES, "score")]
+        if columns.by_order and not columns.get("joint"):
+            k = columns.told.index(wide[0])
+            if list(columns.told[k:]) != wide:
+                raise UsageError("--columns: what is there once a row must stand before x, y, z")
+        holes = {(c.heading or "").count("{}") for c in wide}
+        if not columns.by_order and holes not in ({0}, {1}):
+            raise UsageError("--columns: either all of x, y, z and score have one {}, or none has")
+        if holes == {0} and not columns.by_order and not columns.get("joint"):
+            raise UsageError("--columns: x=HEADING needs {} for the joint, or joint=HEADING")
+
+
+def _column(part: str) -> Column:
+    role, equals, heading = (piece.strip() for piece in part.partition("="))
+    sign = 1
+    if equals:
+        heading, sign = (heading[1:], -1) if heading.startswith("-") else (heading, 1)
+    elif role.startswith("-"):
+        role, sign = role[1:], -1
+    if role not in ROLES or (equals and (role == "_" or not heading)):
+        raise UsageError(
+            f"--columns cannot read {part!r}",
+            hint=f"write ROLE or ROLE=HEADING with the roles {', '.join(ROLES)}",
+        )
+    if sign < 0 and role not in AXES:
+        raise UsageError(f"--columns: only x, y and z can be turned round, not {role}")
+    return Column(role, heading if equals else None, sign)

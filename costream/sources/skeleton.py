@@ -1,0 +1,244 @@
+"""Skeletons: the joints of persons over time, from every format there is one for."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from costream.errors import SourceError
+from costream.layouts import find_layout
+from costream.records import Fault, Item, SkeletonFrame
+from costream.sources.arrays import NUMPY_MAGIC, ZIP_MAGIC, load_arrays, split_video
+from costream.sources.base import SourceInfo, SourceOptions
+from costream.sources.bodies import Ended, Event, Moment, Recording, Slots, Spoiled
+from costream.sources.columns import parse_columns
+from costream.sources.damage import Damage
+from costream.sources.features import file_name
+from costream.sources.keypoints import read_kinetics, read_openpose
+from costream.sources.lines import HEAD_BYTES, Lines, text_format
+from costream.sources.ntu import read_ntu
+from costream.sources.opening import Readable, check_file, shown
+from costream.sources.posearrays import read_annotation, read_array, recordings
+from costream.sources.table import read_table
+
+# As for video: times this close are the same.
+SAME_TIME_S = 0.5e-3
+# A file is tried before it is run: its first moments show whether its times make sense.
+TRIED = 2
+
+_LATE = "frame(s) out of order of time, left out"
+
+
+class SkeletonSource:
+    """The skeletons of a recording, in order of time.
+
+    Persons keep their slots while they are seen: by their ids where the format has them, else
+    as the nearest to where they were. There are ``options.persons`` slots; who finds none free
+    is left out. A frame without persons has only joints of score 0.
+
+    Frames are numbered from 0 at the first of the recording. Rows and frames that cannot be read
+    are left out and reported; ``errors`` counts them.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        options: SourceOptions | None = None,
+        *,
+        file: Readable | None = None,
+        head: bytes = b"",
+    ) -> None:
+        """``uri``: a file, a folder, or FILE#NAME. ``file``: read this; it begins with ``head``."""
+        self._uri = uri
+        self._options = options or SourceOptions()
+        self._file = file
+        self._head = head
+        self._opened: Any = None
+        self._damage = Damage()
+        self._stopped = False
+        self._recording: Recording | None = None
+
+    @property
+    def errors(self) -> int:
+        """How many rows or frames were left out so far."""
+        return self._damage.total
+
+    def open(self) -> SourceInfo:
+        """Open the recording and read its beginning.
+
+        SourceError when there are no skeletons in it; UsageError when an option must say more.
+        """
+        self.close()
+        self._damage = Damage()
+        try:
+            recording = self._open()
+        except SourceError:
+            if self._stopped:
+                raise SourceError("stopped before any data came", where=shown(self._uri)) from None
+            raise
+        self._recording = recording
+        return SourceInfo(
+            name=file_name(self._uri),
+            uri=shown(self._uri),
+            kind="skeleton",
+            duration_s=recording.duration_s,
+            rate_hz=recording.rate_hz,
+            layout=recording.layout.name,
+            axes=recording.axes,
+        )
+
+    def items(self) -> Iterator[Item]:
+        """Yield SkeletonFrame items, a Fault after damage, a fatal one where the rest is lost."""
+        recording, options = self._recording, self._options
+        if recording is None:
+            return
+        slots = Slots(max(1, options.persons))
+        end_s = float("inf") if options.end_s is None else options.end_s - SAME_TIME_S
+        fatal: str | None = None
+        last_s, i = float("-inf"), 0
+        for event in self._events(recording):
+            if isinstance(event, Ended):
+                fatal = event.message
+                break
+            if isinstance(event, Spoiled) or event.time_s <= last_s:
+                what = event.what if isinstance(event, Spoiled) else _LATE
+                self._damage.add(what, max(last_s, 0.0))
+                continue
+            last_s = event.time_s
+            if last_s >= end_s:
+                break
+            frame = _frame(i, event, slots, recording)
+            i += 1
+            if last_s < options.start_s - SAME_TIME_S:
+                continue
+            fault = self._damage.report(last_s, True)
+            if fault is not None:
+                yield fault
+            yield frame
+        fault = self._damage.flush()
+        if fault is not None:
+            yield fault
+        if fatal is not None and not self._stopped:
+            yield Fault(max(last_s, 0.0), fatal, fatal=True)
+
+    def stop(self) -> None:
+        """End ``items`` soon; safe in a signal handler."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """Let go of the file. Frames already given out stay usable."""
+        self._recording = None
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def _events(self, recording: Recording) -> Iterator[Event]:
+        """Yield what the recording gives until it ends, is stopped or closed."""
+        while not self._stopped and self._recording is not None:
+            try:
+                event = next(recording.events, None)
+            except SourceError as error:
+                event = Ended(str(error))
+            # What ends because it was stopped must not look like a file that is cut off.
+            if event is None or self._stopped:
+                return
+            yield event
+
+    def _open(self) -> Recording:
+        options, where = self._options, shown(self._uri)
+        layout = find_layout(options.layout) if options.layout else None
+        columns = parse_columns(options.columns) if options.columns else None
+        rate_hz = options.frame_rate_hz
+        path, name = (self._uri, None) if self._file is not None else split_video(self._uri)
+        if self._file is None and os.path.isdir(path):
+            return read_openpose(path, layout, rate_hz, where)
+        file, head = self._open_file(path)
+        if head.startswith((NUMPY_MAGIC, ZIP_MAGIC)):
+            content, whole = load_arrays(path, None if self._file is None else _all(file))
+            clip = int(name) if name is not None and name.isdecimal() else 0
+            array = _only(content, where)
+            return _cut(read_array(array, layout, columns, rate_hz, where, clip), whole)
+        format_ = text_format(head, path)
+        if format_ == "json":
+            return read_kinetics(_all(file).decode("utf-8-sig", "replace"), rate_hz, where)
+        if format_ == "ntu":
+            return read_ntu(Lines(file), rate_hz, where)
+        if format_ == "table" or self._file is not None:
+            name = path if self._file is None else None
+            recording = read_table(Lines(file), layout, columns, rate_hz, where, name)
+            return recording if name is None else _tried(recording)
+        return read_annotation(_entry(path, name), layout, rate_hz, where)
+
+    def _open_file(self, path: str) -> tuple[Any, bytes]:
+        """Give what to read from, and its beginning."""
+        if self._file is not None:
+            return self._file, self._head
+        check_file(path)
+        file = self._opened = open(path, "rb")  # noqa: SIM115  (closed by close)
+        head = file.read(HEAD_BYTES)
+        file.seek(0)
+        return file, head
+
+
+def _frame(i: int, moment: Moment, slots: Slots, recording: Recording) -> SkeletonFrame:
+    placed = slots.place(moment)
+    count = len(recording.layout.joints)
+    joints = np.zeros((len(placed), count, recording.axes), np.float32)
+    scores = np.zeros((len(placed), count), np.float32)
+    for slot, body in enumerate(placed):
+        if body is not None:
+            joints[slot], scores[slot] = body.joints, body.scores
+    return SkeletonFrame(i, moment.time_s, joints, scores, recording.layout)
+
+
+def _tried(recording: Recording) -> Recording:
+    """Read the first moments now, so that what is wrong with them is said when opening."""
+    begin: list[Event] = []
+    while sum(isinstance(event, Moment) for event in begin) < TRIED:
+        event = next(recording.events, None)
+        if event is None:
+            break
+        begin.append(event)
+    return replace(recording, events=itertools.chain(begin, recording.events))
+
+
+def _cut(recording: Recording, whole: bool) -> Recording:
+    if whole:
+        return recording
+    end = Ended("the file is cut off after this frame")
+    return replace(recording, events=itertools.chain(recording.events, [end]))
+
+
+def _all(file: Readable) -> bytes:
+    return b"".join(iter(lambda: file.read(HEAD_BYTES), b""))
+
+
+def _only(content: Any, where: str) -> Any:
+    """Give the array of a file; that of an archive when it has one alone."""
+    if isinstance(content, dict):
+        if len(content) != 1:
+            names = ", ".join(list(content)[:4]) or "nothing"
+            raise SourceError(f"it holds {names}, not one array", where=where)
+        return next(iter(content.values()))
+    return content
+
+
+def _entry(path: str, name: str | None) -> Any:
+    """Give one recording of a pickle. SourceError when there is no such one."""
+    found = recordings(path)
+    if name is None and len(found) == 1:
+        return next(iter(found.values()))
+    with contextlib.suppress(KeyError):
+        return found[name or ""]
+    some = ", ".join(list(found)[:3]) + (", ..." if len(found) > 3 else "")
+    raise SourceError(
+        f"there is no recording {name!r} in it" if name else "it holds several recordings",
+        where=shown(path),
+        hint=f"it has {some}" if found else None,
+    )

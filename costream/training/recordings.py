@@ -1,0 +1,82 @@
+"""Reads a user's examples as motions, through the sources and the frontend of a run."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from tqdm import tqdm
+
+from costream.clock import Tick, TickItem, resample
+from costream.errors import SourceError, UsageError
+from costream.evaluation.examples import Example
+from costream.evaluation.motions import Motion
+from costream.frontends.joints import JointStreams
+from costream.frontends.pose import PoseTrackers
+from costream.models.card import Card
+from costream.models.fitting import check_source
+from costream.records import Fault, SkeletonFrame, VideoFrame
+from costream.sources.base import SourceOptions
+from costream.sources.registry import open_source
+
+log = logging.getLogger("costream")
+
+FEWEST = 4  # steps an example must have
+
+
+def read_motions(
+    examples: Sequence[Example],
+    card: Card,
+    frontend: JointStreams,
+    options: SourceOptions,
+) -> list[Motion]:
+    """Give the examples at the card's rate, as the frontend's ``prepare`` gives their frames.
+
+    In videos MediaPipe looks for persons. UsageError, naming file or line, for an example that is
+    too short or shows nobody; SourceError when it cannot be read or does not fit.
+    """
+    bar = tqdm(examples, "reading", file=sys.stderr, disable=None, leave=False)
+    return [_read(example, card, frontend, options) for example in bar]
+
+
+def _read(example: Example, card: Card, frontend: JointStreams, options: SourceOptions) -> Motion:
+    own = replace(options, start_s=example.start_s, end_s=example.end_s)
+    source = open_source(example.source, own)
+    trackers = PoseTrackers(1, frontend.persons)
+    try:
+        info = source.open()
+        if info.kind == "features":
+            raise UsageError("features are no skeletons", where=example.where)
+        check_source(card, frontend, info)
+        ticks = resample(source.items(), card.rate_hz, card.gap_tolerance_s)
+        frames = [frontend.prepare(item) for item in _skeletons(ticks, trackers, example)]
+    except SourceError as error:
+        raise SourceError(str(error), where=example.where) from error
+    finally:
+        source.close()
+        trackers.reset([0])
+    if len(frames) < FEWEST:
+        raise UsageError(
+            f"{len(frames)} steps at {card.rate_hz:g} Hz are too few to learn from",
+            where=example.where,
+        )
+    joints = np.stack(frames)
+    persons = np.flatnonzero(joints[..., -1].any((0, 2)))
+    if not len(persons):
+        raise UsageError("nobody is seen in this example", where=example.where)
+    return Motion(example.source, example.label, example.group, joints[:, : persons[-1] + 1])
+
+
+def _skeletons(
+    ticks: Iterator[TickItem], trackers: PoseTrackers, example: Example
+) -> Iterator[SkeletonFrame]:
+    for tick in ticks:
+        if isinstance(tick, Fault):
+            log.warning("%s: %s", example.where, tick.message)
+        elif isinstance(tick, Tick) and isinstance(tick.item, VideoFrame):
+            yield trackers.find([tick.item])[0]
+        elif isinstance(tick, Tick) and isinstance(tick.item, SkeletonFrame):
+            yield tick.item

@@ -1,0 +1,124 @@
+"""Streams with a label for every step, made of motions one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from costream.evaluation.motions import Joints, Motion, resample
+from costream.training.skeleton_augment import Augmenter
+
+UNSCORED = -1
+RAMP = 24  # steps after which an action that goes on should be known
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Skeletons with the action of every step (T steps)."""
+
+    joints: Joints  # [T, S, V, A + 1]
+    labels: npt.NDArray[np.int64]  # [T], UNSCORED: neither this nor that
+    weights: npt.NDArray[np.float32]  # [T], how much a step says about its label
+
+
+class StreamMaker:
+    """Draws streams: motions by chance of their class, with pauses and ways between them.
+
+    With a ``background`` label, pauses and the ways from one motion to the next have it;
+    otherwise they are not scored.
+    """
+
+    def __init__(
+        self,
+        motions: Sequence[Motion],
+        labels: Sequence[str],
+        augment: Augmenter,
+        background: str | None,
+    ) -> None:
+        self._augment, self._labels = augment, list(labels)
+        self._between = UNSCORED if background is None else self._labels.index(background)
+        self._by_class: dict[str, list[Motion]] = {}
+        for motion in motions:
+            self._by_class.setdefault(motion.label, []).append(motion)
+        self._classes = sorted(self._by_class)
+
+    def draw(self, steps: int, rng: np.random.Generator) -> Stream:
+        """Give a stream of so many steps. One in two begins with a motion's first frame."""
+        parts: list[tuple[Joints, int, npt.NDArray[np.float32]]] = []
+        begin_inside = rng.random() < 0.5
+        length = 0
+        while length < steps:
+            joints, label = self._motion(rng)
+            if parts:
+                joints = follow(parts[-1][0], joints)
+                way = self._between_them(parts[-1][0], joints, rng)
+                parts.append((way, self._between, np.ones(len(way), np.float32)))
+            elif begin_inside:
+                before = self._between_them(joints[:1], joints, rng)
+                parts.append((before, self._between, np.ones(len(before), np.float32)))
+            parts.append((joints, label, importance(len(joints))))
+            length = sum(len(part[0]) for part in parts)
+        return Stream(
+            np.concatenate([joints for joints, _, _ in parts])[:steps],
+            np.concatenate([np.full(len(j), label) for j, label, _ in parts])[:steps],
+            np.concatenate([w for _, _, w in parts])[:steps],
+        )
+
+    def _motion(self, rng: np.random.Generator) -> tuple[Joints, int]:
+        own = self._by_class[self._classes[int(rng.integers(len(self._classes)))]]
+        motion = own[int(rng.integers(len(own)))]
+        joints, label = self._augment(motion.joints, motion.label, rng)
+        if rng.random() < 0.3:  # streams begin anywhere, and trackers find people late
+            joints = joints[int(rng.integers(1 + len(joints) // 3)) :]
+        return joints, self._labels.index(label)
+
+    def _between_them(self, before: Joints, after: Joints, rng: np.random.Generator) -> Joints:
+        """Give a cut (no steps), a way from pose to pose, or one with a rest before it."""
+        kind = rng.random()
+        if kind < 0.3:
+            return before[:0]
+        way = glide(before[-1], after[0], int(rng.integers(2, 12)))
+        if kind < 0.6:
+            return way
+        return np.concatenate([rest(before[-1], int(rng.integers(4, 40)), rng), way])
+
+
+def follow(before: Joints, after: Joints) -> Joints:
+    """Give ``after`` moved so that it begins where the main person of ``before`` ends."""
+    out: Joints = after.copy()
+    seen = out[..., -1:] > 0
+    if seen[0, 0].any() and (before[-1, 0, :, -1] > 0).any():
+        way = _middle(before[-1, 0]) - _middle(after[0, 0])
+        out[..., :-1] += way * seen
+    return out
+
+
+def glide(start: npt.NDArray[np.float32], end: npt.NDArray[np.float32], steps: int) -> Joints:
+    """Give a smooth way between two poses [S, V, A + 1], without these."""
+    share = np.linspace(0, 1, steps + 2)[1:-1]
+    return resample(np.stack([start, end]), 0.5 - 0.5 * np.cos(np.pi * share))
+
+
+def rest(pose: npt.NDArray[np.float32], steps: int, rng: np.random.Generator) -> Joints:
+    """Give somebody who stays in a pose [S, V, A + 1], swaying a little."""
+    time = np.arange(steps)[:, None, None, None]
+    shape = (1, *pose.shape[:2], pose.shape[2] - 1)
+    sway = rng.normal(0, 0.006, shape) * np.sin(time * rng.uniform(0.1, 0.5) + rng.uniform(0, 6))
+    out: Joints = np.repeat(pose[None], steps, 0)
+    out[..., :-1] += sway * (out[..., -1:] > 0)
+    return out
+
+
+def importance(steps: int) -> npt.NDArray[np.float32]:
+    """Give the weights of the steps of a motion: at first it can hardly be told."""
+    reached = np.arange(1, steps + 1) / min(steps, RAMP)
+    return np.minimum(1, reached**1.5).astype(np.float32)
+
+
+def _middle(pose: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    seen = pose[:, -1] > 0
+    middle: npt.NDArray[np.float32] = pose[seen, :-1].mean(0)
+    return middle

@@ -1,0 +1,254 @@
+"""Skeleton checkpoints of every dialect on random weights, against their own arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from foreign_skeletons import (
+    CHANNELS,
+    CLASSES,
+    JOINTS,
+    STRIDES,
+    WIDTHS,
+    ContinualSkeletons,
+    Pyskl,
+    StGcn,
+)
+from torch import Tensor
+
+from costream.errors import ModelError, UsageError
+
+WINDOW = 40
+CONFIG: dict[str, Any] = {"stream": "joint", "window": WINDOW}
+PYSKL = {**CONFIG, "rate_hz": 30}
+SHARED = {
+    "st-gcn": (StGcn, CONFIG),
+    "pyskl": (lambda: Pyskl(plus=False), PYSKL),
+    "pyskl++": (lambda: Pyskl(plus=True), PYSKL),
+}
+Load = Callable[..., Any]
+
+
+def close(got: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("dialect", SHARED)
+@torch.inference_mode()
+def test_a_clip_gives_what_the_dialect_gives(load: Load, dialect: str) -> None:
+    make, config = SHARED[dialect]
+    theirs = make()
+    card, network = load(theirs.w, **config)
+    clip = torch.randn(WINDOW, 2, JOINTS, CHANNELS, dtype=torch.float64)
+    expected = theirs.classify(theirs.features(clip))
+    close(network.double()(clip[None])[0], expected)
+    single = network.float()(clip[None].float())[0]
+    torch.testing.assert_close(single.double(), expected, rtol=1e-5, atol=1e-5)
+    assert card.architecture == "costgcn"
+    assert (card.arguments["widths"], card.arguments["strides"]) == (list(WIDTHS), list(STRIDES))
+
+
+@pytest.mark.parametrize("dialect", SHARED)
+@torch.inference_mode()
+def test_a_stream_gives_the_mean_of_the_dialects_features(load: Load, dialect: str) -> None:
+    make, config = SHARED[dialect]
+    theirs = make()
+    _, network = load(theirs.w, **config)
+    network.double()
+    clip = torch.randn(3 * WINDOW, 2, JOINTS, CHANNELS, dtype=torch.float64)
+    features = theirs.features(clip)
+    state, outputs = network.init_state(1), {}
+    for t in range(len(clip)):
+        out = network.forward_step(clip[t : t + 1], state)
+        if out is not None:
+            outputs[t] = out.logits[0]
+    # Feature n is centred on frame 2 n. It exists in the stream when the last frame it has seen,
+    # 4 frames later in each of three blocks and 8 in the last, has arrived.
+    delay, pool = 4 + 4 + 4 + 8, WINDOW // 2
+    newest = [t for t in outputs if (t - delay) // 2 >= pool]
+    assert len(newest) >= 20
+    for t in newest:
+        n = (t - delay) // 2
+        assert (t - delay) % 2 == 0
+        close(outputs[t], theirs.classify(features[:, :, n - pool + 1 : n + 1]))
+
+
+@pytest.mark.parametrize("continual", [False, True])
+@pytest.mark.parametrize("padding", ["same", "none"])
+@pytest.mark.parametrize("attention", [False, True])
+@torch.inference_mode()
+def test_continual_skeletons_regular_and_continual_names(
+    load: Load, attention: bool, padding: str, continual: bool
+) -> None:
+    theirs = ContinualSkeletons(attention)
+    window = 60
+    config = {"layout": "ntu-25", "stream": "joint", "window": window, "padding": padding}
+    weights = theirs.continual() if continual else theirs.w
+    assert ("layers.layer2.0.1.gcn.A" in weights) == continual
+    card, network = load(weights, **config)
+    clip = torch.randn(window, 2, 25, CHANNELS, dtype=torch.float64)
+    close(network.double()(clip[None])[0], theirs.run(clip, padding))
+    assert card.architecture == ("costr" if attention else "costgcn")
+    if padding == "none":
+        assert card.delay_s == pytest.approx((window - 1) / 2 / 30)
+        # A stream sees no padding: the newest output is that of the clip.
+        state = network.init_state(1)
+        outs = [network.forward_step(frame[None], state) for frame in clip]
+        assert [out is not None for out in outs] == [False] * (window - 1) + [True]
+        close(outs[-1].logits[0], theirs.run(clip, padding))
+
+
+def test_the_card_says_how_skeletons_are_prepared(load: Load) -> None:
+    card, _ = load(StGcn().w, **{**CONFIG, "stream": "bone"})
+    assert (card.task, card.frontend) == ("skeleton action recognition", "joints")
+    assert card.frontend_arguments == {
+        "layout": "openpose-18",
+        "axes": 2,
+        "persons": 2,
+        "streams": ["bone"],
+        "normalise": "kinetics",
+        "missing": "zero",
+        "score": "difference",
+        "min_score": 0.0,
+    }
+    assert card.labels == tuple(f"class {k}" for k in range(CLASSES))
+    assert (card.rate_hz, card.background) == (30.0, None)
+    # The last block's features are 20 steps old, and 20 of them, 2 steps apart, are averaged.
+    assert card.delay_s == pytest.approx((20 + 19) / 30)
+
+    ntu = ContinualSkeletons(attention=False).w
+    card, _ = load(ntu, layout="ntu-25", stream="joint", padding="same")
+    assert card.frontend_arguments["normalise"] == "ntu"
+    assert (card.frontend_arguments["axes"], card.frontend_arguments["score"]) == (3, None)
+    assert card.limits == "Trained on whole clips, not on streams."
+    card, _ = load(Pyskl(plus=True).w, **PYSKL)
+    assert "resampled to 100 frames" in card.limits
+    assert card.frontend_arguments["normalise"] == "pyskl"
+    assert card.frontend_arguments["score"] == "mean"
+
+
+def test_layouts_may_be_declared_in_a_file(load: Load, tmp_path: Any) -> None:
+    joints = [f"joint {k}" for k in range(JOINTS)]
+    bones = [[a, b] for a, b in pairwise(joints)]
+    file = tmp_path / "chain.toml"
+    file.write_text(f'name = "chain"\njoints = {joints}\nbones = {bones}\n', encoding="utf-8")
+    config = {**CONFIG, "layout": file, "axes": 3, "normalise": "none"}
+    card, _ = load(StGcn().w, **config)
+    assert (card.arguments["bones"][0], card.arguments["centre"]) == ([0, 1], JOINTS - 1)
+    assert card.frontend_arguments["layout"] == str(file)
+    assert card.frontend_arguments["normalise"] == "none"
+
+
+def test_labels_come_from_a_file(load: Load, tmp_path: Any) -> None:
+    (tmp_path / "labels.txt").write_text("\n".join("abcdefg"), encoding="utf-8")
+    card, _ = load(StGcn().w, **CONFIG, labels=tmp_path / "labels.txt")
+    assert card.labels == tuple("abcdefg")
+    (tmp_path / "labels.txt").write_text("a\nb\n", encoding="utf-8")
+    with pytest.raises(ModelError, match="2 names, the checkpoint 7 classes"):
+        load(StGcn().w, **CONFIG, labels=tmp_path / "labels.txt")
+
+
+@pytest.mark.parametrize(
+    ("make", "config", "key"),
+    [
+        (lambda: StGcn().w, CONFIG, "stream"),
+        (lambda: Pyskl(plus=True).w, PYSKL, "rate_hz"),
+        (
+            lambda: ContinualSkeletons(attention=False).w,
+            {"layout": "ntu-25", "stream": "joint", "padding": "same"},
+            "padding",
+        ),
+    ],
+)
+def test_what_is_not_said_must_be_given(
+    load: Load, make: Callable[[], Any], config: dict[str, Any], key: str
+) -> None:
+    with pytest.raises(ModelError, match=f"does not say {key} .*--config {key}="):
+        load(make(), **{k: v for k, v in config.items() if k != key})
+
+
+def test_25_joints_are_of_two_layouts(load: Load) -> None:
+    weights = ContinualSkeletons(attention=False).w
+    config = {"stream": "joint", "padding": "same"}
+    with pytest.raises(ModelError, match=r"25 joints .*ntu-25 and body-25.*--config layout="):
+        load(weights, **config)
+    with pytest.raises(ModelError, match="layout=coco-17 has 17 joints, the checkpoint 25"):
+        load(weights, **config, layout="coco-17")
+    with pytest.raises(UsageError, match="ntu-25"):
+        load(weights, **config, layout="ntu25")
+
+
+def test_contradictions_are_errors(load: Load) -> None:
+    with pytest.raises(ModelError, match=r"num_classes=60 contradicts .* tensors say 7"):
+        load(StGcn().w, **CONFIG, num_classes=60)
+    weights = ContinualSkeletons(attention=False).w
+    with pytest.raises(ModelError, match=r"persons=1 contradicts .* tensors say 2"):
+        load(weights, layout="ntu-25", stream="joint", padding="same", persons=1)
+    with pytest.raises(ModelError, match="takes 3 values a joint: that is not 1 axes"):
+        load(StGcn().w, **CONFIG, axes=1)
+    with pytest.raises(UsageError, match="stream=joints: not joint, bone"):
+        load(StGcn().w, stream="joints")
+    with pytest.raises(UsageError, match="padding=valid: not same or none"):
+        load(StGcn().w, **CONFIG, padding="valid")
+    with pytest.raises(ModelError, match="stream=joint,bone: a checkpoint is of one stream"):
+        load(StGcn().w, stream="joint,bone")
+
+
+@pytest.mark.parametrize("dialect", SHARED)
+def test_missing_left_over_and_misshapen_tensors_are_named(load: Load, dialect: str) -> None:
+    make, config = SHARED[dialect]
+    block = "st_gcn_networks.1." if dialect == "st-gcn" else "backbone.gcn.1."
+    weights = make().w
+    name = next(n for n in weights if n.startswith(block) and n.endswith("running_var"))
+    lost = weights.pop(name)
+    with pytest.raises(ModelError, match=rf"missing: {block}.*running_var$"):
+        load(weights, **config)
+    weights |= {name: lost, "attention.gate": torch.ones(2)}
+    with pytest.raises(ModelError, match=r"left over: attention\.gate$"):
+        load(weights, **config)
+    del weights["attention.gate"]
+    weights[name] = torch.ones(99)
+    with pytest.raises(ModelError, match=rf"{name} is \(99,\), not \(\d+,\)"):
+        load(weights, **config)
+    del weights["data_bn.weight" if dialect == "st-gcn" else "backbone.data_bn.weight"]
+    with pytest.raises(ModelError, match=r"missing: .*data_bn\.weight"):
+        load(weights, **config)
+
+
+def test_a_block_that_is_not_there_is_named(load: Load) -> None:
+    weights = {k: v for k, v in StGcn().w.items() if not k.startswith("st_gcn_networks.2.")}
+    with pytest.raises(ModelError, match=r"left over: .*st_gcn_networks\.3\."):
+        load(weights, **CONFIG)
+
+
+def test_counters_of_batches_may_be_lacking(load: Load) -> None:
+    weights = StGcn().w
+    old = {k: v for k, v in weights.items() if not k.endswith("num_batches_tracked")}
+    clip = torch.randn(1, WINDOW, 2, JOINTS, CHANNELS)
+    with torch.inference_mode():
+        outputs = [load(w, **CONFIG)[1](clip) for w in (weights, old)]
+    assert torch.equal(*outputs)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "model.", "model.module.", "module.model."])
+@pytest.mark.parametrize("wrapper", [None, "state_dict", "model_state_dict"])
+def test_prefixes_and_wrappers(load: Load, prefix: str, wrapper: str | None) -> None:
+    theirs = StGcn()
+    weights: Any = {prefix + name: value for name, value in theirs.w.items()}
+    _, network = load(weights if wrapper is None else {wrapper: weights, "epoch": 3}, **CONFIG)
+    clip = torch.randn(WINDOW, 2, JOINTS, CHANNELS, dtype=torch.float64)
+    with torch.inference_mode():
+        close(network.double()(clip[None])[0], theirs.classify(theirs.features(clip)))
+
+
+def test_mmaction2_names_the_classifier_otherwise(load: Load) -> None:
+    theirs = Pyskl(plus=False)
+    weights = {name.replace(".fc_cls.", ".fc."): value for name, value in theirs.w.items()}
+    clip = torch.randn(WINDOW, 2, JOINTS, CHANNELS, dtype=torch.float64)
+    with torch.inference_mode():
+        network = load(weights, **PYSKL)[1].double()
+        close(network(clip[None])[0], theirs.classify(theirs.features(clip)))

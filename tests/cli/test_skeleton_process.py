@@ -1,0 +1,113 @@
+"""Skeleton models as a process: tables, video with and without the pose extra, signals."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import signal
+import time
+from pathlib import Path
+
+import av
+import pytest
+import torch
+from program import ROOT, costream, start
+
+from costream.frontends.joints import JointStreams
+from costream.layouts import BODY_15
+from costream.models.build import save_model
+from costream.models.card import Card, Timeline
+from costream.models.skeleton import SkeletonNet
+
+SAMPLE = ROOT / "samples" / "room.mp4"
+HAS_POSE = importlib.util.find_spec("mediapipe") is not None
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    options = {"layout": "body-15", "streams": ["joint", "bone"]}
+    sizes = {"widths": [4, 8], "strides": [1, 1], "kernel": 3, "pool": 4, "persons": 1}
+    arguments = {
+        "num_classes": 2,
+        "joints": 15,
+        "bones": [list(b) for b in BODY_15.bones],
+        "channels": 6,
+        "padding": "causal",
+        **sizes,
+    }
+    card = Card(
+        *("tiny", "skeleton actions", "costgcn", arguments, ("wave", "walk"), 15.0),
+        frontend="joints",
+        frontend_arguments=options,
+        timeline=Timeline(threshold=0.3),
+    )
+    path = tmp_path_factory.mktemp("weights") / "tiny.safetensors"
+    save_model(path, card, SkeletonNet(**arguments), JointStreams(**options))
+    return path
+
+
+def table(frames: int) -> str:
+    names = [f"{joint.replace(' ', '_')}_{axis}" for joint in BODY_15.joints for axis in "xyz"]
+    lines = [",".join(["time_s", *names])]
+    for i in range(frames):
+        places = [f"{math.sin(k + i / 9):.4f}" for k in range(len(names))]
+        lines.append(",".join([f"{i / 15:.4f}", *places]))
+    return "\n".join(lines) + "\n"
+
+
+def pictures(path: Path) -> int:
+    with av.open(str(path)) as container:
+        return sum(1 for _ in container.decode(video=0))
+
+
+def test_a_table_to_records_and_annotated_video(weights: Path, tmp_path: Path) -> None:
+    poses = tmp_path / "poses.csv"
+    poses.write_text(table(45), "utf-8")
+    done = costream("detect", poses, "-m", weights, "-o", tmp_path, "-f", "jsonl,mp4")
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(x) for x in (tmp_path / "poses.csv.jsonl").read_text("utf-8").splitlines()]
+    assert lines[0]["kind"] == "skeleton"
+    assert lines[-1]["steps"] == 45
+    assert pictures(tmp_path / "poses.csv.mp4") == 45
+    again = costream("detect", poses, "-m", weights, "-o", tmp_path, "-f", "mp4")
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+    assert costream("detect", poses, "-m", weights, "-f", "mp4").returncode == 2
+
+
+@pytest.mark.skipif(HAS_POSE, reason="the pose extra is installed")
+def test_video_without_the_pose_extra_is_one_clear_line(weights: Path, tmp_path: Path) -> None:
+    done = costream("detect", SAMPLE, "-m", weights, "-o", tmp_path)
+    assert done.returncode == 4
+    assert done.stderr.count("\n") == 1
+    assert "tiny takes skeletons, not video; pip install 'costream[pose]'" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not HAS_POSE, reason="pip install 'costream[pose]'")
+def test_video_with_the_pose_extra(weights: Path, tmp_path: Path) -> None:
+    done = costream("detect", SAMPLE, "-m", weights, "-o", tmp_path, "-q", "--duration", "2")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = (tmp_path / "room.mp4.jsonl").read_text("utf-8").splitlines()
+    assert "MediaPipe" in json.loads(lines[0])["options"]["pose"]
+    assert sum(json.loads(x)["type"] == "compute" for x in lines) == 30
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
+def test_ctrl_c_leaves_a_video_that_plays(weights: Path, tmp_path: Path) -> None:
+    poses = tmp_path / "poses.csv"
+    poses.write_text(table(20_000), "utf-8")
+    child = start("detect", poses, "-m", weights, "-o", tmp_path, "-f", "jsonl,mp4")
+    part = tmp_path / "poses.csv.jsonl.part"
+    until = time.monotonic() + 60
+    while not (part.exists() and part.read_bytes().count(b"\n") > 40):
+        assert time.monotonic() < until, "nothing was written"
+        time.sleep(0.05)
+    child.send_signal(signal.SIGINT)
+    _, stderr = child.communicate(timeout=30)
+    assert child.returncode == 130, stderr
+    assert 10 < pictures(tmp_path / "poses.csv.mp4") < 20_000
+    assert not list(tmp_path.glob("*.part"))

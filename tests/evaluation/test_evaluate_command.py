@@ -1,0 +1,98 @@
+"""``costream evaluate`` as users run it, against the same scores computed by hand."""
+
+from __future__ import annotations
+
+import json
+
+import acted
+import numpy as np
+import pytest
+import torch
+from program import costream
+
+from costream.evaluation.motions import single
+from costream.models.registry import load_model
+
+
+@pytest.fixture(scope="module")
+def result(weights, motions):
+    done = costream("evaluate", "-m", weights, "--data", motions, "--joined", 4, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def by_hand(weights):
+    """Probabilities of the nine motions from the network over the whole clip, and labels."""
+    model = load_model(str(weights))
+    rows, labels = [], []
+    with torch.inference_mode():
+        for k, label in enumerate(acted.ACTS):
+            for i in range(3):
+                # The table holds four decimals.
+                places = np.round(acted.act(label, 100 * k + i).astype(np.float64), 4)
+                tokens = model.frontend(torch.from_numpy(single(places))[None])
+                rows.append(model.network(tokens)[0].softmax(-1).double().numpy())
+                labels.append(model.card.labels.index(label))
+    return rows, np.array(labels)
+
+
+def test_accuracies_are_those_of_scikit_learn(result, by_hand):
+    metrics = pytest.importorskip("sklearn.metrics")
+    rows, labels = by_hand
+    actions = [r[:, 1:] / r[:, 1:].sum(1, keepdims=True) for r in rows]
+    for key, scores in (
+        ("top1", np.stack([r.mean(0) for r in actions])),
+        ("top1_last", np.stack([r[-1] for r in actions])),
+    ):
+        expected = metrics.top_k_accuracy_score(labels - 1, scores, k=1, labels=range(3))
+        assert result["sequences"][key] == pytest.approx(expected, abs=1e-6)
+    assert result["sequences"]["top5"] == 1.0
+
+
+def test_confusion_counts_every_example(result):
+    counts = np.array(result["sequences"]["confusion"])
+    assert counts.shape == (4, 4)
+    assert counts.sum(1).tolist() == [0, 3, 3, 3]
+    wrong = sum(n for _, _, n in result["sequences"]["confused"])
+    assert wrong == counts.sum() - np.trace(counts)
+
+
+def test_streams_hold_every_step_of_every_example(result):
+    # Nine motions of 36 frames in streams of 4, 4 and 1; an output every other step.
+    assert result["streams"]["streams"] == 3
+    assert result["streams"]["frames"] == 9 * 36 / 2
+    assert 0 < result["streams"]["mAP"] <= 1
+
+
+def test_text_names_model_classes_and_figures(weights, motions):
+    done = costream("evaluate", "-m", weights, "--data", motions, "--joined", 0)
+    assert done.returncode == 0, done.stderr
+    for word in ("tiny", "9 examples", "top-1", "recall", *acted.ACTS):
+        assert word in done.stdout
+    assert "mAP" not in done.stdout
+
+
+def test_unknown_labels_are_told_before_anything_runs(weights, tmp_path):
+    acted.write_act(tmp_path / "jump" / "a.csv", "step", 0)
+    done = costream("evaluate", "-m", weights, "--data", tmp_path)
+    assert done.returncode == 2
+    assert "the model has no label 'jump'" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_bad_line_ends_with_its_number(weights, tmp_path):
+    acted.write_act(tmp_path / "a.csv", "step", 0)
+    (tmp_path / "t.csv").write_text("file,start,end,label\na.csv,2,1,step\n", "utf-8")
+    done = costream("evaluate", "-m", weights, "--data", tmp_path / "t.csv")
+    assert done.returncode == 2
+    assert f"{tmp_path / 't.csv'}: line 2: the end (1 s)" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_example_that_holds_nothing_is_named(weights, tmp_path):
+    acted.write_act(tmp_path / "a.csv", "step", 0)
+    (tmp_path / "t.csv").write_text("file,start,end,label\na.csv,50,60,step\n", "utf-8")
+    done = costream("evaluate", "-m", weights, "--data", tmp_path / "t.csv")
+    assert done.returncode == 4
+    assert "line 2" in done.stderr

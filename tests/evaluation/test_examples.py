@@ -1,0 +1,143 @@
+"""Labelled examples: folders, tables, what is wrong with them, and splits."""
+
+from __future__ import annotations
+
+import pytest
+
+from costream.errors import UsageError
+from costream.evaluation.examples import Example, read_examples, split
+
+
+@pytest.fixture
+def data(tmp_path):
+    for name in ("wave/a.csv", "wave/b.csv", "bend/c.csv"):
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("time,hips_x,hips_y,hips_z\n0,0,1,2\n", "utf-8")
+    return tmp_path
+
+
+def table(folder, *lines):
+    path = folder / "labels.csv"
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+    return path
+
+
+def test_a_folder_of_classes(data):
+    examples = read_examples(data)
+    assert [e.label for e in examples] == ["bend", "wave", "wave"]
+    assert [e.source for e in examples] == [
+        str(data / name) for name in ("bend/c.csv", "wave/a.csv", "wave/b.csv")
+    ]
+    assert len({e.group for e in examples}) == 3
+    assert {(e.start_s, e.end_s) for e in examples} == {(0.0, None)}
+
+
+def test_a_table(data):
+    path = table(
+        data,
+        "file, start, end, label, person",
+        "wave/a.csv, 1.5, 00:00:03, wave, ann",
+        "wave/a.csv,,,rest,bob",
+    )
+    one, two = read_examples(path, "person")
+    assert (one.start_s, one.end_s, one.label, one.group) == (1.5, 3.0, "wave", "ann")
+    assert (two.start_s, two.end_s, two.label, two.group) == (0.0, None, "rest", "bob")
+    assert one.where == f"{path}, line 2"
+
+
+def test_examples_of_one_file_are_one_group(data):
+    path = table(data, "file,label", "wave/a.csv,x", "wave/a.csv,y", "wave/b.csv,x")
+    groups = [e.group for e in read_examples(path)]
+    assert groups[0] == groups[1] != groups[2]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("wave/a.csv,3,2,wave", "line 3: the end (2 s) is not after the start (3 s)"),
+        ("wave/a.csv,soon,,wave", "line 3: not a time: 'soon'"),
+        ("wave/a.csv,0,1,", "line 3: no label"),
+        (",0,1,wave", "line 3: no file"),
+        ("wave/z.csv,0,1,wave", "z.csv"),
+        ("wave/a.csv,0,1,wave,more", "line 3: more cells than columns"),
+    ],
+)
+def test_a_bad_line_is_named(data, line, says):
+    path = table(data, "file,start,end,label", "wave/a.csv,0,1,wave", line)
+    with pytest.raises(UsageError) as error:
+        read_examples(path)
+    assert str(error.value).startswith(f"{path}: line 3: ")
+    assert says in str(error.value)
+
+
+def test_many_bad_lines_are_counted(data):
+    path = table(data, "file,label", *["wave/a.csv,"] * 9)
+    with pytest.raises(UsageError, match=r"line 2: .*line 4: no label \(and 6 more lines\)"):
+        read_examples(path)
+
+
+@pytest.mark.parametrize(
+    ("head", "says"),
+    [
+        ("file,start,end", "no column label"),
+        ("name,label", "no column file"),
+        ("file,label,colour", "unknown column 'colour'"),
+    ],
+)
+def test_columns_are_checked(data, head, says):
+    with pytest.raises(UsageError, match=says):
+        read_examples(table(data, head, "wave/a.csv,wave"))
+
+
+def test_a_lacking_group_column_is_told(data):
+    with pytest.raises(UsageError, match="no column person"):
+        read_examples(table(data, "file,label", "wave/a.csv,wave"), "person")
+
+
+def test_a_class_without_recordings_is_told(data):
+    (data / "jump").mkdir()
+    with pytest.raises(UsageError, match="jump: a class without a recording"):
+        read_examples(data)
+
+
+def test_files_beside_classes_are_told(data):
+    (data / "d.csv").write_text("x", "utf-8")
+    with pytest.raises(UsageError, match=r"files beside the folders of classes: d\.csv"):
+        read_examples(data)
+
+
+def test_nothing_is_told(tmp_path):
+    with pytest.raises(UsageError, match="no examples"):
+        read_examples(tmp_path)
+    with pytest.raises(UsageError, match="no such data"):
+        read_examples(tmp_path / "none")
+
+
+def examples(*groups):
+    """Make an example of each (label, group)."""
+    return [Example(f"{k}", label, 0.0, None, group, "") for k, (label, group) in enumerate(groups)]
+
+
+def test_a_split_never_divides_a_group():
+    made = examples(*((label, f"person {p}") for p in range(8) for label in ("a", "b", "c")))
+    train, held = split(made, 0.25, 0)
+    assert len(train) + len(held) == len(made)
+    assert not {e.group for e in train} & {e.group for e in held}
+    assert {e.label for e in held} == {"a", "b", "c"}
+    assert len(held) == 6
+
+
+def test_every_class_keeps_examples_to_train_on():
+    made = examples(("a", "1"), ("a", "2"), ("a", "3"), ("a", "4"), ("b", "5"))
+    for seed in range(6):
+        train, held = split(made, 0.5, seed)
+        assert {e.label for e in train} == {"a", "b"}
+        assert len(held) == 2
+
+
+def test_a_split_depends_on_the_seed_alone():
+    made = examples(*(("ab"[k % 2], str(k)) for k in range(20)))
+    assert split(made, 0.2, 5) == split(made, 0.2, 5)
+    assert len({str(split(made, 0.2, seed)[1]) for seed in range(8)}) > 1
+    assert split(made, 0.0, 0)[1] == []

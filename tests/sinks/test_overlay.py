@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+from costream.layouts import BODY_15, MEDIAPIPE_33
+from costream.models.card import Timeline
+from costream.records import FeatureRow, Gap, Picture, Prediction, SkeletonFrame, VideoFrame
+from costream.sinks.atomic import BinaryFile
+from costream.sinks.drawing import COLORS
+from costream.sinks.figure import View, figure_in_picture
+from costream.sinks.font import plain_text, text_mask, text_width
+from costream.sinks.overlay import Overlay
+
+# A standing body as a Kinect sees it: y up, x to the camera's left, so its right hand is at +x.
+STANDING = {
+    "hips": (0, 0),
+    "neck": (0, 0.5),
+    "head": (0, 0.8),
+    "left wrist": (-0.4, 0.0),
+    "right wrist": (0.4, 0.0),
+    "left ankle": (-0.1, -0.9),
+    "right ankle": (0.1, -0.9),
+}
+
+
+def standing(i: int = 0, axes: int = 3, people: int = 1) -> SkeletonFrame:
+    joints = np.zeros((people, 15, axes), np.float32)
+    scores = np.zeros((people, 15), np.float32)
+    for name, place in STANDING.items():
+        joints[:, BODY_15.joints.index(name), :2] = place
+        scores[:, BODY_15.joints.index(name)] = 1
+    return SkeletonFrame(i, i / 10, joints, scores, BODY_15)
+
+
+def frame(i: int, size: tuple[int, int] = (96, 128), drawing: Any = None) -> VideoFrame:
+    return VideoFrame(i, i / 10, i, lambda: np.full((*size, 3), 90, np.uint8), drawing=drawing)
+
+
+def pictures(path: Path) -> list[tuple[float, np.ndarray]]:
+    with av.open(str(path)) as container:
+        return [(float(f.time), f.to_ndarray(format="rgb24")) for f in container.decode(video=0)]
+
+
+def play(path: Path, run: Any, *records: Any) -> list[tuple[float, np.ndarray]]:
+    sink = Overlay(BinaryFile(path))
+    sink.open(run.header)
+    for record in records:
+        (sink.draw if isinstance(record, Picture) else sink.write)(record)
+    sink.close(run.summary)
+    return pictures(path)
+
+
+def near(image: np.ndarray, color: tuple[int, int, int], slack: int = 40) -> np.ndarray:
+    return (np.abs(image.astype(int) - color) < slack).all(-1)
+
+
+def test_a_picture_a_step_at_its_time(run: Any, tmp_path: Path) -> None:
+    items = [frame(i) for i in (0, 1, 2, 3, 7, 8)]
+    shown = play(tmp_path / "x.mp4", run, *(Picture(60 + f.time_s, f, None) for f in items))
+    assert [round(time_s, 3) for time_s, _ in shown] == [0.0, 0.1, 0.2, 0.3, 0.7, 0.8]
+    with av.open(str(tmp_path / "x.mp4")) as container:
+        context = container.streams.video[0].codec_context
+        assert context.pix_fmt == "yuv420p"
+        assert context.name == ("h264" if "libx264" in av.codecs_available else "mpeg4")
+        assert context.width == 128
+        assert context.height > 96
+    for _, image in shown:
+        assert near(image[:90], (90, 90, 90), 6).mean() > 0.99  # nothing on the picture itself
+
+
+def test_the_larger_picture_is_drawn_upon_where_there_is_one(run: Any, tmp_path: Path) -> None:
+    item = frame(0, drawing=lambda: np.full((240, 321, 3), 90, np.uint8))
+    ((_, image),) = play(tmp_path / "x.mp4", run, Picture(0.0, item, None))
+    assert image.shape[1] == 322  # even, as the codec wants it
+    assert near(image[100, :300], (90, 90, 90), 6).all()
+
+
+def test_skeletons_are_drawn_where_they_are_in_the_picture(run: Any, tmp_path: Path) -> None:
+    places = np.zeros((1, 33, 2), np.float32)
+    scores = np.zeros((1, 33), np.float32)
+    for name, place in (("left shoulder", (0.75, 0.25)), ("left elbow", (0.75, 0.75))):
+        places[0, MEDIAPIPE_33.joints.index(name)] = place
+        scores[0, MEDIAPIPE_33.joints.index(name)] = 0.9
+    joints = np.zeros((1, 33, 3), np.float32)
+    skeleton = SkeletonFrame(0, 0.0, joints, scores, MEDIAPIPE_33, places=places)
+    shown = play(tmp_path / "x.mp4", run, Picture(0.0, frame(0, (240, 320)), skeleton))
+    blue = near(shown[0][1][:240], COLORS[1], 60)
+    rows, columns = np.nonzero(blue)
+    assert abs(columns.mean() - 240) < 4
+    assert abs(rows.min() - 60) < 8
+    assert abs(rows.max() - 180) < 8
+
+
+def test_skeletons_without_a_picture_stand_upright_on_a_page(run: Any, tmp_path: Path) -> None:
+    skeletons = [standing(i, people=2) for i in range(3)]
+    shown = play(tmp_path / "x.mp4", run, *(Picture(s.time_s, s, s) for s in skeletons))
+    page = shown[-1][1][:700]
+    right, left = (np.nonzero(near(page, COLORS[k], 60)) for k in (0, 1))
+    assert left[1].mean() > right[1].mean() + 50  # it faces us: its right hand is at our left
+    light = np.nonzero(near(page, (240, 240, 240)))
+    assert light[0].mean() < left[0].max()  # head and trunk above the feet
+
+
+def test_views() -> None:
+    view = View()
+    figure = view.figure(standing())
+    names = list(BODY_15.joints)
+    head, foot = (figure.points[0, names.index(n)] for n in ("head", "left ankle"))
+    assert 0 <= head[1] < foot[1] <= 1
+    assert figure.sides[names.index("left ankle")] == -1
+    # A picture's x is to the right already.
+    hands = [
+        view.figure(standing(axes=axes)).points[0, names.index("right wrist")] for axes in (2, 3)
+    ]
+    assert hands[0][0] > 0.5 > hands[1][0]
+    nobody = replace(standing(), scores=np.zeros((1, 15), np.float32))
+    assert not view.figure(nobody).seen.any()
+    assert figure_in_picture(standing()) is None
+    mad = replace(standing(), joints=np.full((1, 15, 3), np.inf, np.float32))
+    assert view.figure(mad).points.shape == (1, 15, 2)
+
+
+def test_coordinates_that_make_no_sense_do_no_harm(run: Any, tmp_path: Path) -> None:
+    skeletons = []
+    for value in (np.inf, np.nan, 1e30, -1e9):
+        skeleton = standing()
+        skeleton.joints[0, 1] = value
+        skeletons.append(skeleton)
+    shown = play(tmp_path / "x.mp4", run, *(Picture(i / 10, s, s) for i, s in enumerate(skeletons)))
+    assert len(shown) == 4
+
+
+def test_label_and_timeline(run: Any, tmp_path: Path) -> None:
+    """The best event in its colour above the threshold, and the timeline in that colour."""
+    options = {"timeline": Timeline(threshold=0.6)}
+    header = replace(run.header, labels=("none", "walk", "sit"), background="none", rate_hz=1.0)
+    known = replace(run, header=replace(header, options=options, duration_s=10.0))
+    records: list[Any] = []
+    for i in range(10):
+        top = (("none", 0.05), ("walk", 0.9)) if i < 5 else (("sit", 0.5), ("walk", 0.2))
+        records += [
+            Prediction(i, float(i), i, i, top),
+            Picture(float(i), frame(i, (96, 400)), None),
+        ]
+    shown = play(tmp_path / "x.mp4", known, *records)
+    image = shown[-1][1]
+    strip = image[96 + 55]
+    assert near(strip[10:190], COLORS[0]).all()
+    assert not near(strip[210:], COLORS[0]).any()
+    text = image[100:140]
+    assert near(text, (150, 150, 150)).sum() > 100  # "sit 0.50" in grey
+    assert near(shown[0][1][100:140], COLORS[0]).sum() > 100  # "walk 0.90" in its colour
+
+
+def test_a_timeline_of_unknown_length_scrolls(run: Any, tmp_path: Path) -> None:
+    header = replace(run.header, labels=("walk",), background=None, rate_hz=1.0, duration_s=None)
+    records: list[Any] = []
+    for i in range(0, 130, 2):
+        score = 0.9 if i < 20 or i > 110 else 0.1
+        records += [Prediction(i, float(i), i, i, (("walk", score),))]
+        records += [Picture(float(i), frame(i, (40, 120)), None)]
+        records += [Gap(20.0, 22.0, "no data")] if i == 20 else []
+    image = play(tmp_path / "x.mp4", replace(run, header=header), *records)[-1][1]
+    painted = near(image[40 + 55], COLORS[0])
+    assert not painted[:70].any()
+    assert painted[90:112].all()
+
+
+def test_pictures_that_change_their_size(run: Any, tmp_path: Path) -> None:
+    sizes = [(96, 128), (200, 300), (40, 60)]
+    shown = play(
+        tmp_path / "x.mp4",
+        run,
+        *(Picture(i / 10, frame(i, size), None) for i, size in enumerate(sizes)),
+        Picture(0.3, FeatureRow(3, 0.3, np.zeros(4, np.float32)), None),
+    )
+    assert len({image.shape for _, image in shown}) == 1
+    assert len(shown) == 4
+
+
+def test_long_videos_take_constant_memory(run: Any, tmp_path: Path) -> None:
+    sink = Overlay(BinaryFile(tmp_path / "x.mp4"))
+    sink.open(run.header)
+    item = frame(0, (48, 64))
+    tracemalloc.start()
+    try:
+        sizes = []
+        for i in range(1200):
+            sink.write(Prediction(i, i / 10, i, i, (("walk", 0.9),)))
+            sink.draw(Picture(i / 10, item, None))
+            if i % 300 == 299:
+                sizes.append(tracemalloc.get_traced_memory()[0])
+        sink.close(run.summary)
+    finally:
+        tracemalloc.stop()
+    assert sizes[-1] - sizes[0] < 100_000  # 900 pictures are over 20 MB
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [("walk", "walk"), ("Grüße\n né", "Grusse ne"), ("行く a", "?? a"), ("\x1b[1m", "?[1m")],
+)
+def test_letters(text: str, plain: str) -> None:
+    assert plain_text(text) == plain
+    mask = text_mask(text, 2)
+    assert mask.shape == (14, text_width(text, 2))
+    assert mask.any()
+    assert np.array_equal(mask[::2, ::2].repeat(2, 0).repeat(2, 1), mask)
+
+
+def test_every_letter_is_another() -> None:
+    glyphs = {text_mask(chr(c)).tobytes() for c in range(ord("!"), ord("~") + 1)}
+    assert len(glyphs) == ord("~") - ord("!") + 1

@@ -1,0 +1,125 @@
+"""``costream train`` as users run it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+import time
+
+import acted
+import pytest
+from program import costream, start
+
+from costream.checkpoints.weights_file import read_card
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return acted.write_tiny_weights(tmp_path_factory.mktemp("base") / "tiny.safetensors")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return acted.write_folder(tmp_path_factory.mktemp("data"), 5)
+
+
+@pytest.fixture(scope="module")
+def trained(base, data, tmp_path_factory):
+    path = tmp_path_factory.mktemp("trained") / "moves.safetensors"
+    done = costream("train", base, "--data", data, "-o", path, "--scratch", "--steps", 120)
+    assert done.returncode == 0, done.stderr
+    return path, done
+
+
+def test_five_examples_of_a_class_are_learnt(trained, tmp_path):
+    new = acted.write_folder(tmp_path, 3, first_seed=1000)
+    done = costream("evaluate", "-m", trained[0], "--data", new, "--joined", 0, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["sequences"]["top1"] >= 8 / 9
+
+
+def test_the_card_says_what_it_is(trained):
+    card = read_card(trained[0])
+    assert card.name == "moves"
+    assert card.labels == ("background", *acted.ACTS)
+    assert card.background == "background"
+    assert "12 own examples (bend 4, step 4, wave 4)" in card.trained_on
+    assert "started from nothing" in card.trained_on
+    assert card.metrics["validation"]["moves"]["sequences"] == 3
+    text = trained[0].with_suffix(".md").read_text("utf-8")
+    assert "## validation" in text
+    assert "majority" in text
+
+
+def test_it_says_where_the_weights_are(trained):
+    path, done = trained
+    assert done.stdout.startswith(f"{path}: background, bend, step, wave\nvalidation: top-1 ")
+
+
+def test_fine_tuning_keeps_the_licence_and_repeats_with_its_seed(base, data, tmp_path):
+    digests = []
+    for name in ("a", "b"):
+        path = tmp_path / name / "own.safetensors"
+        done = costream("train", base, "--data", data, "-o", path, "--steps", 3)
+        assert done.returncode == 0, done.stderr
+        digests.append(hashlib.sha256(path.read_bytes()).hexdigest())
+    assert digests[0] == digests[1]
+    assert "public domain" in read_card(path).licence
+    assert "started from tiny" in read_card(path).trained_on
+
+
+def test_nothing_is_overwritten(base, data, tmp_path):
+    path = tmp_path / "own.safetensors"
+    path.write_bytes(b"mine")
+    done = costream("train", base, "--data", data, "-o", path, "--steps", 1)
+    assert done.returncode == 2
+    assert "is there already" in done.stderr
+    assert path.read_bytes() == b"mine"
+
+
+def test_one_class_is_too_few(base, tmp_path):
+    acted.write_act(tmp_path / "wave" / "a.csv", "wave", 0)
+    done = costream("train", base, "--data", tmp_path, "-o", tmp_path / "o.safetensors")
+    assert done.returncode == 2
+    assert "one class only (wave)" in done.stderr
+
+
+def test_too_short_examples_are_named(base, data, tmp_path):
+    table = tmp_path / "t.csv"
+    lines = [f"{data / 'wave' / 'wave0.csv'},0,{end},wave" for end in (2, 0.1)]
+    lines.append(f"{data / 'bend' / 'bend0.csv'},,,bend")
+    table.write_text("\n".join(["file,start,end,label", *lines]) + "\n", "utf-8")
+    output = tmp_path / "o.safetensors"
+    done = costream("train", base, "--data", table, "-o", output, "--validation", 0)
+    assert done.returncode == 2
+    assert f"{table}, line 3" in done.stderr
+    assert "too few" in done.stderr
+    assert not output.exists()
+
+
+def test_classes_without_validation_are_warned_of(base, tmp_path):
+    folder = acted.write_folder(tmp_path / "data", 1)
+    output = tmp_path / "o.safetensors"
+    done = costream("train", base, "--data", folder, "-o", output, "--steps", 1)
+    assert done.returncode == 0, done.stderr
+    assert "no validation examples of bend, step, wave" in done.stderr
+    assert read_card(output).metrics == {}
+
+
+def test_only_networks_that_speak_at_every_step_can_be_taught(data, tmp_path):
+    done = costream("train", "cooadtr", "--data", data, "-o", tmp_path / "o.safetensors")
+    assert done.returncode == 5
+    assert "cooadtr cannot be taught" in done.stderr
+
+
+def test_an_interruption_leaves_nothing(base, data, tmp_path):
+    path = tmp_path / "own.safetensors"
+    process = start("train", base, "--data", data, "-o", path, "--steps", 100000, "-v")
+    while b"examples to train on" not in process.stderr.readline():
+        assert process.poll() is None
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert list(tmp_path.iterdir()) == []
