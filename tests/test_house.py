@@ -23,10 +23,11 @@ MAY = {
     "ui": {"sinks.base", "sinks.figure"},
     "evaluation": {"runtime", "models", "sources", "bench.table"},
     "runtime": {"sources", "models", "sinks", "ui", "settings", "nn.memory"},
+    "report": {"sources", "sinks", "ui"},
     "bench": {"runtime", "sources", "models", "sinks", "nn", "frontends"},
     "training": {"frontends", "nn", "models", "checkpoints", "evaluation", "sources", "runtime"},
     "cli": {
-        *{"runtime", "bench", "models", "sources", "sinks", "ui", "settings"},
+        *{"runtime", "bench", "report", "models", "sources", "sinks", "ui", "settings"},
         *{"checkpoints", "training", "evaluation"},
     },
 }

@@ -15,7 +15,9 @@ from costream import __version__
 # name -> (module that holds ``command``, line for the overview)
 COMMANDS: dict[str, tuple[str, str]] = {
     "detect": ("costream.cli.detect", "Actions in video or feature files, as a timeline."),
+    "batch": ("costream.cli.batch", "Whole folders to files and tables, resumable."),
     "models": ("costream.cli.models", "List, show, import and verify models and weights."),
+    "report": ("costream.cli.report", "Results as a page or picture; where two runs differ."),
     "train": ("costream.cli.train", "Teach a model own classes from labelled recordings."),
     "evaluate": ("costream.cli.evaluate", "A model's metrics on labelled recordings."),
     "bench": ("costream.cli.bench", "Measure: continual steps, operation counts, whole runs."),

@@ -1,0 +1,80 @@
+"""``costream report``: results as a page or a picture, and where two runs differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from costream.errors import UsageError
+from costream.report.options import FORMATS, ReportOptions, parse_formats
+
+
+@click.command(no_args_is_help=True)
+@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE|-",
+    help="Write there; '-' is stdout. Else beside the results.",
+)
+@click.option(
+    "-f",
+    "--format",
+    "formats",
+    multiple=True,
+    metavar="LIST",
+    help=f"Comma list, repeatable: {', '.join(FORMATS)}. Else by the ending of -o, or html.",
+)
+@click.option(
+    "--thumbnails/--no-thumbnails",
+    default=True,
+    show_default=True,
+    help="Pictures of the source at the starts of segments.",
+)
+@click.option("--overwrite/--no-overwrite", default=False, help="Replace an existing report.")
+@click.option("--diff", is_flag=True, help="List where two runs, A and B, disagree.")
+@click.option("--json", "as_json", is_flag=True, help="With --diff: print JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Errors only on stderr.")
+def command(
+    results: tuple[Path, ...],
+    output: str | None,
+    formats: tuple[str, ...],
+    thumbnails: bool,
+    overwrite: bool,
+    diff: bool,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Show results as one HTML page, or compare two runs.
+
+    RESULTS are .jsonl or .json files as 'detect' and 'batch' write them, or folders of them. The
+    page needs no network and no script: timeline, score curves, cost against the dense model,
+    statistics of labels, and pictures where the source is still there. Prints the files written.
+
+    \b
+    costream report out/clip.mp4.jsonl             writes out/clip.mp4.html
+    costream report out/ -f html,png               writes out/report.html and out/report.png
+    costream report --diff monday/ tuesday/        exit code 0, also when they differ
+    """
+    if diff:
+        if len(results) != 2:
+            raise UsageError("--diff compares two files or two folders", where="--diff")
+        if output is not None or formats:
+            raise UsageError("--diff prints to stdout; it takes neither -o nor -f")
+        from costream.report.comparing import compare
+
+        return int(compare(*results, as_json=as_json))
+    if as_json:
+        raise UsageError("--json goes with --diff")
+    from costream.report.run import make_report
+
+    options = ReportOptions(
+        results=results,
+        output=output,
+        formats=parse_formats(formats, output),
+        thumbnails=thumbnails,
+        overwrite=overwrite,
+        quiet=quiet,
+    )
+    return int(make_report(options))

@@ -1,0 +1,1 @@
+"""Results read back: pages and pictures to look at, and where two runs differ."""

@@ -1,0 +1,93 @@
+"""What a run cost: against the dense model, and by stage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from costream.report.axis import Axis
+from costream.report.curves import cost_chart, time_chart, track
+from costream.report.digest import Digest
+from costream.report.markup import Html, join, percent, tag
+from costream.report.tables import Cell, number, table
+from costream.sinks.totals import STAGES
+from costream.ui.text import counted, saving, short_time, si, three_digits
+
+
+def cost_section(digest: Digest) -> Html | None:
+    """Give the section, None when nothing is known of the cost."""
+    costs = digest.cost_json()
+    if not costs.get("steps"):
+        return None
+    axis = Axis(*digest.span_s)
+    parts: list[Html | None] = [_against_dense(costs)]
+    operations, milliseconds = cost_chart(digest), time_chart(digest)
+    if operations is not None:
+        parts.append(track(Html("Operations a step"), operations, axis.scale()))
+    if milliseconds is not None:
+        parts.append(track(Html("Time a step"), milliseconds, axis.scale()))
+    parts += [_stages(costs), _losses(digest, costs)]
+    return tag("section", tag("h3", "Cost"), join(*parts), class_="tracks")
+
+
+def _against_dense(costs: dict[str, Any]) -> Html | None:
+    macs, dense = costs.get("macs_per_step") or 0.0, costs.get("dense_macs_per_step") or 0.0
+    top = max(macs, dense)
+    if top <= 0:
+        return None
+    less = saving(macs, dense)
+    rows = [
+        ("This run", macs, "fill:var(--accent)", f" a step{f', {less}' if less else ''}"),
+        ("Dense", dense, "fill:var(--grey)", " a step, if the window were recomputed"),
+    ]
+    bars = (
+        tag(
+            "div",
+            tag("dt", title),
+            tag("dd", _bar(value / top, style), tag("strong", si(value, "MAC")), more),
+        )
+        for title, value, style, more in rows
+    )
+    return tag("dl", bars, class_="dense")
+
+
+def _bar(share: float, style: str) -> Html:
+    inner = tag("rect", width=percent(share), height="16", rx="3", style=style)
+    return tag("svg", inner, width="100%", height="16", aria_hidden="true")
+
+
+def _stages(costs: dict[str, Any]) -> Html | None:
+    ms, total = costs.get("ms"), costs.get("total_s")
+    if not isinstance(ms, dict) or not isinstance(total, dict) or not total.get("step"):
+        return None
+    rows: list[list[Cell]] = []
+    for k, stage in enumerate((*STAGES, "step")):
+        found = ms.get(stage)
+        if not isinstance(found, dict):
+            continue
+        box = tag("rect", width="14", height="14", style=f"fill:var(--stage{k})")
+        square = tag("svg", box, class_="swatch", width="14", height="14", aria_hidden="true")
+        shown = "all together" if stage == "step" else stage
+        title = tag("span", square if stage != "step" else None, shown, class_="label")
+        values = [_ms(found.get(key)) for key in ("mean", "p50", "p90", "p99", "max")]
+        seconds = total.get(stage)
+        whole = short_time(seconds) if isinstance(seconds, (int, float)) else "–"
+        rows.append([title, *(number(value) for value in values), number(whole)])
+    columns = ("ms a step", "mean", "median", "90 %", "99 %", "max", "total")
+    return table(columns, rows, numbers=range(1, 7))
+
+
+def _ms(value: object) -> str:
+    if not isinstance(value, (int, float)):
+        return "–"
+    return f"{value:.2f}" if value < 9.995 else three_digits(value)
+
+
+def _losses(digest: Digest, costs: dict[str, Any]) -> Html | None:
+    said = []
+    if digest.warmup_steps:
+        said.append(f"{counted(digest.warmup_steps, 'step')} before the window was full")
+    if costs.get("dropped"):
+        said.append(f"{counted(int(costs['dropped']), 'frame')} dropped")
+    if costs.get("max_lag_s"):
+        said.append(f"{costs['max_lag_s']:.2f} s late at most")
+    return tag("p", ", ".join(said) + ".", class_="note") if said else None

@@ -1,0 +1,149 @@
+"""Curves over time: a row a label for the scores, one chart for the cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from costream.report.axis import Axis, round_up
+from costream.report.bins import Array
+from costream.report.digest import DENSE, FIRST_STAGE, MACS, Digest
+from costream.report.markup import Html, join, name, tag
+from costream.report.palette import Palette
+from costream.report.strip import bands, swatch
+from costream.sinks.totals import STAGES
+from costream.ui.text import si, three_digits
+
+ROW = 54  # CSS pixels
+CHART = 120
+MOST_ROWS = 12
+_WORTH = 0.25  # a label whose score never gets here and that has no segment is not drawn
+
+
+def shown_labels(digest: Digest) -> list[str]:
+    """Give the labels that get a row, in the model's order, its background last."""
+    curves = digest.curves
+    if curves is None:
+        return []
+    weights = {
+        label: (label in digest.stats, curves.total(column))
+        for label, column in digest.labels.items()
+        if label in digest.stats or curves.peak(column) >= _WORTH
+    }
+    best = sorted(weights, key=lambda label: weights[label], reverse=True)[:MOST_ROWS]
+    return sorted(best, key=lambda lb: (lb == digest.background, digest.labels[lb]))
+
+
+def score_rows(digest: Digest, palette: Palette) -> list[Html]:
+    """Give a row for each of the labels that matter: its score over time."""
+    axis = Axis(*digest.span_s)
+    curves = digest.curves
+    if curves is None:
+        return []
+    times, threshold = curves.times(), _threshold(digest)
+    rows = []
+    for label in shown_labels(digest):
+        paint, column = palette.paint(label), digest.labels[label]
+        means, tops = curves.means(column), curves.maxima(column)
+        color = paint.color or "var(--grey)"
+        drawn = [_area(digest, axis, times, means, "mean", color)]
+        if curves.most_in_a_bin() > 1:
+            drawn.insert(0, _area(digest, axis, times, tops, "most", color))
+        level = f"{100 * (1 - threshold):.1f}%" if threshold is not None else ""
+        line = tag("line", x1="0", x2="100%", y1=level, y2=level, class_="threshold")
+        inside = join(
+            axis.grid(),
+            tag("svg", drawn, viewBox="0 0 1000 100", preserveAspectRatio="none"),
+            line if threshold is not None else None,
+            bands(digest, label, axis, paint),
+        )
+        words = f"Score of {label} over time, at most {curves.peak(column):.2f}"
+        chart = tag(
+            "svg", inside, class_="row", width="100%", height=ROW, role="img", aria_label=words
+        )
+        rows.append(track(join(swatch(paint), name(label)), chart))
+    return rows
+
+
+def track(label: Html, *content: Html) -> Html:
+    """Give a line of the page that has time from left to right, and its name before it."""
+    return tag("div", tag("div", label, class_="name"), tag("div", content), class_="track")
+
+
+def cost_chart(digest: Digest) -> Html | None:
+    """Give operations a step over time beside the dense model's; None when they never change."""
+    cost = digest.cost
+    if cost is None:
+        return None
+    macs, dense = cost.means(MACS), cost.means(DENSE)
+    if max(np.ptp(macs), np.ptp(dense)) <= 0.02 * max(1.0, float(macs.max())):
+        return None
+    top = round_up(max(float(macs.max()), float(dense.max())))
+    axis = Axis(*digest.span_s)
+    drawn = [
+        _area(digest, axis, cost.times(), dense / top, "dense", "none"),
+        _area(digest, axis, cost.times(), macs / top, "mean", "var(--accent)"),
+    ]
+    words = f"Operations a step over time: {si(float(macs.mean()), 'MAC')} on average"
+    return _chart(axis, drawn, si(top, "MAC"), words)
+
+
+def time_chart(digest: Digest) -> Html | None:
+    """Give the milliseconds of each stage over time, one on top of the other."""
+    cost = digest.cost
+    if cost is None:
+        return None
+    axis = Axis(*digest.span_s)
+    layers = np.cumsum([cost.means(FIRST_STAGE + k) for k in range(len(STAGES))], axis=0)
+    if layers[-1].max() <= 0:  # a batch writes no times unless asked to
+        return None
+    # The first step is often a hundred times as slow; it would flatten all others.
+    top = round_up(float(np.percentile(layers[-1], 99)))
+    drawn = [
+        _area(digest, axis, cost.times(), layers[k] / top, f"stage{k}", f"var(--stage{k})")
+        for k in reversed(range(len(STAGES)))
+    ]
+    words = f"Milliseconds a step over time, up to {three_digits(top)}"
+    return _chart(axis, drawn, f"{top:g} ms", words)
+
+
+def _chart(axis: Axis, drawn: Sequence[Html], top: str, words: str) -> Html:
+    inside = join(
+        tag("rect", width="100%", height=CHART, class_="ground"),
+        axis.grid(),
+        tag("svg", drawn, viewBox="0 0 1000 100", preserveAspectRatio="none"),
+        tag("text", top, x="6", y="15", class_="top"),
+    )
+    return tag(
+        "svg", inside, class_="chart", width="100%", height=CHART, role="img", aria_label=words
+    )
+
+
+def _threshold(digest: Digest) -> float | None:
+    timeline = digest.header.options.get("timeline") if digest.header is not None else None
+    value = timeline.get("threshold") if isinstance(timeline, dict) else None
+    return float(value) if isinstance(value, (int, float)) and 0 <= value <= 1 else None
+
+
+def _area(digest: Digest, axis: Axis, times: Array, values: Array, class_: str, color: str) -> Html:
+    """Give the area under values from 0 to 1, broken where there is a gap in the data."""
+    pieces = (_piece(axis, times[a:b], values[a:b]) for a, b in _between_gaps(digest, times))
+    return tag("path", d="".join(pieces), class_=class_, fill=color)
+
+
+def _between_gaps(digest: Digest, times: Array) -> list[tuple[int, int]]:
+    # The middle of a gap: the bin at its start may hold steps from before it.
+    middles = [(g.start_s + g.end_s) / 2 for g in digest.gaps]
+    cuts = [0, *np.searchsorted(times, middles).tolist(), len(times)]
+    return [(a, b) for a, b in pairwise(sorted(cuts)) if b > a]
+
+
+def _piece(axis: Axis, times: Array, values: Array) -> str:
+    xs = [f"{1000 * axis.share(t):.1f}".removesuffix(".0") for t in times.tolist()]
+    ys = [str(round(100 * (1 - min(1.0, max(0.0, v))))) for v in values.tolist()]
+    if len(xs) == 1:  # a single step would have no width
+        xs, ys = [xs[0], f"{float(xs[0]) + 1:.1f}"], [ys[0]] * 2
+    line = "L".join(f"{x} {y}" for x, y in zip(xs, ys, strict=True))
+    return f"M{xs[0]} 100L{line}L{xs[-1]} 100Z"

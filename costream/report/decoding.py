@@ -1,0 +1,175 @@
+"""JSON values back into records: what ``records.to_json`` made, as it was.
+
+Readers of ``costream/1`` ignore types and fields they do not know; fields that a writer left
+out get their defaults. ``null`` for a number means that it was not finite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from costream.records import (
+    AnyRecord,
+    Compute,
+    Fault,
+    Gap,
+    Header,
+    Prediction,
+    Scored,
+    Segment,
+    StageTimes,
+    Summary,
+)
+
+Fields = dict[str, Any]
+
+
+def from_json(kind: str, fields: Fields) -> AnyRecord | None:
+    """Give the record of the type ``kind``, None for a type that is not known here.
+
+    ValueError when a field that is needed is missing or of the wrong type.
+    """
+    build = _BUILDERS.get(kind)
+    if build is None:
+        return None
+    try:
+        return build(fields)
+    except (KeyError, TypeError, AttributeError, OverflowError, IndexError) as error:
+        raise ValueError(f"a {kind} record without a proper {error}") from error
+
+
+def _number(value: Any) -> float:
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"number ({value!r:.40})")
+    return float(value)
+
+
+def _maybe(value: Any) -> float | None:
+    return None if value is None else _number(value)
+
+
+def _time(value: Any) -> float:
+    """Give a time that may be placed on an axis."""
+    seconds = _number(value)
+    if not math.isfinite(seconds):
+        raise TypeError("time")
+    return seconds
+
+
+def _finite(value: Any) -> float:
+    """Give a number for sums; 0 where it was not finite."""
+    number = _number(value)
+    return number if math.isfinite(number) else 0.0
+
+
+def _whole(value: Any) -> int:
+    number = _number(value)  # also refuses integers that no float can hold
+    return value if isinstance(value, int) else int(number)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"text ({value!r:.40})")
+    return value
+
+
+def _top(pairs: Any) -> tuple[Scored, ...]:
+    return tuple((_text(label), _number(score)) for label, score in pairs)
+
+
+def _header(f: Fields) -> Header:
+    background = f.get("background")
+    options = f.get("options")
+    return Header(
+        version=str(f.get("version", "")),
+        model=str(f.get("model", "")),
+        weights_sha256=str(f.get("weights_sha256", "")),
+        labels=tuple(_text(label) for label in f.get("labels") or ()),
+        background=None if background is None else _text(background),
+        rate_hz=_number(f.get("rate_hz")),
+        delay_s=_number(f.get("delay_s", 0.0)),
+        source=str(f.get("source", "")),
+        kind=str(f.get("kind", "")),
+        duration_s=_maybe(f.get("duration_s")),
+        options=options if isinstance(options, dict) else {},
+        schema=str(f.get("schema", "")),
+    )
+
+
+def _prediction(f: Fields) -> Prediction:
+    scores, ahead, pts = f.get("scores"), f.get("anticipation"), f.get("pts")
+    return Prediction(
+        i=_whole(f["i"]),
+        time_s=_time(f["time_s"]),
+        frame=_whole(f.get("frame", 0)),
+        pts=None if pts is None else _whole(pts),
+        top=_top(f["top"]),
+        scores=None if scores is None else tuple(_number(score) for score in scores),
+        anticipation=None if ahead is None else tuple(_top(step) for step in ahead),
+        warmup=f.get("warmup") is True,
+        fresh=f.get("fresh") is not False,
+    )
+
+
+def _segment(f: Fields) -> Segment:
+    start_s, end_s = _time(f["start_s"]), _time(f["end_s"])
+    return Segment(start_s, end_s, _text(f["label"]), _number(f.get("score")))
+
+
+def _compute(f: Fields) -> Compute:
+    ms = f.get("ms") or {}
+    tokens = f.get("tokens")
+    return Compute(
+        i=_whole(f["i"]),
+        time_s=_time(f["time_s"]),
+        macs=_whole(f["macs"]),
+        dense_macs=_whole(f["dense_macs"]),
+        ms=StageTimes(
+            *(_finite(ms.get(name, 0.0)) for name in ("decode", "frontend", "network", "sink"))
+        ),
+        lag_s=_finite(f.get("lag_s", 0.0)),
+        dropped=_whole(f.get("dropped", 0)),
+        tokens=None if tokens is None else _whole(tokens),
+        budget=_maybe(f.get("budget")),
+    )
+
+
+def _gap(f: Fields) -> Gap:
+    return Gap(_time(f["start_s"]), _time(f["end_s"]), str(f.get("reason", "")))
+
+
+def _fault(f: Fields) -> Fault:
+    time_s = f.get("time_s")
+    return Fault(
+        None if time_s is None else _time(time_s),
+        str(f.get("message", "")),
+        f.get("fatal") is True,
+        _whole(f.get("count", 1)),
+    )
+
+
+def _summary(f: Fields) -> Summary:
+    return Summary(
+        **{k: _whole(f.get(k, 0)) for k in ("steps", "segments", "dropped", "errors", "exit")},
+        media_s=_finite(f.get("media_s", 0.0)),
+        wall_s=_finite(f.get("wall_s", 0.0)),
+        x_realtime=_maybe(f.get("x_realtime")),
+        macs=_whole(f.get("macs", 0)),
+        dense_macs=_whole(f.get("dense_macs", 0)),
+        complete=f.get("complete") is True,
+    )
+
+
+_BUILDERS: dict[str, Callable[[Fields], AnyRecord]] = {
+    "header": _header,
+    "prediction": _prediction,
+    "segment": _segment,
+    "compute": _compute,
+    "gap": _gap,
+    "error": _fault,
+    "summary": _summary,
+}

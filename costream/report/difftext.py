@@ -1,0 +1,106 @@
+"""A comparison as lines for a person."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from costream.report.comparison import Agreement, Comparison, Difference
+from costream.ui.text import clean, counted, short_time, si, times
+
+_SHOWN = 10  # differences of a run; the longest
+
+
+def describe(found: Comparison) -> str:
+    """Give the block of one run."""
+    lines = [clean(found.name) + ("  the same" if found.equal else "")]
+    lines += _columns([(key, _short(key, a), _short(key, b)) for key, a, b in found.settings()])
+    lines += _agreement("steps", found.steps)
+    scores = found.scores
+    if scores.count and scores.most > 0:
+        mean = scores.total / scores.count
+        where = "" if scores.time_s is None else f" at {short_time(scores.time_s, 2)}"
+        lines.append(
+            f"  scores differ by {mean:.3g} on average, by {scores.most:.3g} at most"
+            f"{where} ({clean(scores.label or '')})"
+        )
+    lines += _agreement("timeline", found.timeline)
+    lines += _columns(
+        [
+            (key.replace("_", " "), _cost(key, a), _cost(key, b) + _ratio(key, a, b))
+            for key, a, b in found.costs()
+            if a != b
+        ]
+    )
+    return "\n".join(lines)
+
+
+def total(
+    files: int, equal: int, same_s: float, compared_s: float, only_a: list[str], only_b: list[str]
+) -> str:
+    """Give the last lines."""
+    words = f"{counted(files, 'run')} compared, {equal} the same"
+    if compared_s > 0:
+        words += (
+            f"; the steps agree for {_percent(same_s / compared_s)} of {short_time(compared_s)}"
+        )
+    lines = [words]
+    for side, names in (("A", only_a), ("B", only_b)):
+        lines += [f"only in {side}: {clean(name)}" for name in names]
+    return "\n".join(lines)
+
+
+def _agreement(what: str, found: Agreement) -> list[str]:
+    if found.ratio is None:
+        return [f"  {what}: nothing to compare"]
+    length = short_time(found.compared_s)
+    over = {"steps": f"agree for {{}} of {length}", "timeline": f"agrees for {{}} of the {length}"}
+    head = f"  {what} {over[what].format(_percent(found.ratio))}"
+    head += " in which either has an event" if what == "timeline" else ""
+    if not found.count:
+        return [head]
+    longest = sorted(found.differences, key=lambda d: d.start_s - d.end_s)[:_SHOWN]
+    more = f", the {_SHOWN} longest of" if found.count > _SHOWN else ","
+    lines = [f"{head}{more} {counted(found.count, 'difference')}:"]
+    return lines + [_line(d) for d in sorted(longest, key=lambda d: d.start_s)]
+
+
+def _line(found: Difference) -> str:
+    when = f"{short_time(found.start_s, 2):>10} {short_time(found.end_s, 2):>10}"
+    length = f"{found.end_s - found.start_s:7.2f} s"
+    sides = " | ".join("–" if label is None else clean(label) for label in (found.a, found.b))
+    return f"  {when} {length}  {sides}"
+
+
+def _columns(rows: list[tuple[str, str, str]]) -> list[str]:
+    width = max((len(key) for key, *_ in rows), default=0)
+    return [f"  {clean(key):<{width}}  {a} | {b}" for key, a, b in rows]
+
+
+def _percent(ratio: float) -> str:
+    # 99.96 % is not everything
+    return "100 %" if ratio >= 1 else f"{min(99.9, 100 * ratio):.1f} %"
+
+
+def _short(key: str, value: Any) -> str:
+    if key == "weights_sha256" and isinstance(value, str):
+        return value[:12] or "–"
+    if value is None:
+        return "–"
+    return clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _cost(key: str, value: Any) -> str:
+    if value is None:
+        return "–"
+    if key.endswith("macs_per_step"):
+        return si(value, "MAC")
+    if key == "x_realtime":
+        return times(value)
+    return f"{value:.2f}" if isinstance(value, float) else str(value).lower()
+
+
+def _ratio(key: str, a: Any, b: Any) -> str:
+    if key not in ("macs_per_step", "dense_macs_per_step", "ms_per_step") or not a or not b:
+        return ""
+    return f" ({times(b / a)} more)" if b > a else f" ({times(a / b)} less)"

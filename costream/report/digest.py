@@ -1,0 +1,209 @@
+"""What a report shows of one run, gathered record by record in constant memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from costream.records import (
+    Compute,
+    Fault,
+    Gap,
+    Header,
+    Prediction,
+    Segment,
+    Summary,
+)
+from costream.report.bins import Bins
+from costream.report.reading import Content, Damage, Totals
+from costream.sinks.totals import STAGES, CostTotals
+
+MOST_TROUBLES = 200
+MACS, DENSE, FIRST_STAGE = 0, 1, 2  # columns of Digest.cost
+_STEP_S = 1 / 8  # where no header says the rate
+
+
+@dataclass
+class LabelStats:
+    """The segments of one label."""
+
+    count: int = 0
+    total_s: float = 0.0
+    weighted: float = 0.0  # scores times seconds
+    scored_s: float = 0.0
+    longest: Segment | None = None
+
+    def add(self, segment: Segment) -> None:
+        """Count a segment."""
+        length_s = max(0.0, segment.end_s - segment.start_s)
+        self.count += 1
+        self.total_s += length_s
+        if math.isfinite(segment.score):
+            self.weighted += segment.score * length_s
+            self.scored_s += length_s
+        if self.longest is None or length_s > self.longest.end_s - self.longest.start_s:
+            self.longest = segment
+
+    def merge(self, other: LabelStats) -> None:
+        """Count what another one has counted."""
+        self.count += other.count
+        self.total_s += other.total_s
+        self.weighted += other.weighted
+        self.scored_s += other.scored_s
+        if other.longest is not None:
+            mine = self.longest
+            length_s = other.longest.end_s - other.longest.start_s
+            if mine is None or length_s > mine.end_s - mine.start_s:
+                self.longest = other.longest
+
+    @property
+    def score(self) -> float:
+        """Mean score over the time of the segments; NaN when there is none."""
+        return self.weighted / self.scored_s if self.scored_s else math.nan
+
+
+@dataclass
+class Digest:
+    """One run. Lists are cut off after their first records; the counts are complete."""
+
+    most_bins: int = 1200
+    most_segments: int = 2000  # kept as they are; ``spans`` has the others too
+    header: Header | None = None
+    summary: Summary | None = None
+    segments: list[Segment] = field(default_factory=list)
+    segment_count: int = 0
+    stats: dict[str, LabelStats] = field(default_factory=dict)
+    gaps: list[Gap] = field(default_factory=list)
+    gap_count: int = 0
+    gap_s: float = 0.0
+    faults: list[Fault] = field(default_factory=list)
+    fault_count: int = 0
+    damages: list[Damage] = field(default_factory=list)
+    damage_count: int = 0
+    broken_off: bool = False  # the results end in the middle, as after a crash
+    steps: int = 0  # predictions
+    warmup_steps: int = 0
+    labels: dict[str, int] = field(default_factory=dict)  # label -> column of curves
+    curves: Bins | None = None
+    cost: Bins | None = None
+    spans: Bins | None = None  # seconds of segments, columns as in curves
+    costs: CostTotals = field(default_factory=CostTotals)
+    totals: dict[str, Any] | None = None  # of a JSON document
+    all_scores: bool = False
+    dropped: int = 0
+    first_s: float = math.inf
+    last_s: float = -math.inf
+
+    @classmethod
+    def of(cls, contents: Iterable[Content], most_bins: int = 1200) -> Digest:
+        """Gather everything in ``contents``, one run of ``reading.runs``."""
+        digest = cls(most_bins)
+        for content in contents:
+            digest.add(content)
+        return digest
+
+    def add(self, content: Content) -> None:
+        """Take the next record."""
+        if isinstance(content, Prediction):
+            self._prediction(content)
+        elif isinstance(content, Compute):
+            self._compute(content)
+        elif isinstance(content, Segment):
+            self._segment(content)
+        elif isinstance(content, Header):
+            self.header = content
+            for label in content.labels:
+                self._column(label)
+        elif isinstance(content, Summary):
+            self.summary = content
+        elif isinstance(content, Totals):
+            self.totals = content.values
+        else:
+            self._trouble(content)
+
+    @property
+    def step_s(self) -> float:
+        """Seconds from step to step, as the header says."""
+        rate = self.header.rate_hz if self.header is not None else math.nan
+        return 1 / rate if math.isfinite(rate) and rate > 0 else _STEP_S
+
+    @property
+    def background(self) -> str | None:
+        """The label that is no event."""
+        return self.header.background if self.header is not None else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run went to the end of its source, and the results to theirs."""
+        return self.summary is not None and self.summary.complete and not self.broken_off
+
+    @property
+    def span_s(self) -> tuple[float, float]:
+        """Begin and end of what is shown; the end is always after the begin."""
+        if self.first_s > self.last_s:
+            return 0.0, 1.0
+        return self.first_s, max(self.last_s, self.first_s + self.step_s)
+
+    def cost_json(self) -> dict[str, Any]:
+        """Give the cost as ``CostTotals.to_json`` does."""
+        if self.totals is not None and not self.costs.steps:
+            return self.totals
+        return self.costs.to_json()
+
+    def _prediction(self, record: Prediction) -> None:
+        self.steps += 1
+        self.warmup_steps += record.warmup
+        self._seen(record.time_s, record.time_s + self.step_s)
+        if self.curves is None:
+            self.curves = Bins(self.most_bins, self.step_s)
+        pairs: Iterable[tuple[str, float]] = record.top
+        if record.scores is not None and self.header is not None:
+            self.all_scores = True
+            pairs = zip(self.header.labels, record.scores, strict=False)
+        values = [(self._column(label), p) for label, p in pairs if math.isfinite(p)]
+        self.curves.add(record.time_s, values)
+
+    def _compute(self, record: Compute) -> None:
+        self._seen(record.time_s, record.time_s + self.step_s)
+        self.costs.add(record)
+        self.dropped = record.dropped
+        if self.cost is None:
+            self.cost = Bins(self.most_bins, self.step_s)
+        ms = [getattr(record.ms, stage) for stage in STAGES]
+        self.cost.add(record.time_s, enumerate((record.macs, record.dense_macs, *ms)))
+
+    def _segment(self, record: Segment) -> None:
+        self._seen(record.start_s, record.end_s)
+        self.segment_count += 1
+        if len(self.segments) < self.most_segments:
+            self.segments.append(record)
+        if self.spans is None:
+            self.spans = Bins(self.most_bins, self.step_s)
+        self.spans.add_span(record.start_s, record.end_s, self._column(record.label))
+        self.stats.setdefault(record.label, LabelStats()).add(record)
+
+    def _trouble(self, content: Gap | Fault | Damage) -> None:
+        if isinstance(content, Gap):
+            self._seen(content.start_s, content.end_s)
+            self.gap_count += 1
+            self.gap_s += max(0.0, content.end_s - content.start_s)
+            if len(self.gaps) < MOST_TROUBLES:
+                self.gaps.append(content)
+        elif isinstance(content, Fault):
+            self.fault_count += content.count
+            if len(self.faults) < MOST_TROUBLES:
+                self.faults.append(content)
+        else:
+            self.damage_count += 1
+            self.broken_off = self.broken_off or content.last
+            if len(self.damages) < MOST_TROUBLES:
+                self.damages.append(content)
+
+    def _seen(self, start_s: float, end_s: float) -> None:
+        self.first_s = min(self.first_s, start_s)
+        self.last_s = max(self.last_s, end_s)
+
+    def _column(self, label: str) -> int:
+        return self.labels.setdefault(label, len(self.labels))

@@ -1,0 +1,177 @@
+"""From result files to a report: reads them one by one and writes the page."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from costream.errors import SourceError
+from costream.report.digest import Digest
+from costream.report.finding import Found, find_results
+from costream.report.markup import Html
+from costream.report.overview import Overview, Refused, read_failures
+from costream.report.page import page_foot, page_head
+from costream.report.palette import Palette
+from costream.report.reading import NotAResultError, runs
+from costream.report.section import MOST_OPEN, Run, section
+from costream.report.thumbnails import Thumbnails, find_media, take
+from costream.sinks.atomic import Output
+
+# The fewer bins, the more files: a page of a thousand runs must still open.
+_BINS = ((1, 1200), (10, 600), (50, 300), (200, 160))
+_FEWEST_BINS = 80
+_MOST_PICTURES = MOST_OPEN  # a run
+_MOST_PICTURES_ALL = 600
+_SPOOL_CHARS = 1 << 24
+_WHOLE_LIST = 32  # so many labels all get their own colour, whether they occur or not
+
+
+@dataclass
+class Report:
+    """What was read: the page, and what the picture of it is drawn from."""
+
+    title: str
+    overview: Overview = field(default_factory=Overview)
+    palette: Palette = field(default_factory=Palette)
+    only: Run | None = None  # the run, when there is just one
+    skipped: list[str] = field(default_factory=list)  # files that are no results
+    failed: list[SourceError] = field(default_factory=list)  # results that cannot be read
+
+
+class Maker:
+    """Reads the results and keeps their sections in a temporary file until the page is written."""
+
+    def __init__(self, results: Sequence[Path], *, thumbnails: bool = True) -> None:
+        self._results = results
+        self._thumbnails = thumbnails
+        self._pictures = 0
+        self._body = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - closed by __exit__
+            max_size=_SPOOL_CHARS, mode="w+", encoding="utf-8", errors="backslashreplace"
+        )
+        self.report = Report(_title(results))
+
+    def __enter__(self) -> Maker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._body.close()
+
+    def read(self) -> Iterator[tuple[int, int]]:
+        """Read everything; yields (files done, files in all) after each file.
+
+        SourceError when an argument does not exist, or there was nothing at all to show.
+        """
+        found = [f for argument in self._results for f in self._find(argument)]
+        one_file = len(self._results) == 1 and not self._results[0].is_dir()
+        for k, file in enumerate(found, 1):
+            for run in self._runs(file, len(found)):
+                self.report.overview.add(run, self.report.palette)
+                if one_file and len(self.report.overview.rows) == 1:
+                    self.report.only = run
+                    continue
+                if self.report.only is not None:  # one file, but several runs in it
+                    self._put(self.report.only, alone=False)
+                    self.report.only = None
+                self._put(run, alone=False)
+            yield k, len(found)
+        if self.report.only is not None:
+            self._put(self.report.only, alone=True)
+        self._check(found)
+
+    def write(self, out: Output) -> None:
+        """Write the page."""
+        report = self.report
+        title = report.only.title if report.only is not None else report.title
+        out.open()
+        out.write(page_head(f"{title} – costream report"))
+        if report.only is None:
+            out.write(report.overview.section(report.title, report.palette))
+        self._body.seek(0)
+        while text := self._body.read(1 << 16):
+            out.write(text)
+        out.write(page_foot())
+        out.finish()
+
+    def _find(self, argument: Path) -> list[Found]:
+        found = find_results(argument)
+        if argument.is_dir():
+            self.report.overview.refused += read_failures(argument)
+        if len(self._results) > 1 and argument.is_dir():
+            found = [replace(f, name=f"{argument.name}/{f.name}") for f in found]
+        return found
+
+    def _runs(self, file: Found, count: int) -> Iterator[Run]:
+        """Yield the runs in a file; a file that cannot be read is told of, not raised."""
+        bins = next((n for most, n in _BINS if count <= most), _FEWEST_BINS)
+        written = _written(file.path)
+        try:
+            for k, contents in enumerate(runs(file.path)):
+                digest = Digest.of(contents, bins)
+                title = file.name
+                if k and digest.header is not None:
+                    title = f"{file.name}: {Path(digest.header.source).name}"
+                self._paint(digest)
+                anchor = f"r{len(self.report.overview.rows) + 1}"
+                pictures = self._take(digest, file.path, count)
+                yield Run(title, digest, written, anchor, pictures)
+        except NotAResultError as error:
+            self.report.skipped.append(str(error))
+        except SourceError as error:
+            self.report.failed.append(error)
+            reason = str(error).removeprefix(f"{file.path}: ")
+            self.report.overview.refused.append(Refused(file.name, reason))
+
+    def _paint(self, digest: Digest) -> None:
+        labels = list(digest.labels)
+        shown = (
+            labels if len(labels) <= _WHOLE_LIST else [lb for lb in labels if lb in digest.stats]
+        )
+        self.report.palette.add(labels, shown, digest.background)
+
+    def _take(self, digest: Digest, result: Path, count: int) -> Thumbnails:
+        if not self._thumbnails or not digest.segments:
+            return Thumbnails()
+        media = find_media(digest.header, result)
+        if isinstance(media, str):
+            return Thumbnails(note=media)
+        most = min(_MOST_PICTURES, max(3, _MOST_PICTURES_ALL // count))
+        most = min(most, _MOST_PICTURES_ALL - self._pictures)
+        first = digest.segments[: max(0, most)]
+        taken = take(media, sorted({s.start_s for s in first}))
+        self._pictures += len(taken.pictures)
+        if len(first) < len(digest.segments):
+            note = f"Pictures are shown for the first {len(first)} segments. {taken.note}"
+            return replace(taken, note=note.strip())
+        return taken
+
+    def _put(self, run: Run, *, alone: bool) -> None:
+        self._body.write(section(run, self.report.palette, alone=alone) + Html("\n"))
+
+    def _check(self, found: Sequence[Found]) -> None:
+        report = self.report
+        if report.overview.rows:
+            return
+        if len(found) == 1 and report.failed:
+            raise report.failed[0]
+        where = ", ".join(os.fspath(path) for path in self._results)
+        if report.failed or not report.skipped:
+            raise SourceError("none of the results can be read", where=where)
+        hint = "results are what 'costream detect -f jsonl' or '-f json' writes"
+        raise SourceError("no result of costream", where=where, hint=hint)
+
+
+def _title(results: Sequence[Path]) -> str:
+    names = [path.resolve().name or os.fspath(path) for path in results]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _written(path: Path) -> str:
+    try:
+        seconds = path.stat().st_mtime
+    except OSError:
+        return "at an unknown time"
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,189 @@
+"""The part of a page that shows many runs beside each other."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from costream.report.axis import Axis
+from costream.report.digest import Digest, LabelStats
+from costream.report.markup import Html, name, tag
+from costream.report.palette import Palette
+from costream.report.section import Run, status
+from costream.report.strip import small_strip, stretches
+from costream.report.tables import Cell, label_table, number, table
+from costream.ui.text import counted, saving, short_time, si, times
+
+MOST_FAILURES = 500
+_MOST_OPEN = 12  # labels that are shown at once
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the overview keeps of a run."""
+
+    title: str
+    anchor: str
+    model: str
+    media_s: float
+    segments: int
+    wall_s: float
+    macs: float
+    dense_macs: float
+    word: str
+    sentence: str
+    strip: Html
+    stretches: tuple[tuple[float, float, str], ...]  # shares of the length, and the label
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A file or an input that there are no results of, and why."""
+
+    title: str
+    reason: str
+
+
+@dataclass
+class Overview:
+    """Sums over the runs, and a row for each."""
+
+    rows: list[Row] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    stats: dict[str, LabelStats] = field(default_factory=dict)
+    files: dict[str, int] = field(default_factory=dict)  # label -> in how many runs
+
+    def add(self, run: Run, palette: Palette) -> None:
+        """Count a run."""
+        digest = run.digest
+        for label, found in digest.stats.items():
+            self.stats.setdefault(label, LabelStats()).merge(found)
+            self.files[label] = self.files.get(label, 0) + 1
+        self.rows.append(_row(run, digest, palette))
+
+    def section(self, title: str, palette: Palette) -> Html:
+        """Give the head of the page."""
+        return tag(
+            "div",
+            tag("header", tag("h1", name(title)), self._models()),
+            self._facts(),
+            self._refusals(),
+            self._labels(palette),
+            tag("section", tag("h3", "Files"), self._files()),
+            class_="overview",
+        )
+
+    def _models(self) -> Html:
+        found = sorted({row.model for row in self.rows if row.model})
+        words = f"{counted(len(self.rows), 'run')} of {', '.join(found) or 'an unknown model'}"
+        return tag("p", words, class_="who")
+
+    def _facts(self) -> Html:
+        rows = self.rows
+        media_s, wall_s = sum(r.media_s for r in rows), sum(r.wall_s for r in rows)
+        macs, dense = sum(r.macs for r in rows), sum(r.dense_macs for r in rows)
+        speed = f"{times(media_s / wall_s)} real time" if wall_s > 0 else "all files together"
+        bad = sum(r.word != "complete" for r in rows)
+        segments = sum(r.segments for r in rows)
+        cards: list[tuple[str, str, str, bool]] = [
+            ("Files", f"{len(rows):,}", f"{bad} not complete" if bad else "all complete", bad > 0),
+            ("Length", short_time(media_s, 0), speed, False),
+            ("Segments", f"{segments:,}", counted(len(self.stats), "label"), False),
+        ]
+        if macs:
+            less = saving(macs, dense) or "as much as dense"
+            cards.append(("Cost", si(macs, "MAC"), f"{si(dense, 'MAC')} dense: {less}", False))
+        if self.refused:
+            cards.append(("Without results", f"{len(self.refused):,}", "see below", True))
+        made = (
+            tag(
+                "div",
+                tag("dt", title),
+                tag("dd", value, class_="value"),
+                tag("dd", more, class_="more"),
+                class_="warn" if warn else None,
+            )
+            for title, value, more, warn in cards
+        )
+        return tag("dl", made, class_="facts")
+
+    def _labels(self, palette: Palette) -> Html | None:
+        if not self.stats:
+            return None
+        ordered = dict(sorted(self.stats.items(), key=lambda kv: -kv[1].total_s))
+        media_s = sum(row.media_s for row in self.rows)
+        names = list(ordered)
+        parts = []
+        for some in (names[:_MOST_OPEN], names[_MOST_OPEN:]):
+            stats = {label: ordered[label] for label in some}
+            if stats:
+                parts.append(label_table(stats, palette, media_s, self.files))
+        if len(parts) > 1:
+            words = f"Show {len(names) - _MOST_OPEN:,} more labels"
+            parts[1] = tag("details", tag("summary", words), parts[1])
+        return tag("section", tag("h3", "Labels"), parts)
+
+    def _refusals(self) -> Html | None:
+        if not self.refused:
+            return None
+        rows = ((name(r.title), r.reason) for r in self.refused[:MOST_FAILURES])
+        more = len(self.refused) - MOST_FAILURES
+        note = tag("p", f"{more:,} more are not listed.", class_="note") if more > 0 else None
+        title = tag("h3", "Without results")
+        return tag("section", title, table(("Name", "Why"), rows), note)
+
+    def _files(self) -> Html:
+        columns = ("File", "Timeline", "Length", "Segments", "Cost", "Status")
+        rows = (_cells(row) for row in self.rows)
+        return tag("div", table(columns, rows, numbers=(2, 3, 4)), class_="files")
+
+
+def _cells(row: Row) -> Sequence[Cell]:
+    class_ = "pill" if row.word == "complete" else "pill warn"
+    less = saving(row.macs, row.dense_macs)
+    return (
+        tag("a", name(row.title), href=f"#{row.anchor}"),
+        row.strip,
+        number(short_time(row.media_s)),
+        number(f"{row.segments:,}"),
+        number(less or (si(row.macs, "MAC") if row.macs else "–")),
+        tag("span", row.word, class_=class_, title=row.sentence),
+    )
+
+
+def _row(run: Run, digest: Digest, palette: Palette) -> Row:
+    header, summary, costs = digest.header, digest.summary, digest.cost_json()
+    start_s, end_s = digest.span_s
+    word, sentence = status(digest)
+    axis = Axis(start_s, end_s)
+    return Row(
+        title=run.title,
+        anchor=run.anchor,
+        model="" if header is None else header.model,
+        media_s=summary.media_s if summary is not None else end_s - start_s,
+        segments=digest.segment_count,
+        wall_s=summary.wall_s if summary is not None else 0.0,
+        macs=float(costs.get("macs") or 0),
+        dense_macs=float(costs.get("dense_macs") or 0),
+        word=word,
+        sentence=sentence,
+        strip=small_strip(digest, palette),
+        stretches=tuple((axis.share(a), axis.share(b), label) for a, b, label in stretches(digest)),
+    )
+
+
+def read_failures(folder: Path) -> list[Refused]:
+    """Give the inputs that a batch has recorded as failed; none when there is no such table."""
+    try:
+        with (folder / "failures.csv").open(encoding="utf-8", newline="") as file:
+            rows = list(islice(csv.DictReader(file), 100_000))
+    except (OSError, ValueError, csv.Error):
+        return []
+    return [
+        Refused(str(row["name"]), str(row["reason"]))
+        for row in rows
+        if row.get("status") == "failed" and row.get("name") and row.get("reason")
+    ]

@@ -1,0 +1,37 @@
+"""The page around what is shown: one file that needs no network and no script."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from costream import __version__
+from costream.report.markup import Html, join, tag, text
+from costream.report.strip import patterns
+
+# The page may load nothing and run nothing, whatever got into it.
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+
+
+def page_head(title: str) -> str:
+    """Give everything before the content."""
+    style = files("costream.report").joinpath("style.css").read_text("utf-8")
+    head = join(
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", http_equiv="Content-Security-Policy", content=Html(_POLICY)),
+        tag("meta", name="generator", content=f"costream {__version__}"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("link", rel="icon", href="data:,"),
+        tag("title", title),
+        Html(f"<style>\n{style}</style>"),
+    )
+    skip = tag("a", "Skip to the results", href="#main", class_="skip")
+    return f'<!DOCTYPE html>\n<html lang="en">\n<head>{head}</head>\n<body id="top">\n' + (
+        f'{skip}{patterns()}<main id="main">\n'
+    )
+
+
+def page_foot() -> str:
+    """Give everything after the content."""
+    words = text(f"Made by costream report {__version__} from what the runs have written.")
+    return f"<footer>{words}</footer>\n</main>\n</body>\n</html>\n"

@@ -1,0 +1,71 @@
+"""A colour and a pattern for every label, the same ones wherever it occurs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+# No two are closer than 14 in CIEDE2000, also as people with protanopia, deuteranopia or
+# tritanopia see them (Machado, Oliveira and Fernandes 2009); tests/report/test_palette.py
+# measures it. On a dark page all have a contrast of 3 or more.
+COLORS = (
+    *("#6c72dc", "#ffa94c", "#0b7350", "#fb607e"),
+    *("#73c3b1", "#b02a80", "#627f16", "#caabf7"),
+)
+PATTERNS = ("plain", "stripes", "dots", "bars")
+_SLOTS = len(COLORS) * len(PATTERNS)
+
+
+@dataclass(frozen=True)
+class Paint:
+    """How a label is drawn. ``color`` None: it is the background, drawn in the page's grey."""
+
+    color: str | None
+    pattern: int = 0  # index into PATTERNS
+    ink: str = "#111"  # for letters on top of it
+
+
+BACKGROUND = Paint(None)
+
+
+class Palette:
+    """Hands out paints: the place of a label in its model's list decides, if it is still free.
+
+    So a label keeps its colour from report to report of the same model. With more labels than
+    there are paints, some are used again.
+    """
+
+    def __init__(self) -> None:
+        self._slots: dict[str, int] = {}
+        self._taken: set[int] = set()
+
+    def add(self, labels: Iterable[str], shown: Iterable[str], background: str | None) -> None:
+        """Give paints to the labels that are ``shown``; ``labels`` is the model's whole list."""
+        places = {label: k for k, label in enumerate(lb for lb in labels if lb != background)}
+        for label in shown:
+            if label not in self._slots and label != background:
+                self._slots[label] = self._free(places.get(label, len(self._slots)))
+
+    def paint(self, label: str) -> Paint:
+        """Give the paint of a label; that of the background when it was given none."""
+        slot = self._slots.get(label)
+        if slot is None:
+            return BACKGROUND
+        color = COLORS[slot % len(COLORS)]
+        return Paint(color, slot // len(COLORS), _ink(color))
+
+    def _free(self, wish: int) -> int:
+        for k in range(_SLOTS):
+            slot = (wish + k) % _SLOTS
+            if slot not in self._taken:
+                self._taken.add(slot)
+                return slot
+        return wish % _SLOTS
+
+
+def _ink(color: str) -> str:
+    """Give black or white, whichever is read better on ``color`` (WCAG 2, relative luminance)."""
+    parts = [int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    r, g, b = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    light = 0.2126 * r + 0.7152 * g + 0.0722 * b
+    return "#fff" if light < 0.179 else "#111"

@@ -1,0 +1,271 @@
+"""The part of a page that shows one run."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from costream.records import Segment, plain
+from costream.report.axis import Axis
+from costream.report.costs import cost_section
+from costream.report.curves import score_rows, shown_labels, track
+from costream.report.digest import Digest
+from costream.report.markup import Html, join, name, tag
+from costream.report.palette import Palette
+from costream.report.strip import strip, swatch
+from costream.report.tables import Cell, label_table, number, score_bar, table
+from costream.report.thumbnails import Thumbnails
+from costream.ui.text import counted, saving, short_time, si, times
+
+MOST_OPEN = 60  # cards that are shown at once
+_MOST_LEGEND = 16
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as it is shown."""
+
+    title: str
+    digest: Digest
+    written: str  # when the results were written
+    anchor: str = "r1"
+    thumbnails: Thumbnails = field(default_factory=Thumbnails)
+
+
+def section(run: Run, palette: Palette, *, alone: bool) -> Html:
+    """Give the article of a run. ``alone``: its title is that of the page."""
+    digest = run.digest
+    head = tag("header", tag("h1" if alone else "h2", name(run.title)), _who(run))
+    parts = [
+        head,
+        facts(digest),
+        _timeline(run, palette),
+        _segments(run, palette),
+        _labels(digest, palette),
+        cost_section(digest),
+        _troubles(digest),
+        _settings(digest),
+    ]
+    back = None if alone else tag("p", tag("a", "Back to the overview", href="#top"), class_="back")
+    return tag("article", join(*parts, back), id=run.anchor, class_="run")
+
+
+def facts(digest: Digest) -> Html:
+    """Give the few numbers that a reader looks for first."""
+    summary, costs = digest.summary, digest.cost_json()
+    start_s, end_s = digest.span_s
+    media_s = summary.media_s if summary is not None else end_s - start_s
+    cards = [
+        _fact("Segments", f"{digest.segment_count:,}", counted(len(digest.stats), "label")),
+        _fact("Length", short_time(media_s), f"{digest.steps:,} steps"),
+    ]
+    if summary is not None and summary.x_realtime:
+        took = f"{short_time(summary.wall_s)} of work"
+        cards.append(_fact("Speed", f"{times(summary.x_realtime)} real time", took))
+    macs, dense = costs.get("macs_per_step"), costs.get("dense_macs_per_step")
+    if macs and dense:
+        less = saving(macs, dense) or "as much as dense"
+        cards.append(_fact("Cost a step", si(macs, "MAC"), f"{si(dense, 'MAC')} dense: {less}"))
+    cards.append(_status(digest))
+    return tag("dl", cards, class_="facts")
+
+
+def status(digest: Digest) -> tuple[str, str]:
+    """Give in a word and in a sentence how the run ended."""
+    summary = digest.summary
+    if digest.broken_off or summary is None:
+        return "broken off", "no summary: the run was killed, or the file was cut"
+    if not summary.complete:
+        why = {130: "stopped by Ctrl-C", 143: "stopped by SIGTERM"}.get(summary.exit)
+        return "incomplete", why or f"ended early, exit code {summary.exit}"
+    if digest.gap_count or digest.fault_count:
+        troubles = [counted(digest.gap_count, "gap"), counted(digest.fault_count, "error")]
+        return "complete", ", ".join(t for t in troubles if not t.startswith("0 "))
+    return "complete", "no gaps, no errors"
+
+
+def _status(digest: Digest) -> Html:
+    word, sentence = status(digest)
+    return _fact("Status", word, sentence, "" if word == "complete" else "warn")
+
+
+def _fact(title: str, value: str, more: str, class_: str = "") -> Html:
+    inner = (tag("dt", title), tag("dd", value, class_="value"), tag("dd", more, class_="more"))
+    return tag("div", *inner, class_=class_ or None)
+
+
+def _who(run: Run) -> Html:
+    header = run.digest.header
+    if header is None:
+        return tag("p", f"The header is missing. Written {run.written}", class_="who")
+    weights = header.weights_sha256[:12] or "unknown"
+    rows = [
+        ("Source", name(header.source)),
+        ("Model", name(header.model)),
+        ("Weights", tag("code", weights, title=header.weights_sha256)),
+        ("Written", tag("span", f"{run.written} by costream {header.version}")),
+    ]
+    return tag("dl", (tag("div", tag("dt", k), tag("dd", v)) for k, v in rows), class_="who")
+
+
+def _timeline(run: Run, palette: Palette) -> Html:
+    digest = run.digest
+    axis = Axis(*digest.span_s)
+    rows = score_rows(digest, palette)
+    parts: list[Html] = [
+        track(Html("Timeline"), strip(digest, palette, run.anchor), axis.scale()),
+        _legend(digest, palette),
+    ]
+    if rows:
+        parts += [tag("h3", "Scores"), *rows, track(Html(""), axis.scale())]
+        parts.append(tag("p", _how_drawn(digest), class_="note"))
+    return tag("section", tag("h3", "Timeline", class_="unseen"), parts, class_="tracks")
+
+
+def _legend(digest: Digest, palette: Palette) -> Html:
+    shown = sorted(digest.stats, key=lambda label: -digest.stats[label].total_s)[:_MOST_LEGEND]
+    items = [
+        tag("li", swatch(palette.paint(label)), name(label))
+        for label in _ordered(digest)
+        if label in shown
+    ]
+    if len(digest.stats) > len(shown):
+        rest = len(digest.stats) - len(shown)
+        items.append(tag("li", f"and {rest} more, listed below", class_="dim"))
+    if digest.gap_count:
+        box = tag("rect", width="14", height="14", fill="url(#gap)")
+        hatch = tag("svg", box, class_="swatch", width="14", height="14", aria_hidden="true")
+        items.append(tag("li", hatch, "gap"))
+    return tag("ul", items, class_="legend")
+
+
+def _how_drawn(digest: Digest) -> str:
+    curves = digest.curves
+    said = []
+    if curves is not None and curves.most_in_a_bin() > 1:
+        said.append(
+            f"A point stands for up to {curves.most_in_a_bin()} steps: their mean, and paler "
+            "their highest score."
+        )
+    if not digest.all_scores:
+        said.append(
+            "Where a label is not among the best of a step, its score was not written and is "
+            "drawn as 0 (detect --scores writes them all)."
+        )
+    said.append("The line at the foot is where the timeline has the label")
+    dashes = "" if not _has_threshold(digest) else ", the dashes are the threshold"
+    said[-1] += f"{dashes}."
+    left = len(digest.labels) - len(shown_labels(digest))
+    if left > 0:
+        said.append(f"Not drawn: the {counted(left, 'other label')}, with less to show.")
+    return " ".join(said)
+
+
+def _has_threshold(digest: Digest) -> bool:
+    return digest.header is not None and "timeline" in digest.header.options
+
+
+def _segments(run: Run, palette: Palette) -> Html:
+    digest = run.digest
+    cards = [
+        _card(segment, f"{run.anchor}s{k}", run, palette)
+        for k, segment in enumerate(digest.segments, 1)
+    ]
+    title = tag("h3", "Segments")
+    if not cards:
+        empty = "No action was found." if digest.steps else "There are no predictions."
+        return tag("section", title, tag("p", empty, class_="note"))
+    notes = [run.thumbnails.note]
+    if digest.segment_count > len(cards):
+        rest = digest.segment_count - len(cards)
+        notes.append(f"{rest:,} later segments are not listed; the numbers below include them.")
+    shown = tag("ol", cards[:MOST_OPEN], class_="segments")
+    more = None
+    if len(cards) > MOST_OPEN:
+        rest_of = tag("ol", cards[MOST_OPEN:], class_="segments", start=MOST_OPEN + 1)
+        words = f"Show {len(cards) - MOST_OPEN:,} more"
+        more = tag("details", tag("summary", words), rest_of)
+    said = (tag("p", note, class_="note") for note in notes if note)
+    return tag("section", title, shown, more, said)
+
+
+def _card(segment: Segment, anchor: str, run: Run, palette: Palette) -> Html:
+    picture = None
+    url = run.thumbnails.pictures.get(segment.start_s)
+    if url is not None:
+        alt = f"{segment.label} at {short_time(segment.start_s)}"
+        picture = tag("img", src=Html(url), alt=alt, loading="lazy", decoding="async")
+    length_s = segment.end_s - segment.start_s
+    paint = palette.paint(segment.label)
+    when = f"{short_time(segment.start_s)} – {short_time(segment.end_s)}"
+    return tag(
+        "li",
+        picture,
+        tag("div", swatch(paint), name(segment.label), class_="label"),
+        tag("div", tag("span", when), tag("span", f"{length_s:.1f} s"), class_="when"),
+        score_bar(segment.score, paint),
+        id=anchor,
+    )
+
+
+def _ordered(digest: Digest) -> list[str]:
+    return sorted(digest.stats, key=lambda label: digest.labels.get(label, 0))
+
+
+def _labels(digest: Digest, palette: Palette) -> Html | None:
+    if not digest.stats:
+        return None
+    start_s, end_s = digest.span_s
+    stats = {label: digest.stats[label] for label in _ordered(digest)}
+    return tag("section", tag("h3", "Labels"), label_table(stats, palette, end_s - start_s))
+
+
+def _troubles(digest: Digest) -> Html | None:
+    rows: list[Sequence[Cell]] = [
+        ("gap", number(short_time(g.start_s)), f"{g.end_s - g.start_s:.1f} s: {g.reason}")
+        for g in digest.gaps
+    ]
+    for fault in digest.faults:
+        when = "" if fault.time_s is None else short_time(fault.time_s)
+        last = "; nothing could be read after it" if fault.fatal else ""
+        rows.append(("error", number(when), fault.message + last))
+    for damage in digest.damages:
+        where = "end" if damage.last else f"line {damage.line}" if damage.line else ""
+        rows.append(("results", number(where), f"unreadable: {damage.reason}"))
+    if not rows:
+        return None
+    counts = [
+        counted(digest.gap_count, "gap") + f" of {short_time(digest.gap_s)} together",
+        counted(digest.fault_count, "error"),
+    ]
+    listed = table(("What", "When", "Why"), rows, numbers=(1,))
+    said = ", ".join(c for c in counts if not c.startswith("0 "))
+    note = tag("p", said + ".", class_="note") if said else None
+    return tag("section", tag("h3", "Gaps and errors"), note, listed)
+
+
+def _settings(digest: Digest) -> Html | None:
+    header = digest.header
+    if header is None:
+        return None
+    rate, delay = header.rate_hz, header.delay_s
+    pairs: list[tuple[str, Any]] = [
+        ("schema", header.schema),
+        ("weights_sha256", header.weights_sha256),
+        ("labels", ", ".join(header.labels)),
+        ("background", header.background),
+        ("rate_hz", rate if math.isfinite(rate) else None),
+        ("delay_s", delay if math.isfinite(delay) else None),
+        ("kind", header.kind),
+        ("duration_s", header.duration_s),
+        *header.options.items(),
+    ]
+    rows = [(key, tag("code", _plain_text(value))) for key, value in pairs]
+    return tag("details", tag("summary", "Settings of the run"), table(("Name", "Value"), rows))
+
+
+def _plain_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False)

@@ -1,0 +1,215 @@
+"""The timeline as a strip: segments with their labels, gaps and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from costream.records import Segment
+from costream.report.axis import Axis
+from costream.report.digest import Digest
+from costream.report.markup import Html, join, percent, tag
+from costream.report.palette import PATTERNS, Paint, Palette
+from costream.ui.text import counted, short_time
+
+HEIGHT = 46
+MOST_LINKS = 60  # with more, nobody wants to step through them with the Tab key
+_MOST_OUTLINED = 100  # with more, the lines between them would hide the segments
+_LETTER = 7.6  # width of a letter, CSS pixels; generous
+_WIDTHS = (300, 420, 560, 720, 900, 1200)  # widths of the strip that style.css knows (.w300 ...)
+
+
+def strip(digest: Digest, palette: Palette, prefix: str) -> Html:
+    """Give the strip of one run. A segment leads to the element ``prefix`` + "s" + its number."""
+    axis = Axis(*digest.span_s)
+    links = 0 < len(digest.segments) <= MOST_LINKS
+    if digest.segment_count > len(digest.segments):
+        shown = join(_shares(digest, axis, palette))
+    else:
+        shown = join(
+            _segment(segment, axis, palette, f"#{prefix}s{k}", links)
+            for k, segment in enumerate(digest.segments, 1)
+        )
+    return tag(
+        "svg",
+        tag("rect", width="100%", height=str(HEIGHT), class_="ground"),
+        axis.grid(),
+        shown,
+        _gaps(digest, axis),
+        _faults(digest, axis),
+        class_="strip" if digest.segment_count <= _MOST_OUTLINED else "strip dense-strip",
+        width="100%",
+        height=str(HEIGHT),
+        role="group" if links else "img",
+        aria_label=describe(digest),
+    )
+
+
+def small_strip(digest: Digest, palette: Palette) -> Html:
+    """Give the strip of one run for a cell of a table."""
+    axis = Axis(*digest.span_s)
+    shown = join(
+        _block(axis.x(start_s), axis.width(start_s, end_s), "16", palette.paint(label))
+        for start_s, end_s, label in stretches(digest)
+    )
+    ground = tag("rect", width="100%", height="16", class_="ground")
+    return tag(
+        "svg",
+        *(ground, shown, _gaps(digest, axis, 16)),
+        class_="mini",
+        width="100%",
+        height="16",
+        role="img",
+        aria_label=describe(digest, most=6),
+    )
+
+
+def bands(digest: Digest, label: str, axis: Axis, paint: Paint) -> Html:
+    """Give where the timeline has ``label``, as a thin line at the foot of its curve."""
+    if digest.segment_count > len(digest.segments):
+        return Html("")
+    found = (s for s in digest.segments if s.label == label)
+    blocks = (
+        tag(
+            "rect",
+            x=axis.x(s.start_s),
+            width=axis.width(s.start_s, s.end_s),
+            y="100%",
+            height="5",
+            transform="translate(0 -5)",
+            fill=paint.color or "var(--grey)",
+        )
+        for s in found
+    )
+    return join(blocks)
+
+
+def swatch(paint: Paint) -> Html:
+    """Give a small square of the label's colour and pattern."""
+    inner = _block("0", "100%", "14", paint)
+    return tag("svg", inner, class_="swatch", width="14", height="14", aria_hidden="true")
+
+
+def describe(digest: Digest, most: int = 20) -> str:
+    """Tell the timeline in words, for those who cannot see it."""
+    told = [
+        f"{s.label} {short_time(s.start_s)} to {short_time(s.end_s)}"
+        for s in digest.segments[:most]
+    ]
+    rest = digest.segment_count - len(told)
+    more = [f"and {rest} more"] if rest > 0 and told else []
+    head = f"Timeline: {counted(digest.segment_count, 'segment')}"
+    return f"{head}: {', '.join(told + more)}" if told else head
+
+
+def _segment(segment: Segment, axis: Axis, palette: Palette, href: str, link: bool) -> Html:
+    paint = palette.paint(segment.label)
+    x, width = axis.x(segment.start_s), axis.width(segment.start_s, segment.end_s)
+    share = axis.share(segment.end_s) - axis.share(segment.start_s)
+    when = f"{short_time(segment.start_s)} to {short_time(segment.end_s)}"
+    words = f"{segment.label}, {when}, score {segment.score:.2f}"
+    inner = join(
+        tag("title", words),
+        _block(x, width, str(HEIGHT), paint),
+        _caption(segment.label, x, width, share, paint),
+    )
+    if link:
+        return tag("a", inner, href=href, aria_label=words)
+    return tag("a", inner, href=href, tabindex="-1")
+
+
+def _caption(label: str, x: str, width: str, share: float, paint: Paint) -> Html | None:
+    """Give the label, seen where the strip is wide enough for it."""
+    needed = (len(label) * _LETTER + 12) / max(share, 1e-9)
+    at_least = next((w for w in _WIDTHS if w >= needed), None)
+    if at_least is None:
+        return None
+    letters = tag("text", label, x="7", y=str(HEIGHT // 2 + 5), fill=paint.ink)
+    around = f"w{at_least}"
+    if paint.pattern:  # letters on a pattern are hard to read
+        size = {"width": round(len(label) * _LETTER + 8), "height": 20}
+        letters = join(tag("rect", x="3", y="13", rx="3", fill=paint.color, **size), letters)
+    return tag("svg", letters, x=x, width=width, height=str(HEIGHT), class_=around)
+
+
+def _block(x: str, width: str, height: str, paint: Paint) -> Html:
+    fill = paint.color or "var(--grey)"
+    plain = tag("rect", x=x, width=width, height=height, fill=fill, class_="block")
+    if not paint.pattern:
+        return plain
+    over = f"url(#{PATTERNS[paint.pattern]}-{'light' if paint.ink == '#fff' else 'dark'})"
+    return join(plain, tag("rect", x=x, width=width, height=height, fill=over))
+
+
+def stretches(digest: Digest) -> Iterator[tuple[float, float, str]]:
+    """Yield start, end and label of what is drawn when only the outline counts."""
+    if digest.segment_count <= 200:
+        yield from ((s.start_s, s.end_s, s.label) for s in digest.segments)
+        return
+    spans = digest.spans
+    if spans is None:
+        return
+    names = list(digest.labels)
+    start, last = 0, -1
+    fullest = [int(k) for k in spans.fullest()]
+    for k, column in enumerate([*fullest, -1]):
+        if column != last:
+            if last >= 0:
+                begin_s = spans.start_s + start * spans.bin_s
+                yield begin_s, spans.start_s + k * spans.bin_s, names[last]
+            start, last = k, column
+
+
+def _shares(digest: Digest, axis: Axis, palette: Palette) -> Iterator[Html]:
+    """Yield blocks of the label that fills each moment most: more segments than can be drawn."""
+    for start_s, end_s, label in stretches(digest):
+        x, width = axis.x(start_s), axis.width(start_s, end_s)
+        yield _block(x, width, str(HEIGHT), palette.paint(label))
+
+
+def _gaps(digest: Digest, axis: Axis, height: int = HEIGHT) -> Html:
+    return join(
+        tag(
+            "rect",
+            tag("title", f"gap, {short_time(g.start_s)} to {short_time(g.end_s)}: {g.reason}"),
+            x=axis.x(g.start_s),
+            width=axis.width(g.start_s, g.end_s),
+            height=str(height),
+            fill="url(#gap)",
+        )
+        for g in digest.gaps
+    )
+
+
+def _faults(digest: Digest, axis: Axis) -> Html:
+    return join(
+        tag(
+            "svg",
+            tag("title", f"error at {short_time(f.time_s)}: {f.message}"),
+            tag("path", d="M-5 0H5L0 9Z", class_="fault"),
+            x=percent(axis.share(f.time_s)),
+            overflow="visible",
+        )
+        for f in digest.faults
+        if f.time_s is not None
+    )
+
+
+def patterns() -> Html:
+    """Give the patterns that the blocks of a page refer to."""
+    dark, light = "rgba(0,0,0,.38)", "rgba(255,255,255,.5)"
+    out = []
+    for shade, color in (("dark", dark), ("light", light)):
+        drawn = {
+            "stripes": tag("path", d="M-2 2L2-2M0 8L8 0M6 10L10 6", stroke=color, stroke_width="2"),
+            "dots": tag("circle", cx="4", cy="4", r="1.7", fill=color),
+            "bars": tag("path", d="M2 0V8", stroke=color, stroke_width="2"),
+        }
+        out += [_pattern(f"{name}-{shade}", inner) for name, inner in drawn.items()]
+    lines = tag("path", d="M-2 2L2-2M0 8L8 0M6 10L10 6", class_="hatch")
+    out.append(_pattern("gap", lines))
+    return tag("svg", tag("defs", out), width="0", height="0", class_="defs", aria_hidden="true")
+
+
+def _pattern(identifier: str, inner: Html) -> Html:
+    size = {"width": "8", "height": "8"}
+    return tag("pattern", inner, id=identifier, patternUnits="userSpaceOnUse", **size)

@@ -1,0 +1,102 @@
+"""Tables, and the small bars in them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from costream.report.digest import LabelStats
+from costream.report.markup import Html, join, name, percent, tag
+from costream.report.palette import Paint, Palette
+from costream.report.strip import swatch
+from costream.ui.text import short_time
+
+Cell: TypeAlias = "str | Html"
+
+
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    *,
+    numbers: Sequence[int] = (),
+    foot: Sequence[Cell] | None = None,
+) -> Html:
+    """Give a table. The first cell of a row names it; columns in ``numbers`` stand right."""
+
+    def cells(row: Sequence[Cell], kind: str) -> Html:
+        made = (
+            tag(
+                kind if k else "th",
+                cell,
+                class_="num" if k in numbers else None,
+                scope="row" if k == 0 and kind == "td" else "col" if kind == "th" else None,
+            )
+            for k, cell in enumerate(row)
+        )
+        return tag("tr", made)
+
+    head = tag("thead", cells(columns, "th"))
+    body = tag("tbody", (cells(row, "td") for row in rows))
+    end = tag("tfoot", cells(foot, "td")) if foot is not None else None
+    # Wide tables scroll by themselves, also with the keyboard; the page does not.
+    inner = tag("table", head, body, end)
+    words = ", ".join(str(column) for column in columns if column)
+    return tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label=words)
+
+
+def number(value: str) -> Html:
+    """Give a number whose digits stand below each other and that is not broken."""
+    return tag("span", value, class_="n")
+
+
+def score_bar(score: float, paint: Paint) -> Html:
+    """Give a score as a bar and in digits."""
+    if not math.isfinite(score):
+        return tag("div", tag("span", "no score"), class_="score")
+    share = percent(min(1.0, max(0.0, score)))
+    back = tag("rect", width="100%", height="6", rx="3", class_="ground")
+    front = tag("rect", width=share, height="6", rx="3", fill=paint.color or "var(--grey)")
+    bar = tag("svg", back, front, width="100%", height="6", aria_hidden="true")
+    return tag("div", bar, tag("span", f"{score:.2f}"), class_="score")
+
+
+def share_bar(share: float, paint: Paint) -> Html:
+    """Give a share of the time as a bar and in per cent."""
+    width = percent(min(1.0, max(0.0, share)))
+    front = tag("rect", width=width, height="10", rx="2", fill=paint.color or "var(--grey)")
+    bar = tag("svg", front, width="100%", height="10", aria_hidden="true")
+    return tag("div", bar, tag("span", f"{100 * share:.1f} %", class_="n"), class_="share")
+
+
+def label_table(
+    stats: Mapping[str, LabelStats],
+    palette: Palette,
+    length_s: float,
+    files: Mapping[str, int] | None = None,
+) -> Html:
+    """Give the statistics of labels over ``length_s`` seconds; ``files``: in how many files."""
+    rows: list[list[Cell]] = []
+    for label, found in stats.items():
+        paint = palette.paint(label)
+        longest = found.longest
+        longest_s = 0.0 if longest is None else longest.end_s - longest.start_s
+        at = "" if longest is None or files is not None else f" at {short_time(longest.start_s)}"
+        score = f"{found.score:.2f}" if math.isfinite(found.score) else "–"
+        rows.append(
+            [
+                tag("span", swatch(paint), name(label), class_="label"),
+                number(f"{found.count:,}"),
+                number(short_time(found.total_s)),
+                share_bar(found.total_s / length_s if length_s > 0 else 0.0, paint),
+                number(score),
+                join(number(f"{longest_s:.1f} s"), tag("span", at, class_="dim")),
+            ]
+        )
+        if files is not None:
+            rows[-1].insert(1, number(f"{files.get(label, 0):,}"))
+    columns = ["Label", "Segments", "Total", "Share of the time", "Mean score", "Longest"]
+    if files is not None:
+        columns.insert(1, "Files")
+        return table(columns, rows, numbers=(1, 2, 3, 5, 6))
+    return table(columns, rows, numbers=(1, 2, 4, 5))

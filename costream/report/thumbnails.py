@@ -1,0 +1,163 @@
+"""Small pictures of the source at chosen moments, where the source is still there."""
+
+from __future__ import annotations
+
+import base64
+import gc
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import numpy.typing as npt
+from av.video.reformatter import VideoReformatter
+
+from costream.errors import SourceError
+from costream.records import Header
+from costream.sources.damage import Damage
+from costream.sources.decoding import Decoded, Decoder, end_s
+from costream.sources.opening import NO_TIME_STAMPS, open_container, video_stream
+from costream.sources.picture import Picture
+from costream.sources.video import SAME_TIME_S
+
+BOX = (240, 180)  # pixels; a card is about half as wide
+_NEAR_S = 1.0  # a picture further away shows something else
+_SOON_S = 2.0
+_QUALITIES = (5, 12, 31)  # FFmpeg's scale, 2 is best; 5 gives about 4 kB
+_MOST_BYTES = 15_000  # above this the next quality is tried
+
+
+@dataclass(frozen=True)
+class Thumbnails:
+    """JPEG pictures by their time, and why there are none or fewer than asked for."""
+
+    pictures: dict[float, str] = field(default_factory=dict)  # seconds -> "data:" URL
+    note: str = ""
+
+
+def find_media(header: Header | None, result: Path) -> Path | str:
+    """Give the video that results were made from, or a sentence that says why there is none.
+
+    It is looked for under the name that the results give, and beside the results.
+    """
+    if header is None:
+        return "The results do not say what they were made from, so there are no pictures."
+    if header.kind != "video":
+        return f"The source holds {header.kind or 'no pictures'}, so there are no pictures."
+    for path in (Path(header.source), result.parent / Path(header.source).name):
+        try:
+            if path.is_file():  # never a pipe or a device: reading those may wait for ever
+                return path
+        except (OSError, ValueError):
+            continue
+    return f"The source ({header.source}) is not there any more, so there are no pictures."
+
+
+def take(media: Path, times: Iterable[float]) -> Thumbnails:
+    """Give a picture of the video for each of the times, in rising order, as far as it is there."""
+    pictures: dict[float, str] = {}
+    failed = 0
+    try:
+        with _Shots(os.fspath(media)) as shots:
+            for time_s in times:
+                rgb = shots.at(time_s)
+                if rgb is None:
+                    failed += 1
+                else:
+                    encoded = base64.b64encode(_jpeg(rgb)).decode("ascii")
+                    pictures[time_s] = f"data:image/jpeg;base64,{encoded}"
+    except (SourceError, OSError) as error:
+        return Thumbnails(note=f"There are no pictures: {error}.")
+    note = f"{failed} pictures could not be read from the source." if failed else ""
+    return Thumbnails(pictures, note)
+
+
+class _Shots:
+    """A video that is opened once and looked at in some places."""
+
+    def __init__(self, path: str) -> None:
+        self._container = open_container(path)
+        try:
+            self._stream = video_stream(self._container, path)
+        except SourceError:
+            self._container.close()
+            raise
+        end = end_s(self._container, self._stream)
+        self._end_s = float("inf") if end is None else end
+        # Pictures that no other is made from are left out: half the work, a frame or two late.
+        self._stream.codec_context.skip_frame = "NONREF"
+        self._seeks = not self._container.format.flags & NO_TIME_STAMPS
+        self._scaler = VideoReformatter()
+        self._decoder: Decoder | None = None
+        self._now: Decoded | None = None
+
+    def __enter__(self) -> _Shots:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._decoder is not None:
+            self._decoder.close()
+        self._container.close()
+
+    def at(self, time_s: float) -> npt.NDArray[np.uint8] | None:
+        """Give the picture at a time, uint8 [H, W, 3] within BOX; None when it cannot be read."""
+        # A picture whose side data was looked at is part of a cycle in PyAV 18.
+        gc.collect()
+        if time_s > self._end_s + _NEAR_S:
+            return None
+        try:
+            found = self._find(time_s)
+            if found is None or abs(found.time_s - time_s) > _NEAR_S:
+                return None
+            aspect = self._stream.sample_aspect_ratio
+            return Picture(found.picture, self._scaler, BOX, aspect)()
+        except (av.FFmpegError, ValueError):
+            return None
+
+    def _find(self, time_s: float) -> Decoded | None:
+        """Decode up to the first picture that is not before the time; the last one at the end."""
+        now = self._now
+        if now is not None and time_s <= now.time_s <= time_s + _NEAR_S:
+            return now
+        decoder = self._decoder
+        if decoder is None or (self._seeks and not self._is_soon(time_s)):
+            if decoder is not None:
+                decoder.close()
+            decoder = self._decoder = Decoder(self._container, self._stream, Damage(), float("inf"))
+            self._now = None
+            if self._seeks:
+                self._container.seek(decoder.clock.ticks(time_s), stream=self._stream)
+        for decoded in decoder.pictures:
+            self._now = decoded
+            if decoded.time_s >= time_s - SAME_TIME_S:
+                break
+        return self._now
+
+    def _is_soon(self, time_s: float) -> bool:
+        """Say whether decoding on is faster than looking for the place."""
+        return self._now is not None and 0 <= time_s - self._now.time_s < _SOON_S
+
+
+def _jpeg(rgb: npt.NDArray[np.uint8]) -> bytes:
+    """Encode a picture; busy ones less well, so that a page keeps within its size."""
+    data = b""
+    for quality in _QUALITIES:
+        data = _encode(rgb, str(quality))
+        if len(data) <= _MOST_BYTES:
+            break
+    return data
+
+
+def _encode(rgb: npt.NDArray[np.uint8], quality: str) -> bytes:
+    encoder = av.CodecContext.create("mjpeg", "w")
+    assert isinstance(encoder, av.VideoCodecContext)
+    encoder.height, encoder.width = rgb.shape[:2]
+    encoder.pix_fmt = "yuvj420p"
+    encoder.time_base = Fraction(1, 25)
+    encoder.options = {"qmin": quality, "qmax": quality}
+    frame = av.VideoFrame.from_ndarray(rgb, "rgb24")
+    frame.pts = 0
+    return b"".join(bytes(packet) for packet in [*encoder.encode(frame), *encoder.encode(None)])

@@ -1,0 +1,263 @@
+"""``costream batch``: plan, run, note what happens, make the tables, say how it ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from costream.errors import CostreamError, ExitCode
+from costream.models.identity import identify
+from costream.runtime.batch.cluster import RayEngine, need_ray
+from costream.runtime.batch.fingerprint import fingerprint
+from costream.runtime.batch.identity import identity
+from costream.runtime.batch.inputs import Inputs, collect
+from costream.runtime.batch.jobs import auto_jobs
+from costream.runtime.batch.journal import Entry, Journal
+from costream.runtime.batch.outcome import Outcome
+from costream.runtime.batch.plan import Plan, check_folder, make_plan, remove_results
+from costream.runtime.batch.pool import Pool, Progress
+from costream.runtime.batch.work import Work, discard, record_path
+from costream.runtime.logs import logging_to
+from costream.runtime.stop import Stop
+from costream.settings import BatchSettings, DetectSettings
+from costream.sinks.merged import MergedInput, MergedTables
+from costream.sinks.parquet import need_parquet
+from costream.sinks.registry import check_outputs
+from costream.ui.console import live_allowed, stderr_console
+from costream.ui.progress import BatchProgress, BatchState
+from costream.ui.text import clean
+
+log = logging.getLogger("costream")
+
+
+def batch(settings: BatchSettings, effective: Sequence[str] = ()) -> ExitCode:
+    """Run the model over every input that has no results yet, and give the exit code.
+
+    Everything is checked before the first worker starts. ``effective`` are lines that say which
+    settings are in force, shown with -v.
+    """
+    told = settings.detect
+    with Stop() as stop, logging_to(told.verbosity, told.color, told.log_file):
+        for line in effective:
+            log.info("%s", line)
+        return _Batch(settings, stop).go()
+
+
+class _Batch:
+    def __init__(self, settings: BatchSettings, stop: Stop) -> None:
+        self.settings, self.stop = settings, stop
+        self.output = Path(os.path.abspath(settings.output))
+        self.weights = identify(settings.detect.model, settings.detect.weights)
+        self.work = Work(
+            _absolute(settings.detect),
+            str(self.output),
+            self.weights.weights_sha256,
+            settings.timings,
+        )
+        self.journal = Journal(self.output)
+        self.fatal: CostreamError | None = None
+        self.failed = False
+
+    def go(self) -> ExitCode:
+        settings = self.settings
+        if settings.engine == "ray":
+            need_ray()
+        if settings.predictions == "parquet":
+            need_parquet()
+        check_outputs((), self.output, "", overwrite=True)
+        found = self._collect()
+        mark = identity(self.work, self.weights, found.root, content=settings.hash)
+        self.journal.read()
+        if not settings.overwrite:
+            check_folder(self.journal, mark, found.items, self.work, keep=settings.skip_existing)
+        if settings.dry_run:
+            _list(self._plan(found))
+            return ExitCode.OK
+        self.journal.lock()
+        try:
+            self.journal.read()  # again: another batch may have ended just now
+            old = list(self.journal.entries.values()) if settings.overwrite else []
+            plan = self._plan(found)
+            remove_results(self.output, old)
+            return self._run(plan, mark)
+        finally:
+            self.journal.close()
+
+    def _plan(self, found: Inputs) -> Plan:
+        if self.settings.overwrite:
+            self.journal.entries.clear()
+        return make_plan(found.items, self.journal, self.output, content=self.settings.hash)
+
+    def _collect(self) -> Inputs:
+        settings = self.settings
+        found = collect(
+            settings.arguments,
+            self.output,
+            include=settings.include,
+            exclude=settings.exclude,
+            stdin=sys.stdin.buffer,
+        )
+        return Inputs(found.root, found.items[: settings.limit])
+
+    def _run(self, plan: Plan, mark: dict[str, Any]) -> ExitCode:
+        for task in plan.tasks:
+            self.journal.entries.pop(task.name, None)
+        self.journal.open(mark)
+        sizes = {name: print_.size for name, print_ in plan.prints.items()}
+        state = BatchState(files=len(plan.tasks), size=sum(sizes.values()))
+        progress = self._progress(state)
+        with self.stop.while_running(lambda: None):
+            for entry in plan.settled:
+                self._settle(entry)
+            try:
+                self._work(plan, state, progress)
+            except CostreamError as error:
+                self.fatal = error
+            complete = self._is_complete(plan)
+            code = self._verdict(plan, complete)
+            self._tables(plan, {**mark, "complete": complete, "exit": int(code)})
+        kept = f"  {plan.kept} kept" if plan.kept else ""
+        progress.close(f"{state.line()}{kept}{'' if complete else '  incomplete'}")
+        if self.fatal is not None:
+            raise self.fatal
+        return code
+
+    def _work(self, plan: Plan, state: BatchState, progress: BatchProgress) -> None:
+        """Run the tasks and note what becomes of each."""
+        if not plan.tasks or self._stopped():
+            return
+        with closing(self._engine().run(plan.tasks, self._stopped)) as events:
+            for event in events:
+                if isinstance(event, Progress):
+                    state.running[event.name] = event.media_s
+                elif isinstance(event, Outcome):
+                    outcome = self._checked(event, plan)
+                    self._count(outcome, plan, state)
+                    if outcome.fatal:
+                        discard(self.work, outcome.name)
+                        raise FatalError(outcome)
+                    if outcome.status != "interrupted":
+                        self._settle(Entry(outcome, plan.prints[outcome.name]))
+                progress.show()
+
+    def _engine(self) -> Pool | RayEngine:
+        settings, threads = self.settings, self.settings.detect.threads
+        if settings.engine == "ray":
+            return RayEngine(self.work, settings.jobs, settings.timeout_s, settings.ray_address)
+        jobs = settings.jobs or auto_jobs(threads)
+        return Pool(self.work, jobs, settings.timeout_s, self.journal.descriptor)
+
+    def _stopped(self) -> bool:
+        return self.stop.requested or (self.settings.fail_fast and self.failed)
+
+    def _checked(self, outcome: Outcome, plan: Plan) -> Outcome:
+        """Turn results of a file that changed while it was read into a failure."""
+        if outcome.status not in ("done", "partial"):
+            return outcome
+        uri, before = plan.uris[outcome.name], plan.prints[outcome.name]
+        try:
+            same = fingerprint(uri, content=self.settings.hash) == before
+        except OSError:
+            same = False
+        if same:
+            return outcome
+        discard(self.work, outcome.name)
+        return Outcome(
+            outcome.name, "failed", "the file changed while it was read", int(ExitCode.INPUT)
+        )
+
+    def _count(self, outcome: Outcome, plan: Plan, state: BatchState) -> None:
+        state.running.pop(outcome.name, None)
+        state.done_files += 1
+        state.done_size += plan.prints[outcome.name].size
+        state.media_s += outcome.summary.get("media_s", 0.0)
+        state.failed += outcome.status in ("failed", "partial")
+        state.skipped += outcome.status == "skipped"
+
+    def _settle(self, entry: Entry) -> None:
+        """Note what became of an input, and say so if it is not what was hoped for."""
+        outcome = entry.outcome
+        self.journal.add(entry)
+        if outcome.status in ("failed", "partial"):
+            self.failed = True
+            log.error("%s: %s", clean(outcome.name), outcome.reason)
+        elif outcome.status == "skipped":
+            log.info("%s: skipped: %s", clean(outcome.name), outcome.reason)
+
+    def _is_complete(self, plan: Plan) -> bool:
+        return all(item.name in self.journal.entries for item in plan.inputs)
+
+    def _verdict(self, plan: Plan, complete: bool) -> ExitCode:
+        """Give one exit code: failures alike speak for themselves, a mixture is PARTIAL."""
+        if self.fatal is not None:
+            return self.fatal.exit_code
+        if self.stop.exit_code is not None:
+            return self.stop.exit_code
+        entries = self.journal.entries
+        outcomes = [entries[i.name].outcome for i in plan.inputs if i.name in entries]
+        codes = {o.exit for o in outcomes if o.status in ("failed", "partial")}
+        done = any(o.status == "done" for o in outcomes)
+        if not codes and not done and complete:
+            log.error("none of the inputs is for this model")
+            return ExitCode.INPUT
+        if not codes:
+            return ExitCode.OK
+        return ExitCode(codes.pop()) if not done and len(codes) == 1 else ExitCode.PARTIAL
+
+    def _tables(self, plan: Plan, told: dict[str, Any]) -> None:
+        """Make the tables over all, in the order of the inputs."""
+        tables = MergedTables(self.output, self.settings.predictions)
+        tables.open()
+        for item in plan.inputs:
+            entry = self.journal.entries.get(item.name)
+            if entry is None:
+                tables.add(MergedInput(item.name, "not reached"))
+                continue
+            it = entry.outcome
+            records = record_path(self.work, it.name) if it.files else None
+            tables.add(
+                MergedInput(it.name, it.status, it.reason, it.exit, it.kind, it.summary, records)
+            )
+        tables.close(told)
+
+    def _progress(self, state: BatchState) -> BatchProgress:
+        told = self.settings.detect
+        quiet = told.verbosity < 0
+        live = live_allowed(sys.stderr, quiet=quiet, no_live=not told.live, flag=told.color)
+        return BatchProgress(stderr_console(told.color), state, live=live, quiet=quiet)
+
+
+class FatalError(CostreamError):
+    """What stopped an input would stop every other one: a full disk, a model without classes."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.reason)
+        self.exit_code = ExitCode(outcome.exit)
+
+
+def _absolute(told: DetectSettings) -> DetectSettings:
+    """Give the settings with paths that mean the same in every process and on every run."""
+    weights = None if told.weights is None else os.path.abspath(told.weights)
+    model = os.path.abspath(told.model) if os.path.isfile(told.model) else told.model
+    layout = told.layout
+    if layout is not None and os.path.isfile(layout):
+        layout = os.path.abspath(layout)
+    return replace(told, model=model, weights=weights, layout=layout)
+
+
+def _list(plan: Plan) -> None:
+    """Print what would be done with each input: a word, its name, and why."""
+    todo = {task.name for task in plan.tasks}
+    settled = {entry.outcome.name: entry.outcome for entry in plan.settled}
+    for item in plan.inputs:
+        if item.name in settled:
+            outcome = settled[item.name]
+            print(outcome.status, clean(item.name), outcome.reason, sep="\t")
+        else:
+            print("run" if item.name in todo else "keep", clean(item.name), sep="\t")

@@ -1,0 +1,48 @@
+"""By what a file is known again: its size, and when it was last written or what is in it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+
+from costream.sources.arrays import PARTS, split_video
+
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Of one input; equal ones mean equal content."""
+
+    size: int  # bytes
+    mtime_ns: int | None  # newest of its files; None when the content counts
+    sha256: str | None = None  # of the content, when that was asked for
+
+
+def fingerprint(uri: str, *, content: bool = False) -> Fingerprint:
+    """Give the fingerprint of an input. OSError when it cannot be read.
+
+    ``content``: read all of it, so that a copy or a touched file is still the same.
+    """
+    files = _files(split_video(uri)[0])
+    stats = [os.stat(file) for file in files]
+    size = sum(status.st_size for status in stats)
+    if not content:
+        return Fingerprint(size, max(status.st_mtime_ns for status in stats))
+    digest = hashlib.sha256()
+    for file in files:
+        with open(file, "rb") as opened:
+            while block := opened.read(_BLOCK):
+                digest.update(block)
+    return Fingerprint(size, None, digest.hexdigest())
+
+
+def _files(path: str) -> list[str]:
+    """Give all files that an input is read from."""
+    if os.path.isdir(path):
+        inside = [os.path.join(path, name) for name in sorted(os.listdir(path))]
+        return [file for file in inside if os.path.isfile(file)] or [path]
+    stem = path.removesuffix("_rgb.npy")
+    others = [f"{stem}_{part}.npy" for part in PARTS[1:]] if stem != path else []
+    return [path, *(file for file in others if os.path.exists(file))]

@@ -1,0 +1,175 @@
+"""Searching folders: patterns, links that lead in circles, what cannot be read."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from costream.errors import ExitCode, UsageError
+from costream.runtime.batch.outcome import Refusal
+
+PRIVATE = ".costream"  # the folder of a batch's own files below its output folder
+
+
+@dataclass(frozen=True)
+class Found:
+    """A path that is an input, or the reason why it is none."""
+
+    path: str  # absolute
+    relative: str  # to the argument; "/" between folders
+    refusal: Refusal | None = None
+
+
+class Patterns:
+    """``--include`` and ``--exclude``: globs on relative paths, where ``*`` also matches "/".
+
+    A pattern without "/" fits the last part of a path as well. Case does not count, because
+    cameras write ``.MP4``.
+    """
+
+    def __init__(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
+        self._include = [p.lower() for p in include]
+        self._exclude = [p.lower().rstrip("/") for p in exclude]
+
+    def takes(self, relative: str) -> bool:
+        """Say whether a file is wanted."""
+        wanted = not self._include or _fits(relative, self._include)
+        return wanted and not _fits(relative, self._exclude)
+
+    def enters(self, relative: str) -> bool:
+        """Say whether a folder is searched."""
+        return not _fits(relative, self._exclude)
+
+
+def _fits(relative: str, patterns: Sequence[str]) -> bool:
+    path = relative.lower()
+    last = path.rpartition("/")[2]
+    return any(fnmatchcase(path, p) or ("/" not in p and fnmatchcase(last, p)) for p in patterns)
+
+
+class FolderWalk:
+    """Gives the files below folders in order of names, each folder once.
+
+    Hidden files and folders, ``output`` and the outputs of other batches are passed by. Links
+    are followed; a folder that was seen under another name is refused as skipped.
+    """
+
+    def __init__(self, patterns: Patterns, output: Path) -> None:
+        self._patterns = patterns
+        self._output = _identity(str(output))
+        self._seen: dict[tuple[int, int], str] = {}
+        self._above: set[tuple[int, int] | None] = set()  # folders above the one searched
+
+    def folder(self, path: str, relative: str = "") -> Iterator[Found]:
+        """Give what is below a folder."""
+        known = self._known(path)
+        if known is None and relative and _identity(path) in self._above:
+            known = os.path.realpath(path)
+        if known is not None:
+            if known != path:
+                yield Found(path, relative, _again("folder", known))
+            return
+        if not relative:
+            if self._output is not None and _identity(path) == self._output:
+                raise UsageError(
+                    "results cannot go among the inputs", where=path, hint="name another folder"
+                )
+            self._above = {_identity(str(parent)) for parent in Path(path).parents}
+        try:
+            names = sorted(os.listdir(path))
+        except OSError as error:
+            reason = f"the folder cannot be read ({error.strerror})"
+            yield Found(path, relative, Refusal("failed", reason, int(ExitCode.INPUT)))
+            return
+        for name in names:
+            inner, inner_relative = os.path.join(path, name), f"{relative}/{name}".lstrip("/")
+            if name.startswith("."):
+                continue
+            if not os.path.isdir(inner) or is_recording(inner):
+                yield from self.file(inner, inner_relative)
+            elif self._patterns.enters(inner_relative) and not self._is_output(inner):
+                yield from self.folder(inner, inner_relative)
+
+    def file(self, path: str, relative: str) -> Iterator[Found]:
+        """Give a file, when it is wanted."""
+        if self._patterns.takes(relative):
+            yield Found(path, relative, _unfit(path))
+
+    def _known(self, path: str) -> str | None:
+        """Give the path under which something was seen before, and remember it otherwise."""
+        identity = _identity(path)
+        if identity is None:
+            return None
+        if identity in self._seen:
+            return self._seen[identity]
+        self._seen[identity] = path
+        return None
+
+    def _is_output(self, path: str) -> bool:
+        if os.path.exists(os.path.join(path, PRIVATE, "batch.json")):
+            return True
+        return self._output is not None and _identity(path) == self._output
+
+
+def each_once(found: Iterable[Found]) -> list[Found]:
+    """Leave out paths that come twice, and refuse further names of the same file as skipped.
+
+    Of a file and links to it, the file is taken, else the first name.
+    """
+    paths = {item.path: item for item in found}
+    first: dict[tuple[int, int], str] = {}
+    for path in sorted(paths, key=lambda path: os.path.realpath(path) != path):
+        identity = _identity(path)
+        if identity is not None:
+            first.setdefault(identity, path)
+    return [_but_first(item, first) for item in paths.values()]
+
+
+def _but_first(item: Found, first: dict[tuple[int, int], str]) -> Found:
+    identity = _identity(item.path)
+    taken = item.path if identity is None else first[identity]
+    if item.refusal is not None or taken == item.path:
+        return item
+    return Found(item.path, item.relative, _again("file", taken))
+
+
+def is_recording(path: str) -> bool:
+    """Tell whether a folder is one input: the keypoints of a video, a file a frame."""
+    try:
+        with os.scandir(path) as entries:
+            return any(entry.name.endswith("_keypoints.json") for entry in entries)
+    except OSError:
+        return False
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return (status.st_dev, status.st_ino) if status.st_ino else None
+
+
+def _again(what: str, first: str) -> Refusal:
+    return Refusal("skipped", f"the same {what} as one before: {os.path.basename(first)}")
+
+
+def _unfit(path: str) -> Refusal | None:
+    """Refuse parts of another input, and what must not even be opened.
+
+    Reading a pipe or a device may wait for ever.
+    """
+    for ending in ("_flow.npy", "_audio.npy"):
+        first = path.removesuffix(ending) + "_rgb.npy"
+        if path.endswith(ending) and os.path.exists(first):
+            return Refusal("skipped", f"read together with {os.path.basename(first)}")
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return None  # opening it will say why
+    special = not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+    return Refusal("skipped", "neither a file nor a folder") if special else None

@@ -1,0 +1,163 @@
+"""What a batch keeps in its output folder to be continued: ``OUT/.costream``.
+
+``batch.json`` says what command made the folder. ``journal.jsonl`` has a line for every input
+that was settled: while a batch runs, in the order it happens; when it ends, in order of names
+and once each, so that it does not tell how often the batch was interrupted. ``lock`` is held
+while a batch runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from costream.errors import OutputError, UsageError
+from costream.runtime.batch.fingerprint import Fingerprint
+from costream.runtime.batch.folders import PRIVATE
+from costream.runtime.batch.outcome import Outcome
+from costream.sinks.atomic import AtomicFile
+
+MARK = "batch.json"
+_LOCK_S = 5.0  # workers of a batch that was killed leave within this
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line: an outcome and the fingerprint that the input had."""
+
+    outcome: Outcome
+    fingerprint: Fingerprint | None = None  # None: it could not be read
+
+    def to_json(self) -> str:
+        """Give the line. Names that are not UTF-8 come through: everything is ASCII."""
+        outcome = {k: v for k, v in asdict(self.outcome).items() if k != "fatal"}
+        print_ = None if self.fingerprint is None else asdict(self.fingerprint)
+        return json.dumps({**outcome, "input": print_}) + "\n"
+
+    @classmethod
+    def from_json(cls, line: str) -> Entry | None:
+        """Read a line; None when it was cut off or is none."""
+        try:
+            row = json.loads(line)
+            told = row.pop("input")
+            return cls(Outcome(**row), None if told is None else Fingerprint(**told))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+
+@dataclass
+class Journal:
+    """The journal of one output folder.
+
+    ``mark`` and ``read`` change nothing. To write: ``lock``, ``read``, ``open``, ``add`` and at
+    last ``close``.
+    """
+
+    folder: Path
+    entries: dict[str, Entry] = field(default_factory=dict)  # by name
+    _file: IO[str] | None = None
+    _lock: IO[str] | None = None
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / PRIVATE / "journal.jsonl"
+
+    def mark(self) -> dict[str, Any] | None:
+        """Give what command made this folder; None when no batch did. Changes nothing."""
+        path = self.folder / PRIVATE / MARK
+        try:
+            mark = json.loads(path.read_text("utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"cannot be read ({error})", where=path, hint="--overwrite starts anew"
+            ) from error
+        return mark if isinstance(mark, dict) else {}
+
+    def read(self) -> None:
+        """Read the entries; a line that was cut off counts as not there. Changes nothing."""
+        self.entries.clear()
+        try:
+            lines = self._path.read_text("utf-8", "replace").split("\n")
+        except FileNotFoundError:
+            return
+        for entry in map(Entry.from_json, lines):
+            if entry is not None:
+                self.entries[entry.outcome.name] = entry
+
+    def lock(self) -> None:
+        """Keep other batches out. UsageError when one is writing to this folder."""
+        try:
+            (self.folder / PRIVATE).mkdir(parents=True, exist_ok=True)
+            self._lock = (self.folder / PRIVATE / "lock").open("a", encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot be written ({error.strerror})", where=self.folder) from error
+        until_s = time.monotonic() + _LOCK_S
+        while not _locked(self._lock):
+            if time.monotonic() > until_s:
+                raise UsageError("another batch is writing to this folder", where=self.folder)
+            time.sleep(0.05)
+
+    @property
+    def descriptor(self) -> int | None:
+        """The descriptor of the lock, for workers to hold; None without one."""
+        return None if self._lock is None else self._lock.fileno()
+
+    def open(self, mark: dict[str, Any]) -> None:
+        """Mark the folder as made by this command, and begin to write."""
+        self._write(self.folder / PRIVATE / MARK, [json.dumps(mark, indent=1) + "\n"])
+        self._rewrite()  # a line that was cut off must not swallow the next one
+        self._file = self._path.open("a", encoding="utf-8", newline="")
+
+    def add(self, entry: Entry) -> None:
+        """Note what became of an input, at once. OutputError when that cannot be written."""
+        self.entries[entry.outcome.name] = entry
+        if self._file is None:
+            return
+        try:
+            self._file.write(entry.to_json())
+            self._file.flush()
+        except OSError as error:
+            raise OutputError(f"cannot write ({error.strerror})", where=self._path) from error
+
+    def close(self) -> None:
+        """Bring the journal into its final order and let go of the folder."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            self._rewrite()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _rewrite(self) -> None:
+        self._write(self._path, (self.entries[name].to_json() for name in sorted(self.entries)))
+
+    def _write(self, path: Path, lines: Iterable[str]) -> None:
+        file = AtomicFile(path, overwrite=True)
+        file.open()
+        for line in lines:
+            file.write(line)
+        file.finish()
+
+
+def _locked(file: IO[str]) -> bool:
+    """Take the lock that goes with an open file, and away with its process however it ends."""
+    try:
+        if os.name == "nt":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

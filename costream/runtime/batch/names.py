@@ -1,0 +1,56 @@
+"""What the results of an input are called: the input tree mirrored, and no two alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from costream.runtime.batch.folders import PRIVATE
+from costream.sinks.merged import TABLES
+from costream.sinks.registry import FORMATS
+
+if TYPE_CHECKING:
+    from costream.runtime.batch.inputs import Input
+
+_SUFFIXES = tuple(suffix for format in FORMATS.values() for suffix in format.files)
+
+
+class Names:
+    """Gives each input a name whose files, in whatever format, nothing else is called.
+
+    That is its path below the root. Where files of one input would be called like those of
+    another, like a folder or like a table over all, ``~2`` is put behind.
+    """
+
+    def __init__(self) -> None:
+        self._taken: set[str] = {*TABLES, PRIVATE}
+        self._folders: set[str] = set()
+
+    def give(self, inputs: Iterable[Input]) -> list[Input]:
+        """Give the inputs in their order, each under its own name."""
+        items = [replace(item, name=self._below_tables(item.name)) for item in inputs]
+        self._folders = {folder for item in items for folder in _folders(item.name)}
+        return [self._named(item) for item in items]
+
+    def _below_tables(self, name: str) -> str:
+        first, slash, rest = name.partition("/")
+        return f"{first}~2{slash}{rest}" if slash and first in self._taken else name
+
+    def _named(self, item: Input) -> Input:
+        name, number = item.name, 1
+        while any(f in self._taken or f in self._folders for f in _files(name)):
+            number += 1
+            name = f"{item.name}~{number}"
+        if item.refusal is None:
+            self._taken.update(_files(name))
+        return replace(item, name=name)
+
+
+def _folders(name: str) -> list[str]:
+    parts = name.split("/")[:-1]
+    return ["/".join(parts[: k + 1]) for k in range(len(parts))]
+
+
+def _files(name: str) -> list[str]:
+    return [f"{name}.{suffix}" for suffix in _SUFFIXES]

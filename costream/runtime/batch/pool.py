@@ -1,0 +1,211 @@
+"""Worker processes of this machine: one file each at a time, and a crash costs that file only."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from costream.errors import CostreamError, ExitCode, ModelError
+from costream.runtime.batch.outcome import Outcome
+from costream.runtime.batch.work import Task, Work, discard
+from costream.runtime.batch.worker import Held, serve
+
+log = logging.getLogger("costream")
+
+_TICK_S = 0.2  # how often the caller gets a turn, and time limits are looked at
+_GRACE_S = 10.0  # for finishing files after a stop
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a worker has come with its input."""
+
+    name: str
+    media_s: float
+
+
+@dataclass
+class _Worker:
+    process: SpawnProcess
+    pipe: Connection
+    task: Task | None = None
+    loaded: bool = False  # it has begun with some input, so the model is there
+    began_s: float | None = None  # when it began with this one; None: it still loads the model
+
+
+class Pool:
+    """``jobs`` processes, each with the model loaded once.
+
+    ``timeout_s``: an input that takes longer is given up and its worker replaced. ``lock``: the
+    descriptor of the output folder's lock, which the workers hold as well.
+    """
+
+    def __init__(
+        self, work: Work, jobs: int, timeout_s: float | None = None, lock: int | None = None
+    ) -> None:
+        self._work, self._jobs, self._timeout_s = work, jobs, timeout_s
+        self._lock = Held(lock)
+        # Not forked: what torch and FFmpeg keep in threads does not survive that.
+        self._context = multiprocessing.get_context("spawn")
+        self._workers: list[_Worker] = []
+        self._pending: deque[Task] = deque()
+        self._ending_s: float | None = None
+
+    def run(
+        self, tasks: Sequence[Task], stopped: Callable[[], bool]
+    ) -> Generator[Outcome | Progress | None, None, None]:
+        """Yield what becomes of the tasks, as it happens, and None now and then.
+
+        Once ``stopped()``, no task is begun, and those in progress are finished off as
+        interrupted. ModelError when the model cannot be loaded; no process is left behind.
+        """
+        self._pending = deque(tasks)
+        try:
+            while self._pending or self._busy():
+                if stopped() and self._ending_s is None:
+                    self._end()
+                self._fill()
+                for pipe in wait([w.pipe for w in self._workers], _TICK_S):
+                    yield from self._read(next(w for w in self._workers if w.pipe is pipe))
+                yield from self._late()
+                yield None
+        finally:
+            for worker in self._workers:
+                self._kill(worker)
+
+    def _busy(self) -> bool:
+        return any(worker.task is not None for worker in self._workers)
+
+    def _fill(self) -> None:
+        """Give every idle worker a task; start workers as long as there is more to do."""
+        while self._pending:
+            idle = next((w for w in self._workers if w.task is None), None)
+            if idle is None:
+                if len(self._workers) >= self._jobs:
+                    return
+                idle = self._start()
+            task = self._pending.popleft()
+            idle.task, idle.began_s = task, None
+            try:
+                idle.pipe.send(("work", task))
+            except OSError:  # it died in between: its end of the pipe tells
+                return
+
+    def _start(self) -> _Worker:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(
+            target=serve, args=(theirs, self._work, self._lock), daemon=True
+        )
+        process.start()
+        theirs.close()
+        worker = _Worker(process, ours)
+        self._workers.append(worker)
+        return worker
+
+    def _read(self, worker: _Worker) -> Iterator[Outcome | Progress]:
+        try:
+            kind, *rest = worker.pipe.recv()
+        except (EOFError, OSError):
+            yield from self._died(worker)
+            return
+        if kind == "began":
+            worker.loaded, worker.began_s = True, time.monotonic()
+        elif kind == "progress" and worker.task is not None:
+            yield Progress(worker.task.name, rest[0])
+        elif kind == "log":
+            # Damage in inputs is in the results and the tables; on a terminal it would drown.
+            log.log(min(rest[0], logging.INFO), "%s", rest[1])
+        elif kind == "outcome":
+            worker.task = None
+            yield rest[0]
+        elif kind == "broken":
+            raise _BrokenError(rest[0], ExitCode(rest[1]))
+
+    def _died(self, worker: _Worker) -> Iterator[Outcome]:
+        """Replace a worker that is gone; its input has failed."""
+        worker.process.join(1)  # its end of the pipe is closed a little before it has ended
+        self._kill(worker)
+        self._workers.remove(worker)
+        reason = _cause(worker.process.exitcode)
+        if not worker.loaded:
+            raise ModelError(f"a worker died while it loaded the model: {reason}")
+        if worker.task is not None:
+            discard(self._work, worker.task.name)
+            reason = f"the worker process died: {reason}"
+            yield Outcome(worker.task.name, "failed", reason, int(ExitCode.INPUT))
+
+    def _late(self) -> Iterator[Outcome]:
+        """Give up what takes too long: beyond the limit, or to finish after a stop."""
+        now_s = time.monotonic()
+        for worker in [w for w in self._workers if w.task is not None]:
+            task = worker.task
+            if task is None:
+                continue
+            if self._ending_s is not None and now_s - self._ending_s > _GRACE_S:
+                yield self._give_up(worker, Outcome(task.name, "interrupted"))
+            elif (
+                self._timeout_s is not None
+                and worker.began_s is not None
+                and now_s - worker.began_s > self._timeout_s
+            ):
+                reason = f"took longer than {self._timeout_s:g} s"
+                outcome = Outcome(task.name, "failed", reason, int(ExitCode.INPUT))
+                yield self._give_up(worker, outcome)
+
+    def _give_up(self, worker: _Worker, outcome: Outcome) -> Outcome:
+        self._kill(worker)
+        self._workers.remove(worker)
+        discard(self._work, outcome.name)
+        return outcome
+
+    def _end(self) -> None:
+        """Begin nothing more and ask the workers to finish off what they are at."""
+        self._ending_s = time.monotonic()
+        self._pending.clear()
+        for worker in list(self._workers):
+            if worker.began_s is None:  # it still loads the model
+                self._kill(worker)
+                self._workers.remove(worker)
+                if worker.task is not None:
+                    discard(self._work, worker.task.name)
+            else:
+                _tell(worker.pipe, "stop")
+
+    def _kill(self, worker: _Worker) -> None:
+        worker.pipe.close()
+        worker.process.kill()
+        worker.process.join()
+
+
+class _BrokenError(CostreamError):
+    """A worker's error, with the exit code it had there."""
+
+    def __init__(self, what: str, code: ExitCode) -> None:
+        super().__init__(what)
+        self.exit_code = code
+
+
+def _tell(pipe: Connection, *message: Any) -> None:
+    try:
+        pipe.send(message)
+    except OSError:
+        return  # it is gone; its end of the pipe will tell
+
+
+def _cause(code: int | None) -> str:
+    """Say how a process ended."""
+    if code is None or code >= 0:
+        return f"exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"{name}, out of memory perhaps" if -code == signal.SIGKILL else name

@@ -1,0 +1,246 @@
+"""The unit of work: one file in, its results on disk, what became of it out.
+
+Both engines run this, in processes of this machine or on a Ray cluster.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from costream.errors import CostreamError, ExitCode, ModelError, OutputError, SourceError
+from costream.records import Compute, Fault, Header, Record, Summary, to_json
+from costream.runtime.batch.folders import PRIVATE
+from costream.runtime.batch.kinds import MisfitError, is_still, why_skipped
+from costream.runtime.batch.outcome import Outcome, Status
+from costream.runtime.options import run_options, source_options
+from costream.runtime.pipeline import run
+from costream.runtime.stop import Stop
+from costream.settings import DetectSettings
+from costream.sinks.atomic import part_of
+from costream.sinks.base import Sink
+from costream.sinks.registry import make_sinks, paths_for
+from costream.sinks.untimed import untimed
+from costream.sources.base import SourceInfo
+from costream.sources.opening import shown
+from costream.sources.registry import open_source
+
+if TYPE_CHECKING:
+    from costream.models.streaming import StreamingModel
+
+log = logging.getLogger("costream")
+
+RECORDS = f"{PRIVATE}/records"  # where the records go that the user has not asked for as files
+_REPORT_S = 0.5
+# The system's reasons that will meet every other file as well.
+_FOR_ALL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all inputs of a batch have in common. Goes to every worker; holds no arrays."""
+
+    detect: DetectSettings
+    output: str  # absolute
+    weights_sha256: str  # of the weights that every worker must find
+    timings: bool = False  # keep the clock times in the results
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """The formats of the results; never empty."""
+        return self.detect.formats or ("jsonl",)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One input."""
+
+    uri: str
+    name: str
+
+
+def record_path(work: Work, name: str) -> Path:
+    """Give the file that holds an input's records, from which the tables over all are made."""
+    folder = Path(work.output)
+    return paths_for("jsonl", folder if "jsonl" in work.formats else folder / RECORDS, name)[0]
+
+
+def result_paths(work: Work, name: str) -> list[Path]:
+    """Give all files that an input's results are in, the records among them."""
+    folder = Path(work.output)
+    asked = [path for format in work.formats for path in paths_for(format, folder, name)]
+    return list(dict.fromkeys([*asked, record_path(work, name)]))
+
+
+def discard(work: Work, name: str) -> None:
+    """Remove what there is of an input's results, finished or not."""
+    for path in result_paths(work, name):
+        for file in (path, part_of(path)):
+            with suppress(OSError):
+                file.unlink()
+
+
+@lru_cache(maxsize=1)
+def load(work: Work) -> StreamingModel:
+    """Give the model of a batch, loaded once in a process. ModelError as ``load_model``."""
+    from costream.models.registry import load_model
+    from costream.runtime.machine import prepare_torch
+
+    told = work.detect
+    os.environ["OMP_NUM_THREADS"] = str(told.threads)
+    prepare_torch(told.threads)
+    model = load_model(told.model, weights=told.weights, device=told.device, dtype=told.dtype)
+    if not model.card.labels:
+        raise ModelError(f"{model.card.name} is an encoder without classifier: it gives no scores")
+    if model.weights_sha256 != work.weights_sha256:
+        raise ModelError("the weights are not those that the batch began with", where=told.weights)
+    return model
+
+
+def process(
+    task: Task,
+    work: Work,
+    stop: Stop | None = None,
+    on_progress: Callable[[float], None] | None = None,
+) -> Outcome:
+    """Run the model over one input and give what became of it; never raises for bad input.
+
+    ``on_progress`` is told the media seconds so far, now and then. Results of an input that
+    failed are removed; those of one that was interrupted are valid and say ``complete: false``.
+    """
+    stop = stop or Stop()
+    watch = _Watch(on_progress)
+    try:
+        model = load(work)
+        if is_still(task.uri):
+            return Outcome(task.name, "skipped", "a single picture")
+        summary = _run(task, work, model, [watch, *_sinks(work, task.name)], stop)
+    except Exception as error:
+        if stop.requested:
+            discard(work, task.name)
+            return Outcome(task.name, "interrupted")
+        outcome = _explained(error, task, work)
+        discard(work, task.name)
+        return outcome
+    return watch.outcome(task.name, summary, _sizes(work, task.name))
+
+
+def _run(
+    task: Task, work: Work, model: StreamingModel, sinks: Sequence[Sink], stop: Stop
+) -> Summary:
+    return run(
+        open_source(task.uri, source_options(work.detect, model, work.formats)),
+        _Fitting(model),
+        sinks,
+        options=run_options(work.detect, model),
+        stop=stop,
+    )
+
+
+def _sinks(work: Work, name: str) -> list[Sink]:
+    folder = Path(work.output)
+    sinks = make_sinks(work.formats, folder, name, overwrite=True)
+    if "jsonl" not in work.formats:
+        sinks += make_sinks(("jsonl",), folder / RECORDS, name, overwrite=True)
+    return sinks if work.timings else [untimed(sink) for sink in sinks]
+
+
+def _sizes(work: Work, name: str) -> dict[str, int]:
+    folder = Path(work.output)
+    return {
+        path.relative_to(folder).as_posix(): path.stat().st_size
+        for path in result_paths(work, name)
+    }
+
+
+def _explained(error: Exception, task: Task, work: Work) -> Outcome:
+    """Say what an exception means for this input."""
+    if isinstance(error, MisfitError):
+        return Outcome(task.name, "skipped", _reason(error, task.uri))
+    if isinstance(error, (SourceError, OSError)) and not isinstance(error, OutputError):
+        model = load(work)
+        skipped = why_skipped(task.uri, model, source_options(work.detect, model, work.formats))
+        if skipped is not None:
+            return Outcome(task.name, "skipped", skipped)
+        return Outcome(task.name, "failed", _reason(error, task.uri), int(ExitCode.INPUT))
+    if isinstance(error, CostreamError):
+        fatal = isinstance(error, ModelError) or _meets_all(error)
+        return Outcome(
+            task.name, "failed", _reason(error, task.uri), int(error.exit_code), fatal=fatal
+        )
+    log.debug("%s", task.uri, exc_info=error)
+    reason = f"internal error ({type(error).__name__}: {' '.join(str(error).split())})"
+    return Outcome(task.name, "failed", reason, int(ExitCode.BUG))
+
+
+def _meets_all(error: CostreamError) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in _FOR_ALL
+
+
+def _reason(error: Exception, uri: str) -> str:
+    return str(error).removeprefix(f"{shown(uri)}: ")
+
+
+class _Fitting:
+    """A model whose ``check`` tells an input that does not fit from one that is damaged."""
+
+    def __init__(self, model: StreamingModel) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def check(self, info: SourceInfo) -> None:
+        """Raise MisfitError when what this source gives does not fit."""
+        try:
+            self._model.check(info)
+        except CostreamError as error:
+            raise MisfitError(str(error)) from error
+
+
+class _Watch:
+    """Takes the records like a sink and keeps what the outcome has to say."""
+
+    def __init__(self, on_progress: Callable[[float], None] | None) -> None:
+        self._on_progress = on_progress
+        self._told_s = time.monotonic()
+        self._first_s: float | None = None
+        self._damage = ""  # what was wrong with the source; what ended it early comes first
+        self._kind: str | None = None
+
+    def open(self, header: Header) -> None:
+        """Remember the kind of the source."""
+        self._kind = header.kind
+
+    def write(self, record: Record) -> None:
+        """Follow the time, and remember what is wrong with the source."""
+        if isinstance(record, Fault):
+            self._damage = record.message if record.fatal else self._damage or record.message
+        elif isinstance(record, Compute) and self._on_progress is not None:
+            self._first_s = record.time_s if self._first_s is None else self._first_s
+            now_s = time.monotonic()
+            if now_s - self._told_s >= _REPORT_S:
+                self._told_s = now_s
+                self._on_progress(record.time_s - self._first_s)
+
+    def close(self, summary: Summary) -> None:
+        """Do nothing: the run gives its summary."""
+
+    def outcome(self, name: str, summary: Summary, files: dict[str, int]) -> Outcome:
+        """Give what became of the input."""
+        told = to_json(summary)
+        for key in ("type", "wall_s", "x_realtime"):
+            del told[key]
+        if summary.exit == ExitCode.OK:
+            return Outcome(name, "done", self._damage, 0, self._kind, told, files)
+        status: Status = "partial" if summary.exit == ExitCode.PARTIAL else "interrupted"
+        return Outcome(name, status, self._damage, summary.exit, self._kind, told, files)

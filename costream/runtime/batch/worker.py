@@ -1,0 +1,103 @@
+"""What runs in a worker process: one input after the other, told through a pipe.
+
+The command sends ``("work", Task)`` and ``("stop",)``; a worker answers ``("began",)``,
+``("progress", media_s)``, ``("log", level, text)``, ``("outcome", Outcome)`` and, when the model
+cannot be loaded, ``("broken", text, exit_code)``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import threading
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import DupFd
+from typing import Any
+
+from costream.errors import CostreamError
+from costream.runtime.batch.work import Task, Work, load, process
+from costream.runtime.stop import Stop
+
+
+class Held:
+    """An open file that goes to a worker and stays open for as long as it lives.
+
+    So the lock of the output folder ends with the last worker, not with the command: a command
+    that was killed and is repeated does not write beside workers that are still leaving.
+    """
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._descriptor is None or os.name == "nt":  # no such inheritance there
+            return Held, (None,)
+        return _take, (DupFd(self._descriptor),)
+
+
+def _take(duplicate: Any) -> Held:
+    return Held(duplicate.detach())
+
+
+def serve(pipe: Connection, work: Work, lock: Held) -> None:
+    """Work until the other end of ``pipe`` is closed, then leave at once.
+
+    ``lock`` is only held.
+    """
+    # The command alone hears signals and says when to stop; Ctrl-C goes to the whole group.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    _log_to(pipe)
+    stop = Stop()
+    tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(pipe, tasks, stop), daemon=True).start()
+    try:
+        load(work)
+    except CostreamError as error:
+        _send(pipe, "broken", str(error), int(error.exit_code))
+        return
+    while True:
+        task = tasks.get()
+        _send(pipe, "began")
+        outcome = process(task, work, stop, lambda media_s: _send(pipe, "progress", media_s))
+        _send(pipe, "outcome", outcome)
+
+
+def _listen(pipe: Connection, tasks: queue.SimpleQueue[Task], stop: Stop) -> None:
+    while True:
+        try:
+            message = pipe.recv()
+        except (EOFError, OSError):
+            # The command is gone, killed perhaps: whoever repeats it will write the same files.
+            os._exit(1)
+        if message[0] == "stop":
+            stop.request()
+        else:
+            tasks.put(message[1])
+
+
+def _send(pipe: Connection, *message: Any) -> None:
+    try:
+        pipe.send(message)
+    except OSError:  # as in _listen
+        os._exit(1)
+
+
+class _ToCommand(logging.Handler):
+    """Hands the log to the command, which owns the terminal."""
+
+    def __init__(self, pipe: Connection) -> None:
+        super().__init__(logging.INFO)
+        self._pipe = pipe
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _send(self._pipe, "log", record.levelno, record.getMessage())
+
+
+def _log_to(pipe: Connection) -> None:
+    logger = logging.getLogger("costream")
+    logger.addHandler(_ToCommand(pipe))
+    logger.setLevel(logging.INFO)
+    logger.propagate = False

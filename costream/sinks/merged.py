@@ -1,0 +1,212 @@
+"""The tables over all inputs of a batch, made from the records of each, in constant memory."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from costream.errors import OutputError
+from costream.records import plain
+from costream.sinks.atomic import AtomicFile
+from costream.sinks.parquet import ParquetRows
+from costream.sinks.tables import PREDICTION_COLUMNS, TIMELINE_COLUMNS
+
+PredictionTableKind = Literal["csv", "parquet", "none"]
+
+TABLES = (
+    *("predictions.csv", "predictions.parquet", "timeline.csv", "compute.csv"),
+    *("failures.csv", "summary.json"),
+)
+_COST_COLUMNS = (
+    *("name", "kind", "complete", "steps", "segments", "dropped", "errors", "media_s"),
+    *("macs", "dense_macs", "macs_per_step", "dense_macs_per_step"),
+)
+_FAILURE_COLUMNS = ("name", "status", "exit", "reason")
+
+
+@dataclass(frozen=True)
+class MergedInput:
+    """What the tables say of one input."""
+
+    name: str
+    status: str
+    reason: str = ""
+    exit: int = 0
+    kind: str | None = None
+    summary: dict[str, Any] = field(default_factory=dict)  # the summary record
+    records: Path | None = None  # its JSON lines; None when there are none
+
+
+class MergedTables:
+    """``open``, ``add`` each input in the order of the tables, ``close``.
+
+    ``predictions.csv`` (or ``.parquet``): a row a step; ``timeline.csv``: a row a segment;
+    ``compute.csv``: a row an input; ``failures.csv``: a row an input that failed, ended early or
+    was damaged.
+    The first column is the input's name. ``summary.json`` holds counts and sums.
+    """
+
+    def __init__(self, folder: Path, predictions: PredictionTableKind = "csv") -> None:
+        self._folder = folder
+        self._timeline = _CsvRows(folder / "timeline.csv")
+        self._compute = _CsvRows(folder / "compute.csv")
+        self._failures = _CsvRows(folder / "failures.csv")
+        self._predictions: _PredictionRows | None = None
+        if predictions == "csv":
+            self._predictions = _PredictionRows(_CsvRows(folder / "predictions.csv"))
+        elif predictions == "parquet":
+            self._predictions = _PredictionRows(ParquetRows(folder / "predictions.parquet"))
+        self._kept = {f"predictions.{predictions}"}
+        self._counts: dict[str, int] = {}
+        self._skipped: dict[str, int] = {}
+        self._sums = dict.fromkeys(("steps", "segments", "errors", "macs", "dense_macs"), 0)
+        self._media_s = 0.0
+        self._labels: dict[str, list[float]] = {}  # label: number, seconds
+
+    def open(self) -> None:
+        """Begin; a table of predictions of another kind is removed."""
+        for name in ("predictions.csv", "predictions.parquet"):
+            if name not in self._kept:
+                (self._folder / name).unlink(missing_ok=True)
+        self._timeline.open(("name", *TIMELINE_COLUMNS))
+        self._compute.open(_COST_COLUMNS)
+        self._failures.open(_FAILURE_COLUMNS)
+
+    def add(self, item: MergedInput) -> None:
+        """Take one input. OutputError when its records cannot be read any more."""
+        self._counts[item.status] = self._counts.get(item.status, 0) + 1
+        if item.status in ("failed", "partial"):
+            self._failures.add((item.name, item.status, item.exit, item.reason))
+        elif item.status == "done" and item.reason:
+            self._failures.add((item.name, "damaged", item.exit, item.reason))
+        elif item.status == "skipped":
+            self._skipped[item.reason] = self._skipped.get(item.reason, 0) + 1
+        if item.records is None:
+            return
+        self._cost(item)
+        header: dict[str, Any] = {}
+        for record in _records(item.records):
+            if record["type"] == "header":
+                header = record
+            elif record["type"] == "segment":
+                self._segment(item.name, record)
+            elif record["type"] == "prediction" and self._predictions is not None:
+                self._predictions.add(item.name, record, header)
+
+    def close(self, told: dict[str, Any]) -> None:
+        """Finish the tables, and ``summary.json`` with ``told`` put first."""
+        for rows in (self._timeline, self._compute, self._failures):
+            rows.finish()
+        if self._predictions is not None:
+            self._predictions.finish()
+        document = {
+            **told,
+            "inputs": {"total": sum(self._counts.values()), **dict(sorted(self._counts.items()))},
+            "skipped": dict(sorted(self._skipped.items())),
+            "media_s": self._media_s,
+            **self._sums,
+            "labels": {
+                label: {"segments": int(number), "seconds": seconds}
+                for label, (number, seconds) in sorted(self._labels.items())
+            },
+        }
+        file = AtomicFile(self._folder / "summary.json", overwrite=True)
+        file.open()
+        file.write(json.dumps(plain(document), ensure_ascii=False, indent=1) + "\n")
+        file.finish()
+
+    def _segment(self, name: str, record: dict[str, Any]) -> None:
+        length_s = record["end_s"] - record["start_s"]
+        row = (record["start_s"], record["end_s"], length_s, record["label"], record["score"])
+        self._timeline.add((name, *row))
+        total = self._labels.setdefault(record["label"], [0, 0.0])
+        total[0] += 1
+        total[1] += length_s
+
+    def _cost(self, item: MergedInput) -> None:
+        told = item.summary
+        steps = told["steps"]
+        each = [told[key] / steps if steps else None for key in ("macs", "dense_macs")]
+        counts = [told[key] for key in _COST_COLUMNS[2:10]]
+        self._compute.add((item.name, item.kind, *counts, *each))
+        for key in self._sums:
+            self._sums[key] += told[key]
+        self._media_s += told["media_s"]
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    """Give the records that the tables are made of; costs of steps are left out unread."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                if not line.startswith('{"type": "compute"'):
+                    yield json.loads(line)
+    except (OSError, ValueError) as error:
+        raise OutputError(f"cannot be read ({error})", where=path) from error
+
+
+class _CsvRows:
+    """CSV into a file that appears when it is finished."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = AtomicFile(path, overwrite=True)
+        self._text = io.StringIO(newline="")
+        self._csv = csv.writer(self._text, lineterminator="\n")
+
+    def open(self, columns: Iterable[str]) -> None:
+        self._file.open()
+        self.add(columns)
+
+    def add(self, values: Iterable[Any]) -> None:
+        self._csv.writerow([_cell(value) for value in values])
+        self._file.write(self._text.getvalue())
+        self._text.seek(0)
+        self._text.truncate()
+
+    def finish(self) -> None:
+        self._file.finish()
+
+
+def _cell(value: Any) -> Any:
+    value = plain(value)
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+class _PredictionRows:
+    """Predictions as rows; the columns are those of the first one, as in each input's table."""
+
+    def __init__(self, rows: _CsvRows | ParquetRows) -> None:
+        self._rows = rows
+        self._widths: tuple[int, int, int] | None = None  # ranks, future steps, scores
+
+    def add(self, name: str, record: dict[str, Any], header: dict[str, Any]) -> None:
+        future = [step[0] for step in record.get("anticipation", ())]
+        scores = record.get("scores", ())
+        if self._widths is None:
+            self._open(max(1, len(record["top"])), len(future), header["labels"][: len(scores)])
+        ranks, ahead, classes = self._widths or (1, 0, 0)
+        fixed = [record[key] for key in PREDICTION_COLUMNS[:6]]
+        best, later = _pairs(record["top"], ranks), _pairs(future, ahead)
+        self._rows.add([name, *fixed, *best, *later, *scores[:classes]])
+
+    def finish(self) -> None:
+        if self._widths is None:
+            self._open(1, 0, ())
+        self._rows.finish()
+
+    def _open(self, ranks: int, ahead: int, labels: Iterable[str]) -> None:
+        more = [f"{name}_{k}" for k in range(2, ranks + 1) for name in ("label", "score")]
+        future = [f"ahead_{k}_{name}" for k in range(1, ahead + 1) for name in ("label", "score")]
+        scores = [f"p({label})" for label in labels]
+        self._widths = (ranks, ahead, len(scores))
+        self._rows.open(["name", *PREDICTION_COLUMNS, *more, *future, *scores])
+
+
+def _pairs(scored: Iterable[Iterable[Any]], count: int) -> list[Any]:
+    flat = [value for pair in scored for value in pair]
+    return (flat + [None] * (2 * count))[: 2 * count]

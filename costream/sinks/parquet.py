@@ -1,0 +1,99 @@
+"""A table as a Parquet file, with pyarrow (the extra ``parquet``)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from costream.errors import OutputError, UsageError
+from costream.sinks.atomic import part_of
+
+_GROUP_ROWS = 1 << 16  # rows that are kept in memory before they are written
+_TYPES = {"i": "int64", "frame": "int64", "pts": "int64", "warmup": "bool", "fresh": "bool"}
+
+
+def need_parquet() -> None:
+    """Raise UsageError when pyarrow is not installed, or not for this NumPy."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            f"Parquet needs pyarrow ({error})",
+            where="--predictions",
+            hint="pip install 'costream[parquet]'",
+        ) from error
+
+
+class ParquetRows:
+    """Rows into a file that appears when it is finished."""
+
+    def __init__(self, path: Path) -> None:
+        need_parquet()
+        self._path = path
+        self._writer: Any = None
+        self._schema: Any = None
+        self._columns: list[list[Any]] = []
+
+    def open(self, columns: Iterable[str]) -> None:
+        """Begin; the type of a column follows from its name."""
+        import pyarrow
+        from pyarrow import parquet
+
+        types = {"string": pyarrow.string(), "double": pyarrow.float64()}
+        types |= {"int64": pyarrow.int64(), "bool": pyarrow.bool_()}
+        fields = [pyarrow.field(name, types[_type(name)]) for name in columns]
+        self._schema = pyarrow.schema(fields)
+        self._columns = [[] for _ in fields]
+        try:
+            self._writer = parquet.ParquetWriter(str(part_of(self._path)), self._schema)
+        except OSError as error:
+            raise OutputError(f"cannot write ({error})", where=self._path) from error
+
+    def add(self, values: Iterable[Any]) -> None:
+        """Take a row."""
+        for column, value in zip(self._columns, values, strict=True):
+            # A name that is not UTF-8 comes with lone surrogates, which Parquet cannot hold.
+            text = isinstance(value, str) and not value.isascii()
+            column.append(_utf8(value) if text else value)
+        if len(self._columns[0]) >= _GROUP_ROWS:
+            self._flush()
+
+    def finish(self) -> None:
+        """Make the file durable and give it its name."""
+        self._flush()
+        part = part_of(self._path)
+        try:
+            self._writer.close()
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
+            os.replace(part, self._path)
+        except OSError as error:
+            raise OutputError(f"cannot write ({error})", where=self._path) from error
+
+    def _flush(self) -> None:
+        import pyarrow
+
+        if not self._columns[0]:
+            return
+        arrays = [
+            pyarrow.array(column, type=field.type)
+            for column, field in zip(self._columns, self._schema, strict=True)
+        ]
+        try:
+            self._writer.write_table(pyarrow.Table.from_arrays(arrays, schema=self._schema))
+        except OSError as error:
+            raise OutputError(f"cannot write ({error})", where=self._path) from error
+        self._columns = [[] for _ in self._columns]
+
+
+def _type(column: str) -> str:
+    if column in _TYPES:
+        return _TYPES[column]
+    is_text = column == "name" or (not column.startswith("p(") and "label" in column.split("_"))
+    return "string" if is_text else "double"
+
+
+def _utf8(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,0 +1,136 @@
+"""Progress of a batch: bars for files and media time on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.text import Text
+
+from costream.ui.text import counted, short_time, times
+
+_REFRESH_S = 0.25
+_PLAIN_S = 5.0
+
+
+@dataclass
+class BatchState:
+    """Where a batch stands. Sizes in bytes stand for lengths that are not known yet."""
+
+    files: int  # to be done in this run
+    size: int  # of those files
+    done_files: int = 0
+    done_size: int = 0
+    media_s: float = 0.0  # of finished files
+    failed: int = 0
+    skipped: int = 0
+    began_s: float = field(default_factory=time.monotonic)
+    running: dict[str, float] = field(default_factory=dict)  # name: media seconds so far
+
+    @property
+    def seen_s(self) -> float:
+        """Media seconds processed, those of unfinished files included."""
+        return self.media_s + sum(self.running.values())
+
+    def elapsed_s(self) -> float:
+        """Give the seconds since the batch began."""
+        return max(time.monotonic() - self.began_s, 1e-9)
+
+    def eta_s(self) -> float | None:
+        """Give the seconds the batch will still take, as far as the sizes of files tell."""
+        if not self.done_size:
+            return None
+        return self.elapsed_s() * (self.size - self.done_size) / self.done_size
+
+    def total_media_s(self) -> float | None:
+        """Give the media seconds of all files, as far as their sizes tell."""
+        if not self.done_size:
+            return None
+        return max(self.media_s * self.size / self.done_size, self.seen_s)
+
+    def line(self) -> str:
+        """Give all of it on one line."""
+        parts = [
+            f"{self.done_files}/{counted(self.files, 'file')}",
+            f"{short_time(self.seen_s)} of media",
+            f"{times(self.seen_s / self.elapsed_s())} real time",
+        ]
+        eta_s = self.eta_s()
+        if eta_s is not None and self.done_files < self.files:
+            parts.append(f"ETA {short_time(eta_s, 0)}")
+        if self.skipped:
+            parts.append(f"{self.skipped} skipped")
+        parts.append(f"{self.failed} failed")
+        return "  ".join(parts)
+
+
+class BatchProgress:
+    """Shows a ``BatchState``; draws only when ``show`` is called, so there is no thread."""
+
+    def __init__(self, console: Console, state: BatchState, *, live: bool, quiet: bool) -> None:
+        self._console, self._state, self._quiet = console, state, quiet
+        self._shown_s = time.monotonic()
+        self._bars: Progress | None = None
+        self._files = self._media = TaskID(0)
+        if live:
+            self._open()
+
+    def show(self) -> None:
+        """Draw, when it is time."""
+        every_s = _PLAIN_S if self._bars is None else _REFRESH_S
+        if time.monotonic() - self._shown_s < every_s:
+            return
+        self._shown_s = time.monotonic()
+        if self._bars is not None:
+            self._draw(self._bars)
+        elif not self._quiet:
+            self._print(self._state.line())
+
+    def close(self, line: str) -> None:
+        """Take the bars off the screen and say how it ended."""
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None
+        if not self._quiet:
+            self._print(line)
+
+    def _open(self) -> None:
+        columns = (
+            TextColumn("{task.description:>6}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.fields[text]}"),
+        )
+        bars = Progress(
+            *columns,
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._files = bars.add_task("files", total=max(1, self._state.files), text="")
+        self._media = bars.add_task("media", total=None, text="")
+        bars.start()
+        self._bars = bars
+        self._draw(bars)
+
+    def _draw(self, bars: Progress) -> None:
+        state = self._state
+        failed = f", {state.failed} failed" if state.failed else ""
+        files = f"{state.done_files}/{state.files}{failed}"
+        eta_s = state.eta_s()
+        left = "" if eta_s is None else f", ETA {short_time(eta_s, 0)}"
+        media = f"{short_time(state.seen_s, 0)}, {times(state.seen_s / state.elapsed_s())}"
+        bars.update(self._files, completed=state.done_files, text=files)
+        bars.update(
+            self._media,
+            completed=state.seen_s,
+            total=state.total_media_s(),
+            text=f"{media} real time{left}",
+        )
+        bars.refresh()
+
+    def _print(self, line: str) -> None:
+        self._console.print(Text(line), soft_wrap=True)

@@ -1,0 +1,501 @@
+"""``costream batch`` as a process: whole trees, kills, crashes, resumption, exit codes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from media import busy, make_audio, make_video, numbered
+from program import costream, start
+
+posix = pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
+FORMATS = "jsonl,json,csv,srt"
+# input of the tree -> what failures.csv must say of it
+DAMAGED = {
+    "d1/empty.mp4": ("failed", "empty"),
+    "d2/moov.mp4": ("failed", "moov"),
+    "d0/garbage.mkv": ("failed", "not a video"),
+    "d1/cut.mp4": ("partial", "cut off"),
+    "d2/rotten.ts": ("damaged", "damage"),
+}
+OTHERS = {"d0/song.m4a": "only sound", "d1/notes.txt": "not media", "d2/cover.jpg": "picture"}
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder and what is in it."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def summary(out: Path) -> dict:
+    return json.loads((out / "summary.json").read_text("utf-8"))
+
+
+def journal_lines(out: Path) -> int:
+    path = out / ".costream" / "journal.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def wait_until(condition, child=None, timeout_s=90):
+    until = time.monotonic() + timeout_s
+    while time.monotonic() < until:
+        if condition():
+            return
+        if child is not None and child.poll() is not None:
+            raise AssertionError(f"ended with {child.returncode}: {child.stderr.read()}")
+        time.sleep(0.02)
+    raise AssertionError("it did not happen")
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory) -> Path:
+    """60 short files in folders, some damaged, and some that are none of the model's business."""
+    root = tmp_path_factory.mktemp("recordings")
+    kinds = [
+        make_video(root / f"{k}.{ending}", 12 + 6 * k, pattern=busy if k % 2 else numbered)
+        for k, ending in enumerate(("mp4", "mkv", "ts"))
+    ]
+    fast = make_video(
+        root / "fast.mp4", 50, pattern=busy, container_options={"movflags": "+faststart"}
+    )
+    slow = make_video(root / "slow.mp4", 50, pattern=busy)
+    stream = make_video(root / "stream.ts", 50, pattern=busy)
+    for k in range(52):
+        folder = root / f"d{k % 3}" / ("" if k % 2 else "deeper")
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(kinds[k % 3], folder / f"{k:02d}{kinds[k % 3].suffix}")
+    chance = random.Random(3)
+    rotten = bytearray(stream.read_bytes())
+    for _ in range(200):
+        rotten[chance.randrange(2000, len(rotten))] = chance.randrange(256)
+    (root / "d1" / "empty.mp4").write_bytes(b"")
+    (root / "d2" / "moov.mp4").write_bytes(slow.read_bytes()[: slow.stat().st_size // 2])
+    (root / "d0" / "garbage.mkv").write_bytes(chance.randbytes(5000))
+    (root / "d1" / "cut.mp4").write_bytes(fast.read_bytes()[: fast.stat().st_size // 2])
+    (root / "d2" / "rotten.ts").write_bytes(bytes(rotten))
+    make_audio(root / "d0" / "song.m4a")
+    (root / "d1" / "notes.txt").write_text("not, media, at all, of course")
+    (root / "d2" / "cover.jpg").write_bytes(b"\xff\xd8\xff\xe0" + bytes(100))
+    for path in (*kinds, fast, slow, stream):
+        path.unlink()
+    return root
+
+
+@pytest.fixture(scope="module")
+def reference(tree, tmp_path_factory) -> Path:
+    """The output of an uninterrupted run."""
+    out = tmp_path_factory.mktemp("reference") / "out"
+    done = costream("batch", tree, "-o", out, "-f", FORMATS, "--jobs", 2)
+    assert done.returncode == 3, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert "60/60 files" in done.stderr.splitlines()[-1]
+    return out
+
+
+@pytest.fixture
+def clips(tmp_path) -> Path:
+    """Three good files."""
+    folder = tmp_path / "clips"
+    folder.mkdir()
+    for k in range(3):
+        make_video(folder / f"{k}.mp4", 12)
+    return folder
+
+
+@pytest.fixture
+def long_clips(clips) -> Path:
+    """The same, and one that takes minutes: rows of zeros, a file with a hole."""
+    rows_ = np.lib.format.open_memmap(
+        clips / "long.npy", "w+", dtype=np.float32, shape=(500_000, 256)
+    )
+    del rows_
+    return clips
+
+
+# --- what it gives ----------------------------------------------------------------------------
+
+
+def test_every_input_is_accounted_for(tree, reference):
+    told = {row["name"]: (row["status"], row["reason"]) for row in rows(reference / "failures.csv")}
+    assert set(told) == set(DAMAGED)
+    for name, (status, word) in DAMAGED.items():
+        assert told[name][0] == status
+        assert word in told[name][1]
+    document = summary(reference)
+    assert document["inputs"] == {"total": 60, "done": 53, "failed": 3, "partial": 1, "skipped": 3}
+    assert document["complete"] is True
+    assert document["exit"] == 3
+    for name, reason in OTHERS.items():
+        assert any(reason in r for r in document["skipped"])
+        assert not list((reference / name).parent.glob(f"{Path(name).name}.*"))
+
+
+def test_results_mirror_the_tree(tree, reference):
+    found = {path.relative_to(tree).as_posix() for path in tree.rglob("*") if path.is_file()}
+    with_results = found - set(OTHERS) - {k for k, v in DAMAGED.items() if v[0] == "failed"}
+    files = set(snapshot(reference))
+    for ending in ("jsonl", "json", "predictions.csv", "timeline.csv", "compute.csv", "srt"):
+        assert {f"{name}.{ending}" for name in with_results} <= files
+    assert len(files) == 6 * len(with_results) + 5 + 3  # tables, own files
+    assert not [name for name in files if name.endswith(".part")]
+
+
+def test_tables_hold_the_rows_of_all_inputs(reference):
+    for table, key in (("predictions", "i"), ("timeline", "start_s")):
+        merged: dict[str, list] = {}
+        for row in rows(reference / f"{table}.csv"):
+            merged.setdefault(row.pop("name"), []).append(row)
+        assert merged
+        for name, some in merged.items():
+            assert [r[key] for r in some] == [
+                r[key] for r in rows(reference / f"{name}.{table}.csv")
+            ]
+            if table == "predictions":
+                assert some == rows(reference / f"{name}.{table}.csv")
+    costs = rows(reference / "compute.csv")
+    document = summary(reference)
+    assert sum(int(row["macs"]) for row in costs) == document["macs"] > 0
+    assert sum(float(row["media_s"]) for row in costs) == pytest.approx(document["media_s"])
+    assert [row["name"] for row in costs] == list(dict.fromkeys(row["name"] for row in costs))
+    assert len(costs) == document["inputs"]["done"] + document["inputs"]["partial"]
+
+
+def test_results_are_those_of_detect(tree, reference, tmp_path):
+    name = "d0/03.mp4"
+    done = costream("detect", tree / name)
+    alone = [json.loads(line) for line in done.stdout.splitlines()]
+    batched = [json.loads(line) for line in (reference / f"{name}.jsonl").open(encoding="utf-8")]
+    timed = ("ms", "wall_s", "x_realtime")
+    strip = [{k: v for k, v in r.items() if k not in timed} for r in alone]
+    assert [{k: v for k, v in r.items() if k not in timed} for r in batched] == strip
+    assert {v for r in batched if "ms" in r for v in r["ms"].values()} == {None}
+
+
+def test_one_worker_gives_the_same_bytes(tree, reference, tmp_path):
+    done = costream("batch", tree, "-o", tmp_path / "out", "-f", FORMATS, "--jobs", 1, "-q")
+    assert done.returncode == 3
+    assert snapshot(tmp_path / "out") == snapshot(reference)
+
+
+# --- interrupted and repeated -----------------------------------------------------------------
+
+
+@posix
+def test_killed_again_and_again_the_tree_is_the_same(tree, reference, tmp_path):
+    out, chance, kills = tmp_path / "out", random.Random(11), 0
+    for jobs in (2, 1, 2):
+        child = start("batch", tree, "-o", out, "-f", FORMATS, "--jobs", jobs, "-q")
+        enough = journal_lines(out) + chance.randrange(2, 16)
+        wait_until(lambda at=enough, c=child: journal_lines(out) >= at or c.poll() is not None)
+        time.sleep(chance.random() * 0.2)
+        workers = psutil.Process(child.pid).children(recursive=True) if child.poll() is None else []
+        child.kill()
+        child.communicate(timeout=20)
+        kills += child.returncode == -signal.SIGKILL
+        _, alive = psutil.wait_procs(workers, timeout=20)
+        assert not alive  # else they would write beside the next run
+    assert kills >= 2
+    done = costream("batch", tree, "-o", out, "-f", FORMATS, "--jobs", 2)
+    assert done.returncode == 3, done.stderr
+    assert "kept" in done.stderr
+    assert snapshot(out) == snapshot(reference)
+
+
+@posix
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_finalise_files(long_clips, tmp_path, number, code):
+    out = tmp_path / "out"
+    child = start("batch", long_clips, "-o", out, "--jobs", 1)
+    part = out / "long.npy.jsonl.part"
+    wait_until(lambda: part.exists() and part.stat().st_size > 10_000, child)
+    # As a terminal does it: to the workers as well.
+    for process in [*psutil.Process(child.pid).children(recursive=True), child]:
+        process.send_signal(number)
+    _, stderr = child.communicate(timeout=40)
+    assert child.returncode == code, stderr
+    assert b"Traceback" not in stderr
+    lines = [json.loads(line) for line in (out / "long.npy.jsonl").open(encoding="utf-8")]
+    assert lines[-1]["type"] == "summary"
+    assert lines[-1]["complete"] is False
+    assert not list(out.rglob("*.part"))
+    document = summary(out)
+    assert document["complete"] is False
+    assert document["exit"] == code
+    assert document["inputs"]["not reached"] == 4
+    again = costream("batch", long_clips, "-o", out, "--dry-run")
+    assert [line.split("\t")[0] for line in again.stdout.splitlines()] == ["run"] * 4
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> tuple[Path, Path]:
+    """Three good files and their results; not to be changed."""
+    folder = tmp_path_factory.mktemp("finished") / "in"
+    folder.mkdir()
+    for k in range(3):
+        make_video(folder / f"{k}.mp4", 12)
+    out = folder.with_name("out")
+    done = costream("batch", folder, "-o", out, "-f", "jsonl,srt", "--jobs", 1)
+    assert done.returncode == 0, done.stderr
+    return folder, out
+
+
+def test_a_repetition_does_only_what_is_missing(finished, tmp_path):
+    folder, before = finished
+    out = Path(shutil.copytree(before, tmp_path / "out"))
+    call = ("batch", folder, "-o", out, "-f", "jsonl,srt", "--jobs", 1)
+    again = costream(*call)
+    assert again.returncode == 0
+    assert "0/0 files" in again.stderr
+    assert "3 kept" in again.stderr
+    assert snapshot(out) == snapshot(before)
+    (out / "1.mp4.jsonl").write_bytes((before / "1.mp4.jsonl").read_bytes()[:-20])  # cut off
+    (out / "2.mp4.srt").unlink()
+    redone = costream(*call)
+    assert "2/2 files" in redone.stderr
+    assert snapshot(out) == snapshot(before)
+
+
+def test_with_hash_a_touched_file_is_the_same(clips, tmp_path):
+    out = tmp_path / "out"
+    call = ("batch", clips, "-o", out, "--hash", "--jobs", 1)
+    assert costream(*call).returncode == 0
+    before = snapshot(out)
+    os.utime(clips / "0.mp4", (1, 1))
+    data = bytearray((clips / "1.mp4").read_bytes())
+    times = (clips / "1.mp4").stat()
+    data[-1] ^= 1  # the same size and time, another content
+    (clips / "1.mp4").write_bytes(bytes(data))
+    os.utime(clips / "1.mp4", ns=(times.st_atime_ns, times.st_mtime_ns))
+    done = costream(*call)
+    assert "1/1 file " in done.stderr
+    assert "2 kept" in done.stderr
+    assert snapshot(out).keys() == before.keys()
+
+
+def test_another_command_is_refused_and_overwrite_starts_anew(finished, tmp_path):
+    folder, before = finished
+    out = Path(shutil.copytree(before, tmp_path / "out"))
+    other = costream("batch", folder, "-o", out, "-f", "jsonl,srt", "--top-k", 1)
+    assert other.returncode == 2
+    assert "top_k 3, now 1" in other.stderr
+    assert "--overwrite" in other.stderr
+    assert other.stderr.count("\n") == 1
+    elsewhere = costream("batch", tmp_path, "-o", out, "-f", "jsonl,srt")
+    assert elsewhere.returncode == 2
+    assert "root" in elsewhere.stderr
+    assert costream("batch", folder, "-o", out, "--no-skip-existing").returncode == 2
+    assert snapshot(out) == snapshot(before)
+    done = costream("batch", folder, "-o", out, "--top-k", 1, "--jobs", 1, "--overwrite")
+    assert done.returncode == 0, done.stderr
+    assert not list(out.rglob("*.srt"))
+    labels = rows(out / "predictions.csv")[0]
+    assert "label" in labels
+    assert "label_2" not in labels
+
+
+def test_files_of_others_are_not_overwritten(clips, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "1.mp4.jsonl").write_text("mine")
+    done = costream("batch", clips, "-o", out)
+    assert done.returncode == 2
+    assert "no batch made it" in done.stderr
+    assert snapshot(out) == {"1.mp4.jsonl": b"mine"}
+
+
+# --- workers ----------------------------------------------------------------------------------
+
+
+@posix
+def test_a_worker_that_crashes_costs_one_file(long_clips, tmp_path):
+    out = tmp_path / "out"
+    child = start("batch", long_clips, "-o", out, "--jobs", 1)
+    part = out / "long.npy.jsonl.part"
+    wait_until(lambda: part.exists() and part.stat().st_size > 10_000, child)
+    for process in psutil.Process(child.pid).children(recursive=True):
+        if any(file.path == str(part) for file in process.open_files()):
+            process.send_signal(signal.SIGSEGV)
+    _, stderr = child.communicate(timeout=90)
+    assert child.returncode == 3, stderr
+    (row,) = rows(out / "failures.csv")
+    assert (row["name"], row["status"]) == ("long.npy", "failed")
+    assert "SIGSEGV" in row["reason"]
+    assert summary(out)["inputs"] == {"total": 4, "done": 3, "failed": 1}
+    assert not [name for name in snapshot(out) if "long" in name]
+
+
+def test_a_file_that_takes_too_long_is_given_up(long_clips, tmp_path):
+    out = tmp_path / "out"
+    done = costream("batch", long_clips, "-o", out, "--jobs", 1, "--timeout-per-file", 5)
+    assert done.returncode == 3, done.stderr
+    (row,) = rows(out / "failures.csv")
+    assert row["reason"] == "took longer than 5 s"
+    assert summary(out)["inputs"]["done"] == 3
+    assert not [name for name in snapshot(out) if "long" in name]
+
+
+def test_two_batches_do_not_share_a_folder(long_clips, tmp_path):
+    out = tmp_path / "out"
+    child = start("batch", long_clips, "-o", out, "--jobs", 1, "-q")
+    try:
+        wait_until(lambda: journal_lines(out) or list(out.rglob("*.part")), child)
+        done = costream("batch", long_clips, "-o", out)
+    finally:
+        child.kill()
+        child.communicate(timeout=20)
+    assert done.returncode == 2
+    assert "another batch" in done.stderr
+
+
+def test_fail_fast_stops_and_the_repetition_goes_on(clips, tmp_path):
+    out = tmp_path / "out"
+    (clips / "bad.mp4").write_bytes(bytes(100_000))  # the largest comes first
+    done = costream("batch", clips, "-o", out, "--fail-fast", "--jobs", 1)
+    assert done.returncode == 4
+    assert summary(out)["complete"] is False
+    assert summary(out)["inputs"] == {"total": 4, "failed": 1, "not reached": 3}
+    (clips / "bad.mp4").unlink()
+    assert costream("batch", clips, "-o", out, "--jobs", 1).returncode == 0
+    assert summary(out)["inputs"] == {"total": 3, "done": 3}
+    assert rows(out / "failures.csv") == []
+
+
+# --- inputs and exit codes --------------------------------------------------------------------
+
+
+def test_list_on_standard_input_with_limit(clips, tmp_path):
+    listed = "\n".join(str(clips / f"{k}.mp4") for k in (2, 0, 1))
+    done = costream("batch", "-", "-o", tmp_path / "out", "--limit", 2, "--jobs", 1, input=listed)
+    assert done.returncode == 0, done.stderr
+    assert [row["name"] for row in rows(tmp_path / "out" / "compute.csv")] == ["2.mp4", "0.mp4"]
+
+
+def test_a_dry_run_changes_nothing(clips, tmp_path):
+    (clips / "b\nad.mp4").symlink_to("nowhere")
+    done = costream("batch", clips, "-o", tmp_path / "out", "--dry-run")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[:3] == ["run\t0.mp4", "run\t1.mp4", "run\t2.mp4"]
+    assert done.stdout.splitlines()[3] == "failed\tb ad.mp4\tno such file"
+    assert not (tmp_path / "out").exists()
+
+
+@posix
+def test_a_reader_that_leaves_ends_the_list_quietly(tmp_path):
+    for k in range(4000):
+        (tmp_path / f"a-file-with-a-rather-long-name-{k}.mp4").touch()
+    child = start("batch", tmp_path, "-o", tmp_path / "out", "--dry-run")
+    assert child.stdout.readline().startswith(b"run\t")
+    child.stdout.close()
+    stderr = child.stderr.read()
+    assert child.wait(timeout=30) == 0, stderr
+    assert stderr == b""
+
+
+def test_records_are_kept_for_the_tables_when_not_asked_for(clips, tmp_path):
+    out = tmp_path / "out"
+    done = costream("batch", clips, "-o", out, "-f", "srt", "--predictions", "none", "--jobs", 1)
+    assert done.returncode == 0, done.stderr
+    assert (out / "0.mp4.srt").exists()
+    assert not (out / "0.mp4.jsonl").exists()
+    assert (out / ".costream" / "records" / "0.mp4.jsonl").exists()
+    assert not (out / "predictions.csv").exists()
+    assert costream("batch", clips, "-o", out, "-f", "srt").returncode == 0
+    assert len(rows(out / "predictions.csv")) == 12
+
+
+def test_predictions_as_parquet(finished, tmp_path):
+    parquet = pytest.importorskip(
+        "pyarrow.parquet", reason="needs the extra 'parquet'", exc_type=ImportError
+    )
+    folder, before = finished
+    out = Path(shutil.copytree(before, tmp_path / "out"))
+    told = rows(out / "predictions.csv")
+    done = costream("batch", folder, "-o", out, "-f", "jsonl,srt", "--predictions", "parquet")
+    assert done.returncode == 0, done.stderr
+    assert not (out / "predictions.csv").exists()
+    table = parquet.read_table(out / "predictions.parquet").to_pylist()
+    assert [row["label"] for row in table] == [row["label"] for row in told]
+    assert [row["score"] for row in table] == [float(row["score"]) for row in told]
+    assert list(table[0]) == list(told[0])
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        ([], 2, "Usage"),
+        (["."], 2, "--output"),
+        ([".", "-o", "-"], 2, "folder"),
+        ([".", "-o", "out", "--jobs", "0"], 2, "--jobs"),
+        ([".", "-o", "out", "--timeout-per-file", "0"], 2, "--timeout-per-file"),
+        ([".", "-o", "out", "--ray-address", "x:1"], 2, "--engine ray"),
+        (["@none.txt", "-o", "out"], 2, "none.txt"),
+        ([".", "-o", "file/out"], 2, "not a folder"),
+        ([".", "-o", "out", "--top-k", "0"], 2, "--top-k"),
+        ([".", "-o", "out", "-m", "coadtr"], 5, "cooadtr"),
+        ([".", "-o", "out", "--weights", "none.safetensors"], 5, "none.safetensors"),
+        (["none.mp4", "-o", "out"], 4, "no such file"),
+        ([".", "-o", "."], 2, "among the inputs"),
+    ],
+)
+def test_bad_calls_get_one_line_and_their_code(tmp_path, args, code, says):
+    (tmp_path / "file").write_text("a file")
+    done = costream("batch", *args, "--quiet" if args else "--help", cwd=tmp_path)
+    if not args:
+        done = costream("batch", cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    if args:
+        assert done.stderr.count("\n") == 1
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_batch_and_marks_nothing(clips, tmp_path):
+    out = tmp_path / "out"
+    done = costream("batch", clips, "-o", out, "--device", "cuda:99", "-q")
+    assert done.returncode == 5
+    assert "cuda:99" in done.stderr
+    assert done.stderr.count("\n") == 1
+    again = costream("batch", clips, "-o", out, "--device", "cpu", "--dry-run")
+    assert again.returncode == 0, again.stderr
+
+
+def test_when_nothing_is_for_the_model_it_says_so(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("text")
+    np.save(tmp_path / "in" / "b.npy", np.zeros((5, 3), np.float32))
+    done = costream("batch", tmp_path / "in", "-o", tmp_path / "out")
+    assert done.returncode == 4
+    assert "none of the inputs" in done.stderr
+    reasons = " ".join(summary(tmp_path / "out")["skipped"])
+    assert "not media" in reasons
+    assert "rows of 3 values" in reasons
+
+
+def test_settings_come_from_the_environment_and_from_files(clips, tmp_path):
+    (tmp_path / "costream.toml").write_text("[batch]\ntop-k = 2\nlimit = 1\njobs = '1'\n")
+    env = {"COSTREAM_PREDICTIONS": "none", "COSTREAM_TIMINGS": "1"}
+    done = costream("batch", clips, "-o", "out", "-v", cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "predictions = none (environment)" in done.stderr
+    assert summary(tmp_path / "out")["options"]["top_k"] == 2
+    assert summary(tmp_path / "out")["inputs"] == {"total": 1, "done": 1}
+    assert not (tmp_path / "out" / "predictions.csv").exists()
+    lines = [json.loads(x) for x in (tmp_path / "out" / "0.mp4.jsonl").open(encoding="utf-8")]
+    assert lines[-1]["wall_s"] > 0
+    assert all(r["ms"]["network"] > 0 for r in lines if r["type"] == "compute")

@@ -1,0 +1,79 @@
+"""``costream batch --engine ray`` on a cluster of this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from media import make_video
+from program import costream, start
+
+pytest.importorskip("ray", reason="needs the extra 'ray'")
+# Ray's own start takes a while; two workers whatever the machine has.
+RAY = ("--engine", "ray", "--jobs", "2")
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+@pytest.fixture
+def clips(tmp_path) -> Path:
+    folder = tmp_path / "clips"
+    (folder / "deeper").mkdir(parents=True)
+    for k in range(8):
+        make_video(folder / ("deeper" if k % 2 else "") / f"{k}.mp4", 12 + k)
+    (folder / "bad.mp4").write_bytes(b"")
+    (folder / "notes.txt").write_text("not media")
+    return folder
+
+
+def test_the_tree_is_that_of_the_local_engine(clips, tmp_path):
+    call = ("batch", clips, "-f", "jsonl,csv")
+    local = costream(*call, "-o", tmp_path / "local", "--jobs", 1)
+    cluster = costream(*call, "-o", tmp_path / "ray", *RAY)
+    assert local.returncode == cluster.returncode == 3, cluster.stderr
+    assert cluster.stdout == ""
+    assert snapshot(tmp_path / "ray") == snapshot(tmp_path / "local")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
+def test_a_lost_worker_costs_a_retry_of_its_file(clips, tmp_path):
+    np.save(clips / "long.npy", np.zeros((20_000, 256), np.float32))
+    call = ("batch", clips, "-f", "jsonl,csv")
+    child = start(*call, "-o", tmp_path / "ray", *RAY)
+    part = tmp_path / "ray" / "long.npy.jsonl.part"
+    until = time.monotonic() + 90
+    while not (part.exists() and part.stat().st_size > 10_000):
+        assert child.poll() is None, child.stderr.read()
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    killed = 0
+    for process in psutil.Process(child.pid).children(recursive=True):
+        if any(file.path == str(part) for file in process.open_files()):
+            process.send_signal(signal.SIGKILL)
+            killed += 1
+    _, stderr = child.communicate(timeout=120)
+    assert killed == 1
+    assert child.returncode == 3, stderr
+    local = costream(*call, "-o", tmp_path / "local", "--jobs", 1)
+    assert local.returncode == 3
+    assert snapshot(tmp_path / "ray") == snapshot(tmp_path / "local")
+
+
+def test_a_cluster_that_does_not_answer_is_said(clips, tmp_path):
+    shutil.rmtree(clips / "deeper")
+    done = costream(
+        *("batch", clips, "-o", tmp_path / "out", "-q", "--engine", "ray"),
+        *("--ray-address", "127.0.0.1:1"),
+    )
+    assert done.returncode == 2, done.stderr
+    assert "--ray-address" in done.stderr
+    assert "Traceback" not in done.stderr

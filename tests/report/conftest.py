@@ -1,0 +1,131 @@
+"""Made-up runs of any length, written by the very sinks that detect uses."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costream.records import (
+    Compute,
+    Fault,
+    Gap,
+    Header,
+    Prediction,
+    Record,
+    Segment,
+    StageTimes,
+    Summary,
+)
+from costream.sinks.registry import make_sinks
+
+LABELS = ("background", "walk", "sit down", "sit", "stand up", "fall", "lie")
+MACS, DENSE = 43_464_000, 66_688_320
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a run is to look like. The same script gives the same records."""
+
+    seconds: float = 20.0
+    rate_hz: float = 8.0
+    labels: Sequence[str] = LABELS
+    model: str = "cooadtr"
+    weights: str = "ab" * 32
+    source: str = "clips/gone.mp4"
+    kind: str = "video"
+    seed: int = 0
+    top_k: int = 3
+    scores: bool = False
+    gap: tuple[float, float] | None = None
+    fault_s: float | None = None
+    fault: str = "1 packet could not be decoded"
+    ms: StageTimes = field(default_factory=lambda: StageTimes(2.0, 5.0, 0.5, 0.25))
+    complete: bool = True
+    segment_s: tuple[float, float] = (1.0, 6.0)
+
+    def header(self) -> Header:
+        return Header(
+            version="0.1.0",
+            model=self.model,
+            weights_sha256=self.weights,
+            labels=tuple(self.labels),
+            background=self.labels[0],
+            rate_hz=self.rate_hz,
+            delay_s=0.0,
+            source=self.source,
+            kind=self.kind,
+            duration_s=self.seconds,
+            options={"top_k": self.top_k, "timeline": {"threshold": 0.4}},
+        )
+
+    def records(self) -> Iterator[Record]:
+        chance, noise = random.Random(self.seed), random.Random(self.seed + 1000)
+        label, begin, end = self.labels[0], 0.0, chance.uniform(*self.segment_s)
+        for i in range(round(self.seconds * self.rate_hz)):
+            t = i / self.rate_hz
+            if self.gap is not None and self.gap[0] < t < self.gap[1]:
+                continue
+            if self.gap is not None and t == self.gap[1]:
+                yield Gap(*self.gap, f"no data for {self.gap[1] - self.gap[0]:.3f} s")
+            if t == self.fault_s:
+                yield Fault(t, self.fault, count=3)
+            if t >= end:
+                if label != self.labels[0]:
+                    yield Segment(begin, t, label, round(chance.uniform(0.5, 1), 3))
+                label, begin = chance.choice(self.labels), t
+                end = t + chance.uniform(*self.segment_s)
+            yield self._prediction(i, t, label, round(noise.uniform(0.5, 0.9), 3))
+            yield Compute(i, t, MACS, DENSE, self.ms)
+
+    def _prediction(self, i: int, t: float, label: str, score: float) -> Prediction:
+        rest = (1 - score) / (len(self.labels) - 1)
+        scores = tuple(score if other == label else rest for other in self.labels)
+        order = sorted(range(len(scores)), key=lambda k: -scores[k])[: self.top_k]
+        top = tuple((self.labels[k], scores[k]) for k in order)
+        return Prediction(i, t, 3 * i, 512 * i, top, scores if self.scores else None, None, i < 3)
+
+    def summary(self, records: Sequence[Record]) -> Summary:
+        steps = sum(isinstance(r, Compute) for r in records)
+        return Summary(
+            steps=steps,
+            segments=sum(isinstance(r, Segment) for r in records),
+            dropped=0,
+            errors=sum(r.count for r in records if isinstance(r, Fault)),
+            media_s=self.seconds,
+            wall_s=self.seconds / 20,
+            x_realtime=20.0,
+            macs=steps * MACS,
+            dense_macs=steps * DENSE,
+            complete=self.complete,
+            exit=0 if self.complete else 130,
+        )
+
+
+def write(folder: Path, name: str = "clip.mp4", formats: str = "jsonl", **told: Any) -> Path:
+    """Write the results of a Script and give the file of the first format."""
+    script = Script(**told)
+    records = list(script.records())
+    sinks = make_sinks(formats.split(","), folder, name)
+    for sink in sinks:
+        sink.open(script.header())
+    for record in records:
+        for sink in sinks:
+            sink.write(record)
+    for sink in sinks:
+        sink.close(script.summary(records))
+    return folder / f"{name}.{formats.split(',')[0]}"
+
+
+@pytest.fixture
+def result(tmp_path):
+    """Give a function that writes results below ``tmp_path / "out"``."""
+
+    def make(name: str = "clip.mp4", formats: str = "jsonl", *, to: str = "out", **told: Any):
+        return write(tmp_path / to, name, formats, **told)
+
+    return make
