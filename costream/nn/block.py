@@ -53,12 +53,15 @@ class EncoderBlock(nn.Module, Generic[A]):
         return layer_norm(self, "norm1", x) if self.norm_first else x
 
     def leave(self, x: Tensor, attended: Tensor) -> Tensor:
-        """Give the output rows [..., d] for input rows ``x`` and what the attention gave them."""
-        y = x + (self._drop(attended) if self.training else attended)
+        """Give the output rows [..., d] for input rows ``x`` and what the attention gave them.
+
+        ``attended`` is overwritten.
+        """
+        y = (self._drop(attended) if self.training else attended).add_(x)
         if self.norm_first:
-            return y + self._feedforward(layer_norm(self, "norm2", y))
+            return self._feedforward(layer_norm(self, "norm2", y)).add_(y)
         y = layer_norm(self, "norm1", y)
-        return layer_norm(self, "norm2", y + self._feedforward(y))
+        return layer_norm(self, "norm2", self._feedforward(y).add_(y))
 
     def _feedforward(self, y: Tensor) -> Tensor:
         hidden = self.activate(linear(self, "linear1", y))
