@@ -40,6 +40,11 @@ MODELS = {
     "cooadtr-b2": "online action detection, continual transformer of two blocks",
     "oadtr": "online action detection over a sliding window, with anticipation",
     "costgcn": "skeleton actions, continual graph convolutions",
+    "costgcn-s1": "skeleton actions, CoST-GCN*: strides 1, no padding",
+    "coagcn": "skeleton actions, continual adaptive graphs",
+    "coagcn-s1": "skeleton actions, CoAGCN*: strides 1, no padding",
+    "costr": "skeleton actions, continual spatial attention",
+    "costr-s1": "skeleton actions, CoS-TR*: strides 1, no padding",
 }
 VARIABLE = "COSTREAM_WEIGHTS"
 

@@ -12,7 +12,7 @@ from costream.models import registry
 from costream.models.build import save_model
 from costream.models.card import Card
 from costream.models.oad import CoOadTR
-from costream.models.registry import find_weights, list_models, load_model
+from costream.models.registry import MODELS, find_weights, list_models, load_model
 
 ARGUMENTS = {
     "input_width": 6,
@@ -87,10 +87,8 @@ def test_list_tells_what_is_where(places: dict[str, Path]) -> None:
     (places["cache"] / "broken.safetensors").write_bytes(b"x")
     rows = {e.name: (e.origin, e.path) for e in list_models()}
     assert rows == {
+        **dict.fromkeys(MODELS, (None, None)),
         "cooadtr": ("shipped", places["shipped"] / "cooadtr.safetensors"),
-        "cooadtr-b2": (None, None),
-        "oadtr": (None, None),
-        "costgcn": (None, None),
         "broken": ("cache", places["cache"] / "broken.safetensors"),
     }
     assert next(iter(rows)) == "cooadtr"
