@@ -49,6 +49,21 @@ class VideoFrame:
 
 
 @dataclass(frozen=True)
+class AudioBlock:
+    """A stretch of sound as long as a step of the model.
+
+    What is known once it has been heard is known at its end, so that is its time. The last one
+    of a source may end in zeros.
+    """
+
+    i: int  # index of the block, from 0
+    time_s: float  # media time of its end, seconds, the container's own clock
+    samples: npt.NDArray[np.float32] = field(repr=False)  # float32 [N], mono, -1 to 1
+    pts: int | None = None  # of its first sample, in samples of the source; None: not known
+    arrived_s: float | None = None  # live: time.monotonic() when its last sample came
+
+
+@dataclass(frozen=True)
 class FeatureRow:
     """One row of a precomputed feature file; goes straight to the temporal model."""
 
@@ -96,12 +111,24 @@ class Fault:
     count: int = 1  # damaged packets or frames this stands for
 
 
-Data: TypeAlias = VideoFrame | FeatureRow | SkeletonFrame
+Data: TypeAlias = VideoFrame | AudioBlock | FeatureRow | SkeletonFrame
 Item: TypeAlias = Data | Gap | Fault
 
 # --- records: run -> sinks -------------------------------------------------------------------
 
 Scored: TypeAlias = tuple[str, float]  # label, probability
+
+
+@dataclass(frozen=True)
+class Head:
+    """One of several classifiers on one frontend; its records carry its name."""
+
+    model: str
+    weights_sha256: str
+    labels: tuple[str, ...]  # in the order of its predictions' scores
+    background: str | None
+    delay_s: float
+    threshold: float  # that opens a segment
 
 
 @dataclass(frozen=True)
@@ -117,10 +144,11 @@ class Header:
     rate_hz: float  # steps a second
     delay_s: float  # an event seen at time_s happened at about time_s - delay_s
     source: str  # redacted URI
-    kind: str  # "video", "features" or "skeleton"
+    kind: str  # "video", "audio", "features" or "skeleton"
     duration_s: float | None  # length to be processed, None when unknown
     options: dict[str, Any]
     schema: str = SCHEMA
+    heads: tuple[Head, ...] | None = None  # where several models listen; labels: those of all
 
 
 @dataclass(frozen=True)
@@ -137,6 +165,7 @@ class Prediction:
     anticipation: tuple[tuple[Scored, ...], ...] | None = None  # [future step][rank]
     warmup: bool = False  # the model's window is not full yet
     fresh: bool = True  # False: no new frame since the previous step
+    model: str | None = None  # which of the header's heads; None: there is one
 
 
 @dataclass(frozen=True)
@@ -148,6 +177,7 @@ class Segment:
     end_s: float
     label: str
     score: float  # mean probability of the label over the segment's steps
+    model: str | None = None  # which of the header's heads; None: there is one
 
 
 @dataclass(frozen=True)
@@ -178,11 +208,14 @@ class Compute:
 
 @dataclass(frozen=True)
 class Picture:
-    """What a step looked at, for sinks that draw. It goes to no file of records."""
+    """What a step looked at or heard, for sinks that draw. It goes to no file of records."""
 
     time_s: float
     item: Data
     skeleton: SkeletonFrame | None  # the persons in it, where the model looks at such
+    spectrum: npt.NDArray[np.float32] | None = (
+        None  # sound: [frames, bands], ln of power, low first
+    )
 
 
 @dataclass(frozen=True)
@@ -204,6 +237,7 @@ class Summary:
     dense_macs: int
     complete: bool
     exit: int
+    drift_ppm: float | None = None  # live: how much faster the source's clock ran than ours
 
 
 Record: TypeAlias = Prediction | Segment | Compute | Gap | Fault

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from costream.errors import UsageError
+from costream.sources.base import RawSound
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -57,6 +58,8 @@ class DetectSettings:
     color: ColorMode
     verbosity: int  # -1 quiet, 0 normal, 1 and 2 more
     log_file: str | None
+    channel: int | None = None  # sound: which channel, from 1; None: the mean of all
+    raw: RawSound | None = None  # sound: what bare samples on a pipe are
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 # name -> "module:Class"; a frontend has takes ("video" or "skeleton"), box, token_width, prepare,
-# init_state, forward_step and count_macs, see frontends/images.py and frontends/joints.py
+# init_state, forward_step and count_macs, see frontends/images.py and frontends/joints.py. One for
+# sound ("audio") has sample_rate_hz and block (samples of a step) for box and prepare, forward_steps
+# and newest_spectrum besides.
 FRONTENDS = {
     "tdn": "costream.frontends.images:TemporalDifferenceNet",
     "joints": "costream.frontends.joints:JointStreams",

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from costream.models.card import Card
 from costream.records import Data, SkeletonFrame
-from costream.sources.base import SourceInfo
+from costream.sources.base import Sound, SourceInfo
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,16 @@ class StepResult:
     frontend_s: float
     network_s: float
     skeletons: tuple[SkeletonFrame, ...] | None = None  # [B], where the model looks at such
+    spectra: tuple[npt.NDArray[np.float32], ...] | None = None  # [B] of [frames, bands], ln
+
+
+@dataclass(frozen=True)
+class ModelHead:
+    """One classifier of a model: where its probabilities stand among all."""
+
+    card: Card
+    weights_sha256: str
+    columns: slice
 
 
 class Model(Protocol):
@@ -38,12 +48,24 @@ class Model(Protocol):
     weights_sha256: str
 
     @property
+    def heads(self) -> tuple[ModelHead, ...]:
+        """Its classifiers, at least one; each has its own labels and timeline."""
+
+    @property
     def stride(self) -> int:
         """Steps from one output to the next."""
 
     @property
     def box(self) -> tuple[int, int] | None:
         """Width, height pictures should be fitted into; None when no pictures are taken."""
+
+    @property
+    def sound(self) -> Sound | None:
+        """The sound it takes; None when it takes none."""
+
+    @property
+    def chunk(self) -> int:
+        """How many items of one stream ``steps`` is best given at once; 1: it gains nothing."""
 
     def check(self, info: SourceInfo) -> None:
         """Raise SourceError when what this source gives does not fit."""
@@ -59,3 +81,9 @@ class Model(Protocol):
 
     def step(self, items: Sequence[Data], state: Any) -> StepResult:
         """Take one item a stream, advance the state, give the newest output."""
+
+    def steps(self, items: Sequence[Data], state: Any) -> list[StepResult]:
+        """Take items of one stream, one after another: what as many calls of ``step`` give.
+
+        Products over all of them are larger and fewer; the times are shared out evenly.
+        """

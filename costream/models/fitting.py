@@ -54,7 +54,12 @@ def input_width(card: Card) -> int:
     return int(card.arguments.get("input_width") or card.arguments["embed_dim"])
 
 
-_NAMES = {"features": "precomputed features", "skeleton": "skeletons", "video": "video"}
+_NAMES = {
+    "features": "precomputed features",
+    "skeleton": "skeletons",
+    "video": "video",
+    "audio": "sound",
+}
 
 
 def _hint(card: Card, wanted: SourceKind) -> str:
@@ -63,6 +68,8 @@ def _hint(card: Card, wanted: SourceKind) -> str:
         return f"give a .npy or .npz file with {width} values a row, or use a model with a frontend"
     if wanted == "skeleton":
         return "give a table or recording of joints, or a video"
+    if wanted == "audio":
+        return "give a file or stream with sound, or --mic"
     return "give a video, or use a skeleton model such as costgcn"
 
 

@@ -113,9 +113,9 @@ class CoOadTR(nn.Module):
         positions = None if self.positions is None else self.positions.init_state(batch_size)
         return CoOadTRState(positions, self.encoder.init_state(batch_size))
 
-    def warmup(self, state: CoOadTRState) -> tuple[bool, ...]:
-        """Say for each stream whether its window is not yet full."""
-        return self.encoder.warmup(state.encoder)
+    def warmup(self, state: CoOadTRState, ago: int = 0) -> tuple[bool, ...]:
+        """Say for each stream whether its window is not yet full, or was not, steps ``ago``."""
+        return self.encoder.warmup(state.encoder, ago)
 
     def forward_step(self, x: Tensor, state: CoOadTRState) -> OadOutput:
         """Take one feature row [B, C] of every stream, give the output after it."""

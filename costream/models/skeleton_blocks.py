@@ -111,6 +111,10 @@ def _reduce(in_width: int, out_width: int) -> tuple[nn.Module, ...]:
 
 def convolve(conv: nn.Conv2d, x: Tensor, stride: int = 1, pads: tuple[int, int] = (0, 0)) -> Tensor:
     """Give a convolution over time [N, T', V, O] of a clip ``x`` [N, T, V, C]."""
+    if conv.kernel_size == (1, 1):
+        # A matrix product; and oneDNN's AVX2 kernel for the gradient of a strided convolution of
+        # size 1 over fewer than 8 channels writes past its buffer (torch 2.13, one thread).
+        return F.linear(x[:, ::stride], conv.weight.flatten(1), conv.bias)
     # To torch, features last is the layout "channels_last" of images of T x V.
     images, steps = x.permute(0, 3, 1, 2), (stride, 1)
     if pads[0] != pads[1]:

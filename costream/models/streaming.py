@@ -15,13 +15,15 @@ from torch import Tensor
 
 from costream.errors import ModelError, SourceError
 from costream.frontends.pose import BOX, PoseTrackers
-from costream.models.base import StepResult
+from costream.models.base import ModelHead, StepResult
 from costream.models.card import Card
 from costream.models.fitting import check_source, input_width, notes, takes
 from costream.nn.functional import store_by_columns
 from costream.nn.state import State
-from costream.records import Data, FeatureRow, SkeletonFrame, VideoFrame
-from costream.sources.base import SourceInfo
+from costream.records import AudioBlock, Data, FeatureRow, SkeletonFrame, VideoFrame
+from costream.sources.base import Sound, SourceInfo
+
+CHUNK = 16  # blocks of sound at once: four seconds
 
 DTYPES = {
     "float32": torch.float32,
@@ -41,7 +43,8 @@ class Output(Protocol):
 class Network(Protocol):
     """A continual network with a classifier. It holds weights only; streams are in the state.
 
-    A network with a ``stride`` gives an output every so many steps, and None at the others.
+    A network with a ``stride`` gives an output every so many steps, and None at the others. One
+    for sound also has ``forward_steps`` and a ``warmup`` that knows how it was some steps ago.
     """
 
     window: int  # tokens
@@ -88,11 +91,17 @@ class StreamingModel:
         frontend: Any = None,
         *,
         weights_sha256: str = "",
+        heads: Sequence[ModelHead] = (),
         device: str = "cpu",
         dtype: str = "float32",
     ) -> None:
-        """Take the modules over. Raises ModelError for a device or type that is not there."""
+        """Take the modules over. Raises ModelError for a device or type that is not there.
+
+        ``heads``: the classifiers of a network that has several; its logits are theirs in a row.
+        """
         self.card, self.weights_sha256 = card, weights_sha256
+        alone = ModelHead(card, weights_sha256, slice(0, len(card.labels)))
+        self.heads = tuple(heads) or (alone,)
         self.device = find_device(device)
         if dtype not in DTYPES:
             raise ModelError(f"unknown type {dtype!r}", hint=f"known are {', '.join(DTYPES)}")
@@ -103,7 +112,8 @@ class StreamingModel:
         if self.device.type == "cpu":
             store_by_columns(self.network)
         # Preparing a few joints takes many small operations, for which an accelerator is slow.
-        self.frontend: Any = self._settle(frontend) if takes(frontend) == "video" else frontend
+        settled = takes(frontend) in ("video", "audio")
+        self.frontend: Any = self._settle(frontend) if settled else frontend
 
     @property
     def box(self) -> tuple[int, int] | None:
@@ -111,6 +121,18 @@ class StreamingModel:
         if takes(self.frontend) == "skeleton":
             return BOX
         return None if self.frontend is None else (self.frontend.box[0], self.frontend.box[1])
+
+    @property
+    def sound(self) -> Sound | None:
+        """The sound that the frontend takes; None: it takes none."""
+        if takes(self.frontend) != "audio":
+            return None
+        return Sound(self.frontend.sample_rate_hz, self.frontend.block)
+
+    @property
+    def chunk(self) -> int:
+        """How many items ``steps`` is best given at once."""
+        return CHUNK if takes(self.frontend) == "audio" else 1
 
     @property
     def input_width(self) -> int:
@@ -165,6 +187,7 @@ class StreamingModel:
         if len({type(item) for item in items}) != 1:
             raise ValueError("the items of a step are of one type")
         rows = [item.values for item in items if isinstance(item, FeatureRow)]
+        takes_sound = isinstance(items[0], AudioBlock)
         skeletons = self._find(items, state)
         if rows:
             tokens = torch.from_numpy(np.stack(rows)).to(self.device, self.dtype)
@@ -174,11 +197,11 @@ class StreamingModel:
         seen = time.perf_counter()
         out: Output | None = self.network.forward_step(tokens, state.network)
         future = None if out is None else out.anticipation
-        probabilities = None if out is None else _probabilities(out.logits)
+        probabilities = None if out is None else self._probabilities(out.logits)
         if probabilities is not None and skeletons is not None and self.card.background:
             nobody = ~tokens.flatten(1).any(1).cpu().numpy()
             probabilities[nobody] = np.equal(self.card.labels, self.card.background)
-        anticipation = None if future is None else _probabilities(future)
+        anticipation = None if future is None else self._probabilities(future)
         skipped = self._frontend_macs() if rows else 0  # feature rows pass it by
         return StepResult(
             probabilities,
@@ -189,7 +212,55 @@ class StreamingModel:
             frontend_s=0.0 if rows else seen - began,
             network_s=time.perf_counter() - seen,
             skeletons=skeletons,
+            spectra=tuple(self._spectra(state, 1)[:, 0]) if takes_sound else None,
         )
+
+    @torch.inference_mode()
+    def steps(self, items: Sequence[Data], state: ModelState) -> list[StepResult]:
+        """Take T items of one stream, give what T calls of ``step`` would.
+
+        Blocks of sound go through the network together, everything else one by one.
+        """
+        blocks = [item for item in items if isinstance(item, AudioBlock)]
+        if len(blocks) < len(items) or len(items) == 1:
+            return [self.step([item], state) for item in items]
+        began = time.perf_counter()
+        given = torch.from_numpy(np.stack([b.samples for b in blocks])[None])
+        given = given.to(self.device, self.dtype)
+        tokens = self.frontend.forward_steps(given, state.frontend)
+        self._wait()
+        seen = time.perf_counter()
+        logits = self.network.forward_steps(tokens, state.network).logits[0]
+        probabilities = self._probabilities(logits)
+        spectra = self._spectra(state, len(items))
+        frontend_s = (seen - began) / len(items)
+        network_s = (time.perf_counter() - seen) / len(items)
+        ages = range(len(items) - 1, -1, -1)
+        return [
+            StepResult(
+                probabilities[k : k + 1],
+                None,
+                self.network.warmup(state.network, ago),
+                macs=self.macs,
+                dense_macs=self.dense_macs,
+                frontend_s=frontend_s,
+                network_s=network_s,
+                spectra=(spectra[0, k],),
+            )
+            for k, ago in enumerate(ages)
+        ]
+
+    def _spectra(self, state: ModelState, steps: int) -> npt.NDArray[np.float32]:
+        """Give what the frontend heard in the newest steps, [B, steps, frames, bands]."""
+        heard = self.frontend.newest_spectrum(state.frontend).float().cpu().numpy()
+        spectra: npt.NDArray[np.float32] = heard.reshape(len(heard), steps, -1, heard.shape[-1])
+        return spectra
+
+    def _probabilities(self, logits: Tensor) -> npt.NDArray[np.float32]:
+        """Give the softmax over the logits [..., K] of each head."""
+        parts = [torch.softmax(logits[..., h.columns].float(), -1) for h in self.heads]
+        probabilities: npt.NDArray[np.float32] = torch.cat(parts, -1).cpu().numpy()
+        return probabilities
 
     def _find(self, items: Sequence[Data], state: ModelState) -> tuple[SkeletonFrame, ...] | None:
         """Give the skeletons of the items, or those that are found in frames."""
@@ -205,17 +276,20 @@ class StreamingModel:
     def _see(self, items: Sequence[Data], state: ModelState) -> Tensor:
         if self.frontend is None:
             raise SourceError(f"{self.card.name} takes precomputed features")
-        inputs = np.stack(
-            [
-                self.frontend.prepare(item.rgb if isinstance(item, VideoFrame) else item)
-                for item in items
-            ]
-        )
-        given = torch.from_numpy(inputs)
+        given = torch.from_numpy(np.stack([self._prepare(item) for item in items]))
         if self.frontend.takes == "video":
             given = given.to(self.device)
+        elif self.frontend.takes == "audio":
+            given = given.to(self.device, self.dtype)
         tokens: Tensor = self.frontend.forward_step(given, state.frontend)
         return tokens.to(self.device, self.dtype)
+
+    def _prepare(self, item: Data) -> npt.NDArray[Any]:
+        if isinstance(item, AudioBlock):
+            return item.samples
+        given = item.rgb if isinstance(item, VideoFrame) else item
+        prepared: npt.NDArray[Any] = self.frontend.prepare(given)
+        return prepared
 
     def _settle(self, module: Any) -> Any:
         return module.to(self.device, self.dtype).eval().requires_grad_(False)
@@ -256,8 +330,3 @@ def find_device(name: str) -> torch.device:
     if not there:
         raise ModelError(f"device {name!r} is not available ({have})", hint="use --device cpu")
     return device
-
-
-def _probabilities(logits: Tensor) -> npt.NDArray[np.float32]:
-    probabilities: npt.NDArray[np.float32] = torch.softmax(logits.float(), -1).cpu().numpy()
-    return probabilities

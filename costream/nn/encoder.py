@@ -117,9 +117,9 @@ class Encoder(nn.Module):
         rows = zeros(batch_size, self.window, self.embed_dim, like=attention.keys)
         return StackState(attention, rows)
 
-    def warmup(self, state: EncoderState) -> tuple[bool, ...]:
-        """Say for each stream whether its window is not yet full."""
-        return tuple(t < self.window for t in state.attention.steps.tolist())
+    def warmup(self, state: EncoderState, ago: int = 0) -> tuple[bool, ...]:
+        """Say for each stream whether its window is not yet full, or was not, steps ``ago``."""
+        return tuple(t - ago < self.window for t in state.attention.steps.tolist())
 
     def forward_step(self, x: Tensor, state: EncoderState) -> Tensor:
         """Take one row [B, d] of every stream, give the newest output, [B, d]."""

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from costream import __version__
-from costream.clock import Tick, resample
+from costream.clock import Tick, TickItem, one_by_one, resample
 from costream.errors import CostreamError, ExitCode, SourceError
-from costream.models.base import Model, StepResult
-from costream.models.card import Timeline
+from costream.models.base import Model, ModelHead, StepResult
+from costream.models.card import Card, Timeline
 from costream.records import (
+    AudioBlock,
     Compute,
+    Data,
     Fault,
     Gap,
+    Head,
     Header,
     Picture,
     Prediction,
     Record,
     Scored,
+    Segment,
     StageTimes,
     Summary,
     VideoFrame,
@@ -33,7 +37,7 @@ from costream.records import (
 from costream.runtime.segments import Segmenter
 from costream.runtime.stop import Stop
 from costream.sinks.base import PictureSink, Sink
-from costream.sources.base import Source, SourceInfo
+from costream.sources.base import LiveSource, Source, SourceInfo
 
 log = logging.getLogger("costream")
 
@@ -43,13 +47,27 @@ class RunOptions:
     """How a run differs from what the model card says (None: as the card says)."""
 
     rate_hz: float | None = None  # steps a second
-    timeline: Timeline | None = None
+    threshold: float | None = None  # of the timeline, and so are the next two
+    min_length_s: float | None = None
+    min_gap_s: float | None = None
     top_k: int = 3
     scores: bool = False  # every class probability in each prediction
     wait: bool = False  # no predictions before the model's window is full
     start_s: float = 0.0
     end_s: float | None = None
     recorded: dict[str, Any] = field(default_factory=dict)  # more options for the header
+
+    def timeline(self, card: Card) -> Timeline:
+        """Give how the probabilities of this card's labels become segments."""
+        timeline = card.timeline
+        if self.threshold is not None:
+            # The card's lower bound belongs to the card's threshold.
+            timeline = replace(timeline, threshold=self.threshold, low=None)
+        if self.min_length_s is not None:
+            timeline = replace(timeline, min_length_s=self.min_length_s)
+        if self.min_gap_s is not None:
+            timeline = replace(timeline, min_gap_s=self.min_gap_s)
+        return timeline
 
 
 def run(
@@ -67,6 +85,15 @@ def run(
     BrokenPipeError when the reader of a sink's stream has left.
     """
     return _Run(source, model, sinks, options or RunOptions(), stop or Stop()).go()
+
+
+@dataclass(frozen=True)
+class _Voice:
+    """A classifier of the model and the timeline of what it says."""
+
+    head: ModelHead
+    name: str | None  # what its records are marked with, where there are several
+    segmenter: Segmenter
 
 
 class _Run:
@@ -103,7 +130,7 @@ class _Run:
                 for sink in self.sinks:
                     sink.open(header)
                     self.open_sinks.append(sink)
-                self._loop()
+                self._loop(info)
                 exit_code = self._exit_code()
             except CostreamError as error:
                 exit_code = error.exit_code
@@ -129,37 +156,74 @@ class _Run:
         # A rate given for skeletons is that of the recording, whose frames may carry no times.
         given = None if info.kind == "skeleton" else options.rate_hz
         self.rate_hz = given or card.rate_hz
-        self.timeline = options.timeline or card.timeline
         # A network's delay is so many steps, whatever time a step takes.
-        self.delay_s = card.delay_s * card.rate_hz / self.rate_hz
-        self.segmenter = Segmenter(
-            card.labels,
-            self.timeline,
-            self.rate_hz / self.model.stride,
-            self.delay_s,
-            card.background,
-        )
+        self.scale = card.rate_hz / self.rate_hz
+        several = len(self.model.heads) > 1
+        self.voices = [
+            _Voice(
+                head,
+                head.card.name if several else None,
+                Segmenter(
+                    head.card.labels,
+                    options.timeline(head.card),
+                    self.rate_hz / self.model.stride,
+                    head.card.delay_s * self.scale,
+                    head.card.background,
+                ),
+            )
+            for head in self.model.heads
+        ]
 
-    def _loop(self) -> None:
+    def _loop(self, info: SourceInfo) -> None:
         state = self.model.init_state(1)
-        items = resample(self.source.items(), self.rate_hz, self.model.card.gap_tolerance_s)
         mark = time.perf_counter()
-        for event in items:
+        for events in self._events(info):
             if self.stop.requested:
                 break
-            if isinstance(event, Tick):
-                if isinstance(event.item, VideoFrame):
-                    _ = event.item.rgb  # convert and resize here, so that it counts as decoding
-                decode_s = time.perf_counter() - mark
-                self._step(event, self.model.step([event.item], state), decode_s)
-            elif isinstance(event, Gap):
-                self._emit(self.segmenter.gap(event.start_s, event.end_s))
-                self.model.reset(state, [0])
-                self._write(event)
-            else:
-                self._fault(event)
+            ticks = [event for event in events if isinstance(event, Tick)]
+            if ticks:
+                for tick in ticks:
+                    if isinstance(tick.item, VideoFrame):
+                        _ = tick.item.rgb  # convert and resize here: it counts as decoding
+                decode_s = (time.perf_counter() - mark) / len(ticks)
+                results = self.model.steps([tick.item for tick in ticks], state)
+                for tick, result in zip(ticks, results, strict=True):
+                    self._step(tick, result, decode_s)
+            for event in events:
+                if isinstance(event, Gap):
+                    for voice in self.voices:
+                        self._emit(voice, voice.segmenter.gap(event.start_s, event.end_s))
+                    self.model.reset(state, [0])
+                    self._write(event)
+                elif isinstance(event, Fault):
+                    self._fault(event)
             mark = time.perf_counter()
-        self._emit(self.segmenter.flush())
+        for voice in self.voices:
+            self._emit(voice, voice.segmenter.flush())
+
+    def _events(self, info: SourceInfo) -> Iterator[list[TickItem]]:
+        """Give what comes: ticks that may be stepped together in one list, all else alone."""
+        items = self.source.items()
+        if info.kind == "audio":
+            events = one_by_one(items)
+        else:
+            events = resample(items, self.rate_hz, self.model.card.gap_tolerance_s)
+        size = 1 if info.live else self.model.chunk
+        together: list[TickItem] = []
+        for event in events:
+            if isinstance(event, Tick):
+                together.append(event)
+                if len(together) < size:
+                    continue
+            elif together:
+                yield together
+                together = [event]
+            else:
+                together = [event]
+            yield together
+            together = []
+        if together:
+            yield together
 
     def _step(self, tick: Tick, result: StepResult, decode_s: float) -> None:
         self.first_s = tick.time_s if self.first_s is None else self.first_s
@@ -178,12 +242,15 @@ class _Run:
                 network=1e3 * result.network_s,
                 sink=1e3 * self.sink_s,  # of the step before: this one's is not known yet
             ),
+            lag_s=_lag_s(tick.item),
+            dropped=self._dropped(),
         )
         began = time.perf_counter()
         if result.probabilities is not None and not (self.options.wait and result.warmup[0]):
-            probabilities = result.probabilities[0]
-            self._write(self._prediction(step, tick, probabilities, result))
-            self._emit(self.segmenter.push(tick.time_s, probabilities))
+            for voice in self.voices:
+                probabilities = result.probabilities[0, voice.head.columns]
+                self._write(self._prediction(step, tick, probabilities, result, voice))
+                self._emit(voice, voice.segmenter.push(tick.time_s, probabilities))
         self._write(compute)
         self._draw(tick, result)
         self.sink_s = time.perf_counter() - began
@@ -192,28 +259,39 @@ class _Run:
         sinks = [sink for sink in self.open_sinks if isinstance(sink, PictureSink)]
         if sinks:
             skeleton = None if result.skeletons is None else result.skeletons[0]
-            picture = Picture(tick.time_s, tick.item, skeleton)
+            spectrum = None if result.spectra is None else result.spectra[0]
+            picture = Picture(tick.time_s, tick.item, skeleton, spectrum)
             for sink in sinks:
                 sink.draw(picture)
 
     def _prediction(
-        self, step: int, tick: Tick, probabilities: npt.NDArray[np.float32], result: StepResult
+        self,
+        step: int,
+        tick: Tick,
+        probabilities: npt.NDArray[np.float32],
+        result: StepResult,
+        voice: _Voice,
     ) -> Prediction:
+        labels = voice.head.card.labels
         future = None if result.anticipation is None else result.anticipation[0]
         return Prediction(
             i=step,
             time_s=tick.time_s,
             frame=tick.item.i,
             pts=tick.item.pts,
-            top=self._top(probabilities),
+            top=self._top(probabilities, labels),
             scores=tuple(probabilities.tolist()) if self.options.scores else None,
-            anticipation=None if future is None else tuple(self._top(row) for row in future),
+            anticipation=(
+                None if future is None else tuple(self._top(row, labels) for row in future)
+            ),
             warmup=result.warmup[0],
             fresh=tick.fresh,
+            model=voice.name,
         )
 
-    def _top(self, probabilities: npt.NDArray[np.float32]) -> tuple[Scored, ...]:
-        labels = self.model.card.labels
+    def _top(
+        self, probabilities: npt.NDArray[np.float32], labels: Sequence[str]
+    ) -> tuple[Scored, ...]:
         best = np.argsort(-probabilities, kind="stable")[: self.options.top_k]
         return tuple((labels[k], float(probabilities[k])) for k in best)
 
@@ -225,10 +303,10 @@ class _Run:
         )
         self._write(fault)
 
-    def _emit(self, segments: Sequence[Record]) -> None:
+    def _emit(self, voice: _Voice, segments: Sequence[Segment]) -> None:
         for segment in segments:
             self.segments += 1
-            self._write(segment)
+            self._write(segment if voice.name is None else replace(segment, model=voice.name))
 
     def _write(self, record: Record) -> None:
         for sink in self.open_sinks:
@@ -242,7 +320,7 @@ class _Run:
         return ExitCode.PARTIAL if self.fatal else ExitCode.OK
 
     def _header(self, info: SourceInfo) -> Header:
-        card, options = self.model.card, self.options
+        card, options, several = self.model.card, self.options, len(self.voices) > 1
         end = options.end_s if info.duration_s is None else info.duration_s
         if options.end_s is not None and end is not None:
             end = min(end, options.end_s)
@@ -253,7 +331,7 @@ class _Run:
             labels=card.labels,
             background=card.background,
             rate_hz=self.rate_hz,
-            delay_s=self.delay_s,
+            delay_s=card.delay_s * self.scale,
             source=info.uri,
             kind=info.kind,
             duration_s=None if end is None else max(0.0, end - options.start_s),
@@ -262,18 +340,29 @@ class _Run:
                 "end_s": options.end_s,
                 "top_k": options.top_k,
                 "wait": options.wait,
-                "timeline": self.timeline,
+                "timeline": options.timeline(card),
                 **options.recorded,
                 **self.model.notes(info),
             },
+            heads=tuple(self._head(voice.head) for voice in self.voices) if several else None,
         )
+
+    def _head(self, head: ModelHead) -> Head:
+        card = head.card
+        delay_s, threshold = card.delay_s * self.scale, self.options.timeline(card).threshold
+        return Head(
+            card.name, head.weights_sha256, card.labels, card.background, delay_s, threshold
+        )
+
+    def _dropped(self) -> int:
+        return self.source.dropped if isinstance(self.source, LiveSource) else 0
 
     def _summary(self, exit_code: ExitCode, wall_s: float) -> Summary:
         media_s = 0.0 if self.first_s is None else self.last_s - self.first_s + 1 / self.rate_hz
         return Summary(
             steps=self.steps,
             segments=self.segments,
-            dropped=0,
+            dropped=self._dropped(),
             errors=self.errors,
             media_s=media_s,
             wall_s=wall_s,
@@ -282,6 +371,7 @@ class _Run:
             dense_macs=self.dense_macs,
             complete=exit_code is ExitCode.OK and not self.stop.requested,
             exit=int(exit_code),
+            drift_ppm=self.source.drift_ppm if isinstance(self.source, LiveSource) else None,
         )
 
     def _close(self, summary: Summary) -> None:
@@ -294,3 +384,9 @@ class _Run:
                 failure = failure or error
         if failure is not None:
             raise failure
+
+
+def _lag_s(item: Data) -> float:
+    """Give how long ago the newest of a live item's data came; 0 where that has no meaning."""
+    arrived_s = item.arrived_s if isinstance(item, AudioBlock) else None
+    return 0.0 if arrived_s is None else time.monotonic() - arrived_s

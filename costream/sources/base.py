@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from costream.records import Item
 
-SourceKind = Literal["video", "features", "skeleton"]
+SourceKind = Literal["video", "audio", "features", "skeleton"]
+
+
+@dataclass(frozen=True)
+class Sound:
+    """The sound a model takes: mono, in blocks of one step each."""
+
+    rate_hz: int  # samples a second
+    block: int  # samples of a step
+
+
+@dataclass(frozen=True)
+class RawSound:
+    """What bare samples without a header are (raw PCM on a pipe)."""
+
+    form: str  # FFmpeg's name of a sample format: s16le, f32le, ...
+    rate_hz: int
+    channels: int = 1
 
 
 @dataclass(frozen=True)
@@ -28,6 +45,9 @@ class SourceOptions:
     layout: str | None = None  # skeletons: name of the joint layout, or a TOML file; None = found
     columns: str | None = None  # skeletons: what the columns of a table are; None = found
     persons: int = 2  # skeletons: how many persons a frame has room for
+    sound: Sound | None = None  # give the sound of media, like this; None: their pictures
+    channel: int | None = None  # take this channel of the sound, from 1; None: the mean of all
+    raw: RawSound | None = None  # read "-" and pipes as bare samples
 
 
 @dataclass(frozen=True)
@@ -43,6 +63,7 @@ class SourceInfo:
     width: int | None = None  # features: values a row
     layout: str | None = None  # skeletons: name of the joint layout
     axes: int | None = None  # skeletons: coordinates a joint, 2 or 3
+    live: bool = False  # data come when they happen: nothing may wait for more of them
 
 
 class Source(Protocol):
@@ -62,3 +83,16 @@ class Source(Protocol):
     def stop(self) -> None: ...  # noqa: D102
 
     def close(self) -> None: ...  # noqa: D102
+
+
+@runtime_checkable
+class LiveSource(Protocol):
+    """What a source of live data knows besides."""
+
+    @property
+    def dropped(self) -> int:
+        """Blocks or frames that were lost here because nobody took them in time."""
+
+    @property
+    def drift_ppm(self) -> float | None:
+        """How much faster its clock runs than this machine's, 1e-6; None while unknown."""
