@@ -10,10 +10,10 @@ from costream.errors import ModelError
 if TYPE_CHECKING:
     from torch import nn
 
-# name -> "module:Class"; a frontend has takes ("video" or "skeleton"), box, token_width, prepare,
-# init_state, forward_step and count_macs, see frontends/images.py and frontends/joints.py. One for
-# sound ("audio") has sample_rate_hz and block (samples of a step) for box and prepare, forward_steps
-# and newest_spectrum besides.
+# name -> "module:Class"; a frontend has takes ("video", "skeleton" or "audio"), token_width,
+# init_state, forward_step and count_macs; one for pictures or skeletons also box and prepare, see
+# frontends/images.py and frontends/joints.py; one for sound sample_rate_hz, block (samples of a
+# step), forward_steps and newest_spectrum, see frontends/audio.py.
 FRONTENDS = {
     "tdn": "costream.frontends.images:TemporalDifferenceNet",
     "joints": "costream.frontends.joints:JointStreams",
