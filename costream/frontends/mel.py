@@ -127,7 +127,7 @@ class LogMel(nn.Module):
         windows = rows.unfold(1, self.window, self.hop) * self.hann
         bins = torch.fft.rfft(windows, self.fft)
         # Summed over a last axis of two, the squares take three times as long.
-        power = bins.real.square() + bins.imag.square()
+        power: Tensor = bins.real.square() + bins.imag.square()
         return power if self.power == 2 else power.sqrt()
 
 

@@ -1,0 +1,173 @@
+"""Batches of varied pieces of sound, with what the labels and the teacher say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from costream.training import sound_teacher
+from costream.training.sound_packs import RATE_HZ, Clip
+
+BLOCK = 4000  # samples of a step
+SILENCE = "silence"
+NO_MUSIC = "no music"
+_MERGED = {"street music": "music"}  # an excerpt of a song is music too
+
+# How often a piece is changed, and by how much.
+_SPEEDS = (0.85, 1.18)
+_LEVELS_DB = (-45.0, -8.0)  # of full scale, root mean square
+_QUIET_DB = (-95.0, -62.0)  # what counts as silence
+_SILENT, _MIXED, _NOISY, _STRETCHED = 0.04, 0.4, 0.4, 0.5
+_NOISE_DB = (6.0, 25.0)  # how far another clip is below
+_SHARES = {"ESC-10": 0.2, "UrbanSound8K": 0.47, "GTZAN": 0.33}
+
+Wave = npt.NDArray[np.float32]
+
+
+def sound_label(clip: Clip) -> str:
+    """Give what the model for sounds calls a clip."""
+    return "music" if clip.set == "GTZAN" else _MERGED.get(clip.label, clip.label)
+
+
+def genre_label(clip: Clip) -> str | None:
+    """Give what the model for genres calls a clip; None where nobody knows."""
+    if clip.set == "GTZAN":
+        return clip.label
+    return None if sound_label(clip) == "music" else NO_MUSIC
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B pieces of T steps. Targets of heads: [B, K], zeros where nothing is known."""
+
+    waves: Tensor  # float32 [B, T * BLOCK]
+    sounds: Tensor
+    genres: Tensor
+    taught: Tensor  # [B, T, 1024], standardised features of the teacher
+    known: Tensor  # bool [B]: the teacher has heard it
+
+
+class Supply:
+    """Draws pieces of clips: other speeds, levels, noise behind them, two of them at once.
+
+    ``taught``: what the teacher says of each clip. ``steps``: T.
+    """
+
+    def __init__(
+        self,
+        clips: Sequence[Clip],
+        taught: Sequence[npt.NDArray[np.float32]],
+        sounds: Sequence[str],
+        genres: Sequence[str],
+        steps: int,
+    ) -> None:
+        rows = np.concatenate(taught)
+        self._centre, self._spread = rows.mean(0), rows.std(0) + 1e-3
+        self._taught = [(t - self._centre) / self._spread for t in taught]
+        self._clips, self._steps = clips, steps
+        self._sounds = _one_hot([sound_label(c) for c in clips], sounds)
+        self._genres = _one_hot([genre_label(c) for c in clips], genres)
+        self._silence = _one_hot([SILENCE], sounds)[0], _one_hot([NO_MUSIC], genres)[0]
+        weights = np.zeros(len(clips))
+        for name, share in _SHARES.items():
+            # A long excerpt counts for more than a short one, though not by its length.
+            own = [len(c.samples) ** 0.5 if c.set == name else 0.0 for c in clips]
+            weights += share * np.array(own) / max(sum(own), 1e-9)
+        self._weights = weights / weights.sum()
+
+    def batch(self, size: int, rng: np.random.Generator) -> Batch:
+        """Give a batch of so many pieces."""
+        waves = np.zeros((size, self._steps * BLOCK), np.float32)
+        sounds = np.zeros((size, self._sounds.shape[1]), np.float32)
+        genres = np.zeros((size, self._genres.shape[1]), np.float32)
+        taught = np.zeros((size, self._steps, sound_teacher.WIDTH), np.float32)
+        known = np.ones(size, bool)
+        for k in range(size):
+            if rng.random() < _SILENT:
+                waves[k] = quiet(rng, waves.shape[1])
+                sounds[k], genres[k], known[k] = *self._silence, False
+                continue
+            wave, index, taught[k] = self._piece(rng)
+            sounds[k], genres[k] = self._sounds[index], self._genres[index]
+            if rng.random() < _MIXED:
+                other, second, features = self._piece(rng)
+                share = float(rng.uniform(0.5, 1.0))
+                wave = share * wave + (1 - share) * other
+                sounds[k] = share * sounds[k] + (1 - share) * self._sounds[second]
+                both = genres[k].any() and self._genres[second].any()
+                mixed = share * genres[k] + (1 - share) * self._genres[second]
+                genres[k] = mixed if both else 0.0
+                taught[k] = share * taught[k] + (1 - share) * features
+            elif rng.random() < _NOISY:
+                other = self._piece(rng)[0]
+                wave = wave + _gain(-rng.uniform(*_NOISE_DB)) * other
+            waves[k] = _gain(rng.uniform(*_LEVELS_DB)) * wave
+        return Batch(*map(torch.from_numpy, (waves, sounds, genres, taught, known)))
+
+    def _piece(self, rng: np.random.Generator) -> tuple[Wave, int, Wave]:
+        """Give a piece at root mean square 1, its clip and the teacher's features [T, 1024]."""
+        index = int(rng.choice(len(self._clips), p=self._weights))
+        wave = self._clips[index].wave
+        speed = float(rng.uniform(*_SPEEDS)) if rng.random() < _STRETCHED else 1.0
+        size = self._steps * BLOCK
+        begin = int(rng.integers(0, max(1, len(wave) - int(size * speed) + 1)))
+        # Short clips are followed by themselves; so is what the teacher said of them.
+        at = begin + np.arange(size) * speed
+        low = at.astype(np.int64)
+        part = (at - low).astype(np.float32)
+        piece = wave[low % len(wave)] * (1 - part) + wave[(low + 1) % len(wave)] * part
+        middles = begin + speed * (BLOCK * np.arange(1, self._steps + 1) - RATE_HZ / 2)
+        taught = self._taught[index]
+        nearest = np.rint((middles % len(wave) - sound_teacher.CENTRE) / sound_teacher.HOP)
+        features = taught[np.clip(nearest, 0, len(taught) - 1).astype(int)]
+        return piece / np.sqrt(np.mean(piece**2) + 1e-9), index, features
+
+
+def quiet(rng: np.random.Generator, size: int) -> Wave:
+    """Give silence: nothing at all, or the noise of a microphone in a quiet room."""
+    if rng.random() < 0.2:
+        return np.zeros(size, np.float32)
+    spectrum = np.fft.rfft(rng.standard_normal(size))
+    frequencies = np.maximum(np.fft.rfftfreq(size, 1 / RATE_HZ), 20.0)
+    wave = np.fft.irfft(spectrum * frequencies ** -rng.uniform(0.0, 0.8), size)
+    wave /= np.sqrt(np.mean(wave**2))
+    if rng.random() < 0.3:  # of the mains
+        hum = rng.choice([50.0, 60.0]) * rng.integers(1, 4)
+        wave += rng.uniform(0, 1) * np.sin(2 * np.pi * hum * np.arange(size) / RATE_HZ)
+    return (_gain(rng.uniform(*_QUIET_DB)) * wave).astype(np.float32)
+
+
+def vary_spectrogram(rows: Tensor, rng: np.random.Generator) -> Tensor:
+    """Give log-mel frames [B, F, bands] as other microphones and rooms might have caught them.
+
+    A smooth change of colour, and a few bands and moments that are missing (SpecAugment, Park et
+    al., 2019). ``rows`` is overwritten.
+    """
+    batch, frames, bands = rows.shape
+    knots = torch.from_numpy(rng.normal(0, 0.9, (batch, 1, 5))).float()
+    rows += torch.nn.functional.interpolate(knots, bands, mode="linear").to(rows)
+    fill = rows.mean((1, 2))
+    for k in range(batch):
+        for _ in range(2):
+            width, begin = int(rng.integers(0, 8)), int(rng.integers(bands))
+            rows[k, :, begin : begin + width] = fill[k]
+        width, begin = int(rng.integers(0, 16)), int(rng.integers(frames))
+        rows[k, begin : begin + width] = fill[k]
+    return rows
+
+
+def _gain(db: float) -> float:
+    return float(10 ** (db / 20))
+
+
+def _one_hot(labels: Sequence[str | None], names: Sequence[str]) -> npt.NDArray[np.float32]:
+    out = np.zeros((len(labels), len(names)), np.float32)
+    for row, label in zip(out, labels, strict=True):
+        if label is not None:
+            row[names.index(label)] = 1.0
+    return out
