@@ -14,6 +14,7 @@ from costream.training import sound_teacher
 from costream.training.sound_packs import RATE_HZ, Clip
 
 BLOCK = 4000  # samples of a step
+STEPS = 12  # of a piece, for the backbone
 SILENCE = "silence"
 NO_MUSIC = "no music"
 _MERGED = {"street music": "music"}  # an excerpt of a song is music too
@@ -55,7 +56,7 @@ class Batch:
 class Supply:
     """Draws pieces of clips: other speeds, levels, noise behind them, two of them at once.
 
-    ``taught``: what the teacher says of each clip. ``steps``: T.
+    ``taught``: what the teacher says of each clip. ``sounds``, ``genres``: labels of the heads.
     """
 
     def __init__(
@@ -64,12 +65,11 @@ class Supply:
         taught: Sequence[npt.NDArray[np.float32]],
         sounds: Sequence[str],
         genres: Sequence[str],
-        steps: int,
     ) -> None:
         rows = np.concatenate(taught)
         self._centre, self._spread = rows.mean(0), rows.std(0) + 1e-3
         self._taught = [(t - self._centre) / self._spread for t in taught]
-        self._clips, self._steps = clips, steps
+        self._clips = clips
         self._sounds = _one_hot([sound_label(c) for c in clips], sounds)
         self._genres = _one_hot([genre_label(c) for c in clips], genres)
         self._silence = _one_hot([SILENCE], sounds)[0], _one_hot([NO_MUSIC], genres)[0]
@@ -80,22 +80,22 @@ class Supply:
             weights += share * np.array(own) / max(sum(own), 1e-9)
         self._weights = weights / weights.sum()
 
-    def batch(self, size: int, rng: np.random.Generator) -> Batch:
-        """Give a batch of so many pieces."""
-        waves = np.zeros((size, self._steps * BLOCK), np.float32)
+    def batch(self, size: int, rng: np.random.Generator, steps: int = STEPS) -> Batch:
+        """Give a batch of so many pieces of so many steps."""
+        waves = np.zeros((size, steps * BLOCK), np.float32)
         sounds = np.zeros((size, self._sounds.shape[1]), np.float32)
         genres = np.zeros((size, self._genres.shape[1]), np.float32)
-        taught = np.zeros((size, self._steps, sound_teacher.WIDTH), np.float32)
+        taught = np.zeros((size, steps, sound_teacher.WIDTH), np.float32)
         known = np.ones(size, bool)
         for k in range(size):
             if rng.random() < _SILENT:
                 waves[k] = quiet(rng, waves.shape[1])
                 sounds[k], genres[k], known[k] = *self._silence, False
                 continue
-            wave, index, taught[k] = self._piece(rng)
+            wave, index, taught[k] = self._piece(rng, steps)
             sounds[k], genres[k] = self._sounds[index], self._genres[index]
             if rng.random() < _MIXED:
-                other, second, features = self._piece(rng)
+                other, second, features = self._piece(rng, steps)
                 share = float(rng.uniform(0.5, 1.0))
                 wave = share * wave + (1 - share) * other
                 sounds[k] = share * sounds[k] + (1 - share) * self._sounds[second]
@@ -104,24 +104,24 @@ class Supply:
                 genres[k] = mixed if both else 0.0
                 taught[k] = share * taught[k] + (1 - share) * features
             elif rng.random() < _NOISY:
-                other = self._piece(rng)[0]
+                other = self._piece(rng, steps)[0]
                 wave = wave + _gain(-rng.uniform(*_NOISE_DB)) * other
             waves[k] = _gain(rng.uniform(*_LEVELS_DB)) * wave
         return Batch(*map(torch.from_numpy, (waves, sounds, genres, taught, known)))
 
-    def _piece(self, rng: np.random.Generator) -> tuple[Wave, int, Wave]:
+    def _piece(self, rng: np.random.Generator, steps: int) -> tuple[Wave, int, Wave]:
         """Give a piece at root mean square 1, its clip and the teacher's features [T, 1024]."""
         index = int(rng.choice(len(self._clips), p=self._weights))
         wave = self._clips[index].wave
         speed = float(rng.uniform(*_SPEEDS)) if rng.random() < _STRETCHED else 1.0
-        size = self._steps * BLOCK
+        size = steps * BLOCK
         begin = int(rng.integers(0, max(1, len(wave) - int(size * speed) + 1)))
         # Short clips are followed by themselves; so is what the teacher said of them.
         at = begin + np.arange(size) * speed
         low = at.astype(np.int64)
         part = (at - low).astype(np.float32)
         piece = wave[low % len(wave)] * (1 - part) + wave[(low + 1) % len(wave)] * part
-        middles = begin + speed * (BLOCK * np.arange(1, self._steps + 1) - RATE_HZ / 2)
+        middles = begin + speed * (BLOCK * np.arange(1, steps + 1) - RATE_HZ / 2)
         taught = self._taught[index]
         nearest = np.rint((middles % len(wave) - sound_teacher.CENTRE) / sound_teacher.HOP)
         features = taught[np.clip(nearest, 0, len(taught) - 1).astype(int)]
