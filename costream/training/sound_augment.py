@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -73,11 +74,7 @@ class Supply:
         self._sounds = _one_hot([sound_label(c) for c in clips], sounds)
         self._genres = _one_hot([genre_label(c) for c in clips], genres)
         self._silence = _one_hot([SILENCE], sounds)[0], _one_hot([NO_MUSIC], genres)[0]
-        weights = np.zeros(len(clips))
-        for name, share in _SHARES.items():
-            # A long excerpt counts for more than a short one, though not by its length.
-            own = [len(c.samples) ** 0.5 if c.set == name else 0.0 for c in clips]
-            weights += share * np.array(own) / max(sum(own), 1e-9)
+        weights = np.array(balance(clips))
         self._weights = weights / weights.sum()
 
     def batch(self, size: int, rng: np.random.Generator, steps: int = STEPS) -> Batch:
@@ -128,6 +125,24 @@ class Supply:
         return piece / np.sqrt(np.mean(piece**2) + 1e-9), index, features
 
 
+def balance(clips: Sequence[Clip]) -> list[float]:
+    """Give how often each clip is drawn, in proportion.
+
+    Each set has its share. In it a class counts by the root of its clips, and so does a source,
+    some of which were cut into a hundred clips that are all alike; a long excerpt counts by the
+    root of its length.
+    """
+    classes = Counter((c.set, c.label) for c in clips)
+    sources = Counter((c.set, c.group) for c in clips)
+    each = [
+        (len(c.samples) / classes[c.set, c.label] / sources[c.set, c.group]) ** 0.5 for c in clips
+    ]
+    sums = {
+        name: sum(w for w, c in zip(each, clips, strict=True) if c.set == name) for name in _SHARES
+    }
+    return [_SHARES[c.set] * w / sums[c.set] for w, c in zip(each, clips, strict=True)]
+
+
 def quiet(rng: np.random.Generator, size: int) -> Wave:
     """Give silence: nothing at all, or the noise of a microphone in a quiet room."""
     if rng.random() < 0.2:
@@ -149,7 +164,7 @@ def vary_spectrogram(rows: Tensor, rng: np.random.Generator) -> Tensor:
     al., 2019). ``rows`` is overwritten.
     """
     batch, frames, bands = rows.shape
-    knots = torch.from_numpy(rng.normal(0, 0.9, (batch, 1, 5))).float()
+    knots = torch.from_numpy(rng.normal(0, 1.2, (batch, 1, 6))).float()
     rows += torch.nn.functional.interpolate(knots, bands, mode="linear").to(rows)
     fill = rows.mean((1, 2))
     for k in range(batch):
