@@ -29,12 +29,12 @@ from costream.training.loop import Schedule
 from costream.training.report import card_text
 from costream.training.skeleton_report import skeleton_table
 from costream.training.sound_augment import NO_MUSIC, SILENCE, Supply, genre_label, sound_label
-from costream.training.sound_backbone import train_backbone
+from costream.training.sound_backbone import Watch, prepare, train_backbone
 from costream.training.sound_cards import ABOUT, TITLES
 from costream.training.sound_heads import token_bank, train_head
 from costream.training.sound_packs import Clip, read_clips
 from costream.training.sound_report import clip_tokens, majority, predict, score
-from costream.training.sound_teacher import teach
+from costream.training.sound_teacher import Yamnet
 
 RATE_HZ = 4.0
 # A change is told when the new sound fills half of the second that a token stands for.
@@ -57,22 +57,29 @@ NETWORK: dict[str, Any] = {
 class Size:
     """How much of everything; smaller for a quick test of the recipe itself."""
 
-    steps: int = 2400  # of the backbone
+    pieces: int = 12_000  # that the teacher hears
+    steps: int = 2000  # of the backbone
     batch: int = 48
     streams: int = 800
     head_steps: int = 1500
     every: int = 1  # of the clips, each so manieth
 
 
-def make(packs: Path, size: Size, seed: int, folder: Path) -> list[Path]:
-    """Train, score and write cotrans and cosounds, .safetensors and .md; gives the weight files."""
+def make(
+    packs: Path, size: Size, seed: int, folder: Path, watch: Watch | None = None
+) -> list[Path]:
+    """Train, score and write cotrans and cosounds, .safetensors and .md; gives the weight files.
+
+    ``watch`` is shown the backbone while it learns.
+    """
     clips = read_clips(packs, size.every)
     train = [c for c in clips if c.part == "train"]
     sounds = sorted({sound_label(c) for c in clips} | {SILENCE})
     genres = [*sorted({c.label for c in clips if c.set == "GTZAN"}), NO_MUSIC]
-    supply = Supply(train, teach(packs, train), sounds, genres)
-    schedule = Schedule(size.steps, size.batch, rate=2e-3, decay=0.05, smoothing=0.1)
-    student = train_backbone(supply, (len(sounds), len(genres)), schedule, seed)
+    supply = Supply(train, sounds, genres)
+    lessons = prepare(supply, Yamnet(packs / "teachers.tar"), size.pieces, seed)
+    schedule = Schedule(size.steps, size.batch, rate=3e-3, decay=0.05, smoothing=0.1)
+    student = train_backbone(lessons, schedule, seed, watch)
     backbone = rounded(fold(student.backbone).eval())
     bank = token_bank(backbone, supply, size.streams, seed + 1)
     tests = {

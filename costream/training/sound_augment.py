@@ -11,7 +11,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from costream.training import sound_teacher
 from costream.training.sound_packs import RATE_HZ, Clip
 
 BLOCK = 4000  # samples of a step
@@ -22,9 +21,10 @@ _MERGED = {"street music": "music"}  # an excerpt of a song is music too
 
 # How often a piece is changed, and by how much.
 _SPEEDS = (0.85, 1.18)
-_LEVELS_DB = (-45.0, -8.0)  # of full scale, root mean square
+_LEVELS_DB = (-40.0, -9.0)  # of full scale, root mean square
 _QUIET_DB = (-95.0, -62.0)  # what counts as silence
-_SILENT, _MIXED, _NOISY, _STRETCHED = 0.04, 0.4, 0.4, 0.5
+_SILENT, _MIXED, _NOISY, _STRETCHED, _COLOURED = 0.03, 0.4, 0.4, 0.5, 0.6
+_COLOUR_DB = 4.0
 _NOISE_DB = (6.0, 25.0)  # how far another clip is below
 _SHARES = {"ESC-10": 0.2, "UrbanSound8K": 0.47, "GTZAN": 0.33}
 
@@ -50,26 +50,20 @@ class Batch:
     waves: Tensor  # float32 [B, T * BLOCK]
     sounds: Tensor
     genres: Tensor
-    taught: Tensor  # [B, T, 1024], standardised features of the teacher
-    known: Tensor  # bool [B]: the teacher has heard it
 
 
 class Supply:
-    """Draws pieces of clips: other speeds, levels, noise behind them, two of them at once.
+    """Draws pieces of clips: other speeds, colours and levels, noise behind them, two at once.
 
-    ``taught``: what the teacher says of each clip. ``sounds``, ``genres``: labels of the heads.
+    ``sounds``, ``genres``: labels of the heads.
     """
 
     def __init__(
         self,
         clips: Sequence[Clip],
-        taught: Sequence[npt.NDArray[np.float32]],
         sounds: Sequence[str],
         genres: Sequence[str],
     ) -> None:
-        rows = np.concatenate(taught)
-        self._centre, self._spread = rows.mean(0), rows.std(0) + 1e-3
-        self._taught = [(t - self._centre) / self._spread for t in taught]
         self._clips = clips
         self._sounds = _one_hot([sound_label(c) for c in clips], sounds)
         self._genres = _one_hot([genre_label(c) for c in clips], genres)
@@ -82,47 +76,41 @@ class Supply:
         waves = np.zeros((size, steps * BLOCK), np.float32)
         sounds = np.zeros((size, self._sounds.shape[1]), np.float32)
         genres = np.zeros((size, self._genres.shape[1]), np.float32)
-        taught = np.zeros((size, steps, sound_teacher.WIDTH), np.float32)
-        known = np.ones(size, bool)
         for k in range(size):
             if rng.random() < _SILENT:
                 waves[k] = quiet(rng, waves.shape[1])
-                sounds[k], genres[k], known[k] = *self._silence, False
+                sounds[k], genres[k] = self._silence
                 continue
-            wave, index, taught[k] = self._piece(rng, steps)
+            wave, index = self._piece(rng, steps)
             sounds[k], genres[k] = self._sounds[index], self._genres[index]
             if rng.random() < _MIXED:
-                other, second, features = self._piece(rng, steps)
+                other, second = self._piece(rng, steps)
                 share = float(rng.uniform(0.5, 1.0))
                 wave = share * wave + (1 - share) * other
                 sounds[k] = share * sounds[k] + (1 - share) * self._sounds[second]
                 both = genres[k].any() and self._genres[second].any()
                 mixed = share * genres[k] + (1 - share) * self._genres[second]
                 genres[k] = mixed if both else 0.0
-                taught[k] = share * taught[k] + (1 - share) * features
             elif rng.random() < _NOISY:
-                other = self._piece(rng, steps)[0]
-                wave = wave + _gain(-rng.uniform(*_NOISE_DB)) * other
+                wave = wave + _gain(-rng.uniform(*_NOISE_DB)) * self._piece(rng, steps)[0]
             waves[k] = _gain(rng.uniform(*_LEVELS_DB)) * wave
-        return Batch(*map(torch.from_numpy, (waves, sounds, genres, taught, known)))
+        return Batch(*map(torch.from_numpy, (waves, sounds, genres)))
 
-    def _piece(self, rng: np.random.Generator, steps: int) -> tuple[Wave, int, Wave]:
-        """Give a piece at root mean square 1, its clip and the teacher's features [T, 1024]."""
+    def _piece(self, rng: np.random.Generator, steps: int) -> tuple[Wave, int]:
+        """Give a piece at root mean square 1, and the number of its clip."""
         index = int(rng.choice(len(self._clips), p=self._weights))
         wave = self._clips[index].wave
         speed = float(rng.uniform(*_SPEEDS)) if rng.random() < _STRETCHED else 1.0
         size = steps * BLOCK
         begin = int(rng.integers(0, max(1, len(wave) - int(size * speed) + 1)))
-        # Short clips are followed by themselves; so is what the teacher said of them.
+        # Short clips are followed by themselves.
         at = begin + np.arange(size) * speed
         low = at.astype(np.int64)
         part = (at - low).astype(np.float32)
         piece = wave[low % len(wave)] * (1 - part) + wave[(low + 1) % len(wave)] * part
-        middles = begin + speed * (BLOCK * np.arange(1, steps + 1) - RATE_HZ / 2)
-        taught = self._taught[index]
-        nearest = np.rint((middles % len(wave) - sound_teacher.CENTRE) / sound_teacher.HOP)
-        features = taught[np.clip(nearest, 0, len(taught) - 1).astype(int)]
-        return piece / np.sqrt(np.mean(piece**2) + 1e-9), index, features
+        if rng.random() < _COLOURED:
+            piece = colour(piece, rng)
+        return piece / np.sqrt(np.mean(piece**2) + 1e-9), index
 
 
 def balance(clips: Sequence[Clip]) -> list[float]:
@@ -157,15 +145,21 @@ def quiet(rng: np.random.Generator, size: int) -> Wave:
     return (_gain(rng.uniform(*_QUIET_DB)) * wave).astype(np.float32)
 
 
-def vary_spectrogram(rows: Tensor, rng: np.random.Generator) -> Tensor:
-    """Give log-mel frames [B, F, bands] as other microphones and rooms might have caught them.
+def colour(wave: Wave, rng: np.random.Generator) -> Wave:
+    """Give a sound as another microphone or room might have caught it: a smooth change of tone."""
+    spectrum = np.fft.rfft(wave)
+    pitch = np.log2(np.linspace(60.0, RATE_HZ / 2, len(spectrum)))
+    knots = np.linspace(pitch[0], pitch[-1], 6)
+    db = np.interp(pitch, knots, rng.normal(0, _COLOUR_DB, len(knots)))
+    return np.fft.irfft(spectrum * 10 ** (db / 20), len(wave)).astype(np.float32)
 
-    A smooth change of colour, and a few bands and moments that are missing (SpecAugment, Park et
-    al., 2019). ``rows`` is overwritten.
+
+def mask(rows: Tensor, rng: np.random.Generator) -> Tensor:
+    """Leave out a few bands and moments of log-mel frames [B, F, bands], which are overwritten.
+
+    SpecAugment (Park et al., 2019).
     """
     batch, frames, bands = rows.shape
-    knots = torch.from_numpy(rng.normal(0, 1.2, (batch, 1, 6))).float()
-    rows += torch.nn.functional.interpolate(knots, bands, mode="linear").to(rows)
     fill = rows.mean((1, 2))
     for k in range(batch):
         for _ in range(2):
