@@ -50,6 +50,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
+def nothing_found(kind: str) -> str:
+    """Say that a timeline is empty."""
+    return "Nothing was recognised." if kind == "audio" else "No action was found."
+
+
 def cost_line(summary: Summary, kind: str) -> str:
     """Give the line that ends a run: steps, time, speed, operations, losses."""
     kind = "skeletons" if kind == "skeleton" else kind
