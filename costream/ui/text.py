@@ -70,6 +70,8 @@ def cost_line(summary: Summary, kind: str) -> str:
         parts.append(spent + dense)
     if summary.dropped:
         parts.append(f"{summary.dropped} dropped")
+    if summary.drift_ppm is not None:
+        parts.append(f"its clock {summary.drift_ppm:+.0f} ppm")
     if summary.errors:
         parts.append(counted(summary.errors, "error"))
     if not summary.complete:
