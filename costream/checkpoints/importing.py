@@ -16,6 +16,7 @@ from costream.checkpoints.foreign import Foreign, read_foreign
 from costream.checkpoints.formats import FORMATS
 from costream.checkpoints.labels import KNOWN, Labels, own_labels, read_labels
 from costream.checkpoints.rules import Imported
+from costream.checkpoints.stacks import settle
 from costream.errors import ModelError, UsageError
 from costream.models.card import Card
 
@@ -70,21 +71,23 @@ def _convert(
     importer = import_module(FORMATS[form][0])
     settings = Config(config, (*importer.KEYS, *CARD_KEYS))
     try:
-        imported: Imported = importer.convert(foreign, settings)
+        imported: Imported = settle(importer.convert(foreign, settings), settings)
     except ModelError as error:
         raise ModelError(str(error), where=path) from error
     return imported, settings, form
 
 
 def import_module_encoder(
-    module: nn.TransformerEncoder, name: str, window: int
+    module: nn.TransformerEncoder, name: str, window: int, stack: str = "exact"
 ) -> tuple[Card, dict[str, Tensor]]:
     """Give card and tensors of a ``torch.nn.TransformerEncoder`` in memory.
 
     Heads, activation and norm order are read off the module; ``window`` is the number of tokens
-    it shall see. Raises ModelError for what the encoder cannot do (another activation).
+    it shall see. ``stack``: "exact", or "deepcot" for a window of its own in each block, see
+    ``nn.deep``. Raises ModelError for what the encoder cannot do (another activation).
     """
-    imported = torch_encoder.convert_module(module, window)
+    settings = Config({"stack": stack}, ("stack",))
+    imported = settle(torch_encoder.convert_module(module, window), settings)
     return _card(name, imported, Config({}, CARD_KEYS), FORMATS["torch"][1]), _named(imported)
 
 
