@@ -59,6 +59,10 @@ KEYS: dict[str, tuple[Callable[[str], Any], str, str]] = {
         "how blocks run: as one window (exact), or each with its own window (cheap, other results)",
     ),
     "attention": (*_one_of("softmax", "soft"), "of DeepCoT (default softmax)"),
+    "embedding": (
+        *_one_of("relu", "linear", "relu-pca", "linear-pca", "penultimate"),
+        "which features of VGGish a network takes (default relu; with a PCA file relu-pca)",
+    ),
     "norm_first": (_flag, "true or false", "normalise before attention and feed-forward"),
     "decoder_heads": (*_COUNT, "attention heads of the decoder"),
     "input_width": (*_COUNT, "values in a feature row"),
