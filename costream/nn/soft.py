@@ -1,8 +1,8 @@
 """Attention without a softmax, and the block that goes with it.
 
 SOFT attention (Lu et al., SOFT: Softmax-free Transformer with Linear Complexity, NeurIPS 2021)
-weighs rows by a Gaussian of their distance. DeepCoT uses it, without activation and layer norms,
-for the stacks whose outputs come closest to those of the ordinary encoder.
+weighs rows by a Gaussian of their distance. DeepCoT (2025) is analysed with it, in blocks without
+activation and layer norms.
 """
 
 from __future__ import annotations
