@@ -96,3 +96,24 @@ def test_cooadtr_on_npy_features(tmp_path, name):
     _, found = predictions(text)
     expected = softmax(arrays["window_out"].astype(np.float64))
     np.testing.assert_allclose([p["scores"] for p in found], expected, atol=2e-5)
+
+
+@needs_refs
+def test_deepcot_on_feature_rows(tmp_path):
+    torch = pytest.importorskip("torch")
+    with np.load(REFS / "deepcot_L3.npz") as file:
+        arrays = dict(file)
+    state = {k[3:]: torch.from_numpy(v) for k, v in arrays.items() if k[:3] == "sd/"}
+    torch.save(state, tmp_path / "deepcot.pth")
+    np.save(tmp_path / "song.npy", arrays["x"][0].T)
+    costream(
+        *("models", "import", "deepcot.pth", "-o", "my-deepcot.safetensors"),
+        *("--config", "labels=gtzan", "--config", "num_heads=4", "--config", "window=8"),
+        cwd=tmp_path,
+    )
+    out = costream("detect", "song.npy", "-m", "my-deepcot.safetensors", "--scores", cwd=tmp_path)
+    header, rows = predictions(out)
+    first = int(arrays["first_step"])
+    assert [row["warmup"] for row in rows] == [True] * first + [False] * (140 - first)
+    ours = [[row["scores"][label] for label in header["labels"]] for row in rows[first:]]
+    np.testing.assert_allclose(ours, softmax(arrays["step_out"][:, 0]), atol=1e-5, rtol=0)
