@@ -63,6 +63,10 @@ class Blocks:
         self._start_s, self._blocks, self._filled = Fraction(start_s), 0, 0
         return gap
 
+    def shift(self, by_s: Fraction) -> None:
+        """Set the clock by this much, without a gap: the clock of the source has drifted."""
+        self._start_s += by_s
+
     def finish(self) -> list[AudioBlock]:
         """Give the last block, ended by silence, if half of it or all there is is in it."""
         if not self._filled or (2 * self._filled < len(self._part) and self._given):

@@ -16,6 +16,9 @@ from costream.sources.opening import ARBITRARY_CLOCK
 
 Stream: TypeAlias = VideoStream | AudioStream
 
+# Formats that are frames of a codec in a row and nothing else.
+HEADERLESS = {"aac", "ac3", "amr", "amrnb", "amrwb", "dts", "eac3", "loas", "mlp", "truehd"}
+
 
 def time_base(stream: Stream) -> Fraction:
     """Give the seconds of one unit of a stream's time stamps."""
@@ -28,7 +31,12 @@ def clock_is_arbitrary(container: InputContainer) -> bool:
 
 
 def origin(container: InputContainer, stream: Stream) -> Fraction:
-    """Give what counts as 0 s on the container's clock."""
+    """Give what counts as 0 s on the container's clock.
+
+    The clock of an MP3 begins with what its encoder put in front of the sound.
+    """
+    if container.format.name == "mp3":
+        return (stream.start_time or 0) * time_base(stream)
     if not clock_is_arbitrary(container) or container.start_time is None:
         return Fraction(0)
     start = Fraction(container.start_time, av.time_base)
@@ -51,9 +59,17 @@ def end_s(container: InputContainer, stream: Stream) -> float | None:
     return None
 
 
+def length_is_guessed(container: InputContainer, stream: Stream) -> bool:
+    """True where FFmpeg takes the length from the bit rate, which may be wrong by far."""
+    # An MP3 with LAME's header states its padding there and its length.
+    return container.format.name in HEADERLESS or (
+        container.format.name == "mp3" and not stream.start_time
+    )
+
+
 def stated_end_s(container: InputContainer, stream: Stream) -> float | None:
     """Give the end that the header states for this very stream, where it can be trusted."""
-    if clock_is_arbitrary(container):
+    if clock_is_arbitrary(container) or length_is_guessed(container, stream):
         return None  # estimated from the time stamps in the file
     if stream.duration or len(container.streams) == 1:
         return end_s(container, stream)
