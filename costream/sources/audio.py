@@ -27,7 +27,15 @@ from costream.sources.opening import (
     open_raw,
     shown,
 )
-from costream.sources.timing import HEADERLESS, end_s, length_is_guessed, origin, time_base
+from costream.sources.riff import wav_seconds
+from costream.sources.timing import (
+    HEADERLESS,
+    end_s,
+    length_is_guessed,
+    origin,
+    stated_end_s,
+    time_base,
+)
 
 # Decoding begins this much before the start: codecs and filters need some sound to settle.
 SETTLE_S = 1.0
@@ -197,7 +205,10 @@ class AudioSource:
         if self._decoder is not None:
             self._decoder.close()
         self._damage = Damage()  # what an attempt before this one met is met again
-        decoder = SoundDecoder(container, stream, self._damage, self._options.start_s)
+        stated_s = stated_end_s(container, stream)
+        if self._file is None:
+            stated_s = wav_seconds(self._path) or stated_s
+        decoder = SoundDecoder(container, stream, self._damage, self._options.start_s, stated_s)
         self._decoder = decoder
         if self._stopped:
             decoder.stop()

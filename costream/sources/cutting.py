@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
@@ -109,7 +110,8 @@ class SoundCutter:
                 left = max(0, math.ceil(left_s * self._sound.rate_hz - ROUNDING))
                 self.ended = left <= len(wanted)
                 wanted = wanted[:left]
-            yield from self._blocks.push(wanted)
+            arrived_s = time.monotonic() if self._live else None
+            yield from self._blocks.push(wanted, arrived_s)
             if self.ended:
                 return
 

@@ -13,7 +13,7 @@ from av.container import InputContainer
 from costream.sources.damage import Damage
 from costream.sources.frames import Frames
 from costream.sources.soundclock import Jump, SoundClock
-from costream.sources.timing import origin, stated_end_s, time_base
+from costream.sources.timing import origin, time_base
 
 
 class SoundDecoder:
@@ -24,11 +24,15 @@ class SoundDecoder:
     """
 
     def __init__(
-        self, container: InputContainer, stream: AudioStream, damage: Damage, from_s: float
+        self,
+        container: InputContainer,
+        stream: AudioStream,
+        damage: Damage,
+        from_s: float,
+        stated_end_s: float | None = None,
     ) -> None:
-        """``from_s``: damage before this time is not counted."""
-        self._container = container
-        self._stream = stream
+        """``from_s``: damage before this is not counted. ``stated_end_s``: when it should end."""
+        self._stated_end_s = stated_end_s
         self.clock = SoundClock(time_base(stream), origin(container, stream))
         self._frames = Frames(container, stream, stream.decode, self.clock, damage, from_s)
         self.start_s = Fraction(0)  # time of the first sample, once there is one
@@ -68,4 +72,4 @@ class SoundDecoder:
             if frame.is_corrupt:
                 self._frames.count("damaged packet(s)", clock.next_s)
             yield frame, jump
-        self._frames.check_end(stated_end_s(self._container, self._stream))
+        self._frames.check_end(self._stated_end_s)

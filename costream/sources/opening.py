@@ -22,6 +22,10 @@ NO_TIME_STAMPS = 0x80  # AVFMT_NOTIMESTAMPS: a bare stream of pictures
 ARBITRARY_CLOCK = 0x200  # AVFMT_TS_DISCONT: transport and program streams
 
 
+# For pipes: WAV is read in pieces of so many bytes, or sound would wait here for more of it.
+_PIPED = {"max_size": "2048"}
+
+
 class Readable(Protocol):
     """What a container is read from when it is no named file."""
 
@@ -67,7 +71,12 @@ def open_container(
             head = opened.read(16)
     try:
         # "file:" keeps names such as "a:b.mp4" or "-x.mp4" from being read as something else.
-        container = av.open(file or f"file:{path}", mode="r", metadata_errors="replace")
+        container = av.open(
+            file or f"file:{path}",
+            mode="r",
+            metadata_errors="replace",
+            options=_PIPED if head and file is not None else {},
+        )
     except (av.FFmpegError, OSError) as error:
         raise not_media(path, file is None, head, error, wanted) from error
     if container.format.name == "tty":  # FFmpeg plays text files as terminal recordings

@@ -110,7 +110,7 @@ class SoundClock:
         if ahead <= SILENCE_S * self._rate_hz:
             self._count += ahead
             self._ahead = 0
-            return Jump("hole(s), heard as silence", silence=ahead)
+            return Jump("hole(s) filled with silence", silence=ahead)
         self._anchor(pts)
         return Jump(begins_s=self._start_s)
 
