@@ -109,6 +109,8 @@ def run_and_list_modules(code: str) -> set[str]:
         "from costream.__main__ import main; assert main(['models', 'list']) == 0",
         "from costream.__main__ import main; assert main(['detect', '--help']) == 0",
         "from costream.__main__ import main; assert main(['detect', '--nonsense']) == 2",
+        "from costream.__main__ import main; assert main(['listen', '--help']) == 0",
+        "from costream.__main__ import main; assert main(['listen']) == 2",
         "from costream.__main__ import main; assert main(['detect', 'no-such-file.mp4']) == 4",
     ],
 )

@@ -15,6 +15,7 @@ from costream import __version__
 # name -> (module that holds ``command``, line for the overview)
 COMMANDS: dict[str, tuple[str, str]] = {
     "detect": ("costream.cli.detect", "Actions in video or feature files, as a timeline."),
+    "listen": ("costream.cli.listen", "Music genres and sounds in audio, from files or --mic."),
     "batch": ("costream.cli.batch", "Whole folders to files and tables, resumable."),
     "models": ("costream.cli.models", "List, show, import and verify models and weights."),
     "report": ("costream.cli.report", "Results as a page or picture; where two runs differ."),
@@ -64,4 +65,5 @@ def cli() -> None:
     \b
     costream detect clip.mp4                    a timeline of actions
     costream detect clip.mp4 -o out -f csv,srt  the same as files
+    costream listen --mic                       what is to be heard
     """

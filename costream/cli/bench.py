@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _SIZE = click.IntRange(min=1)
 _SKELETONS = ("costgcn-s1", "coagcn-s1", "costr-s1")
+_SOUND = "cotrans"
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -36,8 +37,8 @@ def command() -> None:
 @click.option(
     "-m",
     "--model",
-    type=click.Choice(_SKELETONS),
-    help="A skeleton network of the paper's size in place of encoders.",
+    type=click.Choice((*_SKELETONS, _SOUND)),
+    help="A skeleton network of the paper's size, or the shipped one for sound, not encoders.",
 )
 @click.option("--rounds", type=_SIZE, default=60, show_default=True, help="Turns of every way.")
 @click.option("--threads", type=_SIZE, default=1, show_default=True)
@@ -62,6 +63,11 @@ def steps(
     if model is not None:
         if width is not None:
             raise UsageError("both -d, of an encoder, and --model are given")
+        if model == _SOUND:
+            from costream.bench.sound_steps import sound_steps_table
+
+            show([sound_steps_table(rounds, threads)], as_json)
+            return
         from costream.bench.skeleton_steps import skeleton_steps_table
 
         show([skeleton_steps_table(model, rounds, threads)], as_json)

@@ -62,6 +62,12 @@ from costream.sources.columns import parse_columns
     help="Skeleton tables: the columns in order (frame,x,y,z), or by heading (x={}_px,y={}_py).",
 )
 @option(
+    "--channel",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Models for sound: only this channel.  [default: the mean of all]",
+)
+@option(
     "--threshold",
     type=click.FloatRange(0, 1, min_open=True),
     help="Probability that opens a segment.",
@@ -158,6 +164,8 @@ def settings_of(values: dict[str, Any]) -> DetectSettings:
         color=values["color"],
         verbosity=-1 if values["quiet"] else values["verbose"],
         log_file=values["log_file"],
+        channel=values["channel"],
+        raw=values.get("raw"),
     )
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 FRONTENDS = {
     "tdn": "costream.frontends.images:TemporalDifferenceNet",
     "joints": "costream.frontends.joints:JointStreams",
+    "audio": "costream.frontends.audio:ContinualAudioNet",
 }
 
 

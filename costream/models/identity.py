@@ -19,7 +19,15 @@ class WeightsIdentity:
 
 
 def identify(name: str, weights: str | os.PathLike[str] | None = None) -> WeightsIdentity:
-    """Give what identifies a model's weights. No torch. ModelError as ``find_weights``."""
-    metadata = read_header(find_weights(name, weights)).metadata
-    card = hashlib.sha256(metadata.get("card", "").encode()).hexdigest()
-    return WeightsIdentity(metadata.get("tensors_sha256", ""), card)
+    """Give what identifies a model's weights, or those of several divided by commas. No torch.
+
+    Raises ModelError as ``find_weights``.
+    """
+    each = [
+        read_header(find_weights(part.strip(), weights)).metadata
+        for part in name.split(",")
+        if part.strip()
+    ]
+    cards = "".join(metadata.get("card", "") for metadata in each)
+    tensors = ",".join(metadata.get("tensors_sha256", "") for metadata in each)
+    return WeightsIdentity(tensors, hashlib.sha256(cards.encode()).hexdigest())

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # architecture of a card -> "module:Class"; its arguments are in the card
 ARCHITECTURES = {
     "cooadtr": "costream.models.oad:CoOadTR",
+    "cotrans": "costream.models.audio:CoTrans",
     "oadtr": "costream.models.oadtr:OadTR",
     "encoder": "costream.nn.encoder:Encoder",
     "costgcn": "costream.models.skeleton:SkeletonNet",
@@ -39,6 +40,8 @@ MODELS = {
     "cooadtr": "online action detection, continual transformer of one block (default)",
     "cooadtr-b2": "online action detection, continual transformer of two blocks",
     "oadtr": "online action detection over a sliding window, with anticipation",
+    "cotrans": "music genres in sound, continual transformer",
+    "cosounds": "sounds of the environment, continual transformer",
     "costgcn": "skeleton actions, continual graph convolutions",
     "costgcn-s1": "skeleton actions, CoST-GCN*: strides 1, no padding",
     "coagcn": "skeleton actions, continual adaptive graphs",
@@ -106,13 +109,20 @@ def load_model(
 ) -> StreamingModel:
     """Load a model, ready to step.
 
-    ``name`` and ``weights`` as for ``find_weights``; ``device``: auto, cpu, cuda, cuda:N or mps;
+    ``name`` and ``weights`` as for ``find_weights``; several names, divided by commas, are models
+    on the same frontend, which then run side by side. ``device``: auto, cpu, cuda, cuda:N or mps;
     ``dtype``: float32, float64, bfloat16 or float16. Raises ModelError when weights or device are
     not there, damaged, or do not fit the architecture that their card names.
     """
     from costream.models.build import build
     from costream.models.streaming import StreamingModel, find_device
 
+    names = [part.strip() for part in name.split(",") if part.strip()]
+    if len(names) > 1:
+        from costream.models.joint import join
+
+        _check_folder(weights)
+        return join([load_model(part, weights, device, dtype) for part in names])
     path = find_weights(name, weights)
     find_device(device)  # a wrong device is told before a large file is read
     stored = read_weights(path)
@@ -152,6 +162,12 @@ def _folders() -> Iterator[tuple[str, Path]]:
 
 def _is_path(name: str) -> bool:
     return name.endswith(SUFFIX) or os.sep in name or "/" in name
+
+
+def _check_folder(weights: str | os.PathLike[str] | None) -> None:
+    """Raise UsageError for one weight file that several models should come from."""
+    if weights is not None and not Path(weights).expanduser().is_dir():
+        raise UsageError("several models, but one weight file", where=weights)
 
 
 def _existing(path: Path, what: str) -> Path:

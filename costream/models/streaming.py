@@ -118,9 +118,10 @@ class StreamingModel:
     @property
     def box(self) -> tuple[int, int] | None:
         """Width and height that pictures should be fitted into; None: no pictures."""
-        if takes(self.frontend) == "skeleton":
+        kind = takes(self.frontend)
+        if kind == "skeleton":
             return BOX
-        return None if self.frontend is None else (self.frontend.box[0], self.frontend.box[1])
+        return (self.frontend.box[0], self.frontend.box[1]) if kind == "video" else None
 
     @property
     def sound(self) -> Sound | None:

@@ -15,7 +15,7 @@ from costream.errors import ModelError
 from costream.models.build import build
 from costream.models.fitting import takes
 from costream.models.streaming import StreamingModel
-from costream.records import Data, FeatureRow, SkeletonFrame, VideoFrame
+from costream.records import AudioBlock, Data, FeatureRow, SkeletonFrame, VideoFrame
 
 _STEPS = 4  # or as many as the network needs for its first output
 Rows: TypeAlias = npt.NDArray[np.float32]
@@ -66,6 +66,9 @@ def _items(model: StreamingModel) -> list[Data]:
         return [FeatureRow(i, float(i), row) for i, row in enumerate(rows)]
     if kind == "skeleton":
         return [_skeleton(i, model.frontend, random) for i in range(steps)]
+    if model.sound is not None:
+        waves = 0.1 * random.standard_normal((steps, model.sound.block)).astype(np.float32)
+        return [AudioBlock(i, float(i), wave) for i, wave in enumerate(waves)]
     width, height = model.frontend.box
     pictures = random.integers(0, 256, (steps, height, width, 3), dtype=np.uint8)
     return [VideoFrame(i, float(i), i, picture.copy) for i, picture in enumerate(pictures)]

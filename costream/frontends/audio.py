@@ -1,0 +1,219 @@
+"""Our own backbone for sound: each spectrogram frame is looked at once, though windows overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from costream.frontends.mel import LogMel, LogMelState
+from costream.nn.state import State, zeros
+from costream.nn.time_frequency import TimeFrequencyConvolution
+
+# Frames and bands a layer strides over; 1, 1 is a residual layer. The frames of a hop become one.
+_STRIDES = ((2, 2), (1, 2), (1, 1), (2, 2), (1, 1), (2, 2), (1, 1))
+_HOP_FRAMES = 16
+
+
+@dataclass
+class AudioState(State):
+    """What the backbone keeps of each stream."""
+
+    mel: LogMelState
+    past: tuple[Tensor, ...]  # of each convolution, the frames that it still reaches
+    features: Tensor  # [B, pool - 1, feature_width], of the last hops
+    hops: Tensor  # int64 [B], heard so far
+
+    def __post_init__(self) -> None:
+        self.newest: Tensor | None = None  # spectrogram of the last steps, for views of it
+
+
+class _Layer(nn.Module):
+    """Convolution and ReLU, around which a residual runs where the shape stays."""
+
+    def __init__(
+        self,
+        in_width: int,
+        out_width: int,
+        kernel: tuple[int, int],
+        stride: tuple[int, int],
+        norm: bool,
+    ) -> None:
+        super().__init__()
+        self.convolution = TimeFrequencyConvolution(
+            in_width, out_width, kernel, stride, bias=not norm
+        )
+        self.norm = nn.BatchNorm2d(out_width) if norm else None
+        self.residual = stride == (1, 1) and in_width == out_width
+
+    def forward(self, x: Tensor, past: Tensor | None = None) -> Tensor:
+        y = self.convolution(x) if past is None else self.convolution.forward_steps(x, past)
+        if self.norm is not None:
+            y = self.norm(y.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        return F.relu_(y.add_(x) if self.residual else y)
+
+
+class ContinualAudioNet(nn.Module):
+    """Sound to tokens, one each hop of 16 spectrogram frames: the features of the last second.
+
+    A convolutional network over a log-mel spectrogram, causal in time, gives one feature row a
+    hop; a token is a projection of the mean of the last ``pool`` rows. Networks for sound
+    usually take windows of a second (VGGish, YAMNet) and so look at a frame four times when
+    these are a quarter of a second apart; here every frame goes through every layer once.
+
+    Args:
+        token_width: D of the tokens.
+        widths: of the seven layers; the third, fifth and seventh are residual, so each is as
+            wide as the one before it.
+        feature_width: of the rows that are averaged.
+        pool: hops in a token.
+        sample_rate_hz: of the sound; a hop is 16 * 250 samples.
+        norm: batch normalisation behind each convolution, as needed to train; see ``fold``.
+
+    Raises ValueError for widths that are not seven, or of which a residual layer's differs.
+    """
+
+    takes = "audio"
+
+    def __init__(
+        self,
+        token_width: int = 128,
+        widths: Sequence[int] = (16, 40, 40, 80, 80, 144, 144),
+        feature_width: int = 192,
+        pool: int = 4,
+        sample_rate_hz: int = 16_000,
+        norm: bool = False,
+    ) -> None:
+        super().__init__()
+        if len(widths) != len(_STRIDES) or any(widths[k] != widths[k - 1] for k in (2, 4, 6)):
+            raise ValueError(f"widths {tuple(widths)}: seven, the residual ones as those before")
+        self.token_width, self.sample_rate_hz = token_width, sample_rate_hz
+        self.mel = LogMel()
+        self.block = _HOP_FRAMES * self.mel.hop
+        bands = self.mel.bands
+        self.centre: Tensor
+        self.spread: Tensor
+        self.register_buffer("centre", torch.zeros(bands))  # of each band, over the training data
+        self.register_buffer("spread", torch.ones(bands))
+        self.layers = nn.ModuleList()
+        self._bands: list[int] = []
+        width = 1
+        for out_width, stride in zip(widths, _STRIDES, strict=True):
+            layer = _Layer(width, out_width, (3, 3), stride, norm)
+            self.layers.append(layer)
+            self._bands.append(bands)
+            width, bands = out_width, layer.convolution.bands(bands)
+        # What is left of a hop: two frames of a few bands.
+        self.layers.append(_Layer(width, feature_width, (2, bands), (2, 1), norm))
+        self._bands.append(bands)
+        self.pool = pool
+        self.project = nn.Linear(feature_width, token_width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Give the tokens [B, T, D] of T blocks [B, T, block], or of samples [B, T * block]."""
+        return self.encode(self.mel(x.flatten(1)))
+
+    def encode(self, spectrogram: Tensor) -> Tensor:
+        """Give the tokens [B, T, D] of log-mel frames [B, 16 T, bands]."""
+        rows = self._normalise(spectrogram)
+        for layer in self.layers:
+            rows = layer(rows)
+        features = F.pad(rows.squeeze(2), (0, 0, self.pool - 1, 0))
+        return self._average(features, torch.zeros(1, dtype=torch.int64))
+
+    def init_state(self, batch_size: int = 1) -> AudioState:
+        """Give the state of streams that have heard nothing."""
+        parts = zip(self._layers(), self._bands, strict=True)
+        past = tuple(layer.convolution.init_state(batch_size, bands) for layer, bands in parts)
+        shape = (batch_size, self.pool - 1, self.project.in_features)
+        features = zeros(*shape, like=self.project.weight)
+        return AudioState(self.mel.init_state(batch_size), past, features, zeros(batch_size))
+
+    def forward_step(self, x: Tensor, state: AudioState) -> Tensor:
+        """Take a block [B, block] of every stream, give its token [B, D]."""
+        return self.forward_steps(x[:, None], state)[:, 0]
+
+    def forward_steps(self, x: Tensor, state: AudioState) -> Tensor:
+        """Take T blocks [B, T, block] of every stream, give T tokens [B, T, D]."""
+        heard = self.mel.forward_steps(x.flatten(1), state.mel)
+        state.newest = heard
+        rows = self._normalise(heard)
+        for layer, past in zip(self._layers(), state.past, strict=True):
+            rows = layer(rows, past)
+        features = torch.cat([state.features, rows.squeeze(2)], 1)
+        tokens = self._average(features, state.hops)
+        state.features.copy_(features[:, features.shape[1] - self.pool + 1 :].detach())
+        state.hops += x.shape[1]
+        return tokens
+
+    def newest_spectrum(self, state: AudioState) -> Tensor:
+        """Give the log-mel frames of the last call, [B, frames, bands]."""
+        if state.newest is None:
+            raise ValueError("nothing has been heard yet")
+        return state.newest
+
+    @property
+    def receptive_field_s(self) -> float:
+        """Seconds of sound that a token depends on."""
+        reach, jump = 0, 1
+        for layer in self._layers():
+            kernel, stride = layer.convolution.kernel[0], layer.convolution.stride[0]
+            reach, jump = reach + (kernel - 1) * jump, jump * stride
+        frames = reach + (self.pool - 1) * jump
+        return (frames * self.mel.hop + self.mel.window) / self.sample_rate_hz
+
+    def count_macs(self, hops: int = 1) -> int:
+        """Multiply-accumulates of so many new hops of one stream."""
+        frames = _HOP_FRAMES * hops
+        total = self.mel.count_macs(frames)
+        for layer, bands in zip(self._layers(), self._bands, strict=True):
+            total += layer.convolution.count_macs(frames, bands)
+            frames //= layer.convolution.stride[0]
+        return total + hops * self.project.weight.numel()
+
+    @property
+    def dense_macs(self) -> int:
+        """Multiply-accumulates of a token when the hops that it is the mean of are seen anew."""
+        return self.count_macs(self.pool) - (self.pool - 1) * self.project.weight.numel()
+
+    def _layers(self) -> Sequence[_Layer]:
+        return cast(Sequence[_Layer], self.layers)
+
+    def _average(self, features: Tensor, hops: Tensor) -> Tensor:
+        """Give tokens [B, T, D] for features [B, pool - 1 + T, W] of streams after ``hops`` [B].
+
+        The first tokens are means of as many hops as there are.
+        """
+        count = features.shape[1] - self.pool + 1
+        total = features[:, self.pool - 1 :]
+        for age in range(1, self.pool):
+            total = total + features[:, self.pool - 1 - age :][:, :count]
+        heard = hops[:, None] + torch.arange(1, count + 1)
+        if int(hops.min()) + 1 >= self.pool:
+            return cast(Tensor, self.project(total / self.pool))
+        means = total / heard.clamp_(max=self.pool)[:, :, None].to(total)
+        return cast(Tensor, self.project(means))
+
+    def _normalise(self, spectrogram: Tensor) -> Tensor:
+        return ((spectrogram - self.centre) / self.spread).unsqueeze(3)
+
+
+def fold(net: ContinualAudioNet) -> ContinualAudioNet:
+    """Give the same network with the batch normalisation inside the convolutions."""
+    layers = net._layers()
+    widths = [layer.convolution.out_width for layer in layers]
+    out = ContinualAudioNet(net.token_width, widths[:-1], widths[-1], net.pool, net.sample_rate_hz)
+    state = {k: v for k, v in net.state_dict().items() if ".norm." not in k}
+    for k, layer in enumerate(layers):
+        norm, weight = layer.norm, layer.convolution.weight
+        if norm is None or norm.running_var is None or norm.running_mean is None:
+            continue
+        scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
+        state[f"layers.{k}.convolution.weight"] = weight * scale[:, None, None, None]
+        state[f"layers.{k}.convolution.bias"] = norm.bias - norm.running_mean * scale
+    out.load_state_dict(state)
+    return out.train(net.training)

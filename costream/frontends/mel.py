@@ -1,0 +1,144 @@
+"""Log-mel spectrograms of a stream of sound, whatever blocks it comes in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from costream.nn.state import State, zeros
+
+
+@dataclass
+class LogMelState(State):
+    """The samples of a stream that later frames still need."""
+
+    held: Tensor  # [B, window - 1], the newest last
+    samples: Tensor  # int64 [B], heard so far
+
+
+class LogMel(nn.Module):
+    """log(M |STFT|^power + offset) for a matrix M of triangular bands.
+
+    Frame k covers the samples k * hop to k * hop + window - 1, counted from ``lead`` zeros before
+    the first one: nothing is centred, so no frame needs the future. Frames shorter than the
+    Fourier transform are followed by zeros. ``matrix`` [fft / 2 + 1, bands] comes with the
+    weights; ``fill`` makes one.
+
+    Args:
+        bands: of the matrix. ``window``, ``hop``, ``fft``, ``lead``: samples.
+        power: 1 for magnitudes, 2 for power.
+        offset: what is added before the logarithm.
+
+    Raises ValueError unless 0 < hop <= window <= fft and 0 <= lead < window.
+    """
+
+    def __init__(
+        self,
+        bands: int = 64,
+        window: int = 500,
+        hop: int = 250,
+        fft: int = 512,
+        lead: int = 250,
+        power: int = 2,
+        offset: float = 1e-7,
+    ) -> None:
+        super().__init__()
+        if not (0 < hop <= window <= fft and 0 <= lead < window and power in (1, 2)):
+            raise ValueError(f"window {window}, hop {hop}, fft {fft}, lead {lead}, power {power}")
+        self.bands, self.window, self.hop, self.fft, self.lead = bands, window, hop, fft, lead
+        self.power, self.offset = power, offset
+        self.matrix: Tensor
+        self.hann: Tensor
+        self.register_buffer("matrix", torch.zeros(fft // 2 + 1, bands))
+        hann = torch.hann_window(window, periodic=True, dtype=torch.float64)
+        self.register_buffer("hann", hann.float(), persistent=False)
+
+    def fill(self, rate_hz: int, low_hz: float, high_hz: float) -> LogMel:
+        """Make the matrix that of ``librosa.filters.mel`` (Slaney's scale and norm)."""
+        from librosa.filters import mel  # takes seconds to import, and only training needs it
+
+        filters = mel(sr=rate_hz, n_fft=self.fft, n_mels=self.bands, fmin=low_hz, fmax=high_hz)
+        self.matrix.copy_(torch.from_numpy(filters).t())
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Give the frames [B, K, bands] of a whole sound [B, N]; K may be 0."""
+        return self._frames(F.pad(x, (self.lead, 0)))[0]
+
+    def init_state(self, batch_size: int = 1) -> LogMelState:
+        """Give the state of streams that have heard nothing."""
+        held = zeros(batch_size, self.window - 1, like=self.matrix)
+        return LogMelState(held, zeros(batch_size))
+
+    def forward_steps(self, x: Tensor, state: LogMelState) -> Tensor:
+        """Take N more samples [B, N] of every stream, give the frames they complete.
+
+        N is any number. Gives [B, K, bands], as ``forward`` over the whole sound would. Raises
+        ValueError for streams whose frames do not end together.
+        """
+        kept = {self._kept(int(n)) for n in state.samples.tolist()}
+        if len(kept) > 1:
+            raise ValueError("streams whose frames end at different samples cannot step together")
+        (begin,) = kept
+        rows = torch.cat([state.held[:, self.window - 1 - begin :], x], 1)
+        frames, used = self._frames(rows)
+        rest = rows[:, used:].detach()
+        if rest.shape[1]:
+            state.held[:, -rest.shape[1] :] = rest
+        state.samples += x.shape[1]
+        return frames
+
+    def count_macs(self, frames: int = 1) -> int:
+        """Multiply-accumulates of so many frames: the fast Fourier transform and the matrix."""
+        stages = (self.fft - 1).bit_length()
+        return frames * (self.window + self.fft * stages + self.matrix.numel())
+
+    def _kept(self, samples: int) -> int:
+        """Give how many samples are held by a stream that has heard so many."""
+        length = samples + self.lead
+        return length - self._count(length) * self.hop
+
+    def _count(self, length: int) -> int:
+        return max(0, (length - self.window) // self.hop + 1)
+
+    def _frames(self, rows: Tensor) -> tuple[Tensor, int]:
+        """Give all frames of these samples [B, N], and how many samples no later frame needs."""
+        count = self._count(rows.shape[1])
+        if not count:
+            return rows.new_zeros(rows.shape[0], 0, self.bands), 0
+        power = self._power(rows[:, : (count - 1) * self.hop + self.window])
+        return (power @ self.matrix).add_(self.offset).log_(), count * self.hop
+
+    def _power(self, rows: Tensor) -> Tensor:
+        """Give |STFT|^power [B, K, fft / 2 + 1] of samples [B, N]."""
+        functional = torchaudio_functional() if rows.is_cuda else None
+        if functional is not None:
+            # It puts a short window into the middle of the transform, where magnitudes are the
+            # same; so that it covers the same samples, as many are put around them.
+            margin = self.fft - self.window
+            rows = F.pad(rows, (margin // 2, margin - margin // 2))
+            sizes = (self.fft, self.hop, self.window, self.power)
+            spectrum = functional.spectrogram(rows, 0, self.hann, *sizes, False, center=False)
+            return cast(Tensor, spectrum.transpose(1, 2))
+        windows = rows.unfold(1, self.window, self.hop) * self.hann
+        bins = torch.fft.rfft(windows, self.fft)
+        # Summed over a last axis of two, the squares take three times as long.
+        power: Tensor = bins.real.square() + bins.imag.square()
+        return power if self.power == 2 else power.sqrt()
+
+
+def torchaudio_functional() -> Any:
+    """Give ``torchaudio.functional``, or None where it cannot be imported.
+
+    The wheels of PyPI are built for CUDA and do not import beside a CPU-only torch. What it
+    computes is the same within rounding, so nothing needs to be said.
+    """
+    try:
+        from torchaudio import functional
+    except (ImportError, OSError, RuntimeError):
+        return None
+    return functional

@@ -1,0 +1,190 @@
+"""The recipe of the shipped models for sound: ``python -m costream.training.sound``.
+
+Reads the packs env_sound, music_genre and teachers, trains the continual backbone on labels and
+on YAMNet's features, then on it a temporal model for genres and one for sounds, scores both on
+folds and songs that nothing was learnt from and writes their weights with their cards. Seeded;
+about an hour on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from costream.errors import CostreamError
+from costream.frontends.audio import ContinualAudioNet, fold
+from costream.models.audio import CoTrans
+from costream.models.build import save_model
+from costream.models.card import Card, Timeline
+from costream.training.loop import Schedule
+from costream.training.report import card_text
+from costream.training.skeleton_report import skeleton_table
+from costream.training.sound_augment import NO_MUSIC, SILENCE, Supply, genre_label, sound_label
+from costream.training.sound_backbone import Watch, prepare, train_backbone
+from costream.training.sound_cards import ABOUT, TITLES
+from costream.training.sound_heads import token_bank, train_head
+from costream.training.sound_packs import Clip, read_clips
+from costream.training.sound_report import clip_tokens, majority, predict, score
+from costream.training.sound_teacher import Yamnet
+
+RATE_HZ = 4.0
+# A change is told when the new sound fills half of the second that a token stands for.
+DELAY_S = 0.75
+_LINEAR = "linear classifier of tokens, same backbone"
+NETWORK: dict[str, Any] = {
+    "input_width": 128,
+    "embed_dim": 192,
+    "depth": 1,
+    "num_heads": 16,
+    "feedforward": 192,
+    "window": 120,
+    "positions": "learned",
+    "num_positions": 192,
+    "dropout": 0.2,
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of everything; smaller for a quick test of the recipe itself."""
+
+    pieces: int = 12_000  # that the teacher hears
+    steps: int = 2000  # of the backbone
+    batch: int = 48
+    streams: int = 800
+    head_steps: int = 1500
+    every: int = 1  # of the clips, each so manieth
+
+
+def make(
+    packs: Path, size: Size, seed: int, folder: Path, watch: Watch | None = None
+) -> list[Path]:
+    """Train, score and write cotrans and cosounds, .safetensors and .md; gives the weight files.
+
+    ``watch`` is shown the backbone while it learns.
+    """
+    clips = read_clips(packs, size.every)
+    train = [c for c in clips if c.part == "train"]
+    sounds = sorted({sound_label(c) for c in clips} | {SILENCE})
+    genres = [*sorted({c.label for c in clips if c.set == "GTZAN"}), NO_MUSIC]
+    supply = Supply(train, sounds, genres)
+    lessons = prepare(supply, Yamnet(packs / "teachers.tar"), size.pieces, seed)
+    schedule = Schedule(size.steps, size.batch, rate=3e-3, decay=0.05, smoothing=0.1)
+    student = train_backbone(lessons, schedule, seed, watch)
+    backbone = rounded(fold(student.backbone).eval())
+    bank = token_bank(backbone, supply, size.streams, seed + 1)
+    tests = {
+        title: [c for c in clips if c.part == "test" and chosen(c)]
+        for title, chosen in TITLES.items()
+    }
+    tokens = {title: clip_tokens(backbone, some) for title, some in tests.items()}
+    paths = []
+    for name, labels, targets, label_of in (
+        ("cotrans", genres, bank.genres, _genre),
+        ("cosounds", sounds, bank.sounds, sound_label),
+    ):
+        arguments = {"num_classes": len(labels), **NETWORK}
+        own = {t: c for t, c in tests.items() if c and ("GTZAN" in t) == (name == "cotrans")}
+        linear = partial(nn.Linear, backbone.token_width, len(labels))
+        heads = {
+            title: _trained(build, bank.tokens, targets, size, seed)
+            for title, build in ((name, partial(CoTrans, **arguments)), (_LINEAR, linear))
+        }
+        metrics = {}
+        for title, some in own.items():
+            metrics[title] = {
+                head: score(predict(module, tokens[title]), some, labels, label_of)
+                for head, module in heads.items()
+            }
+            metrics[title]["majority"] = majority(train, some, label_of)
+        card = _card(name, labels, arguments, backbone, metrics)
+        path = folder / f"{name}.safetensors"
+        save_model(path, card, heads[name].half(), backbone.half())
+        backbone.float()
+        (folder / f"{name}.md").write_text(card_text(card, skeleton_table), encoding="utf-8")
+        paths.append(path)
+    return paths
+
+
+def rounded(module: Any) -> Any:
+    """Give a module with its weights rounded to half precision, as they are stored."""
+    return module.half().float()
+
+
+def _genre(clip: Clip) -> str:
+    return genre_label(clip) or NO_MUSIC
+
+
+def _trained(
+    build: Callable[[], nn.Module], tokens: Tensor, targets: Tensor, size: Size, seed: int
+) -> nn.Module:
+    torch.manual_seed(seed)
+    head = build()
+    schedule = Schedule(size.head_steps, 16, rate=1e-3, decay=0.05, smoothing=0.1)
+    train_head(head, tokens, targets, schedule, seed, type(head).__name__)
+    trained: nn.Module = rounded(head.eval())
+    return trained
+
+
+def _card(
+    name: str,
+    labels: Sequence[str],
+    arguments: dict[str, Any],
+    backbone: ContinualAudioNet,
+    metrics: dict[str, Any],
+) -> Card:
+    widths = [layer.convolution.out_width for layer in backbone.layers]  # type: ignore[union-attr]
+    return Card(
+        name=name,
+        task="sound classification",
+        architecture="cotrans",
+        arguments=arguments,
+        labels=tuple(labels),
+        rate_hz=RATE_HZ,
+        delay_s=DELAY_S,
+        background=NO_MUSIC if name == "cotrans" else SILENCE,
+        frontend="audio",
+        frontend_arguments={
+            "token_width": backbone.token_width,
+            "widths": widths[:-1],
+            "feature_width": widths[-1],
+            "pool": backbone.pool,
+        },
+        timeline=Timeline(threshold=0.5, low=0.3, min_length_s=0.5, min_gap_s=0.75),
+        paper="Continual Transformers (Hedegaard et al., ICLR 2023), for the temporal model",
+        metrics=metrics,
+        **ABOUT[name],
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the recipe from the command line; gives the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m costream.training.sound")
+    parser.add_argument("--packs", type=Path, required=True, help="folder of the .tar packs")
+    parser.add_argument("--output", type=Path, default=Path("weights"))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=Size().steps)
+    options = parser.parse_args(argv)
+    torch.set_num_threads(options.threads)
+    np.seterr(all="raise", under="ignore")
+    try:
+        paths = make(options.packs, Size(options.steps), options.seed, options.output)
+    except CostreamError as error:
+        print(error, file=sys.stderr)
+        return int(error.exit_code)
+    print(*paths, sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""Batches of varied pieces of sound, with what the labels and the teacher say of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from costream.training.sound_packs import RATE_HZ, Clip
+
+BLOCK = 4000  # samples of a step
+STEPS = 12  # of a piece, for the backbone
+SILENCE = "silence"
+NO_MUSIC = "no music"
+_MERGED = {"street music": "music"}  # an excerpt of a song is music too
+
+# How often a piece is changed, and by how much.
+_SPEEDS = (0.85, 1.18)
+_LEVELS_DB = (-40.0, -9.0)  # of full scale, root mean square
+_QUIET_DB = (-95.0, -62.0)  # what counts as silence
+_SILENT, _MIXED, _NOISY, _STRETCHED, _COLOURED = 0.03, 0.4, 0.4, 0.5, 0.6
+_COLOUR_DB = 4.0
+_NOISE_DB = (6.0, 25.0)  # how far another clip is below
+_SHARES = {"ESC-10": 0.2, "UrbanSound8K": 0.47, "GTZAN": 0.33}
+
+Wave = npt.NDArray[np.float32]
+
+
+def sound_label(clip: Clip) -> str:
+    """Give what the model for sounds calls a clip."""
+    return "music" if clip.set == "GTZAN" else _MERGED.get(clip.label, clip.label)
+
+
+def genre_label(clip: Clip) -> str | None:
+    """Give what the model for genres calls a clip; None where nobody knows."""
+    if clip.set == "GTZAN":
+        return clip.label
+    return None if sound_label(clip) == "music" else NO_MUSIC
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B pieces of T steps. Targets of heads: [B, K], zeros where nothing is known."""
+
+    waves: Tensor  # float32 [B, T * BLOCK]
+    sounds: Tensor
+    genres: Tensor
+
+
+class Supply:
+    """Draws pieces of clips: other speeds, colours and levels, noise behind them, two at once.
+
+    ``sounds``, ``genres``: labels of the heads.
+    """
+
+    def __init__(
+        self,
+        clips: Sequence[Clip],
+        sounds: Sequence[str],
+        genres: Sequence[str],
+    ) -> None:
+        self._clips = clips
+        self._sounds = _one_hot([sound_label(c) for c in clips], sounds)
+        self._genres = _one_hot([genre_label(c) for c in clips], genres)
+        self._silence = _one_hot([SILENCE], sounds)[0], _one_hot([NO_MUSIC], genres)[0]
+        weights = np.array(balance(clips))
+        self._weights = weights / weights.sum()
+
+    def batch(self, size: int, rng: np.random.Generator, steps: int = STEPS) -> Batch:
+        """Give a batch of so many pieces of so many steps."""
+        waves = np.zeros((size, steps * BLOCK), np.float32)
+        sounds = np.zeros((size, self._sounds.shape[1]), np.float32)
+        genres = np.zeros((size, self._genres.shape[1]), np.float32)
+        for k in range(size):
+            if rng.random() < _SILENT:
+                waves[k] = quiet(rng, waves.shape[1])
+                sounds[k], genres[k] = self._silence
+                continue
+            wave, index = self._piece(rng, steps)
+            sounds[k], genres[k] = self._sounds[index], self._genres[index]
+            if rng.random() < _MIXED:
+                other, second = self._piece(rng, steps)
+                share = float(rng.uniform(0.5, 1.0))
+                wave = share * wave + (1 - share) * other
+                sounds[k] = share * sounds[k] + (1 - share) * self._sounds[second]
+                both = genres[k].any() and self._genres[second].any()
+                mixed = share * genres[k] + (1 - share) * self._genres[second]
+                genres[k] = mixed if both else 0.0
+            elif rng.random() < _NOISY:
+                wave = wave + _gain(-rng.uniform(*_NOISE_DB)) * self._piece(rng, steps)[0]
+            waves[k] = _gain(rng.uniform(*_LEVELS_DB)) * wave
+        return Batch(*map(torch.from_numpy, (waves, sounds, genres)))
+
+    def _piece(self, rng: np.random.Generator, steps: int) -> tuple[Wave, int]:
+        """Give a piece at root mean square 1, and the number of its clip."""
+        index = int(rng.choice(len(self._clips), p=self._weights))
+        wave = self._clips[index].wave
+        speed = float(rng.uniform(*_SPEEDS)) if rng.random() < _STRETCHED else 1.0
+        size = steps * BLOCK
+        begin = int(rng.integers(0, max(1, len(wave) - int(size * speed) + 1)))
+        # Short clips are followed by themselves.
+        at = begin + np.arange(size) * speed
+        low = at.astype(np.int64)
+        part = (at - low).astype(np.float32)
+        piece = wave[low % len(wave)] * (1 - part) + wave[(low + 1) % len(wave)] * part
+        if rng.random() < _COLOURED:
+            piece = colour(piece, rng)
+        return piece / np.sqrt(np.mean(piece**2) + 1e-9), index
+
+
+def balance(clips: Sequence[Clip]) -> list[float]:
+    """Give how often each clip is drawn, in proportion.
+
+    Each set has its share. In it a class counts by the root of its clips, and so does a source,
+    some of which were cut into a hundred clips that are all alike; a long excerpt counts by the
+    root of its length.
+    """
+    classes = Counter((c.set, c.label) for c in clips)
+    sources = Counter((c.set, c.group) for c in clips)
+    each = [
+        (len(c.samples) / classes[c.set, c.label] / sources[c.set, c.group]) ** 0.5 for c in clips
+    ]
+    sums = {
+        name: sum(w for w, c in zip(each, clips, strict=True) if c.set == name) for name in _SHARES
+    }
+    return [_SHARES[c.set] * w / sums[c.set] for w, c in zip(each, clips, strict=True)]
+
+
+def quiet(rng: np.random.Generator, size: int) -> Wave:
+    """Give silence: nothing at all, or the noise of a microphone in a quiet room."""
+    if rng.random() < 0.2:
+        return np.zeros(size, np.float32)
+    spectrum = np.fft.rfft(rng.standard_normal(size))
+    frequencies = np.maximum(np.fft.rfftfreq(size, 1 / RATE_HZ), 20.0)
+    wave = np.fft.irfft(spectrum * frequencies ** -rng.uniform(0.0, 0.8), size)
+    wave /= np.sqrt(np.mean(wave**2))
+    if rng.random() < 0.3:  # of the mains
+        hum = rng.choice([50.0, 60.0]) * rng.integers(1, 4)
+        wave += rng.uniform(0, 1) * np.sin(2 * np.pi * hum * np.arange(size) / RATE_HZ)
+    return (_gain(rng.uniform(*_QUIET_DB)) * wave).astype(np.float32)
+
+
+def colour(wave: Wave, rng: np.random.Generator) -> Wave:
+    """Give a sound as another microphone or room might have caught it: a smooth change of tone."""
+    spectrum = np.fft.rfft(wave)
+    pitch = np.log2(np.linspace(60.0, RATE_HZ / 2, len(spectrum)))
+    knots = np.linspace(pitch[0], pitch[-1], 6)
+    db = np.interp(pitch, knots, rng.normal(0, _COLOUR_DB, len(knots)))
+    return np.fft.irfft(spectrum * 10 ** (db / 20), len(wave)).astype(np.float32)
+
+
+def mask(rows: Tensor, rng: np.random.Generator) -> Tensor:
+    """Leave out a few bands and moments of log-mel frames [B, F, bands], which are overwritten.
+
+    SpecAugment (Park et al., 2019).
+    """
+    batch, frames, bands = rows.shape
+    fill = rows.mean((1, 2))
+    for k in range(batch):
+        for _ in range(2):
+            width, begin = int(rng.integers(0, 8)), int(rng.integers(bands))
+            rows[k, :, begin : begin + width] = fill[k]
+        width, begin = int(rng.integers(0, 16)), int(rng.integers(frames))
+        rows[k, begin : begin + width] = fill[k]
+    return rows
+
+
+def _gain(db: float) -> float:
+    return float(10 ** (db / 20))
+
+
+def _one_hot(labels: Sequence[str | None], names: Sequence[str]) -> npt.NDArray[np.float32]:
+    out = np.zeros((len(labels), len(names)), np.float32)
+    for row, label in zip(out, labels, strict=True):
+        if label is not None:
+            row[names.index(label)] = 1.0
+    return out

@@ -1,0 +1,74 @@
+"""Streams of sounds that follow one another, and the temporal models that learn from them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from costream.frontends.audio import ContinualAudioNet
+from costream.training.loop import Optimizer, Schedule, logits, soft_cross_entropy
+from costream.training.sound_augment import BLOCK, Supply
+
+STEPS = 160  # of a stream: longer than the window of the models
+_PIECES = (6, 40)  # steps of a sound in a stream
+_LAG = 2  # steps after which a token is more of the new sound than of the one before
+
+
+@dataclass(frozen=True)
+class Bank:
+    """N streams as tokens [N, T, D] with the targets [N, T, K] of both heads."""
+
+    tokens: Tensor
+    sounds: Tensor
+    genres: Tensor
+
+
+@torch.no_grad()
+def token_bank(backbone: ContinualAudioNet, supply: Supply, streams: int, seed: int) -> Bank:
+    """Give streams of varied pieces, one straight after another."""
+    rng = np.random.default_rng(seed)
+    backbone.eval()
+    parts: list[tuple[Tensor, ...]] = []
+    bar = tqdm(range(streams), desc="streams", file=sys.stderr, disable=None, leave=False)
+    for _ in bar:
+        lengths: list[int] = []
+        while sum(lengths) < STEPS:
+            lengths.append(int(rng.integers(*_PIECES)))
+        batch = supply.batch(len(lengths), rng, max(_PIECES))
+        waves = [w[: n * BLOCK] for w, n in zip(batch.waves, lengths, strict=True)]
+        tokens = backbone(torch.cat(waves)[None, : STEPS * BLOCK])[0]
+        repeats = torch.tensor(lengths)
+        targets = [
+            _later(t.repeat_interleave(repeats, 0)[:STEPS]) for t in (batch.sounds, batch.genres)
+        ]
+        parts.append((tokens, *targets))
+    return Bank(*(torch.stack(column) for column in zip(*parts, strict=True)))
+
+
+def train_head(
+    head: nn.Module, tokens: Tensor, targets: Tensor, schedule: Schedule, seed: int, title: str
+) -> None:
+    """Train a temporal model, or a linear layer without one, on streams of tokens.
+
+    Pieces of streams begin anywhere, and so do the positions, as in the paper: that any row can
+    come first and that a window may not be full is learnt with it.
+    """
+    rng = np.random.default_rng(seed)
+    bar = Optimizer([head], schedule, title)
+    for _ in bar:
+        rows = torch.from_numpy(rng.choice(len(tokens), schedule.batch))
+        length = int(rng.integers(8, STEPS + 1))
+        begin = int(rng.integers(STEPS - length + 1))
+        piece = slice(begin, begin + length)
+        scores = logits(head, tokens[rows, piece], rng)
+        bar.descend(soft_cross_entropy(scores, targets[rows, piece], schedule.smoothing))
+
+
+def _later(targets: Tensor) -> Tensor:
+    """Give the targets [T, K] with each change as late as tokens can know of it."""
+    return torch.cat([targets[:1].expand(_LAG, -1), targets[:-_LAG]])

@@ -1,0 +1,71 @@
+"""How the models for sound do on clips that nothing was learnt from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from costream.evaluation.evaluate import sequence_scores
+from costream.frontends.audio import ContinualAudioNet
+from costream.training.loop import logits
+from costream.training.sound_augment import BLOCK
+from costream.training.sound_packs import Clip
+
+
+@torch.inference_mode()
+def clip_tokens(backbone: ContinualAudioNet, clips: Sequence[Clip]) -> list[Tensor]:
+    """Give the tokens [T, D] of each clip, as ``costream listen`` would make them.
+
+    A last block counts if half of it is there.
+    """
+    backbone.eval()
+    out = []
+    for clip in clips:
+        blocks = max(1, round(len(clip.samples) / BLOCK + 1e-9))
+        wave = torch.from_numpy(clip.wave)
+        wave = F.pad(wave, (0, max(0, blocks * BLOCK - len(wave))))[: blocks * BLOCK]
+        out.append(backbone(wave[None])[0])
+    return out
+
+
+@torch.inference_mode()
+def predict(head: nn.Module, tokens: Sequence[Tensor]) -> list[npt.NDArray[np.float32]]:
+    """Give the probabilities [T, K] of a head for each clip."""
+    head.eval()
+    return [logits(head, rows[None])[0].softmax(-1).numpy() for rows in tokens]
+
+
+def score(
+    told: Sequence[npt.NDArray[np.float32]],
+    clips: Sequence[Clip],
+    labels: Sequence[str],
+    label_of: Callable[[Clip], str],
+) -> dict[str, Any]:
+    """Give the metrics of clips of one set, the answer being one of that set's labels.
+
+    ``top1_all``: one of all labels.
+    """
+    names = np.array([label_of(clip) for clip in clips])
+    own = sorted(set(names.tolist()))
+    columns = [labels.index(label) for label in own]
+    truth = np.array([own.index(name) for name in names])
+    result = sequence_scores([p[:, columns] for p in told], truth, [c.group for c in clips], own)
+    said = np.array([labels[p.mean(0).argmax()] for p in told])
+    everything = float((said == names).mean())
+    return {"sequences": len(clips), **result, "top1_all": everything}
+
+
+def majority(
+    train: Sequence[Clip], clips: Sequence[Clip], label_of: Callable[[Clip], str]
+) -> dict[str, Any]:
+    """Give the metrics of always saying what is most frequent in training."""
+    names = [label_of(clip) for clip in clips]
+    own = [n for n in (label_of(clip) for clip in train) if n in set(names)]
+    best = max(sorted(set(own)), key=own.count)
+    return {"sequences": len(clips), "top1": names.count(best) / len(names)}

@@ -1,0 +1,116 @@
+"""The backbone for sound: blocks give what the whole gives, each frame looked at once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
+
+from costream.frontends.audio import ContinualAudioNet, fold
+
+WIDTHS = (4, 6, 6, 8, 8, 10, 10)
+
+
+def build(norm: bool = False, pool: int = 4) -> ContinualAudioNet:
+    torch.manual_seed(0)
+    net = ContinualAudioNet(5, WIDTHS, 7, pool, norm=norm)
+    net.mel.fill(16_000, 50, 7800)
+    net.centre.normal_(-3, 1)
+    net.spread.uniform_(1, 3)
+    return net.eval().requires_grad_(False)
+
+
+def sound(steps: int, batch: int = 1) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(steps)
+    return 0.1 * torch.randn(batch, steps, 4000, generator=generator)
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(1, 5))
+@settings(max_examples=12, deadline=None)
+def test_any_chunks_give_the_whole(chunks, pool):
+    net, x = build(pool=pool).double(), sound(sum(chunks), 2).double()
+    state = net.init_state(2)
+    tokens = torch.cat([net.forward_steps(part, state) for part in x.split(chunks, 1)], 1)
+    torch.testing.assert_close(tokens, net(x), rtol=1e-10, atol=1e-10)
+
+
+def test_steps_in_float32_over_a_minute():
+    net, x = build(), sound(240)
+    state = net.init_state()
+    tokens = torch.stack([net.forward_step(x[:, k], state) for k in range(240)], 1)
+    exact = net.double()(x.double())
+    assert (tokens - exact).abs().max() < 1e-5 * exact.abs().max()
+
+
+def test_the_last_token_needs_no_more_than_the_receptive_field():
+    net, x = build().double(), sound(12).double()
+    field = round(net.receptive_field_s * 16_000)
+    other = x.flatten(1).clone()
+    other[:, : other.shape[1] - field] = torch.randn(other.shape[1] - field, dtype=torch.float64)
+    torch.testing.assert_close(net(other)[:, -1], net(x)[:, -1], rtol=1e-10, atol=1e-10)
+    other[:, other.shape[1] - field + 20] += 1.0
+    assert (net(other)[:, -1] - net(x)[:, -1]).abs().max() > 1e-12
+
+
+def test_streams_that_join_late_or_begin_anew():
+    net, x = build().double(), sound(10, 2).double()
+    state = net.init_state(2)
+    net.forward_steps(x[:, :4], state)
+    state.reset([1])
+    later = net.forward_steps(x[:, 4:], state)
+    torch.testing.assert_close(later[:1], net(x)[:1, 4:], rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(later[1:], net(x[1:, 4:]), rtol=1e-10, atol=1e-10)
+    alone, other = net.init_state(1), net.init_state(1)
+    net.forward_steps(x[:1, :4], alone)
+    both = type(alone).cat([alone, other])
+    joined = net.forward_steps(x[:, 4:], both)
+    torch.testing.assert_close(joined, later, rtol=1e-10, atol=1e-10)
+
+
+def test_a_state_goes_on_bit_for_bit_where_it_was_saved():
+    net, x = build(), sound(8)
+    state, again = net.init_state(), net.init_state()
+    net.forward_steps(x[:, :3], state)
+    again.load_tensors({k: v.clone() for k, v in state.tensors().items()})
+    for k in range(3, 8):
+        assert torch.equal(net.forward_step(x[:, k], state), net.forward_step(x[:, k], again))
+    assert state.clone().newest is None
+
+
+def test_folding_the_norms_changes_nothing():
+    net = build(norm=True)
+    for layer in net.layers:
+        for values in (layer.norm.running_mean, layer.norm.weight, layer.norm.bias):
+            values.normal_(0.5, 0.5)
+        layer.norm.running_var.uniform_(0.5, 2)
+    folded = fold(net)
+    assert not [k for k in folded.state_dict() if "norm" in k]
+    x = sound(6).double()
+    torch.testing.assert_close(folded.double()(x), net.double()(x), rtol=1e-5, atol=1e-5)
+
+
+def test_operations_are_those_that_run():
+    net = build()
+    state = net.init_state()
+    net.forward_step(sound(1)[:, 0], state)
+    with FlopCounterMode(display=False) as counter:
+        net.forward_step(sound(1)[:, 0], state)
+    transform = net.mel.count_macs(16) - 16 * net.mel.matrix.numel()
+    assert net.count_macs() - transform == counter.get_total_flops() // 2
+    assert 3.9 < net.dense_macs / net.count_macs() < 4
+
+
+def test_the_newest_spectrum():
+    net, x = build(), sound(3)
+    state = net.init_state()
+    with pytest.raises(ValueError, match="nothing"):
+        net.newest_spectrum(state)
+    net.forward_steps(x, state)
+    torch.testing.assert_close(net.newest_spectrum(state), net.mel(x.flatten(1)))
+
+
+def test_residual_layers_keep_their_width():
+    with pytest.raises(ValueError, match="seven"):
+        ContinualAudioNet(widths=(4, 6, 8, 8, 8, 10, 10))
