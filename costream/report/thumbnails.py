@@ -18,9 +18,10 @@ from av.video.reformatter import VideoReformatter
 from costream.errors import SourceError
 from costream.records import Header
 from costream.sources.damage import Damage
-from costream.sources.decoding import Decoded, Decoder, end_s
+from costream.sources.decoding import Decoded, Decoder
 from costream.sources.opening import NO_TIME_STAMPS, open_container, video_stream
 from costream.sources.picture import Picture
+from costream.sources.timing import end_s
 from costream.sources.video import SAME_TIME_S
 
 BOX = (240, 180)  # pixels; a card is about half as wide

@@ -8,16 +8,22 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import av
+from av.audio.stream import AudioStream
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
-from costream.errors import SourceError
+from costream.errors import SourceError, UsageError
 from costream.redact import redact
+from costream.sources.base import RawSound
 
 # Bits of FFmpeg's headers.
 ATTACHED_PICTURE = 0x400  # AV_DISPOSITION_ATTACHED_PIC: the cover of a song
 NO_TIME_STAMPS = 0x80  # AVFMT_NOTIMESTAMPS: a bare stream of pictures
 ARBITRARY_CLOCK = 0x200  # AVFMT_TS_DISCONT: transport and program streams
+
+
+# For pipes: WAV is read in pieces of so many bytes, or sound would wait here for more of it.
+_PIPED = {"max_size": "2048"}
 
 
 class Readable(Protocol):
@@ -51,11 +57,13 @@ def check_file(path: str) -> None:
         raise SourceError("the file is empty", where=where)
 
 
-def open_container(path: str, file: Readable | None = None, head: bytes = b"") -> InputContainer:
+def open_container(
+    path: str, file: Readable | None = None, head: bytes = b"", *, wanted: str = "a video"
+) -> InputContainer:
     """Open the file ``path``, or ``file`` under that name, as media.
 
     ``head``: the first bytes of ``file`` when it is a pipe. SourceError says what is wrong and
-    what may help.
+    what may help, and that it is not ``wanted``.
     """
     if file is None:
         check_file(path)
@@ -63,12 +71,17 @@ def open_container(path: str, file: Readable | None = None, head: bytes = b"") -
             head = opened.read(16)
     try:
         # "file:" keeps names such as "a:b.mp4" or "-x.mp4" from being read as something else.
-        container = av.open(file or f"file:{path}", mode="r", metadata_errors="replace")
+        container = av.open(
+            file or f"file:{path}",
+            mode="r",
+            metadata_errors="replace",
+            options=_PIPED if head and file is not None else {},
+        )
     except (av.FFmpegError, OSError) as error:
-        raise not_media(path, file is None, head, error) from error
+        raise not_media(path, file is None, head, error, wanted) from error
     if container.format.name == "tty":  # FFmpeg plays text files as terminal recordings
         container.close()
-        raise not_media(path, file is None, head, None)
+        raise not_media(path, file is None, head, None, wanted)
     return container
 
 
@@ -86,7 +99,34 @@ def video_stream(container: InputContainer, where: str) -> VideoStream:
     raise SourceError("there is no video stream", where=shown(where))
 
 
-def not_media(path: str, is_file: bool, head: bytes, error: Exception | None) -> SourceError:
+def open_raw(path: str, file: Readable, raw: RawSound) -> InputContainer:
+    """Open ``file`` as bare samples; UsageError for a form that FFmpeg does not know."""
+    if f"pcm_{raw.form}" not in av.codecs_available or raw.form not in av.formats_available:
+        raise UsageError(
+            f"no raw form of sound is called {raw.form!r}",
+            hint="FFmpeg's names are u8, s16le, s16be, s24le, s32le, f32le, mulaw, ...",
+        )
+    told = {"sample_rate": str(raw.rate_hz), "ch_layout": f"{raw.channels}c"}
+    try:
+        return av.open(file, mode="r", format=raw.form, options=told)
+    except (av.FFmpegError, OSError) as error:
+        raise SourceError(f"cannot be read as {raw.form} ({error})", where=shown(path)) from error
+
+
+def audio_stream(container: InputContainer, where: str) -> AudioStream:
+    """Give the first stream of sound that can be decoded."""
+    for stream in container.streams.audio:
+        if stream.codec_context is not None:
+            return stream
+    if container.streams.audio:
+        raise SourceError("there is no decoder for its sound", where=shown(where))
+    pictures = ", only pictures" if container.streams.video else ""
+    raise SourceError(f"there is no sound in it{pictures}", where=shown(where))
+
+
+def not_media(
+    path: str, is_file: bool, head: bytes, error: Exception | None, wanted: str = "a video"
+) -> SourceError:
     """Give the error that says why this cannot be opened, as far as its first bytes tell."""
     where = shown(path)
     if head[4:8] == b"ftyp" and not is_file:
@@ -105,9 +145,9 @@ def not_media(path: str, is_file: bool, head: bytes, error: Exception | None) ->
         )
     reason = "" if error is None or isinstance(error, ValueError) else f" ({error})"
     return SourceError(
-        f"this is not a video that can be read{reason}",
+        f"this is not {wanted} that can be read{reason}",
         where=where,
-        hint="if players show it, try: ffmpeg -i IN -c copy OUT.mkv",
+        hint="if players can play it, try: ffmpeg -i IN -c copy OUT.mkv",
     )
 
 

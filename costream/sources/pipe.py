@@ -1,4 +1,4 @@
-"""Standard input and named pipes: video, features or skeletons as they arrive."""
+"""Standard input and named pipes: video, sound, features or skeletons as they arrive."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import BinaryIO
 from costream.errors import SourceError
 from costream.records import Item
 from costream.sources.arrays import NUMPY_MAGIC, ZIP_MAGIC
+from costream.sources.audio import AudioSource
 from costream.sources.base import SourceInfo, SourceOptions
 from costream.sources.features import FeatureSource
 from costream.sources.lines import first_line, is_text, text_format
@@ -78,21 +79,23 @@ class PipeReader:
 
 
 class PipeSource:
-    """What comes through standard input ("-") or a named pipe: video, .npy, .npz or skeletons.
+    """What comes through standard input ("-") or a named pipe: media, .npy, .npz or skeletons.
 
     Nothing can be sought in a pipe: ``start_s`` is reached by decoding. The rows of a table of
-    skeletons are given out as they arrive.
+    skeletons and blocks of sound are given out as they arrive.
     """
 
     def __init__(self, uri: str, options: SourceOptions | None = None) -> None:
         """``uri``: "-" or the path of a pipe."""
         self._uri = uri
         self._options = options or SourceOptions()
+        # Bare samples may begin with any bytes.
+        self._raw = self._options.raw is not None and self._options.sound is not None
         self._stopped = False
         self._descriptor: int | None = None
         self._reader: PipeReader | None = None
         self._file: BinaryIO | None = None
-        self._inner: VideoSource | FeatureSource | SkeletonSource | None = None
+        self._inner: VideoSource | AudioSource | FeatureSource | SkeletonSource | None = None
 
     @property
     def errors(self) -> int:
@@ -113,7 +116,7 @@ class PipeSource:
             if self._stopped:
                 reader.stop()
             head = reader.peek(HEAD_BYTES)
-            if is_text(head):
+            if is_text(head) and not self._raw:
                 head = reader.peek_line()
             inner = self._inner = self._fitting(name, head, reader)
         if self._stopped:
@@ -122,18 +125,21 @@ class PipeSource:
 
     def _fitting(
         self, name: str, head: bytes, file: BinaryIO | PipeReader
-    ) -> VideoSource | FeatureSource | SkeletonSource:
+    ) -> VideoSource | AudioSource | FeatureSource | SkeletonSource:
         """Give the source for what begins with ``head``."""
         if not head or (self._stopped and isinstance(file, PipeReader)):
             what = "stopped before any data came" if self._stopped else "no data came"
             raise SourceError(what, where=shown(name))
-        arrays = head.startswith((NUMPY_MAGIC, ZIP_MAGIC))
-        if text_format(head) or (arrays and self._options.layout):
+        arrays = head.startswith((NUMPY_MAGIC, ZIP_MAGIC)) and not self._raw
+        if (text_format(head) and not self._raw) or (arrays and self._options.layout):
             return SkeletonSource(name, self._options, file=file, head=head)
         if arrays:
             return FeatureSource(name, self._options, data=file.read())
-        if not isinstance(file, PipeReader):
+        piped = isinstance(file, PipeReader)
+        if not piped:
             head = b""  # only needed to explain what cannot be read from a pipe
+        if self._options.sound is not None:
+            return AudioSource(name, self._options, file=file, head=head, live=piped)
         return VideoSource(name, self._options, file=file, head=head)
 
     def items(self) -> Iterator[Item]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import importlib
 import os
 import re
 import stat
@@ -18,6 +19,7 @@ from costream.sources.arrays import (
     split_video,
     video_names,
 )
+from costream.sources.audio import AudioSource
 from costream.sources.base import Source, SourceKind, SourceOptions
 from costream.sources.features import FeatureSource, file_name
 from costream.sources.keypoints import keypoint_files
@@ -29,7 +31,8 @@ from costream.sources.skeleton import SkeletonSource
 from costream.sources.video import VideoSource
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
-_CAMERA = re.compile(r"(camera:)?[0-9]+|/dev/video[0-9]+|mic", re.IGNORECASE)
+_CAMERA = re.compile(r"(camera:)?[0-9]+|/dev/video[0-9]+", re.IGNORECASE)
+_MICROPHONE = re.compile(r"mic(:.*)?", re.IGNORECASE)
 _PICKLE_ENDINGS = (".pickle", ".pkl", ".p")
 
 
@@ -41,7 +44,7 @@ def expand(argument: str) -> list[str]:
     it is a folder of something else than keypoints; UsageError for live feeds, which this
     command does not take.
     """
-    if argument == "-":
+    if argument == "-" or _is_microphone(argument):
         return [argument]
     path = _local(argument)
     if not os.path.exists(split_video(path)[0]) and glob.has_magic(path):
@@ -55,33 +58,46 @@ def expand(argument: str) -> list[str]:
 def sniff(uri: str, options: SourceOptions | None = None) -> SourceKind:
     """Tell what a source holds by its first bytes. SourceError when they cannot be read.
 
-    Arrays are skeletons when the options say their layout. A pipe cannot be looked into without
-    consuming it, and counts as video until it is opened.
+    Media are sound when the options ask for sound. Arrays are skeletons when the options say their
+    layout. A pipe cannot be looked into without consuming it, and counts as media until it is
+    opened.
     """
+    if _is_microphone(uri):
+        return "audio"
+    media: SourceKind = "audio" if options is not None and options.sound else "video"
     path = split_video(_local(uri))[0] if uri != "-" else uri
     if _is_pipe(path):
-        return "video"
+        return media
     if _is_keypoint_folder(path):
         return "skeleton"
     if not _has_arrays(path):
-        return "skeleton" if text_format(_head(path), path) else "video"
+        return "skeleton" if text_format(_head(path), path) else media
     if _is_pickle(path):
         return "skeleton" if recordings(path) else "features"
     return "skeleton" if options is not None and options.layout else "features"
 
 
 def open_source(uri: str, options: SourceOptions | None = None) -> Source:
-    """Give the source for a file, "-" (standard input), a named pipe, FILE#NAME or a folder.
+    """Give the source for a file, "-", a named pipe, FILE#NAME, a folder, "mic" or "mic:NAME".
 
     It still has to be opened: ``source.open()``. Raises as ``sniff`` does.
     """
+    if _is_microphone(uri):
+        # Only now, because what it needs may not be installed.
+        microphone = importlib.import_module("costream.sources.microphone")
+        source: Source = microphone.MicrophoneSource(uri, options)
+        return source
     path = uri if uri == "-" else _local(uri)
     if _is_pipe(path):
         return PipeSource(path, options)
     kind = sniff(path, options)
     if kind == "skeleton":
         return SkeletonSource(path, options)
-    return FeatureSource(path, options) if kind == "features" else VideoSource(path, options)
+    if kind == "features":
+        return FeatureSource(path, options)
+    if options is not None and kind == "audio":
+        return AudioSource(path, options)
+    return VideoSource(path, options)
 
 
 def name_of(uri: str) -> str:
@@ -100,7 +116,7 @@ def _local(argument: str) -> str:
         raise UsageError(
             "live feeds are not supported by this command yet",
             where=shown(argument),
-            hint="give a video file, or pipe a stream into '-'",
+            hint="give a file, or pipe a stream into '-'",
         )
     return argument
 
@@ -116,6 +132,10 @@ def _videos(path: str) -> list[str]:
     elif video is None and _head(file).startswith(NUMPY_MAGIC):
         names = [str(clip) for clip in range(clip_count(file))]
     return [f"{file}#{name}" for name in names] if len(names) > 1 else [path]
+
+
+def _is_microphone(argument: str) -> bool:
+    return bool(_MICROPHONE.fullmatch(argument)) and not os.path.exists(argument)
 
 
 def _is_pipe(path: str) -> bool:

@@ -15,7 +15,7 @@ from costream.errors import SourceError
 from costream.records import Fault, Item, VideoFrame
 from costream.sources.base import SourceInfo, SourceOptions
 from costream.sources.damage import Damage
-from costream.sources.decoding import Decoded, Decoder, end_s
+from costream.sources.decoding import Decoded, Decoder
 from costream.sources.opening import (
     NO_TIME_STAMPS,
     Readable,
@@ -25,6 +25,7 @@ from costream.sources.opening import (
     video_stream,
 )
 from costream.sources.picture import Orientation, Picture, display_size
+from costream.sources.timing import end_s
 
 # Times within half of Matroska's resolution are the same: "--start 0.067" means the frame there.
 SAME_TIME_S = 0.5e-3

@@ -48,8 +48,11 @@ def why_skipped(uri: str, model: Model, options: SourceOptions) -> str | None:
     path = split_video(uri)[0]
     if not os.path.isfile(path):
         return None
-    if _is_sound(path):
+    hears, shows = _streams(path)
+    if hears and not shows and model.sound is None:
         return f"only sound, and {model.card.name} does not listen"
+    if shows and not hears and model.sound is not None:
+        return f"no sound in it, and {model.card.name} only listens"
     try:
         kind = sniff(path, options)
     except (SourceError, OSError):
@@ -84,21 +87,26 @@ def _head(path: str) -> bytes:
 
 def _has_media_head(path: str) -> bool:
     head = _head(path)
+    if head[:4] in (b"RIFF", b"RIFX", b"RF64", b"FORM") and head[8:12] in (b"WAVE", b"AIFF"):
+        return True
     return head[4:8] == b"ftyp" or head.startswith(
         (
             b"\x1aE\xdf\xa3",  # Matroska, WebM
             b"FLV",
             b"OggS",
+            b"fLaC",
             b"\0\0\1\xba",  # MPEG program stream
             b"0&\xb2u\x8ef\xcf\x11",  # ASF, WMV
         )
     )
 
 
-def _is_sound(path: str) -> bool:
+def _streams(path: str) -> tuple[bool, bool]:
+    """Tell whether there is sound in a file, and whether there are pictures."""
     try:
         with av.open(f"file:{path}", mode="r", metadata_errors="replace") as container:
             pictures = [s for s in container.streams.video if not s.disposition & ATTACHED_PICTURE]
-            return bool(container.streams.audio) and not pictures
+            text = container.format.name == "tty"  # FFmpeg plays it as a terminal recording
+            return bool(container.streams.audio), bool(pictures) and not text
     except (av.FFmpegError, OSError):
-        return False
+        return False, False

@@ -1,0 +1,231 @@
+"""The sound of files and byte streams, of videos too, decoded with PyAV."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from fractions import Fraction
+
+import av
+from av.audio.stream import AudioStream
+from av.container import InputContainer
+from av.stream import Discard
+
+from costream.clock import format_time
+from costream.errors import SourceError
+from costream.records import AudioBlock, Fault, Item
+from costream.sources.base import SourceInfo, SourceOptions
+from costream.sources.cutting import SoundCutter
+from costream.sources.damage import Damage
+from costream.sources.hearing import SoundDecoder
+from costream.sources.opening import (
+    NO_TIME_STAMPS,
+    Readable,
+    audio_stream,
+    not_media,
+    open_container,
+    open_raw,
+    shown,
+)
+from costream.sources.riff import wav_seconds
+from costream.sources.timing import (
+    HEADERLESS,
+    end_s,
+    length_is_guessed,
+    origin,
+    stated_end_s,
+    time_base,
+)
+
+# Decoding begins this much before the start: codecs and filters need some sound to settle.
+SETTLE_S = 1.0
+# Nearer to the start than this they have not; then the file is decoded from its beginning.
+SETTLED_S = 0.2
+
+
+class AudioSource:
+    """The sound of a file in blocks of one step, whatever state the file is in.
+
+    Time is the container's own clock, as in VideoSource. From the first time stamp on the samples
+    are counted; where stamps show that some are missing there is silence (up to half a second) or
+    a Gap, after which the blocks begin anew. ``errors`` counts the damage met so far.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        options: SourceOptions,
+        *,
+        file: Readable | None = None,
+        head: bytes = b"",
+        live: bool = False,
+    ) -> None:
+        """``options.sound`` says what blocks; ValueError without.
+
+        ``file``: read this instead of the file ``path``; ``head``: its start if it is a pipe.
+        ``live``: give each block as soon as its samples are there, at some cost.
+        """
+        if options.sound is None:
+            raise ValueError("options.sound is missing")
+        self._path = path
+        self._options = options
+        self._sound = options.sound
+        self._file = file
+        self._head = head
+        self._live = live
+        self._stopped = False
+        self._damage = Damage()
+        self._container: InputContainer | None = None
+        self._decoder: SoundDecoder | None = None
+        self._cutter: SoundCutter | None = None
+        self._first: av.AudioFrame | None = None
+
+    @property
+    def errors(self) -> int:
+        """How much damage was met so far."""
+        return self._damage.total
+
+    def open(self) -> SourceInfo:
+        """Open the file and decode its first samples; SourceError when that fails."""
+        container, stream = self._open_container()
+        guessed = length_is_guessed(container, stream)
+        duration_s = None if guessed else end_s(container, stream)
+        if duration_s is not None and self._options.start_s > duration_s:
+            raise SourceError(
+                f"the start ({format_time(self._options.start_s)}) is after the end "
+                f"({format_time(duration_s)})",
+                where=shown(self._path),
+            )
+        # After this only the decoder it gives: the stream of a closed container is gone.
+        decoder, origin_s = self._go_to_start(container, stream)
+        if self._first is None:
+            raise self._no_samples(decoder)
+        where = shown(self._path)
+        self._cutter = SoundCutter(self._first, self._sound, self._options, where, self._live)
+        self._cutter.begin(self._first, decoder.start_s, origin_s)
+        return SourceInfo(
+            name=shown(os.path.basename(self._path)),
+            uri=where,
+            kind="audio",
+            duration_s=duration_s,
+            rate_hz=self._sound.rate_hz / self._sound.block,
+            live=self._live,
+        )
+
+    def items(self) -> Iterator[Item]:
+        """Yield AudioBlock, Gap and Fault items; a fatal Fault when the rest is lost."""
+        for item in self._items():
+            if self._stopped or self._decoder is None:
+                return
+            if isinstance(item, AudioBlock):
+                fault = self._damage.report(item.time_s, True)
+                if fault is not None:
+                    yield fault
+            yield item
+
+    def stop(self) -> None:
+        """End ``items`` soon; safe in a signal handler."""
+        self._stopped = True
+        if self._decoder is not None:
+            self._decoder.stop()
+
+    def close(self) -> None:
+        """Let go of the file. Blocks already given out stay usable."""
+        # PyAV does not check for a closed container: nothing may be left that reads on.
+        if self._decoder is not None:
+            self._decoder.close()
+            self._decoder = None
+        self._first = self._cutter = None
+        if self._container is not None:
+            self._container.close()
+            self._container = None
+
+    def _items(self) -> Iterator[Item]:
+        decoder, cutter, first = self._decoder, self._cutter, self._first
+        if decoder is None or cutter is None or first is None:
+            return
+        self._first = None
+        fatal = None
+        try:
+            yield from cutter.take(first, None)
+            for frame, jump in decoder.frames:
+                yield from cutter.take(frame, jump)
+                if cutter.ended:
+                    break
+            else:
+                fatal = decoder.fatal
+        except SourceError as error:  # the format changed to one that does not do
+            fatal = str(error)
+        yield from cutter.finish()
+        fault = self._damage.flush()
+        if fault is not None:
+            yield fault
+        if fatal is not None:
+            yield Fault(decoder.clock.next_s, fatal, fatal=True)
+
+    def _open_container(self) -> tuple[InputContainer, AudioStream]:
+        self.close()
+        if self._options.raw is not None and self._file is not None:
+            container = open_raw(self._path, self._file, self._options.raw)
+        else:
+            container = open_container(self._path, self._file, self._head, wanted="sound")
+        self._container = container
+        stream = audio_stream(container, self._path)
+        stream.codec_context.thread_count = 1
+        for other in container.streams:
+            if other is not stream:
+                other.discard = Discard.all  # not even read, where the format allows
+        return container, stream
+
+    def _go_to_start(
+        self, container: InputContainer, stream: AudioStream
+    ) -> tuple[SoundDecoder, Fraction]:
+        """Decode the first samples, from well before the start; give when the stream began too.
+
+        Where a seek does not lead there, the file is decoded from its beginning: slow but exact.
+        """
+        start_s = self._options.start_s
+        if start_s > SETTLE_S and self._can_seek(container):
+            ticks = SoundDecoder(container, stream, self._damage, start_s).clock.ticks
+            began_s = (stream.start_time or 0) * time_base(stream) - origin(container, stream)
+            try:
+                container.seek(ticks(start_s - SETTLE_S), stream=stream)
+            except av.FFmpegError:
+                pass
+            else:
+                decoder = self._decode(container, stream)
+                if self._first is not None and decoder.start_s <= start_s - SETTLED_S:
+                    return decoder, began_s
+            container, stream = self._open_container()
+        decoder = self._decode(container, stream)
+        return decoder, decoder.start_s
+
+    def _decode(self, container: InputContainer, stream: AudioStream) -> SoundDecoder:
+        """Start decoding where the container stands, up to the first samples."""
+        if self._decoder is not None:
+            self._decoder.close()
+        self._damage = Damage()  # what an attempt before this one met is met again
+        stated_s = stated_end_s(container, stream)
+        if self._file is None:
+            stated_s = wav_seconds(self._path) or stated_s
+        decoder = SoundDecoder(container, stream, self._damage, self._options.start_s, stated_s)
+        self._decoder = decoder
+        if self._stopped:
+            decoder.stop()
+        first = next(decoder.frames, None)
+        self._first = None if first is None else first[0]
+        return decoder
+
+    def _can_seek(self, container: InputContainer) -> bool:
+        flags, name = container.format.flags, container.format.name
+        return self._file is None and name not in HEADERLESS and not flags & NO_TIME_STAMPS
+
+    def _no_samples(self, decoder: SoundDecoder) -> SourceError:
+        where = shown(self._path)
+        if self._stopped:
+            return SourceError("stopped before any sound was read", where=where)
+        if self._head[4:8] == b"ftyp":  # a short MP4 opens, but its sound is past by then
+            return not_media(self._path, False, self._head, None)
+        if self._damage.total:
+            return SourceError("its sound cannot be decoded", where=where, hint=decoder.fatal)
+        return SourceError("there are no samples in it", where=where, hint=decoder.fatal)

@@ -1,0 +1,136 @@
+"""From decoded sound to the blocks that were asked for."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+
+import av
+import numpy as np
+import numpy.typing as npt
+
+from costream.errors import SourceError
+from costream.records import Item
+from costream.sources.base import Sound, SourceOptions
+from costream.sources.blocks import Blocks
+from costream.sources.mixer import Mixer, silence, sound_format
+from costream.sources.soundclock import Jump
+
+# A time that is this part of a sample off is meant to be that sample.
+ROUNDING = 1e-6
+
+
+class SoundCutter:
+    """Mixes and resamples frames and cuts them into blocks, from the start to the end asked for.
+
+    Both are exact to a sample of the model's rate. ``ended`` is set when the end is reached.
+    """
+
+    def __init__(
+        self, first: av.AudioFrame, sound: Sound, options: SourceOptions, where: str, live: bool
+    ) -> None:
+        """``first`` tells the format. ``live``: give blocks as soon as their samples are there.
+
+        SourceError when it lacks the channel asked for or cannot be mixed.
+        """
+        self._sound = sound
+        self._options = options
+        self._where = where
+        self._live = live
+        self._waiting = 0  # samples of the source pushed since the filters ran
+        self._drop = 0  # samples still to be left out before the start
+        self._mixer = self._mix(first)
+        self._blocks = Blocks(sound)
+        self.ended = False
+
+    def begin(self, first: av.AudioFrame, time_s: Fraction, origin_s: Fraction) -> None:
+        """Say when the first frame begins, and when the stream did, both before any ``take``.
+
+        Resampling begins at a sample of the source where it has one when it is done from the
+        stream's first sample on, so that the samples are the same.
+        """
+        rate_hz = first.sample_rate
+        step = rate_hz // math.gcd(rate_hz, self._sound.rate_hz)
+        skip = -round((time_s - origin_s) * rate_hz) % step
+        self._mixer = self._mix(first, skip)
+        start_s = self._cut(time_s + Fraction(skip, rate_hz))
+        self._blocks = Blocks(self._sound, start_s, source_hz=rate_hz)
+
+    def take(self, frame: av.AudioFrame, jump: Jump | None) -> Iterator[Item]:
+        """Take the next frame, and how it does not follow on; give what it completes."""
+        if jump is not None:
+            yield from self._jump(frame, jump)
+        if self._mixer.format != sound_format(frame):
+            yield from self._cut_up(self._mixer.finish())
+            self._mixer = self._mix(frame)
+        self._mixer.push(frame)
+        self._waiting += frame.samples
+        if self._live or self._waiting >= frame.sample_rate:
+            self._waiting = 0
+            yield from self._cut_up(self._mixer.take())
+
+    def finish(self) -> Iterator[Item]:
+        """Give what is left."""
+        if not self.ended:
+            yield from self._cut_up(self._mixer.finish())
+        yield from self._blocks.finish()
+
+    def _jump(self, frame: av.AudioFrame, jump: Jump) -> Iterator[Item]:
+        if jump.begins_s is not None:
+            yield from self._cut_up(self._mixer.finish())
+            yield from self._restart(jump.begins_s)
+            self._mixer = self._mix(frame)
+        elif jump.silence and self._mixer.format == sound_format(frame):
+            self._mixer.push(silence(frame, jump.silence))
+        self._blocks.shift(jump.shift_s)
+
+    def _restart(self, time_s: Fraction) -> Iterator[Item]:
+        lost_s = float(time_s) - self._blocks.next_s
+        gap = self._blocks.restart(self._cut(time_s), f"no sound for {lost_s:.3f} s")
+        if gap.end_s > gap.start_s:
+            yield gap
+
+    def _cut(self, time_s: Fraction) -> Fraction:
+        """Set what is left out when samples begin at ``time_s``; give when blocks begin."""
+        self._drop = 0
+        if self._options.start_s > 0:
+            early_s = Fraction(self._options.start_s) - time_s
+            self._drop = max(0, math.ceil(early_s * self._sound.rate_hz - Fraction(ROUNDING)))
+        return time_s + Fraction(self._drop, self._sound.rate_hz)
+
+    def _cut_up(self, pieces: Iterable[npt.NDArray[np.float32]]) -> Iterator[Item]:
+        for samples in pieces:
+            dropped = min(self._drop, len(samples))
+            self._drop -= dropped
+            wanted = samples[dropped:]
+            if self._options.end_s is not None:
+                left_s = self._options.end_s - self._blocks.next_s
+                left = max(0, math.ceil(left_s * self._sound.rate_hz - ROUNDING))
+                self.ended = left <= len(wanted)
+                wanted = wanted[:left]
+            arrived_s = time.monotonic() if self._live else None
+            yield from self._blocks.push(wanted, arrived_s)
+            if self.ended:
+                return
+
+    def _mix(self, frame: av.AudioFrame, skip: int = 0) -> Mixer:
+        channel, count = self._options.channel, frame.layout.nb_channels
+        if channel is not None and not 1 <= channel <= count:
+            raise SourceError(
+                f"there is no channel {channel} in it, only {count}", where=self._where
+            )
+        try:
+            return Mixer(
+                frame,
+                self._sound.rate_hz,
+                channel=channel,
+                skip=skip,
+                together=None if self._live else self._sound.rate_hz,
+            )
+        except (av.FFmpegError, ValueError) as error:
+            raise SourceError(
+                f"its {count} channels of {frame.format.name} cannot be mixed ({error})",
+                where=self._where,
+            ) from error

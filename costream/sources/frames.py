@@ -1,0 +1,119 @@
+"""From packets to the frames of one stream, past whatever is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+import av
+from av.container import InputContainer
+from av.packet import Packet
+
+from costream.sources.damage import Damage
+from costream.sources.timing import Stream
+
+# How often reading may fail in a row before the rest of a file counts as lost.
+READ_ATTEMPTS = 16
+# A file that ends this much before the length in its header was cut off.
+CUT_OFF_S = 1.0
+
+FrameT = TypeVar("FrameT")
+
+
+class StampClock(Protocol):
+    """What knows the times of a stream."""
+
+    @property
+    def next_s(self) -> float:
+        """When the next frame is due."""
+
+    def seconds(self, pts: int) -> float:
+        """Give the time of a stamp."""
+
+
+class Frames(Generic[FrameT]):
+    """The frames of one stream from where its container stands to the end.
+
+    Each packet is decoded on its own, so that a damaged one costs no other. ``fatal`` says, after
+    the last frame, why the rest is lost; None when the stream ended as it should.
+    """
+
+    def __init__(
+        self,
+        container: InputContainer,
+        stream: Stream,
+        decode: Callable[..., list[FrameT]],
+        clock: StampClock,
+        damage: Damage,
+        from_s: float,
+    ) -> None:
+        """``decode``: that of the stream. ``from_s``: damage before this is not counted."""
+        self._container = container
+        self._stream = stream
+        self._decode = decode
+        self._clock = clock
+        self._damage = damage
+        self._from_s = from_s
+        self._stopped = False
+        self._read_to: int | None = None  # end of the newest packet, in units of the stream
+        self.fatal: str | None = None
+
+    def stop(self) -> None:
+        """End the frames soon; may be called from a signal handler."""
+        self._stopped = True
+
+    def count(self, what: str, time_s: float) -> None:
+        """Count one damaged thing, unless it lies before what was asked for."""
+        if time_s >= self._from_s:
+            self._damage.add(what, time_s)
+
+    def run(self) -> Iterator[FrameT]:
+        """Yield every frame that can be decoded, as the decoder gives them; once."""
+        for packet in self._packets():
+            try:
+                yield from self._decode(packet)
+            except av.EOFError:  # flushed already
+                pass
+            except av.FFmpegError:
+                pts = None if packet is None else packet.pts
+                time_s = self._clock.next_s if pts is None else self._clock.seconds(pts)
+                self.count("packet(s) that cannot be decoded", time_s)
+
+    def check_end(self, stated_end_s: float | None) -> None:
+        """Set ``fatal`` when the packets ended well before ``stated_end_s``, if that is known."""
+        if self._stopped or self.fatal is not None or stated_end_s is None:
+            return
+        read_to_s = 0.0 if self._read_to is None else self._clock.seconds(self._read_to)
+        if stated_end_s - read_to_s > CUT_OFF_S:
+            self.fatal = (
+                f"the file is cut off: its header says {stated_end_s:.3f} s, it ends at "
+                f"{read_to_s:.3f} s"
+            )
+
+    def _packets(self) -> Iterator[Packet[Any] | None]:
+        """Yield packets, the last one empty or None: the decoder then gives what it holds back."""
+        failures = 0
+        while not self._stopped:
+            try:
+                for packet in self._container.demux(self._stream):
+                    if failures:
+                        self.count("stretch(es) that cannot be read", self._clock.next_s)
+                        failures = 0
+                    if self._stopped:
+                        return
+                    if packet.pts is not None:
+                        end = packet.pts + (packet.duration or 0)
+                        if self._read_to is None or end > self._read_to:
+                            self._read_to = end
+                    yield packet
+                return
+            except IndexError:
+                # PyAV, at the end of a damaged transport stream in which new streams showed up.
+                yield None
+                return
+            except (av.FFmpegError, OSError) as error:
+                failures += 1
+                if failures == READ_ATTEMPTS:
+                    self.fatal = f"the rest is lost: it cannot be read ({error.strerror})"
+                    yield None
+                    return

@@ -1,0 +1,76 @@
+"""From the frames of a stream of sound to frames that are known to follow on each other."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from fractions import Fraction
+from itertools import islice
+
+import av
+from av.audio.stream import AudioStream
+from av.container import InputContainer
+
+from costream.sources.damage import Damage
+from costream.sources.frames import Frames
+from costream.sources.soundclock import Jump, SoundClock
+from costream.sources.timing import origin, time_base
+
+
+class SoundDecoder:
+    """The sound of one stream from where its container stands to the end.
+
+    ``fatal`` says, after the last frame, why the rest is lost; None when the stream ended as it
+    should.
+    """
+
+    def __init__(
+        self,
+        container: InputContainer,
+        stream: AudioStream,
+        damage: Damage,
+        from_s: float,
+        stated_end_s: float | None = None,
+    ) -> None:
+        """``from_s``: damage before this is not counted. ``stated_end_s``: when it should end."""
+        self._stated_end_s = stated_end_s
+        self.clock = SoundClock(time_base(stream), origin(container, stream))
+        self._frames = Frames(container, stream, stream.decode, self.clock, damage, from_s)
+        self.start_s = Fraction(0)  # time of the first sample, once there is one
+        # Every frame that can be decoded, and how it does not follow on; to be consumed once.
+        self.frames = self._run()
+
+    @property
+    def fatal(self) -> str | None:
+        """Why the rest is lost."""
+        return self._frames.fatal
+
+    def close(self) -> None:
+        """End the frames at once; from the thread that consumes them, before the container."""
+        self.frames.close()
+
+    def stop(self) -> None:
+        """End the frames soon; may be called from a signal handler."""
+        self._frames.stop()
+
+    def _run(self) -> Generator[tuple[av.AudioFrame, Jump | None], None, None]:
+        raw = (frame for frame in self._frames.run() if frame.samples)
+        ahead: list[av.AudioFrame] = []  # at most one frame, when the clock had to look ahead
+
+        def peek() -> int | None:
+            if not ahead:
+                ahead.extend(islice(raw, 1))
+            return ahead[0].pts if ahead else None
+
+        clock, first = self.clock, next(raw, None)
+        if first is not None:
+            self.start_s = clock.start(first.pts, first.samples, first.sample_rate, peek())
+            yield first, None
+        while (frame := ahead.pop() if ahead else next(raw, None)) is not None:
+            jump = clock.advance(frame.pts, frame.samples, frame.sample_rate, peek)
+            if jump is not None and jump.damage is not None:
+                began_s = clock.next_s - frame.samples / frame.sample_rate
+                self._frames.count(jump.damage, began_s)
+            if frame.is_corrupt:
+                self._frames.count("damaged packet(s)", clock.next_s)
+            yield frame, jump
+        self._frames.check_end(self._stated_end_s)

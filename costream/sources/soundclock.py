@@ -1,0 +1,142 @@
+"""The clock of a stream of sound: it counts, and time stamps say where samples are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from costream.sources.mediaclock import EPOCH_JUMP_S, FAR_JUMP_S, FOLLOWS_S
+
+# Stamps are rounded and jitter, Vorbis by 10 ms, recorded feeds by more: up to this they say
+# nothing against the count.
+JITTER_S = Fraction(1, 20)
+# Missing sound up to this long is heard as silence: Opus leaves out 0.4 s of it at a time (DTX).
+SILENCE_S = Fraction(1, 2)
+
+
+@dataclass(frozen=True)
+class Jump:
+    """What it means that a stamp and the count differ, before the frame that has the stamp."""
+
+    damage: str | None = None  # to be counted
+    silence: int = 0  # samples of silence to put in
+    begins_s: Fraction | None = None  # too many for that: a gap ends here
+    shift_s: Fraction = Fraction(0)  # the count and the stamps have drifted apart by this
+
+
+class SoundClock:
+    """Counts samples from the first stamp on, and compares the count with the other stamps.
+
+    A stamp that is off by more than JITTER_S is believed if the next one is nearer to it than to
+    the count; else it is damaged. When it came there slowly, the clocks have drifted apart, and
+    the count is set to the stamp. A sudden step forwards is sound that is missing; after a step
+    backwards (recordings joined, a clock that was reset) a new epoch goes on where the old one
+    ended: nothing that can be heard is left out.
+    """
+
+    def __init__(self, time_base: Fraction, origin_s: Fraction) -> None:
+        """``origin_s``: what counts as 0 s on the clock of the stamps."""
+        self._time_base = time_base
+        self._zero = round(origin_s / time_base)  # the stamp of sample 0, in this epoch
+        self._start_s = self._zero * time_base - origin_s  # its time
+        self._set_rate(1)
+        self._count = 0
+        self._ahead = 0  # samples by which the newest stamp is ahead of the count
+
+    @property
+    def next_s(self) -> float:
+        """When the next sample is due."""
+        return float(self.next_time)
+
+    @property
+    def next_time(self) -> Fraction:
+        """When the next sample is due, exactly."""
+        return self._start_s + Fraction(self._count, self._rate_hz)
+
+    def seconds(self, pts: int) -> float:
+        """Give the time of a stamp in the present epoch."""
+        return float(self._time(pts))
+
+    def ticks(self, time_s: float) -> int:
+        """Give the stamp at or before a time of the present epoch (for seeking)."""
+        return self._zero + int((Fraction(time_s) - self._start_s) / self._time_base // 1)
+
+    def start(self, pts: int | None, samples: int, rate_hz: int, after: int | None) -> Fraction:
+        """Take the first frame and give its time. ``after``: the stamp of the second, if any."""
+        if after is not None:
+            before = after - round(Fraction(samples, rate_hz) / self._time_base)
+            if pts is None or (pts - before) * self._time_base > EPOCH_JUMP_S:
+                pts = before
+        self._anchor(self._zero if pts is None else pts)
+        self._set_rate(rate_hz)
+        self._count = samples
+        return self._start_s
+
+    def advance(
+        self, pts: int | None, samples: int, rate_hz: int, peek: Callable[[], int | None]
+    ) -> Jump | None:
+        """Take the next frame; None when it follows on.
+
+        ``peek`` gives the stamp of the frame after it; called only when that is needed.
+        """
+        if rate_hz != self._rate_hz:
+            time_s = self.next_time
+            self._zero += round((time_s - self._start_s) / self._time_base)
+            self._start_s, self._count = time_s, 0
+            self._set_rate(rate_hz)
+        jump = None
+        if pts is not None:
+            ahead = self._samples(pts)
+            if abs(ahead) > self._jitter:
+                jump = self._judge(pts, ahead, samples, peek())
+            else:
+                self._ahead = ahead
+        self._count += samples
+        return jump
+
+    def _judge(self, pts: int, ahead: int, samples: int, after: int | None) -> Jump:
+        if 2 * abs(ahead - self._ahead) < self._jitter:
+            drift_s = self._time(pts) - self.next_time
+            self._anchor(pts)
+            return Jump(shift_s=drift_s)
+        if not self._believed(ahead, None if after is None else self._samples(after) - samples):
+            return Jump("impossible time stamp(s)")
+        if ahead < 0:
+            time_s = self.next_time
+            self._anchor(pts)
+            self._start_s = time_s
+            return Jump("jump(s) of the clock backwards")
+        if ahead <= SILENCE_S * self._rate_hz:
+            self._count += ahead
+            self._ahead = 0
+            return Jump("hole(s) filled with silence", silence=ahead)
+        self._anchor(pts)
+        return Jump(begins_s=self._start_s)
+
+    def _believed(self, ahead: int, after: int | None) -> bool:
+        """``after``: by how much the next stamp is ahead of the count, less this frame."""
+        far = abs(ahead) > FAR_JUMP_S * self._rate_hz
+        if after is None:
+            return not far
+        if far and abs(after - ahead) > FOLLOWS_S * self._rate_hz:
+            return False
+        return abs(after - ahead) < abs(after)
+
+    def _time(self, pts: int) -> Fraction:
+        return self._start_s + (pts - self._zero) * self._time_base
+
+    def _samples(self, pts: int) -> int:
+        """Give by how many samples a stamp is ahead of the count."""
+        return (pts - self._zero) * self._scale[0] // self._scale[1] - self._count
+
+    def _anchor(self, pts: int) -> None:
+        """Count from this stamp on."""
+        self._start_s, self._zero = self._time(pts), pts
+        self._count = self._ahead = 0
+
+    def _set_rate(self, rate_hz: int) -> None:
+        self._rate_hz = rate_hz
+        self._jitter = int(JITTER_S * rate_hz)
+        scale = self._time_base * rate_hz
+        self._scale = (scale.numerator, scale.denominator)
