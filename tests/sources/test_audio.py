@@ -196,14 +196,14 @@ def test_an_end(tmp_path: Path) -> None:
 
 def test_a_start_after_the_end(tmp_path: Path) -> None:
     path = make_sound(tmp_path / "a.wav", noise(1.0))
-    with pytest.raises(SourceError, match="the start .* is after the end"):
+    with pytest.raises(SourceError, match=r"the start .* is after the end"):
         read(path, start_s=5.0)
 
 
 # --- time stamps ------------------------------------------------------------------------------
 
 
-def holed(after: float, missing: float, rate: int = 16000):  # noqa: ANN201
+def holed(after: float, missing: float, rate: int = 16000):
     return lambda n: n + (round(missing * rate) if n >= after * rate else 0)
 
 
