@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -196,14 +197,16 @@ def test_an_end(tmp_path: Path) -> None:
 
 def test_a_start_after_the_end(tmp_path: Path) -> None:
     path = make_sound(tmp_path / "a.wav", noise(1.0))
-    with pytest.raises(SourceError, match="the start .* is after the end"):
+    with pytest.raises(SourceError, match=r"the start .* is after the end"):
         read(path, start_s=5.0)
 
 
 # --- time stamps ------------------------------------------------------------------------------
 
 
-def holed(after: float, missing: float, rate: int = 16000):  # noqa: ANN201
+def holed(after: float, missing: float, rate: int = 16000) -> Callable[[int], int]:
+    """Give stamps as if from ``after`` seconds on ``missing`` seconds had been lost."""
+
     return lambda n: n + (round(missing * rate) if n >= after * rate else 0)
 
 
