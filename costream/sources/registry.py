@@ -102,6 +102,8 @@ def open_source(uri: str, options: SourceOptions | None = None) -> Source:
 
 def name_of(uri: str) -> str:
     """Give the name that a source's outputs are named after, without opening it."""
+    if _is_microphone(uri):
+        return "".join(c if c.isalnum() or c in " .-" else "_" for c in uri)
     return "stdin" if uri == "-" else file_name(uri)
 
 

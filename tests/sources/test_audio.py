@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -203,7 +204,9 @@ def test_a_start_after_the_end(tmp_path: Path) -> None:
 # --- time stamps ------------------------------------------------------------------------------
 
 
-def holed(after: float, missing: float, rate: int = 16000):
+def holed(after: float, missing: float, rate: int = 16000) -> Callable[[int], int]:
+    """Give stamps as if from ``after`` seconds on ``missing`` seconds had been lost."""
+
     return lambda n: n + (round(missing * rate) if n >= after * rate else 0)
 
 
