@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rich.text import Text
 
 from costream.sinks.figure import Figure
 from costream.ui.groups import Groups, Look
+from costream.ui.hearing import Hearing
 from costream.ui.sound import spectrum_lines
 from costream.ui.state import RunState
 from costream.ui.stick import stick_lines
 from costream.ui.text import clean
 
 _MOST_WIDTH = 100  # longer bars say nothing more
+
+# The spectrogram takes as long as all else together, so it moves on twice a second only.
+_SPECTRUM_S = 0.4
 
 # The view from top to bottom, and which lines come in while there is room, first to last. Every
 # group has one line to begin with, except blanks, the spectrogram, finished segments and losses.
@@ -37,31 +42,58 @@ _FIGURE_ROWS = 10
 _FIGURE_WIDTH = 2 + 2 * _FIGURE_ROWS
 
 
-def frame(state: RunState, name: str, look: Look, now_s: float) -> list[Text]:
-    """Give the view of ``state``: at most ``look.height`` lines, none wider than ``look.width``."""
-    look = replace(look, width=min(look.width, _MOST_WIDTH))
-    groups = Groups(state, clean(name), look, now_s).make()
-    figure = state.figure if _has_room(look) else None
-    narrow = replace(look, width=look.width - _FIGURE_WIDTH)
-    each = [key for key in _each(_BESIDE, state) if key in groups]
-    if figure is not None:
-        beside = Groups(state, clean(name), narrow, now_s).make()
-        groups |= {key: beside[key] for key in each}
-    count = dict.fromkeys(groups, 0) | {key: 1 for key in _each(_FIRST, state) if key in groups}
-    for key in _each(_WISHES, state):
-        if key in groups and count[key] < len(groups[key]) and sum(count.values()) < look.height:
-            count[key] += 1
-    if state.hearing is not None and count["spectrum"]:
-        rows = count["spectrum"]
-        groups["spectrum"] = spectrum_lines(state.hearing, look.width, rows, unicode=look.unicode)
-    order = [key for key in _each(_ORDER, state) if key in groups]
-    lines = {key: groups[key][: count[key]] for key in order}
-    if figure is not None:
-        _put_beside(lines, each, figure, narrow.width, look.height - sum(count.values()))
-    shown = [line for key in order for line in lines[key]][: look.height]
-    for line in shown:
-        line.truncate(look.width, overflow="ellipsis" if look.unicode else "crop")
-    return shown
+class Frame:
+    """The view of a run: ``name`` is what its source is called."""
+
+    def __init__(self, state: RunState, name: str) -> None:
+        self._state = state
+        self._groups = Groups(state, clean(name))
+        self._narrow = Groups(state, clean(name))  # beside a figure
+        self._spectrum: list[Text] = []
+        self._spectrum_of: tuple[Look, int] | None = None  # what these lines were made for
+        self._spectrum_s = -math.inf  # and when
+
+    def lines(self, look: Look, now_s: float) -> list[Text]:
+        """Give at most ``look.height`` lines, none wider than ``look.width``."""
+        state = self._state
+        look = replace(look, width=min(look.width, _MOST_WIDTH))
+        groups = self._groups.make(look, now_s)
+        figure = state.figure if _has_room(look) else None
+        narrow = replace(look, width=look.width - _FIGURE_WIDTH)
+        each = [key for key in _each(_BESIDE, state) if key in groups]
+        if figure is not None:
+            beside = self._narrow.make(narrow, now_s)
+            groups |= {key: beside[key] for key in each}
+        count = self._count(groups, look.height)
+        if state.hearing is not None and count["spectrum"]:
+            self._paint(state.hearing, look, count["spectrum"], now_s)
+            groups["spectrum"] = self._spectrum
+        order = [key for key in _each(_ORDER, state) if key in groups]
+        lines = {key: groups[key][: count[key]] for key in order}
+        if figure is not None:
+            _put_beside(lines, each, figure, narrow.width, look.height - sum(count.values()))
+        shown = [line for key in order for line in lines[key]][: look.height]
+        for line in shown:
+            line.truncate(look.width, overflow="ellipsis" if look.unicode else "crop")
+        return shown
+
+    def _paint(self, hearing: Hearing, look: Look, rows: int, now_s: float) -> None:
+        """Make the spectrogram, unless it is new enough."""
+        age_s = now_s - self._spectrum_s
+        if self._spectrum_of != (look, rows) or not 0 <= age_s < _SPECTRUM_S:
+            self._spectrum = spectrum_lines(hearing, look.width, rows, unicode=look.unicode)
+            self._spectrum_of, self._spectrum_s = (look, rows), now_s
+
+    def _count(self, groups: Mapping[str, Sequence[Text]], height: int) -> dict[str, int]:
+        """Say how many lines of each group there is room for."""
+        count = dict.fromkeys(groups, 0)
+        count |= {key: 1 for key in _each(_FIRST, self._state) if key in groups}
+        left = height - sum(count.values())
+        for key in _each(_WISHES, self._state):
+            if left > 0 and key in groups and count[key] < len(groups[key]):
+                count[key] += 1
+                left -= 1
+        return count
 
 
 def _each(keys: Sequence[str], state: RunState) -> list[str]:

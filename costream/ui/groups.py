@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -18,6 +19,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 _GUTTER = 8  # columns of the names at the left
 _MOST_GUTTER = 14
 _SPECTRUM_ROWS = 6  # at most
+_SLOW_S = 0.9  # how often what nobody reads at a glance is made anew: it takes half the time
 
 
 @dataclass(frozen=True)
@@ -32,34 +34,42 @@ class Look:
 class Groups:
     """Makes the lines of each part. Those of a head have its number in their names."""
 
-    def __init__(self, state: RunState, name: str, look: Look, now_s: float) -> None:
-        self._state, self._name, self._look, self._now_s = state, name, look, now_s
-        self._dash = "–" if look.unicode else "-"
+    def __init__(self, state: RunState, name: str) -> None:
+        self._state, self._name = state, name
+        self._look, self._now_s = Look(0, 0), 0.0
+        self._slow: dict[str, list[Text]] = {}
+        self._slow_s = -math.inf  # when these were made
         longest = max((cell_len(clean(head)) + 1 for head in state.voices if head), default=0)
         self._gutter = min(max(_GUTTER, longest), _MOST_GUTTER)
 
-    def make(self) -> dict[str, list[Text]]:
+    def make(self, look: Look, now_s: float) -> dict[str, list[Text]]:
         """Give the lines of everything. Of the spectrogram only their number is right yet."""
+        if look != self._look or not 0 <= now_s - self._slow_s < _SLOW_S:
+            self._look, self._now_s, self._slow_s = look, now_s, now_s
+            self._slow = self._make_slow()
+        self._now_s = now_s
         blank = [Text("")]
+        groups = {**self._slow, "progress": [self._progress()], "lost": [self._lost()]}
+        groups |= {f"blank {k}": blank for k in range(1, 5)}
+        for k, (head, voice) in enumerate(self._state.voices.items()):
+            groups[f"scores {k}"] = self._scores(voice, self._state.legends[head])
+            groups[f"now {k}"] = [self._now(head, voice)]
+        hearing = self._state.hearing
+        if hearing is not None:
+            width, unicode = look.width, look.unicode
+            groups["level"] = [level_line(hearing, self._named("level"), width, unicode=unicode)]
+            groups["spectrum"] = blank * (_SPECTRUM_ROWS if hearing.has_spectrum else 0)
+        return groups
+
+    def _make_slow(self) -> dict[str, list[Text]]:
         groups = {
-            **{f"blank {k}": blank for k in range(1, 5)},
             "title": [self._title()],
-            "progress": [self._progress()],
             "before": self._before(),
             "speed": self._speed(),
             "cost": [self._cost()],
-            "lost": [self._lost()],
         }
         for k, (head, voice) in enumerate(self._state.voices.items()):
-            legend = self._state.legends[head]
-            groups[f"scores {k}"] = self._scores(voice, legend)
-            groups[f"now {k}"] = [self._now(head, voice)]
-            groups[f"timeline {k}"] = self._timeline(voice, legend)
-        hearing = self._state.hearing
-        if hearing is not None:
-            width, unicode = self._look.width, self._look.unicode
-            groups["level"] = [level_line(hearing, self._named("level"), width, unicode=unicode)]
-            groups["spectrum"] = blank * (_SPECTRUM_ROWS if hearing.has_spectrum else 0)
+            groups[f"timeline {k}"] = self._timeline(voice, self._state.legends[head])
         return groups
 
     def _title(self) -> Text:
@@ -122,7 +132,8 @@ class Groups:
 
     def _before(self) -> list[Text]:
         segments = list(reversed(self._state.segments))
-        spans = [f"{short_time(s.start_s)} {self._dash} {short_time(s.end_s)}" for s in segments]
+        dash = "–" if self._look.unicode else "-"
+        spans = [f"{short_time(s.start_s)} {dash} {short_time(s.end_s)}" for s in segments]
         labels = [clean(s.label) for s in segments]
         span_width = max(map(len, spans), default=0)
         label_width = max(map(cell_len, labels), default=0)

@@ -63,8 +63,7 @@ class Hearing:
         """
         while self._new:
             self._work_up(self._new.popleft())
-        count = len(self._columns)
-        shown = np.array([self._columns[k] for k in range(max(0, count - width), count)])
+        shown = np.array(list(self._columns)[-width:])
         shown = np.nan_to_num(shown, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
         edges = np.linspace(0, shown.shape[1], min(height, shown.shape[1]) + 1).astype(np.intp)
         rows = np.maximum.reduceat(shown, edges[:-1], axis=1)  # so that thin tones stay

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from costream.records import Header, Picture, Record, Summary
 from costream.ui.console import is_unicode
-from costream.ui.frame import frame
+from costream.ui.frame import Frame
 from costream.ui.groups import Look
 from costream.ui.screen import Screen
 from costream.ui.state import RunState
@@ -30,11 +30,13 @@ class LiveView:
         self._name = name
         self._screen: Screen | None = None
         self._state: RunState | None = None
+        self._frame: Frame | None = None
         self._drawn_s = 0.0
 
     def open(self, header: Header) -> None:
         """Show the view."""
         self._state = RunState(header, time.monotonic())
+        self._frame = Frame(self._state, self._name)
         self._screen = Screen(self._console)
         atexit.register(self.stop)
         self._screen.open()
@@ -65,10 +67,10 @@ class LiveView:
             atexit.unregister(self.stop)
 
     def _draw(self) -> None:
-        screen, state = self._screen, self._state
-        if screen is None or state is None:
+        screen, frame = self._screen, self._frame
+        if screen is None or frame is None:
             return
         self._drawn_s = time.monotonic()
         # One column and one row stay free: some terminals scroll when the last is written to.
         look = Look(self._console.width - 1, self._console.height - 1, is_unicode(self._console))
-        screen.draw(frame(state, self._name, look, self._drawn_s))
+        screen.draw(frame.lines(look, self._drawn_s))

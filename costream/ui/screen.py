@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 
 from rich.console import Console, ConsoleRenderable, RenderHook
 from rich.control import Control
 from rich.segment import ControlType, Segment, Segments
+from rich.style import Style
 from rich.text import Text
 
 _TO_START = (ControlType.CARRIAGE_RETURN,)
@@ -17,6 +19,8 @@ _UP = (ControlType.CURSOR_UP, 1)
 
 class Screen(RenderHook):
     """``open``, ``draw`` any number of times, ``close``.
+
+    The styles of a line may not overlap, as they do not in one that was put together by appending.
 
     It does what rich.Live does, which lays everything out anew for each redraw and so takes three
     times as long. Whatever else is printed on the console meanwhile appears above the lines.
@@ -71,7 +75,7 @@ class Screen(RenderHook):
             if k:
                 parts.append(Segment.line())
             if line != shown or line.style != shown.style:  # the first leaves out the style
-                parts += [*line.render(self._console), _ERASE_REST]
+                parts += [*_segments(line), _ERASE_REST]
         return parts
 
     def _painted(self, lines: Sequence[Text]) -> list[Segment]:
@@ -79,7 +83,7 @@ class Screen(RenderHook):
         for k, line in enumerate(lines):
             if k:
                 parts.append(Segment.line())
-            parts += line.render(self._console)
+            parts += _segments(line)
         return parts
 
     def _erasure(self) -> list[Segment]:
@@ -89,3 +93,20 @@ class Screen(RenderHook):
         width = max(1, self._console.width)
         rows = sum(max(1, -(-line.cell_len // width)) for line in self._lines)
         return [Control(_TO_START, _ERASE_LINE, *[_UP, _ERASE_LINE] * (rows - 1)).segment]
+
+
+def _segments(line: Text) -> Iterator[Segment]:
+    """Give what ``line.render`` does for styles that do not overlap, several times as fast."""
+    plain, base, done = line.plain, _style(line.style), 0
+    for begin, end, style in line.spans:
+        if begin > done:
+            yield Segment(plain[done:begin], base)
+        yield Segment(plain[begin:end], base + _style(style) if base else _style(style))
+        done = end
+    if done < len(plain):
+        yield Segment(plain[done:], base)
+
+
+@cache
+def _style(style: str | Style) -> Style:
+    return style if isinstance(style, Style) else Style.parse(style)

@@ -23,7 +23,7 @@ from costream.records import (
 )
 from costream.sinks.base import PictureSink
 from costream.sinks.figure import View
-from costream.ui.frame import frame
+from costream.ui.frame import Frame
 from costream.ui.groups import Look
 from costream.ui.live import LiveView
 from costream.ui.state import RunState
@@ -74,7 +74,7 @@ def test_lines_of_dots() -> None:
 
 
 def text_of(shown: RunState, name: str, look: Look) -> str:
-    return "\n".join(line.plain for line in frame(shown, name, look, 5.0))
+    return "\n".join(line.plain for line in Frame(shown, name).lines(look, 5.0))
 
 
 @pytest.mark.parametrize(("width", "height"), [(79, 23), (60, 16), (130, 50), (79, 17)])
