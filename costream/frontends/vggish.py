@@ -187,4 +187,6 @@ def _convolutions(widths: Sequence[int]) -> nn.Sequential:
         if k in (0, 1, 3, 5):
             layers.append(nn.MaxPool2d(2))
         channels = width
-    return nn.Sequential(*layers)
+    # Convolutions over interleaved channels take 0.6 of the time on a CPU, and what follows wants
+    # the channels last.
+    return nn.Sequential(*layers).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
