@@ -40,6 +40,7 @@ class SoundCutter:
         self._where = where
         self._live = live
         self._waiting = 0  # samples of the source pushed since the filters ran
+        self._arrived_s: float | None = None
         self._drop = 0  # samples still to be left out before the start
         self._mixer = self._mix(first)
         self._blocks = Blocks(sound)
@@ -58,8 +59,14 @@ class SoundCutter:
         start_s = self._cut(time_s + Fraction(skip, rate_hz))
         self._blocks = Blocks(self._sound, start_s, source_hz=rate_hz)
 
-    def take(self, frame: av.AudioFrame, jump: Jump | None) -> Iterator[Item]:
-        """Take the next frame, and how it does not follow on; give what it completes."""
+    def take(
+        self, frame: av.AudioFrame, jump: Jump | None, arrived_s: float | None = None
+    ) -> Iterator[Item]:
+        """Take the next frame, and how it does not follow on; give what it completes.
+
+        ``arrived_s``: live, ``time.monotonic()`` when it came, if that was not just now.
+        """
+        self._arrived_s = arrived_s
         if jump is not None:
             yield from self._jump(frame, jump)
         if self._mixer.format != sound_format(frame):
@@ -77,20 +84,23 @@ class SoundCutter:
             yield from self._cut_up(self._mixer.finish())
         yield from self._blocks.finish()
 
+    def go_on(self, time_s: Fraction, reason: str | None = None) -> Iterator[Item]:
+        """Give what is left, and the gap up to where sound goes on; another frame must follow."""
+        yield from self._cut_up(self._mixer.finish())
+        if self._options.end_s is not None:
+            time_s = min(time_s, Fraction(self._options.end_s))
+        lost_s = float(time_s) - self._blocks.next_s
+        gap = self._blocks.restart(self._cut(time_s), reason or f"no sound for {lost_s:.3f} s")
+        if gap.end_s > gap.start_s:
+            yield gap
+
     def _jump(self, frame: av.AudioFrame, jump: Jump) -> Iterator[Item]:
         if jump.begins_s is not None:
-            yield from self._cut_up(self._mixer.finish())
-            yield from self._restart(jump.begins_s)
+            yield from self.go_on(jump.begins_s, jump.reason)
             self._mixer = self._mix(frame)
         elif jump.silence and self._mixer.format == sound_format(frame):
             self._mixer.push(silence(frame, jump.silence))
         self._blocks.shift(jump.shift_s)
-
-    def _restart(self, time_s: Fraction) -> Iterator[Item]:
-        lost_s = float(time_s) - self._blocks.next_s
-        gap = self._blocks.restart(self._cut(time_s), f"no sound for {lost_s:.3f} s")
-        if gap.end_s > gap.start_s:
-            yield gap
 
     def _cut(self, time_s: Fraction) -> Fraction:
         """Set what is left out when samples begin at ``time_s``; give when blocks begin."""
@@ -110,7 +120,9 @@ class SoundCutter:
                 left = max(0, math.ceil(left_s * self._sound.rate_hz - ROUNDING))
                 self.ended = left <= len(wanted)
                 wanted = wanted[:left]
-            arrived_s = time.monotonic() if self._live else None
+            arrived_s = self._arrived_s
+            if arrived_s is None and self._live:
+                arrived_s = time.monotonic()
             yield from self._blocks.push(wanted, arrived_s)
             if self.ended:
                 return

@@ -22,6 +22,7 @@ class Jump:
     damage: str | None = None  # to be counted
     silence: int = 0  # samples of silence to put in
     begins_s: Fraction | None = None  # too many for that: a gap ends here
+    reason: str | None = None  # of the gap; None: its length is all there is to say
     shift_s: Fraction = Fraction(0)  # the count and the stamps have drifted apart by this
 
 

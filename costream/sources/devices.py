@@ -1,0 +1,146 @@
+"""The microphones of this machine, through PortAudio."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from costream.errors import SourceError
+
+WHERE = "microphone"
+
+
+@dataclass(frozen=True)
+class InputDevice:
+    """Something that PortAudio can record from."""
+
+    index: int  # as PortAudio counts, outputs too; changes when devices come and go
+    name: str
+    api: str  # ALSA, Core Audio, Windows WASAPI, ...
+    channels: int  # at most; a sound server says 32 or more and mixes
+    rate_hz: int  # its own
+    default: bool
+
+
+def portaudio() -> Any:
+    """Give the module ``sounddevice``; SourceError that says what to install without it.
+
+    Importing it looks for devices, which takes as long as the sound server takes to answer.
+    """
+    try:
+        return importlib.import_module("sounddevice")
+    except ModuleNotFoundError as error:
+        raise SourceError(
+            f"the package {error.name} is missing", where=WHERE, hint="pip install 'costream[mic]'"
+        ) from error
+    except OSError as error:
+        raise SourceError(
+            f"the PortAudio library cannot be used ({error})",
+            where=WHERE,
+            hint="on Debian and Ubuntu: apt install libportaudio2",
+        ) from error
+
+
+def input_devices() -> list[InputDevice]:
+    """Give what can be recorded from, as it was found when PortAudio last looked.
+
+    SourceError as ``portaudio`` raises it, or when PortAudio fails.
+    """
+    sd = portaudio()
+    try:
+        apis = [api["name"] for api in sd.query_hostapis()]
+        devices = list(sd.query_devices())
+    except sd.PortAudioError as error:
+        raise SourceError(f"PortAudio cannot list the devices ({error})", where=WHERE) from error
+    default = sd.default.device[0]
+    return [
+        InputDevice(
+            index=found["index"],
+            name=found["name"],
+            api=apis[found["hostapi"]],
+            channels=found["max_input_channels"],
+            rate_hz=round(found["default_samplerate"]),
+            default=found["index"] == default,
+        )
+        for found in devices
+        if found["max_input_channels"] > 0
+    ]
+
+
+def look_again() -> None:
+    """Let PortAudio look which devices there are now; every stream of the process is closed.
+
+    SourceError when PortAudio fails.
+    """
+    sd = portaudio()
+    with contextlib.suppress(sd.PortAudioError):  # it may have failed to start the last time
+        sd._terminate()
+    try:
+        sd._initialize()
+    except sd.PortAudioError as error:
+        raise SourceError(f"PortAudio cannot be started ({error})", where=WHERE) from error
+
+
+def choose(devices: Sequence[InputDevice], wanted: str) -> InputDevice:
+    """Give the device of this index, name, or part of a name; "" is the default one.
+
+    Among devices of one name (Windows lists each once for every interface) it is the first.
+    SourceError when none or several fit.
+    """
+    if not devices:
+        raise SourceError(
+            "there is no input device",
+            where=WHERE,
+            hint="plug one in, or start the sound server; 'costream doctor' lists what is found",
+        )
+    if not wanted:
+        fitting = [device for device in devices if device.default]
+    elif wanted.isdecimal():
+        fitting = [device for device in devices if device.index == int(wanted)]
+    else:
+        fitting = [device for device in devices if device.name == wanted] or [
+            device for device in devices if wanted.casefold() in device.name.casefold()
+        ]
+    if len({device.name for device in fitting}) == 1:
+        return fitting[0]
+    if fitting:
+        what = f"{wanted!r} may be {_listed(fitting)}"
+    elif wanted:
+        what = f"there is no input device {wanted!r}, only {_listed(devices)}"
+    else:
+        what = f"no input device is the default; there is {_listed(devices)}"
+    raise SourceError(what, where=WHERE, hint="name one, or give its number: mic:NAME|INDEX")
+
+
+def _listed(devices: Sequence[InputDevice]) -> str:
+    return ", ".join(f"{device.index} {device.name!r}" for device in devices)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep PortAudio and ALSA from printing while the block runs.
+
+    When a device is lost or cannot be opened they print lines of their own to the C library's
+    ``stderr``, in the midst of the live view, and have no switch for it. Python's own stderr and
+    descriptor 2 stay as they are. Elsewhere than on glibc nothing is done.
+    """
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if libc is None or not hasattr(libc, "gnu_get_libc_version"):
+        yield
+        return
+    libc.fopen.restype = ctypes.c_void_p
+    libc.fclose.argtypes = (ctypes.c_void_p,)
+    stderr = ctypes.c_void_p.in_dll(libc, "stderr")
+    before, nowhere = stderr.value, libc.fopen(b"/dev/null", b"w")
+    stderr.value = nowhere or before
+    try:
+        yield
+    finally:
+        stderr.value = before
+        if nowhere:
+            libc.fclose(nowhere)

@@ -1,0 +1,106 @@
+"""The clock of a live device: it counts samples, and arrivals say where some are missing."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from costream.sources.delays import Delays
+from costream.sources.recording import Chunk
+from costream.sources.soundclock import Jump
+
+# A chunk later than this may be late because something is missing. Through a sound server each
+# piece of one may be as late as it is long.
+LATE_S = 0.25
+
+TOO_SLOW = "dropped: nobody took it in time"
+SILENT = "no sound came"
+REOPENED = "the microphone was lost"
+
+
+class LiveClock:
+    """Counts the samples of a device, from 0 s at the first, and finds what is missing.
+
+    The usual delay says when a sample is due by ``time.monotonic()``. Chunks that are later than
+    LATE_S are held back until they are no longer (what was missing came after all, much at once)
+    or until one had to be waited for: then no more is under way, and the time missing by the wall
+    clock is a gap. Else the count is never corrected; ``delays.drift_ppm`` says how it drifts.
+    """
+
+    def __init__(self) -> None:
+        self.delays = Delays()
+        self._start_s, self._frames, self._rate_hz = Fraction(0), 0, 1  # what was given out
+        self._recording = self._first = 0  # the chunk that follows on
+        self._held: list[Chunk] = []
+        self._broken = ""  # why the next chunk cannot follow on
+
+    @property
+    def next_s(self) -> float:
+        """When the next sample is due, in media time."""
+        return float(self._time(0))
+
+    def follows(self, chunk: Chunk) -> bool:
+        """Tell whether nothing was dropped before this chunk."""
+        return chunk.recording != self._recording or chunk.first == self._first
+
+    def take(self, chunk: Chunk) -> list[tuple[Chunk, Jump | None]]:
+        """Take what came; give what can be placed now, and how it does not follow on."""
+        if math.isinf(self.delays.usual_s):
+            self._rate_hz = chunk.rate_hz
+        elif chunk.recording != self._recording:
+            self._go_on(self._time(0), chunk.rate_hz)
+            self._held.clear()
+            self._broken = REOPENED
+        elif not self.follows(chunk):
+            # What is held is older than what was dropped.
+            dropped = chunk.first - self._first + sum(held.frames for held in self._held)
+            self._go_on(self._time(dropped), chunk.rate_hz)
+            self._held.clear()
+            self._broken = self._broken or TOO_SLOW
+        self._recording, self._first = chunk.recording, chunk.end
+        self._held.append(chunk)
+        return self._place()
+
+    def _place(self) -> list[tuple[Chunk, Jump | None]]:
+        late_s, broken = self._late_s(), self._broken
+        if late_s < LATE_S and broken != REOPENED:
+            return self._give(Jump(begins_s=self._time(0), reason=broken) if broken else None)
+        if not self._waited():
+            return []
+        begins_s = self._time(0) + Fraction(round(max(0.0, late_s) * self._rate_hz), self._rate_hz)
+        self._go_on(begins_s, self._rate_hz)
+        self.delays.restart()
+        return self._give(Jump(begins_s=begins_s, reason=broken or SILENT))
+
+    def _late_s(self) -> float:
+        """Give by how much what is held is later than usual, at the least."""
+        usual_s = self.delays.usual_s
+        if math.isinf(usual_s):
+            return 0.0
+        time_s, least_s = self.next_s, math.inf
+        for chunk in self._held:
+            time_s += chunk.frames / self._rate_hz
+            least_s = min(least_s, chunk.arrived_s - time_s)
+        return least_s - usual_s
+
+    def _waited(self) -> bool:
+        """Tell whether the newest chunk came when it was recorded, not together with others."""
+        if len(self._held) < 2:
+            return False
+        before, last = self._held[-2:]
+        return 2 * (last.arrived_s - before.arrived_s) * self._rate_hz >= last.frames
+
+    def _give(self, jump: Jump | None) -> list[tuple[Chunk, Jump | None]]:
+        placed = self._held
+        self._held, self._broken = [], ""
+        for chunk in placed:
+            self._frames += chunk.frames
+            time_s = self.next_s
+            self.delays.add(time_s, chunk.arrived_s - time_s)
+        return [(chunk, None if k else jump) for k, chunk in enumerate(placed)]
+
+    def _go_on(self, time_s: Fraction, rate_hz: int) -> None:
+        self._start_s, self._frames, self._rate_hz = time_s, 0, rate_hz
+
+    def _time(self, frames: int) -> Fraction:
+        return self._start_s + Fraction(self._frames + frames, self._rate_hz)

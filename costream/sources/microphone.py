@@ -1,0 +1,167 @@
+"""The microphone: sound as it is heard, for as long as one likes."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterator
+from fractions import Fraction
+from queue import Empty
+
+import av
+import numpy as np
+
+from costream.errors import SourceError, UsageError
+from costream.records import Gap, Item
+from costream.sources.base import SourceInfo, SourceOptions
+from costream.sources.cutting import SoundCutter
+from costream.sources.devices import WHERE
+from costream.sources.liveclock import SILENT, TOO_SLOW, LiveClock
+from costream.sources.opening import shown
+from costream.sources.recorder import Recorder
+from costream.sources.recording import Chunk
+from costream.sources.soundclock import Jump
+
+log = logging.getLogger("costream")
+
+# How long after it was due the sound before the end asked for may still come.
+END_S = 0.5
+
+
+class MicrophoneSource:
+    """What a microphone hears, in blocks of one step, through PortAudio.
+
+    Time is 0 s at the first sample; from there the samples are counted. Where some are missing,
+    because the device was silent, was unplugged, or nobody took them in time, there is a Gap, and
+    time goes on by the wall clock. A device that is lost is waited for until ``stop``.
+    """
+
+    def __init__(self, uri: str, options: SourceOptions | None = None) -> None:
+        """``uri``: "mic" (the default device), "mic:INDEX" or "mic:NAME", any part of a name.
+
+        UsageError when the options ask for no sound: a microphone gives nothing else.
+        """
+        self._uri = shown(uri)
+        self._wanted = uri.partition(":")[2]
+        self._options = options or SourceOptions()
+        if self._options.sound is None:
+            raise UsageError(
+                "a microphone is for models that take sound",
+                where=self._uri,
+                hint="costream listen",
+            )
+        self._sound = self._options.sound
+        self._clock = LiveClock()
+        self._cutter: SoundCutter | None = None
+        self._dropped_s = 0.0
+        self._stopped = False
+        self._recorder: Recorder | None = None
+
+    @property
+    def dropped(self) -> int:
+        """Blocks that were lost because nobody took them in time."""
+        return math.ceil(self._dropped_s * self._sound.rate_hz / self._sound.block)
+
+    @property
+    def drift_ppm(self) -> float | None:
+        """How much faster its clock runs than this machine's, 1e-6; None in the first minute."""
+        return self._clock.delays.drift_ppm
+
+    def open(self) -> SourceInfo:
+        """Begin to record. SourceError when that cannot be, saying what there is to install."""
+        recorder = self._recorder = Recorder(self._wanted, self._sound, self._options.channel)
+        if self._stopped:
+            recorder.stop()
+        recorder.start()
+        error = recorder.opened.get()
+        if error is not None or self._stopped:
+            raise error or SourceError("stopped before any sound came", where=self._uri)
+        return SourceInfo(
+            name="mic",
+            uri=self._uri,
+            kind="audio",
+            duration_s=None,
+            rate_hz=self._sound.rate_hz / self._sound.block,
+            live=True,
+        )
+
+    def items(self) -> Iterator[Item]:
+        """Yield AudioBlock and Gap items; wait for them without end, or until the end asked for."""
+        for item in self._items():
+            if self._recorder is None:
+                return
+            if isinstance(item, Gap):
+                self._tell(item)
+            yield item
+            if self._stopped:
+                return
+
+    def stop(self) -> None:
+        """End ``open`` or ``items`` at once, also while they wait; safe in a signal handler."""
+        self._stopped = True
+        if self._recorder is not None:
+            self._recorder.stop()
+
+    def close(self) -> None:
+        """Let go of the microphone."""
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            recorder.stop()
+            recorder.join()
+
+    def _items(self) -> Iterator[Item]:
+        while self._recorder is not None and not self._stopped:
+            try:
+                chunk = self._recorder.queue.get(timeout=self._patience_s())
+            except Empty:
+                yield from self._end()
+                return
+            if chunk is None:
+                continue
+            for placed, jump in self._clock.take(self._newest(chunk)):
+                yield from self._cut(placed, jump)
+                if self._cutter is not None and self._cutter.ended:
+                    yield from self._cutter.finish()
+                    return
+
+    def _end(self) -> Iterator[Item]:
+        """Give the gap up to the end asked for, as no sound came."""
+        if self._cutter is not None and self._options.end_s is not None:
+            yield from self._cutter.go_on(Fraction(self._options.end_s), SILENT)
+
+    def _patience_s(self) -> float | None:
+        """Give how long to wait for sound: until that of the end must have come, if there is one.
+
+        None: for ever. The end counts from the first sample.
+        """
+        if self._options.end_s is None or self._cutter is None:
+            return None
+        due_s = self._options.end_s + self._clock.delays.usual_s
+        return max(0.0, due_s + END_S - time.monotonic())
+
+    def _newest(self, chunk: Chunk) -> Chunk:
+        """Give this chunk, or when some before it were dropped, about the newest there is.
+
+        So there is one gap, not many small ones.
+        """
+        if self._recorder is None or self._clock.follows(chunk):
+            return chunk
+        while self._recorder.queue.qsize() > 1:
+            chunk = self._recorder.queue.get_nowait() or chunk
+        return chunk
+
+    def _cut(self, chunk: Chunk, jump: Jump | None) -> Iterator[Item]:
+        samples = np.frombuffer(chunk.data, np.float32)[None]
+        frame = av.AudioFrame.from_ndarray(samples, "flt", f"{chunk.channels}c")
+        frame.sample_rate = chunk.rate_hz
+        if self._cutter is None:
+            self._cutter = SoundCutter(frame, self._sound, self._options, self._uri, live=True)
+            self._cutter.begin(frame, Fraction(0), Fraction(0))
+        yield from self._cutter.take(frame, jump, chunk.arrived_s)
+
+    def _tell(self, gap: Gap) -> None:
+        lost_s = gap.end_s - gap.start_s
+        if gap.reason == TOO_SLOW:
+            self._dropped_s += lost_s
+        log.warning("%s: sound again after %.1f s: %s", WHERE, lost_s, gap.reason)

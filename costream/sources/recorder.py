@@ -1,0 +1,130 @@
+"""Keeps a microphone open in a thread of its own, and opens it again when it is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import threading
+import time
+from queue import Empty, SimpleQueue
+
+from costream.errors import SourceError
+from costream.sources.base import Sound
+from costream.sources.devices import WHERE, choose, input_devices, look_again, quiet
+from costream.sources.recording import Chunk, Recording
+
+log = logging.getLogger("costream")
+
+BACKLOG_S = 4.0  # sound that waits here at most; older sound is dropped
+STALL_S = 2.0  # a device that gives nothing for so long is opened again
+FIRST_S = 4.0  # a PulseAudio source that was idle takes 2 s to begin
+PAUSES_S = (0.0, 0.5, 1.0, 2.0, 4.0)  # before it is tried again
+JOIN_S = 2.0  # a sound server that hangs is not waited for longer
+
+
+class Recorder:
+    """Records until it is told to stop, whatever becomes of the device.
+
+    ``opened`` gives None once the device is open, or why it could not be opened the first time.
+    ``queue`` gives what is heard, without the oldest when nobody takes it. After ``stop`` both
+    give None. The device is opened, watched and closed by a thread, because a sound server that
+    hangs keeps whoever asks it anything waiting for half a minute.
+    """
+
+    def __init__(self, wanted: str, sound: Sound, channel: int | None) -> None:
+        """``wanted`` as in ``choose``; ``channel`` as in Recording."""
+        self.queue: SimpleQueue[Chunk | None] = SimpleQueue()
+        self.opened: SimpleQueue[SourceError | None] = SimpleQueue()
+        self._wanted, self._sound, self._channel = wanted, sound, channel
+        self._wakes: SimpleQueue[None] = SimpleQueue()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name=WHERE, daemon=True)
+
+    def start(self) -> None:
+        """Begin to open the device."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop soon. Safe in a signal handler: SimpleQueue.put may interrupt itself."""
+        self._stopped = True
+        for queue in (self._wakes, self.opened, self.queue):
+            queue.put(None)
+
+    def join(self) -> None:
+        """Wait until the device is closed, after ``stop``."""
+        if self._thread.is_alive():
+            self._thread.join(JOIN_S)
+
+    def _run(self) -> None:
+        with quiet():
+            try:
+                recording = self._open(0)
+            except SourceError as error:
+                self.opened.put(error)
+                return
+            self.opened.put(None)
+            self._keep(recording)
+
+    def _keep(self, recording: Recording) -> None:
+        numbers, attempts = itertools.count(1), 0
+        while True:
+            reason = self._watch(recording)
+            recording.close()
+            if recording.lively:
+                attempts = 0
+            if attempts == 0 and not self._stopped:
+                log.warning("%s: %s; waiting for it to come back", WHERE, reason)
+            found = None
+            while found is None:
+                self._pause(PAUSES_S[min(attempts, len(PAUSES_S) - 1)])
+                if self._stopped:
+                    return
+                attempts += 1
+                found = self._open_again(next(numbers))
+            recording = found
+
+    def _open(self, number: int) -> Recording:
+        device = choose(input_devices(), self._wanted)
+        recording = Recording(number, device, self._sound, self._channel, self._give, self._wake)
+        if self._wanted:
+            self._wanted = device.name  # its index may be another one next time
+        return recording
+
+    def _open_again(self, number: int) -> Recording | None:
+        try:
+            look_again()
+            return self._open(number)
+        except SourceError as error:
+            log.debug("%s", error)
+            return None
+
+    def _watch(self, recording: Recording) -> str:
+        """Wait until there is nothing more to expect of it, and say why."""
+        while not self._stopped:
+            if recording.over:
+                return "it is gone"
+            patience_s = STALL_S if recording.lively else FIRST_S
+            left_s = recording.heard_s + patience_s - time.monotonic()
+            if left_s <= 0:
+                return "no sound comes from it"
+            self._wait(left_s)
+        return "stopped"
+
+    def _pause(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while not self._stopped and (left_s := until - time.monotonic()) > 0:
+            self._wait(left_s)
+
+    def _wait(self, seconds: float) -> None:
+        with contextlib.suppress(Empty):
+            self._wakes.get(timeout=seconds)
+
+    def _wake(self) -> None:
+        self._wakes.put(None)
+
+    def _give(self, chunk: Chunk) -> None:
+        if self.queue.qsize() * self._sound.block >= BACKLOG_S * self._sound.rate_hz:
+            with contextlib.suppress(Empty):
+                self.queue.get_nowait()
+        self.queue.put(chunk)
