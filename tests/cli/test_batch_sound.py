@@ -30,7 +30,9 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     (folder / "junk.mp3").write_bytes(bytes(range(1, 256)) * 20)
     (folder / "notes.txt").write_text("not, media, at all, of course")
     out = root / "out"
-    ran = costream("batch", folder, "-m", root / "sounds.safetensors", "-o", out, "-f", "jsonl")
+    ran = costream(
+        "batch", folder, "-m", root / "sounds.safetensors", "-o", out, "-f", "jsonl", "--jobs", 1
+    )
     assert "Traceback" not in ran.stderr
     return out, ran.returncode
 
