@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from costream.models.base import Model
 from costream.runtime.pipeline import RunOptions
@@ -30,6 +31,9 @@ def source_options(settings: DetectSettings, model: Model, formats: Sequence[str
 
 def run_options(settings: DetectSettings, model: Model) -> RunOptions:
     """Give how a run differs from what the model card says."""
+    recorded: dict[str, Any] = {"dtype": settings.dtype}
+    if settings.channel is not None:
+        recorded["channel"] = settings.channel
     return RunOptions(
         rate_hz=settings.rate_hz,
         threshold=settings.threshold,
@@ -40,5 +44,5 @@ def run_options(settings: DetectSettings, model: Model) -> RunOptions:
         wait=settings.wait,
         start_s=settings.start_s,
         end_s=settings.end_s,
-        recorded={"dtype": settings.dtype},
+        recorded=recorded,
     )
