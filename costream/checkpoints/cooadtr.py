@@ -78,7 +78,7 @@ def read(foreign: Foreign, config: Config, layout: Layout) -> Imported:
     classes = shape_of(tensors, f"{layout.head}.weight", 2)[0]
     audio = width == _VGGISH
     supposed = []
-    if audio and d == rows == _GTZAN_WIDTH:
+    if audio and d == rows == _GTZAN_WIDTH and not layout.deep:
         supposed = [f"{key} {value}" for key, value in _GTZAN.items() if config.suppose(key, value)]
     arguments: dict[str, Any] = {
         "input_width": config.agree("input_width", width),

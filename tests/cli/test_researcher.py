@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import wave
 from argparse import Namespace
 
 import numpy as np
@@ -119,3 +120,36 @@ def test_deepcot_on_feature_rows(tmp_path):
     assert [p["i"] for p in found] == list(range(int(arrays["first_step"]), 140))
     expected = softmax(arrays["step_out"][:, 0].astype(np.float64))
     np.testing.assert_allclose([p["scores"] for p in found], expected, atol=2e-6)
+
+
+def test_cotrans_listens_through_vggish(tmp_path):
+    torch = pytest.importorskip("torch")
+    import foreign_sound
+
+    from costream.frontends.vggish import VGGish
+
+    torch.manual_seed(0)
+    sizes = {"widths": (2, 3, 4, 4, 5, 5), "hidden": 6}
+    theirs, network = foreign_sound.cotrans()
+    front = VGGish(**sizes).eval()
+    front.load_state_dict(foreign_sound.vggish(**sizes))
+    torch.save(theirs, tmp_path / "cotrans.pth")
+    torch.save(foreign_sound.vggish(**sizes), tmp_path / "vggish.pth")
+    noise = np.random.default_rng(0).standard_normal(40_000)
+    samples = (6000 * noise).clip(-32_767, 32_767).astype("<i2")
+    with wave.open(str(tmp_path / "song.wav"), "wb") as file:
+        file.setparams((1, 2, 16_000, len(samples), "NONE", ""))
+        file.writeframes(samples.tobytes())
+    costream(
+        *("models", "import", "cotrans.pth", "vggish.pth", "-o", "mine.safetensors"),
+        *("--config", "labels=gtzan", "--config", "num_heads=4", "--config", "window=6"),
+        cwd=tmp_path,
+    )
+    text = costream("listen", "song.wav", "-m", "mine.safetensors", "--scores", cwd=tmp_path)
+    header, found = predictions(text)
+    assert (header["labels"][0], header["rate_hz"]) == ("blues", 4)
+    assert [p["time_s"] for p in found] == [0.25 * k for k in range(1, 11)]
+    blocks = torch.from_numpy((samples / 32_768).astype(np.float32)).view(1, 10, 4000)
+    with torch.no_grad():
+        expected = network(front(blocks)).logits[0].softmax(-1).numpy()
+    np.testing.assert_allclose([p["scores"] for p in found], expected, atol=1e-5)

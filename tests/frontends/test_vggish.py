@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-import hashed
+import foreign_sound
 import numpy as np
 import pytest
 import torch
@@ -42,12 +42,12 @@ def test_reference_arrays_of_the_full_size() -> None:
         arrays = dict(file)
     assert np.abs(mel_matrix().numpy() - arrays["mel_matrix"]).max() < 1e-12
     net = VGGish("relu-pca").eval()
-    post = hashed.pca()
+    post = foreign_sound.pca()
     weights = {
         "pca.vectors": post["pca_eigen_vectors"],
         "pca.means": post["pca_means"].flatten(),
     }
-    net.load_state_dict({**hashed.vggish(), **weights})
+    net.load_state_dict({**foreign_sound.vggish(), **weights})
     samples = torch.from_numpy(arrays["waveform"]).float()[None]
     frames = net.mel(samples)[:, 2:]  # the first two reach back before the first sample
     assert np.abs(frames[0].numpy() - arrays["log_mel"]).max() < 1e-4

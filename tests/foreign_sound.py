@@ -1,4 +1,4 @@
-"""Weights that anybody can make again: the hash recipe of the reference arrays."""
+"""Checkpoints of networks for sound: VGGish by the hash recipe of its reference arrays, CoTrans."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import zlib
 import numpy as np
 import torch
 from torch import Tensor
+
+from costream.models.audio import CoTrans
 
 CONVOLUTIONS = (0, 3, 6, 8, 11, 13)
 
@@ -51,3 +53,28 @@ def pca(width: int = 128) -> dict[str, Tensor]:
         vectors: values(f"pproc.{vectors}", (width, width), 0.3),
         means: values(f"pproc.{means}", (width, 1), 0.5),
     }
+
+
+def cotrans(width: int = 128) -> tuple[dict[str, Tensor], CoTrans]:
+    """A CoTrans of one block in the 0.17 dialect, and the same network as it should come out."""
+    net = CoTrans(10, width, embed_dim=16, num_heads=4, feedforward=24, window=6, num_positions=16)
+    names = {
+        "0.": "input_projection.",
+        "1.pe.weight": "positions.table",
+        "3.0.1.": "encoder.layers.0.self_attn.",
+        "3.1.fn.": "encoder.layers.0.norm1.",
+        "3.2.1.0.": "encoder.layers.0.linear1.",
+        "3.2.1.3.": "encoder.layers.0.linear2.",
+        "3.3.fn.": "encoder.layers.0.norm2.",
+        "4.fn.": "encoder.norm.",
+        "5.": "head.",
+    }
+    ours = net.state_dict()
+    theirs = {
+        their + name.removeprefix(our): value
+        for their, our in names.items()
+        for name, value in ours.items()
+        if name.startswith(our)
+    }
+    assert len(theirs) == len(ours)
+    return theirs, net.eval()
