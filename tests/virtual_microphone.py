@@ -10,6 +10,7 @@ import ctypes.util
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -109,6 +110,11 @@ class VirtualMicrophone:
             self._server.wait(10)
         self._server = None
         self._fifo.unlink(missing_ok=True)
+
+    def hang(self) -> None:
+        """Let the server stop answering."""
+        assert self._server is not None
+        self._server.send_signal(signal.SIGSTOP)
 
     def plug(self) -> None:
         """Plug the microphone in. It hears nothing, which is to say that no samples come."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from costream import __version__
-from costream.errors import ExitCode
+from costream.errors import ExitCode, SourceError
 from costream.settings import PROJECT_FILE, user_config_path
 
 # extra -> (package on PyPI, module to import, what it is for)
@@ -28,6 +28,8 @@ EXTRAS = {
     "ray": ("ray", "ray", "batches on several machines"),
     "torchaudio": ("torchaudio", "torchaudio", "audio transforms on a GPU"),
 }
+# what helps when the module of an extra is installed but does not import
+BROKEN = {"mic": "on Debian and Ubuntu: apt install libportaudio2"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,10 @@ def command(as_json: bool) -> int:
 
     Exit code 5 when something that costream cannot do without is broken.
     """
-    findings = [*_core(), *_devices(), *_weights(), *_extras(), *_surroundings()]
+    findings = [
+        *(*_core(), *_devices(), *_weights(), *_extras()),
+        *(*microphones(), *_surroundings()),
+    ]
     if as_json:
         click.echo(json.dumps([asdict(f) for f in findings], indent=2, ensure_ascii=False))
     else:
@@ -77,7 +82,10 @@ def _core() -> list[Finding]:
     return findings
 
 
-def _import(name: str, package: str, module: str, *, required: bool, hint: str = "") -> Finding:
+def _import(
+    name: str, package: str, module: str, *, required: bool, hint: str = "", broken: str = ""
+) -> Finding:
+    """``hint``: what to do when it is not installed; ``broken``: when it does not import."""
     try:
         found = version(package)
     except PackageNotFoundError:
@@ -92,7 +100,7 @@ def _import(name: str, package: str, module: str, *, required: bool, hint: str =
             name,
             False if required else None,
             f"{found}, but it does not import: {type(error).__name__}: {reason}",
-            hint or f"pip install --force-reinstall {package}",
+            broken or hint or f"pip install --force-reinstall {package}",
         )
     return Finding(name, True, found)
 
@@ -135,9 +143,35 @@ def _extras() -> list[Finding]:
     findings = []
     for extra, (package, module, purpose) in EXTRAS.items():
         hint = f"pip install 'costream[{extra}]'"
-        found = _import(extra, package, module, required=False, hint=hint)
+        broken = BROKEN.get(extra, "")
+        found = _import(extra, package, module, required=False, hint=hint, broken=broken)
         findings.append(Finding(found.name, found.ok, f"{purpose}: {found.detail}", found.hint))
     return findings
+
+
+def microphones() -> list[Finding]:
+    """Give a finding for each microphone, named as it is chosen; nothing without PortAudio."""
+    from costream.sources.devices import input_devices, portaudio
+
+    try:
+        portaudio()
+    except SourceError:  # reported above
+        return []
+    try:
+        devices = input_devices()
+    except SourceError as error:
+        return [Finding("microphones", None, str(error))]
+    findings = [
+        Finding(
+            f"mic:{device.index}",
+            True,
+            f"{device.name}, {device.api}, up to {device.channels} channels, {device.rate_hz} Hz"
+            + (", the default" if device.default else ""),
+        )
+        for device in devices
+    ]
+    none = Finding("microphones", None, "none", "plug one in, or start the sound server")
+    return findings or [none]
 
 
 def _surroundings() -> list[Finding]:

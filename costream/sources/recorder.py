@@ -20,7 +20,7 @@ BACKLOG_S = 4.0  # sound that waits here at most; older sound is dropped
 STALL_S = 2.0  # a device that gives nothing for so long is opened again
 FIRST_S = 4.0  # a PulseAudio source that was idle takes 2 s to begin
 PAUSES_S = (0.0, 0.5, 1.0, 2.0, 4.0)  # before it is tried again
-JOIN_S = 2.0  # a sound server that hangs is not waited for longer
+JOIN_S = 1.0  # a sound server that hangs is not waited for longer
 
 
 class Recorder:
