@@ -21,7 +21,7 @@ from costream.errors import UsageError
     metavar="FOLDER|TABLE.csv",
     help="A folder with one folder a class, or a table: file,start,end,label.",
 )
-@option("--group", metavar="COLUMN", help="Column of what belongs together (person, place).")
+@option("--group", metavar="COLUMN", help="Column of what belongs together (person, song).")
 @option("--fps", type=float, callback=positive, help="Steps a second the model sees.")
 @option("--layout", metavar="NAME|FILE", help="Joint layout of skeletons.")
 @option("--columns", metavar="LIST", help="Columns of tables of joints.")
@@ -40,14 +40,17 @@ from costream.errors import UsageError
 @option("-q", "--quiet", is_flag=True, default=False, help="Errors only on stderr.")
 @config_option()
 def command(**values: Any) -> int:
-    """Measure a model on labelled recordings, run step by step as 'detect' does.
+    """Measure a model on labelled recordings, run step by step as 'detect' and 'listen' do.
 
-    Top-1 and top-5 accuracy of whole examples, recall and precision of each class, the usual
-    errors; average precision of frames where examples follow one another in streams.
+    Top-1 and top-5 accuracy of whole examples by the mean of their steps, their majority vote and
+    the last step, and of whole groups (songs) where each is of one class; recall, precision and
+    average precision of each class, what is taken for what; average precision of frames where
+    examples follow one another in streams.
 
     \b
     costream evaluate -m moves.safetensors --data test/
     costream evaluate -m costgcn --data test.csv --group person --json
+    costream evaluate -m cotrans --data genres.csv --group song
     """
     if values["quiet"] and values["verbose"]:
         raise UsageError("--quiet and --verbose exclude each other")

@@ -28,14 +28,14 @@ from costream.errors import UsageError
     metavar="FILE.safetensors",
     help="The new weights.  [default: MODEL-own.safetensors]",
 )
-@option("--group", metavar="COLUMN", help="Column that a split never divides (person, place).")
+@option("--group", metavar="COLUMN", help="Column that a split never divides (person, song).")
 @option(
     "--validation",
     type=click.FloatRange(0, 0.5),
     default=0.2,
     help="Share of the examples of each class to validate with.",
 )
-@option("--steps", type=click.IntRange(1), help="Training steps.  [default: 400]")
+@option("--steps", type=click.IntRange(1), help="Training steps.  [default: 400; 300 for sound]")
 @option("--scratch/--no-scratch", default=False, help="Start from random weights.")
 @option("--seed", type=click.IntRange(0), default=0)
 @option("--fps", type=float, callback=positive, help="Frame rate of recordings without times.")
@@ -47,22 +47,26 @@ from costream.errors import UsageError
 @option("-q", "--quiet", is_flag=True, default=False, help="Errors only on stderr.")
 @config_option()
 def command(**values: Any) -> int:
-    """Teach MODEL the actions of labelled recordings, in minutes on one core.
+    """Teach MODEL the actions or sounds of labelled recordings, in minutes on one core.
 
-    MODEL's weights are where it starts from; its labels are replaced by those of the data. A part
-    of the recordings, never of their frames, is kept to validate with. The same seed gives the
-    same weights.
+    MODEL's weights are where it starts from; its labels are replaced by those of the data. Of a
+    model for sound only the temporal part learns, and a class called background, silence or none
+    makes no segments. A part of the recordings, never of their frames, is kept to validate with.
+    The same seed gives the same weights.
 
     \b
     costream train costgcn --data moves/ -o moves.safetensors
     costream detect new.csv -m moves.safetensors
+    costream train cotrans --data sounds/ -o sounds.safetensors
+    costream listen --mic -m sounds.safetensors
     """
     if values["quiet"] and values["verbose"]:
         raise UsageError("--quiet and --verbose exclude each other")
     output = values["output"] or Path(f"{Path(values['model']).stem}-own.safetensors")
     if output.suffix != ".safetensors":
         raise UsageError("weights end in .safetensors", where=output)
-    from costream.training.own import TrainSettings, train
+    from costream.training.family import TrainSettings
+    from costream.training.own import train
 
     settings = TrainSettings(
         model=values["model"],

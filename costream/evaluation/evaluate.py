@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from costream.bench.table import Table
 from costream.errors import ExitCode, UsageError
-from costream.evaluation.examples import Example, read_examples
+from costream.evaluation.examples import Example, fit_labels, read_examples
 from costream.evaluation.metrics import (
     average_precision,
     bootstrap,
@@ -24,7 +23,8 @@ from costream.evaluation.metrics import (
     per_class,
 )
 from costream.evaluation.running import run_alone, run_joined
-from costream.evaluation.sequences import class_table, confused, fuse, top_k
+from costream.evaluation.sequences import class_table, confused, fuse, pool, top_k
+from costream.evaluation.text import to_text
 from costream.records import plain
 from costream.runtime.logs import logging_to
 from costream.runtime.stop import Stop
@@ -80,12 +80,18 @@ def measure(
     """Give the metrics as JSON values; nothing when ``stop`` was asked for meanwhile.
 
     The background label counts among the answers only where examples have it. UsageError for
-    labels that the model does not know.
+    several heads, for labels that the model does not know, and for a rate where it hears.
     """
+    if len(model.heads) > 1:
+        several = " and ".join(head.card.name for head in model.heads)
+        raise UsageError(f"{several} have different labels", hint="name one of them")
+    if model.sound is not None and settings.rate_hz is not None:
+        raise UsageError(f"the steps of {model.card.name} are blocks of sound", where="--fps")
     names = model.card.labels
-    _check_labels(examples, names)
+    examples = fit_labels(examples, names)
     options = SourceOptions(
         box=model.box,
+        sound=model.sound,
         rate_hz=settings.rate_hz or model.card.rate_hz,
         frame_rate_hz=settings.rate_hz,
         layout=settings.layout,
@@ -104,9 +110,13 @@ def measure(
     result = {
         "model": model.card.name,
         "weights_sha256": model.weights_sha256,
+        "labels": list(names),
         "examples": len(examples),
         "sequences": sequence_scores(told, labels, [e.group for e in examples], names),
     }
+    groups = group_scores(told, labels, [e.group for e in examples])
+    if groups is not None:
+        result["groups"] = groups
     if settings.joined:
         result["streams"] = _streams(model, examples, options, settings, stop)
     return result
@@ -120,7 +130,7 @@ def sequence_scores(
     The interval draws groups anew, or where those are too few for that, sequences: it then says
     nothing of how people differ.
     """
-    mean, last = fuse(told, "mean"), fuse(told, "last")
+    mean, vote, last = fuse(told, "mean"), fuse(told, "vote"), fuse(told, "last")
     over = "groups" if len(set(groups)) >= FEWEST_GROUPS else "sequences"
     units = list(groups) if over == "groups" else list(range(len(groups)))
     members = [[k for k, u in enumerate(units) if u == unit] for unit in dict.fromkeys(units)]
@@ -135,11 +145,35 @@ def sequence_scores(
         "top1_95": list(bootstrap(redraw, len(members))),
         "top1_95_over": over,
         "top5": top_k(mean, labels, 5),
+        "top1_vote": top_k(vote, labels),
         "top1_last": top_k(last, labels),
         "top5_last": top_k(last, labels, 5),
+        "sequence_mAP": mean_average_precision(mean, labels),
         "classes": class_table(mean, labels, names),
         "confused": [list(pair) for pair in confused(mean, labels, names)],
         "confusion": counts.tolist(),
+    }
+
+
+def group_scores(told: Sequence[Any], labels: Any, groups: Sequence[str]) -> dict[str, Any] | None:
+    """Give the accuracy of groups whose sequences are of one label, as the clips of a song are.
+
+    The steps of all its sequences are fused as if they were one. None where there are no such
+    groups: somebody does many things, and a sequence is no group.
+    """
+    pooled = pool(told, groups)
+    members: dict[str, set[int]] = {group: set() for group in pooled}
+    for group, label in zip(groups, labels, strict=True):
+        members[group].add(int(label))
+    if len(pooled) == len(told) or any(len(found) > 1 for found in members.values()):
+        return None
+    steps, truth = list(pooled.values()), np.array([found.pop() for found in members.values()])
+    mean = fuse(steps, "mean")
+    return {
+        "groups": len(steps),
+        "top1": top_k(mean, truth),
+        "top5": top_k(mean, truth, 5),
+        "top1_vote": top_k(fuse(steps, "vote"), truth),
     }
 
 
@@ -163,35 +197,6 @@ def without(rows: Any, column: int) -> Any:
     out = np.array(rows, np.float64)
     out[:, column] = 0.0
     return out / np.maximum(out.sum(1, keepdims=True), 1e-12)
-
-
-def to_text(result: dict[str, Any]) -> str:
-    """Give the metrics as tables."""
-    one = result["sequences"]
-    low, high = one["top1_95"]
-    rows = [
-        ("mean of its steps", one["top1"], one["top5"]),
-        ("last step", one["top1_last"], one["top5_last"]),
-    ]
-    notes = [f"top-1 of the mean: 95 % interval over {one['top1_95_over']} {low:.3f} to {high:.3f}"]
-    if "streams" in result:
-        frames = result["streams"]
-        notes.append(
-            f"frames of {frames['streams']} streams of examples one after another"
-            f" ({frames['frames']:,} frames): mAP {frames['mAP']:.3f},"
-            f" accuracy {frames['accuracy']:.3f}"
-        )
-    title = f"{result['model']} on {result['data']}: {result['examples']} examples"
-    tables = [Table(title, ("scores of an example", "top-1", "top-5"), tuple(rows), tuple(notes))]
-    precision = result.get("streams", {}).get("average_precision", {})
-    classes = tuple(
-        (name, c["sequences"], c["recall"], c["precision"], precision.get(name))
-        for name, c in one["classes"].items()
-    )
-    columns = ("class", "examples", "recall", "precision", "frame AP")
-    wrong = [f"{a} taken for {b}: {n}" for a, b, n in one["confused"][:5]]
-    tables.append(Table("Classes", columns, classes, ("; ".join(wrong),) if wrong else ()))
-    return "\n\n".join(table.to_text() for table in tables)
 
 
 def _streams(
@@ -219,17 +224,6 @@ def _progress(items: Sequence[Any], title: str) -> Iterable[Any]:
     from tqdm import tqdm
 
     return tqdm(items, desc=title, file=sys.stderr, disable=None, leave=False)
-
-
-def _check_labels(examples: Sequence[Example], names: Sequence[str]) -> None:
-    unknown = [e for e in examples if e.label not in names]
-    if unknown:
-        labels = sorted({e.label for e in unknown})
-        raise UsageError(
-            f"the model has no label {', '.join(map(repr, labels[:5]))}",
-            where=unknown[0].where,
-            hint="'costream models show NAME' lists its labels",
-        )
 
 
 def _load(settings: EvaluateSettings) -> Model:

@@ -8,24 +8,28 @@ named relative to the table. Works for every kind of source.
 from __future__ import annotations
 
 import csv
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from costream.clock import parse_time
-from costream.errors import CostreamError, UsageError
+from costream.errors import CostreamError, SourceError, UsageError
 from costream.sources.registry import expand
 
+log = logging.getLogger("costream")
+
 _COLUMNS = ("file", "start", "end", "label")
+_TIMES = ("start", "begin", "onset", "end", "stop", "offset")  # how columns of times begin
 _SHOWN = 3  # bad lines that a message quotes
 
 
 @dataclass(frozen=True)
 class Example:
-    """A stretch of a source that shows one action."""
+    """A stretch of a source that shows, or sounds like, one class."""
 
     source: str  # as on the command line
     label: str
@@ -39,7 +43,8 @@ def read_examples(path: Path, group: str | None = None) -> list[Example]:
     """Give the examples of a folder or a table, in the order of names or lines.
 
     ``group`` names the column that says what may never be split; without it that is a column
-    "group", and else every file is its own group. Raises UsageError when there is nothing, or
+    "group", and else every file is its own group. Columns of a table that mean nothing are named
+    in a warning. Raises UsageError when there is nothing, or
     that names what is wrong in which line, SourceError for a recording that is not there.
     """
     if not path.exists():
@@ -55,6 +60,42 @@ def read_examples(path: Path, group: str | None = None) -> list[Example]:
             f" columns {', '.join(_COLUMNS)}",
         )
     return examples
+
+
+def fit_labels(examples: Sequence[Example], names: Sequence[str]) -> list[Example]:
+    """Give the examples with their labels as ``names`` spell them.
+
+    Case, and whether words are joined by a blank, "_" or "-", make no difference where a label is
+    not among the names as it is. UsageError for labels that are none of them.
+    """
+    alike = {spelling(name): name for name in reversed(names)}
+    fitted: list[Example] = []
+    unknown: list[Example] = []
+    for example in examples:
+        name = example.label if example.label in names else alike.get(spelling(example.label))
+        if name is None:
+            unknown.append(example)
+        else:
+            fitted.append(replace(example, label=name))
+    if unknown:
+        labels = sorted({e.label for e in unknown})
+        raise UsageError(
+            f"the model has no label {', '.join(map(repr, labels[:5]))}",
+            where=unknown[0].where,
+            hint="'costream models show NAME' lists its labels",
+        )
+    return fitted
+
+
+def located(error: SourceError, example: Example) -> SourceError:
+    """Give an error of a source that names the example: its line in the table, or its file."""
+    told = str(error)
+    return error if told.startswith(example.where) else SourceError(told, where=example.where)
+
+
+def spelling(label: str) -> str:
+    """Give a label as it is compared: lower case, words apart by blanks."""
+    return " ".join(label.casefold().replace("_", " ").replace("-", " ").split())
 
 
 def split(
@@ -137,12 +178,15 @@ def _check_columns(path: Path, names: Sequence[str], group: str | None) -> None:
             hint=f"the first line names the columns: {', '.join(_COLUMNS)}",
         )
     unknown = [n for n in names if n not in (*_COLUMNS, *needed, "group")]
-    if unknown:
+    times = [n for n in unknown if n.startswith(_TIMES)]
+    if times:
         raise UsageError(
-            f"unknown column {', '.join(map(repr, unknown))}",
+            f"unknown column {', '.join(map(repr, times))}",
             where=f"{path}, line 1",
             hint=f"known are {', '.join(_COLUMNS)} and a group (--group NAME)",
         )
+    if unknown:
+        log.warning("%s: not used: column %s", path, ", ".join(map(repr, unknown)))
 
 
 def _line(

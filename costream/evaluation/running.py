@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.errors import SourceError
-from costream.evaluation.examples import Example
+from costream.evaluation.examples import Example, located
 from costream.models.base import Model
 from costream.records import Data, Fault, Gap, Header, Item, Prediction, Record, Summary
 from costream.runtime.pipeline import RunOptions, run
@@ -33,7 +33,7 @@ def run_alone(
 
     SourceError, which names the example, when it cannot be read or ends before a first output.
     """
-    return _run(model, _open(example, options), rate_hz, stop, example.where)
+    return _run(model, _open(example, options), rate_hz, stop, example)
 
 
 def run_joined(
@@ -46,7 +46,7 @@ def run_joined(
     """Give what the model says of examples one after another, and the label of each row."""
     parts = [_open(example, options) for example in examples]
     joined = Joined(parts, 1 / (rate_hz or model.card.rate_hz))
-    told = _run(model, joined, rate_hz, stop, examples[0].where)
+    told = _run(model, joined, rate_hz, stop, examples[0])
     places = np.searchsorted(joined.starts, told.times + 1e-9, side="right") - 1
     return told, [examples[k].label for k in places]
 
@@ -122,15 +122,15 @@ def _open(example: Example, options: SourceOptions) -> Source:
     return open_source(example.source, own)
 
 
-def _run(model: Model, source: Source, rate_hz: float | None, stop: Stop, where: str) -> Told:
+def _run(model: Model, source: Source, rate_hz: float | None, stop: Stop, example: Example) -> Told:
     collector = _Collector()
     options = RunOptions(rate_hz=rate_hz, scores=True)
     try:
         run(source, model, [collector], options=options, stop=stop)
     except SourceError as error:
-        raise SourceError(str(error), where=where) from error
+        raise located(error, example) from error
     if not collector.rows and not stop.requested:
-        raise SourceError("over before the model says anything", where=where)
+        raise SourceError("over before the model says anything", where=example.where)
     width = len(model.card.labels)
     rows = np.asarray(collector.rows, np.float64).reshape(-1, width)
     return Told(np.asarray(collector.times, np.float64), rows)

@@ -1,7 +1,7 @@
-"""Metrics of whole sequences, each of one action. NumPy only.
+"""Metrics of whole sequences, each of one class. NumPy only.
 
-Probabilities are [T, K], one row a step; a sequence's scores are the mean of its rows or the
-last one. Scores of N sequences are [N, K], labels int [N].
+Probabilities are [T, K], one row a step; a sequence's scores are the mean of its rows, their
+votes or the last one. Scores of N sequences are [N, K], labels int [N].
 """
 
 from __future__ import annotations
@@ -12,18 +12,34 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from costream.evaluation.metrics import Labels, Scores, confusion
+from costream.evaluation.metrics import Labels, Scores, average_precision, confusion, per_class
 
-Fusion = Literal["mean", "last"]
+Fusion = Literal["mean", "vote", "last"]
 
 
 def fuse(probabilities: Sequence[Scores], how: Fusion = "mean") -> npt.NDArray[np.float64]:
     """Give the scores [N, K] of sequences [T, K].
 
-    "mean": over all steps; "last": what a stream says at the sequence's end.
+    "mean": over all steps; "vote": the share of steps of which a class is the best, where the
+    mean has half a vote, which decides between equals; "last": what a stream says at the end.
     """
-    rows = [p.mean(0, dtype=np.float64) if how == "mean" else p[-1] for p in probabilities]
-    return np.stack(rows).astype(np.float64)
+    rows = [np.asarray(p, np.float64) for p in probabilities]
+    if how == "last":
+        return np.stack([r[-1] for r in rows])
+    means = np.stack([r.mean(0) for r in rows])
+    if how == "mean":
+        return means
+    votes = np.stack([np.bincount(r.argmax(1), minlength=r.shape[1]) for r in rows])
+    steps = votes.sum(1, keepdims=True)
+    return np.asarray((votes + 0.5 * means) / (steps + 0.5), np.float64)
+
+
+def pool(probabilities: Sequence[Scores], groups: Sequence[str]) -> dict[str, Scores]:
+    """Give the steps [T, K] of all sequences of each group, groups in the order they come."""
+    parts: dict[str, list[Scores]] = {}
+    for rows, group in zip(probabilities, groups, strict=True):
+        parts.setdefault(group, []).append(rows)
+    return {group: np.concatenate(rows) for group, rows in parts.items()}
 
 
 def top_k(scores: Scores, labels: Labels, k: int = 1) -> float:
@@ -38,11 +54,12 @@ def top_k(scores: Scores, labels: Labels, k: int = 1) -> float:
 
 
 def class_table(scores: Scores, labels: Labels, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Give sequences, recall and precision of each class that occurs or is predicted.
+    """Give sequences, recall, precision and AP of each class that occurs or is predicted.
 
-    A share of nothing is None.
+    A share of nothing is None. The average precision ranks all sequences by the class's score.
     """
     counts = confusion(np.asarray(scores).argmax(1), labels, len(names))
+    ranked = per_class(average_precision, scores, labels)
     out: dict[str, dict[str, Any]] = {}
     for k, name in enumerate(names):
         true, said, right = int(counts[k].sum()), int(counts[:, k].sum()), int(counts[k, k])
@@ -51,6 +68,7 @@ def class_table(scores: Scores, labels: Labels, names: Sequence[str]) -> dict[st
                 "sequences": true,
                 "recall": _share(right, true),
                 "precision": _share(right, said),
+                "average_precision": round(float(ranked[k]), 4) if true else None,
             }
     return out
 

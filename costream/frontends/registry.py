@@ -22,19 +22,25 @@ FRONTENDS = {
 }
 
 
-def load_frontend(name: str, **arguments: Any) -> nn.Module:
-    """Give a frontend with fresh weights.
-
-    Raises ModelError for an unknown name and for arguments that it does not take.
-    """
+def frontend_class(name: str) -> type[nn.Module]:
+    """Give the class of a frontend; ModelError for an unknown name."""
     if name not in FRONTENDS:
         raise ModelError(
             f"unknown frontend {name!r}",
             hint=f"known are {', '.join(FRONTENDS)}; the weights may need a newer costream",
         )
     module, _, attribute = FRONTENDS[name].partition(":")
+    found: type[nn.Module] = getattr(import_module(module), attribute)
+    return found
+
+
+def load_frontend(name: str, **arguments: Any) -> nn.Module:
+    """Give a frontend with fresh weights.
+
+    Raises ModelError for an unknown name and for arguments that it does not take.
+    """
+    kind = frontend_class(name)
     try:
-        frontend: nn.Module = getattr(import_module(module), attribute)(**arguments)
+        return kind(**arguments)
     except (TypeError, ValueError) as error:
         raise ModelError(f"frontend {name!r} does not take these arguments ({error})") from error
-    return frontend

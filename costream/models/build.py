@@ -37,7 +37,7 @@ def build(card: Card, tensors: Mapping[str, Tensor]) -> tuple[nn.Module, nn.Modu
     """
     # Fresh weights are drawn and overwritten: the caller's random numbers must not notice.
     with torch.random.fork_rng(devices=[]):
-        network = _network(card)
+        network = new_network(card)
         frontend = (
             load_frontend(card.frontend, **card.frontend_arguments) if card.frontend else None
         )
@@ -51,7 +51,11 @@ def build(card: Card, tensors: Mapping[str, Tensor]) -> tuple[nn.Module, nn.Modu
     return network, frontend
 
 
-def _network(card: Card) -> nn.Module:
+def new_network(card: Card) -> nn.Module:
+    """Give the network of a card with fresh weights.
+
+    Raises ModelError for an architecture that is unknown or does not take the card's arguments.
+    """
     if card.architecture not in ARCHITECTURES:
         raise ModelError(
             f"unknown architecture {card.architecture!r}",

@@ -1,68 +1,43 @@
-"""``costream train``: a model of the user's own classes, from a few labelled skeletons."""
+"""``costream train``: a model of the user's own classes, from a few labelled recordings.
+
+What is the same for whatever the model takes is here; how a network learns from skeletons is in
+``own_skeleton``, how one learns from sound in ``own_sound``.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
-from costream.checkpoints.weights_file import read_weights
-from costream.errors import ExitCode, ModelError, UsageError
+from costream.checkpoints.weights_file import Weights, read_weights
+from costream.errors import ExitCode, UsageError
 from costream.evaluation.evaluate import sequence_scores, without
 from costream.evaluation.examples import Example, read_examples, split
-from costream.evaluation.motions import Motion, batch
-from costream.frontends.joints import JointStreams
-from costream.models.build import build, save_model
+from costream.frontends.registry import frontend_class
+from costream.models.build import build, new_network, save_model
 from costream.models.card import Card
+from costream.models.fitting import takes
 from costream.models.registry import find_weights
 from costream.runtime.logs import logging_to
 from costream.runtime.machine import prepare_torch
 from costream.runtime.stop import Stop
-from costream.sources.base import SourceOptions
-from costream.training.loop import Schedule
-from costream.training.recordings import read_motions
+from costream.training import own_skeleton, own_sound
+from costream.training.family import Family, Taught, TrainSettings, cannot_be_taught
 from costream.training.report import card_text
-from costream.training.skeleton_augment import Augmenter, Variety
-from costream.training.skeleton_loop import Supply, train_network
-from costream.training.skeleton_report import skeleton_table
-from costream.training.skeleton_streams import StreamMaker
+from costream.training.sequence_report import sequence_table
 
 log = logging.getLogger("costream")
 
-BACKGROUND = "background"
-STREAM_STEPS = 64
-STREAMS = 12  # in a batch
-STEPS = 400  # of fine-tuning; from scratch it takes three times as many
-# Own examples come from one place and few people: other headings and sides are not noise then.
-VARIETY = Variety(mirror=0.0)
-
-
-@dataclass(frozen=True)
-class TrainSettings:
-    """Everything ``costream train`` was told, checked."""
-
-    model: str
-    weights: str | None
-    data: Path
-    group: str | None
-    output: Path
-    validation: float  # share of each class's examples
-    steps: int | None
-    scratch: bool
-    seed: int
-    rate_hz: float | None  # frames a second of recordings without times
-    layout: str | None
-    columns: str | None
-    threads: int
-    overwrite: bool
-    verbosity: int
+_CLASSIFIERS = ("network.head.", "network.fc.")  # of networks for sound, for skeletons
 
 
 def train(settings: TrainSettings) -> ExitCode:
@@ -76,23 +51,31 @@ def train(settings: TrainSettings) -> ExitCode:
             if path.exists() and not settings.overwrite:
                 raise UsageError("is there already", where=path, hint="--overwrite replaces it")
         examples = read_examples(settings.data, settings.group)
-        training, held_out = parts(examples, settings)
-        log.info("%d examples to train on, %d to validate with", len(training), len(held_out))
+        divided = parts(examples, settings)
+        log.info("%d examples to train on, %d to validate with", *map(len, divided))
         prepare_torch(settings.threads)
         base = read_weights(find_weights(settings.model, settings.weights))
-        network, frontend, card = student(base.card, base.tensors, examples, settings)
-        options = SourceOptions(
-            layout=settings.layout, columns=settings.columns, frame_rate_hz=settings.rate_hz
-        )
-        motions = read_motions(training, card, frontend, options)
-        checks = read_motions(held_out, card, frontend, options)
-        teach(network, frontend, card, motions, settings)
+        family = family_of(base.card)
+        family.check(base.card, settings)
+        labels = family.labels({e.label for e in examples}, base.card)
+        network, frontend, card = student(base, labels, settings)
+        taught = family.teach(network, frontend, card, divided, settings)
         origin = None if settings.scratch else f"{base.card.name} ({base.card.licence})"
-        card = describe(card, network, frontend, (motions, checks), settings, origin)
+        card = describe(card, taught, divided, settings, origin)
         save_model(paths[0], card, network, frontend)
-        paths[1].write_text(card_text(card, skeleton_table), encoding="utf-8")
-        _tell(card, paths[0], len(checks))
+        paths[1].write_text(card_text(card, sequence_table), encoding="utf-8")
+        _tell(card, paths[0], len(divided[1]))
         return ExitCode.OK
+
+
+def family_of(card: Card) -> Family:
+    """Give how a model learns. ModelError for one that takes neither skeletons nor sound."""
+    kind = takes(None if card.frontend is None else frontend_class(card.frontend))
+    if kind == "skeleton":
+        return own_skeleton
+    if kind == "audio":
+        return own_sound
+    raise cannot_be_taught(card)
 
 
 def parts(
@@ -115,131 +98,86 @@ def parts(
 
 
 def student(
-    card: Card,
-    tensors: dict[str, torch.Tensor],
-    examples: Sequence[Example],
-    settings: TrainSettings,
-) -> tuple[nn.Module, JointStreams, Card]:
-    """Give network, frontend and card for the examples' labels.
+    base: Weights, labels: tuple[str, ...], settings: TrainSettings
+) -> tuple[nn.Module, nn.Module, Card]:
+    """Give network, frontend and card for these labels, the first of which is the background.
 
-    The network has the body of the given weights, or with ``scratch`` only their shape. ModelError
-    when they are not of a network that gives an output for every step of skeletons.
+    The network has the body of the given weights, or with ``scratch`` only their shape; the
+    frontend is always theirs.
     """
-    if card.frontend != "joints" or card.arguments.get("padding") != "causal":
-        raise ModelError(
-            f"{card.name} cannot be taught",
-            hint="costgcn can: skeletons, and an output from the first step on",
-        )
-    labels = tuple(dict.fromkeys([BACKGROUND, *sorted({e.label for e in examples})]))
-    arguments = {**card.arguments, "num_classes": len(labels)}
-    own = replace(
-        card,
+    card = replace(
+        base.card,
         name=settings.output.stem,
         labels=labels,
-        arguments=arguments,
-        background=BACKGROUND,
+        arguments={**base.card.arguments, "num_classes": len(labels)},
+        background=labels[0],
         metrics={},
     )
-    kept = {} if settings.scratch else tensors
     torch.manual_seed(settings.seed)
-    fresh = _fresh(own)
-    merged = {
-        name: kept[name] if name in kept and kept[name].shape == value.shape else value
-        for name, value in fresh.items()
-    }
-    network, frontend = build(own, merged)
-    if not isinstance(frontend, JointStreams):
-        raise ModelError(f"{card.name} has no skeleton frontend")
-    return network, frontend, own
-
-
-def _fresh(card: Card) -> dict[str, torch.Tensor]:
-    from costream.models.skeleton import SkeletonNet
-
-    state = SkeletonNet(**card.arguments).state_dict()
-    return {f"network.{k}": v for k, v in state.items()}
-
-
-def teach(
-    network: nn.Module,
-    frontend: JointStreams,
-    card: Card,
-    motions: Sequence[Motion],
-    settings: TrainSettings,
-) -> None:
-    """Train the network on streams made of the motions, with pauses as background."""
-    mirrored: dict[str, str | None] = {}
-    augmenter = Augmenter(frontend.layout, frontend.axes, VARIETY, mirrored)
-    maker = StreamMaker(motions, card.labels, augmenter, BACKGROUND)
-    steps = settings.steps or (3 * STEPS if settings.scratch else STEPS)
-    schedule = Schedule(steps, STREAMS, rate=1e-2 if settings.scratch else 1e-3, smoothing=0.1)
-    train_network(
-        network,
-        frontend,
-        [Supply(maker, STREAMS)],
-        schedule,
-        STREAM_STEPS,
-        settings.seed,
-        "training",
-        fixed_statistics=not settings.scratch,
-    )
+    merged = {k: v for k, v in base.tensors.items() if k.startswith("frontend.")}
+    for key, fresh in new_network(card).state_dict().items():
+        name = f"network.{key}"
+        stored = None if settings.scratch else base.tensors.get(name)
+        # A classifier can only be gone on with for its own labels.
+        kept = labels == base.card.labels or not name.startswith(_CLASSIFIERS)
+        fits = stored is not None and kept and stored.shape == fresh.shape
+        merged[name] = stored if stored is not None and fits else fresh
+    network, frontend = build(card, merged)
+    if frontend is None:
+        raise cannot_be_taught(base.card)
+    return network, frontend, card
 
 
 def describe(
     card: Card,
-    network: nn.Module,
-    frontend: JointStreams,
-    motions: tuple[Sequence[Motion], Sequence[Motion]],
+    taught: Taught,
+    examples: tuple[Sequence[Example], Sequence[Example]],
     settings: TrainSettings,
     origin: str | None,
 ) -> Card:
     """Give the card with what it was trained on and how it does on the validation examples."""
-    training, checks = motions
-    counts = Counter(m.label for m in training)
+    training, checks = examples
+    counts = Counter(e.label for e in training)
     listed = ", ".join(f"{label} {counts[label]}" for label in card.labels if counts[label])
     groups = f"by the column {settings.group!r}" if settings.group else "by file or group"
-    metrics: dict[str, Any] = {}
-    if checks:
-        told = [without(p, 0) for p in predict(network, frontend, checks)]
-        if any(m.label == BACKGROUND for m in checks):
-            told = predict(network, frontend, checks)
-        labels = np.array([card.labels.index(m.label) for m in checks])
-        scores = sequence_scores(told, labels, [m.group for m in checks], card.labels)
-        guess = card.labels.index(counts.most_common(1)[0][0])
-        metrics = {
-            "validation": {
-                card.name: {"sequences": len(checks), **scores},
-                "majority": {"top1": float((labels == guess).mean())},
-            }
-        }
     start = f"started from {origin}" if origin else "started from nothing"
     return replace(
         card,
         description=f"Own classes: {', '.join(sorted(counts))}.",
         trained_on=f"{len(training)} own examples ({listed}), {start}; seed {settings.seed}.",
-        split=f"{len(training)} examples to train, {len(checks)} to validate, {groups}.",
+        split=f"{len(training)} examples to train, {len(checks)} to validate, {groups}."
+        + (f" {taught.how}" if taught.how else ""),
         limits="Knows the people, places and sensors of its examples; validated on few examples.",
         licence="That of the examples" + (f" and of {origin}" if origin else ""),
-        metrics=metrics,
+        timeline=taught.timeline,
+        metrics={"validation": _validation(card, taught, examples)} if checks else {},
     )
 
 
-@torch.inference_mode()
-def predict(
-    network: nn.Module, frontend: JointStreams, motions: Sequence[Motion]
-) -> list[np.ndarray[Any, Any]]:
-    """Give the probabilities [T, K] of every motion as a stream would get them."""
-    out = []
-    for begin in range(0, len(motions), 32):
-        some = motions[begin : begin + 32]
-        rows = network(frontend(batch([m.joints for m in some]))).softmax(-1).numpy()
-        stride = int(getattr(network, "stride", 1))
-        out += [p[: -(-len(m.joints) // stride)] for p, m in zip(rows, some, strict=True)]
-    return out
+def _validation(
+    card: Card, taught: Taught, examples: tuple[Sequence[Example], Sequence[Example]]
+) -> dict[str, Any]:
+    training, checks = examples
+    labels = np.array([card.labels.index(e.label) for e in checks])
+    groups = [e.group for e in checks]
+
+    def scores(told: Sequence[npt.NDArray[Any]]) -> dict[str, Any]:
+        if 0 not in labels:  # no example is of nothing happening
+            told = [without(p, 0) for p in told]
+        return {"sequences": len(checks), **sequence_scores(told, labels, groups, card.labels)}
+
+    guess = card.labels.index(Counter(e.label for e in training).most_common(1)[0][0])
+    return {
+        card.name: scores(taught.told),
+        **{name: scores(told) for name, told in taught.baselines.items()},
+        "majority": {"top1": float((labels == guess).mean())},
+    }
 
 
 def _tell(card: Card, path: Path, checks: int) -> None:
     print(f"{path}: {', '.join(card.labels)}")
     if checks:
-        scores = card.metrics["validation"][card.name]
-        print(f"validation: top-1 {scores['top1']:.3f} over {checks} examples")
+        scores = card.metrics["validation"]
+        others = [f"{name} {s['top1']:.3f}" for name, s in scores.items() if name != card.name]
+        top1 = scores[card.name]["top1"]
+        print(f"validation: top-1 {top1:.3f} over {checks} examples ({', '.join(others)})")

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from costream.clock import Tick, TickItem, resample
 from costream.errors import SourceError, UsageError
-from costream.evaluation.examples import Example
+from costream.evaluation.examples import Example, located
 from costream.evaluation.motions import Motion
 from costream.frontends.joints import JointStreams
 from costream.frontends.pose import PoseTrackers
@@ -54,7 +54,7 @@ def _read(example: Example, card: Card, frontend: JointStreams, options: SourceO
         ticks = resample(source.items(), card.rate_hz, card.gap_tolerance_s)
         frames = [frontend.prepare(item) for item in _skeletons(ticks, trackers, example)]
     except SourceError as error:
-        raise SourceError(str(error), where=example.where) from error
+        raise located(error, example) from error
     finally:
         source.close()
         trackers.reset([0])

@@ -26,13 +26,13 @@ from costream.models.build import save_model
 from costream.models.card import Card, Timeline
 from costream.models.skeleton import SkeletonNet
 from costream.training.loop import Schedule
-from costream.training.own import BACKGROUND, predict
+from costream.training.own_skeleton import BACKGROUND, predict
 from costream.training.report import card_text
+from costream.training.sequence_report import sequence_table
 from costream.training.skeleton_augment import Augmenter, Variety
 from costream.training.skeleton_baselines import majority, trees
 from costream.training.skeleton_loop import Supply, train_network
 from costream.training.skeleton_packs import RATE_HZ, read_pack
-from costream.training.skeleton_report import skeleton_table
 from costream.training.skeleton_streams import StreamMaker
 
 FRONTEND: dict[str, Any] = {
@@ -130,7 +130,7 @@ def make(packs: Path, size: Size, seed: int, folder: Path) -> Path:
     card = _card(labels, arguments, metrics)
     path = folder / "costgcn.safetensors"
     save_model(path, card, network, frontend)
-    (folder / "costgcn.md").write_text(card_text(card, skeleton_table), encoding="utf-8")
+    (folder / "costgcn.md").write_text(card_text(card, sequence_table), encoding="utf-8")
     return path
 
 

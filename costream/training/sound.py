@@ -27,7 +27,7 @@ from costream.models.build import save_model
 from costream.models.card import Card, Timeline
 from costream.training.loop import Schedule
 from costream.training.report import card_text
-from costream.training.skeleton_report import skeleton_table
+from costream.training.sequence_report import sequence_table
 from costream.training.sound_augment import NO_MUSIC, SILENCE, Supply, genre_label, sound_label
 from costream.training.sound_backbone import Watch, prepare, train_backbone
 from costream.training.sound_cards import ABOUT, TITLES
@@ -110,7 +110,7 @@ def make(
         path = folder / f"{name}.safetensors"
         save_model(path, card, heads[name].half(), backbone.half())
         backbone.float()
-        (folder / f"{name}.md").write_text(card_text(card, skeleton_table), encoding="utf-8")
+        (folder / f"{name}.md").write_text(card_text(card, sequence_table), encoding="utf-8")
         paths.append(path)
     return paths
 

@@ -1,9 +1,10 @@
-"""Chooses how probabilities become segments, on video the network was not trained on."""
+"""Chooses how probabilities become segments, on what the network was not trained on."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise, product
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +13,21 @@ from costream.evaluation.segments import Counts, count
 from costream.models.card import Timeline
 from costream.records import Segment
 from costream.runtime.segments import Segmenter
-from costream.training.clips import UNSCORED, Clip
+from costream.training.clips import UNSCORED
 
 # Labels are off by up to a second; much stricter would score the labels, not the timeline.
 OVERLAP = 0.3
 
 
-def true_segments(clip: Clip, labels: Sequence[str], rate_hz: float) -> list[Segment]:
+class Labelled(Protocol):
+    """A clip or a stream whose steps have labels."""
+
+    @property
+    def labels(self) -> npt.NDArray[np.int64]:
+        """Index of the label of each step [T], UNSCORED where unknown; 0 is the background."""
+
+
+def true_segments(clip: Labelled, labels: Sequence[str], rate_hz: float) -> list[Segment]:
     """Give the stretches of one label, background (label 0) and unknown time left out."""
     edges = np.flatnonzero(np.diff(clip.labels, prepend=-2, append=-2))
     return [
@@ -41,7 +50,7 @@ def segments(
 
 def found(
     scores: Sequence[npt.NDArray[np.floating]],
-    clips: Sequence[Clip],
+    clips: Sequence[Labelled],
     timeline: Timeline,
     labels: Sequence[str],
     rate_hz: float,
@@ -63,11 +72,15 @@ def found(
 
 
 def choose(
-    groups: Sequence[tuple[Sequence[npt.NDArray[np.floating]], Sequence[Clip]]],
+    groups: Sequence[tuple[Sequence[npt.NDArray[np.floating]], Sequence[Labelled]]],
     labels: Sequence[str],
     rate_hz: float,
+    thresholds: Sequence[float] = (0.3, 0.4, 0.5),
 ) -> Timeline:
-    """Give the settings with the best mean F1 of segments over groups of (scores, clips)."""
+    """Give the settings with the best mean F1 of segments over groups of (scores, clips).
+
+    Of equally good ones those with the first of the ``thresholds``.
+    """
 
     def quality(timeline: Timeline) -> float:
         return float(np.mean([found(s, c, timeline, labels, rate_hz).f1 for s, c in groups]))
@@ -75,7 +88,7 @@ def choose(
     grid = [
         Timeline(threshold, round(low * threshold, 3), length, gap)
         for threshold, low, length, gap in product(
-            (0.3, 0.4, 0.5), (0.6, 0.8, 1.0), (0.5, 0.75, 1.0), (0.5, 1.0)
+            thresholds, (0.6, 0.8, 1.0), (0.5, 0.75, 1.0), (0.5, 1.0)
         )
     ]
     return max(grid, key=quality)

@@ -44,10 +44,28 @@ def test_accuracies_are_those_of_scikit_learn(result, by_hand):
     for key, scores in (
         ("top1", np.stack([r.mean(0) for r in actions])),
         ("top1_last", np.stack([r[-1] for r in actions])),
+        ("top1_vote", np.stack([_votes(r) for r in actions])),
     ):
         expected = metrics.top_k_accuracy_score(labels - 1, scores, k=1, labels=range(3))
         assert result["sequences"][key] == pytest.approx(expected, abs=1e-6)
     assert result["sequences"]["top5"] == 1.0
+
+
+def _votes(rows):
+    return np.bincount(rows.argmax(1), minlength=rows.shape[1]) + 0.5 * rows.mean(0)
+
+
+def test_average_precision_is_that_of_scikit_learn(result, by_hand):
+    metrics = pytest.importorskip("sklearn.metrics")
+    rows, labels = by_hand
+    actions = [r[:, 1:] / r[:, 1:].sum(1, keepdims=True) for r in rows]
+    mean = np.stack([r.mean(0) for r in actions])
+    each = [metrics.average_precision_score(labels - 1 == k, mean[:, k]) for k in range(3)]
+    table = result["sequences"]["classes"]
+    assert [table[name]["average_precision"] for name in acted.ACTS] == pytest.approx(
+        each, abs=5e-5
+    )
+    assert result["sequences"]["sequence_mAP"] == pytest.approx(np.mean(each), abs=1e-6)
 
 
 def test_confusion_counts_every_example(result):
@@ -68,9 +86,9 @@ def test_streams_hold_every_step_of_every_example(result):
 def test_text_names_model_classes_and_figures(weights, motions):
     done = costream("evaluate", "-m", weights, "--data", motions, "--joined", 0)
     assert done.returncode == 0, done.stderr
-    for word in ("tiny", "9 examples", "top-1", "recall", *acted.ACTS):
+    for word in ("tiny", "9 examples", "top-1", "vote", "recall", "Confusion", *acted.ACTS):
         assert word in done.stdout
-    assert "mAP" not in done.stdout
+    assert "streams" not in done.stdout
 
 
 def test_unknown_labels_are_told_before_anything_runs(weights, tmp_path):

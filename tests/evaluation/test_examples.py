@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from costream.errors import UsageError
-from costream.evaluation.examples import Example, read_examples, split
+from costream.evaluation.examples import Example, fit_labels, read_examples, split
 
 
 @pytest.fixture
@@ -82,12 +82,36 @@ def test_many_bad_lines_are_counted(data):
     [
         ("file,start,end", "no column label"),
         ("name,label", "no column file"),
-        ("file,label,colour", "unknown column 'colour'"),
+        ("file,label,begin", "unknown column 'begin'"),
+        ("file,label,End_s", "unknown column 'end_s'"),
     ],
 )
 def test_columns_are_checked(data, head, says):
     with pytest.raises(UsageError, match=says):
         read_examples(table(data, head, "wave/a.csv,wave"))
+
+
+def test_columns_that_say_nothing_are_named(data, caplog):
+    path = table(data, "file,label,song,fold,licence", "wave/a.csv,x,one,4,CC0")
+    (example,) = read_examples(path, "song")
+    assert example.group == "one"
+    assert "not used: column 'fold', 'licence'" in caplog.text
+
+
+@pytest.mark.parametrize("label", ["dog bark", "dog_bark", "Dog-Bark", " dog  bark"])
+def test_labels_are_told_by_their_words(label):
+    (example,) = fit_labels(examples((label, "1")), ("rain", "dog bark"))
+    assert example.label == "dog bark"
+
+
+def test_a_label_that_is_there_as_it_is_comes_first():
+    fitted = fit_labels(examples(("a_b", "1"), ("A b", "2")), ("a b", "a_b"))
+    assert [e.label for e in fitted] == ["a_b", "a b"]
+
+
+def test_labels_of_no_class_are_named():
+    with pytest.raises(UsageError, match="no label 'cow', 'hen'"):
+        fit_labels(examples(("hen", "1"), ("dog", "2"), ("cow", "3")), ("dog",))
 
 
 def test_a_lacking_group_column_is_told(data):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from costream.evaluation.sequences import class_table, confused, fuse, top_k
+from costream.evaluation.sequences import class_table, confused, fuse, pool, top_k
 
 NAMES = ("walk", "wave", "bend", "kick")
 
@@ -57,14 +59,16 @@ def test_classes_that_never_occur_are_left_out():
     scores = np.eye(4)[[0, 1, 1]]
     table = class_table(scores, np.array([0, 1, 0]), NAMES)
     assert table == {
-        "walk": {"sequences": 2, "recall": 0.5, "precision": 1.0},
-        "wave": {"sequences": 1, "recall": 1.0, "precision": 0.5},
+        # One of two is found first; the other has the same score as what is not of its class.
+        "walk": {"sequences": 2, "recall": 0.5, "precision": 1.0, "average_precision": 0.8333},
+        "wave": {"sequences": 1, "recall": 1.0, "precision": 0.5, "average_precision": 1.0},
     }
 
 
 def test_a_class_that_is_only_predicted_has_no_recall():
     table = class_table(np.eye(4)[[2]], np.array([0]), NAMES)
-    assert table["bend"] == {"sequences": 0, "recall": None, "precision": 0.0}
+    said = {"sequences": 0, "recall": None, "precision": 0.0, "average_precision": None}
+    assert table["bend"] == said
 
 
 def test_errors_are_listed_by_number():
@@ -73,3 +77,50 @@ def test_errors_are_listed_by_number():
         ("walk", "wave", 2),
         ("bend", "kick", 1),
     ]
+
+
+def test_a_vote_counts_steps_and_the_mean_decides_between_equals():
+    rows = [
+        np.array([[0.4, 0.6], [0.4, 0.6], [0.95, 0.05]]),  # the mean says 0, two of three say 1
+        np.array([[0.9, 0.1], [0.4, 0.6]]),  # one each: the mean says 0
+    ]
+    votes = fuse(rows, "vote")
+    assert fuse(rows, "mean").argmax(1).tolist() == [0, 0]
+    assert votes.argmax(1).tolist() == [1, 0]
+    assert votes.sum(1) == pytest.approx([1, 1])
+    assert votes[0] == pytest.approx([(1 + 0.5 * 1.75 / 3) / 3.5, (2 + 0.5 * 1.25 / 3) / 3.5])
+
+
+@given(st.integers(0, 2**31), st.integers(1, 40), st.integers(2, 6))
+def test_no_mean_outvotes_a_step(seed, steps, classes):
+    rows = np.random.default_rng(seed).dirichlet(np.full(classes, 0.3), steps)
+    votes = np.bincount(rows.argmax(1), minlength=classes)
+    assert votes[fuse([rows], "vote")[0].argmax()] == votes.max()
+
+
+def test_votes_are_scikit_learns():
+    extmath = pytest.importorskip("sklearn.utils.extmath")
+    sequences = np.random.default_rng(8).dirichlet(np.ones(3), (40, 7))
+    said = sequences.argmax(2)
+    mode, count = (
+        found[:, 0].astype(int) for found in extmath.weighted_mode(said, np.ones((40, 7)), axis=1)
+    )
+    # Where two classes have as many steps, scikit-learn takes the first and we the likelier one.
+    clear = (np.stack([np.bincount(s, minlength=3) for s in said]) == count[:, None]).sum(1) == 1
+    assert 0 < clear.sum() < 40
+    assert np.array_equal(fuse(sequences, "vote").argmax(1)[clear], mode[clear])
+
+
+def test_average_precision_of_clips_is_scikit_learns(scored):
+    metrics = pytest.importorskip("sklearn.metrics")
+    table = class_table(*scored, NAMES)
+    for k, name in enumerate(NAMES):
+        expected = metrics.average_precision_score(scored[1] == k, scored[0][:, k])
+        assert table[name]["average_precision"] == pytest.approx(expected, abs=5e-5)
+
+
+def test_steps_of_a_group_are_pooled_in_order():
+    one, two, three = (np.full((n, 2), float(n)) for n in (1, 2, 3))
+    pooled = pool([one, two, three], ["b", "a", "b"])
+    assert list(pooled) == ["b", "a"]
+    assert pooled["b"].tolist() == [[1, 1], [3, 3], [3, 3], [3, 3]]

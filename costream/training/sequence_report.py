@@ -1,4 +1,4 @@
-"""The metrics of skeleton models in words, for their cards."""
+"""The metrics of whole sequences in words, for the cards of models of skeletons and sound."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 _NAMES = {
     "top1": "top-1",
     "top5": "top-5",
+    "top1_vote": "top-1 of votes",
     "top1_last": "top-1 at the end",
     "top1_all": "top-1 among all labels",
+    "sequence_mAP": "mAP",
     "mAP": "frame mAP",
 }
 
 
-def skeleton_table(models: dict[str, dict[str, Any]], labels: Sequence[str]) -> list[str]:
+def sequence_table(models: dict[str, dict[str, Any]], labels: Sequence[str]) -> list[str]:
     """Give one row a model, accuracy by group and by class, and the most frequent errors."""
     first = next(iter(models.values()))
     names = [name for name in _NAMES if name in first]

@@ -1,0 +1,112 @@
+"""Reads a user's examples of sound as tokens, through the sources and the frontend of a run."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from costream.errors import SourceError, UsageError
+from costream.evaluation.examples import Example, located
+from costream.models.card import Card
+from costream.models.fitting import check_source
+from costream.records import AudioBlock, Fault
+from costream.sources.base import Sound, SourceOptions
+from costream.sources.registry import open_source
+from costream.training.sound_augment import quiet
+
+log = logging.getLogger("costream")
+
+LEVELS_DB = (-12.0, 6.0)  # by which an example is made louder
+CHUNK = 64  # blocks that go through a frontend at once
+LEAD = 4  # blocks that were heard before, so that tokens look as they do after a change
+
+Wave = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What a frontend makes of an example.
+
+    ``tokens``: [T, D] of the example as it is, then of the same at other levels, cut into other
+    blocks and heard after something else.
+    """
+
+    label: str
+    tokens: tuple[Tensor, ...]
+
+
+class Reader:
+    """Turns sound into tokens, each example once and as many times more as ``variants`` says."""
+
+    def __init__(self, card: Card, frontend: Any, variants: int, seed: int) -> None:
+        self._card, self._frontend, self._variants = card, frontend, variants
+        self._rng = np.random.default_rng(seed)
+        sound = Sound(frontend.sample_rate_hz, frontend.block)
+        self._options = SourceOptions(sound=sound)
+        self._before = np.zeros(LEAD * sound.block, np.float32)
+
+    def read(self, examples: Sequence[Example]) -> list[Heard]:
+        """Give the examples in their order.
+
+        UsageError, naming file or line, for an example without sound; SourceError when it cannot
+        be read or is none.
+        """
+        out: dict[int, Heard] = {}
+        order = self._rng.permutation(len(examples)).tolist()  # what comes before is any class
+        for k in tqdm(order, "listening", file=sys.stderr, disable=None, leave=False):
+            example = examples[k]
+            out[k] = self.hear(self._samples(example), example.label)
+        return [out[k] for k in range(len(examples))]
+
+    def silence(self, label: str, count: int, blocks: int) -> list[Heard]:
+        """Give so many stretches of silence: nothing at all, or a microphone's faint noise."""
+        size = blocks * self._frontend.block
+        return [self.hear(quiet(self._rng, size), label) for _ in range(count)]
+
+    def hear(self, samples: Wave, label: str) -> Heard:
+        """Give samples [N], a number of blocks, as tokens."""
+        block, rng = self._frontend.block, self._rng
+        tokens = [self._tokens(samples)]
+        for _ in range(self._variants):
+            skipped = int(rng.integers(block)) if len(samples) > block else 0
+            blocks = (len(samples) - skipped) // block
+            gain = np.float32(10 ** (rng.uniform(*LEVELS_DB) / 20))
+            varied = gain * samples[skipped : skipped + blocks * block]
+            tokens.append(self._tokens(np.concatenate([self._before, varied]))[LEAD:])
+        self._before = np.resize(samples[-LEAD * block :], LEAD * block)
+        return Heard(label, tuple(tokens))
+
+    @torch.no_grad()
+    def _tokens(self, samples: Wave) -> Tensor:
+        blocks = torch.from_numpy(samples).view(1, -1, self._frontend.block)
+        state = self._frontend.init_state(1)
+        parts = torch.split(blocks, CHUNK, 1)
+        return torch.cat([self._frontend.forward_steps(x, state) for x in parts], 1)[0]
+
+    def _samples(self, example: Example) -> Wave:
+        own = replace(self._options, start_s=example.start_s, end_s=example.end_s)
+        source = open_source(example.source, own)
+        parts: list[Wave] = []
+        try:
+            check_source(self._card, self._frontend, source.open())
+            for item in source.items():
+                if isinstance(item, Fault):
+                    log.warning("%s: %s", example.where, item.message)
+                elif isinstance(item, AudioBlock):
+                    parts.append(item.samples)
+        except SourceError as error:
+            raise located(error, example) from error
+        finally:
+            source.close()
+        if not parts:
+            raise UsageError("nothing is to be heard in this example", where=example.where)
+        return np.concatenate(parts)

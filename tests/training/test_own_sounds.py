@@ -1,0 +1,88 @@
+"""``costream train`` on sound, as users run it."""
+
+from __future__ import annotations
+
+import json
+
+import noises
+import numpy as np
+import pytest
+import torch
+from program import costream
+
+from costream.checkpoints.weights_file import read_card, read_weights
+from costream.models.registry import load_model
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return noises.write_tiny_weights(tmp_path_factory.mktemp("base") / "tiny.safetensors")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return noises.write_folder(tmp_path_factory.mktemp("data"), 5)
+
+
+@pytest.fixture(scope="module")
+def trained(base, data, tmp_path_factory):
+    path = tmp_path_factory.mktemp("trained") / "own.safetensors"
+    done = costream("train", base, "--data", data, "-o", path, "--scratch", "--steps", 60)
+    assert done.returncode == 0, done.stderr
+    return path, done
+
+
+def test_five_examples_of_a_class_are_learnt(trained, tmp_path):
+    new = noises.write_folder(tmp_path, 4, first_seed=1000)
+    done = costream("evaluate", "-m", trained[0], "--data", new, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["sequences"]["top1"] >= 11 / 12  # a third is what guessing gives
+    assert result["sequences"]["top1_vote"] >= 11 / 12
+    # Twelve clips of two seconds, one straight after another: a change is known within a second.
+    assert result["streams"]["frames"] == 12 * 8
+    assert result["streams"]["accuracy"] > 0.6
+
+
+def test_the_card_says_what_it_is(trained):
+    card = read_card(trained[0])
+    assert card.labels == ("silence", *noises.KINDS)
+    assert card.background == "silence"
+    assert "12 own examples (click 4, hiss 4, tone 4), started from nothing" in card.trained_on
+    scores = card.metrics["validation"]
+    assert list(scores) == ["own", "linear on mean tokens", "majority"]
+    assert scores["own"]["top1"] > scores["majority"]["top1"] == pytest.approx(1 / 3)
+    assert 0.3 <= card.timeline.threshold <= 0.7
+    assert "linear on mean tokens" in trained[0].with_suffix(".md").read_text("utf-8")
+    assert trained[1].stdout.startswith(f"{trained[0]}: silence, click, hiss, tone\nvalidation: ")
+
+
+def test_the_frontend_stays_as_it_was(base, trained):
+    before, after = read_weights(base).tensors, read_weights(trained[0]).tensors
+    frontend = [name for name in before if name.startswith("frontend.")]
+    assert frontend
+    assert all(torch.equal(before[name], after[name]) for name in frontend)
+
+
+def test_steps_say_what_the_whole_clip_says(trained, tmp_path):
+    file = noises.write_sound(tmp_path / "tone.wav", "tone", 77, 3.0)
+    done = costream("detect", file, "-m", trained[0], "-f", "jsonl", "--scores", "-o", "-")
+    assert done.returncode == 0, done.stderr
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    stepped = [r["scores"] for r in records if r["type"] == "prediction"]
+    model = load_model(str(trained[0]))
+    samples = (noises.sound("tone", 77, 3.0) * 32767).astype("<i2") / np.float32(32768)
+    with torch.inference_mode():
+        tokens = model.frontend(torch.from_numpy(samples)[None])
+        whole = model.network(tokens).logits[0].softmax(-1).numpy()
+    assert len(stepped) == 12
+    assert np.array(stepped) == pytest.approx(whole, abs=2e-4)
+    labels = {r["label"] for r in records if r["type"] == "segment"}
+    assert labels == {"tone"}
+
+
+def test_the_same_seed_gives_the_same_bytes(base, data, trained, tmp_path):
+    path = tmp_path / "own.safetensors"
+    done = costream("train", base, "--data", data, "-o", path, "--scratch", "--steps", 60)
+    assert done.returncode == 0, done.stderr
+    assert path.read_bytes() == trained[0].read_bytes()

@@ -1,0 +1,142 @@
+"""Own sounds: which label is the background, what streams hold, how a network begins and ends."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import noises
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costream.checkpoints.weights_file import read_weights
+from costream.errors import ModelError, UsageError
+from costream.models.audio import CoTrans
+from costream.training import own_sound
+from costream.training.family import TrainSettings
+from costream.training.loop import Schedule
+from costream.training.own import family_of, student
+from costream.training.sound_baselines import linear
+from costream.training.sound_recordings import Heard
+from costream.training.sound_streams import TokenStream, TokenStreams
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    path = tmp_path_factory.mktemp("base") / "tiny.safetensors"
+    return read_weights(noises.write_tiny_weights(path))
+
+
+def told(path, **values):
+    """Give settings as the command line would."""
+    fixed = {"weights": None, "data": path, "group": None, "validation": 0.2, "steps": None}
+    free = {"rate_hz": None, "layout": None, "columns": None, "threads": 1, "verbosity": 0}
+    rest = {"model": "m", "output": path / "own.safetensors", "seed": 0, "scratch": False}
+    return TrainSettings(**{**fixed, **free, **rest, "overwrite": False, **values})
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ({"dog", "cat"}, ("silence", "cat", "dog")),
+        ({"dog", "Silence"}, ("Silence", "dog")),
+        ({"dog", "none", "background"}, ("background", "dog", "none")),
+        ({"dog", "no_music", "background"}, ("no_music", "background", "dog")),
+    ],
+)
+def test_the_background_is_called_by_its_name(base, found, expected):
+    card = replace(base.card, background="no music") if "no_music" in found else base.card
+    assert own_sound.labels(found, card) == expected
+
+
+def marked(label, kind, steps):
+    """Give an example whose tokens say their class and their step."""
+    steps = torch.arange(steps, dtype=torch.float32)
+    return Heard(label, (torch.stack([torch.full_like(steps, kind), steps], 1),))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**31), st.integers(1, 60), st.integers(0, 3))
+def test_labels_follow_their_tokens_by_the_lag(seed, steps, lag):
+    heard = [marked("a", 0, 3), marked("b", 1, 9), marked("c", 2, 30)]
+    maker = TokenStreams(heard, ("a", "b", "c"), lag)
+    stream = maker.draw(steps, np.random.default_rng(seed))
+    kinds = stream.tokens[:, 0].numpy().astype(int)
+    assert len(stream.tokens) == len(stream.labels) == steps
+    assert np.array_equal(stream.labels[lag:], kinds[: steps - lag])
+    assert set(stream.labels[:lag]) <= {kinds[0]}
+
+
+def test_classes_come_equally_often_whatever_their_number():
+    heard = [marked("a", 0, 8)] * 30 + [marked("b", 1, 8)]
+    maker = TokenStreams(heard, ("a", "b"), 0)
+    labels = maker.batch(40, 100, np.random.default_rng(0))[1]
+    assert 0.4 < labels.float().mean() < 0.6
+
+
+def test_only_the_classifier_begins_anew(base, tmp_path):
+    labels = ("silence", "x", "y", "z")  # as many as the model has, but others
+    network, _, card = student(base, labels, told(tmp_path))
+    stored = base.tensors
+    for name, value in network.state_dict().items():
+        same = torch.equal(value, stored[f"network.{name}"])
+        assert same is not name.startswith("head."), name
+    assert (card.labels, card.background, card.arguments["num_classes"]) == (labels, "silence", 4)
+    kept, _, _ = student(base, base.card.labels, told(tmp_path))
+    assert torch.equal(kept.head.weight, stored["network.head.weight"])
+    fresh, _, _ = student(base, base.card.labels, told(tmp_path, scratch=True))
+    assert not torch.equal(fresh.head.weight, stored["network.head.weight"])
+
+
+def test_a_fresh_network_sees_tokens_of_one_scale():
+    torch.manual_seed(0)
+    tokens = torch.randn(500, 16) * torch.linspace(0.01, 300, 16) + 1000
+    network = CoTrans(3, **{k: v for k, v in noises.NETWORK.items() if k != "num_classes"})
+    plain = (tokens - tokens.mean(0)) / tokens.std(0).clamp(min=3.0)
+    with torch.no_grad():
+        expected = network.input_projection(plain)
+        own_sound.standardise(network, tokens)
+        assert torch.allclose(network.input_projection(tokens), expected, atol=2e-2)
+
+
+def test_training_ends_with_the_weights_that_did_best():
+    """What is watched has wrong labels: the more is learnt, the worse it gets."""
+    torch.manual_seed(0)
+    heard = [Heard(name, (torch.randn(12, 16) + 3 * k,)) for k, name in enumerate("ab")]
+    network = CoTrans(**{**noises.NETWORK, "num_classes": 2})
+    wrong = [TokenStream(h.tokens[0], np.full(12, 1 - k)) for k, h in enumerate(heard)]
+    right = [TokenStream(s.tokens, 1 - s.labels) for s in wrong]
+    ends = []
+    for watched in (wrong, right):
+        taught = copy.deepcopy(network)
+        schedule = Schedule(160, 4, rate=3e-3)
+        own_sound.descend(taught, TokenStreams(heard, "ab", 0), schedule, 0, watched)
+        assert not taught.training
+        told = own_sound.predict(taught, [s.tokens for s in right])
+        ends.append(np.mean([p[:, k].mean() for k, p in enumerate(told)]))
+    assert ends[0] < 0.99 < ends[1]
+
+
+def test_the_linear_baseline_tells_apart_what_a_line_can():
+    rng = torch.Generator().manual_seed(1)
+    heard = [
+        Heard(name, (torch.randn(6, 4, generator=rng) + 4 * torch.eye(4)[k],))
+        for k, name in enumerate("abc")
+        for _ in range(6)
+    ]
+    rows = linear(heard[::2], heard[1::2], ("a", "b", "c"))
+    assert [row.shape for row in rows] == [(1, 3)] * 9
+    assert np.concatenate(rows).argmax(1).tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_what_cannot_be_taught_is_refused(base, tmp_path):
+    with pytest.raises(UsageError, match="--fps: the steps of tiny are blocks of sound"):
+        own_sound.check(base.card, told(tmp_path, rate_hz=8.0))
+    encoder = torch.nn.Linear(16, 4)
+    with pytest.raises(ModelError, match="tiny cannot be taught"):
+        own_sound.teach(encoder, None, base.card, ([], []), told(tmp_path))
+    with pytest.raises(ModelError, match="tiny cannot be taught"):
+        family_of(replace(base.card, frontend=None))
