@@ -100,7 +100,7 @@ class StreamingModel:
         ``heads``: the classifiers of a network that has several; its logits are theirs in a row.
         """
         self.card, self.weights_sha256 = card, weights_sha256
-        alone = ModelHead(card, weights_sha256, slice(0, len(card.labels)))
+        alone = ModelHead(card, weights_sha256, slice(None))
         self.heads = tuple(heads) or (alone,)
         self.device = find_device(device)
         if dtype not in DTYPES:
