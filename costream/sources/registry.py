@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import importlib
 import os
 import re
 import stat
@@ -83,10 +82,9 @@ def open_source(uri: str, options: SourceOptions | None = None) -> Source:
     It still has to be opened: ``source.open()``. Raises as ``sniff`` does.
     """
     if _is_microphone(uri):
-        # Only now, because what it needs may not be installed.
-        microphone = importlib.import_module("costream.sources.microphone")
-        source: Source = microphone.MicrophoneSource(uri, options)
-        return source
+        from costream.sources.microphone import MicrophoneSource
+
+        return MicrophoneSource(uri, options)
     path = uri if uri == "-" else _local(uri)
     if _is_pipe(path):
         return PipeSource(path, options)

@@ -287,6 +287,26 @@ def test_a_drifting_clock_is_followed(tmp_path: Path) -> None:
     assert items[-1].time_s == pytest.approx(10.2, abs=0.06)  # type: ignore[union-attr]
 
 
+def test_the_format_may_change(tmp_path: Path) -> None:
+    """Transport streams joined by programs that do not ask: rate and channels are others."""
+    for name, rate, channels in (("a", 48000, 2), ("b", 32000, 1)):
+        make_sound(
+            tmp_path / f"{name}.ts", chirps(2.0, rate, channels), rate, codec="mp2", fmt="mpegts"
+        )
+    path = tmp_path / "joined.ts"
+    path.write_bytes((tmp_path / "a.ts").read_bytes() + (tmp_path / "b.ts").read_bytes())
+    _, items = read(path)
+    assert len(blocks_of(items)) == pytest.approx(16, abs=1)
+    level = [float(np.abs(b.samples).max()) for b in blocks_of(items)]
+    assert min(level[:15]) > 0.1
+    _, items = read(path, channel=2)
+    assert 6 <= len(blocks_of(items)) <= 9
+    last = items[-1]
+    assert isinstance(last, Fault)
+    assert last.fatal
+    assert "there is no channel 2 in it, only 1" in last.message
+
+
 # --- what holds no sound ----------------------------------------------------------------------
 
 
@@ -295,6 +315,12 @@ def test_no_sound(tmp_path: Path) -> None:
     silent = make_video(tmp_path / "silent.mp4", 5)
     (tmp_path / "empty.wav").write_bytes(b"")
     (tmp_path / "text.wav").write_text("Dear reader,\nthis is text.\n" * 20)
+    strange = bytearray(make_audio(tmp_path / "strange.m4a").read_bytes())
+    at = strange.index(b"mp4a\0\0\0\0")
+    strange[at : at + 4] = b"ac-4"  # a codec that FFmpeg knows and cannot decode
+    at = strange.index(b"esds")
+    strange[at : at + 4] = b"free"
+    (tmp_path / "strange.m4a").write_bytes(bytes(strange))
     (tmp_path / "junk.mp3").write_bytes(np.random.default_rng(0).bytes(5000))
     for path, message in (
         (header, "there are no samples in it"),
@@ -302,6 +328,7 @@ def test_no_sound(tmp_path: Path) -> None:
         (tmp_path / "empty.wav", "the file is empty"),
         (tmp_path / "text.wav", "this is not sound that can be read"),
         (tmp_path / "junk.mp3", "this is not sound that can be read"),
+        (tmp_path / "strange.m4a", "there is no decoder for its sound"),
         (tmp_path / "gone.wav", "no such file"),
         (tmp_path, "this is a folder"),
     ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costream.sources.soundclock import JITTER_S, Jump, SoundClock
@@ -27,6 +27,7 @@ def run(
     return clock, said
 
 
+@settings(deadline=None, max_examples=50)
 @given(
     st.lists(st.integers(-300, 300), min_size=2, max_size=60),
     st.integers(0, 10**9),
