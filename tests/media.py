@@ -136,6 +136,59 @@ def make_audio(path: Path, seconds: float = 1.0, *, cover: bool = False) -> Path
     return path
 
 
+def noise(seconds: float, rate: int = 16000, channels: int = 1, seed: int = 0) -> np.ndarray:
+    """Sound that is different everywhere, int16 [N, channels]: a test can tell what it got."""
+    chance = np.random.default_rng(seed)
+    white = chance.normal(size=(round(seconds * rate), channels))
+    return np.clip(white * 4000, -32768, 32767).astype(np.int16)
+
+
+def chirps(seconds: float, rate: int = 16000, channels: int = 1) -> np.ndarray:
+    """Tones that rise, int16 [N, channels]: different everywhere, and codecs keep them."""
+    t = np.arange(round(seconds * rate)) / rate
+    lanes = [
+        sum(np.sin(2 * np.pi * (low * t + (40 + 10 * k) * t**2)) for low in (200, 700, 1900))
+        for k in range(channels)
+    ]
+    return (3000 * np.stack(lanes, axis=1)).astype(np.int16)
+
+
+def make_sound(
+    path: Path,
+    samples: np.ndarray,
+    rate: int = 16000,
+    *,
+    codec: str = "pcm_s16le",
+    layout: str | None = None,
+    fmt: str | None = None,
+    stamp: Callable[[int], int] = lambda n: n,
+    size: int = 1024,
+) -> Path:
+    """Write sound, int16 [N, channels], and give its path.
+
+    ``stamp`` gives the time stamp of sample n, in samples; ``size``: samples a packet where the
+    codec leaves that open.
+    """
+    channels = samples.shape[1]
+    layout = layout or {1: "mono", 2: "stereo"}.get(channels, f"{channels} channels")
+    with av.open(str(path), "w", format=fmt) as container:
+        stream = container.add_stream(codec, rate=rate, layout=layout)
+        encoder = stream.codec_context
+        encoder.open()
+        resampler = av.AudioResampler(encoder.format, layout, rate, encoder.frame_size or None)
+        for n in range(0, len(samples), size):
+            piece = np.ascontiguousarray(samples[n : n + size].reshape(1, -1))
+            frame = av.AudioFrame.from_ndarray(piece, "s16", layout)
+            frame.sample_rate, frame.pts, frame.time_base = rate, stamp(n), Fraction(1, rate)
+            for fitting in resampler.resample(frame):
+                container.mux(stream.encode(fitting))
+        for fitting in resampler.resample(None):
+            container.mux(stream.encode(fitting))
+        container.start_encoding()
+        container.mux(stream.encode(None))
+    return path
+
+
 def _tone(stream: Any, seconds: float) -> Iterable[av.Packet]:
     rate, block = 16000, 1024
     packets = []

@@ -12,7 +12,10 @@ from costream.checkpoints.config import Config
 from costream.checkpoints.rules import Imported, Rule, apply, linear, norm, shape_of
 
 # What --config may say of an encoder alone.
-ENCODER_KEYS = ("num_heads", "window", "activation", "embed_dim", "feedforward", "depth")
+ENCODER_KEYS = (
+    *("num_heads", "window", "activation", "embed_dim", "feedforward", "depth"),
+    *("stack", "attention"),
+)
 
 
 @dataclass(frozen=True)

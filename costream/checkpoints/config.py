@@ -54,6 +54,15 @@ KEYS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "num_heads": (*_COUNT, "attention heads of the encoder"),
     "window": (*_COUNT, "tokens (skeletons: frames) the network sees at once"),
     "activation": (*_one_of("relu", "gelu"), "of the feed-forward layers (gelu: exact, erf)"),
+    "stack": (
+        *_one_of("exact", "deepcot"),
+        "how blocks run: as one window (exact), or each with its own window (cheap, other results)",
+    ),
+    "attention": (*_one_of("softmax", "soft"), "of DeepCoT (default softmax)"),
+    "embedding": (
+        *_one_of("relu", "linear", "relu-pca", "linear-pca", "penultimate"),
+        "which features of VGGish a network takes (default relu; with a PCA file relu-pca)",
+    ),
     "norm_first": (_flag, "true or false", "normalise before attention and feed-forward"),
     "decoder_heads": (*_COUNT, "attention heads of the decoder"),
     "input_width": (*_COUNT, "values in a feature row"),
@@ -89,9 +98,13 @@ KEYS: dict[str, tuple[Callable[[str], Any], str, str]] = {
         *_one_of("continual-skeletons", "none"),
         "attention of AGCN* weights: as they were trained, or correct",
     ),
-    "labels": (*_TEXT, "thumos14, tvseries, or a file with one label a line"),
+    "labels": (*_TEXT, "thumos14, tvseries, gtzan, or a file with one label a line"),
     "background": (*_TEXT, "the label that is no event"),
-    "rate_hz": (_rate, "a number above 0", "steps a second (thumos14: 4, skeletons: mostly 30)"),
+    "rate_hz": (
+        _rate,
+        "a number above 0",
+        "steps a second (thumos14, gtzan: 4, skeletons: mostly 30)",
+    ),
     "trained_on": (*_TEXT, "what the weights were trained on, for the card"),
     "licence": (*_TEXT, "licence of the weights, for the card"),
 }
@@ -132,6 +145,13 @@ class Config:
                     f" arguments say {theirs}={value}"
                 )
             self._said[ours] = value
+
+    def suppose(self, key: str, value: Any) -> bool:
+        """Take ``value`` where nobody has said anything; tell whether it was taken."""
+        if self.get(key) is not None:
+            return False
+        self._said[key] = value
+        return True
 
     def agree(self, key: str, value: Any) -> Any:
         """Give ``value``, which the tensors say; ModelError when the user said something else."""

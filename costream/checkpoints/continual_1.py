@@ -2,7 +2,8 @@
 
 A layer alone (single-output or retroactive) becomes an encoder of one block; of a retroactive
 layer that is the newest of its outputs. The package takes the activation "gelu" and runs ReLU
-(1.2.4): give what the training really used, ``relu`` for that string.
+(1.2.4): give what the training really used, ``relu`` for that string. A stack of single-output
+layers is one of DeepCoT.
 """
 
 from __future__ import annotations
@@ -15,22 +16,30 @@ from costream.checkpoints.blocks import ENCODER_KEYS, Block, encoder
 from costream.checkpoints.config import Config
 from costream.checkpoints.foreign import Foreign
 from costream.checkpoints.rules import Imported
+from costream.checkpoints.stacks import deepen
 
 KEYS = ENCODER_KEYS
+_ATTENTION = "0.self_attn.in_proj_weight"
 
 
-def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Tell whether the names are those of such an encoder or layer."""
-    return any(f"{at}0.self_attn.in_proj_weight" in tensors for at in ("", "layers.0."))
+def detect(tensors: Mapping[str, Tensor], at: str = "") -> bool:
+    """Tell whether the names, from ``at`` on, are those of such an encoder or layer."""
+    return any(f"{at}{first}{_ATTENTION}" in tensors for first in ("", "layers.0."))
 
 
-def find_blocks(tensors: Mapping[str, Tensor]) -> list[Block]:
+def is_deep(tensors: Mapping[str, Tensor], at: str = "") -> bool:
+    """Tell whether the second block is single-output as the first is: a stack of DeepCoT."""
+    return f"{at}layers.1.{_ATTENTION}" in tensors
+
+
+def find_blocks(tensors: Mapping[str, Tensor], at: str = "") -> list[Block]:
     """Give the blocks: of a layer alone, or of an encoder of one or more."""
-    if "0.self_attn.in_proj_weight" in tensors:
-        return [_block(tensors, "")]
-    blocks = [_block(tensors, "layers.0.")]
-    while f"layers.{len(blocks)}.fn.0.self_attn.in_proj_weight" in tensors:
-        blocks.append(_block(tensors, f"layers.{len(blocks)}.fn."))
+    if f"{at}{_ATTENTION}" in tensors:
+        return [_block(tensors, at)]
+    blocks = [_block(tensors, f"{at}layers.0.")]
+    wrapped = "" if is_deep(tensors, at) else "fn."
+    while f"{at}layers.{len(blocks)}.{wrapped}{_ATTENTION}" in tensors:
+        blocks.append(_block(tensors, f"{at}layers.{len(blocks)}.{wrapped}"))
     return blocks
 
 
@@ -38,7 +47,11 @@ def convert(foreign: Foreign, config: Config) -> Imported:
     """Give the encoder. Heads, window and activation are not in the file, and must be given."""
     blocks = find_blocks(foreign.tensors)
     last = "norm.fn" if "norm.fn.weight" in foreign.tensors else None
-    return encoder(foreign.tensors, blocks, config, final_norm=last, norm_first=False)
+    imported = encoder(foreign.tensors, blocks, config, final_norm=last, norm_first=False)
+    if not is_deep(foreign.tensors):
+        return imported
+    config.agree("stack", "deepcot")
+    return deepen(imported, config, trained=True)
 
 
 def _block(tensors: Mapping[str, Tensor], at: str) -> Block:

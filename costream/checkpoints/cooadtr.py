@@ -1,6 +1,7 @@
-"""CoOadTR checkpoints (Hedegaard et al., Continual Transformers, ICLR 2023), one or two blocks.
+"""CoOadTR and CoTrans checkpoints (Hedegaard et al., Continual Transformers, ICLR 2023).
 
-A ``Sequential`` of: 0 input projection, 1 recycling positions, 3 encoder, 4 LayerNorm, 5 head.
+One or two blocks of continual-inference 0.17 or 1.x in a ``Sequential``, see ``sequential``. They
+are the same network; CoTrans is the one that takes the 128 features of VGGish.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ from typing import Any
 
 from torch import Tensor
 
-from costream.checkpoints import continual_017
 from costream.checkpoints.blocks import block_rules, read_sizes
 from costream.checkpoints.config import Config
 from costream.checkpoints.foreign import Foreign
 from costream.checkpoints.labels import class_names
 from costream.checkpoints.rules import Imported, Rule, apply, linear, norm, shape_of
+from costream.checkpoints.sequential import Layout, find_layout
+from costream.errors import ModelError
 
 KEYS = (
     "num_heads",
     "window",
+    "activation",
+    "stack",
+    "attention",
     "input_width",
     "embed_dim",
     "feedforward",
@@ -28,26 +33,53 @@ KEYS = (
     "num_classes",
 )
 PAPER = "https://arxiv.org/abs/2201.06268"
-_ENCODER = "3."
+_VGGISH = 128  # features
+_GTZAN_WIDTH = 192  # of the paper's audio networks
+_GTZAN = {"num_heads": 16, "window": 120}
 _ALIASES = {"num_heads": "num_heads", "enc_layers": "window"}
 
 
 def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Tell whether the names are those of CoOadTR."""
-    return any(f"{_ENCODER}{at}in_proj_weight" in tensors for at in ("0.1.", "0.0.1."))
+    """Tell whether the names are those of CoOadTR or CoTrans."""
+    layout = find_layout(tensors)
+    return layout is not None and not layout.deep
 
 
 def convert(foreign: Foreign, config: Config) -> Imported:
-    """Give the network. The window is not in the tensors: the position table may be longer."""
-    tensors = foreign.tensors
+    """Give the network. The window is not in the tensors: the position table may be longer.
+
+    For a CoTrans of the paper's size, heads and window may be left unsaid.
+    """
+    layout = need_layout(foreign.tensors)
+    if layout.deep:
+        raise ModelError("a stack of DeepCoT", hint="import it with --as deepcot")
+    return read(foreign, config, layout)
+
+
+def need_layout(tensors: Mapping[str, Tensor]) -> Layout:
+    """Give where the parts are; ModelError when they are not where such networks have them."""
+    layout = find_layout(tensors)
+    if layout is None:
+        raise ModelError(
+            "the checkpoint does not fit: no encoder where CoOadTR and CoTrans have it"
+        )
+    return layout
+
+
+def read(foreign: Foreign, config: Config, layout: Layout) -> Imported:
+    """Give the network, whatever its blocks remember."""
+    tensors, blocks = foreign.tensors, layout.blocks
     config.learn(foreign.settings, _ALIASES)
-    blocks = continual_017.find_blocks(tensors, _ENCODER)
     sizes = read_sizes(tensors, blocks[0])
     d, width = shape_of(tensors, "0.weight", 2)
     learned = "1.pe.weight" in tensors
     table = "1.pe.weight" if learned else "1.pe.pattern"
     rows = shape_of(tensors, table, 2)[0]
-    classes = shape_of(tensors, "5.weight", 2)[0]
+    classes = shape_of(tensors, f"{layout.head}.weight", 2)[0]
+    audio = width == _VGGISH
+    supposed = []
+    if audio and d == rows == _GTZAN_WIDTH:
+        supposed = [f"{key} {value}" for key, value in _GTZAN.items() if config.suppose(key, value)]
     arguments: dict[str, Any] = {
         "input_width": config.agree("input_width", width),
         "num_classes": config.agree("num_classes", classes),
@@ -57,6 +89,7 @@ def convert(foreign: Foreign, config: Config) -> Imported:
         "feedforward": config.agree("feedforward", sizes.feedforward),
         "window": config.need("window"),
         "positions": "learned" if learned else "fixed",
+        "activation": config.get("activation") or "gelu",
         "num_positions": config.agree("num_positions", rows),
         "qkv_bias": sizes.qkv_bias,
         "out_bias": sizes.out_bias,
@@ -65,8 +98,18 @@ def convert(foreign: Foreign, config: Config) -> Imported:
         *linear("input_projection", "0", d, width),
         Rule("positions.table", (table,), (rows, d)),
         *block_rules(blocks, sizes, "encoder."),
-        *norm("encoder.norm", "4.fn", d),
-        *linear("head", "5", classes, d),
+        *norm("encoder.norm", layout.norm, d),
+        *linear("head", layout.head, classes, d),
     ]
     names = class_names(foreign.settings, classes)
-    return Imported("cooadtr", arguments, apply(rules, tensors), classes, names, PAPER)
+    limits = f"Not in the checkpoint, taken from the paper: {', '.join(supposed)}."
+    return Imported(
+        "cotrans" if audio else "cooadtr",
+        arguments,
+        apply(rules, tensors),
+        classes,
+        names,
+        PAPER,
+        task="sound classification" if audio else "online action detection",
+        limits=limits if supposed else "",
+    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 # name -> (module with KEYS, detect and convert; what it is), in the order they are tried
 FORMATS: dict[str, tuple[str, str]] = {
     "oadtr": ("costream.checkpoints.oadtr", "official OadTR"),
-    "cooadtr": ("costream.checkpoints.cooadtr", "CoOadTR, one or two blocks"),
+    "cooadtr": ("costream.checkpoints.cooadtr", "CoOadTR or CoTrans, one or two blocks"),
+    "deepcot": ("costream.checkpoints.deepcot", "DeepCoT"),
     "continual-0.17": (
         "costream.checkpoints.continual_017",
         "encoder of one or two blocks, continual-inference 0.17",

@@ -1,7 +1,8 @@
-"""From a foreign checkpoint to card and tensors: finds the format, asks for what is not said."""
+"""From foreign checkpoints to card and tensors: finds the format, asks for what is not said."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -9,15 +10,63 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from costream.checkpoints import torch_encoder
+from costream.checkpoints import torch_encoder, vggish
 from costream.checkpoints.config import CARD_KEYS, KEYS, Config
 from costream.checkpoints.ensembles import combine
 from costream.checkpoints.foreign import Foreign, read_foreign
 from costream.checkpoints.formats import FORMATS
 from costream.checkpoints.labels import KNOWN, Labels, own_labels, read_labels
 from costream.checkpoints.rules import Imported
+from costream.checkpoints.stacks import settle
 from costream.errors import ModelError, UsageError
 from costream.models.card import Card
+
+
+def import_files(
+    paths: Sequence[Path], name: str, config: Mapping[str, str], form: str | None = None
+) -> tuple[Card, dict[str, Tensor]]:
+    """Read the checkpoints of one model: of a network, of the streams of one, and of its VGGish.
+
+    The files of VGGish are known by the names of their tensors and may stand anywhere. The rest
+    as for ``import_checkpoint`` and ``import_streams``. Raises what they raise, and ModelError
+    when a network does not take what VGGish gives.
+    """
+    foreign = [read_foreign(path) for path in paths]
+    sound = [part for part in foreign if vggish.detect(part.tensors)]
+    others = [part for part in foreign if not vggish.detect(part.tensors)]
+    if not others:
+        raise ModelError(
+            "VGGish alone is no model",
+            where=paths[0],
+            hint="give the checkpoint of a network that takes its features as well",
+        )
+    own = {key: value for key, value in config.items() if key not in vggish.KEYS}
+    if not sound and len(own) < len(config):
+        raise UsageError("--config embedding: no checkpoint of VGGish is given")
+    if len(others) > 1:
+        card, tensors = _import_streams(others, name, own, form)
+    else:
+        card, tensors = _import_one(others[0], name, own, form)
+    if not sound:
+        return card, tensors
+    if not card.labels:
+        raise ModelError("an encoder without classifier takes no VGGish", where=others[0].path)
+    try:
+        front = vggish.read_frontend(sound, Config(config, KEYS), card.rate_hz)
+    except ModelError as error:
+        raise ModelError(str(error), where=sound[0].path) from error
+    wanted = card.arguments.get("input_width")
+    if wanted != front.token_width:
+        raise ModelError(
+            f"takes {wanted} features, VGGish gives {front.token_width}", where=others[0].path
+        )
+    card = dataclasses.replace(
+        card,
+        frontend=front.name,
+        frontend_arguments=front.arguments,
+        description=f"{card.description.removesuffix('.')}; VGGish of torchvggish.",
+    )
+    return card, tensors | {f"frontend.{name}": value for name, value in front.tensors.items()}
 
 
 def import_checkpoint(
@@ -31,11 +80,17 @@ def import_checkpoint(
     when the file cannot be read, does not fit or leaves something open, UsageError for a wrong
     ``config``.
     """
-    imported, settings, form = _convert(path, config, form)
+    return _import_one(read_foreign(path), name, config, form)
+
+
+def _import_one(
+    foreign: Foreign, name: str, config: Mapping[str, str], form: str | None
+) -> tuple[Card, dict[str, Tensor]]:
+    imported, settings, form = _convert(foreign, config, form)
     try:
         return _card(name, imported, settings, FORMATS[form][1]), _named(imported)
     except ModelError as error:
-        raise ModelError(str(error), where=path) from error
+        raise ModelError(str(error), where=foreign.path) from error
 
 
 def import_streams(
@@ -47,15 +102,21 @@ def import_streams(
     order and divided by commas, and ``fusion`` may give a weight to each. Raises UsageError when
     these are not as many as the checkpoints, otherwise as ``import_checkpoint``.
     """
+    return _import_streams([read_foreign(path) for path in paths], name, config, form)
+
+
+def _import_streams(
+    parts: Sequence[Foreign], name: str, config: Mapping[str, str], form: str | None
+) -> tuple[Card, dict[str, Tensor]]:
     own = Config(config, KEYS)
     shared = {key: value for key, value in config.items() if key not in ("stream", "fusion")}
     streams, fusion = own.need("stream"), own.get("fusion")
     for key, values in (("stream", streams), ("fusion", fusion)):
-        if values is not None and len(values) != len(paths):
-            raise UsageError(f"--config {key}: {len(values)} given for {len(paths)} checkpoints")
+        if values is not None and len(values) != len(parts):
+            raise UsageError(f"--config {key}: {len(values)} given for {len(parts)} checkpoints")
     done = [
-        _convert(path, {**shared, "stream": stream}, form)
-        for path, stream in zip(paths, streams, strict=True)
+        _convert(part, {**shared, "stream": stream}, form)
+        for part, stream in zip(parts, streams, strict=True)
     ]
     summaries = {FORMATS[form][1]: None for _, _, form in done}
     imported = combine([part for part, _, _ in done], fusion)
@@ -63,28 +124,29 @@ def import_streams(
 
 
 def _convert(
-    path: Path, config: Mapping[str, str], form: str | None
+    foreign: Foreign, config: Mapping[str, str], form: str | None
 ) -> tuple[Imported, Config, str]:
-    foreign = read_foreign(path)
     form = form or _detect(foreign)
     importer = import_module(FORMATS[form][0])
     settings = Config(config, (*importer.KEYS, *CARD_KEYS))
     try:
-        imported: Imported = importer.convert(foreign, settings)
+        imported: Imported = settle(importer.convert(foreign, settings), settings)
     except ModelError as error:
-        raise ModelError(str(error), where=path) from error
+        raise ModelError(str(error), where=foreign.path) from error
     return imported, settings, form
 
 
 def import_module_encoder(
-    module: nn.TransformerEncoder, name: str, window: int
+    module: nn.TransformerEncoder, name: str, window: int, stack: str = "exact"
 ) -> tuple[Card, dict[str, Tensor]]:
     """Give card and tensors of a ``torch.nn.TransformerEncoder`` in memory.
 
     Heads, activation and norm order are read off the module; ``window`` is the number of tokens
-    it shall see. Raises ModelError for what the encoder cannot do (another activation).
+    it shall see. ``stack``: "exact", or "deepcot" for a window of its own in each block, see
+    ``nn.deep``. Raises ModelError for what the encoder cannot do (another activation).
     """
-    imported = torch_encoder.convert_module(module, window)
+    settings = Config({"stack": stack}, ("stack",))
+    imported = settle(torch_encoder.convert_module(module, window), settings)
     return _card(name, imported, Config({}, CARD_KEYS), FORMATS["torch"][1]), _named(imported)
 
 

@@ -86,7 +86,16 @@ TVSERIES = Labels(
     "background",
     None,
 )
-KNOWN = {"thumos14": THUMOS14, "tvseries": TVSERIES}
+# Genres in the order of the alphabet. A token of CoTrans is a quarter of a second.
+GTZAN = Labels(
+    (
+        *("blues", "classical", "country", "disco", "hiphop"),
+        *("jazz", "metal", "pop", "reggae", "rock"),
+    ),
+    None,
+    4.0,
+)
+KNOWN = {"thumos14": THUMOS14, "tvseries": TVSERIES, "gtzan": GTZAN}
 
 
 def read_labels(name: str) -> Labels:
@@ -100,7 +109,7 @@ def read_labels(name: str) -> Labels:
         lines = Path(name).expanduser().read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ModelError(
-            f"labels={name} is neither {' nor '.join(KNOWN)} nor a text file that can be read"
+            f"labels={name} is none of {', '.join(KNOWN)}, nor a text file that can be read"
         ) from error
     return own_labels(tuple(line.strip() for line in lines if line.strip()), name)
 

@@ -112,7 +112,8 @@ def import_command(
     run: pickles may hold arrays and plain containers only.
 
     Skeleton networks of several streams become one model: give their checkpoints and name their
-    streams in this order (--config stream=joint,bone).
+    streams in this order (--config stream=joint,bone). A network for sound becomes one with its
+    VGGish: give that checkpoint too, and its PCA file where the network was trained with it.
     """
     config = read_pairs(pairs)
     Config(config, KEYS)  # a typo is told before torch is imported
@@ -130,14 +131,11 @@ def import_command(
     if target.exists() and not overwrite:
         raise UsageError("exists already", where=target, hint="use --name, -o or --overwrite")
 
-    from costream.checkpoints.importing import import_checkpoint, import_streams
+    from costream.checkpoints.importing import import_files
     from costream.checkpoints.weights_file import write_weights
     from costream.models.build import build
 
-    if len(checkpoints) > 1:
-        card, tensors = import_streams(checkpoints, name, config, form)
-    else:
-        card, tensors = import_checkpoint(checkpoints[0], name, config, form)
+    card, tensors = import_files(checkpoints, name, config, form)
     build(card, tensors)  # proves that they fit before anything is written
     write_weights(target, card, tensors)
     click.echo(f"{name}: {card.description} See: costream models show {target}", err=True)

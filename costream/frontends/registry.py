@@ -18,6 +18,7 @@ FRONTENDS = {
     "tdn": "costream.frontends.images:TemporalDifferenceNet",
     "joints": "costream.frontends.joints:JointStreams",
     "audio": "costream.frontends.audio:ContinualAudioNet",
+    "vggish": "costream.frontends.vggish:VGGish",
 }
 
 

@@ -1,13 +1,13 @@
-"""Online action detection with a continual transformer: CoOadTR."""
+"""Classifying each token of a stream with a continual transformer: CoOadTR."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
 
-from costream.nn.encoder import Encoder, EncoderState
+from costream.nn.encoder import Encoder
 from costream.nn.position import PositionState, RecyclingPositions
 from costream.nn.state import State
 
@@ -20,14 +20,118 @@ class OadOutput(NamedTuple):
 
 
 @dataclass
-class CoOadTRState(State):
-    """What CoOadTR keeps of each stream."""
+class ClassifierState(State):
+    """What a classifier of tokens keeps of each stream."""
 
     positions: PositionState | None
-    encoder: EncoderState
+    encoder: State
 
 
-class CoOadTR(nn.Module):
+class TokenClassifier(nn.Module):
+    """Linear, recycling positions, a continual encoder, Linear.
+
+    Args:
+        encoder: takes and gives tokens, one a step, like ``nn.encoder.Encoder``.
+        input_width: width of a feature row. ``num_classes``: K.
+        positions: "learned", "fixed" or "none". ``num_positions``: rows of the table.
+        input_projection, head: False to leave these layers out.
+        dropout: of the tokens, in training.
+    """
+
+    delay = 0
+    encoder: Any
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        input_width: int,
+        num_classes: int,
+        *,
+        positions: str,
+        num_positions: int | None,
+        input_projection: bool,
+        head: bool,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        width, window = int(encoder.embed_dim), int(encoder.window)  # type: ignore[arg-type]
+        if positions not in ("learned", "fixed", "none"):
+            raise ValueError(f"positions {positions!r} is not learned, fixed or none")
+        if not input_projection and input_width != width:
+            raise ValueError(f"input_width {input_width} is not embed_dim {width}")
+        self.window = window
+        self.input_projection = nn.Linear(input_width, width) if input_projection else None
+        learned = positions == "learned"
+        rows = num_positions or (window if learned else 2 * window - 1)
+        self.positions = None if positions == "none" else RecyclingPositions(rows, width, learned)
+        self.dropout = nn.Dropout(dropout)
+        self.encoder = encoder
+        self.head = nn.Linear(width, num_classes) if head else None
+
+    @property
+    def receptive_field(self) -> int:
+        """Feature rows that an output depends on."""
+        return int(self.encoder.receptive_field)
+
+    def forward(self, x: Tensor, offset: int | Tensor = 0, last: int | None = None) -> OadOutput:
+        """Give the output of every step of a clip [B, T, C], as stepping through it would.
+
+        ``offset``: steps before the clip, an int or int64 [B]; random ones in training make the
+        table of positions recyclable. ``last``: only the last so many steps, which saves time
+        with two blocks or more, where each step has a window of its own.
+        """
+        x = self._embed(x)
+        if self.positions is not None:
+            x = self.positions(x, offset)
+        return self._classify(self.encoder(self.dropout(x), last))
+
+    def init_state(self, batch_size: int = 1) -> ClassifierState:
+        """Give the state of streams that have seen nothing."""
+        positions = None if self.positions is None else self.positions.init_state(batch_size)
+        return ClassifierState(positions, self.encoder.init_state(batch_size))
+
+    def warmup(self, state: ClassifierState, ago: int = 0) -> tuple[bool, ...]:
+        """Say for each stream whether it has not yet seen as much as an output draws on.
+
+        ``ago``: how it was so many steps before.
+        """
+        return cast("tuple[bool, ...]", self.encoder.warmup(state.encoder, ago))
+
+    def forward_step(self, x: Tensor, state: ClassifierState) -> OadOutput:
+        """Take one feature row [B, C] of every stream, give the output after it."""
+        x = self._embed(x)
+        if self.positions is not None and state.positions is not None:
+            x = self.positions.forward_step(x, state.positions)
+        return self._classify(self.encoder.forward_step(self.dropout(x), state.encoder))
+
+    def forward_steps(self, x: Tensor, state: ClassifierState) -> OadOutput:
+        """Take T feature rows [B, T, C], give what T calls of ``forward_step`` would."""
+        x = self._embed(x)
+        if self.positions is not None and state.positions is not None:
+            x = self.positions.forward_steps(x, state.positions)
+        return self._classify(self.encoder.forward_steps(self.dropout(x), state.encoder))
+
+    def count_macs(self) -> int:
+        """Multiply-accumulates of one step for one stream whose window is full."""
+        return int(self._row_macs(1) + self.encoder.count_macs())
+
+    @property
+    def dense_macs(self) -> int:
+        """Multiply-accumulates of the same output when the whole window is computed anew."""
+        return int(self._row_macs(self.window) + self.encoder.dense_macs)
+
+    def _row_macs(self, rows: int) -> int:
+        projection = 0 if self.input_projection is None else self.input_projection.weight.numel()
+        return rows * projection + (0 if self.head is None else self.head.weight.numel())
+
+    def _embed(self, x: Tensor) -> Tensor:
+        return x if self.input_projection is None else cast(Tensor, self.input_projection(x))
+
+    def _classify(self, x: Tensor) -> OadOutput:
+        return OadOutput(x if self.head is None else self.head(x), None)
+
+
+class CoOadTR(TokenClassifier):
     """Linear, recycling positions, continual encoder, LayerNorm, Linear.
 
     The network of Hedegaard et al., Continual Transformers (ICLR 2023), section 4.1: OadTR
@@ -46,8 +150,6 @@ class CoOadTR(nn.Module):
         head: False to get the encoder's output in place of logits.
         dropout: in training.
     """
-
-    delay = 0
 
     def __init__(
         self,
@@ -69,20 +171,8 @@ class CoOadTR(nn.Module):
         head: bool = True,
         dropout: float = 0.1,
     ) -> None:
-        super().__init__()
-        if positions not in ("learned", "fixed", "none"):
-            raise ValueError(f"positions {positions!r} is not learned, fixed or none")
-        if not input_projection and input_width != embed_dim:
-            raise ValueError(f"input_width {input_width} is not embed_dim {embed_dim}")
-        self.window, self.receptive_field = window, window
-        width = embed_dim
-        self.input_projection = nn.Linear(input_width, width) if input_projection else None
-        learned = positions == "learned"
-        rows = num_positions or (window if learned else 2 * window - 1)
-        self.positions = None if positions == "none" else RecyclingPositions(rows, width, learned)
-        self.dropout = nn.Dropout(dropout)
-        self.encoder = Encoder(
-            width,
+        encoder = Encoder(
+            embed_dim,
             num_heads,
             feedforward,
             depth,
@@ -94,58 +184,13 @@ class CoOadTR(nn.Module):
             final_norm=final_norm,
             dropout=dropout,
         )
-        self.head = nn.Linear(width, num_classes) if head else None
-
-    def forward(self, x: Tensor, offset: int | Tensor = 0, last: int | None = None) -> OadOutput:
-        """Give the output of every step of a clip [B, T, C], as stepping through it would.
-
-        ``offset``: steps before the clip, an int or int64 [B]; random ones in training make the
-        table of positions recyclable. ``last``: only the last so many steps, which saves time
-        with two blocks or more, where each step has a window of its own.
-        """
-        x = self._embed(x)
-        if self.positions is not None:
-            x = self.positions(x, offset)
-        return self._classify(self.encoder(self.dropout(x), last))
-
-    def init_state(self, batch_size: int = 1) -> CoOadTRState:
-        """Give the state of streams that have seen nothing."""
-        positions = None if self.positions is None else self.positions.init_state(batch_size)
-        return CoOadTRState(positions, self.encoder.init_state(batch_size))
-
-    def warmup(self, state: CoOadTRState, ago: int = 0) -> tuple[bool, ...]:
-        """Say for each stream whether its window is not yet full, or was not, steps ``ago``."""
-        return self.encoder.warmup(state.encoder, ago)
-
-    def forward_step(self, x: Tensor, state: CoOadTRState) -> OadOutput:
-        """Take one feature row [B, C] of every stream, give the output after it."""
-        x = self._embed(x)
-        if self.positions is not None and state.positions is not None:
-            x = self.positions.forward_step(x, state.positions)
-        return self._classify(self.encoder.forward_step(self.dropout(x), state.encoder))
-
-    def forward_steps(self, x: Tensor, state: CoOadTRState) -> OadOutput:
-        """Take T feature rows [B, T, C], give what T calls of ``forward_step`` would."""
-        x = self._embed(x)
-        if self.positions is not None and state.positions is not None:
-            x = self.positions.forward_steps(x, state.positions)
-        return self._classify(self.encoder.forward_steps(self.dropout(x), state.encoder))
-
-    def count_macs(self) -> int:
-        """Multiply-accumulates of one step for one stream whose window is full."""
-        return self._row_macs(1) + self.encoder.count_macs()
-
-    @property
-    def dense_macs(self) -> int:
-        """Multiply-accumulates of the same output when the whole window is computed anew."""
-        return self._row_macs(self.window) + self.encoder.dense_macs
-
-    def _row_macs(self, rows: int) -> int:
-        projection = 0 if self.input_projection is None else self.input_projection.weight.numel()
-        return rows * projection + (0 if self.head is None else self.head.weight.numel())
-
-    def _embed(self, x: Tensor) -> Tensor:
-        return x if self.input_projection is None else cast(Tensor, self.input_projection(x))
-
-    def _classify(self, x: Tensor) -> OadOutput:
-        return OadOutput(x if self.head is None else self.head(x), None)
+        super().__init__(
+            encoder,
+            input_width,
+            num_classes,
+            positions=positions,
+            num_positions=num_positions,
+            input_projection=input_projection,
+            head=head,
+            dropout=dropout,
+        )

@@ -152,8 +152,12 @@ class StreamingModel:
 
     @cached_property
     def dense_macs(self) -> int:
-        """The same answer with the whole window computed anew by the network."""
-        return self._frontend_macs() + int(self.network.dense_macs)
+        """The same answer with the whole window computed anew by the network.
+
+        And by a frontend whose windows overlap; most look at each frame once in any case.
+        """
+        frontend = getattr(self.frontend, "dense_macs", None) or self._frontend_macs()
+        return int(frontend) + int(self.network.dense_macs)
 
     def check(self, info: SourceInfo) -> None:
         """Raise SourceError when what this source gives does not fit.
@@ -203,13 +207,13 @@ class StreamingModel:
             nobody = ~tokens.flatten(1).any(1).cpu().numpy()
             probabilities[nobody] = np.equal(self.card.labels, self.card.background)
         anticipation = None if future is None else self._probabilities(future)
-        skipped = self._frontend_macs() if rows else 0  # feature rows pass it by
+        skip = rows and self.frontend is not None  # feature rows pass it by
         return StepResult(
             probabilities,
             anticipation,
             self.network.warmup(state.network),
-            macs=(self.macs - skipped) * len(items),
-            dense_macs=(self.dense_macs - skipped) * len(items),
+            macs=(int(self.network.count_macs()) if skip else self.macs) * len(items),
+            dense_macs=(int(self.network.dense_macs) if skip else self.dense_macs) * len(items),
             frontend_s=0.0 if rows else seen - began,
             network_s=time.perf_counter() - seen,
             skeletons=skeletons,

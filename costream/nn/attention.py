@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from costream.nn import ring
 from costream.nn.functional import linear
+from costream.nn.position import turn_pairs
 from costream.nn.ring import Fill
 from costream.nn.state import State, zeros
 
@@ -66,13 +67,6 @@ class _Views:
     value_slots: tuple[Tensor, ...]
     keys: Tensor  # [h, e, n]
     values: Tensor  # [h, n, e]
-
-
-@dataclass
-class RetroactiveState(AttentionState):
-    """Projected rows of the window; all rows ask."""
-
-    queries: Tensor  # like keys
 
 
 class MultiheadAttention(nn.Module):
@@ -122,11 +116,16 @@ class MultiheadAttention(nn.Module):
         """Multiply-accumulates of ``forward`` over this many rows of one stream."""
         return 4 * rows * self.embed_dim**2 + 2 * rows**2 * self.embed_dim
 
-    def project(self, x: Tensor) -> Tensor:
-        """Give queries, keys / sqrt(e) and values [..., 3, h, e] of rows ``x`` [..., d]."""
+    def project(self, x: Tensor, turns: Tensor | None = None) -> Tensor:
+        """Give queries, keys / sqrt(e) and values [..., 3, h, e] of rows ``x`` [..., d].
+
+        ``turns``: complex [..., e / 2], turns the queries and keys of each row.
+        """
         weight, bias = self._parameters.values()
         rows = F.linear(x, weight, bias)  # type: ignore[arg-type]
         rows = torch.unflatten(rows, -1, self._split)
+        if turns is not None:
+            turn_pairs(rows.narrow(-3, 0, 2), turns[..., None, None, :])
         rows.select(-3, 1).mul_(self.scale)
         return rows
 
@@ -136,14 +135,22 @@ class MultiheadAttention(nn.Module):
         ``seen``: bool [B or 1, m or 1, n], True where a query sees a key.
         """
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        logits = q @ k.transpose(2, 3)
-        if seen is not None:
-            logits = logits.masked_fill(~seen[:, None].to(q.device), -math.inf)
-        weights = F.dropout(logits.softmax(-1), self.dropout, self.training)
+        weights = self._weigh(q, k.mT, None if seen is None else ~seen[:, None].to(q.device))
+        weights = F.dropout(weights, self.dropout, self.training)
         return linear(self, "out_proj", (weights @ v).transpose(1, 2).flatten(2))
 
+    def _weigh(self, q: Tensor, k: Tensor, hidden: Tensor | None) -> Tensor:
+        """Give the weights [..., m, n] of scaled keys [..., e, n] for queries [..., m, e].
 
-class _ContinualAttention(MultiheadAttention):
+        ``hidden``: bool, broadcast over heads, True where a query does not see a key.
+        """
+        logits = torch.matmul(q, k)
+        if hidden is not None:
+            logits = logits.masked_fill(hidden, -math.inf)
+        return logits.softmax(-1)
+
+
+class ContinualAttention(MultiheadAttention):
     """What single-output and retroactive attention share: a window, and no delay."""
 
     delay = 0
@@ -189,30 +196,38 @@ class _ContinualAttention(MultiheadAttention):
         matrices = slots.view(-1, self.head_dim, self.window)
         return matrices if fill.length == self.window else matrices.narrow(2, 0, fill.length)
 
-    def _logits(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        """Give the logits of queries [B h, m, e] and scaled keys [B h, e, length], masked."""
-        logits = torch.bmm(q, k)
+    def _hidden(self, mask: Tensor | None) -> Tensor | None:
+        """Give bool [B h, 1, length], True where the ring of a stream has no row."""
         if mask is None:
-            return logits
-        hidden = ~mask.to(q.device).repeat_interleave(self.num_heads, 0)[:, None]
-        return logits.masked_fill_(hidden, -math.inf)
+            return None
+        return ~mask.to(self.in_proj_weight.device).repeat_interleave(self.num_heads, 0)[:, None]
 
 
-class SingleOutputAttention(_ContinualAttention):
+class SingleOutputAttention(ContinualAttention):
     """Attention whose output is the newest row of the window.
 
     A step projects one row, puts its key and value into the ring and attends with one query:
     4 d^2 + 2 n d multiply-accumulates instead of 4 n d^2 + 2 n^2 d.
+
+    A step may bring ``tokens`` rows at once. Each attends to the n rows of the window that ends
+    with the last of them, so also to those that come after it in its step.
+
+    ``turns`` are those of rotary positions (``RotaryPositions.turns``) for each row, complex
+    [B or 1, T, e / 2], or [B or 1, e / 2] for a step of one row.
     """
 
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
-        """Give each row of a clip [B, T, d] after attending to itself and the n - 1 before it."""
-        q, k, v = self.project(x).unbind(2)
-        length = x.shape[1]
+    def forward(self, x: Tensor, turns: Tensor | None = None, tokens: int = 1) -> Tensor:
+        """Give each row of a clip [B, T, d] after attending to itself and the n - 1 before it.
+
+        ``tokens``: rows of a step; ValueError unless they divide T.
+        """
+        size, length = self._chunk(tokens, x.shape[1]), x.shape[1]
+        q, k, v = self.project(x, turns).unbind(2)
         out = []
-        for start in range(0, length, _CHUNK):
-            low, stop = max(0, start - self.window + 1), min(start + _CHUNK, length)
-            age = torch.arange(start, stop)[:, None] - torch.arange(low, stop)
+        for start in range(0, length, size):
+            low, stop = max(0, start - self.window + tokens), min(start + size, length)
+            last = torch.arange(start, stop) // tokens * tokens + tokens - 1  # of its step
+            age = last[:, None] - torch.arange(low, stop)
             seen = (age >= 0) & (age < self.window)
             out.append(self._attend(q[:, start:stop], k[:, low:stop], v[:, low:stop], seen[None]))
         return torch.cat(out, 1)
@@ -221,18 +236,26 @@ class SingleOutputAttention(_ContinualAttention):
         """Give the state of streams that have seen nothing."""
         return AttentionState(zeros(batch_size), self._ring(batch_size), self._ring(batch_size))
 
-    def forward_step(self, x: Tensor, state: AttentionState) -> Tensor:
-        """Take one row [B, d] of every stream, give it after attention, [B, d]."""
+    def forward_step(self, x: Tensor, state: AttentionState, turns: Tensor | None = None) -> Tensor:
+        """Take one row [B, d] of every stream, give it after attention, [B, d].
+
+        For m rows of one step, [B, m, d], give [B, m, d]; ValueError for more than n.
+        """
+        if x.dim() == 3:
+            return self.forward_steps(x, state, turns, x.shape[1])
         if x.shape[0] == 1 and not torch.is_grad_enabled():
-            return self._step_alone(x, state)
+            return self._step_alone(x, state, turns)
+        return self._step_together(x, state, turns)
+
+    def _step_together(self, x: Tensor, state: AttentionState, turns: Tensor | None) -> Tensor:
         fill = ring.advance(state.steps, self.window)
-        q, k, v = self.project(x).unbind(1)
+        q, k, v = self.project(x, turns).unbind(1)
         k, v = self._keep(state.keys, k, fill), self._keep(state.values, v, fill)
-        weights = self._logits(q.reshape(-1, 1, self.head_dim), k, fill.mask).softmax(-1)
+        weights = self._weigh(q.reshape(-1, 1, self.head_dim), k, self._hidden(fill.mask))
         out = torch.bmm(weights, v.transpose(1, 2))
         return linear(self, "out_proj", out.view(-1, self.embed_dim))
 
-    def _step_alone(self, x: Tensor, state: AttentionState) -> Tensor:
+    def _step_alone(self, x: Tensor, state: AttentionState, turns: Tensor | None) -> Tensor:
         """Do ``forward_step`` for one stream, whose views of the rings are kept."""
         views = state.views or self._see(state)
         t = int(views.steps[0])
@@ -242,6 +265,8 @@ class SingleOutputAttention(_ContinualAttention):
             torch.mm(x, weight.t(), out=views.projected)  # type: ignore[union-attr]
         else:
             torch.addmm(bias, x, weight.t(), out=views.projected)  # type: ignore[union-attr]
+        if turns is not None:
+            turn_pairs(views.projected.view(3, self.num_heads, -1)[:2], turns)
         slot = t % self.window
         torch.mul(views.key, views.scale, out=views.key_slots[slot])
         views.value_slots[slot].copy_(views.value)
@@ -270,17 +295,37 @@ class SingleOutputAttention(_ContinualAttention):
             )
         return state.views
 
-    def forward_steps(self, x: Tensor, state: AttentionState) -> Tensor:
-        """Take T rows [B, T, d], give what T calls of ``forward_step`` would, [B, T, d]."""
-        parts = torch.split(x, _CHUNK, 1)
-        return torch.cat([self._forward_chunk(part, state) for part in parts], 1)
+    def forward_steps(
+        self, x: Tensor, state: AttentionState, turns: Tensor | None = None, tokens: int = 1
+    ) -> Tensor:
+        """Take T rows [B, T, d], give what T calls of ``forward_step`` would, [B, T, d].
 
-    def _forward_chunk(self, x: Tensor, state: AttentionState) -> Tensor:
-        q, *new = self.project(x).unbind(2)
+        ``tokens``: rows of a step, as for ``forward``.
+        """
+        size = self._chunk(tokens, x.shape[1])
+        out = []
+        for start in range(0, x.shape[1], size):
+            part = slice(start, start + size)
+            turned = None if turns is None else turns[:, part]
+            out.append(self._forward_chunk(x[:, part], state, turned, tokens))
+        return torch.cat(out, 1) if out else x
+
+    def _chunk(self, tokens: int, length: int) -> int:
+        """Give how many rows are taken at once, a multiple of ``tokens``."""
+        if not 1 <= tokens <= self.window or length % tokens:
+            raise ValueError(
+                f"{length} rows in steps of {tokens}, over a window of {self.window}: not possible"
+            )
+        return max(tokens, _CHUNK // tokens * tokens)
+
+    def _forward_chunk(
+        self, x: Tensor, state: AttentionState, turns: Tensor | None, tokens: int
+    ) -> Tensor:
+        q, *new = self.project(x, turns).unbind(2)
         rings = self._slots(state.keys), self._slots(state.values)
         held = (ring.in_order_of_slots(r) for r in rings)
         k, v = (torch.cat(pair, 1) for pair in zip(held, new, strict=True))
-        out = self._attend(q, k, v, ring.visible(state.steps, self.window, x.shape[1]))
+        out = self._attend(q, k, v, ring.visible(state.steps, self.window, x.shape[1], tokens))
         ring.store(rings[0], k, state.steps)
         ring.store(rings[1], v, state.steps)
         state.steps += x.shape[1]
@@ -317,73 +362,3 @@ class SingleOutputAttention(_ContinualAttention):
         """
         n, heads = rows or self.window, self.num_heads if changed else 1
         return 4 * self.embed_dim**2 + 2 * n * heads * self.embed_dim
-
-
-class RetroactiveAttention(_ContinualAttention):
-    """Attention whose output is all rows of the window, updated by the newest.
-
-    A step projects one row and attends anew: 3 d^2 + 2 n^2 d + n d^2 multiply-accumulates.
-    Keeping the logits would save n^2 d - 2 n d of them and cost an (h, n, n) ring a stream;
-    measured, a step of two blocks gains 1 to 3 % from it, so it is not done.
-
-    Rows come in the order of their slots: the row of step t is at t mod n.
-    """
-
-    def init_state(self, batch_size: int = 1) -> RetroactiveState:
-        """Give the state of streams that have seen nothing."""
-        keys, values, queries = (self._ring(batch_size) for _ in range(3))
-        return RetroactiveState(zeros(batch_size), keys, values, queries)
-
-    def forward_step(self, x: Tensor, state: RetroactiveState) -> Tensor:
-        """Take one row [B, d] of every stream, give all rows after attention, [B, n, d].
-
-        While no stream has seen n rows, there are as many as the longest has seen.
-        """
-        return self.step_filled(x, state, ring.advance(state.steps, self.window))
-
-    def step_filled(self, x: Tensor, state: RetroactiveState, fill: Fill) -> Tensor:
-        """Do ``forward_step`` after the step has been counted, with the slots it found."""
-        rings = (state.queries, state.keys, state.values)
-        new = self.project(x).unbind(1)
-        q, k, v = (self._keep(r, row, fill) for r, row in zip(rings, new, strict=True))
-        a = self._logits(q.transpose(1, 2), k, fill.mask)
-        # In place, and D^-1 after A v: a softmax apart takes twice the time at n = 120.
-        a = a.sub_(a.amax(-1, keepdim=True)).exp_()
-        out = torch.bmm(a, v.transpose(1, 2)).div_(a.sum(-1, keepdim=True))
-        rows = torch.unflatten(out, 0, (-1, self.num_heads)).transpose(1, 2).flatten(2)
-        return linear(self, "out_proj", rows)
-
-    def forward_steps(self, x: Tensor, state: RetroactiveState) -> Tensor:
-        """Take T rows [B, T, d], give the rows of each of the T windows, [B, T, n, d].
-
-        Rows of slots that are still empty have no meaning.
-        """
-        rows = self.extend(x, state)
-        out = self.attend_windows(rows, *ring.windows(state.steps, self.window, x.shape[1]))
-        self.store(rows, state)
-        state.steps += x.shape[1]
-        return out
-
-    def extend(self, x: Tensor, state: RetroactiveState) -> Tensor:
-        """Give the rings' rows followed by the projected ``x`` [B, T, d]: [B, n + T, 3, h, e]."""
-        held = torch.stack(self._rings(state), 1)
-        return torch.cat([ring.in_order_of_slots(held), self.project(x)], 1)
-
-    def attend_windows(self, rows: Tensor, index: Tensor, filled: Tensor) -> Tensor:
-        """Give [B, T, n, d]: attention in each window of ``rows`` at ``index`` [B, T, n]."""
-        q, k, v = ring.gather(rows, index).flatten(0, 1).unbind(2)
-        out = self._attend(q, k, v, filled.flatten(0, 1)[:, None])
-        return torch.unflatten(out, 0, index.shape[:2])
-
-    def store(self, rows: Tensor, state: RetroactiveState) -> None:
-        """Put the newest of ``rows``, as ``extend`` gives them, into the rings."""
-        for r, new in zip(self._rings(state), rows.unbind(2), strict=True):
-            ring.store(r, new, state.steps)
-
-    def _rings(self, state: RetroactiveState) -> tuple[Tensor, Tensor, Tensor]:
-        return self._slots(state.queries), self._slots(state.keys), self._slots(state.values)
-
-    def count_macs(self, rows: int | None = None) -> int:
-        """Multiply-accumulates of one step for one stream over ``rows`` rows, or a full window."""
-        n, d = rows or self.window, self.embed_dim
-        return 3 * d**2 + 2 * n**2 * d + n * d**2

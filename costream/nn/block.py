@@ -12,7 +12,8 @@ from costream.nn.attention import MultiheadAttention
 from costream.nn.functional import gelu, layer_norm, linear
 
 A = TypeVar("A", bound=MultiheadAttention, covariant=True)
-ACTIVATIONS = {"gelu": gelu, "relu": torch.relu}  # gelu is the exact one, with erf
+# gelu is the exact one, with erf
+ACTIVATIONS = {"gelu": gelu, "relu": torch.relu, "none": torch.positive}
 
 
 class EncoderBlock(nn.Module, Generic[A]):

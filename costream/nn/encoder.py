@@ -15,15 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from costream.nn import ring
-from costream.nn.attention import (
-    AttentionState,
-    MultiheadAttention,
-    RetroactiveAttention,
-    RetroactiveState,
-    SingleOutputAttention,
-)
+from costream.nn.attention import AttentionState, MultiheadAttention, SingleOutputAttention
 from costream.nn.block import EncoderBlock
 from costream.nn.functional import layer_norm
+from costream.nn.retroactive import RetroactiveAttention, RetroactiveState
 from costream.nn.state import State, zeros
 
 _CHUNK_ROWS = 4096  # rows of windows that go through a stack at once: bounds memory

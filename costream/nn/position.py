@@ -63,6 +63,46 @@ class RecyclingPositions(nn.Module):
         return out  # type: ignore[no-any-return]
 
 
+class RotaryPositions:
+    """Turns queries and keys by angles that grow with the step, so that only distances count.
+
+    Values 2i and 2i + 1 of a head are a point, turned by t b^(-2i / e) at step t (Su et al.,
+    RoFormer, 2021). The angles are taken in float64: in float32 those of step 1,000,000 would be
+    0.06 off. No module, for ``module.float()`` must not round the rates.
+
+    Args:
+        width: e, even. ``base``: b.
+    """
+
+    def __init__(self, width: int, base: float = 10_000.0) -> None:
+        if width % 2:
+            raise ValueError(f"rotary positions need heads of even width, not {width}")
+        self.rates = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+
+    def turns(self, times: Tensor, like: Tensor) -> Tensor:
+        """Give cos + i sin of the angles at ``times``, int64 [...], as complex [..., e / 2].
+
+        They are where ``like`` is, and as exact, but never less than float32.
+        """
+        angles = times[..., None].double() * self.rates.to(times.device)
+        wide = like.dtype is torch.float64
+        turns = torch.polar(torch.ones_like(angles), angles)
+        return turns.to(like.device, torch.complex128 if wide else torch.complex64)
+
+
+def turn_pairs(rows: Tensor, turns: Tensor) -> None:
+    """Turn the pairs of ``rows`` [..., e] in place: (x0, x1) to (x0 c - x1 s, x1 c + x0 s).
+
+    ``turns``: c + i s, complex, broadcast over [..., e / 2].
+    """
+    pairs = torch.unflatten(rows, -1, (-1, 2))
+    if rows.dtype in (torch.float32, torch.float64):
+        torch.view_as_complex(pairs).mul_(turns)
+        return
+    turned = torch.view_as_complex(pairs.float()) * turns  # no complex numbers of 16 bits
+    pairs.copy_(torch.view_as_real(turned))
+
+
 def cyclic_table(rows: int, width: int) -> Tensor:
     """Give the fixed table, float32 [rows, width], whose first row follows its last one.
 

@@ -56,16 +56,19 @@ def read(rows: Tensor, slot: int | Tensor) -> Tensor:
     return rows[torch.arange(len(slot)), slot]
 
 
-def visible(steps: Tensor, window: int, count: int) -> Tensor:
-    """Say which rows each of the next ``count`` steps sees, as bool [B, count, n + count].
+def visible(steps: Tensor, window: int, count: int, together: int = 1) -> Tensor:
+    """Say which rows each of the next ``count`` rows sees, as bool [B, count, n + count].
 
-    The rows are those of the ring, slot by slot, then the new ones.
+    The rows are those of the ring, slot by slot, then the new ones. ``together``: how many rows
+    come at once, and see the same.
     """
     last = steps[:, None] - 1
     held = last - (last - torch.arange(window)) % window  # step of each slot, < 0 where empty
     now = steps[:, None] + torch.arange(count)
     rows = torch.cat([held, now], 1)[:, None, :]
-    return (rows >= 0) & (rows <= now[:, :, None]) & (rows > now[:, :, None] - window)
+    newest = torch.arange(count) // together * together + together - 1
+    end = (steps[:, None] + newest)[:, :, None]
+    return (rows >= 0) & (rows <= end) & (rows > end - window)
 
 
 def windows(steps: Tensor, window: int, count: int) -> tuple[Tensor, Tensor]:

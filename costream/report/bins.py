@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,13 @@ class Bins:
         self._tops = np.zeros((most, 4))
         self._used = 0
 
-    def add(self, time_s: float, values: Iterable[tuple[int, float]]) -> None:
-        """Count a step: pairs of column and number. Times may not go back before the first."""
+    def add(
+        self, time_s: float, values: Iterable[tuple[int, float]], *, counted: bool = False
+    ) -> None:
+        """Count a step: pairs of column and number. Times may not go back before the first.
+
+        ``counted``: these are more columns of the step that was added last.
+        """
         if self._used == 0:
             self.start_s = time_s
         k = max(0, int((time_s - self.start_s) / self.bin_s + 1e-6))
@@ -35,7 +40,7 @@ class Bins:
             self._double()
             k //= 2
         self._used = max(self._used, k + 1)
-        self.steps[k] += 1
+        self.steps[k] += not counted
         for column, value in values:
             if column >= self._sums.shape[1]:
                 self._widen(column + 1)
@@ -53,10 +58,13 @@ class Bins:
         inside = np.minimum(edges[1:], end_s) - np.maximum(edges[:-1], start_s)
         self._sums[first : last + 1, column] += np.maximum(inside, 0.0)
 
-    def fullest(self) -> npt.NDArray[np.intp]:
+    def fullest(self, columns: Sequence[int]) -> npt.NDArray[np.intp]:
         """Give for each bin the column with the largest sum, -1 where all are zero: [N]."""
-        best: npt.NDArray[np.intp] = self._sums.argmax(axis=1)
-        return np.where(self._sums.max(axis=1) > 0, best, -1)
+        used = np.array([c for c in columns if c < self._sums.shape[1]], np.intp)
+        if not len(used):
+            return np.full(len(self._sums), -1, np.intp)
+        sums = self._sums[:, used]
+        return np.where(sums.max(axis=1) > 0, used[sums.argmax(axis=1)], -1)
 
     def times(self) -> Array:
         """Give the middle of every bin that holds a step: float64 [n]."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeAlias
 
 from costream.records import Header, Prediction, plain
 from costream.report.digest import Digest
@@ -145,47 +145,82 @@ def compare_runs(name: str, a: Iterable[Content], b: Iterable[Content]) -> Compa
         name, Digest(80, most_segments=_MOST_SEGMENTS), Digest(80, most_segments=_MOST_SEGMENTS)
     )
     for pair in side_by_side(_predictions(a, found.a), _predictions(b, found.b)):
-        _step(found, pair)
-    for moment in side_by_side(_segments(found.a), _segments(found.b)):
-        say_a = None if moment.a is None else moment.a.value
-        say_b = None if moment.b is None else moment.b.value
-        found.timeline.add(moment.start_s, moment.end_s, say_a, say_b)
+        _add(found, pair)
+    for head_a, head_b in _heads_of_both(found.a, found.b):
+        for moment in side_by_side(_segments(found.a, head_a), _segments(found.b, head_b)):
+            say_a = None if moment.a is None else moment.a.value
+            say_b = None if moment.b is None else moment.b.value
+            found.timeline.add(moment.start_s, moment.end_s, say_a, say_b)
     return found
 
 
-def _predictions(contents: Iterable[Content], digest: Digest) -> Iterator[Stretch[Prediction]]:
-    """Yield the predictions, and gather everything in ``digest`` on the way."""
+_Step: TypeAlias = "list[Prediction]"  # of one moment, one a head
 
-    def points() -> Iterator[tuple[float, Prediction]]:
+
+def _predictions(contents: Iterable[Content], digest: Digest) -> Iterator[Stretch[_Step]]:
+    """Yield the predictions of each step, and gather everything in ``digest`` on the way."""
+
+    def points() -> Iterator[tuple[float, _Step]]:
+        step: _Step = []
         for content in contents:
             digest.add(content)
-            if isinstance(content, Prediction) and content.top:
-                yield content.time_s, content
+            if not isinstance(content, Prediction) or not content.top:
+                continue
+            if step and (content.model is None or content.i != step[0].i):
+                yield step[0].time_s, step
+                step = []
+            step.append(content)
+        if step:
+            yield step[0].time_s, step
 
     # The header may come late or never: the step is asked for at the end.
     return held(points(), lambda: digest.step_s, _HOLD_S)
 
 
-def _segments(digest: Digest) -> Iterator[Stretch[str]]:
-    for segment in sorted(digest.segments, key=lambda s: s.start_s):
+def _segments(digest: Digest, head: str | None) -> Iterator[Stretch[str]]:
+    own = (segment for _, segment in digest.timeline(head))
+    for segment in sorted(own, key=lambda s: s.start_s):
         if segment.end_s > segment.start_s:
             yield Stretch(segment.start_s, segment.end_s, segment.label)
 
 
-def _step(found: Comparison, pair: Pair[Prediction]) -> None:
+def _heads_of_both(a: Digest, b: Digest) -> list[tuple[str | None, str | None]]:
+    """Give which heads are compared: those of the same model, else everything as one."""
+    named_a, named_b = _by_model(a), _by_model(b)
+    pairs = [(head, named_b[model]) for model, head in named_a.items() if model in named_b]
+    return pairs or [(None, None)]
+
+
+def _by_model(digest: Digest) -> dict[str, str | None]:
+    alone = "" if digest.header is None else digest.header.model
+    return {alone if head is None else head: head for head in digest.heads.names}
+
+
+def _add(found: Comparison, pair: Pair[_Step]) -> None:
     if pair.a is None or pair.b is None:
         return  # only where both looked can they agree
     a, b = pair.a.value, pair.b.value
-    found.steps.add(pair.start_s, pair.end_s, a.top[0][0], b.top[0][0])
-    at_once = abs(a.time_s - b.time_s) < _SAME_TIME_S
-    if at_once and abs(pair.start_s - max(a.time_s, b.time_s)) < _SAME_TIME_S:
-        found.scores.add(_scores(a, found.a), _scores(b, found.b), a.time_s)
+    heads = _heads_of_both(found.a, found.b)
+    best_a = _best(a, [head for head, _ in heads])
+    best_b = _best(b, [head for _, head in heads])
+    found.steps.add(pair.start_s, pair.end_s, best_a, best_b)
+    time_a, time_b = a[0].time_s, b[0].time_s
+    at_once = abs(time_a - time_b) < _SAME_TIME_S
+    if at_once and abs(pair.start_s - max(time_a, time_b)) < _SAME_TIME_S:
+        found.scores.add(_scores(a, found.a), _scores(b, found.b), time_a)
 
 
-def _scores(record: Prediction, digest: Digest) -> dict[str, float]:
-    if record.scores is not None and digest.header is not None:
-        return dict(zip(digest.header.labels, record.scores, strict=False))
-    return dict(record.top)
+def _best(step: _Step, heads: Iterable[str | None]) -> str:
+    """Give the best label of each of the heads (None: of all)."""
+    own = (p for head in heads for p in step if head is None or p.model == head)
+    return " + ".join(p.top[0][0] for p in own)
+
+
+def _scores(step: _Step, digest: Digest) -> dict[str, float]:
+    scores: dict[str, float] = {}
+    for record in step:
+        scores |= digest.scores(record)
+    return scores
 
 
 def _facts(header: Header | None) -> dict[str, Any]:
@@ -203,7 +238,8 @@ def _facts(header: Header | None) -> dict[str, Any]:
         "kind": header.kind,
         "duration_s": header.duration_s,
     }
-    return {**facts, **_flat("options", header.options)}
+    heads = {h.model: {"weights_sha256": h.weights_sha256} for h in header.heads or ()}
+    return {**facts, **_flat("heads", heads), **_flat("options", header.options)}
 
 
 def _flat(prefix: str, values: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ _WORTH = 0.25  # a label whose score never gets here and that has no segment is 
 
 
 def shown_labels(digest: Digest) -> list[str]:
-    """Give the labels that get a row, in the model's order, its background last."""
+    """Give the labels that get a row, in the model's order, backgrounds last."""
     curves = digest.curves
     if curves is None:
         return []
@@ -32,8 +32,9 @@ def shown_labels(digest: Digest) -> list[str]:
         for label, column in digest.labels.items()
         if label in digest.stats or curves.peak(column) >= _WORTH
     }
+    backgrounds = digest.heads.backgrounds()
     best = sorted(weights, key=lambda label: weights[label], reverse=True)[:MOST_ROWS]
-    return sorted(best, key=lambda lb: (lb == digest.background, digest.labels[lb]))
+    return sorted(best, key=lambda lb: (lb in backgrounds, digest.labels[lb]))
 
 
 def score_rows(digest: Digest, palette: Palette) -> list[Html]:
@@ -42,7 +43,7 @@ def score_rows(digest: Digest, palette: Palette) -> list[Html]:
     curves = digest.curves
     if curves is None:
         return []
-    times, threshold = curves.times(), _threshold(digest)
+    times = curves.times()
     rows = []
     for label in shown_labels(digest):
         paint, column = palette.paint(label), digest.labels[label]
@@ -51,6 +52,7 @@ def score_rows(digest: Digest, palette: Palette) -> list[Html]:
         drawn = [_area(digest, axis, times, means, "mean", color)]
         if curves.most_in_a_bin() > 1:
             drawn.insert(0, _area(digest, axis, times, tops, "most", color))
+        threshold = digest.heads.threshold(label)
         level = f"{100 * (1 - threshold):.1f}%" if threshold is not None else ""
         line = tag("line", x1="0", x2="100%", y1=level, y2=level, class_="threshold")
         inside = join(
@@ -119,12 +121,6 @@ def _chart(axis: Axis, drawn: Sequence[Html], top: str, words: str) -> Html:
     return tag(
         "svg", inside, class_="chart", width="100%", height=CHART, role="img", aria_label=words
     )
-
-
-def _threshold(digest: Digest) -> float | None:
-    timeline = digest.header.options.get("timeline") if digest.header is not None else None
-    value = timeline.get("threshold") if isinstance(timeline, dict) else None
-    return float(value) if isinstance(value, (int, float)) and 0 <= value <= 1 else None
 
 
 def _area(digest: Digest, axis: Axis, times: Array, values: Array, class_: str, color: str) -> Html:

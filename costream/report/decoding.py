@@ -15,6 +15,7 @@ from costream.records import (
     Compute,
     Fault,
     Gap,
+    Head,
     Header,
     Prediction,
     Scored,
@@ -97,6 +98,19 @@ def _header(f: Fields) -> Header:
         duration_s=_maybe(f.get("duration_s")),
         options=options if isinstance(options, dict) else {},
         schema=str(f.get("schema", "")),
+        heads=tuple(map(_head, f["heads"])) if f.get("heads") else None,
+    )
+
+
+def _head(f: Fields) -> Head:
+    background = f.get("background")
+    return Head(
+        model=_text(f["model"]),
+        weights_sha256=str(f.get("weights_sha256", "")),
+        labels=tuple(_text(label) for label in f.get("labels") or ()),
+        background=None if background is None else _text(background),
+        delay_s=_number(f.get("delay_s", 0.0)),
+        threshold=_number(f.get("threshold")),
     )
 
 
@@ -112,12 +126,18 @@ def _prediction(f: Fields) -> Prediction:
         anticipation=None if ahead is None else tuple(_top(step) for step in ahead),
         warmup=f.get("warmup") is True,
         fresh=f.get("fresh") is not False,
+        model=_model(f),
     )
 
 
 def _segment(f: Fields) -> Segment:
     start_s, end_s = _time(f["start_s"]), _time(f["end_s"])
-    return Segment(start_s, end_s, _text(f["label"]), _number(f.get("score")))
+    return Segment(start_s, end_s, _text(f["label"]), _number(f.get("score")), _model(f))
+
+
+def _model(f: Fields) -> str | None:
+    model = f.get("model")
+    return None if model is None else _text(model)
 
 
 def _compute(f: Fields) -> Compute:
@@ -161,6 +181,7 @@ def _summary(f: Fields) -> Summary:
         macs=_whole(f.get("macs", 0)),
         dense_macs=_whole(f.get("dense_macs", 0)),
         complete=f.get("complete") is True,
+        drift_ppm=_maybe(f.get("drift_ppm")),
     )
 
 

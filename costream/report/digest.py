@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from costream.records import (
     Summary,
 )
 from costream.report.bins import Bins
+from costream.report.heads import Heads
 from costream.report.reading import Content, Damage, Totals
 from costream.sinks.totals import STAGES, CostTotals
 
@@ -71,6 +72,7 @@ class Digest:
     most_bins: int = 1200
     most_segments: int = 2000  # kept as they are; ``spans`` has the others too
     header: Header | None = None
+    heads: Heads = field(default_factory=Heads)
     summary: Summary | None = None
     segments: list[Segment] = field(default_factory=list)
     segment_count: int = 0
@@ -83,7 +85,7 @@ class Digest:
     damages: list[Damage] = field(default_factory=list)
     damage_count: int = 0
     broken_off: bool = False  # the results end in the middle, as after a crash
-    steps: int = 0  # predictions
+    steps: int = 0  # with predictions
     warmup_steps: int = 0
     labels: dict[str, int] = field(default_factory=dict)  # label -> column of curves
     curves: Bins | None = None
@@ -95,6 +97,7 @@ class Digest:
     dropped: int = 0
     first_s: float = math.inf
     last_s: float = -math.inf
+    _last_step: int | None = None
 
     @classmethod
     def of(cls, contents: Iterable[Content], most_bins: int = 1200) -> Digest:
@@ -113,8 +116,8 @@ class Digest:
         elif isinstance(content, Segment):
             self._segment(content)
         elif isinstance(content, Header):
-            self.header = content
-            for label in content.labels:
+            self.header, self.heads = content, Heads(content)
+            for label in self.heads.all_labels():
                 self._column(label)
         elif isinstance(content, Summary):
             self.summary = content
@@ -129,10 +132,15 @@ class Digest:
         rate = self.header.rate_hz if self.header is not None else math.nan
         return 1 / rate if math.isfinite(rate) and rate > 0 else _STEP_S
 
-    @property
-    def background(self) -> str | None:
-        """The label that is no event."""
-        return self.header.background if self.header is not None else None
+    def timeline(self, head: str | None) -> Iterator[tuple[int, Segment]]:
+        """Yield the kept segments of a head (None: all) and their places in ``segments``."""
+        for k, segment in enumerate(self.segments):
+            if head is None or segment.model == head:
+                yield k, segment
+
+    def columns(self, head: str | None) -> list[int]:
+        """Give the columns of a head's labels."""
+        return [column for label, column in self.labels.items() if self.heads.owns(head, label)]
 
     @property
     def complete(self) -> bool:
@@ -153,17 +161,24 @@ class Digest:
         return self.costs.to_json()
 
     def _prediction(self, record: Prediction) -> None:
-        self.steps += 1
-        self.warmup_steps += record.warmup
+        more = record.model is not None and record.i == self._last_step  # another head's
+        self._last_step = record.i
+        self.steps += not more
+        self.warmup_steps += record.warmup and not more
         self._seen(record.time_s, record.time_s + self.step_s)
         if self.curves is None:
             self.curves = Bins(self.most_bins, self.step_s)
-        pairs: Iterable[tuple[str, float]] = record.top
         if record.scores is not None and self.header is not None:
             self.all_scores = True
-            pairs = zip(self.header.labels, record.scores, strict=False)
-        values = [(self._column(label), p) for label, p in pairs if math.isfinite(p)]
-        self.curves.add(record.time_s, values)
+        scored = self.scores(record).items()
+        values = [(self._column(label), p) for label, p in scored if math.isfinite(p)]
+        self.curves.add(record.time_s, values, counted=more)
+
+    def scores(self, record: Prediction) -> dict[str, float]:
+        """Give what a prediction says of each label that it has a score of."""
+        if record.scores is not None and self.header is not None:
+            return dict(zip(self.heads.labels(record.model), record.scores, strict=False))
+        return {self.heads.shown(label, record.model): p for label, p in record.top}
 
     def _compute(self, record: Compute) -> None:
         self._seen(record.time_s, record.time_s + self.step_s)
@@ -175,6 +190,7 @@ class Digest:
         self.cost.add(record.time_s, enumerate((record.macs, record.dense_macs, *ms)))
 
     def _segment(self, record: Segment) -> None:
+        record = self.heads.own(record)
         self._seen(record.start_s, record.end_s)
         self.segment_count += 1
         if len(self.segments) < self.most_segments:

@@ -130,7 +130,7 @@ class Maker:
         shown = (
             labels if len(labels) <= _WHOLE_LIST else [lb for lb in labels if lb in digest.stats]
         )
-        self.report.palette.add(labels, shown, digest.background)
+        self.report.palette.add(labels, shown, digest.heads.backgrounds())
 
     def _take(self, digest: Digest, result: Path, count: int) -> Thumbnails:
         if not self._thumbnails or not digest.segments:

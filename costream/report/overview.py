@@ -36,7 +36,8 @@ class Row:
     word: str
     sentence: str
     strip: Html
-    stretches: tuple[tuple[float, float, str], ...]  # shares of the length, and the label
+    # of each head: shares of the length, and the label
+    stretches: tuple[tuple[tuple[float, float, str], ...], ...]
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,10 @@ def _row(run: Run, digest: Digest, palette: Palette) -> Row:
         word=word,
         sentence=sentence,
         strip=small_strip(digest, palette),
-        stretches=tuple((axis.share(a), axis.share(b), label) for a, b, label in stretches(digest)),
+        stretches=tuple(
+            tuple((axis.share(a), axis.share(b), label) for a, b, label in stretches(digest, head))
+            for head in digest.heads.names
+        ),
     )
 
 

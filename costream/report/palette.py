@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 # No two are closer than 14 in CIEDE2000, also as people with protanopia, deuteranopia or
@@ -39,11 +39,11 @@ class Palette:
         self._slots: dict[str, int] = {}
         self._taken: set[int] = set()
 
-    def add(self, labels: Iterable[str], shown: Iterable[str], background: str | None) -> None:
+    def add(self, labels: Iterable[str], shown: Iterable[str], backgrounds: Container[str]) -> None:
         """Give paints to the labels that are ``shown``; ``labels`` is the model's whole list."""
-        places = {label: k for k, label in enumerate(lb for lb in labels if lb != background)}
+        places = {lb: k for k, lb in enumerate(lb for lb in labels if lb not in backgrounds)}
         for label in shown:
-            if label not in self._slots and label != background:
+            if label not in self._slots and label not in backgrounds:
                 self._slots[label] = self._free(places.get(label, len(self._slots)))
 
     def paint(self, label: str) -> Paint:

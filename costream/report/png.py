@@ -66,7 +66,8 @@ def _run(run: Run, report: Report) -> Figure:
     """Draw the timeline, the scores and the cost of one run below each other."""
     digest = run.digest
     labels = shown_labels(digest)
-    heights = [0.6, *(0.5 for _ in labels), *([1.1] * (digest.cost is not None))]
+    heads = digest.heads.names
+    heights = [*(0.6 for _ in heads), *(0.5 for _ in labels), *([1.1] * (digest.cost is not None))]
     figure, grid = _figure(heights, _title(run))
     grid = list(grid)
     begin_s, end_s = digest.span_s
@@ -76,14 +77,8 @@ def _run(run: Run, report: Report) -> Figure:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda t, _: short_time(t, 0)))
     for axes in grid[:-1]:
         axes.tick_params(labelbottom=False, length=0)
-    strip = grid.pop(0)
-    strip.set_facecolor(_GROUND)
-    outlined = digest.segment_count <= _MOST_OUTLINED
-    for start_s, stop_s, label in stretches(digest):
-        _block(strip, start_s, stop_s, label, report, (end_s - begin_s) / 140, outlined)
-    for gap in digest.gaps:
-        strip.axvspan(gap.start_s, gap.end_s, facecolor="white", hatch="xxx", edgecolor=_GREY)
-    _name(strip, "timeline")
+    for head in heads:
+        _strip(grid.pop(0), digest, head, report)
     for label in labels:
         axes = grid.pop(0)
         _curve(axes, digest, label, report.palette.paint(label))
@@ -91,6 +86,17 @@ def _run(run: Run, report: Report) -> Figure:
     if digest.cost is not None:
         _cost(grid.pop(0), digest)
     return figure
+
+
+def _strip(axes: Axes, digest: Digest, head: str | None, report: Report) -> None:
+    axes.set_facecolor(_GROUND)
+    begin_s, end_s = digest.span_s
+    outlined = digest.segment_count <= _MOST_OUTLINED
+    for start_s, stop_s, label in stretches(digest, head):
+        _block(axes, start_s, stop_s, label, report, (end_s - begin_s) / 140, outlined)
+    for gap in digest.gaps:
+        axes.axvspan(gap.start_s, gap.end_s, facecolor="white", hatch="xxx", edgecolor=_GREY)
+    _name(axes, "timeline" if head is None else clean(head)[:_LONGEST])
 
 
 def _overview(report: Report) -> Figure:
@@ -105,8 +111,11 @@ def _overview(report: Report) -> Figure:
         axes.set_facecolor(_GROUND)
         axes.set_xlim(0, 1)
         axes.set_xticks([])
-        for start, end, label in row.stretches:
-            _block(axes, start, end, label, report, 1.0, row.segments <= _MOST_OUTLINED)
+        for k, timeline in enumerate(row.stretches, 1):
+            part = (1 - k / len(row.stretches), 1 - (k - 1) / len(row.stretches))
+            for start, end, label in timeline:
+                outlined = row.segments <= _MOST_OUTLINED
+                _block(axes, start, end, label, report, 1.0, outlined, part)
         title = clean(row.title)
         _name(axes, title if len(title) <= _LONGEST else f"…{title[1 - _LONGEST :]}")
         length = short_time(row.media_s) + ("" if row.word == "complete" else f"  {row.word}")
@@ -172,10 +181,14 @@ def _block(
     report: Report,
     letter: float,
     outlined: bool,
+    part: tuple[float, float] = (0.0, 1.0),
 ) -> None:
-    """Draw a stretch of the timeline; its label where ``letter`` wide letters fit in."""
+    """Draw a stretch of the timeline; its label where ``letter`` wide letters fit in.
+
+    ``part``: between which shares of the height.
+    """
     paint = report.palette.paint(label)
-    axes.axvspan(start, end, **{**_fill(paint), "linewidth": 0.5 if outlined else 0})
+    axes.axvspan(start, end, *part, **{**_fill(paint), "linewidth": 0.5 if outlined else 0})
     shown = clean(label)
     if end - start > letter * (len(shown) + 1):
         middle = (start + end) / 2

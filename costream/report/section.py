@@ -18,7 +18,7 @@ from costream.report.palette import Palette
 from costream.report.strip import strip, swatch
 from costream.report.tables import Cell, label_table, number, score_bar, table
 from costream.report.thumbnails import Thumbnails
-from costream.ui.text import counted, saving, short_time, si, times
+from costream.ui.text import counted, nothing_found, saving, short_time, si, times
 
 MOST_OPEN = 60  # cards that are shown at once
 _MOST_LEGEND = 16
@@ -115,10 +115,15 @@ def _timeline(run: Run, palette: Palette) -> Html:
     digest = run.digest
     axis = Axis(*digest.span_s)
     rows = score_rows(digest, palette)
-    parts: list[Html] = [
-        track(Html("Timeline"), strip(digest, palette, run.anchor), axis.scale()),
-        _legend(digest, palette),
+    strips = [
+        track(
+            Html("Timeline") if head is None else name(head),
+            strip(digest, palette, run.anchor, head),
+            *([axis.scale()] if head == digest.heads.names[-1] else []),
+        )
+        for head in digest.heads.names
     ]
+    parts: list[Html] = [*strips, _legend(digest, palette)]
     if rows:
         parts += [tag("h3", "Scores"), *rows, track(Html(""), axis.scale())]
         parts.append(tag("p", _how_drawn(digest), class_="note"))
@@ -176,7 +181,8 @@ def _segments(run: Run, palette: Palette) -> Html:
     ]
     title = tag("h3", "Segments")
     if not cards:
-        empty = "No action was found." if digest.steps else "There are no predictions."
+        kind = "" if digest.header is None else digest.header.kind
+        empty = nothing_found(kind) if digest.steps else "There are no predictions."
         return tag("section", title, tag("p", empty, class_="note"))
     notes = [run.thumbnails.note]
     if digest.segment_count > len(cards):
@@ -256,6 +262,7 @@ def _settings(digest: Digest) -> Html | None:
         ("schema", header.schema),
         ("weights_sha256", header.weights_sha256),
         ("labels", ", ".join(header.labels)),
+        *([("heads", header.heads)] if header.heads else []),
         ("background", header.background),
         ("rate_hz", rate if math.isfinite(rate) else None),
         ("delay_s", delay if math.isfinite(delay) else None),

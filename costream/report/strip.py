@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from costream.records import Segment
 from costream.report.axis import Axis
@@ -18,16 +19,19 @@ _LETTER = 7.6  # width of a letter, CSS pixels; generous
 _WIDTHS = (300, 420, 560, 720, 900, 1200)  # widths of the strip that style.css knows (.w300 ...)
 
 
-def strip(digest: Digest, palette: Palette, prefix: str) -> Html:
-    """Give the strip of one run. A segment leads to the element ``prefix`` + "s" + its number."""
+def strip(digest: Digest, palette: Palette, prefix: str, head: str | None) -> Html:
+    """Give the strip of one head of a run; None: it has one.
+
+    A segment leads to the element ``prefix`` + "s" + its number.
+    """
     axis = Axis(*digest.span_s)
     links = 0 < len(digest.segments) <= MOST_LINKS
     if digest.segment_count > len(digest.segments):
-        shown = join(_shares(digest, axis, palette))
+        shown = join(_shares(digest, axis, palette, head))
     else:
         shown = join(
-            _segment(segment, axis, palette, f"#{prefix}s{k}", links)
-            for k, segment in enumerate(digest.segments, 1)
+            _segment(segment, axis, palette, f"#{prefix}s{k + 1}", links)
+            for k, segment in digest.timeline(head)
         )
     return tag(
         "svg",
@@ -40,16 +44,20 @@ def strip(digest: Digest, palette: Palette, prefix: str) -> Html:
         width="100%",
         height=str(HEIGHT),
         role="group" if links else "img",
-        aria_label=describe(digest),
+        aria_label=describe(digest, head),
     )
 
 
 def small_strip(digest: Digest, palette: Palette) -> Html:
-    """Give the strip of one run for a cell of a table."""
+    """Give the strips of a run for a cell of a table."""
+    return join(_small_strip(digest, palette, head) for head in digest.heads.names)
+
+
+def _small_strip(digest: Digest, palette: Palette, head: str | None) -> Html:
     axis = Axis(*digest.span_s)
     shown = join(
         _block(axis.x(start_s), axis.width(start_s, end_s), "16", palette.paint(label))
-        for start_s, end_s, label in stretches(digest)
+        for start_s, end_s, label in stretches(digest, head)
     )
     ground = tag("rect", width="100%", height="16", class_="ground")
     return tag(
@@ -59,7 +67,7 @@ def small_strip(digest: Digest, palette: Palette) -> Html:
         width="100%",
         height="16",
         role="img",
-        aria_label=describe(digest, most=6),
+        aria_label=describe(digest, head, most=6),
     )
 
 
@@ -89,16 +97,17 @@ def swatch(paint: Paint) -> Html:
     return tag("svg", inner, class_="swatch", width="14", height="14", aria_hidden="true")
 
 
-def describe(digest: Digest, most: int = 20) -> str:
-    """Tell the timeline in words, for those who cannot see it."""
+def describe(digest: Digest, head: str | None, most: int = 20) -> str:
+    """Tell the timeline of a head in words, for those who cannot see it."""
     told = [
         f"{s.label} {short_time(s.start_s)} to {short_time(s.end_s)}"
-        for s in digest.segments[:most]
+        for _, s in islice(digest.timeline(head), most)
     ]
-    rest = digest.segment_count - len(told)
-    more = [f"and {rest} more"] if rest > 0 and told else []
-    head = f"Timeline: {counted(digest.segment_count, 'segment')}"
-    return f"{head}: {', '.join(told + more)}" if told else head
+    own = (s.count for label, s in digest.stats.items() if digest.heads.owns(head, label))
+    count = sum(own)
+    more = [f"and {count - len(told)} more"] if count > len(told) and told else []
+    begin = f"Timeline{'' if head is None else f' of {head}'}: {counted(count, 'segment')}"
+    return f"{begin}: {', '.join(told + more)}" if told else begin
 
 
 def _segment(segment: Segment, axis: Axis, palette: Palette, href: str, link: bool) -> Html:
@@ -140,17 +149,17 @@ def _block(x: str, width: str, height: str, paint: Paint) -> Html:
     return join(plain, tag("rect", x=x, width=width, height=height, fill=over))
 
 
-def stretches(digest: Digest) -> Iterator[tuple[float, float, str]]:
-    """Yield start, end and label of what is drawn when only the outline counts."""
+def stretches(digest: Digest, head: str | None) -> Iterator[tuple[float, float, str]]:
+    """Yield start, end and label of what is drawn of a head when only the outline counts."""
     if digest.segment_count <= 200:
-        yield from ((s.start_s, s.end_s, s.label) for s in digest.segments)
+        yield from ((s.start_s, s.end_s, s.label) for _, s in digest.timeline(head))
         return
     spans = digest.spans
     if spans is None:
         return
     names = list(digest.labels)
     start, last = 0, -1
-    fullest = [int(k) for k in spans.fullest()]
+    fullest = [int(k) for k in spans.fullest(digest.columns(head))]
     for k, column in enumerate([*fullest, -1]):
         if column != last:
             if last >= 0:
@@ -159,9 +168,9 @@ def stretches(digest: Digest) -> Iterator[tuple[float, float, str]]:
             start, last = k, column
 
 
-def _shares(digest: Digest, axis: Axis, palette: Palette) -> Iterator[Html]:
+def _shares(digest: Digest, axis: Axis, palette: Palette, head: str | None) -> Iterator[Html]:
     """Yield blocks of the label that fills each moment most: more segments than can be drawn."""
-    for start_s, end_s, label in stretches(digest):
+    for start_s, end_s, label in stretches(digest, head):
         x, width = axis.x(start_s), axis.width(start_s, end_s)
         yield _block(x, width, str(HEIGHT), palette.paint(label))
 

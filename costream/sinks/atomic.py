@@ -24,6 +24,9 @@ class Output(Protocol):
     so that a run can still finish its other sinks. BrokenPipeError is passed on as it is.
     """
 
+    @property
+    def path(self) -> Path | None: ...  # noqa: D102 - where it will be found; None: in no file
+
     def open(self) -> None: ...  # noqa: D102
 
     def write(self, text: str, *, flush: bool = False) -> None: ...  # noqa: D102
@@ -43,6 +46,11 @@ class _Output:
         self._where = where
         self._handle: IO[Any] | None = None
         self._flushed_s = time.monotonic()
+
+    @property
+    def path(self) -> Path | None:
+        """The file, None when this is none."""
+        return None
 
     def write(self, text: str, *, flush: bool = False) -> None:
         """Append ``text``; ``flush`` hands everything to the system at once."""
@@ -82,6 +90,11 @@ class AtomicFile(_Output):
         self._path = path
         self._part = part_of(path)
         self._overwrite = overwrite
+
+    @property
+    def path(self) -> Path:
+        """The name that the file has in the end."""
+        return self._path
 
     def open(self) -> None:
         """Create the part file."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from costream.records import Header, Picture, Record, Summary
+from costream.records import Head, Header, Picture, Record, Summary
 
 
 class Sink(Protocol):
@@ -26,3 +26,12 @@ class PictureSink(Sink, Protocol):
     """A sink that also draws: ``draw`` comes after what a step has written."""
 
     def draw(self, picture: Picture) -> None: ...  # noqa: D102
+
+
+def heads_of(header: Header) -> dict[str | None, Head]:
+    """Give the heads by what their records are marked with; None where there is one."""
+    if header.heads is not None:
+        return {head.model: head for head in header.heads}
+    threshold = getattr(header.options.get("timeline"), "threshold", 0.5)
+    about = (header.model, header.weights_sha256, header.labels, header.background)
+    return {None: Head(*about, header.delay_s, threshold)}

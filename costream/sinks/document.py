@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable
-from typing import TypeVar
-
-from costream.errors import OutputError
 from costream.records import (
     Compute,
     Fault,
@@ -21,11 +16,8 @@ from costream.records import (
 )
 from costream.sinks.atomic import Output
 from costream.sinks.jsonl import dumps
+from costream.sinks.spool import Spool
 from costream.sinks.totals import CostTotals
-
-_SPOOL_CHARS = 1 << 20  # a list that grows past this goes to a temporary file
-
-_T = TypeVar("_T")
 
 
 class Document:
@@ -82,33 +74,16 @@ class _Rows:
     """A list of JSON texts that is read once, at the end."""
 
     def __init__(self) -> None:
-        self._file = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - closed by move_to
-            max_size=_SPOOL_CHARS,
-            mode="w+",
-            encoding="utf-8",
-            errors="backslashreplace",
-            newline="",
-        )
+        self._spool = Spool()
         self._empty = True
 
     def add(self, row: str) -> None:
-        text = ("\n" if self._empty else ",\n") + row
-        _try(lambda: self._file.write(text))
+        self._spool.add(("\n" if self._empty else ",\n") + row)
         self._empty = False
 
     def move_to(self, out: Output) -> None:
-        with self._file:
-            _try(lambda: self._file.seek(0))
-            while text := _try(lambda: self._file.read(1 << 14)):
-                out.write(text)
+        for line in self._spool.lines():
+            out.write(line)
+        self._spool.close()
         if not self._empty:
             out.write("\n")
-
-
-def _try(action: Callable[[], _T]) -> _T:
-    try:
-        return action()
-    except OSError as error:
-        raise OutputError(
-            f"cannot write a temporary file ({error.strerror})", where=tempfile.gettempdir()
-        ) from error

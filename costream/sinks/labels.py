@@ -1,9 +1,23 @@
-"""The timeline as labels for annotation tools: Audacity's label track."""
+"""The timeline as labels for annotation tools: Audacity, Raven Pro, and RTTM for scoring tools."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+from pathlib import PurePath
+
 from costream.records import Header, Record, Segment, Summary
 from costream.sinks.atomic import Output
+
+# A selection spans all that is heard: models for sound take 16 000 samples a second.
+_LOW_HZ, _HIGH_HZ = "0.0", "8000.0"
+
+_NOTHING = "<NA>"  # what RTTM writes in a field without a value
+
+RAVEN_COLUMNS = (
+    *("Selection", "View", "Channel", "Begin File", "Begin Time (s)", "End Time (s)"),
+    *("Low Freq (Hz)", "High Freq (Hz)", "Label", "Score"),
+)
 
 
 class Audacity:
@@ -19,10 +33,104 @@ class Audacity:
     def write(self, record: Record) -> None:
         """Write a segment; other records have no place here."""
         if isinstance(record, Segment):
-            label = " ".join(record.label.split())
-            line = f"{record.start_s:.6f}\t{record.end_s:.6f}\t{label}\n"
+            line = f"{record.start_s:.6f}\t{record.end_s:.6f}\t{one_line(record.label)}\n"
             self._out.write(line, flush=True)
 
     def close(self, summary: Summary) -> None:
         """Finish; the format has no summary."""
         self._out.finish()
+
+
+class Raven:
+    """A selection table of Raven Pro: RAVEN_COLUMNS, tab-separated, one row a segment.
+
+    With several heads a column ``Model`` says whose segment it is.
+    """
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._source = ""
+        self._channel = 1
+        self._has_heads = False
+        self._rows = 0
+
+    def open(self, header: Header) -> None:
+        """Write the column names."""
+        self._source, self._channel = source_name(header), channel(header)
+        self._has_heads = header.heads is not None
+        self._out.open()
+        self._row([*RAVEN_COLUMNS, *(["Model"] if self._has_heads else [])])
+
+    def write(self, record: Record) -> None:
+        """Write a segment; other records have no place here."""
+        if not isinstance(record, Segment):
+            return
+        self._rows += 1
+        score = f"{record.score:.6f}" if math.isfinite(record.score) else ""
+        self._row(
+            [
+                *(str(self._rows), "Spectrogram 1", str(self._channel), self._source),
+                *(f"{record.start_s:.6f}", f"{record.end_s:.6f}", _LOW_HZ, _HIGH_HZ),
+                *(record.label, score),
+                *([record.model or ""] if self._has_heads else []),
+            ]
+        )
+
+    def close(self, summary: Summary) -> None:
+        """Finish; the format has no summary."""
+        self._out.finish()
+
+    def _row(self, cells: Iterable[str]) -> None:
+        self._out.write("\t".join(map(one_line, cells)) + "\n", flush=True)
+
+
+class Rttm:
+    """Rich Transcription Time Marked (NIST): a SPEAKER line of ten fields a segment.
+
+    The source is called by its name without folder and extension, as scoring tools expect.
+    Blanks part the fields, so those in names become underscores.
+    """
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._file = ""
+        self._channel = 1
+
+    def open(self, header: Header) -> None:
+        """Begin; the format has no header."""
+        self._file = _field(PurePath(source_name(header)).stem)
+        self._channel = channel(header)
+        self._out.open()
+
+    def write(self, record: Record) -> None:
+        """Write a segment; other records have no place here."""
+        if not isinstance(record, Segment):
+            return
+        when = f"{record.start_s:.6f} {record.end_s - record.start_s:.6f}"
+        score = f"{record.score:.6f}" if math.isfinite(record.score) else _NOTHING
+        name = f"{_NOTHING} {_NOTHING} {_field(record.label)} {score} {_NOTHING}"
+        self._out.write(f"SPEAKER {self._file} {self._channel} {when} {name}\n", flush=True)
+
+    def close(self, summary: Summary) -> None:
+        """Finish; the format has no summary."""
+        self._out.finish()
+
+
+def _field(text: str) -> str:
+    return "_".join(text.split()) or _NOTHING
+
+
+def one_line(text: str) -> str:
+    """Give ``text`` without tabs, line breaks and double blanks."""
+    return " ".join(text.split())
+
+
+def source_name(header: Header) -> str:
+    """Give the name of the source without its folder."""
+    return PurePath(header.source).name or header.source
+
+
+def channel(header: Header) -> int:
+    """Give the channel that was heard, 1 where that was the mean of all."""
+    told = header.options.get("channel")
+    return told if isinstance(told, int) else 1

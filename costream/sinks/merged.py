@@ -13,8 +13,9 @@ from typing import Any, Literal
 from costream.errors import OutputError
 from costream.records import plain
 from costream.sinks.atomic import AtomicFile
+from costream.sinks.columns import PREDICTION_COLUMNS, PredictionColumns
 from costream.sinks.parquet import ParquetRows
-from costream.sinks.tables import PREDICTION_COLUMNS, TIMELINE_COLUMNS
+from costream.sinks.tables import TIMELINE_COLUMNS
 
 PredictionTableKind = Literal["csv", "parquet", "none"]
 
@@ -48,12 +49,13 @@ class MergedTables:
     ``predictions.csv`` (or ``.parquet``): a row a step; ``timeline.csv``: a row a segment;
     ``compute.csv``: a row an input; ``failures.csv``: a row an input that failed, ended early or
     was damaged.
-    The first column is the input's name. ``summary.json`` holds counts and sums.
+    The first column is the input's name; the second of predictions and segments of several heads
+    is ``model``. ``summary.json`` holds counts and sums.
     """
 
     def __init__(self, folder: Path, predictions: PredictionTableKind = "csv") -> None:
         self._folder = folder
-        self._timeline = _CsvRows(folder / "timeline.csv")
+        self._timeline = _SegmentRows(_CsvRows(folder / "timeline.csv"))
         self._compute = _CsvRows(folder / "compute.csv")
         self._failures = _CsvRows(folder / "failures.csv")
         self._predictions: _PredictionRows | None = None
@@ -73,7 +75,6 @@ class MergedTables:
         for name in ("predictions.csv", "predictions.parquet"):
             if name not in self._kept:
                 (self._folder / name).unlink(missing_ok=True)
-        self._timeline.open(("name", *TIMELINE_COLUMNS))
         self._compute.open(_COST_COLUMNS)
         self._failures.open(_FAILURE_COLUMNS)
 
@@ -94,7 +95,7 @@ class MergedTables:
             if record["type"] == "header":
                 header = record
             elif record["type"] == "segment":
-                self._segment(item.name, record)
+                self._segment(item.name, record, header)
             elif record["type"] == "prediction" and self._predictions is not None:
                 self._predictions.add(item.name, record, header)
 
@@ -120,10 +121,9 @@ class MergedTables:
         file.write(json.dumps(plain(document), ensure_ascii=False, indent=1) + "\n")
         file.finish()
 
-    def _segment(self, name: str, record: dict[str, Any]) -> None:
+    def _segment(self, name: str, record: dict[str, Any], header: dict[str, Any]) -> None:
         length_s = record["end_s"] - record["start_s"]
-        row = (record["start_s"], record["end_s"], length_s, record["label"], record["score"])
-        self._timeline.add((name, *row))
+        self._timeline.add(name, record, header)
         total = self._labels.setdefault(record["label"], [0, 0.0])
         total[0] += 1
         total[1] += length_s
@@ -177,36 +177,54 @@ def _cell(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
 
 
+class _SegmentRows:
+    """Segments as rows, with the column ``model`` where the first one is of several heads."""
+
+    def __init__(self, rows: _CsvRows) -> None:
+        self._rows = rows
+        self._models: bool | None = None  # None: no row has come yet
+
+    def add(self, name: str, record: dict[str, Any], header: dict[str, Any]) -> None:
+        if self._models is None:
+            self._open(models=bool(header.get("heads")))
+        length_s = record["end_s"] - record["start_s"]
+        row = (record["start_s"], record["end_s"], length_s, record["label"], record["score"])
+        self._rows.add((name, *([record.get("model")] if self._models else []), *row))
+
+    def finish(self) -> None:
+        if self._models is None:
+            self._open(models=False)
+        self._rows.finish()
+
+    def _open(self, *, models: bool) -> None:
+        self._models = models
+        self._rows.open(("name", *(["model"] if models else []), *TIMELINE_COLUMNS))
+
+
 class _PredictionRows:
     """Predictions as rows; the columns are those of the first one, as in each input's table."""
 
     def __init__(self, rows: _CsvRows | ParquetRows) -> None:
         self._rows = rows
-        self._widths: tuple[int, int, int] | None = None  # ranks, future steps, scores
+        self._columns: PredictionColumns | None = None
 
     def add(self, name: str, record: dict[str, Any], header: dict[str, Any]) -> None:
         future = [step[0] for step in record.get("anticipation", ())]
-        scores = record.get("scores", ())
-        if self._widths is None:
-            self._open(max(1, len(record["top"])), len(future), header["labels"][: len(scores)])
-        ranks, ahead, classes = self._widths or (1, 0, 0)
+        top, scores = record["top"], record.get("scores", ())
+        columns = self._columns
+        if columns is None:
+            heads = header.get("heads")
+            labels = {head["model"]: head["labels"] for head in heads} if heads else None
+            columns = PredictionColumns(header["labels"], labels, top, future, scores)
+            self._open(columns)
         fixed = [record[key] for key in PREDICTION_COLUMNS[:6]]
-        best, later = _pairs(record["top"], ranks), _pairs(future, ahead)
-        self._rows.add([name, *fixed, *best, *later, *scores[:classes]])
+        self._rows.add([name, *columns.row(fixed, top, future, scores, record.get("model"))])
 
     def finish(self) -> None:
-        if self._widths is None:
-            self._open(1, 0, ())
+        if self._columns is None:
+            self._open(PredictionColumns((), None))
         self._rows.finish()
 
-    def _open(self, ranks: int, ahead: int, labels: Iterable[str]) -> None:
-        more = [f"{name}_{k}" for k in range(2, ranks + 1) for name in ("label", "score")]
-        future = [f"ahead_{k}_{name}" for k in range(1, ahead + 1) for name in ("label", "score")]
-        scores = [f"p({label})" for label in labels]
-        self._widths = (ranks, ahead, len(scores))
-        self._rows.open(["name", *PREDICTION_COLUMNS, *more, *future, *scores])
-
-
-def _pairs(scored: Iterable[Iterable[Any]], count: int) -> list[Any]:
-    flat = [value for pair in scored for value in pair]
-    return (flat + [None] * (2 * count))[: 2 * count]
+    def _open(self, columns: PredictionColumns) -> None:
+        self._columns = columns
+        self._rows.open(["name", *columns.names()])

@@ -13,6 +13,7 @@ from av.video.stream import VideoStream
 
 from costream.records import (
     Gap,
+    Head,
     Header,
     Picture,
     Prediction,
@@ -22,6 +23,7 @@ from costream.records import (
     VideoFrame,
 )
 from costream.sinks.atomic import BinaryFile
+from costream.sinks.base import heads_of
 from costream.sinks.drawing import (
     COLORS,
     DARK,
@@ -47,30 +49,32 @@ _TIME_BASE = Fraction(1, 90_000)
 class Overlay:
     """H.264 in MP4 (MPEG-4 Part 2 where PyAV has no x264): one picture a step.
 
-    Skeletons without a picture are drawn on a plain page, features get an empty one. Time counts
-    from the first picture. The label is the best event of the newest prediction, in its colour
-    from the threshold on.
+    Skeletons without a picture are drawn on a plain page, features and sound get an empty one.
+    Time counts from the first picture. The label is the best event of the newest prediction, in
+    its colour from the threshold on; each head has a panel of its own.
     """
 
     def __init__(self, out: BinaryFile) -> None:
         self._out = out
         self._movie: _Movie | None = None
-        self._panel: _Panel | None = None
+        self._panels: dict[str | None, _Panel] = {}
         self._view = View()
 
     def open(self, header: Header) -> None:
         """Begin the file; its size is known with the first picture."""
         self._out.open()
-        self._panel = _Panel(header)
+        taken = 0  # colours
+        for name, head in heads_of(header).items():
+            self._panels[name] = panel = _Panel(header, head, taken)
+            taken += len(panel.events)
 
     def write(self, record: Record) -> None:
         """Take what is to be shown from the next picture on."""
-        if self._panel is None:
-            return
-        if isinstance(record, Prediction):
-            self._panel.predict(record)
+        if isinstance(record, Prediction) and record.model in self._panels:
+            self._panels[record.model].predict(record)
         elif isinstance(record, Gap):
-            self._panel.interrupt()
+            for panel in self._panels.values():
+                panel.interrupt()
 
     def draw(self, picture: Picture) -> None:
         """Add a picture; one without a time has no place."""
@@ -95,33 +99,38 @@ class Overlay:
         return _empty_page(), None if skeleton is None else self._view.figure(skeleton)
 
     def _add(self, page: Canvas, figure: Figure | None, time_s: float) -> None:
-        panel, file = self._panel, self._out.file
-        if panel is None or file is None:
+        panels, file = list(self._panels.values()), self._out.file
+        if file is None:
             return
+        height = _PANEL * len(panels)
         if self._movie is None:
-            self._movie = _Movie(page.shape[1], page.shape[0] + _PANEL, panel.rate_hz)
+            self._movie = _Movie(page.shape[1], page.shape[0] + height, panels[0].rate_hz)
             self._out.attempt(partial(self._movie.open, file))
-        above, below = self._movie.pages()
+        canvas = self._movie.page()
+        above, below = canvas[:-height], canvas[-height:]
         # A stream may change the size of its pictures on the way; a file cannot.
         part = page[: above.shape[0], : above.shape[1]]
         above[: part.shape[0], : part.shape[1]] = part
         if figure is not None:
             draw_figure(above, figure, page.shape[1], page.shape[0])
-        panel.draw(below, time_s)
+        for k, panel in enumerate(panels):
+            panel.draw(below[k * _PANEL : (k + 1) * _PANEL], time_s)
         self._out.attempt(partial(self._movie.add, time_s))
 
 
 class _Panel:
-    """What stands below the picture: label, score and time; the timeline so far."""
+    """What stands below the picture of a head: label, score and time; the timeline so far.
 
-    def __init__(self, header: Header) -> None:
-        timeline = header.options.get("timeline")
-        events = [label for label in header.labels if label != header.background]
-        self.rate_hz, self._delay_s = header.rate_hz, header.delay_s
+    ``taken``: how many colours the panels before it have used.
+    """
+
+    def __init__(self, header: Header, head: Head, taken: int) -> None:
+        self.events = [label for label in head.labels if label != head.background]
+        self.rate_hz, self._delay_s = header.rate_hz, head.delay_s
         self._length_s = header.duration_s or _SCROLL_S
         self._scrolls = not header.duration_s
-        self._threshold: float = getattr(timeline, "threshold", 0.5)
-        self._color = {label: COLORS[k % len(COLORS)] for k, label in enumerate(events)}
+        self._threshold = head.threshold
+        self._color = {label: COLORS[k % len(COLORS)] for k, label in enumerate(self.events, taken)}
         self._best: Scored | None = None
         self._left_s: float | None = None  # where the timeline begins
         self._painted_s: float | None = None  # it is painted up to here
@@ -189,10 +198,10 @@ class _Movie:
         self._began_s: float | None = None
         self._ticks = -1
 
-    def pages(self) -> tuple[Canvas, Canvas]:
-        """Give the empty canvas of the next picture: what is above the panel, and the panel."""
+    def page(self) -> Canvas:
+        """Give the empty canvas of the next picture."""
         self._canvas[:] = DARK
-        return self._canvas[:-_PANEL], self._canvas[-_PANEL:]
+        return self._canvas
 
     def open(self, file: BinaryIO) -> None:
         """Write the head."""

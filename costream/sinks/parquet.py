@@ -91,8 +91,8 @@ class ParquetRows:
 def _type(column: str) -> str:
     if column in _TYPES:
         return _TYPES[column]
-    is_text = column == "name" or (not column.startswith("p(") and "label" in column.split("_"))
-    return "string" if is_text else "double"
+    is_label = not column.startswith("p(") and "label" in column.split("_")
+    return "string" if is_label or column in ("name", "model") else "double"
 
 
 def _utf8(text: str) -> str:

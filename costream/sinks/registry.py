@@ -13,8 +13,9 @@ from costream.errors import UsageError
 from costream.sinks.atomic import AtomicFile, BinaryFile, Stream, exists_error
 from costream.sinks.base import Sink
 from costream.sinks.document import Document
+from costream.sinks.elan import Elan
 from costream.sinks.jsonl import JsonLines
-from costream.sinks.labels import Audacity
+from costream.sinks.labels import Audacity, Raven, Rttm
 from costream.sinks.subtitles import subrip, webvtt
 from costream.sinks.tables import ComputeTable, PredictionTable, TimelineTable
 
@@ -51,6 +52,9 @@ FORMATS: dict[str, Format] = {
     "srt": Format("timeline as SubRip subtitles", {"srt": subrip}),
     "vtt": Format("timeline as WebVTT subtitles", {"vtt": webvtt}),
     "audacity": Format("timeline as an Audacity label track", {"audacity.txt": Audacity}),
+    "raven": Format("timeline as a Raven Pro selection table", {"raven.txt": Raven}),
+    "rttm": Format("timeline as NIST RTTM", {"rttm": Rttm}),
+    "eaf": Format("timeline as ELAN annotations", {"eaf": Elan}),
     "mp4": Format("annotated video", {"mp4": _overlay}, binary=True, draws=(960, 720)),
 }
 

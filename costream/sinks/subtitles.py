@@ -8,13 +8,15 @@ from collections.abc import Callable
 from costream.clock import format_time
 from costream.records import Header, Record, Segment, Summary
 from costream.sinks.atomic import Output
+from costream.sinks.timelines import Timelines
 
 
 class Subtitles:
     """One cue a segment: its number, its times, then ``label (score %)``.
 
     ``decimal``: sign before the milliseconds. ``head``: what the file begins with. ``escape``:
-    writes a label so that the format takes nothing in it for markup.
+    writes a label so that the format takes nothing in it for markup. Cues are written as they
+    come; those of several heads wait for the end, because they have to be in order.
     """
 
     def __init__(
@@ -25,9 +27,12 @@ class Subtitles:
         self._head = head
         self._escape = escape
         self._cues = 0
+        self._waiting: Timelines | None = None
 
     def open(self, header: Header) -> None:
         """Write what comes before the first cue."""
+        if header.heads is not None:
+            self._waiting = Timelines()
         self._out.open()
         self._out.write(self._head, flush=True)
 
@@ -35,17 +40,27 @@ class Subtitles:
         """Write a segment; other records are not for viewers."""
         if not isinstance(record, Segment):
             return
-        self._cues += 1
-        start_s = max(0.0, record.start_s)
-        end_s = max(record.end_s, start_s + 1e-3)  # players refuse empty cues
-        times = " --> ".join(format_time(s, self._decimal) for s in (start_s, end_s))
-        label = self._escape(" ".join(record.label.split()))
-        text = f"{label} ({round(100 * record.score)} %)"
-        self._out.write(f"{self._cues}\n{times}\n{text}\n\n", flush=True)
+        if self._waiting is None:
+            self._cue(record)
+        else:
+            self._waiting.add(record)
 
     def close(self, summary: Summary) -> None:
-        """Finish; subtitles carry no summary."""
+        """Write what has waited, and finish; subtitles carry no summary."""
+        if self._waiting is not None:
+            for segment in self._waiting.merged():
+                self._cue(segment)
+            self._waiting.close()
         self._out.finish()
+
+    def _cue(self, segment: Segment) -> None:
+        self._cues += 1
+        start_s = max(0.0, segment.start_s)
+        end_s = max(segment.end_s, start_s + 1e-3)  # players refuse empty cues
+        times = " --> ".join(format_time(s, self._decimal) for s in (start_s, end_s))
+        label = self._escape(" ".join(segment.label.split()))
+        text = f"{label} ({round(100 * segment.score)} %)"
+        self._out.write(f"{self._cues}\n{times}\n{text}\n\n", flush=True)
 
 
 def _without_markup(label: str) -> str:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from costream.records import Compute, Header, Prediction, Record, Segment, Summary, plain
+from costream.records import (
+    Compute,
+    Header,
+    Prediction,
+    Record,
+    Scored,
+    Segment,
+    Summary,
+    plain,
+)
 from costream.sinks.atomic import Output
+from costream.sinks.columns import PredictionColumns
 
-PREDICTION_COLUMNS = ("i", "time_s", "frame", "pts", "warmup", "fresh", "label", "score")
 TIMELINE_COLUMNS = ("start_s", "end_s", "length_s", "label", "score")
 COMPUTE_COLUMNS = (
     *("i", "time_s", "macs", "dense_macs", "decode_ms", "frontend_ms", "network_ms", "sink_ms"),
@@ -39,22 +48,26 @@ def _cell(value: Any) -> Any:
 
 
 class PredictionTable:
-    """One row a step.
+    """One row a step, and a head where there are several.
 
-    The columns are those of the first prediction: PREDICTION_COLUMNS, ``label_2, score_2, ...``
-    for the further ranks, ``ahead_1_label, ahead_1_score, ...`` (best label of each future step)
-    when the model anticipates, and ``p(LABEL)`` for each label when every score is asked for.
+    The columns are those of the first prediction: ``model`` with several heads,
+    PREDICTION_COLUMNS, ``label_2, score_2, ...`` for the further ranks, ``ahead_1_label,
+    ahead_1_score, ...`` (best label of each future step) when the model anticipates, and
+    ``p(LABEL)`` for each label when every score is asked for.
     """
 
     def __init__(self, out: Output) -> None:
         self._rows = _Rows(out)
         self._labels: tuple[str, ...] = ()
-        self._widths: tuple[int, int, int] | None = None  # ranks, future steps, scores
+        self._heads: dict[str, tuple[str, ...]] | None = None
+        self._columns: PredictionColumns | None = None
 
     def open(self, header: Header) -> None:
         """Remember the labels; the columns come with the first prediction."""
         self._rows.out.open()
         self._labels = header.labels
+        if header.heads is not None:
+            self._heads = {head.model: head.labels for head in header.heads}
 
     def write(self, record: Record) -> None:
         """Write a prediction; other records have their own tables."""
@@ -62,49 +75,46 @@ class PredictionTable:
             return
         future = [step[0] for step in record.anticipation or ()]
         scores = record.scores or ()
-        widths = self._widths or self._head(max(1, len(record.top)), len(future), len(scores))
+        columns = self._columns or self._head(record.top, future, scores)
         row = (record.i, record.time_s, record.frame, record.pts, record.warmup, record.fresh)
-        best, ahead = _pairs(record.top, widths[0]), _pairs(future, widths[1])
-        self._rows.add([*row, *best, *ahead, *scores[: widths[2]]])
+        self._rows.add(columns.row(row, record.top, future, scores, record.model))
 
     def close(self, summary: Summary) -> None:
         """Finish; a run without predictions leaves the column names alone."""
-        if self._widths is None:
-            self._head(1, 0, 0)
+        if self._columns is None:
+            self._head()
         self._rows.out.finish()
 
-    def _head(self, ranks: int, ahead: int, classes: int) -> tuple[int, int, int]:
-        self._widths = (ranks, ahead, classes)
-        more = [f"{name}_{k}" for k in range(2, ranks + 1) for name in ("label", "score")]
-        future = [f"ahead_{k}_{name}" for k in range(1, ahead + 1) for name in ("label", "score")]
-        scores = [f"p({label})" for label in self._labels[:classes]]
-        self._rows.add([*PREDICTION_COLUMNS, *more, *future, *scores])
-        return self._widths
-
-
-def _pairs(scored: Iterable[tuple[str, float]], count: int) -> list[Any]:
-    """Give label, score, label, score, ... of exactly ``count`` pairs; missing ones are None."""
-    flat: list[Any] = [value for pair in scored for value in pair]
-    return (flat + [None] * (2 * count))[: 2 * count]
+    def _head(
+        self,
+        top: Sequence[Scored] = (),
+        future: Sequence[Scored] = (),
+        scores: Sequence[float] = (),
+    ) -> PredictionColumns:
+        self._columns = PredictionColumns(self._labels, self._heads, top, future, scores)
+        self._rows.add(self._columns.names())
+        return self._columns
 
 
 class TimelineTable:
-    """One row a segment."""
+    """One row a segment; its first column is ``model`` where there are several heads."""
 
     def __init__(self, out: Output) -> None:
         self._rows = _Rows(out)
+        self._has_heads = False
 
     def open(self, header: Header) -> None:
         """Write the column names."""
         self._rows.out.open()
-        self._rows.add(TIMELINE_COLUMNS, flush=True)
+        self._has_heads = header.heads is not None
+        self._rows.add((*(["model"] if self._has_heads else []), *TIMELINE_COLUMNS), flush=True)
 
     def write(self, record: Record) -> None:
         """Write a segment; other records have their own tables."""
         if isinstance(record, Segment):
             length_s = record.end_s - record.start_s
             row = (record.start_s, record.end_s, length_s, record.label, record.score)
-            self._rows.add(row, flush=True)
+            self._rows.add((*([record.model] if self._has_heads else []), *row), flush=True)
 
     def close(self, summary: Summary) -> None:
         """Finish; tables carry no summary."""

@@ -101,8 +101,15 @@ class AudioSource:
         if self._first is None:
             raise self._no_samples(decoder)
         where = shown(self._path)
-        self._cutter = SoundCutter(self._first, self._sound, self._options, where, self._live)
-        self._cutter.begin(self._first, decoder.start_s, origin_s)
+        self._cutter = SoundCutter(
+            self._first,
+            self._sound,
+            self._options,
+            where,
+            live=self._live,
+            time_s=decoder.start_s,
+            origin_s=origin_s,
+        )
         return SourceInfo(
             name=shown(os.path.basename(self._path)),
             uri=where,

@@ -29,11 +29,22 @@ class SoundCutter:
     """
 
     def __init__(
-        self, first: av.AudioFrame, sound: Sound, options: SourceOptions, where: str, live: bool
+        self,
+        first: av.AudioFrame,
+        sound: Sound,
+        options: SourceOptions,
+        where: str,
+        *,
+        live: bool,
+        time_s: Fraction = Fraction(0),
+        origin_s: Fraction = Fraction(0),
     ) -> None:
-        """``first`` tells the format. ``live``: give blocks as soon as their samples are there.
+        """``first``: the first frame that ``take`` will get. ``time_s``: when it begins.
 
-        SourceError when it lacks the channel asked for or cannot be mixed.
+        ``origin_s``: when the stream began. Resampling begins at a sample of the source where it
+        has one too when it is done from there on, so that the samples are the same. ``live``:
+        give blocks as soon as their samples are there. SourceError when the frame lacks the
+        channel asked for or cannot be mixed.
         """
         self._sound = sound
         self._options = options
@@ -42,22 +53,13 @@ class SoundCutter:
         self._waiting = 0  # samples of the source pushed since the filters ran
         self._arrived_s: float | None = None
         self._drop = 0  # samples still to be left out before the start
-        self._mixer = self._mix(first)
-        self._blocks = Blocks(sound)
         self.ended = False
-
-    def begin(self, first: av.AudioFrame, time_s: Fraction, origin_s: Fraction) -> None:
-        """Say when the first frame begins, and when the stream did, both before any ``take``.
-
-        Resampling begins at a sample of the source where it has one when it is done from the
-        stream's first sample on, so that the samples are the same.
-        """
         rate_hz = first.sample_rate
-        step = rate_hz // math.gcd(rate_hz, self._sound.rate_hz)
+        step = rate_hz // math.gcd(rate_hz, sound.rate_hz)
         skip = -round((time_s - origin_s) * rate_hz) % step
         self._mixer = self._mix(first, skip)
         start_s = self._cut(time_s + Fraction(skip, rate_hz))
-        self._blocks = Blocks(self._sound, start_s, source_hz=rate_hz)
+        self._blocks = Blocks(sound, start_s, source_hz=rate_hz)
 
     def take(
         self, frame: av.AudioFrame, jump: Jump | None, arrived_s: float | None = None
@@ -67,11 +69,18 @@ class SoundCutter:
         ``arrived_s``: live, ``time.monotonic()`` when it came, if that was not just now.
         """
         self._arrived_s = arrived_s
+        gap = jump is not None and jump.begins_s is not None
+        if gap or self._mixer.format != sound_format(frame):
+            mixer = self._mix(frame)  # may fail; the one before it is still to be finished then
+            if jump is not None and jump.begins_s is not None:
+                yield from self.go_on(jump.begins_s, jump.reason)
+            else:
+                yield from self._cut_up(self._mixer.finish())
+            self._mixer = mixer
         if jump is not None:
-            yield from self._jump(frame, jump)
-        if self._mixer.format != sound_format(frame):
-            yield from self._cut_up(self._mixer.finish())
-            self._mixer = self._mix(frame)
+            self._blocks.shift(jump.shift_s)
+            if jump.silence:
+                self._mixer.push(silence(frame, jump.silence))
         self._mixer.push(frame)
         self._waiting += frame.samples
         if self._live or self._waiting >= frame.sample_rate:
@@ -93,14 +102,6 @@ class SoundCutter:
         gap = self._blocks.restart(self._cut(time_s), reason or f"no sound for {lost_s:.3f} s")
         if gap.end_s > gap.start_s:
             yield gap
-
-    def _jump(self, frame: av.AudioFrame, jump: Jump) -> Iterator[Item]:
-        if jump.begins_s is not None:
-            yield from self.go_on(jump.begins_s, jump.reason)
-            self._mixer = self._mix(frame)
-        elif jump.silence and self._mixer.format == sound_format(frame):
-            self._mixer.push(silence(frame, jump.silence))
-        self._blocks.shift(jump.shift_s)
 
     def _cut(self, time_s: Fraction) -> Fraction:
         """Set what is left out when samples begin at ``time_s``; give when blocks begin."""

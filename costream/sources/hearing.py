@@ -68,7 +68,8 @@ class SoundDecoder:
         while (frame := ahead.pop() if ahead else next(raw, None)) is not None:
             jump = clock.advance(frame.pts, frame.samples, frame.sample_rate, peek)
             if jump is not None and jump.damage is not None:
-                self._frames.count(jump.damage, clock.next_s)
+                began_s = clock.next_s - frame.samples / frame.sample_rate
+                self._frames.count(jump.damage, began_s)
             if frame.is_corrupt:
                 self._frames.count("damaged packet(s)", clock.next_s)
             yield frame, jump

@@ -157,7 +157,6 @@ class MicrophoneSource:
         frame.sample_rate = chunk.rate_hz
         if self._cutter is None:
             self._cutter = SoundCutter(frame, self._sound, self._options, self._uri, live=True)
-            self._cutter.begin(frame, Fraction(0), Fraction(0))
         yield from self._cutter.take(frame, jump, chunk.arrived_s)
 
     def _tell(self, gap: Gap) -> None:

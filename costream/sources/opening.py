@@ -20,8 +20,6 @@ from costream.sources.base import RawSound
 ATTACHED_PICTURE = 0x400  # AV_DISPOSITION_ATTACHED_PIC: the cover of a song
 NO_TIME_STAMPS = 0x80  # AVFMT_NOTIMESTAMPS: a bare stream of pictures
 ARBITRARY_CLOCK = 0x200  # AVFMT_TS_DISCONT: transport and program streams
-
-
 # For pipes: WAV is read in pieces of so many bytes, or sound would wait here for more of it.
 _PIPED = {"max_size": "2048"}
 

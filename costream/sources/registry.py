@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import importlib
 import os
 import re
 import stat
@@ -83,10 +82,9 @@ def open_source(uri: str, options: SourceOptions | None = None) -> Source:
     It still has to be opened: ``source.open()``. Raises as ``sniff`` does.
     """
     if _is_microphone(uri):
-        # Only now, because what it needs may not be installed.
-        microphone = importlib.import_module("costream.sources.microphone")
-        source: Source = microphone.MicrophoneSource(uri, options)
-        return source
+        from costream.sources.microphone import MicrophoneSource
+
+        return MicrophoneSource(uri, options)
     path = uri if uri == "-" else _local(uri)
     if _is_pipe(path):
         return PipeSource(path, options)
@@ -102,6 +100,8 @@ def open_source(uri: str, options: SourceOptions | None = None) -> Source:
 
 def name_of(uri: str) -> str:
     """Give the name that a source's outputs are named after, without opening it."""
+    if _is_microphone(uri):
+        return "".join(c if c.isalnum() or c in " .-" else "_" for c in uri)
     return "stdin" if uri == "-" else file_name(uri)
 
 

@@ -6,16 +6,15 @@ import atexit
 import time
 
 from rich.console import Console
-from rich.control import Control
-from rich.live import Live
-from rich.segment import ControlType
 
 from costream.records import Header, Picture, Record, Summary
 from costream.ui.console import is_unicode
-from costream.ui.frame import Look, frame
+from costream.ui.frame import Frame
+from costream.ui.groups import Look
+from costream.ui.screen import Screen
 from costream.ui.state import RunState
 
-# A redraw costs some 8 ms; this often it takes 4 % of one core and still looks alive.
+# A redraw costs some 2 ms; this often it takes 1 % of one core and still looks alive.
 _REFRESH_S = 0.22
 
 
@@ -29,25 +28,18 @@ class LiveView:
     def __init__(self, console: Console, name: str) -> None:
         self._console = console
         self._name = name
-        self._live: Live | None = None
+        self._screen: Screen | None = None
         self._state: RunState | None = None
+        self._frame: Frame | None = None
         self._drawn_s = 0.0
-        self._widths: list[int] = []  # of the lines on the screen
 
     def open(self, header: Header) -> None:
         """Show the view."""
         self._state = RunState(header, time.monotonic())
-        # rich would otherwise swallow what goes to standard output, which holds the records.
-        self._live = Live(
-            console=self._console,
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-            vertical_overflow="crop",
-        )
+        self._frame = Frame(self._state, self._name)
+        self._screen = Screen(self._console)
         atexit.register(self.stop)
-        self._live.start()
+        self._screen.open()
         self._draw()
 
     def write(self, record: Record) -> None:
@@ -69,28 +61,16 @@ class LiveView:
 
     def stop(self) -> None:
         """Do what ``close`` does, for exits without a summary. May be called again."""
-        live, self._live = self._live, None
-        if live is not None:
-            self._rewrap()
-            live.stop()
+        screen, self._screen = self._screen, None
+        if screen is not None:
+            screen.close()
             atexit.unregister(self.stop)
 
     def _draw(self) -> None:
-        live, state = self._live, self._state
-        if live is None or state is None:
+        screen, frame = self._screen, self._frame
+        if screen is None or frame is None:
             return
         self._drawn_s = time.monotonic()
-        self._rewrap()
         # One column and one row stay free: some terminals scroll when the last is written to.
         look = Look(self._console.width - 1, self._console.height - 1, is_unicode(self._console))
-        text = frame(state, self._name, look, self._drawn_s)
-        live.update(text, refresh=True)
-        self._widths = [line.cell_len for line in text.split("\n", allow_blank=True)]
-
-    def _rewrap(self) -> None:
-        """Clear the extra lines that a terminal made narrower has broken the old ones into."""
-        width = max(1, self._console.width)
-        extra = sum((max(1, cells) - 1) // width for cells in self._widths)
-        if extra:
-            up = ((ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1))
-            self._console.control(Control(*(up * extra)))
+        screen.draw(frame.lines(look, self._drawn_s))

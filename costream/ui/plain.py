@@ -15,9 +15,9 @@ from costream.ui.text import clean, cost_line, times
 class PlainLines:
     """Takes the records of one run like a sink; prints a line every ``every_s`` seconds.
 
-    ``t=60.0 s  25.3x  walk 0.91  dropped 0``: media time, speed against real time, best label,
-    frames dropped so far. At the end, with ``last``, what the run came to (not needed where a
-    FinalTimeline says it). Lines are never wrapped.
+    ``t=60.0 s  25.3x  walk 0.91  dropped 0``: media time, speed against real time, best label of
+    each head, frames dropped so far. At the end, with ``last``, what the run came to (not needed
+    where a FinalTimeline says it). Lines are never wrapped.
     """
 
     def __init__(
@@ -57,9 +57,10 @@ class PlainLines:
 def _line(state: RunState, now_s: float) -> str:
     time_s = 0.0 if state.time_s is None else state.time_s
     parts = [f"t={time_s:.1f} s", times(state.x_realtime(now_s))]
-    if state.top:
-        label, score = state.top[0]
-        parts.append(f"{clean(label)} {score:.2f}")
+    for voice in state.voices.values():
+        if voice.top:
+            label, score = voice.top[0]
+            parts.append(f"{clean(label)} {score:.2f}")
     if state.lag_s:
         parts.append(f"lag {state.lag_s:.2f} s")
     parts.append(f"dropped {state.dropped}")

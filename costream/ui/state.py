@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
 from costream.records import (
+    AudioBlock,
     Compute,
     Fault,
     Gap,
@@ -13,11 +13,13 @@ from costream.records import (
     Picture,
     Prediction,
     Record,
-    Scored,
     Segment,
 )
+from costream.sinks.base import heads_of
 from costream.sinks.figure import Figure, View
-from costream.ui.strip import Strip
+from costream.ui.hearing import Hearing
+from costream.ui.legend import Legend
+from costream.ui.voice import Voice
 
 STAGES = ("decode", "frontend", "network", "sink")
 
@@ -25,33 +27,25 @@ STAGES = ("decode", "frontend", "network", "sink")
 # slow step does not make the figures jump.
 _NEWEST = 0.05
 
-# A label counts as going on while it keeps this share of the threshold it opened with; the same
-# hysteresis as the timeline's default, so that what is shown is close to what will be written.
-_LOW = 0.6
-
-
-@dataclass
-class Current:
-    """The label that goes on now."""
-
-    label: str
-    since_s: float
-    score: float
-
 
 class RunState:
     """Follows one run. ``now_s`` arguments are seconds of a monotonic clock."""
 
     def __init__(self, header: Header, now_s: float) -> None:
-        timeline = header.options.get("timeline")
+        step_s = 1 / header.rate_hz
         self.header = header
-        self.threshold: float = getattr(timeline, "threshold", 0.5)
         self.began_s = now_s
         self.start_s: float | None = None  # time of the first step
         self.time_s: float | None = None  # time of the newest step
         self.steps = 0
-        self.top: tuple[Scored, ...] = ()
-        self.current: Current | None = None
+        self.voices = {
+            name: Voice(head, header.duration_s, step_s) for name, head in heads_of(header).items()
+        }
+        self.legends: dict[str | None, Legend] = {}
+        taken = 0  # colours
+        for name, voice in self.voices.items():
+            self.legends[name] = Legend(voice.head.labels, voice.events, taken)
+            taken += len(voice.events)
         self.segments: deque[Segment] = deque(maxlen=8)
         self.ms = dict.fromkeys(STAGES, 0.0)
         self.macs = 0
@@ -59,11 +53,9 @@ class RunState:
         self.dropped = 0
         self.errors = 0
         self.lag_s = 0.0
-        self.seen: dict[str, None] = {}  # labels of the strip, in order of appearance
-        self.strip: Strip | None = None
-        self._marked_s: float | None = None  # the strip is marked up to here
         self.figure: Figure | None = None  # the persons of the newest step
         self._view = View()
+        self.hearing = Hearing(step_s) if header.kind == "audio" else None
 
     def add(self, record: Record) -> None:
         """Take one record."""
@@ -76,12 +68,15 @@ class RunState:
         elif isinstance(record, Fault):
             self.errors += record.count
         elif isinstance(record, Gap):
-            self.current = None
+            for voice in self.voices.values():
+                voice.interrupt()
 
     def look(self, picture: Picture) -> None:
-        """Take what the newest step saw, if it was persons."""
+        """Take what the newest step saw or heard, if it was persons or sound."""
         if picture.skeleton is not None:
             self.figure = self._view.figure(picture.skeleton)
+        if self.hearing is not None and isinstance(picture.item, AudioBlock):
+            self.hearing.add(picture.time_s, picture.item.samples, picture.spectrum)
 
     @property
     def media_s(self) -> float:
@@ -103,37 +98,14 @@ class RunState:
 
     def _predict(self, record: Prediction) -> None:
         self._tick(record.time_s)
-        self.top = record.top
-        self._follow(record)
-        if self.current is not None:
-            self.seen.setdefault(self.current.label)
-        self._mark(record.time_s)
-
-    def _mark(self, time_s: float) -> None:
-        """Put the current label on the strip."""
-        if self.strip is None:
-            length_s, step_s = self.header.duration_s, 1 / self.header.rate_hz
-            self.strip = Strip(time_s, length_s, step_s)
-        self.strip.add(time_s, self.current.label if self.current else None)
-        self._marked_s = time_s
-
-    def _follow(self, record: Prediction) -> None:
-        """Keep, change or drop the current label."""
-        events = [pair for pair in record.top if pair[0] != self.header.background]
-        best, score = events[0] if events else ("", 0.0)
-        current = self.current
-        if score >= self.threshold and (current is None or best != current.label):
-            since_s = max(record.time_s - self.header.delay_s, self.start_s or 0.0)
-            self.current = Current(best, since_s, score)
-        elif current is not None:
-            current.score = dict(events).get(current.label, 0.0)
-            if current.score < _LOW * self.threshold:
-                self.current = None
+        voice = self.voices.get(record.model)
+        if voice is not None:
+            voice.predict(record, self.start_s or 0.0)
 
     def _spend(self, record: Compute) -> None:
         self._tick(record.time_s)
-        if self.top and record.time_s != self._marked_s:
-            self._mark(record.time_s)  # a step without output: what was goes on
+        for voice in self.voices.values():
+            voice.pass_(record.time_s)
         weight = _NEWEST if self.steps else 1.0
         for name in STAGES:
             self.ms[name] += weight * (getattr(record.ms, name) - self.ms[name])

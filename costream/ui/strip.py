@@ -39,9 +39,12 @@ class Strip:
         return [self._cell(k * total / width, (k + 1) * total / width) for k in range(width)]
 
     def _cell(self, begin: float, end: float) -> tuple[str | None, bool]:
-        counts = _merged(self._slices[int(begin) : max(int(begin) + 1, int(end))])
+        slices = self._slices[int(begin) : max(int(begin) + 1, int(end))]
+        counts = slices[0] if len(slices) == 1 else _merged(slices)
         if not counts:
             return None, False
+        if len(counts) == 1:
+            return next(iter(counts)), True
         return max(counts, key=lambda label: (counts[label], label is not None)), True
 
 

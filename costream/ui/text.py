@@ -50,6 +50,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
+def nothing_found(kind: str) -> str:
+    """Say that a timeline is empty."""
+    return "Nothing was recognised." if kind == "audio" else "No action was found."
+
+
 def cost_line(summary: Summary, kind: str) -> str:
     """Give the line that ends a run: steps, time, speed, operations, losses."""
     kind = "skeletons" if kind == "skeleton" else kind
@@ -65,6 +70,8 @@ def cost_line(summary: Summary, kind: str) -> str:
         parts.append(spent + dense)
     if summary.dropped:
         parts.append(f"{summary.dropped} dropped")
+    if summary.drift_ppm is not None:
+        parts.append(f"its clock {summary.drift_ppm:+.0f} ppm")
     if summary.errors:
         parts.append(counted(summary.errors, "error"))
     if not summary.complete:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from costream.records import Header, Record, Segment, Summary
-from costream.ui.text import clean, cost_line, short_time
+from costream.ui.text import clean, cost_line, nothing_found, short_time
 
 _MOST = 1000  # rows; nobody reads more, and a run of days must not fill the memory
 
@@ -21,12 +22,13 @@ class FinalTimeline:
         self._console = console
         self._name = clean(name)
         self._kind = ""
+        self._has_heads = False
         self._segments: deque[Segment] = deque(maxlen=_MOST)
         self._count = 0
 
     def open(self, header: Header) -> None:
-        """Remember what the source is."""
-        self._kind = header.kind
+        """Remember what the source is, and whether several models look at it."""
+        self._kind, self._has_heads = header.kind, header.heads is not None
 
     def write(self, record: Record) -> None:
         """Keep a segment; the timeline shows nothing else."""
@@ -40,7 +42,7 @@ class FinalTimeline:
         if self._segments:
             self._console.print(self._table())
         else:
-            self._line("No action was found." if summary.steps else "Nothing was read.")
+            self._line(nothing_found(self._kind) if summary.steps else "Nothing was read.")
         if self._count > _MOST:
             self._line(
                 f"The first {self._count - _MOST} segments are left out; -o writes them all."
@@ -54,10 +56,16 @@ class FinalTimeline:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
         for name in ("start", "end", "length"):
             table.add_column(name, justify="right", no_wrap=True)
+        if self._has_heads:
+            table.add_column("model", no_wrap=True)
         table.add_column("label", overflow="fold")
         table.add_column("score", justify="right", no_wrap=True)
-        for s in self._segments:
+        segments: Iterable[Segment] = self._segments
+        if self._has_heads:  # one that began earlier may be known later
+            segments = sorted(segments, key=lambda s: s.start_s)
+        for s in segments:
             start, end = short_time(s.start_s, 2), short_time(s.end_s, 2)
             length, label = f"{s.end_s - s.start_s:.2f} s", Text(clean(s.label))
-            table.add_row(start, end, length, label, f"{s.score:.2f}")
+            model = [Text(clean(s.model or ""))] if self._has_heads else []
+            table.add_row(start, end, length, *model, label, f"{s.score:.2f}")
         return table

@@ -73,11 +73,3 @@ def test_017_encoder_alone_is_the_one_in_cooadtr(
     out = torch.layer_norm(out, (32,), weights["4.fn.weight"], weights["4.fn.bias"])
     logits = torch.nn.functional.linear(out, weights["5.weight"], weights["5.bias"])
     np.testing.assert_allclose(logits.numpy(), arrays["window_out"], atol=2e-5, rtol=0)
-
-
-def test_other_continual_networks_are_refused_by_name(
-    reference: Reference, load: Callable[..., Any]
-) -> None:
-    _, weights = reference("deepcot_L3.npz")
-    with pytest.raises(Exception, match=r"no known format; known are oadtr, cooadtr"):
-        load(weights, num_heads=4, window=8)

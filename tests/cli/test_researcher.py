@@ -96,3 +96,26 @@ def test_cooadtr_on_npy_features(tmp_path, name):
     _, found = predictions(text)
     expected = softmax(arrays["window_out"].astype(np.float64))
     np.testing.assert_allclose([p["scores"] for p in found], expected, atol=2e-5)
+
+
+@needs_refs
+def test_deepcot_on_feature_rows(tmp_path):
+    torch = pytest.importorskip("torch")
+    with np.load(REFS / "deepcot_L3.npz") as file:
+        arrays = dict(file)
+    state = {k[3:]: torch.from_numpy(v) for k, v in arrays.items() if k[:3] == "sd/"}
+    torch.save(state, tmp_path / "deepcot.pth")
+    np.save(tmp_path / "song.npy", arrays["x"][0].T)
+    costream(
+        *("models", "import", "deepcot.pth", "-o", "my-deepcot.safetensors"),
+        *("--config", "labels=gtzan", "--config", "num_heads=4", "--config", "window=8"),
+        cwd=tmp_path,
+    )
+    text = costream(
+        "detect", "song.npy", "-m", "my-deepcot.safetensors", "--scores", "--wait", cwd=tmp_path
+    )
+    _, found = predictions(text)
+    # Until every block's window is full, the authors' network gives nothing, and so does --wait.
+    assert [p["i"] for p in found] == list(range(int(arrays["first_step"]), 140))
+    expected = softmax(arrays["step_out"][:, 0].astype(np.float64))
+    np.testing.assert_allclose([p["scores"] for p in found], expected, atol=2e-6)

@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from costream.nn.position import RecyclingPositions, cyclic_table
+from costream.nn.position import (
+    RecyclingPositions,
+    RotaryPositions,
+    cyclic_table,
+    turn_pairs,
+)
 
 REFERENCE = (
     Path(__file__).resolve().parents[2].parent / "shared/refs/transformers/cyclic_pe_127_32.npz"
@@ -58,3 +64,24 @@ def test_the_cyclic_table_joins_its_ends(rows: int, width: int) -> None:
 def test_the_cyclic_table_is_the_published_one() -> None:
     pattern = np.load(REFERENCE)["pattern"]
     assert np.abs(cyclic_table(127, 32).numpy() - pattern).max() < 1e-6
+
+
+@pytest.mark.parametrize("start", [0, 1_000_000, 10_000_000])
+def test_rotary_turns_pairs_by_exact_angles(start: int) -> None:
+    rotary = RotaryPositions(8)
+    times = start + torch.arange(0, 40, 3)
+    rows = torch.randn(len(times), 8)
+    turned = rows.clone()
+    turn_pairs(turned, rotary.turns(times, rows))
+    for row, out, t in zip(rows.tolist(), turned.tolist(), times.tolist(), strict=True):
+        for i in range(4):
+            angle = t * 10_000 ** (-2 * i / 8)
+            a, b = row[2 * i : 2 * i + 2]
+            expected = (a * math.cos(angle) - b * math.sin(angle),)
+            expected += (b * math.cos(angle) + a * math.sin(angle),)
+            assert out[2 * i : 2 * i + 2] == pytest.approx(expected, abs=1e-6)
+
+
+def test_rotary_needs_pairs() -> None:
+    with pytest.raises(ValueError, match="even width, not 5"):
+        RotaryPositions(5)

@@ -92,7 +92,7 @@ def test_all_colours_are_told_apart(vision):
 def test_letters_are_read_on_every_colour():
     palette = Palette()
     labels = [str(k) for k in range(len(COLORS))]
-    palette.add(labels, labels, None)
+    palette.add(labels, labels, ())
     for label in labels:
         paint = palette.paint(label)
         ink = "#ffffff" if paint.ink == "#fff" else "#111111"
@@ -103,8 +103,8 @@ def test_letters_are_read_on_every_colour():
 def test_a_label_has_its_colour_in_every_report():
     labels = ["none", "walk", "sit", "fall"]
     alone, all_of_them = Palette(), Palette()
-    alone.add(labels, ["fall"], "none")
-    all_of_them.add(labels, labels, "none")
+    alone.add(labels, ["fall"], ["none"])
+    all_of_them.add(labels, labels, ["none"])
     assert alone.paint("fall") == all_of_them.paint("fall")
     assert alone.paint("none") == alone.paint("never heard of") == BACKGROUND
 
@@ -113,10 +113,10 @@ def test_no_two_labels_look_alike_while_there_are_paints():
     palette = Palette()
     first, second = [f"a{k}" for k in range(400)], [f"b{k}" for k in range(12)]
     shown = first[::20]
-    palette.add(first, shown, None)
-    palette.add(second, second, None)
+    palette.add(first, shown, ())
+    palette.add(second, second, ())
     paints = [palette.paint(label) for label in [*shown, *second]]
     assert len({(p.color, p.pattern) for p in paints}) == len(paints)
     assert len(paints) == len(COLORS) * len(PATTERNS)
-    palette.add(["one too many"], ["one too many"], None)
+    palette.add(["one too many"], ["one too many"], ())
     assert palette.paint("one too many").color is not None

@@ -10,6 +10,7 @@ from costream.records import (
     Compute,
     Fault,
     Gap,
+    Head,
     Header,
     Prediction,
     Record,
@@ -79,3 +80,44 @@ def run() -> Run:
     macs = {"macs": 48_200_010, "dense_macs": 2_054_500_000}
     times = {"media_s": 5 / 3, "wall_s": 0.25, "x_realtime": 20 / 3}
     return Run(header, records, Summary(**totals, **times, **macs, complete=True, exit=0))
+
+
+GENRES = ("rock", "jazz", "silence")
+SOUNDS = ("silence", "dog\tbark", "<siren>")
+
+
+@pytest.fixture
+def run_of_heads(run: Run) -> Run:
+    """Two models that listen to the same sound; both know the label "silence"."""
+    heads = (
+        Head("cotrans", "ab" * 32, GENRES, None, 0.0, 0.5),
+        Head("cosounds", "cd" * 32, SOUNDS, "silence", 0.25, 0.4),
+    )
+    header = replace(
+        run.header,
+        model="cotrans,cosounds",
+        labels=(*GENRES, *SOUNDS),
+        background=None,
+        rate_hz=4.0,
+        source="album/track 01.flac",
+        kind="audio",
+        heads=heads,
+    )
+    records: list[Record] = []
+    for i in range(4):
+        for head, best in ((heads[0], i // 2), (heads[1], 1 + i % 2)):
+            scores = tuple(0.8 if k == best else 0.1 for k in range(3))
+            top = ((head.labels[best], 0.8), (head.labels[best - 1], 0.1))
+            records.append(
+                Prediction(i, (i + 1) / 4, i, 4000 * i, top, scores, None, i < 2, True, head.model)
+            )
+        ms = StageTimes(0.5, 1.25, 0.125, 0.0625)
+        records.append(Compute(i, (i + 1) / 4, 9_640_000, 410_900_000, ms))
+    records += [
+        Segment(0.5, 0.75, "<siren>", 0.75, "cosounds"),
+        Segment(0.75, 1.0, "dog\tbark", 0.8, "cosounds"),
+        Segment(0.25, 0.75, "rock", 0.8, "cotrans"),  # began first, is known last
+        Segment(0.75, 1.25, "jazz", 0.8, "cotrans"),
+    ]
+    summary = replace(run.summary, steps=4, dropped=0, errors=0, drift_ppm=12.5)
+    return Run(header, tuple(records), summary)

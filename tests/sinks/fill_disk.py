@@ -28,6 +28,7 @@ def main(format: str, directory: str) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then writing fails with EFBIG instead
     header = Header("0", "m", "0" * 64, ("a",), None, 10.0, 0.0, "clip.mp4", "video", None, {})
     sinks = make_sinks([format], Path(directory), "clip.mp4")
+    told, more = False, 0
     try:
         for sink in sinks:
             sink.open(header)
@@ -43,15 +44,18 @@ def main(format: str, directory: str) -> None:
                 if isinstance(sink, PictureSink):
                     row = FeatureRow(i, float(i), np.zeros(1, np.float32))
                     sink.draw(Picture(float(i), row, None))
-        print("nothing was refused")
     except OutputError as error:
         print(f"OutputError {error}", flush=True)
-    more = 0
+        told = True
     for sink in sinks:
         try:
             sink.close(Summary(1, 0, 0, 0, 1.0, 1.0, 1.0, 1, 1, False, 3))
-        except OutputError:
-            more += 1
+        except OutputError as error:  # of a format that is written at the end
+            if told:
+                more += 1
+            else:
+                print(f"OutputError {error}", flush=True)
+                told = True
     print(f"closed, {more} more")
 
 

@@ -11,6 +11,7 @@ import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import av
 import numpy as np
@@ -20,6 +21,7 @@ from costream.errors import OutputError, UsageError
 from costream.layouts import BODY_15
 from costream.records import Compute, Picture, Prediction, Segment, SkeletonFrame, StageTimes
 from costream.sinks.base import PictureSink, Sink
+from costream.sinks.labels import RAVEN_COLUMNS
 from costream.sinks.registry import (
     FORMATS,
     check_outputs,
@@ -81,6 +83,39 @@ def check_valid(path: Path) -> None:
         assert all(cue.count("-->") == 1 for cue in cues)
     elif path.name.endswith(".audacity.txt"):
         assert all(line.count("\t") == 2 for line in text.split("\n")[:-1])
+    elif path.name.endswith(".raven.txt"):
+        rows = [line.split("\t") for line in text.split("\n")[:-1]]
+        assert tuple(rows[0][:10]) == RAVEN_COLUMNS
+        assert {len(row) for row in rows} == {len(rows[0])}
+    elif path.suffix == ".rttm":
+        lines = [line.split(" ") for line in text.split("\n")[:-1]]
+        assert all(len(line) == 10 and line[0] == "SPEAKER" for line in lines)
+        assert all(float(line[4]) > 0 for line in lines)
+    elif path.suffix == ".eaf":
+        check_eaf(ElementTree.fromstring(text))
+
+
+def check_eaf(root: ElementTree.Element) -> None:
+    """Check what the schema of EAF 3.0 says of the elements used here."""
+    assert [e.tag for e in root if e.tag != "TIER"] == ["HEADER", "TIME_ORDER", "LINGUISTIC_TYPE"]
+    assert [e.tag for e in root].index("TIER") == 2
+    slots = {e.attrib["TIME_SLOT_ID"]: int(e.attrib["TIME_VALUE"]) for e in root.iter("TIME_SLOT")}
+    notes = list(root.iter("ALIGNABLE_ANNOTATION"))
+    assert list(slots.values()) == sorted(slots.values())
+    names = [*slots, *(e.attrib["ANNOTATION_ID"] for e in notes)]
+    assert len(set(names)) == len(names) == len(list(root.iter("TIME_SLOT"))) + len(notes)
+    used = [e.attrib[f"TIME_SLOT_REF{k}"] for e in notes for k in (1, 2)]
+    assert sorted(used) == sorted(slots)
+    (kind,) = root.iter("LINGUISTIC_TYPE")
+    tiers = list(root.iter("TIER"))
+    assert len({e.attrib["TIER_ID"] for e in tiers}) == len(tiers)
+    for tier in tiers:
+        assert tier.attrib["LINGUISTIC_TYPE_REF"] == kind.attrib["LINGUISTIC_TYPE_ID"]
+        end = 0
+        for note in tier.iter("ALIGNABLE_ANNOTATION"):
+            start, after = (slots[note.attrib[f"TIME_SLOT_REF{k}"]] for k in (1, 2))
+            assert end <= start < after
+            end = after
 
 
 @EVERY
@@ -117,6 +152,13 @@ def test_a_run_without_records_leaves_valid_files(format: str, run: Any, tmp_pat
 
 
 @EVERY
+def test_several_heads(format: str, run_of_heads: Any, tmp_path: Path) -> None:
+    play(make_sinks([format], tmp_path, NAME), run_of_heads)
+    for path in paths_for(format, tmp_path, NAME):
+        check_valid(path)
+
+
+@EVERY
 def test_nothing_is_overwritten_unless_asked(format: str, run: Any, tmp_path: Path) -> None:
     path = paths_for(format, tmp_path, NAME)[-1]
     path.parent.mkdir()
@@ -147,7 +189,7 @@ def test_scores_that_are_not_numbers(format: str, run: Any, tmp_path: Path) -> N
 @EVERY
 def test_names_that_are_not_utf_8(format: str, run: Any, tmp_path: Path) -> None:
     header = replace(run.header, source="caf\udce9.mp4")
-    records = (*run.records, Segment(6.0, 7.0, "caf\udce9", 0.5))
+    records = (*run.records, Segment(3726.0, 3727.0, "caf\udce9", 0.5))
     play(make_sinks([format], tmp_path, "x"), replace(run, header=header, records=records))
     for path in paths_for(format, tmp_path, "x"):
         check_valid(path)
@@ -157,7 +199,7 @@ def test_names_that_are_not_utf_8(format: str, run: Any, tmp_path: Path) -> None
 def test_long_runs_take_constant_memory(
     format: str, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("costream.sinks.document._SPOOL_CHARS", 10_000)
+    monkeypatch.setattr("costream.sinks.spool.SPOOL_CHARS", 10_000)
     sinks = make_sinks([format], tmp_path, NAME)
     ms = StageTimes(1.0, 1.0, 1.0, 1.0)
     for sink in sinks:
@@ -268,7 +310,7 @@ def test_standard_output_takes_one_text() -> None:
 
 
 def test_all_formats_at_once(run: Any, tmp_path: Path) -> None:
-    formats = parse_formats(["jsonl, JSON,csv", "srt", "vtt,audacity,jsonl,", "mp4"])
+    formats = parse_formats(["jsonl, JSON,csv", "srt", "vtt,audacity,jsonl,", "raven,rttm,eaf,mp4"])
     assert formats == tuple(FORMATS)
     play(make_sinks(formats, tmp_path, NAME), run)
     assert is_complete(formats, tmp_path, NAME)

@@ -22,9 +22,11 @@ FILES = [(f, path.name) for f in TEXTS for path in paths_for(f, Path(), "run")]
 
 
 @pytest.mark.parametrize(("format", "file"), FILES)
-@pytest.mark.parametrize("kind", ["run", "empty"])
-def test_text_is_as_it_was(format: str, file: str, kind: str, run: Any, tmp_path: Path) -> None:
-    played = run if kind == "run" else run.empty().cut_short()
+@pytest.mark.parametrize("kind", ["run", "empty", "heads"])
+def test_text_is_as_it_was(
+    format: str, file: str, kind: str, run: Any, run_of_heads: Any, tmp_path: Path
+) -> None:
+    played = {"run": run, "empty": run.empty().cut_short(), "heads": run_of_heads}[kind]
     sinks = make_sinks([format], tmp_path, "run")
     for sink in sinks:
         sink.open(played.header)
@@ -79,6 +81,17 @@ def test_tables_say_the_same_as_json_lines() -> None:
     costs = [line for line in lines if line["type"] == "compute"]
     for row, c in zip(_table("run.compute.csv"), costs, strict=True):
         assert (int(row["macs"]), float(row["frontend_ms"])) == (c["macs"], c["ms"]["frontend"])
+
+
+def test_scores_of_several_heads_stand_below_their_labels() -> None:
+    lines = [json.loads(x) for x in (GOLDEN / "heads.jsonl").read_text("utf-8").split("\n")[:-1]]
+    labels = {head["model"]: head["labels"] for head in lines[0]["heads"]}
+    predictions = [line for line in lines if line["type"] == "prediction"]
+    for row, p in zip(_table("heads.predictions.csv"), predictions, strict=True):
+        told = {k: float(v) for k, v in row.items() if k.startswith("p(") and v}
+        own = [f"p({label})" for label in labels[p["model"]]]
+        assert told == dict(zip(own, p["scores"], strict=True))
+        assert row["model"] == p["model"]
 
 
 def _table(name: str) -> list[dict[str, str]]:

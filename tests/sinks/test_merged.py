@@ -61,6 +61,19 @@ def test_rows_are_those_of_each_input_with_its_name_first(run: Any, tmp_path: Pa
     assert [row["name"] for row in rows(tmp_path / "compute.csv")] == names[:1] + names[-1:]
 
 
+def test_several_heads_have_a_column(run_of_heads: Any, tmp_path: Path) -> None:
+    tables = MergedTables(tmp_path)
+    tables.open()
+    tables.add(merged_input(play(tmp_path, "a.mp3", run_of_heads, "csv"), "a.mp3"))
+    tables.close({})
+    for table in ("predictions", "timeline"):
+        found = rows(tmp_path / f"{table}.csv")
+        alone = rows(tmp_path / f"a.mp3.{table}.csv")
+        assert found == [{"name": "a.mp3", **row} for row in alone]
+        assert {row["model"] for row in found} == {"cotrans", "cosounds"}
+        assert list(found[0])[:2] == ["name", "model"]
+
+
 def test_damage_in_what_is_done_is_told(run: Any, tmp_path: Path) -> None:
     tables = MergedTables(tmp_path, "none")
     tables.open()

@@ -11,7 +11,15 @@ import pytest
 
 from costream.layouts import BODY_15, MEDIAPIPE_33
 from costream.models.card import Timeline
-from costream.records import FeatureRow, Gap, Picture, Prediction, SkeletonFrame, VideoFrame
+from costream.records import (
+    AudioBlock,
+    FeatureRow,
+    Gap,
+    Picture,
+    Prediction,
+    SkeletonFrame,
+    VideoFrame,
+)
 from costream.sinks.atomic import BinaryFile
 from costream.sinks.drawing import COLORS
 from costream.sinks.figure import View, figure_in_picture
@@ -218,3 +226,23 @@ def test_letters(text: str, plain: str) -> None:
 def test_every_letter_is_another() -> None:
     glyphs = {text_mask(chr(c)).tobytes() for c in range(ord("!"), ord("~") + 1)}
     assert len(glyphs) == ord("~") - ord("!") + 1
+
+
+def test_each_head_has_a_panel(run_of_heads: Any, tmp_path: Path) -> None:
+    silence = AudioBlock(0, 0.25, np.zeros(4000, np.float32))
+    records = [
+        record
+        for i in range(1, 9)
+        for record in (
+            Prediction(i, i / 4, i, i, (("jazz", 0.9),), model="cotrans"),
+            Prediction(i, i / 4, i, i, (("<siren>", 0.45),), model="cosounds"),
+            Picture(i / 4, silence, None),
+        )
+    ]
+    shown = play(tmp_path / "x.mp4", run_of_heads, *records)
+    image = shown[-1][1]
+    assert image.shape[0] == 720 + 2 * 76
+    # Colours go on from head to head: jazz has the second, siren (after dog) the fifth. Its 0.45
+    # is above the threshold of its own head, below that of the other.
+    for panel, color in ((image[720:796], COLORS[1]), (image[796:872], COLORS[4])):
+        assert near(panel[-28:-6], color, 60).sum() > 100

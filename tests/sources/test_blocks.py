@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costream.records import Gap
@@ -20,9 +20,10 @@ def ramp(count: int) -> np.ndarray:
     return (np.arange(count) / count).astype(np.float32)
 
 
+@settings(deadline=None, max_examples=50)
 @given(
     st.lists(st.integers(0, 1500), max_size=30),
-    st.integers(1, 900),
+    st.integers(20, 900),
     st.sampled_from([8000, 16000, 44100]),
     st.fractions(0, 10**5),
 )

@@ -13,17 +13,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from media import make_sound, noise
 from skeleton_files import clip, kinetics, long, ntu, openpose, wide
 
 from costream.errors import SourceError
 from costream.layouts import BODY_25, COCO_17, MEDIAPIPE_33, NTU_25, OPENPOSE_18
-from costream.records import Fault, FeatureRow, Gap, SkeletonFrame, VideoFrame
-from costream.sources.base import Source, SourceOptions
+from costream.records import AudioBlock, Fault, FeatureRow, Gap, SkeletonFrame, VideoFrame
+from costream.sources.base import RawSound, Sound, Source, SourceOptions
 from costream.sources.pipe import PipeSource
 from costream.sources.registry import expand, open_source
 
 ITEMS = 60
-DATA = {"video": VideoFrame, "features": FeatureRow, "skeleton": SkeletonFrame}
+DATA = {
+    "video": VideoFrame,
+    "audio": AudioBlock,
+    "features": FeatureRow,
+    "skeleton": SkeletonFrame,
+}
+BLOCK = 640  # samples: 25 blocks a second at 16 kHz
 
 
 @dataclass
@@ -48,6 +55,15 @@ def _array(path: Path) -> Path:
     np.save(path, clip(NTU_25, ITEMS, persons=2).transpose(3, 0, 2, 1)[None])
     return path
 
+
+SOUNDS: dict[str, Callable[[Path], Path]] = {
+    "wav": lambda folder: make_sound(folder / "a.wav", noise(ITEMS / 25)),
+    "flac": lambda folder: make_sound(folder / "a.flac", noise(ITEMS / 25), codec="flac"),
+    "stereo mkv": lambda folder: make_sound(
+        folder / "a.mkv", noise(ITEMS / 25, 48000, 2), 48000, codec="libopus"
+    ),
+    "raw": lambda folder: make_sound(folder / "a.raw", noise(ITEMS / 25), fmt="s16le"),
+}
 
 SKELETONS: dict[str, Callable[[Path], Path]] = {
     "wide csv": lambda folder: wide(
@@ -79,6 +95,7 @@ SKELETONS: dict[str, Callable[[Path], Path]] = {
         *("mp4", "mkv", "ts", "npy", "npz", "pickle", "fifo mkv", "fifo npy", "fifo ts"),
         *SKELETONS,
         *("fifo wide csv", "fifo long csv", "fifo ntu", "fifo kinetics", "fifo array"),
+        *("wav", "flac", "stereo mkv", "fifo wav", "fifo stereo mkv", "fifo raw"),
     ]
 )
 def case(request: pytest.FixtureRequest, media: Path, tmp_path: Path) -> Iterator[Case]:
@@ -87,9 +104,15 @@ def case(request: pytest.FixtureRequest, media: Path, tmp_path: Path) -> Iterato
     rows = np.load(media / "features.npy")
     writers: list[threading.Thread] = []
     recording = what.removeprefix("fifo ") in SKELETONS
+    sounding = what.removeprefix("fifo ") in SOUNDS
 
     def make(options: SourceOptions) -> Source:
         options = replace(options, layout="ntu-25" if what.endswith("array") else None)
+        if sounding:
+            raw = RawSound("s16le", 16000) if what == "fifo raw" else None
+            options = replace(options, sound=Sound(16000, BLOCK), raw=raw)
+        if what in SOUNDS:
+            return open_source(str(SOUNDS[what](tmp_path)), options)
         if what in SKELETONS:
             folder = tmp_path / "recorded"
             folder.mkdir(exist_ok=True)
@@ -109,6 +132,8 @@ def case(request: pytest.FixtureRequest, media: Path, tmp_path: Path) -> Iterato
             folder = tmp_path / "recorded"
             folder.mkdir(exist_ok=True)
             content = SKELETONS[what[5:]](folder)
+        elif sounding:
+            content = SOUNDS[what[5:]](tmp_path)
         else:
             content = (
                 media / {"mkv": "plain.mkv", "ts": "plain.ts", "npy": "features.npy"}[what[5:]]
@@ -121,7 +146,8 @@ def case(request: pytest.FixtureRequest, media: Path, tmp_path: Path) -> Iterato
         return open_source(str(fifo), options)
 
     arrays = what.split()[-1] in ("npy", "npz", "pickle")
-    yield Case(make, "skeleton" if recording else "features" if arrays else "video")
+    kind = "skeleton" if recording else "audio" if sounding else "features" if arrays else "video"
+    yield Case(make, kind)
     for writer in writers:
         _let_go(writer, tmp_path / "pipe")
 
@@ -171,7 +197,7 @@ def test_open_then_items(case: Case) -> None:
     assert info.kind == case.kind
     assert info.name
     assert info.rate_hz == 25.0
-    assert info.duration_s is None or info.duration_s == pytest.approx(ITEMS / 25)
+    assert info.duration_s is None or info.duration_s == pytest.approx(ITEMS / 25, abs=0.01)
     assert (info.size is not None) == (case.kind == "video")
     assert (info.width is not None) == (case.kind == "features")
     assert (info.layout is not None) == (case.kind == "skeleton")
@@ -179,7 +205,10 @@ def test_open_then_items(case: Case) -> None:
     assert [type(item) for item in items] == [DATA[case.kind]] * ITEMS
     data = [item for item in items if not isinstance(item, (Gap, Fault))]
     assert [item.i for item in data] == list(range(ITEMS))
-    assert [item.time_s for item in data] == pytest.approx([k / 25 for k in range(ITEMS)])
+    # What is known of a block is known at its end.
+    first = 1 if case.kind == "audio" else 0
+    times = [k / 25 for k in range(first, first + ITEMS)]
+    assert [item.time_s for item in data] == pytest.approx(times)
 
 
 def test_values_have_the_promised_shape(case: Case) -> None:
@@ -195,6 +224,12 @@ def test_values_have_the_promised_shape(case: Case) -> None:
             elif isinstance(item, FeatureRow):
                 assert item.values.shape == (info.width,)
                 assert item.values.dtype == np.float32
+            elif isinstance(item, AudioBlock):
+                assert item.samples.shape == (BLOCK,)
+                assert item.samples.dtype == np.float32
+                assert 0 < np.abs(item.samples).max() <= 1
+                assert item.pts is not None
+                assert (item.arrived_s is not None) == info.live
             elif isinstance(item, SkeletonFrame):
                 count = len(item.layout.joints)
                 assert item.layout.name == info.layout
@@ -217,7 +252,8 @@ def test_start_and_end(case: Case) -> None:
         times = [item.time_s for item in source.items() if isinstance(item, tuple(DATA.values()))]
     finally:
         source.close()
-    assert times == pytest.approx([k / 25 for k in range(20, 40)])
+    first = 21 if case.kind == "audio" else 20
+    assert times == pytest.approx([k / 25 for k in range(first, first + 20)])
 
 
 def test_stop_midway(case: Case) -> None:
@@ -269,6 +305,8 @@ def test_close_any_number_of_times(case: Case) -> None:
         assert first.rgb.size
     elif isinstance(first, FeatureRow):
         assert first.values.size
+    elif isinstance(first, AudioBlock):
+        assert first.samples.any()
     else:
         assert isinstance(first, SkeletonFrame)
         assert first.joints.any()

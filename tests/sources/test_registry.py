@@ -10,16 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from media import make_video
+from media import make_sound, make_video, noise
 
 from costream.errors import SourceError, UsageError
-from costream.sources.base import SourceOptions
+from costream.sources.audio import AudioSource
+from costream.sources.base import Sound, SourceOptions
 from costream.sources.features import FeatureSource
 from costream.sources.pipe import PipeSource
 from costream.sources.registry import expand, name_of, open_source, sniff
 from costream.sources.skeleton import SkeletonSource
 from costream.sources.video import VideoSource
 
+LISTENING = SourceOptions(sound=Sound(16000, 4000))
 ROWS = np.ones((4, 2), np.float32)
 
 
@@ -95,7 +97,6 @@ def test_missing(folder: Path, name: str) -> None:
         "0",
         "camera:1",
         "/dev/video0",
-        "mic",
     ],
 )
 def test_live_feeds(folder: Path, name: str) -> None:
@@ -105,6 +106,29 @@ def test_live_feeds(folder: Path, name: str) -> None:
         assert "live feeds are not supported by this command yet" in str(caught.value)
         assert "secret" not in str(caught.value)
         assert "\n" not in str(caught.value)
+
+
+def test_microphones(folder: Path) -> None:
+    for name in ("mic", "mic:USB Audio", "mic:2", "MIC"):
+        assert expand(name) == [name]
+        assert sniff(name) == "audio"
+    assert [name_of(n) for n in ("mic", "mic:USB/hw:1")] == ["mic", "mic_USB_hw_1"]
+    make_sound(folder / "mic", noise(0.5), fmt="wav")
+    assert isinstance(open_source("mic", LISTENING), AudioSource)  # there is a file of that name
+
+
+def test_media_are_sound_when_sound_is_asked_for(folder: Path) -> None:
+    make_sound(folder / "a.wav", noise(0.5))
+    for name in ("a.wav", "a.mp4"):
+        assert sniff(name, LISTENING) == "audio"
+        assert isinstance(open_source(name, LISTENING), AudioSource)
+    assert sniff("-", LISTENING) == "audio"
+    # Other inputs are what they are; the model says whether it takes them.
+    (folder / "poses.csv").write_text("frame;hips_x;hips_y;neck_x;neck_y\n0;1;2;3;4\n")
+    assert sniff("poses.csv", LISTENING) == "skeleton"
+    assert sniff("f.npy", LISTENING) == "features"
+    with pytest.raises(UsageError, match="live feeds are not supported"):
+        open_source("rtsp://camera/1", LISTENING)
 
 
 def test_a_file_named_like_a_camera_is_a_file(folder: Path) -> None:

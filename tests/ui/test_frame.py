@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.text import Text
 
 from costream.models.card import Timeline
 from costream.records import (
+    AudioBlock,
     Compute,
     Fault,
     Gap,
+    Head,
     Header,
+    Picture,
     Prediction,
     Record,
     Segment,
     StageTimes,
 )
-from costream.ui.frame import Look, frame
+from costream.ui.frame import Frame
+from costream.ui.groups import Look
 from costream.ui.state import RunState
 
 LABELS = ("background", "walk", "sit", "歩く人", "\x1b[31mred\x1b[0m\nline", "w" * 70, "[bold]x[/]")
@@ -48,7 +56,9 @@ def state_of(*records: Record, **about: float | None) -> RunState:
 
 
 def text_of(state: RunState, width: int = 79, height: int = 23, now_s: float = 101.0) -> str:
-    return frame(state, "clip.mp4", Look(width, height), now_s).plain
+    return "\n".join(
+        line.plain for line in Frame(state, "clip.mp4").lines(Look(width, height), now_s)
+    )
 
 
 @st.composite
@@ -67,13 +77,13 @@ def states(draw: st.DrawFn) -> RunState:
 def test_it_fits_and_holds_nothing_a_terminal_acts_upon(
     state: RunState, width: int, height: int, unicode: bool
 ) -> None:
-    text = frame(state, "x\x1b[2J\r.mp4", Look(width, height, unicode), 103.0)
-    lines = text.split("\n", allow_blank=True)
+    lines = Frame(state, "x\x1b[2J\r.mp4").lines(Look(width, height, unicode), 103.0)
     assert len(lines) <= height
     assert all(line.cell_len <= width for line in lines)
-    assert all(c.isprintable() or c == "\n" for c in text.plain)
+    assert all(line.plain.isprintable() for line in lines)
     if not unicode:
-        assert text.plain.replace("歩く人", "").replace("歩く", "").replace("歩", "").isascii()
+        plain = "".join(line.plain for line in lines)
+        assert plain.replace("歩く人", "").replace("歩く", "").replace("歩", "").isascii()
 
 
 def test_before_the_first_step() -> None:
@@ -116,7 +126,7 @@ def test_the_strip_names_what_fits_and_leaves_the_rest_open() -> None:
 
 def test_colors_are_those_of_the_legend() -> None:
     state = state_of(*steps(*["walk"] * 300, *["sit"] * 300))
-    text = frame(state, "clip.mp4", Look(60, 23), 101.0)
+    text = Text("\n").join(Frame(state, "clip.mp4").lines(Look(60, 23), 101.0))
     at = text.plain.index("\nwalk", text.plain.index("now")) + 1
     legend = text.plain.index(" w  walk")
     styles = {k: [s.style for s in text.spans if s.start <= k < s.end] for k in (at, legend)}
@@ -133,13 +143,13 @@ def test_the_current_label_has_hysteresis() -> None:
     state = state_of(*steps("walk", "walk"))
     for record in steps("walk", begin=2, score=0.35):  # above 0.6 x 0.5
         state.add(record)
-    assert state.current is not None
+    assert state.voices[None].current is not None
     for record in steps("walk", begin=3, score=0.25):
         state.add(record)
-    assert state.current is None
+    assert state.voices[None].current is None
     for record in [*steps("walk", begin=4), *steps("sit", begin=5), Gap(0.5, 9.0, "lost")]:
         state.add(record)
-    assert state.current is None
+    assert state.voices[None].current is None
 
 
 def test_streams_of_unknown_length() -> None:
@@ -153,3 +163,90 @@ def test_dense_models_claim_no_saving() -> None:
     state = state_of(Compute(0, 0.0, 500, 500, StageTimes(1.0, 1.0, 1.0, 1.0)))
     assert "cost    500 MAC a step" in text_of(state)
     assert "less" not in text_of(state)
+
+
+def hearing_state(*, heads: bool, duration_s: float | None = None) -> RunState:
+    """Twenty seconds of sound, by one or two models."""
+    own = (
+        Head("cotrans", "0" * 64, LABELS, "background", 0.0, 0.5),
+        Head("cosounds", "0" * 64, ("silence", "dog", "siren"), "silence", 0.5, 0.3),
+    )
+    about = ("0.1.0", "cotrans,cosounds", "0" * 64, LABELS, "background", 4.0, 0.0)
+    state = RunState(
+        Header(*about, "mic", "audio", duration_s, {}, heads=own if heads else None), 100.0
+    )
+    sound = (0.1 * np.sin(np.arange(4000) * 0.2)).astype(np.float32)
+    for i in range(80):
+        time_s = (i + 1) / 4
+        top = (("walk" if i < 40 else "sit", 0.9), ("background", 0.1))
+        state.add(Prediction(i, time_s, i, i, top, model="cotrans" if heads else None))
+        if heads:
+            top = (("dog", 0.4), ("silence", 0.3))
+            state.add(Prediction(i, time_s, i, i, top, model="cosounds"))
+        ms = StageTimes(0.5, 1.0, 2.0, 0.25)
+        state.add(Compute(i, time_s, 9_600_000, 410_000_000, ms, 0.125, dropped=2))
+        spectrum = np.random.default_rng(i).normal(-8, 4, (16, 64)).astype(np.float32)
+        state.look(Picture(time_s, AudioBlock(i, time_s, sound), None, spectrum))
+    return state
+
+
+def test_sound_has_a_meter_and_a_spectrogram() -> None:
+    lines = text_of(hearing_state(heads=False), 79, 30).split("\n")
+    assert lines[1] == "0:20 so far, 0.12 s late"
+    assert lines[2].startswith("level   ███")
+    assert lines[2].endswith("  -23 dBFS, peak -20")
+    assert all(len(line) == 79 and set(line) <= set(" ▀▄█") for line in lines[3:7])
+    assert "lost    2 dropped, 0 errors" in lines
+
+
+def test_live_sound_of_a_known_length_tells_its_lag() -> None:
+    text = text_of(hearing_state(heads=False, duration_s=60.0))
+    assert "lost    2 dropped, 0 errors, 0.12 s late" in text
+
+
+def test_each_head_has_scores_a_label_and_a_timeline() -> None:
+    text = text_of(hearing_state(heads=True))
+    assert "\ncotrans  sit  for 9.8 s, since 0:10.2\n" in text
+    assert "\ncosounds dog  for 19.2 s, since 0:00.2\n" in text
+    assert "\n w  walk   s  sit  \n" in text
+    assert "\n d  dog  \n" in text
+    assert text.count("0.90") == text.count("0.40") == 1
+
+
+@pytest.mark.parametrize("heads", [False, True])
+@pytest.mark.parametrize("unicode", [False, True])
+def test_sound_fits_any_terminal(heads: bool, unicode: bool) -> None:
+    state = hearing_state(heads=heads)
+    for width, height in itertools.product((1, 5, 20, 39, 79, 130), (1, 3, 7, 11, 14, 23, 39)):
+        lines = Frame(state, "mic").lines(Look(width, height, unicode), 101.0)
+        assert len(lines) <= height
+        assert all(line.cell_len <= width for line in lines)
+        assert unicode or "".join(line.plain for line in lines).isascii()
+
+
+def test_small_terminals_keep_the_meter_and_every_head() -> None:
+    lines = text_of(hearing_state(heads=True), 39, 11).split("\n")
+    starts = ("clip", "0:20", "level", "sit", "dog", "cotrans", "cosounds", "walk", "dog")
+    for line, start in zip(lines, starts, strict=False):
+        assert line.startswith(start)
+    assert len(lines) == 11
+
+
+def test_what_nobody_reads_at_a_glance_is_made_anew_once_a_second() -> None:
+    state = state_of(*steps(*["walk"] * 20))
+    view = Frame(state, "clip.mp4")
+    assert "speed   2.0x real" in shown(view, 101.0)
+    for record in steps(*["sit"] * 20, begin=20):
+        state.add(record)
+    soon, later = shown(view, 101.5), shown(view, 102.0)
+    assert "now     sit" in soon
+    assert "speed   2.0x real" in soon
+    assert "speed   2.0x real" in later
+    assert " s  sit" not in soon
+    assert " s  sit" in later
+    narrow = view.lines(Look(40, 23), 102.1)
+    assert max(line.cell_len for line in narrow) == 40
+
+
+def shown(view: Frame, now_s: float) -> str:
+    return "\n".join(line.plain for line in view.lines(Look(79, 23), now_s))

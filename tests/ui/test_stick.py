@@ -23,7 +23,8 @@ from costream.records import (
 )
 from costream.sinks.base import PictureSink
 from costream.sinks.figure import View
-from costream.ui.frame import Look, frame
+from costream.ui.frame import Frame
+from costream.ui.groups import Look
 from costream.ui.live import LiveView
 from costream.ui.state import RunState
 from costream.ui.stick import stick_lines
@@ -72,12 +73,16 @@ def test_lines_of_dots() -> None:
     assert set("".join(stick_lines(View().figure(upright), 8))) == {BLANK}
 
 
+def text_of(shown: RunState, name: str, look: Look) -> str:
+    return "\n".join(line.plain for line in Frame(shown, name).lines(look, 5.0))
+
+
 @pytest.mark.parametrize(("width", "height"), [(79, 23), (60, 16), (130, 50), (79, 17)])
 def test_the_figure_stands_beside_the_scores(width: int, height: int) -> None:
     shown = state()
-    without = frame(shown, "poses.csv", Look(width, height), 5.0).plain
+    without = text_of(shown, "poses.csv", Look(width, height))
     shown.look(Picture(1.0, skeleton(), skeleton()))
-    text = frame(shown, "poses.csv", Look(width, height), 5.0).plain
+    text = text_of(shown, "poses.csv", Look(width, height))
     lines = text.split("\n")
     assert len(lines) <= height
     assert all(cell_len(line) <= width for line in lines)
@@ -92,7 +97,7 @@ def test_no_figure_where_there_is_no_room_or_no_braille() -> None:
     shown = state()
     shown.look(Picture(1.0, skeleton(), skeleton()))
     for look in (Look(50, 23), Look(79, 10), Look(79, 23, unicode=False)):
-        text = frame(shown, "poses.csv", look, 5.0).plain
+        text = text_of(shown, "poses.csv", look)
         assert not dots(text)
         assert "walk" in text
 
@@ -120,17 +125,16 @@ def test_persons_in_a_picture_stand_where_they_are_seen() -> None:
 
 
 def test_steps_without_output_leave_no_holes_in_the_timeline() -> None:
-    text = frame(state(), "poses.csv", Look(79, 23), 5.0).plain
+    text = text_of(state(), "poses.csv", Look(79, 23))
     (strip,) = [line for line in text.split("\n") if line.startswith("walk  ") and "0." not in line]
-    cells = state().strip.cells(40, 4.0)  # type: ignore[union-attr]
+    cells = state().voices[None].strip.cells(40, 4.0)  # type: ignore[union-attr]
     assert all(label == "walk" for label, _ in cells)
     assert strip
 
 
 def test_before_the_first_output_it_says_what_it_waits_for() -> None:
-    assert (
-        "waiting for the first output"
-        in frame(state(outputs=False), "poses.csv", Look(79, 23), 5.0).plain
+    assert "waiting for the first output" in text_of(
+        state(outputs=False), "poses.csv", Look(79, 23)
     )
 
 

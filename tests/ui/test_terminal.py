@@ -124,3 +124,18 @@ def test_resizing_leaves_nothing_behind(tmux: Terminal) -> None:
         screen = terminal.wait_for(is_drawn_anew)
         assert screen[0].startswith("walk in the room.mp4"), "\n".join(screen)
         assert sum(line.startswith("cost") for line in screen) == 1, "\n".join(screen)
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 40), (40, 12)])
+def test_sound_on_a_real_screen(tmux: Terminal, width: int, height: int) -> None:
+    heads = ("--sound", "--heads", "--unknown", "--lag", "0.12")
+    terminal = tmux(width, height, *heads, "--steps", "800", "--sleep", "0.02")
+    screen = terminal.wait_for(lambda s: any(line.startswith("level    █") for line in s))
+    screen = terminal.wait_for(
+        lambda s: len([line for line in s if line.startswith(("cotrans  ", "cosounds "))]) == 2
+    )
+    text = "\n".join(screen)
+    assert re.search(r"^0:\d\d so far, 0\.12 s late", text, re.M)
+    assert re.search(r"^level +█+━+│━+ +-\d\d dBFS", text, re.M)
+    assert ("▀" in text) is (height >= 24)
+    assert max(map(len, screen)) < width

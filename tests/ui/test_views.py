@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from costream.records import Compute, Fault, Header, Prediction, Segment, StageTimes, Summary
+from costream.records import Compute, Fault, Head, Header, Prediction, Segment, StageTimes, Summary
 from costream.ui.console import (
     ColorMode,
     color_mode,
@@ -70,6 +70,24 @@ def test_plain_lines_say_where_it_is() -> None:
     assert lines[7].startswith("clip.mp4: 1200 steps, 75.0 s of video in 9.1 s (8.2x real time)")
 
 
+def test_plain_lines_name_the_best_of_each_head() -> None:
+    target = console(20)
+    view = PlainLines(target, "mic", every_s=0.0)
+    view.open(heads_header())
+    view.write(Prediction(0, 0.25, 0, 0, (("rock", 0.8), ("jazz", 0.2)), model="cotrans"))
+    view.write(Prediction(0, 0.25, 0, 0, (("dog", 0.6), ("siren", 0.4)), model="cosounds"))
+    view.close(SUMMARY)
+    assert written(target)[1].endswith("  rock 0.80  dog 0.60  dropped 0")
+
+
+def heads_header() -> Header:
+    heads = (
+        Head("cotrans", "0" * 64, ("rock", "jazz"), None, 0.0, 0.5),
+        Head("cosounds", "0" * 64, ("dog", "siren"), None, 0.0, 0.5),
+    )
+    return replace(HEADER, source="mic", kind="audio", heads=heads)
+
+
 def test_plain_lines_are_rare_and_the_last_can_be_left_out() -> None:
     assert len(play_plain(3600.0)) == 2
     assert play_plain(3600.0, last=False) == [""]
@@ -78,10 +96,12 @@ def test_plain_lines_are_rare_and_the_last_can_be_left_out() -> None:
 # --- final timeline --------------------------------------------------------------------------
 
 
-def play_timeline(*segments: Segment, summary: Summary = SUMMARY, width: int = 80) -> list[str]:
+def play_timeline(
+    *segments: Segment, summary: Summary = SUMMARY, header: Header = HEADER, width: int = 80
+) -> list[str]:
     target = console(width)
     view = FinalTimeline(target, "clip.mp4")
-    view.open(HEADER)
+    view.open(header)
     view.write(Prediction(0, 0.0, 0, 0, (("background", 0.9),)))
     for segment in segments:
         view.write(segment)
@@ -104,12 +124,27 @@ def test_the_timeline_is_a_table_and_a_line_of_cost() -> None:
 
 def test_the_timeline_says_when_there_is_none() -> None:
     assert play_timeline()[1] == "No action was found."
+    assert play_timeline(header=heads_header())[1] == "Nothing was recognised."
     nothing = replace(
         SUMMARY, steps=0, macs=0, x_realtime=None, complete=False, errors=1, dropped=2
     )
     lines = play_timeline(summary=nothing)
     assert lines[1] == "Nothing was read."
     assert lines[2] == "0 steps, 75.0 s of video in 9.1 s, 2 dropped, 1 error, incomplete"
+
+
+def test_the_timeline_names_the_model_of_each_segment_in_order_of_time() -> None:
+    segments = Segment(3.0, 4.0, "dog", 0.5, "cosounds"), Segment(1.0, 9.0, "rock", 0.9, "cotrans")
+    lines = play_timeline(
+        *segments, header=heads_header(), summary=replace(SUMMARY, drift_ppm=-31.4)
+    )
+    assert [line.split() for line in lines[1:4]] == [
+        ["start", "end", "length", "model", "label", "score"],
+        ["0:01.00", "0:09.00", "8.00", "s", "cotrans", "rock", "0.90"],
+        ["0:03.00", "0:04.00", "1.00", "s", "cosounds", "dog", "0.50"],
+    ]
+    assert lines[4].endswith(", its clock -31 ppm")
+    assert "75.0 s of audio" in lines[4]
 
 
 def test_very_long_timelines_keep_the_end() -> None:

@@ -1,0 +1,103 @@
+"""VGGish of torchvggish and its PCA file: the frontend of networks for sound.
+
+The PCA may be in the checkpoint itself (``pproc.*``), in the file that goes with it, or in the
+.npz of the original.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from costream.checkpoints.config import Config
+from costream.checkpoints.foreign import Foreign
+from costream.checkpoints.rules import Rule, apply, linear, shape_of
+from costream.errors import ModelError
+
+KEYS = ("embedding",)
+FRAME_RATE_HZ = 100
+_MOST_FRAMES = 96  # of a window
+_CONVOLUTIONS = (0, 3, 6, 8, 11, 13)
+_POST = "pproc."
+_VECTORS, _MEANS = "pca_eigen_vectors", "pca_means"
+_PLACES = 24  # of the last feature maps
+
+
+@dataclass(frozen=True)
+class SoundFrontend:
+    """What goes in front of a network."""
+
+    name: str
+    arguments: dict[str, Any]
+    tensors: dict[str, Tensor]
+    token_width: int
+
+
+def detect(tensors: Mapping[str, Tensor]) -> bool:
+    """Tell whether the names are those of VGGish, of its PCA, or of both."""
+    names = {name.removeprefix(_POST) for name in tensors}
+    return _VECTORS in names or {"features.0.weight", "embeddings.0.weight"} <= names
+
+
+def read_frontend(parts: Sequence[Foreign], config: Config, rate_hz: float) -> SoundFrontend:
+    """Give the frontend of these files for a network of so many steps a second.
+
+    Raises ModelError when they do not make one VGGish, and for a rate that its frames of 10 ms
+    do not go into.
+    """
+    tensors: dict[str, Tensor] = {}
+    for part in parts:
+        for name, value in part.tensors.items():
+            name = name.removeprefix(_POST)
+            if name in tensors:
+                raise ModelError(f"given twice: {name}")
+            tensors[name] = value
+    output = config.get("embedding") or ("relu-pca" if _VECTORS in tensors else "relu")
+    hop = FRAME_RATE_HZ / rate_hz
+    if hop != int(hop) or hop > _MOST_FRAMES:
+        raise ModelError(
+            f"rate_hz={rate_hz:g}: VGGish has {FRAME_RATE_HZ} frames a second, and a step takes a"
+            f" whole number of them, at most {_MOST_FRAMES}",
+            hint="CoTrans has 4 steps a second",
+        )
+    if output.endswith("pca") and _VECTORS not in tensors:
+        raise ModelError(f"embedding={output} needs the PCA", hint="give its file as well")
+    return _frontend(tensors, output, int(hop))
+
+
+def _frontend(tensors: dict[str, Tensor], output: str, hop_frames: int) -> SoundFrontend:
+    rules: list[Rule] = []
+    widths, channels = [], 1
+    for k in _CONVOLUTIONS:
+        width = shape_of(tensors, f"features.{k}.weight", 4)[0]
+        name = f"features.{k}"
+        rules.append(Rule(f"{name}.weight", (f"{name}.weight",), (width, channels, 3, 3)))
+        rules.append(Rule(f"{name}.bias", (f"{name}.bias",), (width,)))
+        widths.append(width)
+        channels = width
+    hidden = shape_of(tensors, "embeddings.0.weight", 2)[0]
+    width = shape_of(tensors, "embeddings.4.weight", 2)[0]
+    rules += linear("embeddings.0", "embeddings.0", hidden, _PLACES * channels)
+    rules += linear("embeddings.2", "embeddings.2", hidden, hidden)
+    unused = [_VECTORS, _MEANS]
+    if output == "penultimate":
+        unused += ["embeddings.4.weight", "embeddings.4.bias"]
+    else:
+        rules += linear("embeddings.4", "embeddings.4", width, hidden)
+    if output.endswith("pca"):
+        rules.append(Rule("pca.vectors", (_VECTORS,), (width, width)))
+        if _MEANS in tensors:
+            tensors[_MEANS] = tensors[_MEANS].flatten()  # a column in the port, a row before
+        rules.append(Rule("pca.means", (_MEANS,), (width,)))
+    arguments = {
+        "output": output,
+        "hop_frames": hop_frames,
+        "widths": widths,
+        "hidden": hidden,
+        "width": width,
+    }
+    token_width = hidden if output == "penultimate" else width
+    return SoundFrontend("vggish", arguments, apply(rules, tensors, unused), token_width)

@@ -1,0 +1,71 @@
+"""Whose labels are whose, where several models have listened to the same source."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+from costream.records import Head, Header, Segment
+
+
+class Heads:
+    """The heads of a run. Labels that two of them share are told apart by the head's name.
+
+    ``names``: one entry a timeline; a single None where there is one head.
+    """
+
+    def __init__(self, header: Header | None = None) -> None:
+        self._header = header
+        heads = () if header is None else header.heads or ()
+        self._heads: dict[str, Head] = {head.model: head for head in heads}
+        counts = Counter(label for head in heads for label in set(head.labels))
+        self._shared = {label for label, count in counts.items() if count > 1}
+        self.names: tuple[str | None, ...] = tuple(self._heads) or (None,)
+        self._owners = {
+            self.shown(label, head.model): head for head in heads for label in head.labels
+        }
+
+    def shown(self, label: str, model: str | None) -> str:
+        """Give what a label of a head is called."""
+        return f"{label} ({model})" if label in self._shared and model in self._heads else label
+
+    def labels(self, model: str | None) -> tuple[str, ...]:
+        """Give what the labels of a head are called, in the order of its scores."""
+        head = self._heads.get(model or "")
+        if head is not None:
+            return tuple(self.shown(label, model) for label in head.labels)
+        return () if self._header is None else self._header.labels
+
+    def all_labels(self) -> tuple[str, ...]:
+        """Give what the labels of all heads are called."""
+        return tuple(label for name in self.names for label in self.labels(name))
+
+    def owns(self, model: str | None, label: str) -> bool:
+        """Say whether a label, as it is called, stands on the timeline of a head."""
+        owner = self._owners.get(label)
+        return model is None or (owner is not None and owner.model == model)
+
+    def backgrounds(self) -> frozenset[str]:
+        """Give the labels that are no events, as they are called."""
+        if self._heads:
+            found = ((head.background, head.model) for head in self._heads.values())
+            return frozenset(self.shown(label, model) for label, model in found if label)
+        background = None if self._header is None else self._header.background
+        return frozenset() if background is None else frozenset([background])
+
+    def threshold(self, label: str) -> float | None:
+        """Give the probability that opens a segment of a label; None where that is unknown."""
+        owner = self._owners.get(label)
+        if owner is not None:
+            value: object = owner.threshold
+        else:
+            timeline = None if self._header is None else self._header.options.get("timeline")
+            value = timeline.get("threshold") if isinstance(timeline, dict) else None
+        known = isinstance(value, (int, float)) and math.isfinite(value) and 0 <= value <= 1
+        return float(value) if known and isinstance(value, (int, float)) else None
+
+    def own(self, segment: Segment) -> Segment:
+        """Give a segment with its label as it is called."""
+        label = self.shown(segment.label, segment.model)
+        return segment if label == segment.label else replace(segment, label=label)

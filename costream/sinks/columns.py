@@ -1,0 +1,71 @@
+"""The columns of tables of predictions, of one run and of many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+PREDICTION_COLUMNS = ("i", "time_s", "frame", "pts", "warmup", "fresh", "label", "score")
+
+Pairs = Iterable[Iterable[Any]]  # label, score
+
+
+class PredictionColumns:
+    """Which columns a table has; its first prediction decides.
+
+    ``labels``: those of the header. ``heads``: labels of each head by its name; None where there
+    is one, and then there is no column ``model``. A label of two heads has one column.
+    ``top``, ``future`` and ``scores`` are those of the first prediction.
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[str],
+        heads: Mapping[str, Sequence[str]] | None,
+        top: Sequence[Any] = (),
+        future: Sequence[Any] = (),
+        scores: Sequence[float] = (),
+    ) -> None:
+        self._has_heads = heads is not None
+        self._ranks, self._ahead = max(1, len(top)), len(future)
+        self._scored: tuple[str, ...] = ()
+        self._places: dict[str | None, list[int]] = {}
+        if heads is not None and scores:
+            self._scored = tuple(dict.fromkeys(labels))
+            for head, own in heads.items():
+                self._places[head] = [self._scored.index(label) for label in own]
+        elif heads is None:
+            self._scored = tuple(labels[: len(scores)])
+            self._places[None] = list(range(len(self._scored)))
+
+    def names(self) -> list[str]:
+        """Give the names of the columns."""
+        ranks, ahead = range(2, self._ranks + 1), range(1, self._ahead + 1)
+        return [
+            *(["model"] if self._has_heads else []),
+            *PREDICTION_COLUMNS,
+            *(f"{name}_{k}" for k in ranks for name in ("label", "score")),
+            *(f"ahead_{k}_{name}" for k in ahead for name in ("label", "score")),
+            *(f"p({label})" for label in self._scored),
+        ]
+
+    def row(
+        self,
+        fixed: Sequence[Any],
+        top: Pairs,
+        future: Pairs,
+        scores: Sequence[float],
+        model: str | None,
+    ) -> list[Any]:
+        """Give the row of a prediction; ``fixed`` are its values up to ``fresh``."""
+        probabilities: list[Any] = [None] * len(self._scored)
+        for place, score in zip(self._places.get(model, ()), scores, strict=False):
+            probabilities[place] = score
+        best, later = _flat(top, self._ranks), _flat(future, self._ahead)
+        return [*([model] if self._has_heads else []), *fixed, *best, *later, *probabilities]
+
+
+def _flat(pairs: Pairs, count: int) -> list[Any]:
+    """Give label, score, label, score, ... of exactly ``count`` pairs; missing ones are None."""
+    flat = [value for pair in pairs for value in pair]
+    return (flat + [None] * (2 * count))[: 2 * count]

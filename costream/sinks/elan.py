@@ -1,0 +1,129 @@
+"""The timeline for ELAN: EAF, its XML format, version 3.0.
+
+Times are milliseconds in slots of their own, which stand before the tiers and in order. So the
+segments wait in a temporary file, and everything below the head is written when the run ends.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from html import escape
+from pathlib import Path
+
+from costream.records import Header, Record, Segment, Summary
+from costream.sinks.atomic import Output
+from costream.sinks.timelines import Timelines
+
+_ROOT = (
+    # A date is required; that of the run would make the same input give other bytes.
+    '<ANNOTATION_DOCUMENT AUTHOR="costream" DATE="1970-01-01T00:00:00Z" FORMAT="3.0" VERSION="3.0"'
+    ' xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"'
+    ' xsi:noNamespaceSchemaLocation="http://www.mpi.nl/tools/elan/EAFv3.0.xsd">'
+)
+_TYPE = "default-lt"
+
+# What ELAN calls the media that it knows; it looks into others itself.
+_MIME_TYPES = {
+    **dict.fromkeys((".wav", ".wave"), "audio/x-wav"),
+    **dict.fromkeys((".mp4", ".m4v"), "video/mp4"),
+    **dict.fromkeys((".mpg", ".mpeg"), "video/mpeg"),
+    ".mov": "video/quicktime",
+}
+
+# XML 1.0 has no place for these, escaped or not.
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+
+
+class Elan:
+    """One tier a head, one annotation a segment; its value is the label."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._model = ""
+        self._timelines = Timelines()
+
+    def open(self, header: Header) -> None:
+        """Write the head."""
+        self._model = header.model
+        self._timelines = Timelines([h.model for h in header.heads] if header.heads else [None])
+        self._out.open()
+        media = _media(header, self._out.path)
+        lines = ('<?xml version="1.0" encoding="UTF-8"?>', _ROOT, *media, "<TIME_ORDER>")
+        self._out.write("\n".join(lines) + "\n", flush=True)
+
+    def write(self, record: Record) -> None:
+        """Keep a segment; other records have no place here."""
+        if isinstance(record, Segment):
+            self._timelines.add(record)
+
+    def close(self, summary: Summary) -> None:
+        """Write times, tiers and the end, and finish."""
+        timelines = self._timelines
+        firsts, number = {}, 1  # head -> number of its first annotation
+        for head in timelines.heads:
+            firsts[head] = number
+            number += timelines.count(head)
+        slots = (_slots(timelines.of(head), first) for head, first in firsts.items())
+        for ms, slot in heapq.merge(*slots):
+            self._out.write(f'<TIME_SLOT TIME_SLOT_ID="ts{slot}" TIME_VALUE="{ms}"/>\n')
+        self._out.write("</TIME_ORDER>\n")
+        for head, first in firsts.items():
+            name = _text(head or self._model)
+            self._out.write(f'<TIER LINGUISTIC_TYPE_REF="{_TYPE}" TIER_ID="{name}">\n')
+            for k, segment in enumerate(timelines.of(head), first):
+                self._out.write(_annotation(k, segment.label))
+            self._out.write("</TIER>\n")
+        about = f'LINGUISTIC_TYPE_ID="{_TYPE}" TIME_ALIGNABLE="true"'
+        last = f'<LINGUISTIC_TYPE GRAPHIC_REFERENCES="false" {about}/>'
+        self._out.write(f"{last}\n</ANNOTATION_DOCUMENT>\n")
+        timelines.close()
+        self._out.finish()
+
+
+def _slots(segments: Iterator[Segment], first: int) -> Iterator[tuple[int, int]]:
+    """Yield milliseconds and number of the two slots of each annotation."""
+    for k, segment in enumerate(segments, first):
+        start_ms = max(0, round(1000 * segment.start_s))
+        yield start_ms, 2 * k - 1
+        yield max(round(1000 * segment.end_s), start_ms + 1), 2 * k
+
+
+def _annotation(number: int, label: str) -> str:
+    slots = f'TIME_SLOT_REF1="ts{2 * number - 1}" TIME_SLOT_REF2="ts{2 * number}"'
+    return (
+        f'<ANNOTATION><ALIGNABLE_ANNOTATION ANNOTATION_ID="a{number}" {slots}>'
+        f"<ANNOTATION_VALUE>{_text(label)}</ANNOTATION_VALUE>"
+        "</ALIGNABLE_ANNOTATION></ANNOTATION>\n"
+    )
+
+
+def _media(header: Header, result: Path | None) -> list[str]:
+    """Give the HEADER; a source that is a file is named so that ELAN finds it from ``result``."""
+    head = '<HEADER MEDIA_FILE="" TIME_UNITS="milliseconds"'
+    if header.kind not in ("audio", "video") or not os.path.isfile(header.source):
+        return [f"{head}/>"]
+    path = Path(header.source)
+    # ELAN takes paths in URLs as they are, without %-escapes.
+    whole = path.absolute().as_posix()
+    given = {
+        "MEDIA_URL": f"file://{whole}" if whole.startswith("/") else f"file:///{whole}",
+        "MIME_TYPE": _MIME_TYPES.get(path.suffix.lower(), f"{header.kind}/*"),
+    }
+    with suppress(ValueError):  # on Windows there is no way from one drive to another
+        near = os.path.relpath(path, None if result is None else result.parent)
+        near = Path(near).as_posix()
+        given["RELATIVE_MEDIA_URL"] = near if near.startswith("../") else f"./{near}"
+    words = " ".join(f'{key}="{_valid(value)}"' for key, value in given.items())
+    return [f"{head}>", f"<MEDIA_DESCRIPTOR {words}/>", "</HEADER>"]
+
+
+def _text(text: str) -> str:
+    return _valid(" ".join(text.split()))
+
+
+def _valid(text: str) -> str:
+    return escape(_CONTROL.sub("\ufffd", text))

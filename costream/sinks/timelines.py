@@ -1,0 +1,55 @@
+"""The timelines of several heads, kept until the run ends, in constant memory."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import math
+from collections.abc import Iterable, Iterator
+
+from costream.records import Segment, plain
+from costream.sinks.jsonl import dumps
+from costream.sinks.spool import Spool
+
+
+class Timelines:
+    """One timeline a head. The segments of a head come in order and never overlap.
+
+    ``heads``: names that are there also without a segment.
+    """
+
+    def __init__(self, heads: Iterable[str | None] = ()) -> None:
+        self._spools = {head: Spool() for head in heads}
+        self._counts = dict.fromkeys(self._spools, 0)
+
+    @property
+    def heads(self) -> tuple[str | None, ...]:
+        """The names of the heads, in the given order."""
+        return tuple(self._spools)
+
+    def add(self, segment: Segment) -> None:
+        """Keep a segment."""
+        if segment.model not in self._spools:
+            self._spools[segment.model] = Spool()
+        row = [segment.start_s, segment.end_s, segment.label, segment.score]
+        self._spools[segment.model].add(dumps(plain(row)) + "\n")
+        self._counts[segment.model] = self.count(segment.model) + 1
+
+    def count(self, head: str | None) -> int:
+        """Give the number of segments of a head."""
+        return self._counts.get(head, 0)
+
+    def of(self, head: str | None) -> Iterator[Segment]:
+        """Yield the segments of a head; not while those of all are read."""
+        for line in self._spools[head].lines():
+            start_s, end_s, label, score = json.loads(line)
+            yield Segment(start_s, end_s, label, math.nan if score is None else score, head)
+
+    def merged(self) -> Iterator[Segment]:
+        """Yield the segments of all heads in order of their starts."""
+        return heapq.merge(*map(self.of, self._spools), key=lambda segment: segment.start_s)
+
+    def close(self) -> None:
+        """Throw the segments away."""
+        for spool in self._spools.values():
+            spool.close()

@@ -1,0 +1,112 @@
+"""Lines that stay at the foot of a terminal; only those that have changed are written again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+
+from rich.console import Console, ConsoleRenderable, RenderHook
+from rich.control import Control
+from rich.segment import ControlType, Segment, Segments
+from rich.style import Style
+from rich.text import Text
+
+_TO_START = (ControlType.CARRIAGE_RETURN,)
+_ERASE_LINE = (ControlType.ERASE_IN_LINE, 2)
+_ERASE_REST = Control((ControlType.ERASE_IN_LINE, 0)).segment
+_UP = (ControlType.CURSOR_UP, 1)
+
+
+class Screen(RenderHook):
+    """``open``, ``draw`` any number of times, ``close``.
+
+    The styles of a line may not overlap, as they do not in one that was put together by appending.
+
+    It does what rich.Live does, which lays everything out anew for each redraw and so takes three
+    times as long. Whatever else is printed on the console meanwhile appears above the lines.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._lines: list[Text] = []  # on the screen; the cursor is at the end of the last
+        self._width = 0  # of the terminal when they were drawn
+        self._own = False  # what is being printed are these lines
+
+    def open(self) -> None:
+        """Take the foot of the terminal."""
+        self._console.show_cursor(False)
+        self._console.push_render_hook(self)
+
+    def draw(self, lines: Sequence[Text]) -> None:
+        """Show these lines, each narrower than the terminal."""
+        same = len(lines) == len(self._lines) and self._width == self._console.width
+        parts = self._changes(lines) if same else [*self._erasure(), *self._painted(lines)]
+        self._lines, self._width = list(lines), self._console.width
+        self._print(parts)
+
+    def close(self) -> None:
+        """Erase the lines and give the cursor back."""
+        self._print(self._erasure())
+        self._lines = []
+        self._console.pop_render_hook()
+        self._console.show_cursor(True)
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        """Put what others print above the lines."""
+        if self._own:
+            return renderables
+        before, after = Segments(self._erasure()), Segments(self._painted(self._lines))
+        self._width = self._console.width
+        return [before, *renderables, after]
+
+    def _print(self, parts: Iterable[Segment]) -> None:
+        self._own = True
+        try:
+            self._console.print(Segments(parts), end="", crop=False)
+        finally:
+            self._own = False
+
+    def _changes(self, lines: Sequence[Text]) -> list[Segment]:
+        """Give what makes the lines on the screen these, as many as they are."""
+        if not lines:
+            return []
+        parts = [Control(_TO_START, *[_UP] * (len(lines) - 1)).segment]
+        for k, (line, shown) in enumerate(zip(lines, self._lines, strict=True)):
+            if k:
+                parts.append(Segment.line())
+            if line != shown or line.style != shown.style:  # the first leaves out the style
+                parts += [*_segments(line), _ERASE_REST]
+        return parts
+
+    def _painted(self, lines: Sequence[Text]) -> list[Segment]:
+        parts: list[Segment] = []
+        for k, line in enumerate(lines):
+            if k:
+                parts.append(Segment.line())
+            parts += _segments(line)
+        return parts
+
+    def _erasure(self) -> list[Segment]:
+        """Give what takes the lines away, also where a narrower terminal has broken them."""
+        if not self._lines:
+            return []
+        width = max(1, self._console.width)
+        rows = sum(max(1, -(-line.cell_len // width)) for line in self._lines)
+        return [Control(_TO_START, _ERASE_LINE, *[_UP, _ERASE_LINE] * (rows - 1)).segment]
+
+
+def _segments(line: Text) -> Iterator[Segment]:
+    """Give what ``line.render`` does for styles that do not overlap, several times as fast."""
+    plain, base, done = line.plain, _style(line.style), 0
+    for begin, end, style in line.spans:
+        if begin > done:
+            yield Segment(plain[done:begin], base)
+        yield Segment(plain[begin:end], base + _style(style) if base else _style(style))
+        done = end
+    if done < len(plain):
+        yield Segment(plain[done:], base)
+
+
+@cache
+def _style(style: str | Style) -> Style:
+    return style if isinstance(style, Style) else Style.parse(style)

@@ -1,0 +1,73 @@
+"""The level meter and the spectrogram as lines of text."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import groupby
+
+from rich.style import Style
+from rich.text import Span, Text
+
+from costream.ui.hearing import Hearing
+
+_FLOOR_DB = -60.0  # where the meter begins
+_FULL_DB = -1.0  # from here on the recording is likely to clip
+_MARKS = ("█", "━", "│"), ("#", "-", "|")
+
+# From quiet to loud. Silence is the terminal's own background; the others stand out from black
+# and from white, so the picture reads on dark and light terminals.
+_COLORS = (None, *(Style(color=f"color({k})") for k in (61, 97, 133, 168, 203, 208, 214)))
+_ASCII = " .:-=+*#%@"
+
+
+def level_line(hearing: Hearing, name: Text, width: int, *, unicode: bool) -> Text:
+    """Give the meter, ``width`` wide with its ``name``: level, held peak as a mark, numbers."""
+    rms, held = round(hearing.rms_db), round(hearing.held_db)
+    told = f" {rms:4d} dBFS, peak {held:3d}" if width >= 60 else f" {rms:4d} dBFS"
+    room = max(4, width - name.cell_len - len(told))
+    full, rest, mark = _MARKS[0] if unicode else _MARKS[1]
+    level, peak = _place(hearing.rms_db, room), min(_place(hearing.held_db, room), room - 1)
+    level = min(level, peak)  # no louder than the loudest
+    style = "red" if hearing.held_db >= _FULL_DB else "yellow"
+    line = name.append(full * level, "green").append(rest * (peak - level), "dim")
+    return line.append(mark, style).append(rest * (room - peak - 1), "dim").append(told)
+
+
+def spectrum_lines(hearing: Hearing, width: int, height: int, *, unicode: bool) -> list[Text]:
+    """Give the spectrogram as ``height`` lines, time from left to right, the newest last."""
+    if not unicode:
+        shades = (hearing.levels(width, height) * (len(_ASCII) - 0.01)).astype(int).tolist()
+        return [Text("".join(_ASCII[level] for level in row)) for row in shades]
+    rows = (hearing.levels(width, 2 * height) * (len(_COLORS) - 0.01)).astype(int)
+    if len(rows) % 2:  # fewer bands than rows
+        rows = rows.repeat(2, axis=0)
+    codes = (rows[0::2] * len(_COLORS) + rows[1::2]).tolist()
+    return [_line(row) for row in codes[:height]]
+
+
+def _line(codes: list[int]) -> Text:
+    """Give a line of half blocks; a code is the level above and that below."""
+    text: list[str] = []
+    spans: list[Span] = []
+    end = 0
+    for code, run in groupby(codes):
+        block, style = _cell(code)
+        begin, end = end, end + len(list(run))
+        text.append(block * (end - begin))
+        if style is not None:
+            spans.append(Span(begin, end, style))
+    return Text("".join(text), spans=spans)
+
+
+@cache
+def _cell(code: int) -> tuple[str, Style | None]:
+    above, below = (_COLORS[k] for k in divmod(code, len(_COLORS)))
+    if above is None:
+        return (" ", None) if below is None else ("▄", below)
+    if below is None:
+        return "▀", above
+    return ("█", above) if above == below else ("▀", above + Style(bgcolor=below.color))
+
+
+def _place(db: float, width: int) -> int:
+    return round(width * min(1.0, max(0.0, 1 - db / _FLOOR_DB)))

@@ -1,0 +1,79 @@
+"""What one head says while a run goes on: its scores, its label, its timeline so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from costream.records import Head, Prediction, Scored
+from costream.ui.strip import Strip
+
+# A label counts as going on while it keeps this share of the threshold it opened with; the same
+# hysteresis as the timeline's default, so that what is shown is close to what will be written.
+_LOW = 0.6
+
+
+@dataclass
+class Current:
+    """The label that goes on now."""
+
+    label: str
+    since_s: float
+    score: float
+
+
+class Voice:
+    """Follows one head.
+
+    ``length_s``: of the run, where that is known. ``step_s``: seconds from step to step.
+    """
+
+    def __init__(self, head: Head, length_s: float | None, step_s: float) -> None:
+        self.head = head
+        self.top: tuple[Scored, ...] = ()
+        self.current: Current | None = None
+        self.seen: dict[str, None] = {}  # labels of the strip, in order of appearance
+        self.strip: Strip | None = None
+        self._length_s, self._step_s = length_s, step_s
+        self._marked_s: float | None = None  # the strip is marked up to here
+
+    @property
+    def events(self) -> list[str]:
+        """The labels without the one that is no event."""
+        return [label for label in self.head.labels if label != self.head.background]
+
+    def predict(self, record: Prediction, start_s: float) -> None:
+        """Take what it says at a step of a run that began at ``start_s``."""
+        self.top = record.top
+        self._follow(record, start_s)
+        if self.current is not None:
+            self.seen.setdefault(self.current.label)
+        self._mark(record.time_s)
+
+    def pass_(self, time_s: float) -> None:
+        """Note that a step is over; without an output of its own, what was goes on."""
+        if self.top and time_s != self._marked_s:
+            self._mark(time_s)
+
+    def interrupt(self) -> None:
+        """Note that what comes next does not go on from what was."""
+        self.current = None
+
+    def _mark(self, time_s: float) -> None:
+        """Put the current label on the strip."""
+        if self.strip is None:
+            self.strip = Strip(time_s, self._length_s, self._step_s)
+        self.strip.add(time_s, self.current.label if self.current else None)
+        self._marked_s = time_s
+
+    def _follow(self, record: Prediction, start_s: float) -> None:
+        """Keep, change or drop the current label."""
+        events = [pair for pair in record.top if pair[0] != self.head.background]
+        best, score = events[0] if events else ("", 0.0)
+        current = self.current
+        if score >= self.head.threshold and (current is None or best != current.label):
+            since_s = max(record.time_s - self.head.delay_s, start_s)
+            self.current = Current(best, since_s, score)
+        elif current is not None:
+            current.score = dict(events).get(current.label, 0.0)
+            if current.score < _LOW * self.head.threshold:
+                self.current = None

@@ -1,0 +1,145 @@
+"""A network for sound and its VGGish become one model that runs on sound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hashed
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from costream.checkpoints.importing import import_files
+from costream.errors import ModelError, UsageError
+from costream.frontends.vggish import VGGish
+from costream.models.audio import CoTrans
+from costream.models.build import build
+from costream.models.streaming import StreamingModel
+from costream.records import AudioBlock
+
+SIZES = {"widths": (2, 3, 4, 4, 5, 5), "hidden": 6}
+
+
+def network(width: int = 128) -> tuple[dict[str, Tensor], CoTrans]:
+    """A CoTrans of one block in the 0.17 dialect, and the same network as it should come out."""
+    net = CoTrans(10, width, embed_dim=16, num_heads=4, feedforward=24, window=6, num_positions=16)
+    names = {
+        "0.": "input_projection.",
+        "1.pe.weight": "positions.table",
+        "3.0.1.": "encoder.layers.0.self_attn.",
+        "3.1.fn.": "encoder.layers.0.norm1.",
+        "3.2.1.0.": "encoder.layers.0.linear1.",
+        "3.2.1.3.": "encoder.layers.0.linear2.",
+        "3.3.fn.": "encoder.layers.0.norm2.",
+        "4.fn.": "encoder.norm.",
+        "5.": "head.",
+    }
+    ours = net.state_dict()
+    theirs = {
+        their + name.removeprefix(our): value
+        for their, our in names.items()
+        for name, value in ours.items()
+        if name.startswith(our)
+    }
+    assert len(theirs) == len(ours)
+    return theirs, net.eval()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Callable[..., list[Path]]:
+    """Write checkpoints, give their paths."""
+
+    def write(*contents: Any) -> list[Path]:
+        paths = [tmp_path / f"{k}.pth" for k in range(len(contents))]
+        for content, path in zip(contents, paths, strict=True):
+            torch.save(content, path)
+        return paths
+
+    return write
+
+
+def read(paths: list[Path], **config: Any) -> tuple[Any, dict[str, Tensor]]:
+    pairs = {"num_heads": 4, "window": 6, "labels": "gtzan", **config}
+    return import_files(paths, "mine", {k: str(v) for k, v in pairs.items()})
+
+
+def numpy_pca(width: int = 128) -> dict[str, np.ndarray]:
+    return {name: value.numpy() for name, value in hashed.pca(width).items()}
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@torch.inference_mode()
+def test_it_runs_on_sound(files: Callable[..., list[Path]], order: tuple[int, int]) -> None:
+    theirs, net = network()
+    paths = files(theirs, hashed.vggish(**SIZES))
+    card, tensors = read([paths[k] for k in order])
+    assert (card.architecture, card.frontend, card.rate_hz) == ("cotrans", "vggish", 4.0)
+    assert card.description.endswith("VGGish of torchvggish.")
+    model = StreamingModel(card, *build(card, tensors))
+    sound = model.sound
+    assert sound is not None
+    assert (sound.rate_hz, sound.block) == (16_000, 4000)
+    front = VGGish(**SIZES).eval()
+    front.load_state_dict(hashed.vggish(**SIZES))
+    waves = 0.2 * torch.randn(12, 4000)
+    truth = net(front(waves[None])).logits[0].softmax(-1).numpy()
+    blocks = [AudioBlock(i, (i + 1) / 4, wave.numpy()) for i, wave in enumerate(waves)]
+    for together in (False, True):
+        state = model.init_state()
+        results = (
+            model.steps(blocks, state)
+            if together
+            else [model.step([block], state) for block in blocks]
+        )
+        ours = np.concatenate([r.probabilities for r in results])
+        np.testing.assert_allclose(ours, truth, atol=1e-5, rtol=0)
+        assert [r.warmup[0] for r in results] == [True] * 5 + [False] * 7
+        assert all(r.spectra is not None and r.spectra[0].shape == (25, 64) for r in results)
+
+
+@pytest.mark.parametrize("column", [True, False])
+def test_with_its_pca(files: Callable[..., list[Path]], column: bool) -> None:
+    post = numpy_pca()
+    if not column:
+        post["pca_means"] = post["pca_means"][:, 0]
+    theirs, _ = network()
+    card, tensors = read(files(theirs, hashed.vggish(**SIZES), post))
+    assert card.frontend_arguments["output"] == "relu-pca"
+    assert torch.equal(tensors["frontend.pca.means"], hashed.pca()["pca_means"].flatten())
+    build(card, tensors)
+    inside = {f"pproc.{name}": torch.from_numpy(value) for name, value in post.items()}
+    whole = files(theirs, {**hashed.vggish(**SIZES), **inside})
+    assert read(whole)[0].frontend_arguments["output"] == "relu-pca"
+    card, tensors = read(whole, embedding="linear")
+    build(card, tensors)
+    assert not any("pca" in name for name in tensors)
+
+
+def test_penultimate_features(files: Callable[..., list[Path]]) -> None:
+    theirs, _ = network(width=6)
+    card, tensors = read(files(theirs, hashed.vggish(**SIZES)), embedding="penultimate", rate_hz=5)
+    assert (card.architecture, card.frontend_arguments["hop_frames"]) == ("cooadtr", 20)
+    _, front = build(card, tensors)
+    assert (front.token_width, front.block) == (6, 3200)
+
+
+def test_what_does_not_go_together(files: Callable[..., list[Path]]) -> None:
+    theirs, _ = network()
+    weights = hashed.vggish(**SIZES)
+    cases: list[tuple[list[Any], dict[str, Any], str]] = [
+        ([weights], {}, r"0\.pth: VGGish alone is no model"),
+        ([theirs, weights], {"embedding": "penultimate"}, "takes 128 features, VGGish gives 6"),
+        ([theirs, weights], {"embedding": "linear-pca"}, r"1\.pth: .* needs the PCA"),
+        ([theirs, weights], {"rate_hz": 30}, "rate_hz=30: VGGish has 100 frames a second"),
+        ([theirs, weights, dict(weights)], {}, r"1\.pth: given twice: features\.0\.weight"),
+        ([theirs, weights, numpy_pca(7)], {}, r"pca_eigen_vectors is \(7, 7\), not"),
+        ([theirs, numpy_pca()], {}, r"1\.pth: .* missing: features\.0\.weight"),
+    ]
+    for contents, config, message in cases:
+        with pytest.raises(ModelError, match=message):
+            read(files(*contents), **config)
+    with pytest.raises(UsageError, match="embedding: no checkpoint of VGGish"):
+        read(files(theirs), embedding="relu")

@@ -1,0 +1,73 @@
+"""``costream batch`` with a model that listens: what it takes, what it skips, what fails."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from media import chirps, make_audio, make_sound, make_video, noise, truncated
+from program import costream
+from sound_nets import write
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """The output folder and the exit code of one batch over some of everything."""
+    root = tmp_path_factory.mktemp("album")
+    write(root, "sounds", ("dog", "rain", "silence"))
+    folder = root / "in"
+    folder.mkdir()
+    make_sound(folder / "a.wav", chirps(3.0))
+    make_sound(folder / "many.wav", noise(2.0, 48000, 8), 48000)
+    make_audio(folder / "song.mp3", 2.0, cover=True)
+    make_video(folder / "talk.mp4", 50, audio_s=2.0)
+    make_video(folder / "silent.mp4", 10)
+    cut = truncated(make_sound(root / "a.flac", noise(8.0), codec="flac"), 0.5)
+    cut.rename(folder / "cut.flac")
+    make_sound(folder / "header.wav", noise(0.0))
+    (folder / "junk.mp3").write_bytes(bytes(range(1, 256)) * 20)
+    (folder / "notes.txt").write_text("not, media, at all, of course")
+    out = root / "out"
+    ran = costream(
+        "batch", folder, "-m", root / "sounds.safetensors", "-o", out, "-f", "jsonl", "--jobs", 1
+    )
+    assert "Traceback" not in ran.stderr
+    return out, ran.returncode
+
+
+def records(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def test_what_became_of_each(done: tuple[Path, int]) -> None:
+    out, code = done
+    with (out / "failures.csv").open(encoding="utf-8", newline="") as file:
+        told = {row["name"]: (row["status"], row["reason"]) for row in csv.DictReader(file)}
+    expected = {
+        "header.wav": ("failed", "there are no samples in it"),
+        "junk.mp3": ("failed", "this is not sound that can be read"),
+        "cut.flac": ("partial", "the file is cut off"),
+    }
+    assert set(told) == set(expected)
+    for name, (status, reason) in expected.items():
+        assert told[name][0] == status
+        assert reason in told[name][1]
+    summary = json.loads((out / "summary.json").read_text("utf-8"))
+    assert summary["skipped"] == {"no sound in it, and sounds only listens": 1, "not media": 1}
+    assert (summary["inputs"]["done"], code) == (4, 3)
+
+
+def test_what_was_heard(done: tuple[Path, int]) -> None:
+    out, _ = done
+    for name, steps in (("a.wav", 12), ("many.wav", 8), ("song.mp3", 8), ("talk.mp4", 8)):
+        header, *rest = records(out / f"{name}.jsonl")
+        assert header["kind"] == "audio"
+        times = [r["time_s"] for r in rest if r["type"] == "prediction"]
+        assert times == pytest.approx([0.25 * (k + 1) for k in range(steps)])
+        assert rest[-1]["complete"]
+    # What could be read of the one that is cut off is kept.
+    *kept, last = records(out / "cut.flac.jsonl")
+    assert 12 < sum(r["type"] == "prediction" for r in kept) < 20
+    assert not last["complete"]
