@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import importlib
 import sys
 from collections.abc import Iterator, Sequence
@@ -129,18 +130,27 @@ def quiet() -> Iterator[None]:
     ``stderr``, in the midst of the live view, and have no switch for it. Python's own stderr and
     descriptor 2 stay as they are. Elsewhere than on glibc nothing is done.
     """
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if libc is None or not hasattr(libc, "gnu_get_libc_version"):
+    found = _c_stderr()
+    if found is None:
         yield
         return
-    libc.fopen.restype = ctypes.c_void_p
-    libc.fclose.argtypes = (ctypes.c_void_p,)
-    stderr = ctypes.c_void_p.in_dll(libc, "stderr")
-    before, nowhere = stderr.value, libc.fopen(b"/dev/null", b"w")
-    stderr.value = nowhere or before
+    stderr, itself, nowhere = found
+    stderr.value = nowhere
     try:
         yield
     finally:
-        stderr.value = before
-        if nowhere:
-            libc.fclose(nowhere)
+        stderr.value = itself
+
+
+@functools.cache
+def _c_stderr() -> tuple[ctypes.c_void_p, int | None, int] | None:
+    """Give the C library's variable ``stderr``, its value, and a stream to nowhere for it.
+
+    That stream is never closed: somebody may be about to print.
+    """
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if libc is None or not hasattr(libc, "gnu_get_libc_version"):
+        return None
+    libc.fopen.restype = ctypes.c_void_p
+    stderr, nowhere = ctypes.c_void_p.in_dll(libc, "stderr"), libc.fopen(b"/dev/null", b"w")
+    return (stderr, stderr.value, nowhere) if nowhere else None
