@@ -58,7 +58,7 @@ def command(ctx: click.Context, /, **values: Any) -> int:
     \b
     costream listen --mic
     costream listen album/*.flac -o out -f csv,audacity
-    arecord -f S16_LE -r 16000 | costream listen -
+    arecord -t raw -f S16_LE -r 16000 | costream listen - --raw s16le:16000
     costream listen talk.mp4 -m cosounds --threshold 0.6
     """
     mic = values.pop("mic")
