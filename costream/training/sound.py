@@ -29,7 +29,7 @@ from costream.training.loop import Schedule
 from costream.training.report import card_text
 from costream.training.sequence_report import sequence_table
 from costream.training.sound_augment import NO_MUSIC, SILENCE, Supply, genre_label, sound_label
-from costream.training.sound_backbone import Watch, prepare, train_backbone
+from costream.training.sound_backbone import Teacher, Watch, prepare, train_backbone
 from costream.training.sound_cards import ABOUT, TITLES
 from costream.training.sound_heads import token_bank, train_head
 from costream.training.sound_packs import Clip, read_clips
@@ -66,7 +66,12 @@ class Size:
 
 
 def make(
-    packs: Path, size: Size, seed: int, folder: Path, watch: Watch | None = None
+    packs: Path,
+    teacher: Teacher,
+    size: Size,
+    seed: int,
+    folder: Path,
+    watch: Watch | None = None,
 ) -> list[Path]:
     """Train, score and write cotrans and cosounds, .safetensors and .md; gives the weight files.
 
@@ -77,7 +82,7 @@ def make(
     sounds = sorted({sound_label(c) for c in clips} | {SILENCE})
     genres = [*sorted({c.label for c in clips if c.set == "GTZAN"}), NO_MUSIC]
     supply = Supply(train, sounds, genres)
-    lessons = prepare(supply, Yamnet(packs / "teachers.tar"), size.pieces, seed)
+    lessons = prepare(supply, teacher, size.pieces, seed)
     schedule = Schedule(size.steps, size.batch, rate=3e-3, decay=0.05, smoothing=0.1)
     student = train_backbone(lessons, schedule, seed, watch)
     backbone = rounded(fold(student.backbone).eval())
@@ -178,7 +183,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(options.threads)
     np.seterr(all="raise", under="ignore")
     try:
-        paths = make(options.packs, Size(options.steps), options.seed, options.output)
+        teacher, size = Yamnet(options.packs / "teachers.tar"), Size(steps=options.steps)
+        paths = make(options.packs, teacher, size, options.seed, options.output)
     except CostreamError as error:
         print(error, file=sys.stderr)
         return int(error.exit_code)
