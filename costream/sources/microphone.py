@@ -49,7 +49,7 @@ class MicrophoneSource:
             raise UsageError(
                 "a microphone is for models that take sound",
                 where=self._uri,
-                hint="costream listen",
+                hint="use one with: costream listen",
             )
         self._sound = self._options.sound
         self._clock = LiveClock()
