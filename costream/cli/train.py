@@ -35,7 +35,11 @@ from costream.errors import UsageError
     default=0.2,
     help="Share of the examples of each class to validate with.",
 )
-@option("--steps", type=click.IntRange(1), help="Training steps.  [default: 400; 300 for sound]")
+@option(
+    "--steps",
+    type=click.IntRange(1),
+    help="Training steps.  [default: 400; for sound 60 and 4 for each example]",
+)
 @option("--scratch/--no-scratch", default=False, help="Start from random weights.")
 @option("--seed", type=click.IntRange(0), default=0)
 @option("--fps", type=float, callback=positive, help="Frame rate of recordings without times.")

@@ -33,7 +33,7 @@ QUIET, QUIET_STEPS = 6, 8  # stretches of silence, and their length
 STREAM_STEPS = (16, 128)  # the shortest and the longest: windows are full only at times
 STREAMS = 8  # in a batch
 WINDOWS = 8  # steps of a stream that are learnt where each needs a window of its own
-STEPS = 300  # of fine-tuning; from scratch it takes twice as many
+STEPS, PER_EXAMPLE, MOST = 60, 4, 600  # of fine-tuning; from scratch it takes twice as many
 WATCH, PATIENCE = 20, 6  # steps between two looks at the validation examples; looks without gain
 CHECKS = 8  # streams to validate with
 THRESHOLDS = (0.5, 0.6, 0.4, 0.7, 0.3)  # the first of equally good ones
@@ -87,8 +87,8 @@ def teach(
     ]
     if settings.scratch:
         standardise(network, torch.cat([h.tokens[0] for h in heard]))
-    steps = settings.steps or (2 * STEPS if settings.scratch else STEPS)
-    schedule = Schedule(steps, STREAMS, rate=1e-3, decay=0.05, smoothing=0.1)
+    enough = min(MOST, STEPS + PER_EXAMPLE * len(examples[0])) * (2 if settings.scratch else 1)
+    schedule = Schedule(settings.steps or enough, STREAMS, rate=1e-3, decay=0.05, smoothing=0.1)
     descend(network, streams, schedule, settings.seed, watched)
     if not checks:
         return Taught([], card.timeline, "")
