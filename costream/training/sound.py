@@ -40,6 +40,11 @@ RATE_HZ = 4.0
 # A change is told when the new sound fills half of the second that a token stands for.
 DELAY_S = 0.75
 _LINEAR = "linear classifier of tokens, same backbone"
+# Music keeps its genre for longer than a dog barks.
+TIMELINES = {
+    "cotrans": Timeline(threshold=0.45, low=0.25, min_length_s=2.0, min_gap_s=2.0),
+    "cosounds": Timeline(threshold=0.5, low=0.3, min_length_s=0.5, min_gap_s=0.75),
+}
 NETWORK: dict[str, Any] = {
     "input_width": 128,
     "embed_dim": 192,
@@ -164,7 +169,7 @@ def _card(
             "feature_width": widths[-1],
             "pool": backbone.pool,
         },
-        timeline=Timeline(threshold=0.5, low=0.3, min_length_s=0.5, min_gap_s=0.75),
+        timeline=TIMELINES[name],
         paper="Continual Transformers (Hedegaard et al., ICLR 2023), for the temporal model",
         metrics=metrics,
         **ABOUT[name],
