@@ -3,6 +3,7 @@
 room: video of a rendered figure that walks, sits, lies and falls in a room that training never
 saw. The recipe for the shipped weights uses the same renderer with other rooms, people and
 scripts. moves: a table of the joints of a figure that waves, claps, bends and kicks; see moves.py.
+street, band: synthesised sounds and short pieces of music; see sounds.py and pieces.py.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from pathlib import Path
 import av
 import moves
 import numpy as np
+import pieces
+import recording
+import sounds
 from tqdm import tqdm
 
 from costream.training.clips import VISIBLE
@@ -96,6 +100,8 @@ def scene() -> Scene:
 def main(folder: Path) -> None:
     """Write the samples into a folder."""
     moves.write(folder)
+    recording.write(folder, "street", recording.joined(sounds.street(), "silence"))
+    recording.write(folder, "band", recording.joined(pieces.band(), "no music"))
     write_room(folder)
 
 
