@@ -51,7 +51,7 @@ class Reader:
         self._card, self._frontend, self._variants = card, frontend, variants
         self._rng = np.random.default_rng(seed)
         sound = Sound(frontend.sample_rate_hz, frontend.block)
-        self._options = SourceOptions(sound=sound)
+        self._options = SourceOptions(rate_hz=card.rate_hz, sound=sound)
         self._before = np.zeros(LEAD * sound.block, np.float32)
 
     def read(self, examples: Sequence[Example]) -> list[Heard]:
@@ -97,7 +97,10 @@ class Reader:
         source = open_source(example.source, own)
         parts: list[Wave] = []
         try:
-            check_source(self._card, self._frontend, source.open())
+            info = source.open()
+            if info.kind == "features":
+                raise UsageError("features are no sound", where=example.where)
+            check_source(self._card, self._frontend, info)
             for item in source.items():
                 if isinstance(item, Fault):
                     log.warning("%s: %s", example.where, item.message)

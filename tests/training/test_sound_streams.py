@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 
 from costream.checkpoints.weights_file import read_weights
 from costream.errors import ModelError, UsageError
+from costream.evaluation.examples import Example
 from costream.models.audio import CoTrans
+from costream.models.build import build
 from costream.training import own_sound
 from costream.training.family import TrainSettings
 from costream.training.loop import Schedule
 from costream.training.own import family_of, student
 from costream.training.sound_baselines import linear
-from costream.training.sound_recordings import Heard
+from costream.training.sound_recordings import Heard, Reader
 from costream.training.sound_streams import TokenStream, TokenStreams
 
 
@@ -112,7 +114,7 @@ def test_training_ends_with_the_weights_that_did_best():
     ends = []
     for watched in (wrong, right):
         taught = copy.deepcopy(network)
-        schedule = Schedule(160, 4, rate=3e-3)
+        schedule = Schedule(80, 4, rate=5e-3)
         own_sound.descend(taught, TokenStreams(heard, "ab", 0), schedule, 0, watched)
         assert not taught.training
         told = own_sound.predict(taught, [s.tokens for s in right])
@@ -140,3 +142,12 @@ def test_what_cannot_be_taught_is_refused(base, tmp_path):
         own_sound.teach(encoder, None, base.card, ([], []), told(tmp_path))
     with pytest.raises(ModelError, match="tiny cannot be taught"):
         family_of(replace(base.card, frontend=None))
+
+
+def test_features_are_no_sound(base, tmp_path):
+    path = tmp_path / "rows.npy"
+    np.save(path, np.zeros((9, 16), np.float32))
+    _, frontend = build(base.card, base.tensors)
+    example = Example(str(path), "a", 0.0, None, "", "t.csv, line 3")
+    with pytest.raises(UsageError, match="line 3: features are no sound"):
+        Reader(base.card, frontend, 0, 0).read([example])
