@@ -45,7 +45,9 @@ class Groups:
     def make(self, look: Look, now_s: float) -> dict[str, list[Text]]:
         """Give the lines of everything. Of the spectrogram only their number is right yet."""
         if look != self._look or not 0 <= now_s - self._slow_s < _SLOW_S:
-            self._look, self._now_s, self._slow_s = look, now_s, now_s
+            # What is made before the first step says nothing yet and is not kept.
+            made_s = now_s if self._state.steps else -math.inf
+            self._look, self._now_s, self._slow_s = look, now_s, made_s
             self._slow = self._make_slow()
         self._now_s = now_s
         blank = [Text("")]

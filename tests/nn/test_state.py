@@ -17,6 +17,7 @@ import sys, torch
 from safetensors.torch import load_file, save_file
 from costream.nn.encoder import Encoder
 folder, depth = sys.argv[1], int(sys.argv[2])
+torch.set_num_threads(1)
 encoder = Encoder(32, 2, 24, depth, 7).eval()
 encoder.load_state_dict(load_file(folder + "/weights"))
 state = encoder.init_state(3)
@@ -45,7 +46,9 @@ def test_a_saved_state_goes_on_bit_for_bit_in_another_process(
     save_file({"x": x[:, 12:].contiguous()}, tmp_path / "rows")
     command = [sys.executable, "-c", ANOTHER_PROCESS, str(tmp_path), str(depth)]
     subprocess.run(command, check=True, cwd=Path(__file__).resolve().parents[2])
-    assert torch.equal(load_file(tmp_path / "out")["out"], run(encoder, state, x[:, 12:]))
+    # From the file here too: on some processors products depend on where their rows lie.
+    rows = load_file(tmp_path / "rows")["x"]
+    assert torch.equal(load_file(tmp_path / "out")["out"], run(encoder, state, rows))
 
 
 @pytest.mark.parametrize("depth", [1, 2])
