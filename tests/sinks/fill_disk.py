@@ -5,6 +5,8 @@ from __future__ import annotations
 import resource
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,35 +30,36 @@ def main(format: str, directory: str) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then writing fails with EFBIG instead
     header = Header("0", "m", "0" * 64, ("a",), None, 10.0, 0.0, "clip.mp4", "video", None, {})
     sinks = make_sinks([format], Path(directory), "clip.mp4")
-    told, more = False, 0
-    try:
-        for sink in sinks:
-            sink.open(header)
-        for i in range(2000):
-            if i == 300:  # every file holds more by now, whenever it was flushed
-                resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-            cost = Compute(i, float(i), 1, 1, StageTimes(1.0, 1.0, 1.0, 1.0))
-            segment = Segment(float(i), i + 1.0, "a", 0.5)
-            for record in (Prediction(i, float(i), i, i, (("a", 0.5),)), segment, cost):
-                for sink in sinks:
-                    sink.write(record)
-            for sink in sinks:
-                if isinstance(sink, PictureSink):
-                    row = FeatureRow(i, float(i), np.zeros(1, np.float32))
-                    sink.draw(Picture(float(i), row, None))
-    except OutputError as error:
-        print(f"OutputError {error}", flush=True)
-        told = True
-    for sink in sinks:
+    failed = 0
+
+    def attempt(action: Callable[[], None]) -> None:
+        nonlocal failed
         try:
-            sink.close(Summary(1, 0, 0, 0, 1.0, 1.0, 1.0, 1, 1, False, 3))
-        except OutputError as error:  # of a format that is written at the end
-            if told:
-                more += 1
-            else:
+            action()
+        except OutputError as error:
+            failed += 1
+            if failed == 1:
                 print(f"OutputError {error}", flush=True)
-                told = True
-    print(f"closed, {more} more")
+
+    for sink in sinks:
+        sink.open(header)
+    for i in range(2000):
+        if i == 300:  # every file holds more by now, whenever it was flushed
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        cost = Compute(i, float(i), 1, 1, StageTimes(1.0, 1.0, 1.0, 1.0))
+        segment = Segment(float(i), i + 1.0, "a", 0.5)
+        for record in (Prediction(i, float(i), i, i, (("a", 0.5),)), segment, cost):
+            for sink in sinks:
+                attempt(partial(sink.write, record))
+        for sink in sinks:
+            if isinstance(sink, PictureSink):
+                row = FeatureRow(i, float(i), np.zeros(1, np.float32))
+                attempt(partial(sink.draw, Picture(float(i), row, None)))
+        if failed:
+            break  # at the end of a step: every file has got a row that it cannot hold
+    for sink in sinks:  # a format that is written at the end fails here
+        attempt(partial(sink.close, Summary(1, 0, 0, 0, 1.0, 1.0, 1.0, 1, 1, False, 3)))
+    print(f"closed, {max(failed - 1, 0)} more")
 
 
 if __name__ == "__main__":
