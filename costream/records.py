@@ -41,6 +41,7 @@ class VideoFrame:
     estimated: bool = False  # time_s was interpolated because the pts is missing
     corrupt: bool = False  # the decoder says the picture is damaged
     drawing: Callable[[], npt.NDArray[np.uint8]] | None = field(default=None, repr=False)  # larger
+    arrived_s: float | None = None  # live: time.monotonic() when a frame of its time is due here
 
     @cached_property
     def rgb(self) -> npt.NDArray[np.uint8]:
@@ -149,6 +150,7 @@ class Header:
     options: dict[str, Any]
     schema: str = SCHEMA
     heads: tuple[Head, ...] | None = None  # where several models listen; labels: those of all
+    began: str | None = None  # live: when 0 s was, ISO 8601, UTC
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,19 @@ class Compute:
 
 
 @dataclass(frozen=True)
+class Alert:
+    """A rule of a watch has fired."""
+
+    type: ClassVar[str] = "alert"
+    time_s: float  # when it fired
+    rule: str  # as it was written: "falling>=0.8 for 2s"
+    label: str
+    score: float  # of the label when it fired
+    since_s: float  # since when the condition held
+    clip: str | None = None  # name of the file with the seconds around it
+
+
+@dataclass(frozen=True)
 class Picture:
     """What a step looked at or heard, for sinks that draw. It goes to no file of records."""
 
@@ -240,8 +255,8 @@ class Summary:
     drift_ppm: float | None = None  # live: how much faster the source's clock ran than ours
 
 
-Record: TypeAlias = Prediction | Segment | Compute | Gap | Fault
-AnyRecord: TypeAlias = Header | Prediction | Segment | Compute | Gap | Fault | Summary
+Record: TypeAlias = Prediction | Segment | Compute | Gap | Fault | Alert
+AnyRecord: TypeAlias = Header | Record | Summary
 
 
 def to_json(record: AnyRecord) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "costream"
-COMMON = {"records", "clock", "errors", "redact", "layouts"}
+COMMON = {"records", "clock", "errors", "redact", "layouts", "status"}
 
 # package -> parts it may import besides itself and COMMON (DESIGN: the house)
 MAY = {

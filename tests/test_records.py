@@ -50,6 +50,7 @@ def test_every_record_has_its_own_type_name():
         "gap",
         "error",
         "summary",
+        "alert",
     }
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from costream.records import (
+    Alert,
     Compute,
     Fault,
     Gap,
@@ -123,7 +124,7 @@ class Digest:
             self.summary = content
         elif isinstance(content, Totals):
             self.totals = content.values
-        else:
+        elif not isinstance(content, Alert):
             self._trouble(content)
 
     @property

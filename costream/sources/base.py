@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from costream.records import Item
+
+if TYPE_CHECKING:
+    from av import Packet
+    from av.container import InputContainer
 
 SourceKind = Literal["video", "audio", "features", "skeleton"]
 
@@ -26,6 +30,27 @@ class RawSound:
     form: str  # FFmpeg's name of a sample format: s16le, f32le, ...
     rate_hz: int
     channels: int = 1
+
+
+class PacketKeeper(Protocol):
+    """Is shown every packet of a live feed, before it is decoded; called by the reading thread."""
+
+    def begin(self, container: InputContainer) -> None:
+        """A connection was made; its streams may differ from those before."""
+
+    def add(self, packet: Packet[Any], time_s: float) -> None:
+        """Take a packet of any stream; ``time_s``: the feed's time when it came."""
+
+
+@dataclass(frozen=True)
+class Connecting:
+    """How a live feed is connected to."""
+
+    timeout_s: float = 10.0  # without data for so long, it is lost
+    retries: int = -1  # attempts in a row before it is given up; -1: for ever
+    transport: Literal["tcp", "udp"] = "tcp"  # RTSP
+    realtime: bool = False  # play a media file at its own pace, as a feed
+    keeper: PacketKeeper | None = None
 
 
 @dataclass(frozen=True)
@@ -48,6 +73,7 @@ class SourceOptions:
     sound: Sound | None = None  # give the sound of media, like this; None: their pictures
     channel: int | None = None  # take this channel of the sound, from 1; None: the mean of all
     raw: RawSound | None = None  # read "-" and pipes as bare samples
+    connecting: Connecting | None = None  # take live feeds (URLs, cameras); None: files only
 
 
 @dataclass(frozen=True)
@@ -64,6 +90,7 @@ class SourceInfo:
     layout: str | None = None  # skeletons: name of the joint layout
     axes: int | None = None  # skeletons: coordinates a joint, 2 or 3
     live: bool = False  # data come when they happen: nothing may wait for more of them
+    began_s: float | None = None  # live: time.time() at 0 s
 
 
 class Source(Protocol):
@@ -85,9 +112,22 @@ class Source(Protocol):
     def close(self) -> None: ...  # noqa: D102
 
 
+@dataclass(frozen=True)
+class Connection:
+    """How a live source is doing."""
+
+    state: Literal["connecting", "live", "waiting", "lost", "ended"]
+    message: str = ""  # why it is not live; one line, redacted
+    reconnects: int = 0  # connections made again after a loss
+
+
 @runtime_checkable
 class LiveSource(Protocol):
-    """What a source of live data knows besides."""
+    """What a source of live data knows besides. Read by other threads than the one that reads."""
+
+    @property
+    def connection(self) -> Connection:
+        """How it is doing."""
 
     @property
     def dropped(self) -> int:

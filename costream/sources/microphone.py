@@ -14,7 +14,7 @@ import numpy as np
 
 from costream.errors import SourceError, UsageError
 from costream.records import Gap, Item
-from costream.sources.base import SourceInfo, SourceOptions
+from costream.sources.base import Connection, SourceInfo, SourceOptions
 from costream.sources.cutting import SoundCutter
 from costream.sources.devices import WHERE
 from costream.sources.liveclock import SILENT, TOO_SLOW, LiveClock
@@ -57,6 +57,13 @@ class MicrophoneSource:
         self._dropped_s = 0.0
         self._stopped = False
         self._recorder: Recorder | None = None
+
+    @property
+    def connection(self) -> Connection:
+        """How it is doing."""
+        if self._recorder is None:
+            return Connection("ended" if self._stopped else "connecting")
+        return Connection("connecting" if self._cutter is None else "live")
 
     @property
     def dropped(self) -> int:
