@@ -218,3 +218,30 @@ def rotten(path: Path, count: int, *, seed: int = 0, skip: int = 2000, keep: int
     out = path.with_name(f"rotten-{path.name}")
     out.write_bytes(bytes(data))
     return out
+
+
+def excerpt(
+    source: Path,
+    target: Path,
+    start_s: float,
+    seconds: float,
+    *,
+    rate: int = 8,
+    size: tuple[int, int] | None = None,
+) -> Path:
+    """Write pictures of a video from ``start_s`` on as H.264, so many a second of their own."""
+    with av.open(str(source)) as given, av.open(str(target), "w") as out:
+        video = given.streams.video[0]
+        stream = out.add_stream("libx264", rate=rate)
+        stream.width, stream.height = size or (video.width, video.height)
+        stream.pix_fmt = "yuv420p"
+        taken = 0
+        for frame in given.decode(video=0):
+            if frame.time < start_s or taken >= seconds * rate:
+                continue
+            picture = frame.reformat(stream.width, stream.height, "yuv420p")
+            picture.pts, picture.time_base = taken, Fraction(1, rate)
+            out.mux(stream.encode(picture))
+            taken += 1
+        out.mux(stream.encode())
+    return target

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from av.container import InputContainer
 
 SourceKind = Literal["video", "audio", "features", "skeleton"]
+# "waiting": lost, to be tried again; "lost": given up; "ended": over, or stopped
+ConnectionState = Literal["connecting", "live", "waiting", "lost", "ended"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Connecting:
     timeout_s: float = 10.0  # without data for so long, it is lost
     retries: int = -1  # attempts in a row before it is given up; -1: for ever
     transport: Literal["tcp", "udp"] = "tcp"  # RTSP
-    realtime: bool = False  # play a media file at its own pace, as a feed
+    speed: float | None = None  # play files as feeds, so many times as fast; None: do not
     keeper: PacketKeeper | None = None
 
 
@@ -116,7 +118,7 @@ class Source(Protocol):
 class Connection:
     """How a live source is doing."""
 
-    state: Literal["connecting", "live", "waiting", "lost", "ended"]
+    state: ConnectionState
     message: str = ""  # why it is not live; one line, redacted
     reconnects: int = 0  # connections made again after a loss
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from itertools import islice
 
 import av
@@ -12,7 +13,7 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 
 from costream.sources.damage import Damage
-from costream.sources.frames import Frames
+from costream.sources.frames import Frames, Read
 from costream.sources.mediaclock import MediaClock
 from costream.sources.timing import origin, stated_end_s, time_base
 
@@ -37,14 +38,20 @@ class Decoder:
     """
 
     def __init__(
-        self, container: InputContainer, stream: VideoStream, damage: Damage, from_s: float
+        self,
+        container: InputContainer,
+        stream: VideoStream,
+        damage: Damage,
+        from_s: float,
+        read: Read | None = None,
     ) -> None:
-        """``from_s``: damage before this time is not counted."""
+        """``from_s``: damage before this time is not counted. ``read``: gives its packets."""
         self._container = container
         self._stream = stream
         rate = stream.average_rate or stream.guessed_rate or DEFAULT_RATE
         self.clock = MediaClock(time_base(stream), origin(container, stream), float(1 / rate))
-        self._frames = Frames(container, stream, stream.decode, self.clock, damage, from_s)
+        read = read or partial(container.demux, stream)
+        self._frames = Frames(read, stream.decode, self.clock, damage, from_s)
         # Every picture that can be decoded, in order of time; to be consumed once.
         self.pictures = self._pictures()
 

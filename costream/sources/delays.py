@@ -44,9 +44,12 @@ class Delays:
         elif delay_s < self._least[1]:
             self._least = (time_s, delay_s)
 
-    def restart(self) -> None:
-        """Say that later delays may differ for another reason than drift."""
-        self._before = (0.0, self.usual_s)
+    def restart(self, usual_s: float | None = None) -> None:
+        """Say that later delays may differ for another reason than drift.
+
+        ``usual_s``: the usual delay by now; None: still what it was.
+        """
+        self._before = (0.0, self.usual_s if usual_s is None else usual_s)
         self._begin_s, self._least = -math.inf, (0.0, math.inf)
         self._line.restart()
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import av
-from av.container import InputContainer
 from av.packet import Packet
 
 from costream.sources.damage import Damage
-from costream.sources.timing import Stream
 
 # How often reading may fail in a row before the rest of a file counts as lost.
 READ_ATTEMPTS = 16
@@ -18,6 +16,8 @@ READ_ATTEMPTS = 16
 CUT_OFF_S = 1.0
 
 FrameT = TypeVar("FrameT")
+# Gives the packets of one stream, from where its container stands.
+Read: TypeAlias = "Callable[[], Iterator[Packet[Any] | None]]"
 
 
 class StampClock(Protocol):
@@ -40,16 +40,14 @@ class Frames(Generic[FrameT]):
 
     def __init__(
         self,
-        container: InputContainer,
-        stream: Stream,
+        read: Read,
         decode: Callable[..., list[FrameT]],
         clock: StampClock,
         damage: Damage,
         from_s: float,
     ) -> None:
         """``decode``: that of the stream. ``from_s``: damage before this is not counted."""
-        self._container = container
-        self._stream = stream
+        self._read = read
         self._decode = decode
         self._clock = clock
         self._damage = damage
@@ -95,13 +93,13 @@ class Frames(Generic[FrameT]):
         failures = 0
         while not self._stopped:
             try:
-                for packet in self._container.demux(self._stream):
+                for packet in self._read():
                     if failures:
                         self.count("stretch(es) that cannot be read", self._clock.next_s)
                         failures = 0
                     if self._stopped:
                         return
-                    if packet.pts is not None:
+                    if packet is not None and packet.pts is not None:
                         end = packet.pts + (packet.duration or 0)
                         if self._read_to is None or end > self._read_to:
                             self._read_to = end

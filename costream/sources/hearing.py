@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from fractions import Fraction
+from functools import partial
 from itertools import islice
 
 import av
@@ -11,7 +12,7 @@ from av.audio.stream import AudioStream
 from av.container import InputContainer
 
 from costream.sources.damage import Damage
-from costream.sources.frames import Frames
+from costream.sources.frames import Frames, Read
 from costream.sources.soundclock import Jump, SoundClock
 from costream.sources.timing import origin, time_base
 
@@ -30,11 +31,16 @@ class SoundDecoder:
         damage: Damage,
         from_s: float,
         stated_end_s: float | None = None,
+        read: Read | None = None,
     ) -> None:
-        """``from_s``: damage before this is not counted. ``stated_end_s``: when it should end."""
+        """``from_s``: damage before this is not counted. ``stated_end_s``: when it should end.
+
+        ``read``: gives its packets.
+        """
         self._stated_end_s = stated_end_s
         self.clock = SoundClock(time_base(stream), origin(container, stream))
-        self._frames = Frames(container, stream, stream.decode, self.clock, damage, from_s)
+        read = read or partial(container.demux, stream)
+        self._frames = Frames(read, stream.decode, self.clock, damage, from_s)
         self.start_s = Fraction(0)  # time of the first sample, once there is one
         # Every frame that can be decoded, and how it does not follow on; to be consumed once.
         self.frames = self._run()

@@ -61,9 +61,14 @@ class MicrophoneSource:
     @property
     def connection(self) -> Connection:
         """How it is doing."""
-        if self._recorder is None:
+        recorder = self._recorder
+        if recorder is None:
             return Connection("ended" if self._stopped else "connecting")
-        return Connection("connecting" if self._cutter is None else "live")
+        if self._stopped:
+            return Connection("ended", "", recorder.reconnects)
+        if recorder.lost:
+            return Connection("waiting", recorder.lost, recorder.reconnects)
+        return Connection("connecting" if self._cutter is None else "live", "", recorder.reconnects)
 
     @property
     def dropped(self) -> int:

@@ -28,14 +28,17 @@ class Recorder:
 
     ``opened`` gives None once the device is open, or why it could not be opened the first time.
     ``queue`` gives what is heard, without the oldest when nobody takes it. After ``stop`` both
-    give None. The device is opened, watched and closed by a thread, because a sound server that
-    hangs keeps whoever asks it anything waiting for half a minute.
+    give None. ``lost`` says why nothing is heard while a device is waited for to come back, and
+    ``reconnects`` how often it did. The device is opened, watched and closed by a thread, because
+    a sound server that hangs keeps whoever asks it anything waiting for half a minute.
     """
 
     def __init__(self, wanted: str, sound: Sound, channel: int | None) -> None:
         """``wanted`` as in ``choose``; ``channel`` as in Recording."""
         self.queue: SimpleQueue[Chunk | None] = SimpleQueue()
         self.opened: SimpleQueue[SourceError | None] = SimpleQueue()
+        self.lost = ""
+        self.reconnects = 0
         self._wanted, self._sound, self._channel = wanted, sound, channel
         self._wakes: SimpleQueue[None] = SimpleQueue()
         self._stopped = False
@@ -73,6 +76,7 @@ class Recorder:
             recording.close()
             if recording.lively:
                 attempts = 0
+            self.lost = reason
             if attempts == 0 and not self._stopped:
                 log.warning("%s: %s; waiting for it to come back", WHERE, reason)
             found = None
@@ -124,6 +128,9 @@ class Recorder:
         self._wakes.put(None)
 
     def _give(self, chunk: Chunk) -> None:
+        if self.lost:
+            self.lost = ""
+            self.reconnects += 1
         if self.queue.qsize() * self._sound.block >= BACKLOG_S * self._sound.rate_hz:
             with contextlib.suppress(Empty):
                 self.queue.get_nowait()

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from costream.errors import SourceError, UsageError
+from costream.sources.addresses import feed_name, is_camera, is_device, scheme_of, shown_feed
 from costream.sources.arrays import (
     NUMPY_MAGIC,
     ZIP_MAGIC,
@@ -26,24 +27,23 @@ from costream.sources.lines import HEAD_BYTES, text_format
 from costream.sources.opening import check_file, shown
 from costream.sources.pipe import PipeSource
 from costream.sources.posearrays import recordings
+from costream.sources.realtime import File, RealtimeSource
 from costream.sources.skeleton import SkeletonSource
 from costream.sources.video import VideoSource
 
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
-_CAMERA = re.compile(r"(camera:)?[0-9]+|/dev/video[0-9]+", re.IGNORECASE)
 _MICROPHONE = re.compile(r"mic(:.*)?", re.IGNORECASE)
 _PICKLE_ENDINGS = (".pickle", ".pkl", ".p")
 
 
-def expand(argument: str) -> list[str]:
+def expand(argument: str, *, connecting: bool = False) -> list[str]:
     """Give the sources that one command-line argument stands for, at least one.
 
     A pickle of several videos gives one a video, an array of several clips one a clip, a pattern
     that no shell has expanded the files that fit it. SourceError when there is no such file, or
-    it is a folder of something else than keypoints; UsageError for live feeds, which this
-    command does not take.
+    it is a folder of something else than keypoints; UsageError for live feeds unless they are
+    ``connecting``.
     """
-    if argument == "-" or _is_microphone(argument):
+    if argument == "-" or _is_microphone(argument) or (connecting and _is_feed(argument)):
         return [argument]
     path = _local(argument)
     if not os.path.exists(split_video(path)[0]) and glob.has_magic(path):
@@ -64,6 +64,8 @@ def sniff(uri: str, options: SourceOptions | None = None) -> SourceKind:
     if _is_microphone(uri):
         return "audio"
     media: SourceKind = "audio" if options is not None and options.sound else "video"
+    if options is not None and options.connecting is not None and _is_feed(uri):
+        return media
     path = split_video(_local(uri))[0] if uri != "-" else uri
     if _is_pipe(path):
         return media
@@ -79,15 +81,36 @@ def sniff(uri: str, options: SourceOptions | None = None) -> SourceKind:
 def open_source(uri: str, options: SourceOptions | None = None) -> Source:
     """Give the source for a file, "-", a named pipe, FILE#NAME, a folder, "mic" or "mic:NAME".
 
-    It still has to be opened: ``source.open()``. Raises as ``sniff`` does.
+    With ``options.connecting`` for the URL of a feed or a camera too. It still has to be opened:
+    ``source.open()``. Raises as ``sniff`` does.
     """
     if _is_microphone(uri):
         from costream.sources.microphone import MicrophoneSource
 
         return MicrophoneSource(uri, options)
+    connecting = None if options is None else options.connecting
+    if connecting is not None and _is_feed(uri):
+        from costream.sources.feed import FeedSource
+
+        return FeedSource(uri, options)
     path = uri if uri == "-" else _local(uri)
     if _is_pipe(path):
         return PipeSource(path, options)
+    source = _file(path, options)
+    speed = None if connecting is None else connecting.speed
+    return source if speed is None else RealtimeSource(source, speed)
+
+
+def name_of(uri: str) -> str:
+    """Give the name that a source's outputs are named after, without opening it."""
+    if _is_microphone(uri):
+        return "".join(c if c.isalnum() or c in " .-" else "_" for c in uri)
+    if _is_feed(uri):
+        return feed_name(uri)
+    return "stdin" if uri == "-" else file_name(uri)
+
+
+def _file(path: str, options: SourceOptions | None) -> File:
     kind = sniff(path, options)
     if kind == "skeleton":
         return SkeletonSource(path, options)
@@ -98,26 +121,16 @@ def open_source(uri: str, options: SourceOptions | None = None) -> Source:
     return VideoSource(path, options)
 
 
-def name_of(uri: str) -> str:
-    """Give the name that a source's outputs are named after, without opening it."""
-    if _is_microphone(uri):
-        return "".join(c if c.isalnum() or c in " .-" else "_" for c in uri)
-    return "stdin" if uri == "-" else file_name(uri)
-
-
 def _local(argument: str) -> str:
     """Give the path that an argument means; UsageError when it means a live feed."""
-    if os.path.exists(argument):
-        return argument
-    url = _URL.match(argument)
-    if url is not None and url[1].lower() == "file":
-        return url2pathname(urlsplit(argument).path)
-    if url is not None or _CAMERA.fullmatch(argument):
+    if _is_feed(argument):
         raise UsageError(
-            "live feeds are not supported by this command yet",
-            where=shown(argument),
-            hint="give a file, or pipe a stream into '-'",
+            "this is a live feed, and files are wanted here",
+            where=shown_feed(argument),
+            hint="watch it with: costream watch URL",
         )
+    if scheme_of(argument) == "file" and not os.path.exists(argument):
+        return url2pathname(urlsplit(argument).path)
     return argument
 
 
@@ -132,6 +145,18 @@ def _videos(path: str) -> list[str]:
     elif video is None and _head(file).startswith(NUMPY_MAGIC):
         names = [str(clip) for clip in range(clip_count(file))]
     return [f"{file}#{name}" for name in names] if len(names) > 1 else [path]
+
+
+def _is_feed(argument: str) -> bool:
+    """Tell whether this is a URL of something else than a file, or a camera.
+
+    A file named like one is a file.
+    """
+    if is_device(argument):
+        return True
+    return (scheme_of(argument) not in (None, "file") or is_camera(argument)) and not (
+        os.path.exists(argument)
+    )
 
 
 def _is_microphone(argument: str) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import av
 from av.container import InputContainer
-from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 
 from costream.clock import format_time
@@ -16,6 +15,7 @@ from costream.records import Fault, Item, VideoFrame
 from costream.sources.base import SourceInfo, SourceOptions
 from costream.sources.damage import Damage
 from costream.sources.decoding import Decoded, Decoder
+from costream.sources.framer import Framer
 from costream.sources.opening import (
     NO_TIME_STAMPS,
     Readable,
@@ -24,7 +24,7 @@ from costream.sources.opening import (
     shown,
     video_stream,
 )
-from costream.sources.picture import Orientation, Picture, display_size
+from costream.sources.picture import Orientation, display_size
 from costream.sources.timing import end_s
 
 # Times within half of Matroska's resolution are the same: "--start 0.067" means the frame there.
@@ -60,7 +60,7 @@ class VideoSource:
         self._head = head
         self._stopped = False
         self._damage = Damage()
-        self._scaler, self._drawing_scaler = VideoReformatter(), VideoReformatter()
+        self._framer = Framer(self._options)
         self._container: InputContainer | None = None
         self._stream: VideoStream | None = None
         self._decoder: Decoder | None = None
@@ -146,11 +146,7 @@ class VideoSource:
         container = open_container(self._path, self._file, self._head)
         self._container = container
         stream = self._stream = video_stream(container, self._path)
-        context = stream.codec_context
-        context.thread_count = 1
-        if self._options.motion_vectors:
-            # Heard by the decoder only here, before the first packet; av.open ignores it.
-            context.options = {"flags2": "+export_mvs"}
+        self._framer.prepare(stream)
         return container, stream
 
     def _go_to_start(
@@ -209,22 +205,5 @@ class VideoSource:
         yield from pictures
 
     def _frame(self, i: int, decoded: Decoded) -> VideoFrame:
-        picture = decoded.picture
         aspect = self._stream.sample_aspect_ratio if self._stream is not None else None
-        motion = drawing = None
-        if self._options.drawing is not None:
-            drawing = Picture(picture, self._drawing_scaler, self._options.drawing, aspect)
-        if self._options.motion_vectors:
-            vectors = picture.side_data.get("MOTION_VECTORS")
-            # A copy: the vectors would keep the whole picture in memory.
-            motion = None if vectors is None else vectors.to_ndarray().copy()
-        return VideoFrame(
-            i=i,
-            time_s=decoded.time_s,
-            pts=decoded.pts,
-            convert=Picture(picture, self._scaler, self._options.box, aspect),
-            motion=motion,
-            estimated=decoded.estimated,
-            corrupt=picture.is_corrupt,
-            drawing=drawing,
-        )
+        return self._framer.frame(i, decoded, aspect)

@@ -19,9 +19,12 @@ from skeleton_files import clip, kinetics, long, ntu, openpose, wide
 from costream.errors import SourceError
 from costream.layouts import BODY_25, COCO_17, MEDIAPIPE_33, NTU_25, OPENPOSE_18
 from costream.records import AudioBlock, Fault, FeatureRow, Gap, SkeletonFrame, VideoFrame
+from costream.sources.audio import AudioSource
 from costream.sources.base import RawSound, Sound, Source, SourceOptions
 from costream.sources.pipe import PipeSource
+from costream.sources.realtime import RealtimeSource
 from costream.sources.registry import expand, open_source
+from costream.sources.video import VideoSource
 
 ITEMS = 60
 DATA = {
@@ -30,6 +33,7 @@ DATA = {
     "features": FeatureRow,
     "skeleton": SkeletonFrame,
 }
+FAST = 50.0  # times the pace of what is live
 BLOCK = 640  # samples: 25 blocks a second at 16 kHz
 
 
@@ -96,6 +100,7 @@ SKELETONS: dict[str, Callable[[Path], Path]] = {
         *SKELETONS,
         *("fifo wide csv", "fifo long csv", "fifo ntu", "fifo kinetics", "fifo array"),
         *("wav", "flac", "stereo mkv", "fifo wav", "fifo stereo mkv", "fifo raw"),
+        *("realtime mp4", "realtime wav"),
     ]
 )
 def case(request: pytest.FixtureRequest, media: Path, tmp_path: Path) -> Iterator[Case]:
@@ -104,13 +109,17 @@ def case(request: pytest.FixtureRequest, media: Path, tmp_path: Path) -> Iterato
     rows = np.load(media / "features.npy")
     writers: list[threading.Thread] = []
     recording = what.removeprefix("fifo ") in SKELETONS
-    sounding = what.removeprefix("fifo ") in SOUNDS
+    sounding = what.removeprefix("fifo ").removeprefix("realtime ") in SOUNDS
 
     def make(options: SourceOptions) -> Source:
         options = replace(options, layout="ntu-25" if what.endswith("array") else None)
         if sounding:
             raw = RawSound("s16le", 16000) if what == "fifo raw" else None
             options = replace(options, sound=Sound(16000, BLOCK), raw=raw)
+        if what == "realtime mp4":
+            return RealtimeSource(VideoSource(str(media / "plain.mp4"), options), FAST)
+        if what == "realtime wav":
+            return RealtimeSource(AudioSource(str(SOUNDS["wav"](tmp_path)), options), FAST)
         if what in SOUNDS:
             return open_source(str(SOUNDS[what](tmp_path)), options)
         if what in SKELETONS:

@@ -39,6 +39,16 @@ LISTEN = """
     source = MicrophoneSource(uri, SourceOptions(sound=Sound(rate, rate // 4), **options))
     assert isinstance(source, LiveSource)
     signal.signal(signal.SIGINT, lambda *_: source.stop())
+    states = []
+
+    def watch():
+        while True:
+            now = source.connection
+            if [now.state, now.message, now.reconnects] not in states[-1:]:
+                states.append([now.state, now.message, now.reconnects])
+            time.sleep(0.005)
+
+    threading.Thread(target=watch, daemon=True).start()
     blocks = []
     if pause_s:
         recorder.BACKLOG_S = 0.5
@@ -60,7 +70,7 @@ LISTEN = """
     if path:
         np.save(path, np.concatenate(blocks))
     say(close_s=time.monotonic() - began, dropped=source.dropped, drift=source.drift_ppm,
-        threads=threading.active_count())
+        threads=threading.active_count() - 1, states=states)
 """
 
 BLOCK_S = 0.25
@@ -240,7 +250,14 @@ def test_lost_and_back(poor_microphone: VirtualMicrophone, fault: str) -> None:
     usual = min(map(delay_s, before))
     assert min(map(delay_s, after)) == pytest.approx(usual, abs=LATE_S)
     assert after[0]["i"] > before[-1]["i"]
-    assert listener.stop()["threads"] == 1
+    last = listener.stop()
+    assert last["threads"] == 1
+    assert last["states"][:4] == [
+        ["connecting", "", 0],
+        ["live", "", 0],
+        ["waiting", "it is gone", 0],
+        ["live", "", 1],
+    ]
     lost, back = listener.complaints().splitlines()  # PortAudio and ALSA say nothing
     assert lost == "microphone: it is gone; waiting for it to come back"
     assert back.startswith("microphone: sound again after")

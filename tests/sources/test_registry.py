@@ -103,7 +103,7 @@ def test_live_feeds(folder: Path, name: str) -> None:
     for function in (expand, sniff, open_source):
         with pytest.raises(UsageError) as caught:
             function(name)
-        assert "live feeds are not supported by this command yet" in str(caught.value)
+        assert "watch it with: costream watch" in str(caught.value)
         assert "secret" not in str(caught.value)
         assert "\n" not in str(caught.value)
 
@@ -127,7 +127,7 @@ def test_media_are_sound_when_sound_is_asked_for(folder: Path) -> None:
     (folder / "poses.csv").write_text("frame;hips_x;hips_y;neck_x;neck_y\n0;1;2;3;4\n")
     assert sniff("poses.csv", LISTENING) == "skeleton"
     assert sniff("f.npy", LISTENING) == "features"
-    with pytest.raises(UsageError, match="live feeds are not supported"):
+    with pytest.raises(UsageError, match="this is a live feed"):
         open_source("rtsp://camera/1", LISTENING)
 
 

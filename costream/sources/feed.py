@@ -1,0 +1,233 @@
+"""A live feed: a stream at a URL, or a camera, that is lost and comes back."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+
+from costream.errors import SourceError, UsageError
+from costream.records import Fault, Gap, Item
+from costream.sources.addresses import feed_name, is_camera, shown_feed
+from costream.sources.backoff import Backoff
+from costream.sources.base import (
+    Connecting,
+    Connection,
+    ConnectionState,
+    SourceInfo,
+    SourceOptions,
+)
+from costream.sources.halt import Halt
+from costream.sources.link import Link
+from costream.sources.losses import Loss, LostError
+from costream.sources.picturetrack import PictureTrack
+from costream.sources.soundtrack import SoundTrack
+from costream.sources.track import Track
+
+log = logging.getLogger("costream")
+
+# A feed that was live for so long is tried again soon when it is lost.
+LIVELY_S = 10.0
+
+
+@dataclass
+class _Outage:
+    """Why a feed is away, and how often it was tried since."""
+
+    first: str
+    last: str
+    failures: int  # attempts that failed
+
+    @property
+    def reason(self) -> str:
+        """What the record of its gap says."""
+        then = "" if self.last == self.first else f", then {self.last}"
+        tries = "" if self.failures == 0 else f"; {_attempts(self.failures)} failed"
+        return f"{self.first}{then}{tries}"
+
+
+class FeedSource:
+    """The pictures or the sound of a live feed, for as long as one likes.
+
+    ``items`` connects; when the connection is lost, for whatever reason, it connects again,
+    after waits that grow, and yields a Gap once the feed is back. Time is seconds since ``open``;
+    see FeedClock. What will not be otherwise the next time (a wrong password), or has failed
+    ``retries`` times in a row, ends it with a fatal Fault. The thread that iterates opens, reads
+    and closes everything. While FFmpeg connects or waits for data there, a stop takes effect when
+    it gives up, after ``timeout_s`` at the latest.
+    """
+
+    def __init__(self, uri: str, options: SourceOptions | None = None) -> None:
+        """``uri``: a URL or a camera. Without ``options.connecting`` its defaults hold.
+
+        UsageError for the sound of a camera.
+        """
+        self._uri = uri
+        self._where = shown_feed(uri)
+        self._options = options or SourceOptions()
+        if self._options.sound is not None and is_camera(uri):
+            raise UsageError(
+                "a camera gives no sound",
+                where=self._where,
+                hint="name its microphone: mic or mic:NAME",
+            )
+        self._connecting = self._options.connecting or Connecting()
+        self._halt = Halt()
+        self._backoff = Backoff()
+        self._state = Connection("connecting")
+        self._retry_s = 0.0  # time.monotonic() of the next attempt
+        self._outage: _Outage | None = None
+        self._live_s: float | None = None  # time.monotonic() since when it is
+        self._been_live = False
+        self._track: Track | None = None
+        self._link: Link | None = None
+
+    @property
+    def connection(self) -> Connection:
+        """How it is doing."""
+        state = self._state
+        if state.state != "waiting":
+            return state
+        left_s = max(0.0, self._retry_s - time.monotonic())
+        message = f"{state.message}; next attempt in {left_s:.0f} s"
+        return Connection("waiting", message, state.reconnects)
+
+    @property
+    def dropped(self) -> int:
+        """None: what comes is given out."""
+        return 0
+
+    @property
+    def drift_ppm(self) -> float | None:
+        """How much faster its clock runs than this machine's, 1e-6; None in the first minute."""
+        return None if self._track is None else self._track.clock.drift_ppm
+
+    @property
+    def errors(self) -> int:
+        """How much damage was met so far."""
+        return 0 if self._track is None else self._track.damage.total
+
+    def open(self) -> SourceInfo:
+        """Begin its time. Nothing is connected yet, so nothing fails."""
+        sound, began_s = self._options.sound, time.monotonic()
+        if sound is None:
+            self._track = PictureTrack(self._options, self._where, began_s)
+        else:
+            self._track = SoundTrack(self._options, self._where, began_s, sound)
+        return SourceInfo(
+            name=feed_name(self._uri),
+            uri=self._where,
+            kind="video" if sound is None else "audio",
+            duration_s=None,
+            rate_hz=None,
+            live=True,
+            began_s=time.time(),
+        )
+
+    def items(self) -> Iterator[Item]:
+        """Yield VideoFrame or AudioBlock, Gap and Fault items, without end or to the end asked."""
+        if self._track is None:
+            return
+        for item in self._items(self._track):
+            if self._track is None:  # closed
+                return
+            if isinstance(item, Gap) or self._state.state == "lost" or not self._halt.told:
+                yield item
+        if self._state.state != "lost":
+            self._tell("ended")
+
+    def stop(self) -> None:
+        """End ``items`` soon; safe in a signal handler."""
+        self._halt.set()
+
+    def close(self) -> None:
+        """Let go of the connection. Frames already given out stay usable."""
+        self._halt.set()
+        self._unlink()
+        self._track = None
+
+    def _items(self, track: Track) -> Iterator[Item]:
+        while not (self._halt.told or track.over):
+            loss = yield from self._attempt(track)
+            if self._halt.told or track.over:
+                break
+            outage = self._note(loss)
+            if loss.fatal or 0 <= self._connecting.retries <= outage.failures:
+                yield from track.leave(outage.reason)
+                message = loss.message
+                if not loss.fatal:
+                    message += f"; given up after {_attempts(outage.failures)}"
+                self._tell("lost", message)
+                yield Fault(track.now_s(), message, fatal=True)
+                return
+            if outage.failures == 0:  # told at once; the gap is known only when it is over
+                yield Fault(track.now_s(), loss.message)
+            self._wait(track, loss)
+        if self._outage is not None and self._track is not None:
+            yield from track.leave(self._outage.reason)
+
+    def _attempt(self, track: Track) -> Generator[Item, None, Loss]:
+        """Connect once and yield what comes; return why no more does."""
+        outage = self._outage
+        self._tell("connecting", "" if outage is None else outage.last)
+        sound = self._options.sound is not None
+        try:
+            link = Link(self._uri, self._connecting, self._halt, track.began_s, sound=sound)
+        except LostError as error:
+            return error.loss
+        self._link, self._live_s = link, None
+        try:
+            for item in track.run(link, "" if outage is None else outage.reason):
+                if self._live_s is None and not isinstance(item, Fault):
+                    self._arrive()
+                yield item
+        except SourceError as error:  # its format is one that does not do
+            return Loss(str(error).removeprefix(f"{self._where}: "), fatal=True)
+        finally:
+            self._unlink()
+        return link.loss
+
+    def _arrive(self) -> None:
+        """Note that the feed is there."""
+        if self._outage is not None:
+            log.warning("%s: live again (%s)", self._where, self._outage.reason)
+        again = self._state.reconnects + (1 if self._been_live else 0)
+        self._live_s, self._been_live, self._outage = time.monotonic(), True, None
+        self._state = Connection("live", reconnects=again)
+
+    def _note(self, loss: Loss) -> _Outage:
+        """Note why the feed is away, and log what no Fault will say."""
+        message, outage, live_s = loss.message, self._outage, self._live_s
+        self._live_s = None
+        if live_s is not None and time.monotonic() - live_s >= LIVELY_S:
+            self._backoff.reset()
+        told = live_s is not None if outage is None else outage.last == message
+        if not (told or loss.fatal):
+            log.warning("%s: %s", self._where, message)
+        if outage is None:
+            outage = self._outage = _Outage(message, message, 1 if live_s is None else 0)
+        else:
+            outage.last = message
+            outage.failures += 1
+        return outage
+
+    def _wait(self, track: Track, loss: Loss) -> None:
+        wait_s = min(self._backoff.next_s(), track.left_s)
+        self._retry_s = time.monotonic() + wait_s
+        self._tell("waiting", loss.message)
+        self._halt.wait(wait_s)
+
+    def _tell(self, state: ConnectionState, message: str = "") -> None:
+        self._state = Connection(state, message, self._state.reconnects)
+
+    def _unlink(self) -> None:
+        if self._track is not None:
+            self._track.close()
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+
+def _attempts(count: int) -> str:
+    return "1 attempt" if count == 1 else f"{count} attempts"

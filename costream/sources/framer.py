@@ -1,0 +1,56 @@
+"""From decoded pictures to the frames that a model is given."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from av.video.reformatter import VideoReformatter
+from av.video.stream import VideoStream
+
+from costream.records import VideoFrame
+from costream.sources.base import SourceOptions
+from costream.sources.decoding import Decoded
+from costream.sources.picture import Picture
+
+
+class Framer:
+    """Makes the frames of one source, as its options ask."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._scaler, self._drawing_scaler = VideoReformatter(), VideoReformatter()
+
+    def prepare(self, stream: VideoStream) -> None:
+        """Set the decoder of a stream up, before its first packet."""
+        stream.codec_context.thread_count = 1
+        if self._options.motion_vectors:
+            # Heard by the decoder only here; av.open ignores it.
+            stream.codec_context.options = {"flags2": "+export_mvs"}
+
+    def frame(
+        self,
+        i: int,
+        decoded: Decoded,
+        pixel_aspect: Fraction | None,
+        arrived_s: float | None = None,
+    ) -> VideoFrame:
+        """Give frame ``i``; its pixels are converted when they are looked at."""
+        picture = decoded.picture
+        motion = drawing = None
+        if self._options.drawing is not None:
+            drawing = Picture(picture, self._drawing_scaler, self._options.drawing, pixel_aspect)
+        if self._options.motion_vectors:
+            vectors = picture.side_data.get("MOTION_VECTORS")
+            # A copy: the vectors would keep the whole picture in memory.
+            motion = None if vectors is None else vectors.to_ndarray().copy()
+        return VideoFrame(
+            i=i,
+            time_s=decoded.time_s,
+            pts=decoded.pts,
+            convert=Picture(picture, self._scaler, self._options.box, pixel_aspect),
+            motion=motion,
+            estimated=decoded.estimated,
+            corrupt=picture.is_corrupt,
+            drawing=drawing,
+            arrived_s=arrived_s,
+        )

@@ -1,0 +1,126 @@
+"""One connection to a live feed, from opening it to its loss."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import av
+from av.audio.stream import AudioStream
+from av.container import InputContainer
+from av.packet import Packet
+from av.video.stream import VideoStream
+
+from costream.errors import SourceError
+from costream.sources.addresses import address_of
+from costream.sources.base import Connecting
+from costream.sources.halt import Halt
+from costream.sources.losses import ENDED, STALLED, Loss, LostError, opening_loss, reading_loss
+from costream.sources.opening import audio_stream, video_stream
+
+# The first picture may take longer than those after it, so many times: keyframes are rare.
+FIRST = 3
+
+
+class Link:
+    """A container, opened, read and closed by one thread, and the stream in it that is wanted.
+
+    ``loss`` says, after the last packet, why there are no more; ``begun_s`` is the
+    ``time.monotonic()`` at which the first one came.
+    """
+
+    def __init__(
+        self, uri: str, connecting: Connecting, halt: Halt, began_s: float, *, sound: bool
+    ) -> None:
+        """Connect; LostError when that fails. ``began_s``: what the keeper's times count from."""
+        self._uri = uri
+        self._connecting = connecting
+        self._halt = halt
+        self._began_s = began_s
+        self._sound = sound
+        self.loss = Loss(ENDED)
+        self.container = _open(uri, connecting)
+        try:
+            self.stream = _choose(self.container, sound)
+            if connecting.keeper is not None:
+                connecting.keeper.begin(self.container)
+        except BaseException:
+            self.container.close()
+            raise
+        self._patience_s = FIRST * connecting.timeout_s
+        self._alive_s = self.begun_s = time.monotonic()
+
+    def alive(self) -> None:
+        """Say that something could be decoded just now."""
+        self._patience_s = self._connecting.timeout_s
+        self._alive_s = time.monotonic()
+
+    def packets(self) -> Iterator[Packet[Any] | None]:
+        """Yield the packets of the stream, from its first keyframe on; the last ones are empty."""
+        begun, before_s = False, time.monotonic()
+        try:
+            for packet in self.container.demux():
+                if self._halt.told:
+                    return
+                if packet.size:
+                    self._keep(packet)
+                    now_s = time.monotonic()
+                    if now_s - self._alive_s > self._patience_s:
+                        self.loss = self._silence(now_s - self._alive_s, now_s - before_s)
+                        break
+                    before_s = now_s
+                if packet.stream is self.stream:
+                    if not begun and (self._sound or packet.is_keyframe):
+                        begun, self.begun_s = True, time.monotonic()
+                    if begun:
+                        yield packet
+        except IndexError:  # PyAV, when a stream shows up that was not there before
+            self.loss = Loss("the streams in it have changed")
+        except av.FFmpegError as error:
+            self.loss = reading_loss(error, self._uri, self._connecting.timeout_s)
+        if begun:
+            yield None  # the decoder may hold some back
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self.container.close()
+
+    def _silence(self, silent_s: float, waited_s: float) -> Loss:
+        """Tell why nothing could be decoded; ``waited_s``: how long the newest packet took."""
+        if waited_s > silent_s / 2:  # the rest of what had come before
+            return Loss(STALLED.format(self._connecting.timeout_s))
+        what = "sound" if self._sound else "picture"
+        return Loss(f"data come, but no {what} for {silent_s:.0f} s")
+
+    def _keep(self, packet: Packet[Any]) -> None:
+        if self._connecting.keeper is not None:
+            self._connecting.keeper.add(packet, time.monotonic() - self._began_s)
+
+
+def _open(uri: str, connecting: Connecting) -> InputContainer:
+    address = address_of(uri, connecting)
+    before_s = time.monotonic()
+    try:
+        return av.open(
+            address.file,
+            mode="r",
+            format=address.format,
+            metadata_errors="replace",
+            options=address.options,
+            timeout=(address.open_s, address.read_s),
+        )
+    except (av.FFmpegError, OSError, ValueError) as error:
+        waited_s = time.monotonic() - before_s
+        raise LostError(opening_loss(error, uri, waited_s, connecting.timeout_s)) from error
+
+
+def _choose(container: InputContainer, sound: bool) -> VideoStream | AudioStream:
+    """Give the stream that is wanted; LostError when there is none."""
+    try:
+        return audio_stream(container, "") if sound else video_stream(container, "")
+    except SourceError as error:
+        found = container.streams.audio if sound else container.streams.video
+        undecodable = any(stream.codec_context is None for stream in found)
+        message = str(error).removeprefix(": ")
+        raise LostError(Loss(message, fatal=undecodable)) from error

@@ -1,0 +1,89 @@
+"""Why a live feed is not there, in one line, and whether it is of use to try again."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from dataclasses import dataclass
+
+import av
+
+from costream.redact import redact
+from costream.sources.addresses import host_of, scheme_of
+
+# An error after this part of the time allowed came because nobody answered.
+WAITED = 0.9
+_HTTP = {"http", "https"}
+STALLED = "stalled: no data for {:g} s"
+ENDED = "the stream has ended: the server closed it"
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Why a connection was lost or could not be made."""
+
+    message: str  # one line without the URL
+    fatal: bool = False  # it will not be otherwise the next time
+
+
+class LostError(Exception):
+    """A connection cannot be made."""
+
+    def __init__(self, loss: Loss) -> None:
+        super().__init__(loss.message)
+        self.loss = loss
+
+
+def opening_loss(error: Exception, uri: str, waited_s: float, timeout_s: float) -> Loss:
+    """Tell why opening failed. ``waited_s``: after how long."""
+    silent = waited_s >= WAITED * timeout_s
+    if isinstance(error, (av.HTTPUnauthorizedError, av.HTTPForbiddenError)):
+        return Loss("the server refuses the login: check user and password", fatal=True)
+    if isinstance(error, av.HTTPNotFoundError):
+        return Loss("the server has no such feed (404): check the path", fatal=True)
+    if isinstance(error, av.ProtocolNotFoundError):
+        return Loss(f"unknown protocol: {scheme_of(uri)}", fatal=True)
+    if isinstance(error, (av.DecoderNotFoundError, av.DemuxerNotFoundError)):
+        return Loss("there is no decoder for it", fatal=True)
+    if isinstance(error, av.ConnectionRefusedError):
+        return Loss("the connection was refused")
+    if isinstance(error, (av.ExitError, av.TimeoutError)) or silent:
+        return Loss(f"no answer within {timeout_s:g} s")
+    if isinstance(error, av.FileNotFoundError) and scheme_of(uri) is None:
+        return Loss("there is no such camera")
+    if isinstance(error, av.OSError) and error.errno == errno.EPROTONOSUPPORT:
+        return Loss("the server does not send over this transport (tcp, udp): try the other")
+    if isinstance(error, av.EOFError):
+        return Loss("the server closed the connection")
+    failed = isinstance(error, av.OSError) and error.errno == errno.EIO and host_of(uri)
+    if failed and not _is_known(host_of(uri)):
+        return Loss(f"the host {host_of(uri)} cannot be found")
+    if failed or isinstance(error, av.InvalidDataError):
+        return Loss("the server sent no stream that can be read")
+    return Loss(_reason(error))
+
+
+def reading_loss(error: Exception, uri: str, timeout_s: float) -> Loss:
+    """Tell why reading failed."""
+    if isinstance(error, (av.ExitError, av.TimeoutError)):
+        return Loss(STALLED.format(timeout_s))
+    if isinstance(error, av.InvalidDataError):
+        return Loss("the stream is damaged")
+    if isinstance(error, av.OSError) and error.errno == errno.EIO and scheme_of(uri) in _HTTP:
+        return Loss(ENDED)  # FFmpeg expects HTTP to go on for ever unless it was told a length
+    return Loss(f"the connection was lost ({_reason(error)})")
+
+
+def _is_known(host: str) -> bool:
+    """Tell whether the name of a host leads somewhere."""
+    try:
+        socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError):
+        return False
+    return True
+
+
+def _reason(error: Exception) -> str:
+    # The whole text of an error of FFmpeg ends in the URL.
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return redact(" ".join(str(text).split()))

@@ -1,0 +1,228 @@
+"""The newest packets of a live feed, so that what led to an event can still be written."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import av
+from av import Packet
+from av.container import InputContainer
+
+from costream.errors import OutputError
+from costream.sources.opening import ATTACHED_PICTURE
+from costream.sources.remux import KeptPacket, Tracks, write_clip
+
+log = logging.getLogger("costream")
+
+LIMIT = 64 * 2**20  # bytes that are held, and that a clip takes up at most
+PATIENCE_S = 2.0  # how much later than it was due the end of a clip may come
+CLIPS = 16  # that wait to be written, at most
+# Time stamps that go back, or ahead of the time that passed, by more than this are another clock.
+_BACK_S, _AHEAD_S = 1.0, 5.0
+
+Done = Callable[[Path | None], None]
+
+
+class _Stretch:
+    """Packets that belong together: of one connection, with time stamps that go on."""
+
+    def __init__(self, tracks: Tracks) -> None:
+        self.tracks = tracks
+
+
+@dataclass
+class _Group:
+    """A packet that can be decoded alone, and those up to the next such one."""
+
+    stretch: _Stretch
+    packets: list[KeptPacket] = field(default_factory=list)
+    size: int = 0  # bytes
+
+    @property
+    def start_s(self) -> float:
+        return self.packets[0].time_s
+
+
+@dataclass
+class _Recording:
+    """A clip that may still grow."""
+
+    path: Path
+    stretch: _Stretch
+    packets: list[KeptPacket]
+    end_s: float
+    due_s: float  # time.monotonic() when it is written at the latest
+    done: Done
+    size: int = 0  # bytes
+    full: bool = False
+
+    def take(self, packet: KeptPacket) -> None:
+        self.full = self.full or packet.time_s > self.end_s or self.size > LIMIT
+        if not self.full:
+            self.packets.append(packet)
+            self.size += len(packet.data)
+
+
+class PacketRing:
+    """Keeps the newest packets of a feed, of its first video stream and its sound.
+
+    A PacketKeeper (sources/base.py): ``begin`` and ``add`` are called by the thread that reads
+    the feed, ``save`` and ``close`` by any other one. Clips are written by a thread of its own.
+    """
+
+    def __init__(self, hold_s: float, limit: int = LIMIT) -> None:
+        """``hold_s``: how far back a clip can begin; ``limit``: bytes held at most."""
+        self._hold_s, self._limit = hold_s, limit
+        self._changed = threading.Condition()  # guards all below
+        self._groups: deque[_Group] = deque()
+        self._size = 0  # bytes in them
+        self._stretch: _Stretch | None = None
+        self._lead: int | None = None  # stream whose keys begin groups
+        self._refused: set[int] = set()  # streams that Matroska cannot hold
+        self._told: set[str] = set()  # why not, once and not at each connection
+        self._last: KeptPacket | None = None  # of the lead
+        self._recordings: list[_Recording] = []
+        self._writer: threading.Thread | None = None
+        self._closed = False
+        self.failed = 0  # clips that could not be written
+
+    def begin(self, container: InputContainer) -> None:
+        """A connection was made. Clips of the one before end where it did."""
+        pictures = [s for s in container.streams.video if not s.disposition & ATTACHED_PICTURE]
+        lead = next(iter([*pictures, *container.streams.audio]), None)
+        with self._changed:
+            self._lead = None if lead is None else lead.index
+            self._refused.clear()
+            self._break(Tracks())
+
+    def add(self, packet: Packet[Any], time_s: float) -> None:
+        """Keep a copy of ``packet``; ``time_s``: the feed's time when it came."""
+        stream = packet.stream
+        if self._stretch is None or self._closed or packet.size == 0:
+            return
+        lead = stream.index == self._lead
+        if not (lead or stream.type == "audio") or stream.index in self._refused:
+            return
+        try:
+            self._stretch.tracks.note(stream)
+        except ValueError as error:
+            self._refused.add(stream.index)
+            if str(error) not in self._told:
+                self._told.add(str(error))
+                log.warning("clips go without the %s of a feed: %s", stream.type, error)
+            return
+        kept = KeptPacket.of(packet, time_s)
+        with self._changed:
+            if lead:
+                self._check_clock(kept)
+            self._keep(kept, lead and kept.key)
+            for recording in self._recordings:
+                if recording.stretch is self._stretch:
+                    recording.take(kept)
+            self._changed.notify()
+
+    def save(self, path: Path, at_s: float, before_s: float, after_s: float, done: Done) -> bool:
+        """Write what came from ``before_s`` before ``at_s`` to ``after_s`` after it to ``path``.
+
+        The clip begins with the last picture before that which can be decoded alone, and holds
+        one connection only: the one at ``at_s``. It is written once its end has come, or is
+        overdue; then ``done`` is given the path, or None when writing failed, in another thread.
+        False: nothing is held of that time, or too many clips are waiting.
+        """
+        end_s = at_s + after_s
+        with self._changed:
+            groups = self._groups_at(at_s, at_s - before_s, end_s)
+            if not groups or self._closed or len(self._recordings) >= CLIPS:
+                return False
+            packets = [p for group in groups for p in group.packets]
+            due_s = time.monotonic() + max(0.0, end_s - packets[-1].time_s) + PATIENCE_S
+            recording = _Recording(path, groups[0].stretch, [], end_s, due_s, done)
+            for packet in packets:
+                recording.take(packet)
+            recording.full = recording.full or recording.stretch is not self._stretch
+            self._recordings.append(recording)
+            if self._writer is None:
+                self._writer = threading.Thread(target=self._write_all, name="clips", daemon=True)
+                self._writer.start()
+            self._changed.notify()
+        return True
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Write the clips that wait, with what they have, and hold nothing any more."""
+        with self._changed:
+            self._closed = True
+            self._groups.clear()
+            self._changed.notify()
+        if self._writer is not None:
+            self._writer.join(timeout_s)
+
+    def _check_clock(self, kept: KeptPacket) -> None:
+        """End the stretch where the time stamps jump; a clip would be hours long."""
+        last, self._last = self._last, kept
+        if last is None or last.dts is None or kept.dts is None or self._stretch is None:
+            return
+        media_s = float((kept.dts - last.dts) * kept.time_base)
+        if not -_BACK_S <= media_s <= kept.time_s - last.time_s + _AHEAD_S:
+            self._break(self._stretch.tracks)
+
+    def _break(self, tracks: Tracks) -> None:
+        """Let what comes from here on have nothing to do with what came before."""
+        self._stretch, self._last = _Stretch(tracks), None
+        for recording in self._recordings:
+            recording.full = True
+        self._changed.notify()
+
+    def _keep(self, kept: KeptPacket, begins: bool) -> None:
+        groups = self._groups
+        if begins and self._stretch is not None:
+            groups.append(_Group(self._stretch))
+        elif not groups or groups[-1].stretch is not self._stretch:
+            return  # nothing can be decoded before the first key
+        groups[-1].packets.append(kept)
+        groups[-1].size += len(kept.data)
+        self._size += len(kept.data)
+        from_s = kept.time_s - self._hold_s
+        while self._size > self._limit or (len(groups) > 1 and groups[1].start_s <= from_s):
+            self._size -= groups.popleft().size
+
+    def _groups_at(self, at_s: float, start_s: float, end_s: float) -> list[_Group]:
+        """Give the groups of the stretch at ``at_s``, from the last one that holds ``start_s``."""
+        there = [group for group in self._groups if group.start_s <= at_s]
+        there = there or [group for group in self._groups if group.start_s <= end_s][:1]
+        if not there:
+            return []
+        of_it = [group for group in self._groups if group.stretch is there[-1].stretch]
+        first = sum(group.start_s <= start_s for group in of_it[1:])
+        return of_it[first:]
+
+    def _write_all(self) -> None:
+        while (recording := self._next()) is not None:
+            done: Path | None = recording.path
+            try:
+                write_clip(recording.path, recording.stretch.tracks, recording.packets)
+            except (av.FFmpegError, OSError, ValueError) as error:
+                log.warning("%s", OutputError(f"no clip ({error})", where=recording.path.name))
+                done = None
+                self.failed += 1
+            recording.done(done)
+
+    def _next(self) -> _Recording | None:
+        """Wait for a clip that is to be written; None: there will be none."""
+        with self._changed:
+            while True:
+                now_s = time.monotonic()
+                for recording in self._recordings:
+                    if recording.full or self._closed or recording.due_s <= now_s:
+                        self._recordings.remove(recording)
+                        return recording
+                if self._closed:
+                    return None
+                due_s = min((r.due_s for r in self._recordings), default=None)
+                self._changed.wait(None if due_s is None else due_s - now_s)

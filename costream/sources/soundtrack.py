@@ -1,0 +1,101 @@
+"""The sound of a feed, over all its connections."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from fractions import Fraction
+
+import av
+from av.audio.stream import AudioStream
+
+from costream.records import Gap, Item
+from costream.sources.base import Sound, SourceOptions
+from costream.sources.cutting import SoundCutter
+from costream.sources.hearing import SoundDecoder
+from costream.sources.link import Link
+from costream.sources.soundclock import JITTER_S, Jump
+from costream.sources.track import Track
+
+LEFT_OUT = "left out: too much came at once"
+
+
+class SoundTrack(Track):
+    """The sound of a feed, mono, in blocks of one step."""
+
+    def __init__(self, options: SourceOptions, where: str, began_s: float, sound: Sound) -> None:
+        """As Track; ``sound`` says what blocks."""
+        super().__init__(options, where, began_s)
+        self._sound = sound
+        self._decoder: SoundDecoder | None = None
+        self._cutter: SoundCutter | None = None
+        self._next_s = Fraction(0)  # when what comes next begins, as the cutter counts
+
+    def run(self, link: Link, reason: str) -> Iterator[Item]:
+        """Yield AudioBlock, Gap and Fault items; SourceError when its format does not do."""
+        stream = link.stream
+        assert isinstance(stream, AudioStream)
+        stream.codec_context.thread_count = 1
+        self.clock.restart()
+        decoder = SoundDecoder(link.container, stream, self.damage, -math.inf, None, link.packets)
+        self._decoder, joined, arrived_s = decoder, False, None
+        for frame, jump in decoder.frames:
+            length_s = frame.samples / frame.sample_rate
+            # The first one waited until the second was there to confirm its stamp.
+            arrived_s = link.begun_s if arrived_s is None else time.monotonic()
+            media_s, now_s = decoder.clock.next_s, arrived_s - self.began_s
+            time_s = self.clock.place(media_s, now_s, length_s)
+            if time_s is None:
+                joined, reason = False, reason or LEFT_OUT
+            else:
+                yield from self._take(frame, time_s, jump, joined, reason)
+                joined, reason = True, ""
+                yield from filter(None, (self.damage.report(time_s, True),))
+                self.ended = self._cutter is not None and self._cutter.ended
+                if self.ended and self._cutter is not None:
+                    yield from self._cutter.finish()
+                    return
+            link.alive()
+        yield from filter(None, (self.damage.flush(),))
+
+    def leave(self, reason: str) -> Iterator[Item]:
+        """Yield what is left of the sound and the Gap until now."""
+        if self._cutter is None:
+            yield Gap(0.0, self.now_s() + min(0.0, self.left_s), reason)
+        else:
+            yield from self._cutter.go_on(Fraction(self.now_s()), reason)
+
+    def close(self) -> None:
+        """Let go of the decoder."""
+        if self._decoder is not None:
+            self._decoder.close()
+            self._decoder = None
+
+    def _take(
+        self, frame: av.AudioFrame, end_s: float, jump: Jump | None, joined: bool, reason: str
+    ) -> Iterator[Item]:
+        """Cut a frame up that ends at ``end_s``. ``joined``: it follows on the one before."""
+        rate_hz = frame.sample_rate
+        length_s = Fraction(frame.samples, rate_hz)
+        begins_s = Fraction(end_s) - length_s
+        if self._cutter is None:
+            begins_s = max(begins_s, Fraction(0))
+            self._cutter = SoundCutter(
+                frame, self._sound, self._options, self._where, live=True, time_s=begins_s
+            )
+            if reason:
+                yield Gap(0.0, float(begins_s), reason)
+            placed = None
+        else:
+            silence = 0 if jump is None else jump.silence
+            expected_s = self._next_s + Fraction(silence, rate_hz)
+            # Whole samples: what is left over comes with one of the next frames.
+            off_s = Fraction(round((begins_s - expected_s) * rate_hz), rate_hz)
+            if not joined or abs(off_s) > JITTER_S:
+                placed = Jump(begins_s=begins_s, reason=reason or None)
+            else:
+                placed = Jump(silence=silence, shift_s=off_s)
+                begins_s = expected_s + off_s
+        yield from self._cutter.take(frame, placed, self.due_s(end_s))
+        self._next_s = begins_s + length_s

@@ -1,0 +1,77 @@
+"""Reads a live source in a thread of its own, as a watch does, and waits for what comes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from costream.records import AudioBlock, Fault, Gap, Item, VideoFrame
+from costream.sources.feed import FeedSource
+
+PATIENCE_S = 60.0  # for whatever must come: machines are slow at times
+
+
+class Reader:
+    """Opens a source and collects its items; a context manager that stops, waits and closes."""
+
+    def __init__(self, source: FeedSource) -> None:
+        self.source = source
+        self.items: list[Item] = []
+        self.arrived: list[float] = []  # when each came, in seconds since the source was opened
+        self._thread = threading.Thread(target=self._read, daemon=True)
+
+    def __enter__(self) -> Reader:
+        self.info = self.source.open()
+        self.began_s = time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.source.stop()
+        self.join()
+
+    def join(self) -> None:
+        """Wait until the source is closed."""
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+
+    def now_s(self) -> float:
+        """Give the time of the feed, as this machine's clock has it."""
+        return time.monotonic() - self.began_s
+
+    def until(self, what: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+        """Wait until something is the case."""
+        until = time.monotonic() + patience_s
+        while not what():
+            assert time.monotonic() < until, f"{self.source.connection}, {self.items[-3:]}"
+            assert self._thread.is_alive() or what(), f"it has ended: {self.items[-3:]}"
+            time.sleep(0.01)
+
+    def more(self, count: int) -> None:
+        """Wait for so many frames or blocks from now on."""
+        wanted = len(self.data) + count
+        self.until(lambda: len(self.data) >= wanted)
+
+    @property
+    def data(self) -> list[VideoFrame | AudioBlock]:
+        """The frames or blocks that came."""
+        return [item for item in self.items if isinstance(item, (VideoFrame, AudioBlock))]
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """The gaps that came."""
+        return [item for item in self.items if isinstance(item, Gap)]
+
+    @property
+    def faults(self) -> list[Fault]:
+        """The faults that came."""
+        return [item for item in self.items if isinstance(item, Fault)]
+
+    def _read(self) -> None:
+        try:
+            for item in self.source.items():
+                self.arrived.append(self.now_s())
+                self.items.append(item)
+        finally:
+            self.source.close()

@@ -1,0 +1,339 @@
+"""Live feeds over HTTP, MPEG-TS and HLS, servers that do not answer, and cameras: no RTSP."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import http.server
+import logging
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import av
+import pytest
+from media import busy, make_video, numbered, read_number
+from reading import Reader
+
+from costream.errors import UsageError
+from costream.records import AudioBlock, Gap, VideoFrame
+from costream.sources.base import Connecting, Sound, SourceOptions
+from costream.sources.feed import FeedSource
+from costream.sources.registry import open_source
+
+TIMEOUT_S = 1.5
+PIECES = 50  # a second
+RATE = 25
+SOUND = Sound(16000, 1600)
+
+
+def feed(url: str, *, sound: Sound | None = None, **connecting: Any) -> FeedSource:
+    how = Connecting(**{"timeout_s": TIMEOUT_S, **connecting})
+    source = open_source(url, SourceOptions(connecting=how, sound=sound))
+    assert isinstance(source, FeedSource)
+    return source
+
+
+class TsHandler(http.server.BaseHTTPRequestHandler):
+    """Sends a transport stream, at the pace at which it was recorded."""
+
+    content = b""
+    seconds = 1.0
+    status = 200
+    skip = 0.0  # begin after this part of it
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.end_headers()
+        if self.status != 200:
+            return
+        step = len(self.content) // round(self.seconds * PIECES)
+        begin = round(len(self.content) * self.skip) // 188 * 188
+        began_s = time.monotonic()
+        with contextlib.suppress(OSError):
+            for k, at in enumerate(range(begin, len(self.content), step)):
+                time.sleep(max(0.0, began_s + k / PIECES - time.monotonic()))
+                self.wfile.write(self.content[at : at + step])
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def serving(handler: Callable[..., Any]) -> Iterator[int]:
+    """Serve HTTP on a free port of this machine."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Two seconds of pictures, a keyframe each second, and a tone."""
+    path = tmp_path_factory.mktemp("ts") / "a.ts"
+    return make_video(path, 2 * RATE, keyframe_every=RATE, audio_s=2.0).read_bytes()
+
+
+def handler(**values: Any) -> type[TsHandler]:
+    return type("Handler", (TsHandler,), values)
+
+
+@pytest.mark.parametrize("sound", [None, SOUND])
+def test_a_transport_stream_that_ends_and_begins_again(stream: bytes, sound: Sound | None) -> None:
+    with (
+        serving(handler(content=stream, seconds=2.0)) as port,
+        Reader(feed(f"http://127.0.0.1:{port}/live.ts?token=secret", sound=sound)) as reader,
+    ):
+        reader.until(lambda: reader.source.connection.reconnects)
+        reader.more(5)
+    times = [item.time_s for item in reader.data]
+    assert all(a < b for a, b in pairwise(times))
+    gap = reader.gaps[0]
+    assert gap.reason == "the stream has ended: the server closed it"
+    assert "secret" not in f"{reader.info} {reader.items}"
+    first = [item for item in reader.data if item.time_s <= gap.start_s]
+    # About a second is looked at before it begins; then it goes on as fast as it comes.
+    assert gap.start_s == pytest.approx(2.0, abs=1.5)
+    assert len(first) >= 20
+    for arrived_s, item in zip(reader.arrived, reader.items, strict=True):
+        if isinstance(item, VideoFrame | AudioBlock):
+            assert item.time_s < arrived_s + 1.1
+
+
+def test_nothing_is_shown_before_a_keyframe(stream: bytes) -> None:
+    with (
+        serving(handler(content=stream, seconds=2.0, skip=0.3)) as port,
+        Reader(feed(f"http://127.0.0.1:{port}/live.ts")) as reader,
+    ):
+        reader.more(20)
+    frames = [frame for frame in reader.data if isinstance(frame, VideoFrame)]
+    numbers = [read_number(frame.rgb) for frame in frames[:20]]
+    assert numbers[0] == RATE
+    assert numbers == sorted(set(numbers))
+
+
+class Hls:
+    """Writes an HLS stream into a folder, as it happens."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._write, daemon=True)
+
+    def __enter__(self) -> Hls:
+        self._thread.start()
+        while not (self._folder / "live.m3u8").exists():
+            time.sleep(0.02)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join(20)
+
+    def _write(self) -> None:
+        options = {"hls_time": "0.5", "hls_list_size": "4"}
+        with av.open(str(self._folder / "live.m3u8"), "w", format="hls", options=options) as out:
+            stream = out.add_stream("libx264", rate=RATE)
+            stream.width, stream.height, stream.pix_fmt = 96, 64, "yuv420p"
+            stream.gop_size = 10
+            stream.options = {"preset": "ultrafast", "tune": "zerolatency", "threads": "1"}
+            began_s, k = time.monotonic(), 0
+            while not self._ends.wait(max(0.0, began_s + k / RATE - time.monotonic())):
+                frame = av.VideoFrame.from_ndarray(numbered(k, (96, 64)), "rgb24")
+                frame.pts, frame.time_base = k, Fraction(1, RATE)
+                out.mux(stream.encode(frame))
+                k += 1
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_hls(tmp_path: Path) -> None:
+    with (
+        Hls(tmp_path),
+        serving(functools.partial(Quiet, directory=str(tmp_path))) as port,
+        Reader(feed(f"http://127.0.0.1:{port}/live.m3u8", timeout_s=5.0)) as reader,
+    ):
+        reader.more(60)
+    frames = [frame for frame in reader.data if isinstance(frame, VideoFrame)]
+    assert reader.gaps == reader.faults == []
+    numbers = [read_number(frame.rgb) for frame in frames]
+    assert numbers == sorted(set(numbers))
+    # Segments come at once; their pictures keep the times at which they were taken.
+    last = frames[-20:]
+    assert all(b.time_s - a.time_s == pytest.approx(0.04, abs=0.01) for a, b in pairwise(last))
+    assert last[-1].time_s < reader.arrived[-1] + 1.1
+
+
+@pytest.mark.parametrize(
+    ("status", "fatal", "message"),
+    [(401, True, "login"), (403, True, "login"), (404, True, "404"), (503, False, "5XX")],
+)
+def test_what_a_server_refuses(status: int, fatal: bool, message: str) -> None:
+    with serving(handler(status=status)) as port:
+        source = feed(f"http://u:sesame@127.0.0.1:{port}/live.ts", retries=2)
+        with Reader(source) as reader:
+            reader.join()
+    fault = reader.faults[-1]
+    assert fault.fatal
+    assert message in fault.message
+    assert ("2 attempts" in fault.message) == (not fatal)
+    assert "sesame" not in f"{reader.items}"
+
+
+@contextlib.contextmanager
+def mute() -> Iterator[int]:
+    """A server that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize("scheme", ["rtsp", "http", "rtmp"])
+def test_a_mute_server(scheme: str) -> None:
+    with mute() as port, Reader(feed(f"{scheme}://127.0.0.1:{port}/x")) as reader:
+        reader.until(lambda: reader.source.connection.state == "waiting")
+        waited_s = reader.now_s()
+        assert "no answer within 1.5 s" in reader.source.connection.message
+    assert waited_s < 2 * TIMEOUT_S + 3
+    assert [type(item) for item in reader.items] == [Gap]
+    assert reader.gaps[0].start_s == 0.0
+
+
+@pytest.mark.parametrize("scheme", ["rtsp", "http"])
+def test_stop_while_it_connects(scheme: str) -> None:
+    with mute() as port, Reader(feed(f"{scheme}://127.0.0.1:{port}/x", timeout_s=2.0)) as reader:
+        time.sleep(0.5)
+        before_s = time.monotonic()
+        reader.source.stop()
+        assert time.monotonic() - before_s < 1.0
+        reader.join()
+        assert time.monotonic() - before_s < 2.0 + 3.0
+    assert reader.items == []
+    assert reader.source.connection.state == "ended"
+
+
+def test_stop_while_it_waits_and_while_it_is_live(stream: bytes) -> None:
+    with Reader(feed("rtsp://127.0.0.1:1/x")) as reader:
+        reader.source._backoff.next_s = lambda: 600.0  # type: ignore[method-assign]
+        reader.until(lambda: reader.source.connection.state == "waiting")
+        before_s = time.monotonic()
+    assert time.monotonic() - before_s < 2.0
+    with serving(handler(content=stream, seconds=2.0)) as port:
+        with Reader(feed(f"http://127.0.0.1:{port}/live.ts")) as reader:
+            reader.more(2)
+            before_s = time.monotonic()
+        assert time.monotonic() - before_s < 2.0
+
+
+def test_stop_before_it_begins_and_close_at_any_time(stream: bytes) -> None:
+    source = feed("rtsp://127.0.0.1:1/x")
+    source.close()
+    source.stop()
+    assert source.open().live
+    assert list(source.items()) == []
+    source.close()
+    with serving(handler(content=stream, seconds=2.0)) as port:
+        source = feed(f"http://127.0.0.1:{port}/live.ts")
+        source.open()
+        items = source.items()
+        frame = next(items)
+        assert isinstance(frame, VideoFrame)
+        source.close()
+        source.close()
+        assert list(items) == []
+        assert frame.rgb.shape == (64, 96, 3)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("rtsp://no.such.host.invalid/x", "the host no.such.host.invalid cannot be found"),
+        ("http://127.0.0.1:1/x", "the connection was refused"),
+        ("rtsp://127.0.0.1:1/x", "the connection was refused"),
+        ("camera:77", "there is no such camera"),
+        ("/dev/video77", "there is no such camera"),
+    ],
+)
+def test_what_is_tried_again(url: str, message: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    with Reader(feed(url, retries=2)) as reader:
+        reader.join()
+    assert reader.faults[-1].message == f"{message}; given up after 2 attempts"
+    assert reader.gaps[0].reason == f"{message}; 2 attempts failed"
+    assert caplog.messages == [f"{url}: {message}"]  # once, not at each attempt
+
+
+def test_an_unknown_protocol_is_fatal() -> None:
+    with Reader(feed("gopher2://127.0.0.1/x")) as reader:
+        reader.join()
+    assert reader.faults[-1].message == "unknown protocol: gopher2"
+
+
+@pytest.mark.parametrize("content", [b"<html>hello</html>" * 100, b"."])
+def test_what_is_no_stream(content: bytes) -> None:
+    with (
+        serving(handler(content=content, seconds=0.02)) as port,
+        Reader(feed(f"http://127.0.0.1:{port}/x", retries=1)) as reader,
+    ):
+        reader.join()
+    assert reader.faults[-1].message == (
+        "the server sent no stream that can be read; given up after 1 attempt"
+    )
+    assert reader.data == []
+
+
+def test_packets_without_pictures_are_a_stall(stream: bytes, tmp_path: Path) -> None:
+    """The sound goes on and the pictures stop: nothing is left to read from, but data come."""
+    path = make_video(tmp_path / "b.ts", RATE, keyframe_every=RATE, audio_s=12.0)
+    with (
+        serving(handler(content=path.read_bytes(), seconds=12.0)) as port,
+        Reader(feed(f"http://127.0.0.1:{port}/x")) as reader,
+    ):
+        reader.more(10)
+        reader.until(lambda: reader.source.connection.state == "waiting")
+        assert "data come, but no picture for" in reader.source.connection.message
+
+
+def test_udp_that_loses_packets(tmp_path: Path) -> None:
+    """One datagram in twenty does not come: damage is told, and the pictures go on."""
+    path = make_video(
+        tmp_path / "a.ts", 3 * RATE, size=(320, 240), keyframe_every=RATE, pattern=busy
+    )
+    content, size, chance = path.read_bytes(), 7 * 188, random.Random(0)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.bind(("127.0.0.1", 0))
+        port = sender.getsockname()[1] ^ 1  # another one that is likely to be free
+        with Reader(feed(f"udp://127.0.0.1:{port}", timeout_s=2.0)) as reader:
+            time.sleep(0.5)
+            for k, at in enumerate(range(0, len(content), size)):
+                if k < 20 or chance.random() > 0.05:
+                    sender.sendto(content[at : at + size], ("127.0.0.1", port))
+                time.sleep(3.0 * size / len(content))
+            reader.until(lambda: reader.source.connection.state == "waiting")
+    assert len(reader.data) > RATE
+    assert all(a.time_s < b.time_s for a, b in pairwise(reader.data))
+    assert reader.faults
+    assert not any(fault.fatal for fault in reader.faults)
+    assert "damage" in reader.faults[0].message
+    assert reader.faults[0].time_s == pytest.approx(reader.data[0].time_s, abs=4.0)
+    assert reader.gaps[0].reason == "stalled: no data for 2 s"
+
+
+def test_a_camera_gives_no_sound() -> None:
+    with pytest.raises(UsageError, match="a camera gives no sound"):
+        open_source("camera:0", SourceOptions(connecting=Connecting(), sound=SOUND))

@@ -1,0 +1,77 @@
+"""A file that plays at its own pace."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from media import make_sound, noise
+
+from costream.records import AudioBlock, VideoFrame
+from costream.sources.audio import AudioSource
+from costream.sources.base import LiveSource, Sound, SourceOptions
+from costream.sources.realtime import RealtimeSource
+from costream.sources.video import VideoSource
+
+
+def test_the_same_items_in_their_time(media: Path) -> None:
+    path, speed = str(media / "plain.mp4"), 4.0
+    plain, played = VideoSource(path), RealtimeSource(VideoSource(path), speed)
+    assert isinstance(played, LiveSource)
+    plain.open()
+    assert played.connection.state == "connecting"
+    before_s = time.time()
+    info = played.open()
+    assert info.live
+    assert before_s <= info.began_s <= time.time()
+    began_s = time.monotonic()
+    for wanted, item in zip(plain.items(), played.items(), strict=True):
+        now_s = time.monotonic()
+        assert isinstance(wanted, VideoFrame)
+        assert isinstance(item, VideoFrame)
+        assert (item.i, item.time_s, item.pts) == (wanted.i, wanted.time_s, wanted.pts)
+        assert np.array_equal(item.rgb, wanted.rgb)
+        assert item.arrived_s == pytest.approx(began_s + item.time_s / speed, abs=0.5)
+        assert item.arrived_s <= now_s
+        assert played.connection.state == "live"
+    assert played.connection.state == "ended"
+    assert played.dropped == played.errors == 0
+    assert played.drift_ppm is None
+    played.close()
+    plain.close()
+
+
+def test_sound_from_a_time(tmp_path: Path) -> None:
+    path = str(make_sound(tmp_path / "a.wav", noise(2.0)))
+    options = SourceOptions(sound=Sound(16000, 1600), start_s=1.0)
+    plain, played = AudioSource(path, options), RealtimeSource(AudioSource(path, options), 4.0)
+    plain.open()
+    played.open()
+    began_s = time.monotonic()
+    wanted, items = list(plain.items()), list(played.items())
+    # The first is due at once.
+    assert time.monotonic() - began_s >= 0.9 / 4.0
+    assert len(items) == len(wanted) == 10
+    for one, other in zip(wanted, items, strict=True):
+        assert isinstance(one, AudioBlock)
+        assert isinstance(other, AudioBlock)
+        assert (one.time_s, one.pts) == (other.time_s, other.pts)
+        assert np.array_equal(one.samples, other.samples)
+    played.close()
+    plain.close()
+
+
+def test_stop_while_it_waits(media: Path) -> None:
+    source = RealtimeSource(VideoSource(str(media / "plain.mp4")), 1e-4)
+    source.open()
+    items = source.items()
+    next(items)
+    threading.Timer(0.2, source.stop).start()
+    before_s = time.monotonic()
+    assert list(items) == []
+    assert time.monotonic() - before_s < 5.0
+    assert source.connection.state == "ended"
+    source.close()
