@@ -1,0 +1,1 @@
+"""Alerts of a watch: rules that fire, and what is done then."""

@@ -1,0 +1,41 @@
+"""What an action is told of an alert."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from costream.records import Alert, to_json
+
+
+@dataclass(frozen=True)
+class Event:
+    """An alert, and where and when it was."""
+
+    feed: str  # name of the feed
+    at: str  # ISO 8601, UTC: when it fired
+    alert: Alert
+    clip: Path | None = None  # the file with the seconds around it
+
+    @cached_property
+    def values(self) -> dict[str, str]:
+        """What stands for {feed}, {label}, ... in a command, by name."""
+        return {
+            "feed": self.feed,
+            "label": self.alert.label,
+            "score": f"{self.alert.score:.3f}",
+            "time": self.at,
+            "clip": "" if self.clip is None else str(self.clip),
+            "rule": self.alert.rule,
+        }
+
+    @cached_property
+    def json(self) -> str:
+        """One JSON object in one line: the record of the alert with ``feed`` and ``at``."""
+        record: dict[str, Any] = {"feed": self.feed, "at": self.at, **to_json(self.alert)}
+        if self.clip is not None:
+            record["clip"] = str(self.clip)
+        return json.dumps(record, ensure_ascii=False, allow_nan=False)

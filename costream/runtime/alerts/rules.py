@@ -1,0 +1,239 @@
+"""The rules of alerts as they are written, and what they mean for the labels of a model.
+
+A rule is one line::
+
+    LABEL [>= P | > P] [for TIME] [until P2] [every TIME]
+    gap >= TIME [every TIME]
+    lost [for TIME] [every TIME]
+
+* ``LABEL`` is a label of the model, in quotes where it holds ``>`` or one of the words of a rule;
+  ``*`` is any label but the background, as if the rule were written once for each.
+* It fires once the label's probability has been at least ``P`` (default: the model's threshold
+  of segments) at every step for ``TIME`` (default 0: at the first one).
+* It fires again only after the probability was below ``P2`` (default: 0.6 of ``P``) or data were
+  missing, and ``every`` so long at most (default 30 s) on one feed. What would fire earlier fires
+  then, if it still holds.
+* ``gap`` fires once nothing has come from the feed for ``TIME``; ``lost`` when its connection
+  is lost or cannot be made, or has not been there for ``TIME``. Either fires again only after
+  data have come, and ``every`` holds for it too.
+
+A TIME is ``2s``, ``0.5`` or ``1:30``. The words after LABEL come in any order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from costream.clock import parse_time
+from costream.errors import UsageError
+from costream.models.card import Card, Timeline
+
+EVERY_S = 30.0
+LOW = 0.6  # of the threshold, as in runtime/segments.py
+ANY = "*"
+
+_WORDS = ("for", "until", "every")
+_TOKEN = re.compile(r"\s*(?:(\"[^\"]*\"|'[^']*')|(>=|>)|([^\s>\"'][^\s>]*))")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule as it was written."""
+
+    text: str
+    kind: Literal["label", "gap", "lost"]
+    label: str = ""  # of kind "label"; ANY: any but the background
+    above: float | None = None  # probability; None: the model's threshold of segments
+    strict: bool = False  # more than that, not at least
+    for_s: float = 0.0
+    until: float | None = None  # probability; None: LOW of the threshold
+    every_s: float = EVERY_S
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The labels of a model, all its heads in a row, as the probabilities of a step stand."""
+
+    labels: tuple[str, ...]
+    thresholds: tuple[float, ...]  # of segments of each label
+    background: frozenset[int]  # indices of those that are no event
+
+    @classmethod
+    def of(cls, heads: Iterable[tuple[Card, Timeline]]) -> Classes:
+        """Give the labels of these heads, each with the timeline that holds in this run."""
+        labels: list[str] = []
+        thresholds: list[float] = []
+        background: set[int] = set()
+        for card, timeline in heads:
+            if card.background is not None:
+                background.add(len(labels) + card.labels.index(card.background))
+            labels += card.labels
+            thresholds += [timeline.threshold] * len(card.labels)
+        return cls(tuple(labels), tuple(thresholds), frozenset(background))
+
+
+@dataclass(frozen=True)
+class Target:
+    """One class that a rule looks at, with its bounds."""
+
+    index: int  # in the probabilities of a step
+    label: str
+    above: float
+    until: float
+
+
+def parse_rule(text: str) -> Rule:
+    """Give the rule that ``text`` means. UsageError says where it cannot be understood."""
+    return _Parser(text).rule()
+
+
+def targets(rule: Rule, classes: Classes) -> tuple[Target, ...]:
+    """Give the classes that a rule of kind "label" looks at.
+
+    A label of several heads is looked at in each. UsageError when the model has no such label,
+    or its threshold is not above the ``until`` of the rule.
+    """
+    indices = [
+        k
+        for k, label in enumerate(classes.labels)
+        if (k not in classes.background if rule.label == ANY else label == rule.label)
+    ]
+    if not indices:
+        known = ", ".join(sorted(set(classes.labels)))
+        raise UsageError(
+            f"the model has no label {rule.label!r}", where=rule.text, hint=f"it has {known}"
+        )
+    found = []
+    for k in indices:
+        above = classes.thresholds[k] if rule.above is None else rule.above
+        until = LOW * above if rule.until is None else rule.until
+        if until > above:
+            raise UsageError(
+                f"'until' is above the probability that fires ({above:g})", where=rule.text
+            )
+        found.append(Target(k, classes.labels[k], above, until))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Token:
+    kind: Literal["quoted", "operator", "word", "end"]
+    text: str
+    at: int  # place in the rule, from 0
+
+
+class _Parser:
+    """Reads one rule from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = list(self._split())
+        self._next = 0
+
+    def rule(self) -> Rule:
+        first = self._tokens[0]
+        label = self._label()
+        if first.kind == "word" and label == "gap":
+            self._take("operator", ">=", "'>=' and a time: gap>=10s")
+            at = self._peek
+            for_s = self._time()
+            if for_s <= 0:
+                raise self._error(at, "a time above 0")
+            return self._ended(Rule(self._text, "gap", for_s=for_s))
+        if first.kind == "word" and label == "lost":
+            return self._ended(Rule(self._text, "lost"), "for")
+        above, strict = None, False
+        if self._peek.kind == "operator":
+            strict = self._advance().text == ">"
+            above = self._probability()
+        rule = Rule(self._text, "label", label, above, strict)
+        return self._ended(rule, "for", "until")
+
+    def _ended(self, rule: Rule, *allowed: str) -> Rule:
+        """Give ``rule`` with what the words to its end say: ``allowed`` ones and "every"."""
+        left = [*allowed, "every"]
+        while self._peek.kind != "end":
+            word = self._advance()
+            if word.kind != "word" or word.text not in left:
+                raise self._error(word, " or ".join(f"'{name}'" for name in left) or "the end")
+            left.remove(word.text)
+            if word.text == "until":
+                rule = replace(rule, until=self._probability())
+            elif word.text == "for":
+                rule = replace(rule, for_s=self._time())
+            else:
+                rule = replace(rule, every_s=self._time())
+        return rule
+
+    def _label(self) -> str:
+        if self._peek.kind == "quoted":
+            label = self._advance().text
+        else:
+            words = []
+            while self._peek.kind == "word" and self._peek.text not in _WORDS:
+                words.append(self._advance().text)
+            label = " ".join(words)
+        if not label:
+            raise self._error(self._peek, "a label, 'gap' or 'lost'")
+        return label
+
+    def _probability(self) -> float:
+        token = self._take("word", None, "a probability, as in 0.8")
+        try:
+            value = float(token.text)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value <= 1:
+            raise self._error(token, "a probability from 0 to 1")
+        return value
+
+    def _time(self) -> float:
+        token = self._take("word", None, "a time, as in 2s")
+        try:
+            return parse_time(token.text)
+        except UsageError:
+            raise self._error(token, "a time, as in 2s or 1:30") from None
+
+    def _take(self, kind: str, text: str | None, wanted: str) -> _Token:
+        token = self._advance()
+        if token.kind != kind or text not in (None, token.text):
+            raise self._error(token, wanted)
+        return token
+
+    @property
+    def _peek(self) -> _Token:
+        return self._tokens[self._next]
+
+    def _advance(self) -> _Token:
+        token = self._tokens[self._next]
+        self._next = min(self._next + 1, len(self._tokens) - 1)
+        return token
+
+    def _split(self) -> list[_Token]:
+        tokens: list[_Token] = []
+        at, end = 0, len(self._text.rstrip())
+        while at < end:
+            match = _TOKEN.match(self._text, at)
+            if match is None:
+                raise self._error(_Token("end", "", at), "a second quote")
+            quoted, operator, word = match.groups()
+            begin = match.end() - len(quoted or operator or word)
+            if quoted:
+                tokens.append(_Token("quoted", quoted[1:-1], begin))
+            elif operator:
+                tokens.append(_Token("operator", operator, begin))
+            else:
+                tokens.append(_Token("word", word, begin))
+            at = match.end()
+        return [*tokens, _Token("end", "", end)]
+
+    def _error(self, token: _Token, wanted: str) -> UsageError:
+        found = f"not {self._text[token.at :].split()[0]!r}" if token.kind != "end" else "here"
+        return UsageError(
+            f"expected {wanted}, {found}",
+            where=f"rule {self._text!r}, column {token.at + 1}",
+            hint="as in: falling>=0.8 for 2s",
+        )

@@ -1,0 +1,182 @@
+"""Alerts of several feeds: what is recorded, what is done, clips, counters, the end."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+import threading
+import time
+
+import av
+import numpy as np
+import pytest
+from media import make_video
+
+from costream.errors import UsageError
+from costream.records import Alert
+from costream.runtime.alerts.alerts import Alerts
+from costream.runtime.alerts.options import read_options
+from costream.runtime.alerts.rules import Classes
+
+CLASSES = Classes(("nothing", "walk", "fall"), (0.5, 0.5, 0.5), frozenset({0}))
+FALL = np.array([0.05, 0.05, 0.9], np.float32)
+NONE = np.array([0.9, 0.05, 0.05], np.float32)
+
+
+def play(ring, path, until_s, at_once=True):
+    """Show a ring the first seconds of a video."""
+    with av.open(str(path)) as container:
+        ring.begin(container)
+        for packet in container.demux():
+            if packet.size and packet.dts * packet.time_base < until_s:
+                ring.add(packet, float(packet.dts * packet.time_base))
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+@pytest.fixture
+def video(tmp_path):
+    return make_video(tmp_path / "feed.mp4", 200, keyframe_every=10)
+
+
+def test_feeds_have_rules_and_actions_of_their_own(tmp_path):
+    alerts = Alerts()
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    alerts.add("door", read_options({"on": "fall", "append": str(first)}), CLASSES)
+    both = {"on": ["fall>=0.8", "walk"], "append": [str(first), str(second)]}
+    alerts.add("yard", read_options(both), CLASSES)
+    alerts.add("roof", read_options({}), CLASSES)
+    (alert,) = alerts.push("door", 3.0, FALL)
+    assert alert == Alert(3.0, "fall", "fall", pytest.approx(0.9), 3.0)
+    assert alerts.push("door", 4.0, FALL) == []
+    assert len(alerts.push("yard", 3.0, FALL)) == 1
+    assert alerts.push("roof", 3.0, FALL) == []
+    alerts.close()
+    assert [line["feed"] for line in lines(first)] == ["door", "yard"]
+    assert [line["feed"] for line in lines(second)] == ["yard"]
+    assert re.fullmatch(r"20..-..-..T..:..:..\....Z", lines(first)[0]["at"])
+    assert (alerts.fired, alerts.fired_by("door"), alerts.fired_by("roof")) == (2, 1, 0)
+    assert alerts.failed == 0
+
+
+def test_gaps_and_feeds_that_are_away():
+    alerts = Alerts()
+    alerts.add("door", read_options({"on": ["fall for 2s", "gap>=5s"]}), CLASSES)
+    assert alerts.push("door", 0.0, FALL) == []
+    alerts.gap("door")
+    assert alerts.push("door", 2.0, FALL) == []
+    assert len(alerts.push("door", 4.0, FALL)) == 1
+    assert alerts.state("door", 8.0, "stalled", 4.0) == []
+    (alert,) = alerts.state("door", 9.0, "stalled", 5.0)
+    assert (alert.rule, alert.since_s) == ("gap>=5s", 4.0)
+    alerts.close()
+
+
+def test_a_label_that_is_not_there_or_clips_without_a_folder():
+    with pytest.raises(UsageError, match="no label 'run'"):
+        Alerts().add("door", read_options({"on": "run"}), CLASSES)
+    with pytest.raises(UsageError, match="clips need a folder"):
+        Alerts().add("door", read_options({"on": "fall", "clips": True}), CLASSES)
+
+
+def test_a_clip_is_named_at_once_and_waited_for_by_who_wants_it(tmp_path, video):
+    alerts = Alerts(tmp_path / "clips")
+    log, seen = tmp_path / "log.jsonl", tmp_path / "seen"
+    code = "import os, sys; p = sys.argv[1]; open(sys.argv[2], 'w').write(str(os.path.getsize(p)))"
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(code)} {{clip}} {seen}"
+    told = {"on": "fall", "append": str(log), "run": command, "clips": "2,1"}
+    alerts.add("rtsp://user:pass@cam/1", read_options(told), CLASSES)
+    ring = alerts.ring("rtsp://user:pass@cam/1")
+    play(ring, video, until_s=5.5)
+    (alert,) = alerts.push("rtsp://user:pass@cam/1", 5.0, FALL)
+    assert re.fullmatch(r"rtsp_______cam_1_20\d{6}T\d{6}Z_fall\.mkv", alert.clip)
+    until = time.monotonic() + 30
+    while not log.exists() or not log.read_text():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    assert not (tmp_path / "clips" / alert.clip).exists()  # its end has not come yet
+    alerts.close(30.0)
+    path = tmp_path / "clips" / alert.clip
+    assert seen.read_text() == str(path.stat().st_size)
+    assert lines(log)[0]["clip"] == str(path)
+    with av.open(str(path)) as container:
+        assert len(list(container.decode(video=0))) == 138 - 70
+    assert alerts.failed == 0
+
+
+def test_clips_at_one_moment_have_names_of_their_own(tmp_path, video):
+    alerts = Alerts(tmp_path / "clips")
+    told = {"on": ["fall>=0.5", "fall>=0.6", "fall>=0.7"], "clips": "1,1"}
+    alerts.add("door", read_options(told), CLASSES)
+    play(alerts.ring("door"), video, until_s=8)
+    names = {alert.clip for alert in alerts.push("door", 5.0, FALL)}
+    alerts.close(30.0)
+    assert len(names) == 3
+    assert {path.name for path in (tmp_path / "clips").iterdir()} == names
+
+
+def test_a_camera_that_is_down_shows_what_was_before(tmp_path, video):
+    alerts = Alerts(tmp_path)
+    alerts.add("door", read_options({"on": "gap>=60s", "clips": "2,1"}), CLASSES)
+    play(alerts.ring("door"), video, until_s=6.0)
+    (alert,) = alerts.state("door", 66.0, "waiting", 60.04)
+    alerts.close(30.0)
+    with av.open(str(tmp_path / alert.clip)) as container:
+        assert len(list(container.decode(video=0))) == 150 - 90
+
+
+def test_a_feed_without_packets_goes_without_clips(tmp_path, caplog):
+    alerts = Alerts(tmp_path / "clips")
+    log = tmp_path / "log.jsonl"
+    told = {"on": "fall every 0", "append": str(log), "run": "true {clip}", "clips": True}
+    alerts.add("mic", read_options(told), CLASSES)
+    for k in range(3):
+        (alert,) = alerts.push("mic", 2.0 * k, FALL)
+        assert alert.clip is None
+        alerts.push("mic", 2.0 * k + 1, NONE)
+    alerts.close()
+    assert len(lines(log)) == 3
+    assert "clip" not in lines(log)[0]
+    assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [
+        "mic: no clip: nothing is held of that time, or too many wait"
+    ]
+
+
+def test_a_clip_that_fails_is_counted_and_waited_for_in_vain(tmp_path, video):
+    (tmp_path / "file").write_text("")
+    out = tmp_path / "out"
+    alerts = Alerts(tmp_path / "file")
+    command = f"{shlex.quote(sys.executable)} -c \"open('{out}', 'w').write('x')\" {{clip}}"
+    alerts.add("door", read_options({"on": "fall", "run": command, "clips": "1,1"}), CLASSES)
+    play(alerts.ring("door"), video, until_s=8)
+    alerts.push("door", 5.0, FALL)
+    alerts.close(30.0)
+    assert alerts.failed == 1
+    assert out.read_text() == "x"
+
+
+def test_actions_never_hold_the_stream_and_leave_nothing_behind(tmp_path, video):
+    before = set(threading.enumerate())
+    alerts = Alerts(tmp_path / "clips")
+    sleep = f"{shlex.quote(sys.executable)} -c 'import time; time.sleep(99)'"
+    told = {
+        "on": "fall every 0",
+        "run": [sleep, f"{sleep} {{clip}}", f"{shlex.quote(sys.executable)} -c 1/0"],
+        "post": "http://127.0.0.1:9/",
+        "clips": "1,1",
+    }
+    alerts.add("door", read_options(told), CLASSES)
+    play(alerts.ring("door"), video, until_s=8)
+    began = time.monotonic()
+    for k in range(100):
+        assert len(alerts.push("door", 2.0 * k, FALL)) == 1
+        alerts.push("door", 2.0 * k + 1, NONE)
+    assert time.monotonic() - began < 20
+    alerts.close(0.5)
+    assert set(threading.enumerate()) == before
+    assert alerts.fired == 100
+    assert alerts.failed >= 100
