@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from costream.records import (
+    Alert,
     AnyRecord,
     Compute,
     Fault,
@@ -84,7 +85,7 @@ def _top(pairs: Any) -> tuple[Scored, ...]:
 
 def _header(f: Fields) -> Header:
     background = f.get("background")
-    options = f.get("options")
+    options, began = f.get("options"), f.get("began")
     return Header(
         version=str(f.get("version", "")),
         model=str(f.get("model", "")),
@@ -99,6 +100,7 @@ def _header(f: Fields) -> Header:
         options=options if isinstance(options, dict) else {},
         schema=str(f.get("schema", "")),
         heads=tuple(map(_head, f["heads"])) if f.get("heads") else None,
+        began=None if began is None else _text(began),
     )
 
 
@@ -172,6 +174,18 @@ def _fault(f: Fields) -> Fault:
     )
 
 
+def _alert(f: Fields) -> Alert:
+    clip = f.get("clip")
+    return Alert(
+        time_s=_time(f["time_s"]),
+        rule=str(f.get("rule", "")),
+        label=_text(f["label"]),
+        score=_number(f.get("score")),
+        since_s=_time(f.get("since_s", f["time_s"])),
+        clip=None if clip is None else _text(clip),
+    )
+
+
 def _summary(f: Fields) -> Summary:
     return Summary(
         **{k: _whole(f.get(k, 0)) for k in ("steps", "segments", "dropped", "errors", "exit")},
@@ -192,5 +206,6 @@ _BUILDERS: dict[str, Callable[[Fields], AnyRecord]] = {
     "compute": _compute,
     "gap": _gap,
     "error": _fault,
+    "alert": _alert,
     "summary": _summary,
 }

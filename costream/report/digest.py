@@ -83,6 +83,8 @@ class Digest:
     gap_s: float = 0.0
     faults: list[Fault] = field(default_factory=list)
     fault_count: int = 0
+    alerts: list[Alert] = field(default_factory=list)
+    alert_count: int = 0
     damages: list[Damage] = field(default_factory=list)
     damage_count: int = 0
     broken_off: bool = False  # the results end in the middle, as after a crash
@@ -124,7 +126,9 @@ class Digest:
             self.summary = content
         elif isinstance(content, Totals):
             self.totals = content.values
-        elif not isinstance(content, Alert):
+        elif isinstance(content, Alert):
+            self._alert(content)
+        else:
             self._trouble(content)
 
     @property
@@ -147,6 +151,11 @@ class Digest:
     def complete(self) -> bool:
         """Whether the run went to the end of its source, and the results to theirs."""
         return self.summary is not None and self.summary.complete and not self.broken_off
+
+    @property
+    def live(self) -> bool:
+        """Whether this is a watch, whose results may go on in other files."""
+        return self.header is not None and self.header.began is not None
 
     @property
     def span_s(self) -> tuple[float, float]:
@@ -200,6 +209,11 @@ class Digest:
             self.spans = Bins(self.most_bins, self.step_s)
         self.spans.add_span(record.start_s, record.end_s, self._column(record.label))
         self.stats.setdefault(record.label, LabelStats()).add(record)
+
+    def _alert(self, record: Alert) -> None:
+        self.alert_count += 1
+        if len(self.alerts) < MOST_TROUBLES:
+            self.alerts.append(record)
 
     def _trouble(self, content: Gap | Fault | Damage) -> None:
         if isinstance(content, Gap):

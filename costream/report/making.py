@@ -112,7 +112,9 @@ class Maker:
             for k, contents in enumerate(runs(file.path)):
                 digest = Digest.of(contents, bins)
                 title = file.name
-                if k and digest.header is not None:
+                if digest.header is not None and digest.header.began is not None:
+                    title = f"{file.name}, from {digest.header.began}"
+                elif k and digest.header is not None:
                     title = f"{file.name}: {Path(digest.header.source).name}"
                 self._paint(digest)
                 anchor = f"r{len(self.report.overview.rows) + 1}"

@@ -46,6 +46,7 @@ def section(run: Run, palette: Palette, *, alone: bool) -> Html:
         _segments(run, palette),
         _labels(digest, palette),
         cost_section(digest),
+        _alerts(digest),
         _troubles(digest),
         _settings(digest),
     ]
@@ -76,6 +77,8 @@ def facts(digest: Digest) -> Html:
 def status(digest: Digest) -> tuple[str, str]:
     """Give in a word and in a sentence how the run ended."""
     summary = digest.summary
+    if digest.live and summary is None and not digest.broken_off:
+        return "no end", "no summary: it is running, goes on in another file, or was killed"
     if digest.broken_off or summary is None:
         return "broken off", "no summary: the run was killed, or the file was cut"
     if not summary.complete:
@@ -104,6 +107,7 @@ def _who(run: Run) -> Html:
     weights = header.weights_sha256[:12] or "unknown"
     rows = [
         ("Source", name(header.source)),
+        *([("Began", tag("span", header.began))] if header.began else []),
         ("Model", name(header.model)),
         ("Weights", tag("code", weights, title=header.weights_sha256)),
         ("Written", tag("span", f"{run.written} by costream {header.version}")),
@@ -227,6 +231,25 @@ def _labels(digest: Digest, palette: Palette) -> Html | None:
     start_s, end_s = digest.span_s
     stats = {label: digest.stats[label] for label in _ordered(digest)}
     return tag("section", tag("h3", "Labels"), label_table(stats, palette, end_s - start_s))
+
+
+def _alerts(digest: Digest) -> Html | None:
+    if not digest.alerts:
+        return None
+    rows: list[Sequence[Cell]] = [
+        (
+            number(short_time(a.time_s)),
+            name(a.label),
+            number(f"{a.score:.2f}"),
+            a.rule,
+            a.clip or "",
+        )
+        for a in digest.alerts
+    ]
+    more = digest.alert_count - len(digest.alerts)
+    note = tag("p", f"{more:,} more are not listed.", class_="note") if more else None
+    columns = ("When", "Label", "Score", "Rule", "Clip")
+    return tag("section", tag("h3", "Alerts"), table(columns, rows, numbers=(0, 2)), note)
 
 
 def _troubles(digest: Digest) -> Html | None:

@@ -48,6 +48,8 @@ def find_media(header: Header | None, result: Path) -> Path | str:
         return "The results do not say what they were made from, so there are no pictures."
     if header.kind != "video":
         return f"The source holds {header.kind or 'no pictures'}, so there are no pictures."
+    if header.began is not None:
+        return "The source is live, so there are no pictures."
     for path in (Path(header.source), result.parent / Path(header.source).name):
         try:
             if path.is_file():  # never a pipe or a device: reading those may wait for ever

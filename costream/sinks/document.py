@@ -44,7 +44,7 @@ class Document:
         self._out.write(text, flush=True)
 
     def write(self, record: Record) -> None:
-        """Write a prediction, or keep what belongs further down."""
+        """Write a prediction, or keep what belongs further down. Alerts have no place here."""
         if isinstance(record, Compute):
             self._totals.add(record)
             return
@@ -53,7 +53,7 @@ class Document:
         if isinstance(record, Prediction):
             self._out.write(("\n" if self._predictions == 0 else ",\n") + dumps(row))
             self._predictions += 1
-        else:
+        elif type(record) in self._lists:
             self._lists[type(record)].add(dumps(row))
 
     def close(self, summary: Summary) -> None:

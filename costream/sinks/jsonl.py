@@ -16,10 +16,14 @@ def dumps(value: object) -> str:
 
 
 class JsonLines:
-    """The stream of records: ``header`` first, ``summary`` last."""
+    """The stream of records: ``header`` first, ``summary`` last.
 
-    def __init__(self, out: Output) -> None:
+    ``feed``: put this name into every line, where several feeds share an output.
+    """
+
+    def __init__(self, out: Output, feed: str | None = None) -> None:
         self._out = out
+        self._feed = {} if feed is None else {"feed": feed}
 
     def open(self, header: Header) -> None:
         """Write the header line."""
@@ -37,4 +41,4 @@ class JsonLines:
 
     def _line(self, record: AnyRecord) -> None:
         event = not isinstance(record, (Prediction, Compute))
-        self._out.write(dumps(to_json(record)) + "\n", flush=event)
+        self._out.write(dumps({**to_json(record), **self._feed}) + "\n", flush=event)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from costream.records import (
+    Alert,
     Compute,
     Fault,
     Gap,
@@ -21,6 +22,7 @@ from costream.records import (
     StageTimes,
     Summary,
 )
+from costream.sinks.journal import Journal
 from costream.sinks.registry import make_sinks
 
 LABELS = ("background", "walk", "sit down", "sit", "stand up", "fall", "lie")
@@ -127,5 +129,28 @@ def result(tmp_path):
 
     def make(name: str = "clip.mp4", formats: str = "jsonl", *, to: str = "out", **told: Any):
         return write(tmp_path / to, name, formats, **told)
+
+    return make
+
+
+@pytest.fixture
+def watched(tmp_path):
+    """Give a function that writes the journal of runs over a feed into ``tmp_path / "log"``."""
+
+    def make(name: str = "cam", *, runs: int = 1, killed: bool = False, rotation: Any = None):
+        script = Script(source="rtsp://***@host/cam", gap=(9.0, 12.0))
+        records = list(script.records())
+        for k in range(runs):
+            journal = Journal(tmp_path / "log", name, rotation)
+            began = f"2026-11-22T{4 + k:02d}:00:00.000Z"
+            journal.open(replace(script.header(), began=began, duration_s=None))
+            for record in records:
+                journal.write(record)
+            journal.write(Alert(3.5, "walk>=0.8 for 2s", "walk", 0.9, 1.5, f"{name}-3.mp4"))
+            journal.write(Alert(4.5, "walk>=0.8 for 2s", "walk", 0.9, 2.5))
+            journal.close(script.summary(records))
+        if killed:
+            journal.path.write_bytes(journal.path.read_bytes()[:-20])
+        return journal.path
 
     return make

@@ -18,6 +18,7 @@ from costream.__main__ import main
 from costream.records import Segment, StageTimes
 from costream.report.markup import Html, tag, text
 from costream.report.reading import read_results
+from costream.sinks.rotation import Rotation
 
 
 def report(*args):
@@ -292,6 +293,31 @@ def test_a_folder_has_an_overview_with_links(result, tmp_path):
     for expected in ("day0/clip0.mp4", "day1/clip3.mp4", "5 runs of cooadtr", "all complete"):
         assert expected in page.text
     assert "1:00" in page.text, "10 + 11 + 12 + 13 + 14 s"
+
+
+def test_the_runs_of_a_watch_are_shown_one_by_one(watched, tmp_path):
+    path = watched(runs=3, killed=True)
+    page = page_of(path)
+    assert page.count("article") == 3
+    for began in ("04:00", "05:00", "06:00"):
+        assert f"cam, from 2026-11-22T{began}:00.000Z" in page.text
+    assert page.text.count("walk>=0.8 for 2s") == 6
+    assert page.text.count("cam-3.mp4") == 3
+    assert page.text.count("unreadable: no JSON object") == 1
+    assert "The source is live" in page.text
+
+
+def test_each_part_of_a_watch_is_shown(watched, tmp_path):
+    watched(runs=2, rotation=Rotation(size=15_000))
+    names = sorted(path.name for path in (tmp_path / "log").glob("*.jsonl"))
+    assert len(names) > 4
+    report(tmp_path / "log")
+    page = Page(tmp_path / "log" / "report.html")
+    assert page.count("article") >= len(names)
+    for name in names:
+        assert f"{name.removesuffix('.jsonl')}, from 2026-11-22T" in page.text
+    assert "no end" in page.text
+    assert "broken off" not in page.text
 
 
 def test_a_batch_has_its_failures(result, tmp_path):

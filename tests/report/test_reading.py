@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costream.errors import SourceError
-from costream.records import Compute, Header, Prediction, Segment, Summary, to_json
+from costream.records import Alert, Compute, Header, Prediction, Segment, Summary, to_json
 from costream.report.reading import Damage, NotAResultError, Totals, read_results, runs
 
 GOLDEN = Path(__file__).parents[1] / "sinks" / "golden"
@@ -119,6 +119,22 @@ def test_runs_of_one_pipe_are_told_apart(result, tmp_path):
     found = [list(run) for run in runs(both)]
     assert [run[0].source for run in found] == ["a.mp4", "b.mp4"]
     assert found == [list(read_results(first)), list(read_results(second))]
+
+
+def test_a_watch_comes_back_as_it_was_written(watched):
+    path = watched(runs=2, killed=True)
+    first, second = (list(run) for run in runs(path))
+    assert [run[0].began for run in (first, second)] == [
+        "2026-11-22T04:00:00.000Z",
+        "2026-11-22T05:00:00.000Z",
+    ]
+    assert Alert(3.5, "walk>=0.8 for 2s", "walk", 0.9, 1.5, "cam-3.mp4") in first
+    assert Alert(4.5, "walk>=0.8 for 2s", "walk", 0.9, 2.5) in first
+    assert isinstance(first[-1], Summary)
+    assert second[-1] == Damage(second[-1].line, "no JSON object", last=True)
+    assert [to_json(r) for r in first] == [
+        json.loads(line) for line in path.read_text("utf-8").splitlines()[: len(first)]
+    ]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import pytest
 
 from costream.errors import OutputError, UsageError
 from costream.layouts import BODY_15
-from costream.records import Compute, Picture, Prediction, Segment, SkeletonFrame, StageTimes
+from costream.records import Alert, Compute, Picture, Prediction, Segment, SkeletonFrame, StageTimes
 from costream.sinks.base import PictureSink, Sink
 from costream.sinks.labels import RAVEN_COLUMNS
 from costream.sinks.registry import (
@@ -154,6 +154,14 @@ def test_a_run_without_records_leaves_valid_files(format: str, run: Any, tmp_pat
 @EVERY
 def test_several_heads(format: str, run_of_heads: Any, tmp_path: Path) -> None:
     play(make_sinks([format], tmp_path, NAME), run_of_heads)
+    for path in paths_for(format, tmp_path, NAME):
+        check_valid(path)
+
+
+@EVERY
+def test_alerts_are_written_or_passed_over(format: str, run: Any, tmp_path: Path) -> None:
+    alert = Alert(2.5, "walk>=0.8 for 2s", "walk", 0.9, 0.5)
+    play(make_sinks([format], tmp_path, NAME), replace(run, records=(*run.records, alert)))
     for path in paths_for(format, tmp_path, NAME):
         check_valid(path)
 

@@ -9,7 +9,6 @@ while a batch runs.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -21,6 +20,7 @@ from costream.runtime.batch.fingerprint import Fingerprint
 from costream.runtime.batch.folders import PRIVATE
 from costream.runtime.batch.outcome import Outcome
 from costream.sinks.atomic import AtomicFile
+from costream.sinks.locking import locked
 
 MARK = "batch.json"
 _LOCK_S = 5.0  # workers of a batch that was killed leave within this
@@ -99,7 +99,7 @@ class Journal:
         except OSError as error:
             raise UsageError(f"cannot be written ({error.strerror})", where=self.folder) from error
         until_s = time.monotonic() + _LOCK_S
-        while not _locked(self._lock):
+        while not locked(self._lock):
             if time.monotonic() > until_s:
                 raise UsageError("another batch is writing to this folder", where=self.folder)
             time.sleep(0.05)
@@ -145,19 +145,3 @@ class Journal:
         for line in lines:
             file.write(line)
         file.finish()
-
-
-def _locked(file: IO[str]) -> bool:
-    """Take the lock that goes with an open file, and away with its process however it ends."""
-    try:
-        if os.name == "nt":
-            import msvcrt
-
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
