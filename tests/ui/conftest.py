@@ -48,11 +48,18 @@ def in_terminal() -> Callable[..., Shown]:
     """Run the driver with standard error (and output, unless ``pipe``) on a terminal."""
     pty = pytest.importorskip("pty", reason="needs a system with pseudo-terminals")
 
-    def run(*args: str, pipe: bool = False, width: int = 80, height: int = 24, **env: str) -> Shown:
+    def run(
+        *args: str,
+        pipe: bool = False,
+        width: int = 80,
+        height: int = 24,
+        driver: Path = DRIVER,
+        **env: str,
+    ) -> Shown:
         ours, theirs = pty.openpty()
         resize(ours, width, height)
         process = subprocess.Popen(
-            [sys.executable, str(DRIVER), *args],
+            [sys.executable, str(driver), *args],
             stdin=theirs,
             stdout=subprocess.PIPE if pipe else theirs,
             stderr=theirs,
@@ -93,11 +100,13 @@ def _read(ours: int, process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
 class Tmux:
     """A terminal emulator of its own, whose screen can be read."""
 
-    def __init__(self, width: int, height: int, *args: str, **env: str) -> None:
+    def __init__(
+        self, width: int, height: int, *args: str, driver: Path = DRIVER, **env: str
+    ) -> None:
         self._socket = f"costream-{uuid.uuid4().hex[:12]}"
         words = [f"{k}={v}" for k, v in {"PYTHONUTF8": "1", "PYTHONPATH": str(ROOT), **env}.items()]
         hidden = [word for name in COLOR_SETTINGS for word in ("-u", name)]
-        program = [sys.executable, str(DRIVER), *args]
+        program = [sys.executable, str(driver), *args]
         # Something of before stands above, and the screen stays when the driver has ended.
         shell = ["sh", "-c", 'echo above 1; echo above 2; "$@"; exec sleep 100', "sh"]
         command = [*shell, "env", *hidden, *words, *program]
@@ -142,8 +151,8 @@ def tmux() -> Iterator[Callable[..., Tmux]]:
         pytest.skip("needs tmux (apt-get install tmux)")
     opened: list[Tmux] = []
 
-    def start(width: int, height: int, *args: str, **env: str) -> Tmux:
-        opened.append(Tmux(width, height, *args, **env))
+    def start(width: int, height: int, *args: str, driver: Path = DRIVER, **env: str) -> Tmux:
+        opened.append(Tmux(width, height, *args, driver=driver, **env))
         return opened[-1]
 
     yield start

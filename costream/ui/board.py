@@ -1,0 +1,207 @@
+"""The dashboard as lines of text that fit a given width and height."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from costream.records import Alert
+from costream.status import FeedStatus, WatchStatus
+from costream.ui.changes import NewAlerts
+from costream.ui.feedrows import FeedRows
+from costream.ui.feedtext import STATES, alert_line, fitted, health, told, uptime
+from costream.ui.groups import Look
+from costream.ui.legend import Legend
+from costream.ui.recent import recent_strip
+from costream.ui.text import counted
+
+_ALERTS = 5  # lines of them, at most
+_FIXED = 3  # title, names of the columns, totals
+_FEWEST_CELLS = 10  # of a strip in the row of its feed
+_RECENT_S = 60  # that a strip in a row shows at least
+_ROW = 100  # as wide as a row need be; what is left goes to the strip
+_ROOM_FOR_STRIP = 60  # of a row with a strip in it
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """An alert and when it was first seen here, by the clock on the wall."""
+
+    clock: str
+    feed: str
+    alert: Alert
+
+
+class Board:
+    """Lays a status out. It remembers the labels that were seen, and when alerts came."""
+
+    def __init__(self) -> None:
+        self._new = NewAlerts()
+        self._alerts: deque[_Seen] = deque(maxlen=_ALERTS)
+        self._legend = Legend((), ())
+        self._labels: dict[str, None] = {}  # that have a colour, in order of appearance
+
+    def lines(self, status: WatchStatus, look: Look) -> list[Text]:
+        """Give at most ``look.height`` lines, none wider than ``look.width``."""
+        clock = time.strftime("%H:%M:%S")
+        self._alerts.extend(_Seen(clock, *pair) for pair in self._new.take(status))
+        self._learn(status)
+        shown, left_out = _chosen(status.feeds, _room(look.height))
+        more = [_more(left_out, look)] if left_out else []
+        spare = look.height - _FIXED - len(shown) - len(more)
+        alerts = self._alert_lines(look)
+        table, strips = self._feeds(status, shown, look, spare - min(1, len(alerts)))
+        spare -= len(strips)
+        del alerts[max(0, spare) :]
+        spare -= len(alerts)
+        title = _title(status, look)
+        lines = _spaced([[title], [*table, *more], strips, [_totals(status)], alerts], spare)
+        if look.height < _FIXED + 2:  # what is most needed
+            lines = [title, *table[1:]]
+        for line in lines:
+            line.truncate(look.width, overflow="ellipsis" if look.unicode else "crop")
+        return lines[: look.height]
+
+    def _learn(self, status: WatchStatus) -> None:
+        """Give new labels a colour and a letter; those of the others stay."""
+        known = len(self._labels)
+        for feed in status.feeds:
+            if feed.active is not None:
+                self._labels.setdefault(feed.active)
+            seconds = status.strips.get(feed.name, ())
+            self._labels |= dict.fromkeys(label for label in seconds if label is not None)
+        if len(self._labels) > known:
+            self._legend = Legend(self._labels, list(self._labels))
+
+    def _feeds(
+        self, status: WatchStatus, feeds: Sequence[FeedStatus], look: Look, spare: int
+    ) -> tuple[list[Text], list[Text]]:
+        """Give the table and what stands below it, at most ``spare`` lines: strips and legend.
+
+        The strips stand in the rows when a minute fits there or they have no room below.
+        """
+        names = [feed.name for feed in status.feeds]
+        strips = [status.strips.get(feed.name, ()) for feed in feeds]
+        longest = max(_RECENT_S, *map(len, status.strips.values())) if status.strips else 0
+        cells = min(max(_FEWEST_CELLS, look.width - _ROW), longest)
+        below = cells < min(longest, _RECENT_S - 1) and spare > len(feeds)
+        if below or look.width < _ROOM_FOR_STRIP:
+            cells = 0
+        rows = FeedRows(names, look.width - (cells + 1 if cells else 0), unicode=look.unicode)
+        table = [rows.head(), *(rows.row(feed, self._legend) for feed in feeds)]
+        if below:
+            return table, self._strips_below(feeds, strips, longest, look)
+        if not cells:
+            return table, []
+        each_s = max(1, round(_RECENT_S / cells))
+        strips = [strip[-cells * each_s :] for strip in strips]
+        table[0].append(f" last {min(longest, cells * each_s)} s"[: cells + 1], "dim")
+        for line, strip in zip(table[1:], strips, strict=True):
+            line.append(" ").append_text(self._strip(strip, cells, each_s, look))
+        legend = self._words(strips, look)
+        return table, [legend] if legend and spare > 0 else []
+
+    def _strips_below(
+        self,
+        feeds: Sequence[FeedStatus],
+        strips: Sequence[Sequence[str | None]],
+        longest: int,
+        look: Look,
+    ) -> list[Text]:
+        """Give a line for each feed, a cell a second, and the legend."""
+        widest = max(cell_len(told(feed.name, unicode=look.unicode)) for feed in feeds)
+        name = min(widest, 24, look.width // 3)
+        cells = min(longest, look.width - name - 1)
+        strips = [strip[-cells:] for strip in strips]
+        lines = []
+        for feed, strip in zip(feeds, strips, strict=True):
+            line = Text(fitted(feed.name, name, unicode=look.unicode) + " ")
+            lines.append(line.append_text(self._strip(strip, cells, 1, look)))
+        return [*lines, self._words(strips, look)]
+
+    def _strip(self, seconds: Sequence[str | None], width: int, each_s: int, look: Look) -> Text:
+        return recent_strip(seconds, self._legend, width, each_s, unicode=look.unicode)
+
+    def _words(self, seconds: Sequence[Sequence[str | None]], look: Look) -> Text:
+        """Give the legend of these strips."""
+        there = {label for strip in seconds for label in strip}
+        line = Text()
+        for label in self._labels:
+            if label in there:
+                line.append(f" {self._legend.letter[label]} ", self._legend.block(label))
+                line.append(f" {told(label, unicode=look.unicode)}  ")
+        return line
+
+    def _alert_lines(self, look: Look) -> list[Text]:
+        """Give the newest alerts, the newest first."""
+        lines = []
+        for seen in reversed(self._alerts):
+            name = told(seen.feed, unicode=look.unicode)
+            line = Text.assemble((f"{seen.clock}  ", "dim"), (name, "bold"), "  ")
+            lines.append(line.append(alert_line(seen.alert, unicode=look.unicode), "red"))
+        return lines
+
+
+def _room(height: int) -> int:
+    """Say how many lines the feeds may take; the legend and two alerts want some as well."""
+    return max(1, height - _FIXED - min(3, height // 6))
+
+
+def _chosen(
+    feeds: Sequence[FeedStatus], room: int
+) -> tuple[Sequence[FeedStatus], Sequence[FeedStatus]]:
+    """Give the feeds that are shown and those that are not: the worst first, if not all fit."""
+    if len(feeds) <= room:
+        return feeds, ()
+    worst = sorted(feeds, key=lambda feed: STATES.index(feed.state))
+    fit = max(1, room - 1)
+    return worst[:fit], worst[fit:]
+
+
+def _more(left_out: Sequence[FeedStatus], look: Look) -> Text:
+    states = {feed.state for feed in left_out}
+    what = f"all {states.pop()}" if len(states) == 1 else health(left_out)
+    dots = "…" if look.unicode else "..."
+    is_bad = any(feed.state == "lost" for feed in left_out)
+    return Text(f"{dots} and {len(left_out)} more, {what}", "red" if is_bad else "dim")
+
+
+def _title(status: WatchStatus, look: Look) -> Text:
+    states = {feed.state for feed in status.feeds}
+    style = "black on green" if states <= {"live", "ended"} else "black on cyan"
+    if states & {"waiting", "stalled"}:
+        style = "black on yellow"
+    if "lost" in states:
+        style = "bold white on red"
+    return Text.assemble(
+        (f" {health(status.feeds)} ", style),
+        f"  up {uptime(status.uptime_s)}",
+        (f"  {told(status.model, unicode=look.unicode)}", "dim"),
+    )
+
+
+def _totals(status: WatchStatus) -> Text:
+    feeds = status.feeds
+    alerts = sum(feed.alerts for feed in feeds)
+    line = Text.assemble((counted(alerts, "alert"), "bold" if alerts else "dim"))
+    if status.failed_actions:
+        line.append(f"  {counted(status.failed_actions, 'action')} failed", "red")
+    dropped, steps_hz = sum(feed.dropped for feed in feeds), sum(feed.steps_hz for feed in feeds)
+    rest = f"  {dropped} dropped  {steps_hz:.0f} steps/s  network {100 * status.load:.0f}% busy"
+    return line.append(f"{rest}  {status.memory_mb:.0f} MB", "dim")
+
+
+def _spaced(groups: Sequence[Sequence[Text]], spare: int) -> list[Text]:
+    """Give all lines, with blank ones between groups while there are lines to spare."""
+    lines: list[Text] = []
+    for group in groups:
+        if lines and group and spare > 0:
+            lines.append(Text(""))
+            spare -= 1
+        lines += group
+    return lines

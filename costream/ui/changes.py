@@ -1,0 +1,77 @@
+"""What is new from one status of a watch to the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from costream.records import Alert
+from costream.status import FeedState, FeedStatus, WatchStatus
+from costream.ui.feedtext import age, told
+
+
+class NewAlerts:
+    """Picks the alerts out of each status that were not in the one before."""
+
+    def __init__(self) -> None:
+        self._known: set[tuple[object, ...]] = set()
+
+    def take(self, status: WatchStatus) -> list[tuple[str, Alert]]:
+        """Give the new ones with their feeds, oldest first."""
+        # Without the clip, which may become known later.
+        keys = [(feed, a.time_s, a.rule, a.label) for feed, a in status.alerts]
+        pairs = zip(keys, status.alerts, strict=True)
+        new = [pair for key, pair in pairs if key not in self._known]
+        self._known = set(keys)
+        return new
+
+
+@dataclass
+class _Feed:
+    """What has been said of a feed."""
+
+    state: FeedState  # the last one that was said
+    reconnects: int
+    was_live: bool
+    away_s: float = 0.0  # uptime when it ceased to be live
+
+
+class StateChanges:
+    """Puts into words what has happened to the feeds."""
+
+    def __init__(self) -> None:
+        self._feeds: dict[str, _Feed] = {}
+
+    def take(self, status: WatchStatus) -> list[str]:
+        """Give a line for each feed that has changed: ``door: back after 12 s``."""
+        before, self._feeds = self._feeds, {}
+        lines = []
+        for feed in status.feeds:
+            known = before.get(feed.name) or _Feed("connecting", feed.reconnects, False)
+            self._feeds[feed.name] = known
+            if line := _change(known, feed, status.uptime_s):
+                lines.append(f"{told(feed.name)}: {line}")
+        return lines
+
+
+def _change(known: _Feed, feed: FeedStatus, now_s: float) -> str:
+    """Say what has changed, '' if nothing has, and note it. ``now_s``: uptime.
+
+    A feed that connects again is still away, as it was said, and keeps its state here.
+    """
+    again, known.reconnects = feed.reconnects > known.reconnects, feed.reconnects
+    if feed.state == "connecting" or feed.state == known.state:
+        return "lost the connection for a moment" if again and feed.state == "live" else ""
+    before, known.state = known.state, feed.state
+    if before == "live":
+        known.away_s = now_s - (feed.age_s or 0.0)
+    if feed.state == "live":
+        line = f"back after {age(now_s - known.away_s)}" if known.was_live else "live"
+        known.was_live = True
+        return line
+    why = f" ({told(feed.message)})" if feed.message else ""
+    if feed.state == "stalled":
+        return f"no data{why}" if feed.age_s is None else f"no data for {age(feed.age_s)}{why}"
+    if feed.state == "waiting":
+        what = "lost the connection" if known.was_live else "cannot connect"
+        return f"{what}{why}, trying again"
+    return f"given up{why}" if feed.state == "lost" else f"ended{why}"

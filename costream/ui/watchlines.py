@@ -1,0 +1,49 @@
+"""A watch as plain lines, for logs and terminals without a dashboard."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.text import Text
+
+from costream.status import WatchStatus
+from costream.ui.changes import NewAlerts, StateChanges
+from costream.ui.feedtext import alert_line, status_line, told
+from costream.ui.feedtotals import print_totals
+
+
+class WatchLines:
+    """Prints what changes as soon as it is shown, and a line for all feeds every ``every_s``.
+
+    ``up 01:02:03  feeds 3/4 live, 1 waiting  lag 0.12 s  dropped 0  alerts 2``. At the end what
+    each feed came to. Lines are never wrapped.
+    """
+
+    def __init__(self, console: Console, *, every_s: float = 5.0) -> None:
+        self._console = console
+        self._every_s = every_s
+        self._printed_s = time.monotonic()
+        self._changes = StateChanges()
+        self._alerts = NewAlerts()
+        self._status: WatchStatus | None = None
+
+    def show(self, status: WatchStatus) -> None:
+        """Take how the feeds are doing now; print what is new and what is due."""
+        self._status = status
+        for line in self._changes.take(status):
+            self._print(line)
+        for feed, alert in self._alerts.take(status):
+            self._print(f"{told(feed)}: alert: {alert_line(alert)}")
+        if time.monotonic() - self._printed_s >= self._every_s:
+            self._printed_s = time.monotonic()
+            self._print(status_line(status))
+
+    def close(self) -> None:
+        """Print what each feed came to. May be called again."""
+        status, self._status = self._status, None
+        if status is not None:
+            print_totals(self._console, status)
+
+    def _print(self, line: str) -> None:
+        self._console.print(Text(line), soft_wrap=True)

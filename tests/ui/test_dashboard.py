@@ -1,0 +1,332 @@
+"""The dashboard: what it says, that it fits, and what a person sees of it."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from watched import feed, many, watch
+
+from costream.records import Alert
+from costream.status import FeedState, FeedStatus, WatchStatus
+from costream.ui.board import Board
+from costream.ui.dashboard import Dashboard
+from costream.ui.feedtext import age, count5, figure4, seconds5, share, uptime
+from costream.ui.groups import Look
+from costream.ui.legend import Legend
+from costream.ui.recent import recent_strip
+
+DRIVER = Path(__file__).with_name("watch_driver.py")
+HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
+ORDINARY = Look(79, 23)
+
+Terminal = Callable[..., Any]
+
+
+def shown(status: WatchStatus, look: Look = ORDINARY) -> list[str]:
+    return [line.plain.rstrip() for line in Board().lines(status, look)]
+
+
+def row(status: FeedStatus, look: Look = ORDINARY) -> str:
+    lines = shown(watch(status), look)
+    return next(line for line in lines[1:] if line.startswith(status.name))
+
+
+# --- what it says ----------------------------------------------------------------------------
+
+
+def test_one_live_feed() -> None:
+    status = watch(feed(dropped=7, reconnects=2), strips={"door": (None, None, *["walk"] * 6)})
+    lines = shown(status)
+    assert lines[0] == " 1/1 live   up 01:02:03  cooadtr"
+    head, values = lines[2].split(), lines[3].split()
+    assert head == ["feed", "state", "drops", "recon", "fps", "lag", "macs", "ms", "now"]
+    assert values == ["door", "live", "7", "2", "25.0", "0.12s", "2.3%", "0.52", "walk", "0.91"]
+    assert f"door {'':52}··walk" in lines  # eight of the newest sixty seconds
+    assert " w  walk" in lines
+    assert "0 alerts  7 dropped  4 steps/s  network 23% busy  412 MB" in lines
+
+
+def test_the_bar_is_as_long_as_the_score() -> None:
+    for score, cells in ((1.0, 23), (0.5, 12), (0.0, 0)):
+        line = Board().lines(watch(feed(top=(("walk", score),))), ORDINARY)[3]
+        bars = [span for span in line.spans if span.style == "black on green"]
+        assert [span.end - span.start for span in bars] == ([cells] if cells else [])
+
+
+def test_what_is_not_active_has_no_bar() -> None:
+    line = Board().lines(watch(feed(active=None, top=(("sit", 0.4),))), ORDINARY)[3]
+    assert line.plain.split()[-2:] == ["sit", "0.40"]
+    assert line.spans[-1].style == "dim"
+    assert row(feed(active=None, top=())).split()[-1] == "0.52"
+    assert row(feed(active="jump")).split()[-1] == "jump"  # its score is not known
+
+
+@pytest.mark.parametrize("state", get_args(FeedState))
+def test_every_state_has_its_word_and_its_reason(state: FeedState) -> None:
+    line = row(feed(state=state, age_s=12.4, message="server closed"))
+    assert line.split()[1].lower() == state
+    if state not in ("live", "ended"):
+        assert line.endswith("for 12 s: server closed")
+        assert "25.0" not in line  # frames a second of what does not come any more
+
+
+def test_a_lost_feed_is_seen_at_once() -> None:
+    lines = Board().lines(many(16), ORDINARY)
+    (lost,) = [line for line in lines if " LOST " in line.plain]
+    assert {str(span.style) for span in lost.spans[:3]} == {"bold white on red"}
+    assert sum(span.end - span.start for span in lost.spans[:5]) >= 60
+    assert "1 lost" in lines[0].plain
+    assert lines[0].spans[0].style == "bold white on red"
+
+
+@pytest.mark.parametrize(
+    ("states", "style"),
+    [
+        (("live", "ended"), "black on green"),
+        (("connecting", "live"), "black on cyan"),
+        (("connecting", "live", "stalled"), "black on yellow"),
+        (("waiting", "live"), "black on yellow"),
+        (("waiting", "live", "lost"), "bold white on red"),
+    ],
+)
+def test_the_title_has_the_colour_of_the_worst(states: tuple[FeedState, ...], style: str) -> None:
+    feeds = [feed(f"cam {k}", state) for k, state in enumerate(states)]
+    assert Board().lines(watch(*feeds), ORDINARY)[0].spans[0].style == style
+
+
+def test_feeds_keep_their_places_while_all_fit() -> None:
+    names = [name.name for name in many(4).feeds]
+    lines = shown(many(4))
+    assert [line.split("  ")[0].split(" l")[0].strip() for line in lines[3:5]] == names[:2]
+    assert lines[6].startswith("lab        LOST")
+
+
+@pytest.mark.parametrize(("count", "left"), [(17, 0), (18, 2), (40, 24)])
+def test_more_feeds_than_lines(count: int, left: int) -> None:
+    lines = shown(many(count))
+    assert len(lines) <= 23
+    more = [line for line in lines if line.startswith("…")]
+    assert more == ([f"… and {left} more, all live"] if left else [])
+    if left:
+        states = [line[11:21].strip() for line in lines[2:7]]
+        assert states == ["LOST", "waiting", "stalled", "connecting", "live"]
+
+
+def test_what_is_left_out_is_said_even_if_not_all_live() -> None:
+    status = watch(*(feed(f"cam {k}", state="lost" if k < 30 else "live") for k in range(40)))
+    assert "… and 24 more, 10/24 live, 14 lost" in shown(status)
+
+
+@pytest.mark.parametrize("count", [1, 4, 16])
+def test_every_feed_has_its_minute_on_an_ordinary_terminal(count: int) -> None:
+    board = Board()
+    lines = board.lines(many(count), ORDINARY)
+    with_strips = [line for line in lines if re.search(r"[·stwf]{3,}$", line.plain.rstrip())]
+    colored = [x for x in lines if any("black on" in str(s.style) for s in x.spans[-3:])]
+    assert len(with_strips) >= min(count, 4) - 1
+    assert len(colored) >= count
+    assert any(re.match(r"( \w  (sit|stand up|walk|falling) +){3}", x.plain) for x in lines)
+    if count == 16:
+        assert lines[1].plain.endswith(" last 60 s")
+
+
+def test_wide_terminals_have_the_strips_in_the_rows() -> None:
+    head, *rows = shown(many(4), Look(199, 23))[2:7]
+    begin = head.index(" last 60 s")
+    assert begin == 199 - 60 - 1
+    assert {row[begin] for row in rows} == {" "}
+    assert rows[2][begin + 1 :].startswith("falling")
+
+
+def test_alerts_stand_below_the_newest_first() -> None:
+    board, alert = Board(), Alert(1.0, "fall>=0.8", "fall", 0.9, 0.5, "door-1.mkv")
+    for k in range(7):
+        alerts = tuple(("door", replace(alert, time_s=float(n))) for n in range(k + 1))
+        status = watch(feed(alerts=k + 1), alerts=alerts[-3:])
+        lines = [line.plain for line in board.lines(status, ORDINARY)]
+    assert "7 alerts" in lines[-7]
+    assert len([line for line in lines if "fall 0.90 (fall>=0.8), clip door-1.mkv" in line]) == 5
+    assert all(re.match(r"\d\d:\d\d:\d\d  door  fall", line) for line in lines[-5:])
+
+
+def test_labels_keep_their_letters_and_colours() -> None:
+    board = Board()
+    first = board.lines(watch(feed(active="walk")), ORDINARY)[3].spans[-2]
+    board.lines(watch(feed(active="wait"), strips={"door": ("wake", "wait")}), ORDINARY)
+    again = board.lines(watch(feed(active="walk")), ORDINARY)[3].spans[-2]
+    assert first.style == again.style == "black on green"
+
+
+def test_no_credentials_come_out() -> None:
+    url = "rtsp://admin:hunter2@cam/live?token=hunter2"
+    bad = feed(url, "waiting", message=f"cannot open {url}", active=url)
+    alert = Alert(1.0, url, url, 0.9, 0.5)
+    status = replace(watch(bad, alerts=((url, alert),), strips={url: (url,) * 60}), model=url)
+    for look in (ORDINARY, Look(200, 50), Look(30, 6)):
+        assert "hunter2" not in "\n".join(shown(status, look))
+    console = Console(file=io.StringIO(), force_terminal=True, width=200, height=50)
+    view = Dashboard(console)
+    view.show(status)
+    view.close()
+    assert "hunter2" not in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "***" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_figures_keep_to_their_columns() -> None:
+    assert [count5(n) for n in (0, 99_999, 123_456, 9_999_999, 12_345_678, 2 * 10**10)] == [
+        *("0", "99999", "123k", "9999k", "12M", "20G")
+    ]
+    assert [seconds5(s) for s in (0.0, 0.124, 12.34, 123.4, 5400.0, 360_000.0, 9e6)] == [
+        *("0.00s", "0.12s", "12.3s", "123s", "1.5h", "4d", "104d")
+    ]
+    assert [figure4(x) for x in (0.0, 9.994, 9.996, 99.96, 1234.0)] == [
+        *("0.00", "9.99", "10.0", "100", "1234")
+    ]
+    assert [share(a, b) for a, b in ((1, 0), (23, 1000), (1, 2), (2, 1))] == [
+        *("", "2.3%", "50%", "200%")
+    ]
+    assert [uptime(s) for s in (0.9, 3723.0, 86_399.9, 6 * 86_400 + 5)] == [
+        *("00:00:00", "01:02:03", "23:59:59", "6d 00:00:05")
+    ]
+    assert [age(s) for s in (-1.0, 12.4, 119.4, 119.6)] == ["0 s", "12 s", "119 s", "00:01:59"]
+
+
+# --- strips ----------------------------------------------------------------------------------
+
+LEGEND = Legend(("fall", "sit"), ("fall", "sit"))
+
+
+def strip(seconds: tuple[str | None, ...], width: int, each_s: int = 1) -> str:
+    return recent_strip(seconds, LEGEND, width, each_s, unicode=True).plain
+
+
+def test_a_strip_ends_with_the_newest_second() -> None:
+    assert strip((None, "fall", "fall", "sit", "sit", "sit", None), 9) == "  ·ffsit·"
+
+
+def test_what_was_short_is_seen_in_a_cell_of_many_seconds() -> None:
+    assert strip((*[None] * 11, "fall", *[None] * 6), 3, 6) == "·f·"
+    assert strip(("sit", None, None, "sit", "fall", None, "fall"), 3, 3) == "ssf"
+
+
+# --- it fits ---------------------------------------------------------------------------------
+
+texts = st.text(max_size=40)
+feeds = st.builds(
+    feed,
+    texts,
+    st.sampled_from(get_args(FeedState)),
+    message=texts,
+    age_s=st.none() | st.floats(0, 1e7),
+    lag_s=st.floats(0, 1e6),
+    frames_hz=st.floats(0, 5000),
+    dropped=st.integers(0, 10**12),
+    reconnects=st.integers(0, 10**7),
+    active=st.none() | texts,
+)
+
+
+@given(
+    st.lists(feeds, max_size=20, unique_by=lambda each: each.name),
+    st.lists(st.none() | texts, max_size=180),
+    st.integers(1, 250),
+    st.integers(1, 60),
+    st.booleans(),
+)
+def test_it_fits_any_terminal(
+    given: list[FeedStatus], strip: list[str | None], width: int, height: int, unicode: bool
+) -> None:
+    alerts = tuple((each.name, Alert(1.0, "a>0.5", "a", 0.9, 0.5)) for each in given[:7])
+    strips = {each.name: tuple(strip) for each in given[::2]}
+    status = watch(*given, alerts=alerts, strips=strips)
+    lines = Board().lines(status, Look(width, height, unicode))
+    assert 1 <= len(lines) <= height
+    for line in lines:
+        assert line.cell_len <= width
+        assert line.plain.isprintable()
+        assert unicode or line.plain.isascii()
+        assert all(a.end <= b.start for a, b in zip(line.spans, line.spans[1:], strict=False))
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 79, 100, 119, 159, 220])
+def test_rows_are_as_wide_as_the_terminal(width: int) -> None:
+    rows = [line for line in Board().lines(many(16), Look(width, 40)) if " live" in line.plain]
+    assert {line.cell_len for line in rows[1:]} == {width}
+
+
+# --- on a real screen ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 4, 16, 40])
+def test_the_screen_of_an_ordinary_terminal(tmux: Terminal, count: int) -> None:
+    terminal = tmux(80, 24, "--feeds", str(count), driver=DRIVER)
+    screen = terminal.wait_for(lambda s: any("steps/s" in line for line in s))
+    text = "\n".join(screen)
+    assert re.search(r"^ \d+/\d+ live.*up 01:0\d:\d\d", screen[0])
+    assert len(
+        re.findall(r"^(?:[a-z 0-9…]+?) +(?:live|LOST|waiting|stalled|connecting) ", text, re.M)
+    ) == (min(count, 16))
+    assert max(map(len, screen)) < 80
+    assert not terminal.cursor()
+
+
+def test_resizing_leaves_nothing_behind(tmux: Terminal) -> None:
+    terminal = tmux(100, 40, "--feeds", "4", driver=DRIVER)
+    terminal.wait_for(lambda s: any("steps/s" in line for line in s))
+    for width, height in ((60, 40), (130, 40), (45, 36), (80, 40)):
+        terminal.resize(width, height)
+
+        def is_drawn_anew(screen: list[str], width: int = width) -> bool:
+            lost = [line for line in screen if line.startswith("lab ") and " LOST " in line]
+            return len(lost) == 1 and len(lost[0]) <= width - 1
+
+        screen = terminal.wait_for(is_drawn_anew)
+        assert " 2/4 live" in screen[0], "\n".join(screen)
+        assert sum("3 alerts" in line for line in screen) == 1, "\n".join(screen)
+
+
+def test_the_end_is_a_table(in_terminal: Terminal) -> None:
+    done = in_terminal("--shows", "3", driver=DRIVER)
+    assert done.code == 0
+    after = done.terminal[done.terminal.rindex(SHOW) :]
+    assert "4 feeds watched for 01:02:03 with cooadtr" in after
+    assert re.search(r"front door +14893 +\d+ +0 +0 +0 +3 +live", after)
+    assert re.search(r"lab +14893 +\d+ +3 +0 +0 +0 +.*LOST", after)
+    assert "lab: lost (wrong user name or password (401))" in after
+    assert "59572 steps, 574 GMAC of 24.5 TMAC dense (2.3%)" in after
+
+
+def test_standard_output_is_left_alone(in_terminal: Terminal) -> None:
+    done = in_terminal("--shows", "20", "--sleep", "0.01", pipe=True, driver=DRIVER)
+    assert done.stdout.split() == [str(k) for k in range(20)]
+    assert done.terminal.count(HIDE) == 1
+    assert "\x1b[?1049h" not in done.terminal
+
+
+def test_the_cursor_comes_back_from_a_crash(in_terminal: Terminal) -> None:
+    done = in_terminal("--shows", "3", "--die", driver=DRIVER)
+    assert done.code == 1
+    assert done.terminal.rindex(SHOW) > done.terminal.rindex(HIDE)
+
+
+def test_ascii_where_the_encoding_has_no_blocks(in_terminal: Terminal) -> None:
+    env = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = in_terminal("--shows", "3", "--feeds", "40", driver=DRIVER, pipe=True, **env)
+    assert "... and 24 more, all live" in done.terminal
+    assert done.terminal.isascii()
+
+
+def test_plain_lines_where_escapes_are_not_wanted(in_terminal: Terminal) -> None:
+    done = in_terminal("--shows", "9", "--every", "0.2", driver=DRIVER, NO_COLOR="1")
+    assert "\x1b" not in done.terminal
+    assert "lab: given up (wrong user name or password (401))\r\n" in done.terminal
+    assert re.search(r"^up 01:02:0\d  feeds 2/4 live, 1 lost, 1 waiting  lag ", done.terminal, re.M)

@@ -1,0 +1,147 @@
+"""Plain lines of a watch: each change once and at once, all feeds now and then, the end."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+from watched import feed, watch
+
+from costream.records import Alert
+from costream.status import FeedStatus, WatchStatus
+from costream.ui.changes import StateChanges
+from costream.ui.watchlines import WatchLines
+
+
+def changes(*story: FeedStatus) -> list[str]:
+    """What is said of one feed that is shown once a second."""
+    taken = StateChanges()
+    return [
+        line for k, each in enumerate(story) for line in taken.take(watch(each, uptime_s=float(k)))
+    ]
+
+
+CONNECTING = feed(state="connecting", age_s=None)
+LIVE = feed()
+CLOSED = feed(state="waiting", age_s=1.0, message="server closed")
+
+
+def test_a_loss_and_the_return() -> None:
+    again = replace(LIVE, reconnects=1)
+    trying = replace(CLOSED, state="connecting", age_s=2.0)
+    story = (CONNECTING, CONNECTING, LIVE, LIVE, CLOSED, trying, CLOSED, *[trying] * 8, again)
+    assert changes(*story) == [
+        "door: live",
+        "door: lost the connection (server closed), trying again",
+        "door: back after 12 s",
+    ]
+
+
+def test_a_feed_that_never_was() -> None:
+    refused = replace(CLOSED, age_s=None, message="connection refused")
+    lost = feed(state="lost", age_s=None, message="404 Not Found")
+    assert changes(CONNECTING, refused, CONNECTING, refused, lost, lost) == [
+        "door: cannot connect (connection refused), trying again",
+        "door: given up (404 Not Found)",
+    ]
+
+
+def test_a_stall() -> None:
+    stalled = feed(state="stalled", age_s=3.2)
+    assert changes(LIVE, stalled, stalled, CLOSED, LIVE) == [
+        "door: live",
+        "door: no data for 3 s",
+        "door: lost the connection (server closed), trying again",
+        "door: back after 6 s",
+    ]
+
+
+def test_a_loss_too_short_to_be_shown() -> None:
+    assert changes(LIVE, LIVE, replace(LIVE, reconnects=1), replace(LIVE, reconnects=1)) == [
+        "door: live",
+        "door: lost the connection for a moment",
+    ]
+
+
+def test_the_end_of_a_feed() -> None:
+    assert changes(LIVE, feed(state="ended")) == ["door: live", "door: ended"]
+
+
+def test_feeds_join_and_leave() -> None:
+    taken = StateChanges()
+    assert taken.take(watch(feed("a"))) == ["a: live"]
+    assert taken.take(watch(feed("a"), feed("b"))) == ["b: live"]
+    assert taken.take(watch(feed("b"))) == []
+    assert taken.take(watch(feed("a"), feed("b"))) == ["a: live"]
+
+
+# --- printed ---------------------------------------------------------------------------------
+
+
+def printed(*story: WatchStatus, every_s: float) -> list[str]:
+    console = Console(file=io.StringIO(), width=80, markup=False, highlight=False, emoji=False)
+    view = WatchLines(console, every_s=every_s)
+    for status in story:
+        view.show(status)
+    view.close()
+    view.close()
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().split("\n")]
+
+
+ALERT = Alert(9.0, "falling>=0.8 for 2s", "falling", 0.921, 7.0)
+
+
+def test_a_line_for_all_feeds_when_it_is_time() -> None:
+    names = ("a", "b", "c")
+    three = [feed(name, dropped=2, lag_s=0.1 * k) for k, name in enumerate(names, start=1)]
+    status = watch(*three, replace(CLOSED, lag_s=99.0, alerts=2), failed_actions=1)
+    line = (
+        "up 01:02:03  feeds 3/4 live, 1 waiting  lag 0.30 s  dropped 6  alerts 2  1 action failed"
+    )
+    assert printed(status, every_s=0.0)[4] == line
+    assert line not in printed(status, every_s=3600.0)
+
+
+def test_each_alert_once() -> None:
+    later = replace(ALERT, time_s=11.0, clip="door-1.mkv")
+    story = [
+        watch(LIVE, alerts=(("door", ALERT),)),
+        watch(LIVE, alerts=(("door", replace(ALERT, clip="known-now.mkv")),)),
+        watch(LIVE, alerts=(("door", ALERT), ("door", later))),
+        watch(LIVE, alerts=(("door", later),)),
+    ]
+    lines = printed(*story, every_s=3600.0)
+    assert [line for line in lines if "alert: " in line] == [
+        "door: alert: falling 0.92 (falling>=0.8 for 2s)",
+        "door: alert: falling 0.92 (falling>=0.8 for 2s), clip door-1.mkv",
+    ]
+
+
+def test_the_end_says_what_each_feed_came_to() -> None:
+    lost = feed("yard", "lost", message="404 Not Found", gaps=3, errors=1, dropped=5, reconnects=2)
+    lines = printed(watch(LIVE, lost), every_s=3600.0)[2:]
+    assert lines[0] == "2 feeds watched for 01:02:03 with cooadtr"
+    assert [" ".join(line.split()) for line in lines[1:4]] == [
+        "feed steps dropped reconnects gaps errors alerts state",
+        "door 14893 0 0 0 0 0 live",
+        "yard 14893 5 2 3 1 0 LOST",
+    ]
+    assert lines[4] == "yard: lost (404 Not Found)"
+    assert lines[5] == "29786 steps, 287 GMAC of 12.2 TMAC dense (2.3%)"
+
+
+def test_a_watch_that_showed_nothing_says_nothing() -> None:
+    assert printed(every_s=0.0) == [""]
+
+
+@pytest.mark.parametrize("every_s", [0.0, 3600.0])
+def test_no_credentials_come_out(every_s: float) -> None:
+    url = "rtsp://admin:hunter2@cam/live"
+    bad = feed(url, "waiting", message=f"cannot open {url}\nat all")
+    text = "\n".join(printed(watch(bad, alerts=((url, ALERT),)), every_s=every_s))
+    assert "hunter2" not in text
+    assert "rtsp://***@cam/live: lost" not in text
+    assert "cannot connect (cannot open rtsp://***@cam/live at all), trying again" in text
