@@ -85,6 +85,33 @@ class BatchSettings:
     skip_existing: bool
 
 
+@dataclass(frozen=True)
+class WatchSettings:
+    """Everything ``costream watch`` was told, checked."""
+
+    detect: DetectSettings  # what is done with each feed; its output is the folder
+    arguments: tuple[str, ...]  # URLs, cameras, microphones, files, TOML lists of feeds
+    password_file: str | None
+    transport: Literal["tcp", "udp"]
+    timeout_s: float  # without data for so long, a feed is lost
+    retries: int  # attempts in a row before a feed is given up; -1: for ever
+    realtime: bool  # files are feeds too
+    speed: float  # and play so many times as fast as they should
+    on_late: Literal["drop", "block"]
+    max_lag_s: float
+    share: float | None  # of real time that the network may take
+    on: tuple[str, ...]
+    run: tuple[str, ...]
+    post: tuple[str, ...]
+    append: tuple[str, ...]
+    clips: str | None  # seconds before and after an alert
+    rotate: str | None
+    keep: str | None
+    state_dir: str | None
+    status_file: str | None
+    metrics: str | None
+
+
 def user_config_path() -> Path:
     """Give the place of the user's own configuration, by platform convention."""
     if sys.platform == "win32":
@@ -105,7 +132,7 @@ def load_config(command: str, options: Iterable[str], extra: str | None = None) 
     known = set(options)
     values: dict[str, Any] = {}
     for path, required in ((user_config_path(), False), (Path(extra or PROJECT_FILE), bool(extra))):
-        table = _read(path, required)
+        table = read_toml(path, required)
         section = table.pop(command, {})
         if not isinstance(section, dict):
             raise UsageError(f"[{command}] must be a table", where=path)
@@ -122,7 +149,8 @@ def load_config(command: str, options: Iterable[str], extra: str | None = None) 
     return values
 
 
-def _read(path: Path, required: bool) -> dict[str, Any]:
+def read_toml(path: Path, required: bool = True) -> dict[str, Any]:
+    """Give what a TOML file holds; nothing when it is not ``required`` and not there."""
     try:
         with path.open("rb") as file:
             table: dict[str, Any] = tomllib.load(file)

@@ -51,6 +51,5 @@ def start(*args: object, **kwargs: Any) -> subprocess.Popen[bytes]:
         [*COSTREAM, *map(str, args)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=environment(),
-        **kwargs,
+        **{"env": environment(), **kwargs},
     )

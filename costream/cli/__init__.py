@@ -16,6 +16,7 @@ from costream import __version__
 COMMANDS: dict[str, tuple[str, str]] = {
     "detect": ("costream.cli.detect", "Actions in video or feature files, as a timeline."),
     "listen": ("costream.cli.listen", "Music genres and sounds in audio, from files or --mic."),
+    "watch": ("costream.cli.watch", "Live feeds, cameras, microphones: monitoring with alerts."),
     "batch": ("costream.cli.batch", "Whole folders to files and tables, resumable."),
     "models": ("costream.cli.models", "List, show, import and verify models and weights."),
     "report": ("costream.cli.report", "Results as a page or picture; where two runs differ."),

@@ -82,6 +82,10 @@ class Model(Protocol):
     def chunk(self) -> int:
         """How many items of one stream ``steps`` is best given at once; 1: it gains nothing."""
 
+    @property
+    def in_time(self) -> bool:
+        """Whether the streams of a batch have to take the same steps; else each has its own."""
+
     def check(self, info: SourceInfo) -> None:
         """Raise SourceError when what this source gives does not fit."""
 

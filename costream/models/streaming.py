@@ -145,6 +145,11 @@ class StreamingModel:
         return CHUNK if takes(self.frontend) == "audio" else 1
 
     @property
+    def in_time(self) -> bool:
+        """Whether streams have to step together: so with strides in time, and one detector each."""
+        return takes(self.frontend) == "skeleton"
+
+    @property
     def input_width(self) -> int:
         """Values a feature row must have."""
         return input_width(self.card)

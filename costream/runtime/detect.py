@@ -48,7 +48,7 @@ def detect(settings: DetectSettings, effective: Sequence[str] = ()) -> ExitCode:
         inputs, failures = _inputs(settings, plan)
         if not inputs:
             return _verdict(0, failures)
-        model = _load(settings)
+        model = load(settings)
         done = 0
         for uri in inputs:
             try:
@@ -114,7 +114,8 @@ def _inputs(settings: DetectSettings, plan: _Plan) -> tuple[list[str], list[Exit
     return inputs, failures
 
 
-def _load(settings: DetectSettings) -> Model:
+def load(settings: DetectSettings) -> Model:
+    """Prepare torch and load the model. Raises ModelError."""
     from costream.models.registry import load_model
     from costream.runtime.machine import prepare_torch
 

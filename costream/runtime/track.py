@@ -64,7 +64,19 @@ class Track:
         self.lag_s = 0.0
         self.fatal = False
         self.top: dict[str | None, tuple[Scored, ...]] = {}  # newest, by head
+        self.voices: list[_Voice] = []
+        self.budget: float | None = None  # of the steps to come, as the compute log has it
         self._sink_s = 0.0
+
+    @property
+    def active(self) -> str | None:
+        """The newest label that is at its head's threshold and no background."""
+        for voice in self.voices:
+            label, score = next(iter(self.top.get(voice.name, ())), (None, 0.0))
+            threshold = self.options.timeline(voice.head.card).threshold
+            if label != voice.head.card.background and score >= threshold:
+                return label
+        return None
 
     def open(self, info: SourceInfo) -> None:
         """Write the header. SourceError when the model cannot take what the source gives."""
@@ -121,6 +133,7 @@ class Track:
             ),
             lag_s=self.lag_s,
             dropped=self.dropped,
+            budget=self.budget,
         )
         began = time.perf_counter()
         if result.probabilities is not None and not (self.options.wait and result.warmup[0]):

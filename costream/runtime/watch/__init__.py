@@ -1,0 +1,1 @@
+"""``watch``: many feeds that fail, one network, for as long as one likes."""

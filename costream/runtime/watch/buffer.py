@@ -1,0 +1,118 @@
+"""What a feed has ready for the network: bounded, so that nothing is ever far behind."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from threading import Condition
+from typing import TypeAlias
+
+from costream.clock import Tick
+from costream.records import AudioBlock, Fault, Gap, VideoFrame
+from costream.sources.base import SourceInfo
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The source is open."""
+
+    info: SourceInfo
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A step that the network can take."""
+
+    tick: Tick
+    decode_s: float  # processor time spent on it by the thread of the feed
+    put_s: float  # time.monotonic() when it was ready
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The source is closed; ``error`` is why it could not be read, if so."""
+
+    error: Exception | None
+
+
+Event: TypeAlias = Opened | Ready | Gap | Fault | Ended
+
+
+class Buffer:
+    """A queue between the thread of one feed and the one that steps the network.
+
+    It holds at most ``size`` steps. With ``block`` whoever puts one more waits; else the oldest
+    is dropped, and so are steps that would be more than ``lag_s`` late when they are done, but for
+    the newest. All else (gaps, faults, the end) is kept in its place. ``step_s`` says how long a
+    step lasts from taking to done.
+    """
+
+    def __init__(self, size: int, lag_s: float, *, block: bool, arrived: Condition) -> None:
+        """``arrived``: notified whenever something was put; shared by all buffers."""
+        self._size, self._lag_s, self._block = size, lag_s, block
+        self._arrived = arrived
+        self._events: deque[Event] = deque()
+        self._steps = 0  # among the events
+        self._closed = False
+        self.dropped = 0
+        self.step_s = 0.0
+
+    @property
+    def waiting_since_s(self) -> float | None:
+        """When the oldest event came that is a step; None when there is none."""
+        with self._arrived:
+            return next((e.put_s for e in self._events if isinstance(e, Ready)), None)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to take."""
+        return not self._events
+
+    def put(self, event: Event) -> None:
+        """Add an event; from the thread of the feed."""
+        with self._arrived:
+            if isinstance(event, Ready):
+                while self._block and self._steps >= self._size and not self._closed:
+                    self._arrived.wait()
+                if self._steps >= self._size:
+                    self._drop()
+                self._steps += 1
+            self._events.append(event)
+            self._arrived.notify_all()
+
+    def take(self) -> list[Event]:
+        """Give what comes next, up to and with the next step; from the thread of the network."""
+        taken: list[Event] = []
+        with self._arrived:
+            while not self._block and self._steps > 1 and self._is_late():
+                self._drop()
+            while self._events:
+                taken.append(self._events.popleft())
+                if isinstance(taken[-1], Ready):
+                    self._steps -= 1
+                    break
+            self._arrived.notify_all()
+        return taken
+
+    def close(self) -> None:
+        """Let nobody wait to put something any more."""
+        with self._arrived:
+            self._closed = True
+            self._arrived.notify_all()
+
+    def _is_late(self) -> bool:
+        oldest = next(e for e in self._events if isinstance(e, Ready))
+        item = oldest.tick.item
+        arrived_s = item.arrived_s if isinstance(item, (VideoFrame, AudioBlock)) else None
+        since_s = oldest.put_s if arrived_s is None else arrived_s
+        return time.monotonic() + self.step_s - since_s > self._lag_s
+
+    def _drop(self) -> None:
+        """Drop the oldest step."""
+        for k, event in enumerate(self._events):
+            if isinstance(event, Ready):
+                del self._events[k]
+                self._steps -= 1
+                self.dropped += 1
+                return

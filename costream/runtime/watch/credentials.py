@@ -1,0 +1,117 @@
+"""User names and passwords of URLs, so written that FFmpeg reads them as they are meant."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import stat
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote, unquote_to_bytes
+
+from costream.errors import UsageError
+
+log = logging.getLogger("costream")
+
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+://)(?P<authority>[^/?#]*)(?P<rest>.*)", re.S)
+_VARIABLE = re.compile(r"\$\{([^{}]*)\}")
+_HOST = re.compile(r"[^:]*(:[0-9]*)?|\[[^\]]*\](:[0-9]*)?")
+
+
+class Url(NamedTuple):
+    """A URL taken apart. ``user`` and ``password`` are percent-encoded, None where there is none.
+
+    Its text is ``str(url)``; it holds the password.
+    """
+
+    scheme: str  # with "://"
+    user: str | None
+    password: str | None
+    host: str  # and port
+    rest: str  # path, query and fragment
+
+    def __str__(self) -> str:
+        """Give the URL."""
+        password = "" if self.password is None else f":{self.password}"
+        user = "" if self.user is None else f"{self.user}{password}@"
+        return f"{self.scheme}{user}{self.host}{self.rest}"
+
+    def having(self, user: str | None, password: str | None) -> Url:
+        """Give the same with a user and a password as they are, not encoded; None: its own."""
+        return self._replace(
+            user=self.user if user is None else quote(user, safe=""),
+            password=self.password if password is None else quote(password, safe=""),
+        )
+
+
+def parse_url(text: str, *, variables: bool = True) -> Url | None:
+    """Take a URL apart; None: it is none.
+
+    ``variables``: the environment's are put in for ``${NAME}``. One in the place of a user or a
+    password is taken as it is, and so is a ``%`` there that encodes nothing. UsageError when a
+    variable is not set, or the password holds characters with which no URL can be told apart.
+    """
+    match = _URL.fullmatch(text)
+    if match is None:
+        return None
+    login, at, host = match["authority"].rpartition("@")
+    host, rest = (fill(part) if variables else part for part in (host, match["rest"]))
+    if not at and "@" in rest and not _HOST.fullmatch(host):
+        raise UsageError(
+            "its password cannot be told from its path",
+            where=text,
+            hint="write / ? # in it as %2F %3F %23",
+        )
+    if not at:
+        return Url(match["scheme"], None, None, host, rest)
+    user, colon, password = login.partition(":")
+    encoded = _encode(password, variables) if colon else None
+    return Url(match["scheme"], _encode(user, variables), encoded, host, rest)
+
+
+def fill(text: str) -> str:
+    """Put the environment's variables in for ``${NAME}``. UsageError for one that is not set."""
+    return _VARIABLE.sub(lambda match: _value(match[1]), text)
+
+
+def has_password(text: str) -> bool:
+    """Tell whether a URL holds a password itself, and not in a variable."""
+    match = _URL.fullmatch(text)
+    login, at, _ = ("", "", "") if match is None else match["authority"].rpartition("@")
+    return bool(at and _VARIABLE.sub("", login.partition(":")[2]))
+
+
+def read_password(path: Path) -> str:
+    """Give the first line of a file. UsageError when it cannot be read or holds nothing."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            password = file.readline().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        raise UsageError(f"the password cannot be read ({reason})", where=path) from error
+    if not password:
+        raise UsageError("holds no password in its first line", where=path)
+    warn_of_readers(path)
+    return password
+
+
+def warn_of_readers(path: Path) -> None:
+    """Say, if it is so, that a file with a password may be read by everybody."""
+    if os.name != "nt" and path.stat().st_mode & stat.S_IROTH:
+        log.warning("%s: holds a password and may be read by everybody; chmod o-r it", path)
+
+
+def _encode(text: str, variables: bool) -> str:
+    """Encode a part of the login in which some characters may be encoded already."""
+    parts = _VARIABLE.split(text) if variables else [text]
+    encoded = [quote(unquote_to_bytes(part), safe="") for part in parts[::2]]
+    values = [quote(_value(name), safe="") for name in parts[1::2]]
+    return "".join(a + b for a, b in zip(encoded, [*values, ""], strict=True))
+
+
+def _value(name: str) -> str:
+    value = os.environ.get(name)
+    if value is None:
+        raise UsageError("this environment variable is not set", where="${" + name + "}")
+    return value

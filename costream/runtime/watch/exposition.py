@@ -1,0 +1,96 @@
+"""The status of a watch in the text format of Prometheus, version 0.0.4."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import get_args
+
+from costream.redact import redact
+from costream.status import FeedState, FeedStatus, WatchStatus
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_Sample = tuple[dict[str, str], float]  # labels and value
+
+# Totals of a feed: field of FeedStatus, name, meaning.
+_TOTALS = (
+    ("steps", "steps", "Steps of the model"),
+    ("dropped", "dropped_steps", "Steps left out to keep up"),
+    ("reconnects", "reconnects", "Connections made again after a loss"),
+    ("gaps", "gaps", "Stretches of time without data"),
+    ("errors", "errors", "Errors of the source"),
+    ("alerts", "alerts", "Alerts that fired"),
+    ("macs", "macs", "Multiply-accumulate operations spent"),
+    ("dense_macs", "dense_macs", "Operations of the same answers without continual inference"),
+)
+
+# What a feed is like now: name, meaning, value; none where it is not known.
+_NOW: tuple[tuple[str, str, Callable[[FeedStatus], float | None]], ...] = (
+    ("frame_rate_hertz", "Frames or blocks that came lately", lambda feed: feed.frames_hz),
+    ("step_rate_hertz", "Steps taken lately", lambda feed: feed.steps_hz),
+    ("lag_seconds", "Age of the data of the newest step when it was taken", lambda f: f.lag_s),
+    ("data_age_seconds", "Time since the newest frame or block came", lambda feed: feed.age_s),
+    ("step_seconds", "Time that a step takes, frontend included", lambda f: f.network_ms / 1e3),
+)
+
+
+def exposition(status: WatchStatus, at_s: float) -> str:
+    """Give every metric of a status that was taken at ``at_s``, seconds of the Unix clock."""
+    feeds = status.feeds
+    about = {"version": status.version, "model": status.model}
+    failed = status.failed_actions
+    text = [
+        _family("info", "gauge", "What runs, always 1", [(about, 1)]),
+        _family("failed_actions_total", "counter", "Actions of alerts that failed", [({}, failed)]),
+    ]
+    for name, what, value in (
+        ("status_timestamp_seconds", "Unix time of these values", at_s),
+        ("uptime_seconds", "Time since the watch began", status.uptime_s),
+        ("network_busy_ratio", "Share of the time that the network was at work", status.load),
+        ("resident_memory_bytes", "Resident memory of the process", status.memory_mb * 1e6),
+    ):
+        text.append(_family(name, "gauge", what, [({}, value)]))
+    sources = [({**_name(feed), "source": feed.source}, 1) for feed in feeds]
+    text.append(_family("feed_info", "gauge", "Where a feed comes from, always 1", sources))
+    states = [
+        ({**_name(feed), "state": state}, int(feed.state == state))
+        for feed in feeds
+        for state in get_args(FeedState)
+    ]
+    text.append(_family("feed_state", "gauge", "1 for the state it is in, else 0", states))
+    active = [({**_name(f), "label": f.active}, 1) for f in feeds if f.active is not None]
+    text.append(_family("feed_active", "gauge", "1 for the label that goes on now", active))
+    for name, what, of in _NOW:
+        known = [(_name(feed), x) for feed in feeds if (x := of(feed)) is not None]
+        text.append(_family(f"feed_{name}", "gauge", what, known))
+    for field, name, what in _TOTALS:
+        counts = [(_name(feed), getattr(feed, field)) for feed in feeds]
+        text.append(_family(f"feed_{name}_total", "counter", what, counts))
+    return "".join(text)
+
+
+def _name(feed: FeedStatus) -> dict[str, str]:
+    return {"feed": feed.name}
+
+
+def _family(name: str, kind: str, what: str, samples: Iterable[_Sample]) -> str:
+    """Give one metric: what it is, and its value for each set of labels."""
+    name = f"costream_{name}"
+    lines = [f"# HELP {name} {what}.", f"# TYPE {name} {kind}"]
+    for labels, value in samples:
+        pairs = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+        lines.append((f"{name}{{{pairs}}}" if pairs else name) + f" {_number(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _number(value: float) -> str:
+    if isinstance(value, int) or math.isfinite(value):
+        return repr(value)
+    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+
+
+def _escaped(text: str) -> str:
+    # A name that is not UTF-8 reaches us with lone surrogates, which UTF-8 cannot hold.
+    text = redact(text).encode("utf-8", "backslashreplace").decode()
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,0 +1,105 @@
+"""The thread of one feed: it opens, reads and closes the source, and nothing else does."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from threading import Thread
+from typing import TypeAlias
+
+from costream.clock import Tick, TickItem
+from costream.records import Fault, Gap, Item, VideoFrame
+from costream.runtime.watch.buffer import Buffer, Ended, Opened, Ready
+from costream.runtime.watch.rate import Rate
+from costream.sources.base import Connection, LiveSource, Source
+
+log = logging.getLogger("costream")
+
+Clock: TypeAlias = Callable[[Iterable[Item]], Iterator[TickItem]]
+
+
+class Feed:
+    """Reads ``source`` in a thread and puts what it gives, on the model's clock, into ``buffer``.
+
+    Times are moved by ``offset_s``, by which a watch goes on where the one before it was. A thread
+    that is stuck in a library is left behind when the program ends.
+    """
+
+    def __init__(self, name: str, source: Source, clock: Clock, buffer: Buffer) -> None:
+        self.source, self.buffer = source, buffer
+        self.offset_s = 0.0
+        self.rate = Rate()  # of what comes
+        self.newest_s: float | None = None  # time.monotonic() when something came last
+        self._clock = clock
+        self._thread = Thread(target=self._run, name=f"feed {name}", daemon=True)
+
+    @property
+    def connection(self) -> Connection:
+        """How the source is doing."""
+        if isinstance(self.source, LiveSource):
+            return self.source.connection
+        return Connection("live" if self._thread.is_alive() else "ended")
+
+    @property
+    def drift_ppm(self) -> float | None:
+        """How much faster the source's clock runs than ours."""
+        return self.source.drift_ppm if isinstance(self.source, LiveSource) else None
+
+    @property
+    def dropped(self) -> int:
+        """What the source itself lost because nobody took it in time."""
+        return self.source.dropped if isinstance(self.source, LiveSource) else 0
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread soon."""
+        self.source.stop()
+        self.buffer.close()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread to end; False when it does not."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        error: Exception | None = None
+        try:
+            self.buffer.put(Opened(self.source.open()))
+            busy_s = time.thread_time()
+            for event in self._clock(self._count(self.source.items())):
+                if isinstance(event, Tick):
+                    if isinstance(event.item, VideoFrame):
+                        _ = event.item.rgb  # here, so that the network's thread need not
+                    spent_s, busy_s = time.thread_time() - busy_s, time.thread_time()
+                    self.buffer.put(Ready(self._moved(event), spent_s, time.monotonic()))
+                elif isinstance(event, Gap):
+                    start_s, end_s = event.start_s + self.offset_s, event.end_s + self.offset_s
+                    self.buffer.put(replace(event, start_s=start_s, end_s=end_s))
+                else:
+                    self.buffer.put(self._moved_fault(event))
+        except Exception as problem:  # of whatever kind, it is this feed's and ends no other
+            log.debug("feed ended", exc_info=True)
+            error = problem
+        finally:
+            self.source.close()
+            self.buffer.put(Ended(error))
+
+    def _count(self, items: Iterable[Item]) -> Iterator[Item]:
+        for item in items:
+            if not isinstance(item, (Gap, Fault)):
+                self.newest_s = time.monotonic()
+                self.rate.add(self.newest_s)
+            yield item
+
+    def _moved(self, tick: Tick) -> Tick:
+        return replace(tick, time_s=tick.time_s + self.offset_s) if self.offset_s else tick
+
+    def _moved_fault(self, fault: Fault) -> Fault:
+        if fault.time_s is None:
+            return fault
+        return replace(fault, time_s=fault.time_s + self.offset_s)

@@ -1,0 +1,214 @@
+"""The feeds of a watch: from the command line, or from a TOML file that lists them.
+
+Such a file has a table a feed. What stands above the tables holds for each that does not say
+otherwise, and goes before what the command line says of all::
+
+    user = "viewer"
+    password-env = "CAMERA_PASSWORD"
+    on = ["falling>=0.8 for 2s"]
+
+    [[feed]]
+    name = "door"
+    url = "rtsp://192.168.1.20/stream1"
+
+    [[feed]]
+    url = "https://${HOST}/live.m3u8?token=${TOKEN}"
+    user = ""
+    timeout = 20
+"""
+
+from __future__ import annotations
+
+import re
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from costream.clock import parse_time
+from costream.errors import UsageError
+from costream.runtime.alerts.options import KEYS, AlertOptions, read_options
+from costream.runtime.watch.credentials import (
+    fill,
+    has_password,
+    parse_url,
+    read_password,
+    warn_of_readers,
+)
+from costream.settings import WatchSettings, read_toml
+from costream.sources.opening import shown
+from costream.sources.registry import name_of
+
+Transport = Literal["tcp", "udp"]
+
+LIST = ".toml"  # how the name of a list of feeds ends
+_PASSWORDS = ("password", "password-env", "password-file")
+_TRANSPORTS: tuple[Transport, ...] = ("tcp", "udp")
+_SHARED = ("user", *_PASSWORDS, "channel", "transport", "timeout", *KEYS)
+_OWN = ("name", "url", *_SHARED)
+_NO_FILE_NAME = re.compile(r"[\x00-\x1f/\\:*?\"<>|]|^[.\s]|[.\s]$|^$|.{101}")
+
+
+@dataclass(frozen=True)
+class FeedSpec:
+    """A feed that is to be watched, and where it differs from the others (None: it does not)."""
+
+    name: str  # unique; what its files are named after
+    uri: str = field(repr=False)  # with its password
+    shown: str  # without
+    alerts: AlertOptions = field(repr=False)  # URLs in them may be secret
+    channel: int | None = None  # of its sound, from 1
+    transport: Transport | None = None
+    timeout_s: float | None = None
+
+
+def read_feeds(settings: WatchSettings) -> tuple[FeedSpec, ...]:
+    """Give the feeds that the arguments name: URLs, cameras, mic, files and TOML files of feeds.
+
+    Names that nobody has chosen are made unique. UsageError says what is wrong in which file;
+    nothing is opened but lists of feeds and files of passwords.
+    """
+    flags: dict[str, Any] = {key: getattr(settings, key) for key in KEYS}
+    flags["password-file"] = settings.password_file
+    entries = [entry for text in settings.arguments for entry in _entries(text, flags)]
+    taken: dict[str, str] = {}
+    for entry in entries:
+        name = entry.name()
+        if name is not None and name.casefold() in taken:
+            raise entry.error("name", f"{name!r} is that of {taken[name.casefold()]}")
+        if name is not None:
+            taken[name.casefold()] = entry.where
+    return tuple(entry.spec(taken) for entry in entries)
+
+
+def _entries(argument: str, flags: Mapping[str, Any]) -> Iterator[_Entry]:
+    """Yield what one argument says of which feeds."""
+    if not argument.lower().endswith(LIST):
+        yield _Entry(shown(argument), ChainMap({"url": argument}, dict(flags)))
+        return
+    path = Path(argument)
+    shared = read_toml(path)
+    tables = shared.pop("feed", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise UsageError("feed is no list of tables", where=path, hint="begin each with [[feed]]")
+    if not tables:
+        hint = "each is a table [[feed]] with a url"
+        raise UsageError("the list of feeds is empty", where=path, hint=hint)
+    _check(shared, _SHARED, str(path), path.parent)
+    for number, table in enumerate(tables, 1):
+        where = f"{path}, feed {number}"
+        _check(table, _OWN, where, path.parent)
+        yield _Entry(where, ChainMap(table, shared, dict(flags)))
+    if any("password" in t or has_password(str(t.get("url"))) for t in (shared, *tables)):
+        warn_of_readers(path)
+
+
+def _check(table: dict[str, Any], known: Sequence[str], where: str, folder: Path) -> None:
+    """Raise UsageError for an unknown key; a file of a password is named from ``folder``."""
+    for key in table:
+        if key not in known:
+            raise UsageError(
+                f"unknown setting {key!r}", where=where, hint=f"known are {', '.join(known)}"
+            )
+    if isinstance(file := table.get("password-file"), str):
+        table["password-file"] = str(folder / Path(file).expanduser())
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """What is said of a feed: by itself, by its list, by the command line."""
+
+    where: str  # for messages
+    told: ChainMap[str, Any]
+
+    def name(self) -> str | None:
+        """Give the name it was given. UsageError for one that no file can have."""
+        name = self._text("name")
+        if name is not None and _NO_FILE_NAME.search(name):
+            raise self.error("name", f"{name!r} cannot be the name of a file")
+        return name
+
+    def spec(self, taken: dict[str, str]) -> FeedSpec:
+        """Give the feed, under a name that is not ``taken``, and then is."""
+        uri, name = self._uri(), self.name()
+        if name is None:
+            name = stem = name_of(uri)
+            number = 1
+            while name.casefold() in taken:
+                number += 1
+                name = f"{stem}~{number}"
+            taken[name.casefold()] = self.where
+        said, channel = self._text("transport"), self.told.get("channel")
+        transport = next((t for t in _TRANSPORTS if t == said), None)
+        if transport != said:
+            raise self.error("transport", f"{said!r} is neither tcp nor udp")
+        if channel is not None and (type(channel) is not int or channel < 1):
+            raise self.error("channel", f"{channel!r} is no number from 1 on")
+        try:
+            alerts = read_options(self.told)
+        except UsageError as error:
+            raise UsageError(str(error), where=self.where) from error
+        return FeedSpec(name, uri, shown(uri), alerts, channel, transport, self._timeout_s())
+
+    def error(self, key: str, what: str) -> UsageError:
+        """Give an error about what is said under ``key``."""
+        return UsageError(f"{key} {what}", where=self.where)
+
+    def _uri(self) -> str:
+        """Give the URL with its user and password, or what else the source is."""
+        text = self._text("url")
+        if not text:
+            raise self.error("url", "is missing")
+        whole = text.startswith("${")
+        if whole:
+            text = fill(text)
+        own, user = self.told.maps[0], self._text("user")
+        url = parse_url(text, variables=not whole)
+        if url is None:
+            if own.keys() & {"user", *_PASSWORDS}:
+                raise UsageError("only a URL has a user and a password", where=self.where)
+            return text
+        if url.user is None and user:
+            if ":" in user:  # where the password would begin
+                raise self.error("user", "holds a colon")
+            url = url.having(user, None)
+        elif user and "user" in own:
+            raise self.error("user", "is in the URL already")
+        if url.user is None and own.keys() & {*_PASSWORDS}:
+            raise UsageError("has a password, but no user", where=self.where)
+        if url.user is not None and url.password is None:
+            url = url.having(None, self._password())
+        return str(url)
+
+    def _password(self) -> str | None:
+        """Give the password that was told nearest to the feed."""
+        for table in self.told.maps:
+            keys = [key for key in _PASSWORDS if table.get(key) is not None]
+            if len(keys) > 1:
+                raise self.error(keys[0], f"and {keys[1]} exclude each other")
+            if keys:
+                value = self._text(keys[0]) or ""
+                if keys[0] == "password-env":
+                    return fill("${" + value + "}")
+                return read_password(Path(value)) if keys[0] == "password-file" else value
+        return None
+
+    def _timeout_s(self) -> float | None:
+        value = self.told.get("timeout")
+        if value is None:
+            return None
+        try:
+            timeout_s = parse_time(str(value))
+        except UsageError:
+            timeout_s = 0.0
+        if timeout_s <= 0:
+            raise self.error("timeout", f"{value!r} is no time to wait")
+        return timeout_s
+
+    def _text(self, key: str) -> str | None:
+        """Give a text; UsageError, which does not show it, for anything else."""
+        value = self.told.get(key)
+        if value is not None and not isinstance(value, str):
+            raise self.error(key, "is no text")
+        return value

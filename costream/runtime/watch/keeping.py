@@ -1,0 +1,187 @@
+"""What a watch keeps of its feeds, so that the next one goes on where it was: ``--state-dir``."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from costream.errors import UsageError
+from costream.models.base import Model
+from costream.runtime.watch.feedlist import FeedSpec
+from costream.sinks.atomic import BinaryFile
+from costream.sinks.locking import locked
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+log = logging.getLogger("costream")
+
+FORMAT = "costream-state/1"
+SUFFIX = ".safetensors"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Where a feed is."""
+
+    next_step: int  # number of its next step
+    began_s: float  # time.time() at 0 s of its times
+    time_s: float  # of its newest step
+
+
+@dataclass(frozen=True)
+class Saved(Snapshot):
+    """Where a feed was when an earlier watch saved it, and what the network had seen of it."""
+
+    saved_s: float  # time.time()
+    state: Any = field(repr=False)  # of one stream, as ``model.init_state(1)`` gives it
+
+
+class Keeper:
+    """A file for each feed in ``folder``: ``NAME.safetensors``, complete or as it was before.
+
+    The file of a feed is of use while the weights and the source, its login apart, are the same.
+    One that is not, or is damaged, is put aside as ``NAME.safetensors.aside``.
+
+    Raises UsageError when the folder cannot be written or another watch uses it.
+    """
+
+    def __init__(self, folder: Path, model: Model) -> None:
+        self._folder, self._model = folder, model
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = (folder / ".lock").open("a", encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot be written ({error.strerror})", where=folder) from error
+        if not locked(self._lock):
+            self._lock.close()
+            raise UsageError("another watch keeps its state here", where=folder)
+        self._writing = ThreadPoolExecutor(1, "state")
+        self._guard = Lock()
+        self._newest: dict[str, tuple[dict[str, str], Any]] = {}  # to be written
+        self._failing = False
+
+    def restore(self, spec: FeedSpec) -> Saved | None:
+        """Give what was saved of a feed, bit for bit; None when there is nothing that fits.
+
+        What does not is told in a warning and put aside.
+        """
+        path = self._path(spec.name)
+        try:
+            return self._read(path, spec)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+        except _UnfitError as error:
+            reason = str(error)
+        aside = path.with_name(f"{path.name}.aside")
+        log.warning("%s: this state is not used: %s; it is now %s", path, reason, aside.name)
+        os.replace(path, aside)
+        return None
+
+    def save(self, spec: FeedSpec, at: Snapshot, state: Any) -> None:
+        """Write where a feed is, and the state of its one stream, in a thread.
+
+        ``state`` is not to be changed any more. When the disk is slower than the calls, only the
+        newest of a feed is written. A failure is told in a warning, once until it works again.
+        """
+        told = {"format": FORMAT, **self._about(spec), "saved_s": repr(time.time())}
+        told |= {f.name: repr(getattr(at, f.name)) for f in fields(Snapshot)}
+        with self._guard:
+            waiting = spec.name in self._newest
+            self._newest[spec.name] = (told, state)
+        if not waiting:
+            self._writing.submit(self._write, spec.name)
+
+    def close(self) -> None:
+        """Wait until all is written, and let others use the folder."""
+        self._writing.shutdown()
+        self._lock.close()
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}{SUFFIX}"
+
+    def _about(self, spec: FeedSpec) -> dict[str, str]:
+        """Give what has to be the same for a state to be of use."""
+        model = self._model
+        return {"model": model.card.name, "weights": model.weights_sha256, "source": spec.shown}
+
+    def _write(self, name: str) -> None:
+        with self._guard:
+            told, state = self._newest.pop(name)
+        try:
+            self._replace(self._path(name), told, state)
+        except Exception as error:  # of whatever kind, it is told, and the watch goes on
+            if not self._failing:
+                log.warning("the state of feeds is not kept: %s", error)
+            self._failing = True
+        else:
+            self._failing = False
+
+    def _replace(self, path: Path, told: dict[str, str], state: Any) -> None:
+        from safetensors.torch import save
+
+        # Copies of their own: tensors that are views of one memory cannot be saved.
+        tensors = {key: t.detach().cpu().contiguous().clone() for key, t in state.tensors().items()}
+        data = save(tensors, {**told, "sha256": _digest(tensors)})
+        file = BinaryFile(path, overwrite=True)
+        file.open()
+        if file.file is not None:
+            file.attempt(partial(file.file.write, data))
+        file.finish()
+
+    def _read(self, path: Path, spec: FeedSpec) -> Saved:
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="pt") as file:
+                told = file.metadata() or {}
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise _UnfitError("it is damaged") from error
+        if told.get("format") != FORMAT:
+            raise _UnfitError(f"format {told.get('format')!r:.40}, not {FORMAT!r}")
+        for key, value in self._about(spec).items():
+            if told.get(key) != value:
+                raise _UnfitError(f"{key} {told.get(key)!r:.80}, not {value!r:.80}")
+        if told.get("sha256") != _digest(tensors):
+            raise _UnfitError("it is damaged")
+        try:
+            began_s, time_s, saved_s = (float(told[k]) for k in ("began_s", "time_s", "saved_s"))
+            next_step = int(told["next_step"])
+        except (KeyError, ValueError) as error:
+            raise _UnfitError("it is damaged") from error
+        latest_s = time.time() + 1
+        if not (saved_s <= latest_s and began_s + time_s <= latest_s):
+            raise _UnfitError("it is of a later time than now")
+        state = self._model.init_state(1)
+        try:
+            state.load_tensors(tensors)
+        except (KeyError, ValueError) as error:
+            raise _UnfitError("its tensors do not fit the model") from error
+        return Saved(next_step, began_s, time_s, saved_s, state)
+
+
+class _UnfitError(Exception):
+    """A saved state cannot be used; says why."""
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    """Give the SHA-256 over the names and bytes of all tensors."""
+    import torch
+
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

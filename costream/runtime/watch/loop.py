@@ -1,0 +1,124 @@
+"""The loop of a watch: takes from every feed, steps one network, looks after the rest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from threading import Condition
+
+from costream.models.base import Model
+from costream.records import Alert, Gap
+from costream.runtime.alerts.alerts import Alerts
+from costream.runtime.stop import Stop
+from costream.runtime.watch.buffer import Ready
+from costream.runtime.watch.lane import Lane
+from costream.runtime.watch.overview import Overview
+from costream.runtime.watch.rows import Rows
+from costream.runtime.watch.share import Share
+
+# How soon the loop notices a signal when nothing comes.
+POLL_S = 0.1
+# A step waits at most this part of a tick for those of other feeds, so that they go together.
+TOGETHER = 0.5
+
+
+class Loop:
+    """Steps ``model`` over all lanes until every feed has ended or ``stop`` asks."""
+
+    def __init__(
+        self,
+        model: Model,
+        lanes: Sequence[Lane],
+        share: Share,
+        alerts: Alerts,
+        overview: Overview,
+    ) -> None:
+        self.rows = Rows(model, len(lanes))
+        self._model, self._lanes = model, lanes
+        self._share, self._alerts, self._overview = share, alerts, overview
+        self._together_s = TOGETHER / model.card.rate_hz if len(lanes) > 1 else 0.0
+
+    def run(self, stop: Stop, arrived: Condition, turn: Callable[[float], None]) -> None:
+        """Work until the end. ``turn(now_s)`` is called between rounds, at least every POLL_S."""
+        while not stop.requested and not all(lane.ended for lane in self._lanes):
+            with arrived:
+                if not self._due(time.monotonic()):
+                    arrived.wait(self._patience_s(time.monotonic()))
+            now_s = time.monotonic()
+            if self._due(now_s):
+                self._round()
+            self._share.turn(now_s)
+            turn(now_s)
+
+    def tell(self, lane: Lane, alert: Alert) -> None:
+        """Write down an alert of a feed."""
+        lane.alerts += 1
+        lane.track.write(alert)
+        self._overview.tell(lane.spec.name, alert)
+
+    def drain(self) -> None:
+        """Take what is left that is no step."""
+        for lane in self._lanes:
+            while events := lane.feed.buffer.take():
+                for event in events:
+                    if not isinstance(event, Ready):
+                        lane.handle(event)
+
+    def _due(self, now_s: float) -> bool:
+        """Say whether to take a round: what waits has waited enough, or all are there."""
+        waiting = [lane for lane in self._lanes if not lane.feed.buffer.empty]
+        if not waiting:
+            return False
+        since = [lane.feed.buffer.waiting_since_s for lane in waiting]
+        live = sum(lane.feed.connection.state == "live" for lane in self._lanes)
+        return (
+            None in since  # something else than a step
+            or len(waiting) >= live
+            or now_s >= min(s for s in since if s is not None) + self._together_s
+        )
+
+    def _patience_s(self, now_s: float) -> float:
+        since = [lane.feed.buffer.waiting_since_s for lane in self._lanes]
+        steps = [s + self._together_s - now_s for s in since if s is not None]
+        return max(0.0, min([POLL_S, *steps]))
+
+    def _round(self) -> None:
+        """Take what comes next from every feed, and its step, if it has one, all together."""
+        taken_s = time.monotonic()
+        groups: dict[type, list[tuple[Lane, Ready]]] = {}
+        for lane in self._lanes:
+            for event in lane.feed.buffer.take():
+                if isinstance(event, Ready):
+                    if self._admit(lane, event):
+                        groups.setdefault(type(event.tick.item), []).append((lane, event))
+                else:
+                    self._forget(lane, lane.handle(event))
+        for group in groups.values():
+            began_s = time.perf_counter()
+            results = self.rows.step(
+                [lane.row for lane, _ in group], [ready.tick.item for _, ready in group]
+            )
+            self._share.spent(time.perf_counter() - began_s, len(group))
+            for (lane, ready), result in zip(group, results, strict=True):
+                lane.step(ready, result)
+                if result.probabilities is not None:
+                    fired = self._alerts.push(
+                        lane.spec.name, ready.tick.time_s, result.probabilities[0]
+                    )
+                    for alert in fired:
+                        self.tell(lane, alert)
+                lane.feed.buffer.step_s = time.monotonic() - taken_s
+
+    def _admit(self, lane: Lane, ready: Ready) -> bool:
+        if not self._share.admit(lane.row):
+            lane.skipped += 1
+            return False
+        self._forget(lane, lane.before(ready, self._model.card.gap_tolerance_s))
+        lane.track.budget = self._share.part if self._share.limited else None
+        return True
+
+    def _forget(self, lane: Lane, gap: Gap | None) -> None:
+        """What the network knows of a feed ends with a gap."""
+        if gap is not None:
+            self.rows.reset(lane.row)
+            self._alerts.gap(lane.spec.name)

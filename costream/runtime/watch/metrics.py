@@ -1,0 +1,173 @@
+"""``--metrics``: how a watch is doing, over HTTP, for Prometheus and for health checks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import socketserver
+import sys
+import threading
+import time
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from costream.errors import UsageError
+from costream.redact import redact
+from costream.runtime.watch.exposition import CONTENT_TYPE, exposition
+from costream.status import WatchStatus
+
+_PLAIN = "text/plain; charset=utf-8"
+_ADDRESS = re.compile(r"(?:(?P<host>[^\[\]:]+|\[[0-9A-Fa-f:.%]+\]):)?(?P<port>[0-9]{1,5})")
+_LOOPBACK = "127.0.0.1"
+_STILL_S = 5.0  # the main loop shows a status some times a second; without one it stands still
+_CLIENT_S = 5.0  # for a client to ask
+_POLL_S = 0.2  # how soon the server sees that it is to end
+_MOST_CLIENTS = 64  # at once
+
+log = logging.getLogger("costream")
+
+
+class Metrics:
+    """Serves ``/metrics`` and ``/healthz`` at ``address``: PORT (on loopback) or HOST:PORT.
+
+    The port is taken at once, so that what is wrong with it is a UsageError before a model is
+    loaded. Answers come from threads of their own and never wait for the watch.
+    """
+
+    def __init__(self, address: str) -> None:
+        host, port = _parsed(address)
+        self._newest: tuple[WatchStatus, float] | None = None  # and its monotonic time
+        try:
+            family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            self._server = _Server(where, family, self)
+        except (OSError, UnicodeError) as error:  # the latter: no name of a host
+            what = f"cannot listen there ({getattr(error, 'strerror', 'no such host')})"
+            hint = "choose another port, or stop what uses it"
+            raise UsageError(what, where=f"--metrics {address}", hint=hint) from error
+        host = f"[{host}]" if ":" in host else host
+        self.url = f"http://{host}:{self._server.server_address[1]}/metrics"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_POLL_S,), name="metrics", daemon=True
+        )
+        self._thread.start()
+
+    def show(self, status: WatchStatus) -> None:
+        """Take how the feeds are doing now."""
+        self._newest = status, time.monotonic()
+
+    def close(self) -> None:
+        """Stop listening. May be called again."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def answer(self, path: str) -> tuple[HTTPStatus, str, str]:
+        """Give the status, type and text for a path."""
+        if path not in ("/metrics", "/healthz"):
+            return HTTPStatus.NOT_FOUND, _PLAIN, "there are /metrics and /healthz\n"
+        if self._newest is None:
+            return HTTPStatus.SERVICE_UNAVAILABLE, _PLAIN, "the watch has not begun yet\n"
+        status, shown_s = self._newest
+        age_s = time.monotonic() - shown_s
+        if path == "/metrics":
+            return HTTPStatus.OK, CONTENT_TYPE, exposition(status, time.time() - age_s)
+        is_well, text = health(status, age_s)
+        code = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE
+        return code, _PLAIN, text
+
+
+def health(status: WatchStatus, age_s: float) -> tuple[bool, str]:
+    """Say whether every feed that is not lost or over makes steps, and what is wrong if not.
+
+    ``age_s``: how long ago the status was taken. Without any such feed nothing is well.
+    """
+    if age_s > _STILL_S:
+        return False, f"the watch has stood still for {age_s:.0f} s\n"
+    lines, is_well, left = [], True, 0
+    for feed in status.feeds:
+        state: str = feed.state
+        if state == "live":
+            state = "ok" if feed.steps_hz > 0 else "live, but no steps"
+        if state not in ("lost", "ended"):
+            left += 1
+            is_well = is_well and state == "ok"
+        why = f" ({feed.message})" if feed.message and state != "ok" else ""
+        lines.append(" ".join(redact(f"{feed.name}: {state}{why}").split()))
+    lines += [] if left else ["no feed is left"]
+    return is_well and left > 0, "".join(f"{line}\n" for line in lines)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False  # for clients that hang
+    allow_reuse_address = os.name != "nt"  # there it would let two programs listen
+    allow_reuse_port = False
+    request_queue_size = _MOST_CLIENTS
+
+    def __init__(self, where: Any, family: int, metrics: Metrics) -> None:
+        self.address_family = socket.AddressFamily(family)
+        self.metrics = metrics
+        self._clients = threading.BoundedSemaphore(_MOST_CLIENTS)
+        super().__init__(where, _Handler)
+        self.socket.settimeout(_POLL_S)  # a client may have left between select and accept
+
+    def server_bind(self) -> None:
+        socketserver.TCPServer.server_bind(self)  # that of HTTPServer asks a name server
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._clients.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread to be had
+            self._clients.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._clients.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        error = sys.exc_info()[1]
+        level = logging.DEBUG if isinstance(error, OSError) else logging.WARNING
+        log.log(level, "metrics: a client got no answer (%s)", error)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = _CLIENT_S
+    server_version, sys_version = "costream", ""
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: the terminal belongs to the dashboard."""
+
+    def _answer(self) -> None:
+        code, kind, text = self.server.metrics.answer(self.path.partition("?")[0])
+        body = text.encode("utf-8", "backslashreplace")  # of names that are not UTF-8
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+
+def _parsed(address: str) -> tuple[str, int]:
+    """Give host and port of ``9100``, ``0.0.0.0:9100`` or ``[::1]:9100``."""
+    match = _ADDRESS.fullmatch(address.strip())
+    if match is None or int(match["port"]) > 65535:
+        hint = "write a port (9100) or HOST:PORT (0.0.0.0:9100, [::1]:9100)"
+        raise UsageError(f"not an address: {address!r}", where="--metrics", hint=hint)
+    return (match["host"] or _LOOPBACK).strip("[]"), int(match["port"])

@@ -1,0 +1,36 @@
+"""The status of a watch as plain JSON values, for other programs."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from typing import Any
+
+from costream.records import SCHEMA, plain, to_json
+from costream.redact import redact
+from costream.status import WatchStatus
+
+_hidden = lru_cache(4096)(redact)  # strips say the same few labels thousands of times
+
+
+def status_json(status: WatchStatus, *, running: bool) -> dict[str, Any]:
+    """Give the status as one object; its fields are those of WatchStatus and FeedStatus.
+
+    Besides: ``type``, ``schema``, the process (``pid``), whether the watch still runs, and for
+    each alert the feed it came from.
+    """
+    head = {"type": "status", "schema": SCHEMA, "running": running, "pid": os.getpid()}
+    alerts = [{"feed": feed, **to_json(alert)} for feed, alert in status.alerts]
+    values: dict[str, Any] = _redacted({**plain(status), "alerts": alerts})
+    return {**head, **values}
+
+
+def _redacted(value: Any) -> Any:
+    """Give JSON values without the credentials of URLs, wherever they stand."""
+    if isinstance(value, str):
+        return _hidden(value)
+    if isinstance(value, list):
+        return [_redacted(each) for each in value]
+    if isinstance(value, dict):
+        return {_hidden(key): _redacted(each) for key, each in value.items()}
+    return value

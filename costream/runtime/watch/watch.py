@@ -1,0 +1,269 @@
+"""``watch``: checks what is asked for, loads one network, keeps every feed going."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from threading import Condition
+from typing import Protocol
+
+from costream.clock import one_by_one, resample
+from costream.errors import CostreamError, ExitCode, UsageError
+from costream.models.base import Model
+from costream.runtime.alerts.alerts import Alerts
+from costream.runtime.alerts.rules import Classes
+from costream.runtime.detect import load
+from costream.runtime.logs import logging_to
+from costream.runtime.options import run_options, source_options
+from costream.runtime.stop import Stop
+from costream.runtime.track import Track
+from costream.runtime.watch.buffer import Buffer
+from costream.runtime.watch.feed import Clock, Feed
+from costream.runtime.watch.feedlist import FeedSpec, read_feeds
+from costream.runtime.watch.keeping import Keeper
+from costream.runtime.watch.lane import Lane
+from costream.runtime.watch.loop import Loop
+from costream.runtime.watch.metrics import Metrics
+from costream.runtime.watch.notify import Notifier
+from costream.runtime.watch.overview import Overview
+from costream.runtime.watch.share import Share
+from costream.runtime.watch.statusfile import StatusFile
+from costream.settings import WatchSettings
+from costream.sinks.atomic import Stream
+from costream.sinks.base import Sink
+from costream.sinks.journal import Journal
+from costream.sinks.jsonl import JsonLines
+from costream.sinks.rotation import Rotation
+from costream.sources.base import Connecting, LiveSource
+from costream.sources.pipe import PipeSource
+from costream.sources.registry import open_source
+from costream.status import WatchStatus
+from costream.ui.console import live_allowed, stderr_console
+from costream.ui.dashboard import Dashboard
+from costream.ui.watchlines import WatchLines
+
+log = logging.getLogger("costream")
+
+VIEW_S = 0.25  # between two looks at all feeds
+KEEP_S = 10.0  # between two savings of what the network knows
+RESUME_S = 60.0  # what it knew is still good for a restart within this time
+BUFFER_STEPS = 64  # that a feed may have waiting, if the lag allows it
+STOP_S = 1.0  # for all feeds to end; one that hangs in a library is left behind
+
+
+class View(Protocol):
+    """Shows how a watch is doing."""
+
+    def show(self, status: WatchStatus) -> None: ...  # noqa: D102
+
+    def close(self) -> None: ...  # noqa: D102
+
+
+def watch(settings: WatchSettings, effective: Sequence[str] = ()) -> ExitCode:
+    """Watch every feed until all have ended or a signal comes; give the exit code.
+
+    Everything is checked before the model is loaded. ``effective`` are lines that say which
+    settings are in force, shown with -v.
+    """
+    detect = settings.detect
+    with Stop() as stop, logging_to(detect.verbosity, detect.color, detect.log_file):
+        for line in effective:
+            log.info("%s", line)
+        specs = read_feeds(settings)
+        with ExitStack() as stack:
+            views = _views(settings, stack)
+            return _Watch(settings, specs, load(detect), views, stop).run()
+
+
+def _views(settings: WatchSettings, stack: ExitStack) -> list[View]:
+    """Give what shows the watch, all to be closed by ``stack``."""
+    detect = settings.detect
+    views: list[View] = [Notifier()]
+    if settings.status_file is not None:
+        views.append(StatusFile(Path(settings.status_file)))
+    if settings.metrics is not None:
+        views.append(Metrics(settings.metrics))
+    console = stderr_console(detect.color)
+    if live_allowed(
+        sys.stderr,
+        quiet=detect.verbosity < 0,
+        no_live=not detect.live,
+        flag=detect.color,
+        data_on_terminal=detect.output == "-" and sys.stdout.isatty(),
+    ):
+        views.append(Dashboard(console))
+    elif detect.verbosity >= 0:
+        views.append(WatchLines(console))
+    for view in views:
+        stack.callback(view.close)
+    return views
+
+
+class _Watch:
+    def __init__(
+        self,
+        settings: WatchSettings,
+        specs: Sequence[FeedSpec],
+        model: Model,
+        views: Sequence[View],
+        stop: Stop,
+    ) -> None:
+        self._settings, self._model, self._views, self._stop = settings, model, views, stop
+        self._arrived = Condition()
+        self._share = Share(settings.share)
+        self._alerts = _alerts(settings, specs, model)
+        self._keeper = (
+            None if settings.state_dir is None else Keeper(Path(settings.state_dir), model)
+        )
+        self._lanes = [self._lane(row, spec) for row, spec in enumerate(specs)]
+        self._overview = Overview(model.card.name, self._lanes)
+        self._loop = Loop(model, self._lanes, self._share, self._alerts, self._overview)
+        self._shown_s = self._told_s = self._kept_s = 0.0
+
+    def run(self) -> ExitCode:
+        """Watch to the end; every file is finished whatever happens."""
+        for lane in self._lanes:
+            self._restore(lane)
+        exit_code = ExitCode.BUG
+        try:
+            with self._stop.while_running(_nothing):
+                for lane in self._lanes:
+                    lane.feed.start()
+                self._loop.run(self._stop, self._arrived, self._turn)
+                self._end()
+            exit_code = self._exit_code()
+        except CostreamError as error:
+            exit_code = error.exit_code
+            raise
+        except BrokenPipeError:
+            exit_code = ExitCode.OK  # the reader has seen enough
+        finally:
+            self._finish(exit_code)
+        return exit_code
+
+    def _lane(self, row: int, spec: FeedSpec) -> Lane:
+        settings, model = self._settings, self._model
+        options = replace(
+            source_options(settings.detect, model, ()),
+            channel=spec.channel or settings.detect.channel,
+            connecting=Connecting(
+                timeout_s=spec.timeout_s or settings.timeout_s,
+                retries=settings.retries,
+                transport=spec.transport or settings.transport,
+                speed=settings.speed if settings.realtime else None,
+                keeper=self._alerts.ring(spec.name),
+            ),
+        )
+        track = Track(model, run_options(settings.detect, model), _sinks(settings, spec.name))
+        clock: Clock = one_by_one
+        if model.sound is None:
+            clock = partial(
+                resample, rate_hz=track.rate_hz, gap_tolerance_s=model.card.gap_tolerance_s
+            )
+        size = max(1, min(BUFFER_STEPS, math.ceil(settings.max_lag_s * track.rate_hz)))
+        block = settings.on_late == "block"
+        buffer = Buffer(size, settings.max_lag_s, block=block, arrived=self._arrived)
+        source = open_source(spec.uri, options)
+        if not isinstance(source, (LiveSource, PipeSource)):
+            hint = "play it with --realtime, or use: costream detect"
+            raise UsageError("this is a file, and no feed", where=spec.shown, hint=hint)
+        return Lane(spec, row, Feed(spec.name, source, clock, buffer), track)
+
+    def _restore(self, lane: Lane) -> None:
+        """Go on where an earlier watch of this feed was, if its state was kept."""
+        if self._keeper is None:
+            return
+        saved = self._keeper.restore(lane.spec)
+        if saved is None:
+            return
+        lane.go_on(saved)
+        if time.time() - saved.saved_s <= RESUME_S:
+            self._loop.rows.put(lane.row, saved.state)
+
+    def _turn(self, now_s: float) -> None:
+        """Look after everything but the steps."""
+        if now_s - self._shown_s >= VIEW_S:
+            self._shown_s = now_s
+            self._show()
+            for lane in self._lanes:
+                lane.tell_drops(now_s)
+        if self._keeper is not None and now_s - self._kept_s >= KEEP_S:
+            self._kept_s = now_s
+            self._keep()
+
+    def _show(self) -> None:
+        status = self._overview.status(self._share.load, self._alerts.failed)
+        for lane, feed in zip(self._lanes, status.feeds, strict=True):
+            if lane.track.open_sinks:
+                for alert in self._alerts.state(feed.name, lane.now_s, feed.state, feed.age_s):
+                    self._loop.tell(lane, alert)
+        for view in self._views:
+            view.show(status)
+
+    def _keep(self) -> None:
+        for lane in self._lanes:
+            snapshot = lane.snapshot()
+            if self._keeper is not None and snapshot is not None:
+                state = self._loop.rows.take(lane.row)
+                self._keeper.save(lane.spec, snapshot, state)
+
+    def _end(self) -> None:
+        """End the threads of the feeds, and take what they still had to say."""
+        for lane in self._lanes:
+            lane.stop()
+        until_s = time.monotonic() + STOP_S
+        for lane in self._lanes:
+            if not lane.feed.join(max(0.0, until_s - time.monotonic())):
+                log.info("%s: hangs in a library and is left behind", lane.spec.name)
+        self._loop.drain()
+
+    def _finish(self, exit_code: ExitCode) -> None:
+        """Finish every file; the first failure is raised after all were tried."""
+        with ExitStack() as stack:
+            for view in self._views:
+                stack.callback(view.close)
+            stack.callback(self._show)
+            stack.callback(self._alerts.close, STOP_S)
+            if self._keeper is not None:
+                self._keep()
+                stack.callback(self._keeper.close)
+            for lane in self._lanes:
+                stack.callback(lane.close, exit_code)
+
+    def _exit_code(self) -> ExitCode:
+        if self._stop.exit_code is not None:
+            return self._stop.exit_code
+        return ExitCode.INPUT if any(lane.lost for lane in self._lanes) else ExitCode.OK
+
+
+def _alerts(settings: WatchSettings, specs: Sequence[FeedSpec], model: Model) -> Alerts:
+    """Give the alerts of all feeds. UsageError for a rule that does not fit the model's labels."""
+    detect = settings.detect
+    folder = None if detect.output in (None, "-") else Path(str(detect.output))
+    alerts = Alerts(folder)
+    options = run_options(detect, model)
+    classes = Classes.of((head.card, options.timeline(head.card)) for head in model.heads)
+    for spec in specs:
+        alerts.add(spec.name, spec.alerts, classes)
+    return alerts
+
+
+def _sinks(settings: WatchSettings, name: str) -> list[Sink]:
+    """Give what the records of a feed go to."""
+    output = settings.detect.output
+    if output is not None and output != "-":
+        return [Journal(Path(output), name, Rotation.parse(settings.rotate, settings.keep))]
+    if output == "-" or not sys.stdout.isatty():
+        return [JsonLines(Stream(sys.stdout), feed=name)]
+    return []
+
+
+def _nothing() -> None:
+    """The loop looks at the stop itself."""

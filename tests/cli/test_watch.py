@@ -1,0 +1,294 @@
+"""``costream watch`` as an operator runs it: real servers that fail, real signals."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import av
+import pytest
+from media import excerpt
+from program import costream, environment, start
+from rtsp_server import RtspServer, endless, needs_rtsp
+
+SAMPLES = Path(__file__).resolve().parents[2] / "samples"
+ROOM = SAMPLES / "room.mp4"
+SECRET = "p@ss:w/rd"
+LONG_S = 90.0
+
+
+def records(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def of_type(lines: list[dict], kind: str) -> list[dict]:
+    return [line for line in lines if line["type"] == kind]
+
+
+def wait_for(what, seconds: float = LONG_S):
+    until_s = time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        if found := what():
+            return found
+        time.sleep(0.1)
+    raise AssertionError("it did not happen")
+
+
+def count(path: Path, kind: str) -> int:
+    if not path.exists():
+        return 0
+    text = path.read_text("utf-8")
+    return text.count(f'"type": "{kind}"')
+
+
+def stop(process, number: int = signal.SIGINT) -> tuple[int, float, str]:
+    """Send a signal; give the exit code, how long it took, and what was said."""
+    began_s = time.monotonic()
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    return process.returncode, time.monotonic() - began_s, said.decode()
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory):
+    """Eight seconds of the sample from different places, in different sizes and rates."""
+    folder = tmp_path_factory.mktemp("clips")
+    excerpt(ROOM, folder / "a.mp4", 0, 8)
+    excerpt(ROOM, folder / "b.mp4", 20, 8, rate=25, size=(160, 120))
+    excerpt(ROOM, folder / "c.mp4", 33, 8, rate=10)
+    return folder
+
+
+def test_feeds_together_give_what_each_gives_alone(clips, tmp_path):
+    """Different sizes and rates, so that every step has another set of feeds in it."""
+    files = sorted(clips.iterdir())
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    assert costream("detect", *files, "-o", alone, "--scores").returncode == 0
+    done = costream(
+        *("watch", *files, "--realtime", "-o", together, "--scores", "--on-late", "block"),
+    )
+    assert done.returncode == 0, done.stderr
+    for file in files:
+        a, b = records(alone / f"{file.name}.jsonl"), records(together / f"{file.name}.jsonl")
+        assert of_type(b, "summary")[0]["dropped"] == 0
+        assert [s["label"] for s in of_type(a, "segment")] == [
+            s["label"] for s in of_type(b, "segment")
+        ]
+        a, b = of_type(a, "prediction"), of_type(b, "prediction")
+        assert len(a) > 60
+        assert [p["time_s"] for p in a] == [p["time_s"] for p in b]
+        for one, other in zip(a, b, strict=True):
+            assert one["scores"] == pytest.approx(other["scores"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("command", "model", "files"),
+    [
+        ("listen", "cotrans,cosounds", ("street.ogg", "band.ogg")),
+        ("detect", "costgcn", ("moves.csv",)),
+    ],
+)
+def test_models_for_sound_and_skeletons_watch_too(command, model, files, tmp_path):
+    paths = [SAMPLES / file for file in files]
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    assert costream(command, *paths, "-m", model, "-o", alone).returncode == 0
+    played = ("--realtime", "--speed", "20", "--on-late", "block")
+    done = costream("watch", *paths, "-m", model, "-o", together, *played)
+    assert done.returncode == 0, done.stderr
+    for path in paths:
+        a, b = records(alone / f"{path.name}.jsonl"), records(together / f"{path.name}.jsonl")
+        assert len(of_type(a, "segment")) >= 3
+        assert of_type(a, "segment") == [
+            {**s, "score": pytest.approx(s["score"], abs=1e-4)} for s in of_type(b, "segment")
+        ]
+
+
+def test_records_of_feeds_on_a_pipe_carry_their_names(clips):
+    done = costream("watch", clips / "a.mp4", clips / "c.mp4", "--realtime", "-q")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {line["feed"] for line in lines} == {"a.mp4", "c.mp4"}
+    for name in ("a.mp4", "c.mp4"):
+        own = [line["type"] for line in lines if line["feed"] == name]
+        assert (own[0], own[-1]) == ("header", "summary")
+    header = of_type(lines, "header")[0]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", header["began"])
+
+
+def test_a_reader_that_has_left_ends_it_well(clips):
+    process = start("watch", clips / "a.mp4", "--realtime", "-q")
+    assert process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(LONG_S) == 0
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+@needs_rtsp
+def test_what_happens_to_feeds_is_told_and_the_others_go_on(tmp_path):
+    """One is killed and comes back, one has a wrong password, one does not exist."""
+    out, status, told = tmp_path / "log", tmp_path / "status.json", tmp_path / "alerts"
+    right, wrong = "u:p%40ss%3Aw%2Frd@", "u:wr%40ng@"
+    (tmp_path / "feeds.toml").write_text(
+        'on = ["lost"]\n'
+        f'append = "{told}"\n'
+        '[[feed]]\nname = "door"\nurl = "${DOOR}"\non = ["lost", "gap>=1s"]\nclips = "2,1"\n'
+        '[[feed]]\nname = "safe"\nurl = "${SAFE}"\n'
+        '[[feed]]\nname = "refused"\nurl = "${REFUSED}"\n'
+        '[[feed]]\nname = "never"\nurl = "rtsp://127.0.0.1:1/never"\n'
+    )
+    files = {name: out / f"{name}.jsonl" for name in ("door", "safe", "refused", "never")}
+    with (
+        RtspServer({"door": endless()}) as door,
+        RtspServer({"safe": endless()}, login=("u", SECRET)) as safe,
+    ):
+        urls = {"DOOR": door.url("door"), "SAFE": safe.url("safe", right)}
+        process = start(
+            *("watch", tmp_path / "feeds.toml", "-o", out, "--timeout", "2", "-vv"),
+            *("--status-file", status, "--log-file", tmp_path / "log.txt"),
+            env=environment({**urls, "REFUSED": safe.url("safe", wrong)}),
+        )
+        wait_for(lambda: count(files["door"], "prediction") > 8)
+        door.kill()
+        killed_s = time.time()
+        time.sleep(4)
+        assert json.loads(status.read_text())["running"] is True
+        door.start()
+        back_s = time.time()
+        wait_for(lambda: count(files["door"], "gap") == 1)
+        known = count(files["door"], "prediction")
+        wait_for(lambda: count(files["door"], "prediction") > known + 4)
+        wait_for(lambda: count(files["safe"], "prediction") > 8)
+        code, seconds, said = stop(process)
+    assert code == 130
+    assert seconds < 10
+    lines = {name: records(file) for name, file in files.items()}
+    for of_feed in lines.values():
+        assert (of_feed[0]["type"], of_feed[-1]["type"]) == ("header", "summary")
+    (gap,) = of_type(lines["door"], "gap")
+    began_s = wall(lines["door"][0]["began"])
+    assert began_s + gap["start_s"] == pytest.approx(killed_s, abs=1.0)
+    assert back_s - 0.5 < began_s + gap["end_s"] < back_s + 15
+    steps = of_type(lines["door"], "prediction")
+    assert [p["time_s"] for p in steps] == sorted(p["time_s"] for p in steps)
+    assert next(p["warmup"] for p in steps if p["time_s"] >= gap["end_s"])
+    (error,) = of_type(lines["door"], "error")
+    assert began_s + error["time_s"] == pytest.approx(killed_s, abs=1.0)
+    assert of_type(lines["safe"], "gap") == []
+    (never,) = of_type(lines["never"], "gap")
+    assert never["start_s"] == 0.0
+    assert "refused" in never["reason"]
+    assert of_type(lines["refused"], "error")[0]["fatal"]
+    assert lines["refused"][-1]["exit"] == 4
+    assert lines["safe"][-1]["exit"] == 130
+    assert json.loads(status.read_text())["running"] is False
+    alerts = [json.loads(line) for line in told.read_text().splitlines()]
+    assert {(a["feed"], a["label"]) for a in alerts} >= {("door", "lost"), ("never", "lost")}
+    clip = next(out / r["clip"] for r in of_type(lines["door"], "alert") if "clip" in r)
+    with av.open(str(clip)) as container:  # of the seconds before it was lost
+        assert sum(1 for _ in container.decode(video=0)) > 10
+    everything = [said, *map(str, tmp_path.rglob("*"))]
+    everything += [p.read_text("utf-8", "replace") for p in tmp_path.rglob("*") if p.is_file()]
+    for text in everything:
+        assert not re.search(r"p(@|%40)ss|wr(@|%40)ng", text)
+
+
+def wall(text: str) -> float:
+    from datetime import datetime
+
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+@pytest.mark.parametrize("moment", ["loading", "connecting"])
+def test_ctrl_c_ends_it_at_once(moment, tmp_path):
+    """Also while a camera that takes connections does not answer."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        held: list = []
+        threading.Thread(target=lambda: held.append(mute.accept()), daemon=True).start()
+        url = f"rtsp://127.0.0.1:{mute.getsockname()[1]}/x"
+        process = start("watch", url, "-o", tmp_path, "--timeout", "60")
+        if moment == "connecting":
+            wait_for(lambda: held)
+            time.sleep(0.5)
+        else:
+            time.sleep(1.0)
+        code, seconds, said = stop(process)
+    assert code == 130
+    assert seconds < 6  # two seconds on a machine of its own
+    if moment == "connecting":
+        (file,) = tmp_path.glob("*.jsonl")
+        assert [r["type"] for r in records(file)] == ["header", "gap", "summary"]
+    assert "Traceback" not in said
+
+
+def test_a_kill_loses_nothing_but_the_last_second(clips, tmp_path):
+    process = start("watch", clips / "a.mp4", clips / "b.mp4", "--realtime", "-o", tmp_path, "-q")
+    a, b = tmp_path / "a.mp4.jsonl", tmp_path / "b.mp4.jsonl"
+    wait_for(lambda: count(a, "prediction") > 20)
+    process.kill()
+    process.communicate(timeout=60)
+    for path in (a, b):
+        lines = records(path)
+        assert of_type(lines, "compute")[-1]["time_s"] > 1.5
+    assert costream("watch", clips / "a.mp4", "--realtime", "-o", tmp_path, "-q").returncode == 0
+    lines = records(a)
+    assert [r["type"] for r in lines].count("header") == 2
+    assert lines[-1]["type"] == "summary"
+    assert lines[-1]["complete"]
+
+
+def test_a_restart_goes_on_where_it_was(clips, tmp_path):
+    told = ("watch", clips / "a.mp4", "--realtime", "-o", tmp_path, "-q", "--state-dir", tmp_path)
+    file = tmp_path / "a.mp4.jsonl"
+    process = start(*told)
+    wait_for(lambda: count(file, "prediction") > 20)
+    assert stop(process, signal.SIGTERM)[0] == 143
+    assert costream(*told).returncode == 0
+    lines = records(file)
+    first, second = of_type(lines, "header")
+    assert second["began"] == first["began"]
+    predictions = of_type(lines, "prediction")
+    assert [p["i"] for p in predictions] == list(range(len(predictions)))
+    times = [p["time_s"] for p in predictions]
+    assert times == sorted(times)
+    (gap,) = of_type(lines, "gap")
+    assert gap["reason"] == "not running"
+    assert (gap["start_s"], gap["end_s"]) in itertools.pairwise(times)
+    # What the network had seen is still known: the window of 64 went on to fill.
+    assert next(p["i"] for p in predictions if not p["warmup"]) == 63
+
+
+def test_a_feed_that_is_given_up_is_exit_code_4(clips, tmp_path):
+    done = costream(
+        *("watch", clips / "a.mp4", "rtsp://127.0.0.1:1/x", "--realtime", "--reconnect", "1"),
+        *("-o", tmp_path),
+    )
+    assert done.returncode == 4
+    assert "refused" in done.stderr
+    assert of_type(records(tmp_path / "a.mp4.jsonl"), "summary")[0]["complete"]
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (["no-such-file.mp4", "--realtime"], 4, "no such file"),
+        (["rtsp://h/x", "--on", "no such label>=0.5"], 2, "no such label"),
+        (["rtsp://h/x", "--on", "walk>=2"], 2, "walk>=2"),
+        (["rtsp://h/x", "--run", "true"], 2, "--on"),
+        (["rtsp://h/x", "--clips", "--on", "walk"], 2, "-o"),
+        (["rtsp://h/x", "--budget", "lots"], 2, "0.5x"),
+        (["rtsp://h/x", "-m", "nonsense"], 5, "nonsense"),
+        (["rtsp://u:secret@h/x", "--metrics", "nonsense"], 2, "--metrics"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(args, code, words, tmp_path):
+    done = costream("watch", *args, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    (line,) = done.stderr.strip().splitlines()
+    assert words in line
+    assert "secret" not in line

@@ -1,0 +1,274 @@
+"""Lists of feeds, and the passwords in them, which nothing may show."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import fields
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import av
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from media import make_video
+
+from costream.errors import UsageError
+from costream.runtime.watch.credentials import parse_url
+from costream.runtime.watch.feedlist import FeedSpec, read_feeds
+from costream.settings import WatchSettings
+
+SECRET = "p@:/#?%41 ä"
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
+
+
+def settings(*arguments: object, **told: Any) -> WatchSettings:
+    values: dict[str, Any] = dict.fromkeys(f.name for f in fields(WatchSettings))
+    values |= dict.fromkeys(("on", "run", "post", "append"), ())
+    return WatchSettings(**{**values, "arguments": tuple(map(str, arguments)), **told})
+
+
+def feeds(*arguments: object, **told: Any) -> tuple[FeedSpec, ...]:
+    return read_feeds(settings(*arguments, **told))
+
+
+def listed(folder: Path, text: str, **told: Any) -> tuple[FeedSpec, ...]:
+    path = folder / "feeds.toml"
+    path.write_text(text, "utf-8")
+    path.chmod(0o600)
+    return feeds(path, **told)
+
+
+def test_arguments_are_feeds(tmp_path: Path) -> None:
+    got = feeds("rtsp://cam1/a", "camera:0", "mic", "a/clip.mp4", "b/clip.mp4", "rtsp://u:p@cam1/a")
+    assert [spec.uri for spec in got][:3] == ["rtsp://cam1/a", "camera:0", "mic"]
+    names = [spec.name for spec in got]
+    assert names == ["cam1_a", "camera_0", "mic", "clip.mp4", "clip.mp4~2", "cam1_a~2"]
+    assert got[-1].shown == "rtsp://***@cam1/a"
+
+
+def test_a_list_with_what_holds_for_all(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("CAMERA_PASSWORD", SECRET)
+    monkeypatch.setenv("HOST", "media.example:8443")
+    monkeypatch.setenv("TOKEN", "t0k/en")
+    (tmp_path / "other.txt").write_text("b@ck\n")
+    got = listed(
+        tmp_path,
+        """
+        user = "viewer"
+        password-env = "CAMERA_PASSWORD"
+        timeout = 20
+        on = ["falling>=0.8 for 2s"]
+
+        [[feed]]
+        name = "door"
+        url = "rtsp://192.168.1.20/stream1"
+        transport = "udp"
+        channel = 2
+
+        [[feed]]
+        url = "https://${HOST}/live.m3u8?token=${TOKEN}"
+        user = ""
+        timeout = "1:30"
+        on = "sitting>=0.5"
+        run = ["echo {label}"]
+
+        [[feed]]
+        url = "rtsp://back@cam3/a"
+        password-file = "other.txt"
+
+        [[feed]]
+        url = "camera:1"
+        """,
+        run=("echo {feed}",),
+    )
+    door, web, back, camera = got
+    assert door.name == "door"
+    assert door.uri == "rtsp://viewer:p%40%3A%2F%23%3F%2541%20%C3%A4@192.168.1.20/stream1"
+    assert (door.transport, door.channel, door.timeout_s) == ("udp", 2, 20.0)
+    assert (web.uri, web.timeout_s) == ("https://media.example:8443/live.m3u8?token=t0k/en", 90.0)
+    assert back.uri == "rtsp://back:b%40ck@cam3/a"
+    assert camera.uri == "camera:1"
+    assert [spec.alerts.run for spec in got] == [
+        *[("echo {feed}",)],
+        *[("echo {label}",)],
+        *2 * [("echo {feed}",)],
+    ]
+    assert [len(spec.alerts.on) for spec in got] == [1] * 4
+    assert web.alerts.on != door.alerts.on
+
+
+def test_nothing_shows_a_password(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("URL", "rtsp://me:hunter2@cam4/x")
+    got = (
+        *feeds("rtsp://me:hunter2@cam1/x?pwd=hunter2", "rtsp://me:hunt@er2@cam1/y", "${URL}"),
+        *listed(tmp_path, '[[feed]]\nurl = "rtsp://cam2/x"\nuser = "me"\npassword = "hunter2"'),
+    )
+    assert all("hunter2" in unquote(spec.uri).replace("@er", "er") for spec in got)
+    for spec in got:
+        text = f"{spec!r} {spec.name} {spec.shown}"
+        assert "hunt" not in text
+        assert "me:" not in text
+
+
+@given(user=TEXTS.filter(lambda t: ":" not in t), password=TEXTS)
+@example(user="admin", password=SECRET)
+@example(user="a@b", password="%41%zz+ ${HOME}")
+def test_users_and_passwords_come_through_any_url(user: str, password: str) -> None:
+    url = parse_url("rtsp://host:554/live?a=b#c")
+    assert url is not None
+    text = str(url.having(user, password))
+    parts = urlsplit(text)
+    assert (unquote(parts.username or ""), unquote(parts.password or "")) == (user, password)
+    assert (parts.hostname, parts.port, parts.path) == ("host", 554, "/live")
+    again = parse_url(text)
+    assert str(again) == text
+
+
+@given(user=TEXTS, password=TEXTS, host=st.sampled_from(["cam", "10.0.0.1:554", "[::1]:554"]))
+def test_variables_are_taken_as_they_are(user: str, password: str, host: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(os.environ, "WHO", user)
+        patch.setitem(os.environ, "WORD", password)
+        patch.setitem(os.environ, "WHERE", host)
+        url = parse_url("rtsp://${WHO}:x${WORD}y@${WHERE}/live")
+    assert url is not None
+    assert (unquote(url.user or ""), unquote(url.password or "")) == (user, f"x{password}y")
+    assert (url.host, url.rest) == (host, "/live")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("rtsp://me:p@ss@cam/a", "rtsp://me:p%40ss@cam/a"),
+        ("rtsp://me:p%40ss@cam/a", "rtsp://me:p%40ss@cam/a"),
+        ("rtsp://me:100%@cam/a", "rtsp://me:100%25@cam/a"),
+        ("rtsp://me:a:b@cam/a", "rtsp://me:a%3Ab@cam/a"),
+        ("rtsp://me:@cam/a", "rtsp://me:@cam/a"),
+        ("rtsp://me@cam/a", "rtsp://me@cam/a"),
+        ("http://cam:80/a@720p", "http://cam:80/a@720p"),
+        ("http://[fe80::1%25eth0]:80/a@b", "http://[fe80::1%25eth0]:80/a@b"),
+        ("file:///a@b.mp4", "file:///a@b.mp4"),
+    ],
+)
+def test_urls_are_written_so_that_they_can_be_read(text: str, expected: str) -> None:
+    assert str(parse_url(text)) == expected
+
+
+class _Guarded(BaseHTTPRequestHandler):
+    """Gives a video to who knows the password."""
+
+    video = b""
+    login = ""
+
+    def do_GET(self) -> None:
+        said = self.headers.get("Authorization", "").removeprefix("Basic ")
+        if base64.b64decode(said).decode("utf-8") != self.login:
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="x"')
+            self.end_headers()
+            return
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.video)
+
+    def log_message(self, *_: object) -> None:
+        """Be silent."""
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[ThreadingHTTPServer]:
+    path = tmp_path / "clip.ts"
+    make_video(path, 12)
+    _Guarded.video = path.read_bytes()
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Guarded) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.mark.parametrize("password", [SECRET, "a:b@c", "%", "+ &=", "${HOME}", "日本"])
+def test_ffmpeg_reads_them(password: str, guarded: Any, tmp_path: Path) -> None:
+    guarded.RequestHandlerClass.login = f"my user:{password}"
+    (tmp_path / "secret").write_text(password + "\n", "utf-8")
+    url = f"http://my%20user@127.0.0.1:{guarded.server_port}/clip.ts"
+    (spec,) = feeds(url, password_file=str(tmp_path / "secret"))
+    with av.open(spec.uri) as container:
+        assert container.streams.video
+    guarded.RequestHandlerClass.login = "my user:other"
+    with pytest.raises(av.FFmpegError, match="401"):
+        av.open(spec.uri)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "feeds.toml: the list of feeds is empty"),
+        ("feed = 3", "feeds.toml: feed is no list of tables; begin each with [[feed]]"),
+        ("feed = []", "feeds.toml: the list of feeds is empty"),
+        ("[[feed]]\nname = 'a'", "feeds.toml, feed 1: url is missing"),
+        ("[[feed]]\nurl = 3", "feed 1: url is no text"),
+        ("colour = 1\n[[feed]]\nurl = 'mic'", "feeds.toml: unknown setting 'colour'; known are u"),
+        ("[[feed]]\nurl = 'mic'\nnmae = 'x'", "feed 1: unknown setting 'nmae'; known are name"),
+        ("[[feed]]\nurl = 'mic'\nname = 'a/b'", "feed 1: name 'a/b' cannot be the name of a file"),
+        ("[[feed]]\nurl = 'mic'\nname = '.a'", "feed 1: name '.a' cannot be"),
+        ("[[feed]]\nurl = 'mic'\nname = ''", "feed 1: name '' cannot be"),
+        (
+            "[[feed]]\nurl = '0'\nname = 'a'\n[[feed]]\nurl = '1'\nname = 'A'",
+            "feed 2: name 'A' is that of",
+        ),
+        ("[[feed]]\nurl = 'mic'\nchannel = 0", "feed 1: channel 0 is no number from 1 on"),
+        ("[[feed]]\nurl = 'mic'\nchannel = true", "feed 1: channel True is no"),
+        ("[[feed]]\nurl = 'mic'\ntransport = 'sctp'", "transport 'sctp' is neither tcp nor udp"),
+        ("[[feed]]\nurl = 'mic'\ntimeout = -3", "feed 1: timeout -3 is no time to wait"),
+        ("[[feed]]\nurl = 'mic'\ntimeout = 0", "feed 1: timeout 0 is no time to wait"),
+        ("[[feed]]\nurl = 'mic'\nclips = 'loud'", "feeds.toml, feed 1: clips: "),
+        ("[[feed]]\nurl = 'mic'\nuser = 'me'", "feed 1: only a URL has a user and a password"),
+        ("[[feed]]\nurl = 'rtsp://a'\nuser = 'a:b'", "feed 1: user holds a colon"),
+        ("[[feed]]\nurl = 'rtsp://a@b'\nuser = 'c'", "feed 1: user is in the URL already"),
+        ("[[feed]]\nurl = 'rtsp://a'\npassword = 'hush'", "feed 1: has a password, but no user"),
+        (
+            "[[feed]]\nurl = 'rtsp://a@b'\npassword = 'hush'\npassword-env = 'X'",
+            "feed 1: password and password-env exclude each other",
+        ),
+        ("[[feed]]\nurl = 'rtsp://a@b'\npassword = ['hush']", "feed 1: password is no text"),
+        ("[[feed]]\nurl = 'rtsp://a@b'\npassword-env = 'NO_SUCH'", "${NO_SUCH}: this environment"),
+        ("[[feed]]\nurl = 'rtsp://a:${NO_SUCH}@b'", "${NO_SUCH}: this environment variable is no"),
+        ("[[feed]]\nurl = 'rtsp://a@b'\npassword-file = 'no'", "/no: the password cannot be read"),
+        ("[[feed]]\nurl = 'rtsp://a:hu/sh@b'", "rtsp://***@b: its password cannot be told from"),
+        ("[[feed]\nurl = 'rtsp://a:hush@b'", "feeds.toml: not valid TOML"),
+    ],
+)
+def test_what_is_wrong_is_said_where_it_is(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as raised:
+        listed(tmp_path, text)
+    assert message in str(raised.value)
+    assert "hush" not in str(raised.value)
+
+
+def test_a_list_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such"):
+        feeds(tmp_path / "feeds.toml")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="files there have no modes")
+def test_a_password_that_everybody_may_read_is_told_of_once(tmp_path: Path, caplog: Any) -> None:
+    path = tmp_path / "feeds.toml"
+    for mode, table, told in (
+        (0o644, "url = 'rtsp://a'\nuser = 'b'\npassword = 'c'", True),
+        (0o644, "url = 'rtsp://a:b@c'", True),
+        (0o644, "url = 'rtsp://a:${HOME}@c'", False),
+        (0o640, "url = 'rtsp://a:b@c'", False),
+    ):
+        caplog.clear()
+        path.write_text(f"[[feed]]\n{table}\n[[feed]]\n{table}")
+        path.chmod(mode)
+        feeds(path)
+        assert [r.levelno for r in caplog.records] == [logging.WARNING] * told
+        assert all("may be read by everybody" in r.message for r in caplog.records)

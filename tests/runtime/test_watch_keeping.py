@@ -1,0 +1,293 @@
+"""What a watch saves of its feeds comes back in another process, and nothing else does."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from costream.errors import UsageError
+from costream.models.registry import load_model
+from costream.models.streaming import StreamingModel
+from costream.records import SkeletonFrame, VideoFrame
+from costream.runtime.alerts.options import AlertOptions
+from costream.runtime.watch.feedlist import FeedSpec
+from costream.runtime.watch.keeping import Keeper, Snapshot
+
+SPEC = FeedSpec("door", "rtsp://me:hunter2@cam/x", "rtsp://***@cam/x", AlertOptions())
+ANOTHER_PROCESS = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+import numpy as np
+from test_watch_keeping import SPEC, frames, load, play
+from costream.runtime.watch.keeping import Keeper
+folder = Path(sys.argv[1])
+model = load("cooadtr")
+keeper = Keeper(folder / "state", model)
+saved = keeper.restore(SPEC)
+np.save(folder / "out.npy", play(model, saved.state, frames()[40:]))
+print(saved.next_step, saved.began_s, saved.time_s)
+keeper.close()
+"""
+
+
+def load(name: str) -> StreamingModel:
+    import torch
+
+    torch.set_num_threads(1)
+    return load_model(name, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def model() -> StreamingModel:
+    return load("cooadtr")
+
+
+def frames() -> list[VideoFrame]:
+    pictures = np.random.default_rng(0).integers(0, 256, (60, 96, 128, 3), dtype=np.uint8)
+    return [VideoFrame(i, i / 8, i, picture.copy) for i, picture in enumerate(pictures)]
+
+
+def play(model: StreamingModel, state: Any, items: list[VideoFrame]) -> np.ndarray:
+    return np.stack([model.step([item], state).probabilities for item in items])
+
+
+def now() -> Snapshot:
+    return Snapshot(40, time.time() - 5.0, 4.875)
+
+
+def kept(folder: Path, model: StreamingModel, state: Any = None) -> Path:
+    """Save a state of the feed and give the file."""
+    keeper = Keeper(folder, model)
+    keeper.save(SPEC, now(), model.init_state(1) if state is None else state)
+    keeper.close()
+    return folder / "door.safetensors"
+
+
+def restored(folder: Path, model: Any, spec: FeedSpec = SPEC) -> Any:
+    keeper = Keeper(folder, model)
+    saved = keeper.restore(spec)
+    keeper.close()
+    return saved
+
+
+def test_goes_on_bit_for_bit_in_another_process(model: StreamingModel, tmp_path: Path) -> None:
+    state, at = model.init_state(3), now()
+    for frame in frames()[:40]:
+        model.step([frame, frames()[0], frame], state)
+    keeper = Keeper(tmp_path / "state", model)
+    keeper.save(SPEC, at, state.take([2]))
+    keeper.close()
+    here = Path(__file__)
+    command = [sys.executable, "-c", ANOTHER_PROCESS, str(tmp_path), str(here.parent)]
+    env = {**os.environ, "PYTHONPATH": str(here.parents[2])}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == [repr(v) for v in (at.next_step, at.began_s, at.time_s)]
+    # From the file here too: on some processors products depend on where their rows lie.
+    alone = restored(tmp_path / "state", model).state
+    for name, tensor in state.take([2]).tensors().items():
+        assert tensor.equal(alone.tensors()[name])
+    assert np.array_equal(np.load(tmp_path / "out.npy"), play(model, alone, frames()[40:]))
+
+
+@pytest.mark.parametrize("name", ["costgcn", "cotrans,cosounds", "oadtr"])
+def test_every_kind_of_model_can_be_saved(name: str, tmp_path: Path) -> None:
+    model = load(name)
+    state = model.init_state(1)
+    for k, tensor in enumerate(state.tensors().values()):
+        tensor.fill_(k)
+    kept(tmp_path, model, state)
+    tensors = restored(tmp_path, model).state.tensors()
+    assert all(tensor.equal(tensors[key]) for key, tensor in state.tensors().items())
+
+
+def test_a_skeleton_goes_on_where_it_was(tmp_path: Path) -> None:
+    model = load("costgcn")
+    layout, random = model.frontend.layout, np.random.default_rng(0)
+    joints = random.standard_normal((40, 2, len(layout.joints), 3)).astype(np.float32)
+    scores = np.ones(joints.shape[1:3], np.float32)
+    items: list[Any] = [SkeletonFrame(i, i / 15, j, scores, layout) for i, j in enumerate(joints)]
+    state = model.init_state(1)
+    for item in items[:30]:
+        model.step([item], state)
+    kept(tmp_path, model, state.take([0]))
+    again = restored(tmp_path, model).state
+    for item in items[30:]:
+        one, other = (model.step([item], s).probabilities for s in (state, again))
+        assert (one is None) == (other is None)
+        assert one is None or np.allclose(one, other, atol=1e-6)
+
+
+def test_no_password_is_in_the_file(model: StreamingModel, tmp_path: Path) -> None:
+    path = kept(tmp_path, model)
+    assert b"hunter2" not in path.read_bytes()
+    with safe_open(path, framework="pt") as file:
+        assert file.metadata()["source"] == "rtsp://***@cam/x"
+    other = replace(SPEC, uri="rtsp://me:changed@cam/x")
+    assert restored(tmp_path, model, other) is not None
+
+
+def test_nothing_was_saved(model: StreamingModel, tmp_path: Path, caplog: Any) -> None:
+    assert restored(tmp_path / "new", model) is None
+    assert caplog.records == []
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-9] ^= 1
+    path.write_bytes(data)
+
+
+def told(**changed: str) -> Callable[[Path], None]:
+    """Give a change of what a file says of itself."""
+
+    def change(path: Path) -> None:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata()
+        save_file(load_file(path), path, {**metadata, **changed})
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (cut, "it is damaged"),
+        (flip, "it is damaged"),
+        (lambda path: path.write_bytes(b""), "it is damaged"),
+        (lambda path: path.write_text("{}" * 99), "it is damaged"),
+        (told(sha256="0"), "it is damaged"),
+        (told(next_step="x"), "it is damaged"),
+        (told(format="costream-state/2"), "format 'costream-state/2', not"),
+        (told(weights="ab"), "weights 'ab', not"),
+        (told(model="oadtr"), "model 'oadtr', not 'cooadtr'"),
+        (told(source="rtsp://***@other/x"), "source 'rtsp://***@other/x', not"),
+        (told(saved_s=repr(time.time() + 3600)), "it is of a later time than now"),
+        (told(began_s="nan"), "it is of a later time than now"),
+    ],
+)
+def test_what_cannot_be_used_is_told_of_and_put_aside(
+    damage: Callable[[Path], None],
+    reason: str,
+    model: StreamingModel,
+    tmp_path: Path,
+    caplog: Any,
+) -> None:
+    path = kept(tmp_path, model)
+    damage(path)
+    data = path.read_bytes()
+    assert restored(tmp_path, model) is None
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert caplog.text.count("door.safetensors: this state is not used: ") == 1
+    assert reason in record.getMessage()
+    assert not path.exists()
+    assert (tmp_path / "door.safetensors.aside").read_bytes() == data
+    kept(tmp_path, model)
+    assert restored(tmp_path, model) is not None
+
+
+def test_another_type_of_numbers_does_not_fit(
+    model: StreamingModel, tmp_path: Path, caplog: Any
+) -> None:
+    kept(tmp_path, model)
+    assert restored(tmp_path, load_model("cooadtr", device="cpu", dtype="float64")) is None
+    assert "its tensors do not fit the model" in caplog.text
+
+
+def test_a_slow_disk_holds_nobody_up(
+    model: StreamingModel, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Of what comes meanwhile the newest of each feed is written, once."""
+    fsync, go_on, syncs = os.fsync, threading.Event(), []
+
+    def slow(file: int) -> None:
+        syncs.append(file)
+        assert go_on.wait(60)
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    keeper = Keeper(tmp_path, model)
+    other = replace(SPEC, name="hall")
+    for k in range(20):
+        for spec in (SPEC, other):
+            keeper.save(spec, replace(now(), next_step=k), model.init_state(1))
+    go_on.set()
+    keeper.close()
+    assert 2 <= len(syncs) <= 4
+    assert restored(tmp_path, model).next_step == 19
+    assert restored(tmp_path, model, other).next_step == 19
+
+
+def test_what_cannot_be_written_is_told_of_once(
+    model: StreamingModel, tmp_path: Path, caplog: Any
+) -> None:
+    path = tmp_path / "door.safetensors"
+    path.mkdir()
+    keeper = Keeper(tmp_path, model)
+    until_s = time.monotonic() + 60
+    for _ in range(3):
+        keeper.save(SPEC, now(), model.init_state(1))
+        while keeper._newest and time.monotonic() < until_s:
+            time.sleep(0.01)
+    keeper.close()
+    assert [r.levelno for r in caplog.records] == [logging.WARNING]
+    assert "the state of feeds is not kept: " in caplog.text
+    path.rmdir()
+    kept(tmp_path, model)
+    assert restored(tmp_path, model) is not None
+
+
+def test_two_watches_do_not_keep_their_state_in_one_folder(
+    model: StreamingModel, tmp_path: Path
+) -> None:
+    first = Keeper(tmp_path, model)
+    with pytest.raises(UsageError, match="another watch keeps its state here"):
+        Keeper(tmp_path, model)
+    first.close()
+    Keeper(tmp_path, model).close()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be written"):
+        Keeper(tmp_path / "file" / "state", model)
+
+
+def test_killed_while_it_saves_a_whole_state_is_there(
+    tmp_path: Path, model: StreamingModel
+) -> None:
+    program = (
+        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[2]);"
+        "from test_watch_keeping import *\n"
+        "model = load('cooadtr'); keeper = Keeper(Path(sys.argv[1]), model); k = 0\n"
+        "state = model.init_state(1); print('ready', flush=True)\n"
+        "while True: k += 1; keeper.save(SPEC, replace(now(), next_step=k), state); "
+        "time.sleep(0.001)"
+    )
+    here = Path(__file__)
+    env = {**os.environ, "PYTHONPATH": f"{here.parents[2]}{os.pathsep}{here.parents[1]}"}
+    command = [sys.executable, "-c", program, str(tmp_path), str(here.parent)]
+    for k in range(2):
+        with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            time.sleep(0.2 + 0.037 * k)
+            process.kill()
+        saved = restored(tmp_path, model)
+        assert saved is not None
+        assert saved.next_step >= 1

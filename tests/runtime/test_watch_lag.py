@@ -1,0 +1,75 @@
+"""A network that is too slow never lets a feed fall behind: it drops steps, and says how many."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from media import excerpt
+
+from costream.__main__ import main
+from costream.models.registry import load_model
+from costream.runtime.watch import watch as program
+
+ROOM = Path(__file__).resolve().parents[2] / "samples" / "room.mp4"
+MAX_LAG_S = 1.0
+
+
+class SlowModel:
+    """The shipped model, each step of which takes three times as long as it may."""
+
+    def __init__(self, model):
+        self._model = model
+
+    def __getattr__(self, name):
+        return getattr(self._model, name)
+
+    def step(self, items, state):
+        until_s = time.perf_counter() + 3 / self._model.card.rate_hz
+        result = self._model.step(items, state)
+        time.sleep(max(0.0, until_s - time.perf_counter()))
+        return result
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    model = SlowModel(load_model("cooadtr"))
+    monkeypatch.setattr(program, "load", lambda _: model)
+
+
+def watch(tmp_path, *args, seconds=10):
+    """Watch the beginning of the sample; give the records."""
+    clip = excerpt(ROOM, tmp_path / "room.mp4", 0, seconds)
+    assert main(["watch", str(clip), "-o", str(tmp_path), "--realtime", *args]) == 0
+    lines = (tmp_path / "room.mp4.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_the_lag_stays_under_its_limit(slow, tmp_path, capfd):
+    lines = watch(tmp_path, "--max-lag", str(MAX_LAG_S))
+    costs = [line for line in lines if line["type"] == "compute"]
+    summary = lines[-1]
+    # The first step is taken before it is known how long one lasts; a busy machine adds a little.
+    assert max(cost["lag_s"] for cost in costs[3:]) < MAX_LAG_S + 0.2
+    assert summary["dropped"] + summary["steps"] == 80
+    assert summary["dropped"] > 40
+    assert costs[-1]["dropped"] <= summary["dropped"]
+    assert "steps dropped so far to keep up" in capfd.readouterr().err
+    assert costs[-1]["time_s"] > 9  # to the end
+
+
+def test_with_block_every_step_is_taken(slow, tmp_path):
+    lines = watch(tmp_path, "--on-late", "block", "-q", seconds=2)
+    assert lines[-1]["steps"] == 16
+    assert lines[-1]["dropped"] == 0
+
+
+def test_a_budget_is_a_share_of_real_time(slow, tmp_path):
+    """Steps of 0.375 s at half of real time: one and a third a second, evenly."""
+    lines = watch(tmp_path, "--budget", "0.5x", "-q")
+    costs = [line for line in lines if line["type"] == "compute"]
+    assert costs[-1]["budget"] < 0.4
+    late = [cost["time_s"] for cost in costs if cost["time_s"] > 5]
+    assert 4 <= len(late) <= 10
