@@ -59,7 +59,7 @@ class Frame:
                 squares = kv.reshape(self.height // p, p, across, p, -1)
                 kv = squares.mean((1, 3)).flatten(0, 1)
         elif p == 1:
-            kv = kv[columns]
+            kv = kv.index_select(0, columns)
         else:
             corners = columns // across * p * self.width + columns % across * p
             square = torch.arange(p)[:, None] * self.width + torch.arange(p)

@@ -34,7 +34,7 @@ class Chosen:
     def take(self, x: Tensor) -> Tensor:
         """Give the chosen rows [M, C] of ``x`` [B, N, C]."""
         rows = x.flatten(0, 1)
-        return rows if self.places is None else rows[self.places]
+        return rows if self.places is None else rows.index_select(0, self.places)
 
     def put(self, rows: Tensor, buffer: Tensor) -> None:
         """Write rows [M, C] to their places in ``buffer`` [B, N, C]."""

@@ -141,6 +141,7 @@ def count_windows(windows: Windows, width: int, count: int, operations: Operatio
 
 def _fill(rows: Tensor, places: Tensor, inside: Tensor, bias: Tensor) -> Tensor:
     """Give the rows [W, n, 3 D] of windows from those of tokens [N, 3 D] and ``bias`` beyond."""
-    filled = rows[places.clamp(min=0)]
-    filled[~inside] = bias.to(filled.dtype)
+    filled = rows.index_select(0, places.flatten().clamp(min=0)).view(*places.shape, rows.shape[1])
+    if not inside.all():
+        filled[~inside] = bias.to(filled.dtype)
     return filled
