@@ -177,6 +177,18 @@ def test_counts_are_the_closed_forms(variant: str, size: tuple[int, int]) -> Non
                 assert operations.total == expected
 
 
+def test_the_state_is_less_than_half_of_the_papers() -> None:
+    """At 1024 pixels; theirs holds scores in single and weights in half precision, 4.8 GB."""
+    squares = 4 * 12 * 4096**2 * (4 + 2)
+    sizes = {}
+    for variant in ("exact", "eventful"):
+        with torch.device("meta"):
+            state = ViTDetBackbone(variant=variant).init_state(1, 64, 64)
+        sizes[variant] = sum(t.numel() * t.element_size() for t in state.tensors().values())
+    assert sizes["exact"] < squares / 2
+    assert sizes["eventful"] > squares
+
+
 def test_half_precision_stays_near() -> None:
     backbone = small_backbone()
     frames = video(30, 1, *SIZE, 16)
