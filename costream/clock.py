@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import TypeAlias
 
 from costream.errors import UsageError
@@ -44,6 +45,12 @@ def format_time(seconds: float, separator: str = ".") -> str:
     sign = "-" if seconds < 0 and milliseconds else ""
     clock = f"{minutes // 60:02d}:{minutes % 60:02d}:{rest // 1000:02d}"
     return f"{sign}{clock}{separator}{rest % 1000:03d}"
+
+
+def utc(time_s: float) -> str:
+    """Give ``time.time()`` seconds as ISO 8601 in UTC: 2026-11-22T03:00:49.123Z."""
+    text = datetime.fromtimestamp(time_s, timezone.utc).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.clock import TOLERANCE_S, Tick, format_time, parse_time, resample
+from costream.clock import TOLERANCE_S, Tick, format_time, parse_time, resample, utc
 from costream.errors import UsageError
 from costream.records import Data, Fault, FeatureRow, Gap, Item, VideoFrame
 
@@ -232,3 +232,8 @@ def test_at_most_one_item_is_read_ahead() -> None:
 def test_senseless_rates(rate: float, tolerance: float) -> None:
     with pytest.raises(UsageError):
         list(resample([row(0, 0.0)], rate, tolerance))
+
+
+def test_the_time_of_the_day_in_utc():
+    assert utc(0.0) == "1970-01-01T00:00:00.000Z"
+    assert utc(1795316449.1236) == "2026-11-22T03:00:49.123Z"

@@ -12,7 +12,8 @@ from costream.bench.table import Table
 from costream.errors import SourceError
 from costream.models.base import Model
 from costream.records import VideoFrame
-from costream.runtime.pipeline import RunOptions, run
+from costream.runtime.options import RunOptions
+from costream.runtime.pipeline import run
 from costream.sinks.registry import make_sinks
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source, sniff

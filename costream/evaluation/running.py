@@ -12,7 +12,8 @@ from costream.errors import SourceError
 from costream.evaluation.examples import Example, located
 from costream.models.base import Model
 from costream.records import Data, Fault, Gap, Header, Item, Prediction, Record, Summary
-from costream.runtime.pipeline import RunOptions, run
+from costream.runtime.options import RunOptions
+from costream.runtime.pipeline import run
 from costream.runtime.stop import Stop
 from costream.sources.base import Source, SourceInfo, SourceOptions
 from costream.sources.registry import open_source

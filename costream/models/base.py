@@ -28,6 +28,21 @@ class StepResult:
     skeletons: tuple[SkeletonFrame, ...] | None = None  # [B], where the model looks at such
     spectra: tuple[npt.NDArray[np.float32], ...] | None = None  # [B] of [frames, bands], ln
 
+    def row(self, k: int) -> StepResult:
+        """Give what one stream of the batch has got (B = 1), and its share of what it cost."""
+        rows, one = len(self.warmup), slice(k, k + 1)
+        return StepResult(
+            None if self.probabilities is None else self.probabilities[one],
+            None if self.anticipation is None else self.anticipation[one],
+            self.warmup[one],
+            self.macs // rows,
+            self.dense_macs // rows,
+            self.frontend_s / rows,
+            self.network_s / rows,
+            None if self.skeletons is None else self.skeletons[one],
+            None if self.spectra is None else self.spectra[one],
+        )
+
 
 @dataclass(frozen=True)
 class ModelHead:

@@ -77,6 +77,15 @@ class ModelState(State):
         if self.poses is not None:
             self.poses.reset(range(self.batch_size) if rows is None else rows)
 
+    def put(self, rows: Sequence[int], other: ModelState) -> None:
+        """Copy the streams of ``other`` into these rows; persons in their pictures are found anew.
+
+        Raises as ``State.put``.
+        """
+        super().put(rows, other)
+        if self.poses is not None:
+            self.poses.reset(rows)
+
 
 class StreamingModel:
     """Frontend and network of one weight file, ready to step; implements ``models.base.Model``.

@@ -57,12 +57,7 @@ class State:
         Raises KeyError for missing or unknown names, ValueError for other shapes or types.
         """
         own = self.tensors()
-        if own.keys() != tensors.keys():
-            raise KeyError(f"state does not fit: {sorted(own.keys() ^ tensors.keys())}")
-        for name, tensor in own.items():
-            new = tensors[name]
-            if new.shape != tensor.shape or new.dtype != tensor.dtype:
-                raise ValueError(f"state {name}: {tuple(new.shape)}, not {tuple(tensor.shape)}")
+        _check(own, tensors, self.batch_size)
         for name, tensor in own.items():
             tensor.copy_(tensors[name])
 
@@ -90,6 +85,20 @@ class State:
         index = torch.as_tensor(list(rows), dtype=torch.int64)
         return self._map([self], lambda parts: parts[0].index_select(0, index.to(parts[0].device)))
 
+    def put(self: S, rows: Sequence[int], other: S) -> None:
+        """Copy the streams of ``other`` into these rows, bit for bit: the inverse of ``take``.
+
+        In place: the memory of this state stays where it is. Raises as ``load_tensors`` does,
+        IndexError for a row that is not there; nothing is changed then.
+        """
+        index = torch.as_tensor(list(rows), dtype=torch.int64)
+        if not all(0 <= row < self.batch_size for row in index.tolist()):
+            raise IndexError(f"rows {index.tolist()} of {self.batch_size} streams")
+        own, new = self.tensors(), other.tensors()
+        _check(own, new, len(index))
+        for name, tensor in own.items():
+            tensor.index_copy_(0, index.to(tensor.device), new[name].to(tensor.device))
+
     @classmethod
     def cat(cls: type[S], states: Sequence[S]) -> S:
         """Give one state of all streams (streams join a batch)."""
@@ -110,3 +119,13 @@ class State:
                 for f in dataclasses.fields(self)  # type: ignore[arg-type]
             }
         return type(self)(**values)
+
+
+def _check(own: dict[str, Tensor], new: dict[str, Tensor], streams: int) -> None:
+    """Raise KeyError or ValueError unless ``new`` could be ``streams`` streams of ``own``."""
+    if own.keys() != new.keys():
+        raise KeyError(f"state does not fit: {sorted(own.keys() ^ new.keys())}")
+    for name, tensor in own.items():
+        given, wanted = new[name], (streams, *tensor.shape[1:])
+        if given.shape != wanted or given.dtype != tensor.dtype:
+            raise ValueError(f"state {name}: {tuple(given.shape)}, not {wanted}")

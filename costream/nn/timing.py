@@ -138,7 +138,8 @@ class ClockedState(State):
     stride, of the whole network in a network, its outputs are those of a fresh stream, once
     ``hide_unstarted`` has kept back what comes before its first one.
 
-    ``cat`` may join a fresh state to a running one; that stream starts at the next step.
+    ``cat`` may join a fresh state to a running one, and ``put`` copy one into it; that stream
+    starts at the next step. Streams that have run for different times cannot step together.
     """
 
     clock: Tensor  # int64 [B], the same for all streams; 0 for one that has just been joined

@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from costream.models.base import Model
-from costream.runtime.pipeline import RunOptions
+from costream.models.card import Card, Timeline
 from costream.settings import DetectSettings
 from costream.sinks.registry import drawing_box
 from costream.sources.base import SourceOptions
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a run differs from what the model card says (None: as the card says)."""
+
+    rate_hz: float | None = None  # steps a second
+    threshold: float | None = None  # of the timeline, and so are the next two
+    min_length_s: float | None = None
+    min_gap_s: float | None = None
+    top_k: int = 3
+    scores: bool = False  # every class probability in each prediction
+    wait: bool = False  # no predictions before the model's window is full
+    start_s: float = 0.0
+    end_s: float | None = None
+    recorded: dict[str, Any] = field(default_factory=dict)  # more options for the header
+
+    def timeline(self, card: Card) -> Timeline:
+        """Give how the probabilities of this card's labels become segments."""
+        timeline = card.timeline
+        if self.threshold is not None:
+            # The card's lower bound belongs to the card's threshold.
+            timeline = replace(timeline, threshold=self.threshold, low=None)
+        if self.min_length_s is not None:
+            timeline = replace(timeline, min_length_s=self.min_length_s)
+        if self.min_gap_s is not None:
+            timeline = replace(timeline, min_gap_s=self.min_gap_s)
+        return timeline
 
 
 def source_options(settings: DetectSettings, model: Model, formats: Sequence[str]) -> SourceOptions:

@@ -16,7 +16,8 @@ from costream.models.card import Card, Timeline
 from costream.models.oad import CoOadTR
 from costream.models.streaming import StreamingModel
 from costream.records import Fault, FeatureRow, Gap, Prediction, VideoFrame
-from costream.runtime.pipeline import RunOptions, run
+from costream.runtime.options import RunOptions
+from costream.runtime.pipeline import run
 from costream.runtime.stop import Stop
 from costream.sinks.registry import make_sinks
 from costream.sources.base import SourceInfo, SourceOptions

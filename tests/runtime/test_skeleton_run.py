@@ -18,7 +18,8 @@ from costream.models.card import Card, Timeline
 from costream.models.skeleton import SkeletonNet
 from costream.models.streaming import StreamingModel
 from costream.records import Compute, Gap, Picture, Prediction, Segment, SkeletonFrame, Summary
-from costream.runtime.pipeline import RunOptions, run
+from costream.runtime.options import RunOptions
+from costream.runtime.pipeline import run
 from costream.sinks.registry import make_sinks, paths_for
 from costream.sources.base import SourceInfo
 

@@ -1,0 +1,278 @@
+"""What the steps of one stream become: predictions, a timeline, costs, and their sum."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from costream import __version__
+from costream.clock import Tick, utc
+from costream.errors import CostreamError, ExitCode
+from costream.models.base import Model, ModelHead, StepResult
+from costream.records import (
+    AudioBlock,
+    Compute,
+    Data,
+    Fault,
+    Gap,
+    Head,
+    Header,
+    Picture,
+    Prediction,
+    Record,
+    Scored,
+    Segment,
+    StageTimes,
+    Summary,
+    VideoFrame,
+)
+from costream.runtime.options import RunOptions
+from costream.runtime.segments import Segmenter
+from costream.sinks.base import PictureSink, Sink
+from costream.sources.base import SourceInfo
+
+log = logging.getLogger("costream")
+
+
+@dataclass(frozen=True)
+class _Voice:
+    """A classifier of the model and the timeline of what it says."""
+
+    head: ModelHead
+    name: str | None  # what its records are marked with, where there are several
+    segmenter: Segmenter
+
+
+class Track:
+    """One stream through a run: takes what its steps gave and writes records to its sinks."""
+
+    def __init__(self, model: Model, options: RunOptions, sinks: Sequence[Sink]) -> None:
+        self.model, self.options, self.sinks = model, options, sinks
+        self.open_sinks: list[Sink] = []
+        self.rate_hz = options.rate_hz or model.card.rate_hz
+        self.first_step = 0  # the number of the first step: above 0 where a run goes on
+        self.steps = self.segments = self.errors = self.gaps = self.macs = self.dense_macs = 0
+        self.dropped = 0
+        self.uri = ""
+        self.first_s: float | None = None
+        self.last_s = 0.0
+        self.lag_s = 0.0
+        self.fatal = False
+        self.top: dict[str | None, tuple[Scored, ...]] = {}  # newest, by head
+        self._sink_s = 0.0
+
+    def open(self, info: SourceInfo) -> None:
+        """Write the header. SourceError when the model cannot take what the source gives."""
+        self.model.check(info)
+        self.uri = info.uri
+        self._set_clock(info)
+        header = self._header(info)
+        for sink in self.sinks:
+            sink.open(header)
+            self.open_sinks.append(sink)
+
+    def _set_clock(self, info: SourceInfo) -> None:
+        """Say how fast the model steps, once the kind of the source is known."""
+        card, options = self.model.card, self.options
+        # A rate given for skeletons is that of the recording, whose frames may carry no times.
+        given = None if info.kind == "skeleton" else options.rate_hz
+        self.rate_hz = given or card.rate_hz
+        # A network's delay is so many steps, whatever time a step takes.
+        self.scale = card.rate_hz / self.rate_hz
+        several = len(self.model.heads) > 1
+        self.voices = [
+            _Voice(
+                head,
+                head.card.name if several else None,
+                Segmenter(
+                    head.card.labels,
+                    options.timeline(head.card),
+                    self.rate_hz / self.model.stride,
+                    head.card.delay_s * self.scale,
+                    head.card.background,
+                ),
+            )
+            for head in self.model.heads
+        ]
+
+    def step(self, tick: Tick, result: StepResult, decode_s: float) -> None:
+        """Take what the model gave for a tick (B = 1) and write it down."""
+        self.first_s = tick.time_s if self.first_s is None else self.first_s
+        self.last_s = tick.time_s
+        self.macs += result.macs
+        self.dense_macs += result.dense_macs
+        step, self.steps = self.first_step + self.steps, self.steps + 1
+        self.lag_s = _lag_s(tick.item)
+        compute = Compute(
+            i=step,
+            time_s=tick.time_s,
+            macs=result.macs,
+            dense_macs=result.dense_macs,
+            ms=StageTimes(
+                decode=1e3 * decode_s,
+                frontend=1e3 * result.frontend_s,
+                network=1e3 * result.network_s,
+                sink=1e3 * self._sink_s,  # of the step before: this one's is not known yet
+            ),
+            lag_s=self.lag_s,
+            dropped=self.dropped,
+        )
+        began = time.perf_counter()
+        if result.probabilities is not None and not (self.options.wait and result.warmup[0]):
+            for voice in self.voices:
+                probabilities = result.probabilities[0, voice.head.columns]
+                self.write(self._prediction(step, tick, probabilities, result, voice))
+                self._emit(voice, voice.segmenter.push(tick.time_s, probabilities))
+        self.write(compute)
+        self._draw(tick, result)
+        self._sink_s = time.perf_counter() - began
+
+    def gap(self, gap: Gap) -> None:
+        """Note that nothing came; the caller resets the model's state of this stream."""
+        self.gaps += 1
+        for voice in self.voices:
+            self._emit(voice, voice.segmenter.gap(gap.start_s, gap.end_s))
+        self.write(gap)
+
+    def fault(self, fault: Fault) -> None:
+        """Count damage, say so, write it down."""
+        self.errors += fault.count
+        self.fatal = self.fatal or fault.fatal
+        log.log(
+            logging.ERROR if fault.fatal else logging.WARNING, "%s: %s", self.uri, fault.message
+        )
+        self.write(fault)
+
+    def flush(self) -> None:
+        """End what is open on the timeline."""
+        for voice in self.voices:
+            self._emit(voice, voice.segmenter.flush())
+
+    def write(self, record: Record) -> None:
+        """Hand a record to every sink."""
+        for sink in self.open_sinks:
+            sink.write(record)
+
+    def close(self, summary: Summary) -> None:
+        """Close every opened sink; the first failure is raised after all were tried."""
+        failure: Exception | None = None
+        for sink in self.open_sinks:
+            try:
+                sink.close(summary)
+            except (CostreamError, OSError) as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def summary(
+        self, exit_code: ExitCode, wall_s: float, *, complete: bool, drift_ppm: float | None = None
+    ) -> Summary:
+        """Give what the run came to so far."""
+        media_s = 0.0 if self.first_s is None else self.last_s - self.first_s + 1 / self.rate_hz
+        return Summary(
+            steps=self.steps,
+            segments=self.segments,
+            dropped=self.dropped,
+            errors=self.errors,
+            media_s=media_s,
+            wall_s=wall_s,
+            x_realtime=media_s / wall_s if wall_s > 0 else None,
+            macs=self.macs,
+            dense_macs=self.dense_macs,
+            complete=complete,
+            exit=int(exit_code),
+            drift_ppm=drift_ppm,
+        )
+
+    def _draw(self, tick: Tick, result: StepResult) -> None:
+        sinks = [sink for sink in self.open_sinks if isinstance(sink, PictureSink)]
+        if sinks:
+            skeleton = None if result.skeletons is None else result.skeletons[0]
+            spectrum = None if result.spectra is None else result.spectra[0]
+            picture = Picture(tick.time_s, tick.item, skeleton, spectrum)
+            for sink in sinks:
+                sink.draw(picture)
+
+    def _prediction(
+        self,
+        step: int,
+        tick: Tick,
+        probabilities: npt.NDArray[np.float32],
+        result: StepResult,
+        voice: _Voice,
+    ) -> Prediction:
+        labels = voice.head.card.labels
+        top = self.top[voice.name] = self._top(probabilities, labels)
+        future = None if result.anticipation is None else result.anticipation[0]
+        return Prediction(
+            i=step,
+            time_s=tick.time_s,
+            frame=tick.item.i,
+            pts=tick.item.pts,
+            top=top,
+            scores=tuple(probabilities.tolist()) if self.options.scores else None,
+            anticipation=(
+                None if future is None else tuple(self._top(row, labels) for row in future)
+            ),
+            warmup=result.warmup[0],
+            fresh=tick.fresh,
+            model=voice.name,
+        )
+
+    def _top(
+        self, probabilities: npt.NDArray[np.float32], labels: Sequence[str]
+    ) -> tuple[Scored, ...]:
+        best = np.argsort(-probabilities, kind="stable")[: self.options.top_k]
+        return tuple((labels[k], float(probabilities[k])) for k in best)
+
+    def _emit(self, voice: _Voice, segments: Sequence[Segment]) -> None:
+        for segment in segments:
+            self.segments += 1
+            self.write(segment if voice.name is None else replace(segment, model=voice.name))
+
+    def _header(self, info: SourceInfo) -> Header:
+        card, options, several = self.model.card, self.options, len(self.voices) > 1
+        end = options.end_s if info.duration_s is None else info.duration_s
+        if options.end_s is not None and end is not None:
+            end = min(end, options.end_s)
+        return Header(
+            version=__version__,
+            model=card.name,
+            weights_sha256=self.model.weights_sha256,
+            labels=card.labels,
+            background=card.background,
+            rate_hz=self.rate_hz,
+            delay_s=card.delay_s * self.scale,
+            source=info.uri,
+            kind=info.kind,
+            duration_s=None if end is None else max(0.0, end - options.start_s),
+            options={
+                "start_s": options.start_s,
+                "end_s": options.end_s,
+                "top_k": options.top_k,
+                "wait": options.wait,
+                "timeline": options.timeline(card),
+                **options.recorded,
+                **self.model.notes(info),
+            },
+            heads=tuple(self._head(voice.head) for voice in self.voices) if several else None,
+            began=None if info.began_s is None else utc(info.began_s),
+        )
+
+    def _head(self, head: ModelHead) -> Head:
+        card = head.card
+        delay_s, threshold = card.delay_s * self.scale, self.options.timeline(card).threshold
+        return Head(
+            card.name, head.weights_sha256, card.labels, card.background, delay_s, threshold
+        )
+
+
+def _lag_s(item: Data) -> float:
+    """Give how long ago a live item was due here; 0 where that has no meaning."""
+    arrived_s = item.arrived_s if isinstance(item, (AudioBlock, VideoFrame)) else None
+    return 0.0 if arrived_s is None else time.monotonic() - arrived_s
