@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _SIZE = click.IntRange(min=1)
 _SKELETONS = ("costgcn-s1", "coagcn-s1", "costr-s1")
-_SOUND = "cotrans"
+_SOUND, _OBJECTS = "cotrans", "vitdet"
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -37,8 +37,8 @@ def command() -> None:
 @click.option(
     "-m",
     "--model",
-    type=click.Choice((*_SKELETONS, _SOUND)),
-    help="A skeleton network of the paper's size, or the shipped one for sound, not encoders.",
+    type=click.Choice((*_SKELETONS, _SOUND, _OBJECTS)),
+    help="Not encoders: a skeleton network or ViTDet of its paper's size, or the one for sound.",
 )
 @click.option("--rounds", type=_SIZE, default=60, show_default=True, help="Turns of every way.")
 @click.option("--threads", type=_SIZE, default=1, show_default=True)
@@ -67,6 +67,11 @@ def steps(
             from costream.bench.sound_steps import sound_steps_table
 
             show([sound_steps_table(rounds, threads)], as_json)
+            return
+        if model == _OBJECTS:
+            from costream.bench.object_steps import object_steps_table
+
+            show([object_steps_table(rounds, threads)], as_json)
             return
         from costream.bench.skeleton_steps import skeleton_steps_table
 

@@ -66,7 +66,7 @@ class ViTDet(nn.Module):
         mlp_ratio: int = 4,
         rule: str = "bicubic",
         variant: str = "exact",
-        scene_cut: float | None = None,
+        scene_cut: float | None = 0.8,
         refresh: int | None = None,
         patch: int = 16,
         channels: int = 256,

@@ -15,6 +15,7 @@ from costream.nn.gate import distances
 from costream.nn.operations import Operations
 from costream.nn.policy import Policy
 from costream.nn.state import State, zeros
+from costream.nn.timing import check_shape
 
 _MOVED = 0.5  # a token has changed when it is so far from its reference, over its own length
 
@@ -122,8 +123,11 @@ class ViTDetBackbone(nn.Module):
         """Take the tokens [B, h, w, D] of the next frame of every stream, give them encoded.
 
         ``policy``: which tokens are computed, in all blocks or one for each; it may be another at
-        every step. ``operations``: what is spent is added.
+        every step. ``operations``: what is spent is added. Raises ValueError for tokens that are
+        not as many as the state's.
         """
+        first = cast(BlockState, state.blocks[0])
+        check_shape((len(x), x.shape[1] * x.shape[2]), first.qkv.reference.shape[:2])
         operations = Operations() if operations is None else operations
         policies = policy if isinstance(policy, Sequence) else [policy] * len(self.blocks)
         operations.add += x.numel()

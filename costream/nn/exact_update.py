@@ -58,7 +58,8 @@ class ExactState(State):
     def room(self, number: int, rows: int, columns: int) -> Tensor:
         """Give room for scores [rows, columns]; what was given under this number is lost."""
         if self.scratch[number].numel() < rows * columns:
-            self.scratch[number] = self.total.new_empty(rows * columns)
+            with torch.inference_mode(False):
+                self.scratch[number] = self.total.new_empty(rows * columns)
         return self.scratch[number][: rows * columns].view(rows, columns)
 
 

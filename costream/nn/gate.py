@@ -63,10 +63,11 @@ def pass_tokens(
     so never sees slow changes.
     """
     count = x.shape[1]
+    device = "cpu" if x.is_meta else x.device  # which tokens it is must be known
     tokens = []
     for stream, begins in enumerate(fresh):
         if begins:
-            tokens.append(torch.arange(count))
+            tokens.append(torch.arange(count, device=device))
         else:
             tokens.append(policy.choose(distances(x[stream], reference[stream])))
             operations.gate += x[stream].numel()

@@ -56,13 +56,16 @@ class RelativePosition(nn.Module):
         if height % self.pool or width % self.pool:
             raise ValueError(f"{height} x {width} tokens cannot be pooled by {self.pool}")
         tables = self.y_embedding, self.x_embedding
-        key = (height, width, *(n for t in tables for n in (t.data_ptr(), t._version)))
-        held = self._held
-        if held is not None and held.key == key and not torch.is_grad_enabled():
-            return held.y, held.x
+        # A tensor made in inference mode does not tell when it is changed.
+        hold = not torch.is_grad_enabled() and not any(t.is_inference() for t in tables)
+        key: tuple[int, ...] = (height, width)
+        if hold:
+            key += tuple(n for t in tables for n in (t.data_ptr(), t._version))
+            if self._held is not None and self._held.key == key:
+                return self._held.y, self._held.x
         y = self._matrix(tables[0], self.size[0], height)
         x = self._matrix(tables[1], self.size[1], width)
-        if not torch.is_grad_enabled():
+        if hold:
             self._held = _Matrices(key, tables[0].detach(), tables[1].detach(), y, x)
         return y, x
 

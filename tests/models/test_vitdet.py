@@ -167,7 +167,9 @@ def test_detections_are_the_reference(variant: str) -> None:
     arrays = reference_arrays("det_small_frcnn_outputs.npz")
     state = reference_arrays("det_small_frcnn_state.npz")
     sizes: dict[str, Any] = {"size": (16, 16), "window": (6, 6), "position_size": (7, 7)}
-    network = ViTDet(30, 48, 3, 4, (1, 3), **sizes, variant="eventful", channels=32, width=64)
+    network = ViTDet(
+        30, 48, 3, 4, (1, 3), **sizes, variant="eventful", scene_cut=None, channels=32, width=64
+    )
     network.load_state_dict({k: torch.from_numpy(v) for k, v in state.items()})
     network.eval()
     kept = network.init_state(1, 256, 256)
