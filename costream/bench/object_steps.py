@@ -58,7 +58,7 @@ def compare(
     """
     backbone = build("exact")
     frames = _video(side, backbone.dim)
-    middle = tokens[len(tokens) // 2 - 1]
+    middle = tokens[(len(tokens) - 1) // 2]
     ways = [
         _dense("dense float32", backbone, side),
         *(_gated("costream", backbone, side, count) for count in (*tokens, side**2)),
@@ -77,7 +77,7 @@ def compare(
         ordered = sorted(1e3 * t for t in own)
         median, tenth = statistics.median(ordered), ordered[len(ordered) // 10]
         share, count = statistics.median(own) / base, operations.total / 1e9
-        numbers = (round(median, 1), round(tenth, 1), round(share, 3), round(count, 3))
+        numbers = (round(median, 1), round(tenth, 1), round(share, 3), round(count, 6))
         rows.append((way.name, way.tokens, *numbers, round(way.state_bytes / 1e6, 1)))
     notes = (
         f"{threads} thread(s), one stream, {rounds} frames in turns, random weights; a square of"

@@ -113,6 +113,7 @@ class ViTDetBackbone(nn.Module):
         blocks = tuple(b.init_state(batch_size, height, width) for b in self._blocks)
         return BackboneState(zeros(batch_size), blocks)
 
+    @torch.no_grad()
     def forward_step(
         self,
         x: Tensor,
@@ -122,6 +123,7 @@ class ViTDetBackbone(nn.Module):
     ) -> Tensor:
         """Take the tokens [B, h, w, D] of the next frame of every stream, give them encoded.
 
+        There is no gradient; train with ``forward``, which is the same for all tokens.
         ``policy``: which tokens are computed, in all blocks or one for each; it may be another at
         every step. ``operations``: what is spent is added. Raises ValueError for tokens that are
         not as many as the state's.

@@ -124,11 +124,6 @@ def attend_frame(qkv: Tensor, frame: Frame, position: RelativePosition) -> Tenso
 def count_frame(frame: Frame, width: int, streams: int, operations: Operations) -> None:
     """Count attention of all tokens among each other, D = ``width``."""
     rows = streams * frame.tokens
-    count_rows(frame, width, rows, operations)
-    operations.position += rows * width * sum(frame.key_sizes)
-
-
-def count_rows(frame: Frame, width: int, rows: int, operations: Operations) -> None:
-    """Count attention of so many queries to all keys; positions are added, not computed."""
     operations.product += 2 * rows * frame.keys * width
+    operations.position += rows * width * sum(frame.key_sizes)
     operations.add += 2 * frame.heads * rows * frame.keys

@@ -99,6 +99,6 @@ def pass_difference(
 
 
 def distances(x: Tensor, reference: Tensor) -> Tensor:
-    """Give the Euclidean distance [N] of each token [N, C] from its reference."""
+    """Give the Euclidean distance [..., N] of each token [..., N, C] from its reference."""
     result: Tensor = torch.linalg.vector_norm(x - reference, dim=-1)
     return result
