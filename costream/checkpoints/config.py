@@ -98,7 +98,10 @@ KEYS: dict[str, tuple[Callable[[str], Any], str, str]] = {
         *_one_of("continual-skeletons", "none"),
         "attention of AGCN* weights: as they were trained, or correct",
     ),
-    "labels": (*_TEXT, "thumos14, tvseries, gtzan, or a file with one label a line"),
+    "labels": (
+        *_TEXT,
+        "thumos14, tvseries, gtzan, coco, imagenet-vid, or a file with one label a line",
+    ),
     "background": (*_TEXT, "the label that is no event"),
     "rate_hz": (
         _rate,

@@ -22,5 +22,9 @@ FORMATS: dict[str, tuple[str, str]] = {
     "st-gcn": ("costream.checkpoints.stgcn", "original ST-GCN"),
     "2s-agcn": ("costream.checkpoints.agcn_2s", "a stream of 2s-AGCN"),
     "pyskl": ("costream.checkpoints.pyskl", "ST-GCN or ST-GCN++ of pyskl"),
+    "vitdet": (
+        "costream.checkpoints.vitdet",
+        "ViTDet of detectron2 or of the Eventful Transformers",
+    ),
     "torch": ("costream.checkpoints.torch_encoder", "torch.nn.TransformerEncoder"),
 }

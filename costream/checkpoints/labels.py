@@ -95,7 +95,41 @@ GTZAN = Labels(
     None,
     4.0,
 )
-KNOWN = {"thumos14": THUMOS14, "tvseries": TVSERIES, "gtzan": GTZAN}
+# Pictures and videos of objects; every frame is looked at, at the rate of the videos of ImageNet.
+VID = Labels(
+    (
+        *("airplane", "antelope", "bear", "bicycle", "bird", "bus", "car", "cattle", "dog"),
+        *("domestic cat", "elephant", "fox", "giant panda", "hamster", "horse", "lion"),
+        *("lizard", "monkey", "motorcycle", "rabbit", "red panda", "sheep", "snake"),
+        *("squirrel", "tiger", "train", "turtle", "watercraft", "whale", "zebra"),
+    ),
+    None,
+    30.0,
+)
+COCO = Labels(
+    (
+        *("person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck"),
+        *("boat", "traffic light", "fire hydrant", "stop sign", "parking meter", "bench"),
+        *("bird", "cat", "dog", "horse", "sheep", "cow", "elephant", "bear", "zebra"),
+        *("giraffe", "backpack", "umbrella", "handbag", "tie", "suitcase", "frisbee", "skis"),
+        *("snowboard", "sports ball", "kite", "baseball bat", "baseball glove", "skateboard"),
+        *("surfboard", "tennis racket", "bottle", "wine glass", "cup", "fork", "knife"),
+        *("spoon", "bowl", "banana", "apple", "sandwich", "orange", "broccoli", "carrot"),
+        *("hot dog", "pizza", "donut", "cake", "chair", "couch", "potted plant", "bed"),
+        *("dining table", "toilet", "tv", "laptop", "mouse", "remote", "keyboard"),
+        *("cell phone", "microwave", "oven", "toaster", "sink", "refrigerator", "book"),
+        *("clock", "vase", "scissors", "teddy bear", "hair drier", "toothbrush"),
+    ),
+    None,
+    30.0,
+)
+KNOWN = {
+    "thumos14": THUMOS14,
+    "tvseries": TVSERIES,
+    "gtzan": GTZAN,
+    "imagenet-vid": VID,
+    "coco": COCO,
+}
 
 
 def read_labels(name: str) -> Labels:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _SIZE = click.IntRange(min=1)
 _SKELETONS = ("costgcn-s1", "coagcn-s1", "costr-s1")
-_SOUND = "cotrans"
+_SOUND, _OBJECTS = "cotrans", "vitdet"
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -37,8 +37,8 @@ def command() -> None:
 @click.option(
     "-m",
     "--model",
-    type=click.Choice((*_SKELETONS, _SOUND)),
-    help="A skeleton network of the paper's size, or the shipped one for sound, not encoders.",
+    type=click.Choice((*_SKELETONS, _SOUND, _OBJECTS)),
+    help="Not encoders: a skeleton network or ViTDet of its paper's size, or the one for sound.",
 )
 @click.option("--rounds", type=_SIZE, default=60, show_default=True, help="Turns of every way.")
 @click.option("--threads", type=_SIZE, default=1, show_default=True)
@@ -68,6 +68,11 @@ def steps(
 
             show([sound_steps_table(rounds, threads)], as_json)
             return
+        if model == _OBJECTS:
+            from costream.bench.object_steps import object_steps_table
+
+            show([object_steps_table(rounds, threads)], as_json)
+            return
         from costream.bench.skeleton_steps import skeleton_steps_table
 
         show([skeleton_steps_table(model, rounds, threads)], as_json)
@@ -90,10 +95,12 @@ def steps(
 def ops(as_json: bool) -> None:
     """Count the operations of the networks, the papers' way and costream's."""
     from costream.bench.audio_ops import audio_ops_table
+    from costream.bench.object_ops import object_ops_table
     from costream.bench.ops import ops_table
     from costream.bench.skeleton_ops import skeleton_ops_table
 
-    show([ops_table(), skeleton_ops_table(), audio_ops_table()], as_json)
+    tables = [ops_table(), skeleton_ops_table(), audio_ops_table(), object_ops_table()]
+    show(tables, as_json)
 
 
 @command.command()

@@ -35,6 +35,7 @@ ARCHITECTURES = {
     "stgcn": "costream.models.skeleton_window:WindowSkeletonNet",
     "agcn": "costream.models.skeleton_window:WindowSkeletonNet",
     "str": "costream.models.skeleton_window:WindowSkeletonNet",
+    "vitdet": "costream.models.vitdet:ViTDet",
     "skeleton-ensemble": "costream.models.skeleton_ensemble:SkeletonEnsemble",
 }
 # name the user types -> what it is
@@ -129,6 +130,12 @@ def load_model(
     path = find_weights(name, weights)
     find_device(device)  # a wrong device is told before a large file is read
     stored = read_weights(path)
+    if stored.card.task == "object detection":
+        raise ModelError(
+            "finds objects, which cannot be run from here",
+            where=path,
+            hint="use costream.models.vitdet from Python",
+        )
     try:
         network, frontend = build(stored.card, stored.tensors)
     except ModelError as error:

@@ -13,8 +13,10 @@ import torch
 from costream.checkpoints.weights_file import read_weights
 from costream.errors import ModelError
 from costream.models.build import build
+from costream.models.card import Card
 from costream.models.fitting import takes
 from costream.models.streaming import StreamingModel
+from costream.nn.policy import TopShare
 from costream.records import AudioBlock, Data, FeatureRow, SkeletonFrame, VideoFrame
 
 _STEPS = 4  # or as many as the network needs for its first output
@@ -30,7 +32,9 @@ def verify(path: Path) -> str:
     stored = read_weights(path)
     try:
         network, frontend = build(stored.card, stored.tensors)
-        if stored.card.labels:
+        if stored.card.task == "object detection":
+            _check_detector(network.eval(), stored.card)
+        elif stored.card.labels:
             model = StreamingModel(stored.card, network, frontend)
             _check_classifier(model)
         else:
@@ -87,6 +91,21 @@ def _check_encoder(network: Any, width: int) -> None:
     for _ in range(2):
         state = network.init_state(1)
         runs.append(torch.cat([network.forward_step(row, state) for row in rows]).numpy())
+    _compare(*runs)
+
+
+@torch.inference_mode()
+def _check_detector(network: Any, card: Card) -> None:
+    sides = [side * card.arguments["patch"] for side in card.arguments["window"]]
+    pictures = torch.randn(2, 1, 3, *sides, generator=torch.Generator().manual_seed(0))
+    classes = network.roi_heads.classes
+    if classes != len(card.labels):
+        raise ModelError(f"the card has {len(card.labels)} labels, the network {classes} classes")
+    runs = []
+    for _ in range(2):
+        state = network.init_state(1, *sides)
+        found = [network.forward_step(x, state, TopShare(0.25))[0] for x in pictures]
+        runs.append(torch.cat([f.boxes.flatten() for f in found]).numpy())
     _compare(*runs)
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
+_CPU = Path("/proc/cpuinfo")
+
 
 def prepare_torch(threads: int = 1) -> None:
     """Set threads, flush denormals to zero, and keep freed memory.
@@ -17,3 +22,18 @@ def prepare_torch(threads: int = 1) -> None:
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
     keep_freed_memory()
+
+
+def has_fast_bfloat16() -> bool:
+    """Say whether the processor multiplies bfloat16 faster than float32.
+
+    That is one with AMX or AVX-512 BF16, or an Arm one with bf16; known on Linux only. Others
+    emulate it, many times slower.
+    """
+    try:
+        text = _CPU.read_text()
+    except OSError:
+        return False
+    flags = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
+    named = set(flags[1].split()) if flags else set()
+    return bool(named & {"amx_bf16", "avx512_bf16", "bf16"})

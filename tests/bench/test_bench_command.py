@@ -15,6 +15,7 @@ def test_ops_prints_a_table_or_json() -> None:
     plain = json.loads(CliRunner().invoke(command, ["ops", "--json"]).stdout)
     assert plain[0]["rows"][0]["ActivityNet published"] == 2445.6
     assert plain[1]["rows"][3]["network"] == "CoST-GCN*"
+    assert plain[3]["rows"][0]["eventful"] == plain[3]["rows"][0]["eventful published"] == 467.4
 
 
 def test_steps_of_one_encoder() -> None:

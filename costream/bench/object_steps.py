@@ -1,0 +1,144 @@
+"""A frame of ViTDet's backbone at the cost of what has changed, beside computing it in full."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from costream.bench.steps import quiet_torch
+from costream.bench.table import Cell, Table
+from costream.models.vitdet_backbone import ViTDetBackbone
+from costream.nn.eventful import compute_in_half
+from costream.nn.operations import Operations
+from costream.nn.policy import TopTokens
+from costream.runtime.machine import has_fast_bfloat16
+
+COLUMNS = ("way", "tokens", "median ms", "p10 ms", "x dense", "G operations", "state MB")
+TOKENS = (128, 256, 512, 882)
+_SIDE = 42  # tokens; 672 pixels
+_SHARE = 4  # of the 12 blocks of ViT-B, in the same proportion
+_FRAMES = 16
+
+
+@dataclass
+class Way:
+    """A way to the encoded tokens of a frame."""
+
+    name: str
+    tokens: int  # that are computed
+    step: Callable[[Tensor, Operations], Tensor]
+    state_bytes: int
+
+
+def object_steps_table(rounds: int = 5, threads: int = 1) -> Table:
+    """Time a frame in a quarter of ViT-B's blocks, random weights, 672 pixels, in turns.
+
+    ``rounds``: frames that every way takes. Where the processor is fast with bfloat16 there are
+    ways with products in it.
+    """
+    with quiet_torch(threads), torch.no_grad():
+        return compare(_build, _SIDE, TOKENS, rounds, threads)
+
+
+def compare(
+    build: Callable[[str], ViTDetBackbone],
+    side: int,
+    tokens: Sequence[int],
+    rounds: int,
+    threads: int = 1,
+) -> Table:
+    """Give the table of frames of side x side tokens; see ``object_steps_table``.
+
+    ``build`` gives the backbone, with the same weights, for the name of a variant.
+    """
+    backbone = build("exact")
+    frames = _video(side, backbone.dim)
+    middle = tokens[(len(tokens) - 1) // 2]
+    ways = [
+        _dense("dense float32", backbone, side),
+        *(_gated("costream", backbone, side, count) for count in (*tokens, side**2)),
+        _gated("token-wise", build("token-wise"), side, middle),
+        _gated("eventful, as published", build("eventful"), side, middle),
+    ]
+    if has_fast_bfloat16():
+        half = build("exact")
+        compute_in_half(half)
+        ways.insert(1, _dense("dense bfloat16", half, side))
+        ways += [_gated("costream, bfloat16", half, side, count) for count in tokens]
+    times, spent = _measure(ways, frames, rounds)
+    base = statistics.median(times[0])
+    rows: list[tuple[Cell, ...]] = []
+    for way, own, operations in zip(ways, times, spent, strict=True):
+        ordered = sorted(1e3 * t for t in own)
+        median, tenth = statistics.median(ordered), ordered[len(ordered) // 10]
+        share, count = statistics.median(own) / base, operations.total / 1e9
+        numbers = (round(median, 1), round(tenth, 1), round(share, 3), round(count, 6))
+        rows.append((way.name, way.tokens, *numbers, round(way.state_bytes / 1e6, 1)))
+    notes = (
+        f"{threads} thread(s), one stream, {rounds} frames in turns, random weights; a square of"
+        " a sixth of the frame moves.",
+        f"{len(backbone.blocks)} blocks, one in three among all tokens: ViT-B has {_SHARE} times"
+        " as many.",
+    )
+    return Table(f"vitdet backbone, {side} x {side} tokens", COLUMNS, tuple(rows), notes)
+
+
+def _build(variant: str) -> ViTDetBackbone:
+    torch.manual_seed(0)
+    backbone = ViTDetBackbone(depth=12 // _SHARE, global_blocks=(2,), variant=variant)
+    for parameter in backbone.parameters():
+        if parameter.dim() == 2:
+            torch.nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
+    return backbone.eval()
+
+
+def _dense(name: str, backbone: ViTDetBackbone, side: int) -> Way:
+    def step(x: Tensor, operations: Operations) -> Tensor:
+        operations.linear += backbone.count_macs(side, side)
+        out: Tensor = backbone(x)
+        return out
+
+    return Way(name, side**2, step, 0)
+
+
+def _gated(name: str, backbone: ViTDetBackbone, side: int, tokens: int) -> Way:
+    state, policy = backbone.init_state(1, side, side), TopTokens(tokens)
+
+    def step(x: Tensor, operations: Operations) -> Tensor:
+        return backbone.forward_step(x, state, policy, operations)
+
+    size = sum(t.numel() * t.element_size() for t in state.tensors().values())
+    return Way(name, tokens, step, size)
+
+
+def _video(side: int, dim: int) -> list[Tensor]:
+    """Give frames of noise that hardly changes, with a square that moves over it."""
+    x, size = torch.randn(1, side, side, dim), max(1, round(side / 6**0.5))
+    frames = []
+    for number in range(_FRAMES):
+        x = x + 0.02 * torch.randn_like(x)
+        at = number % (side - size + 1)
+        x[:, at : at + size, at : at + size] += 0.5 * torch.randn(1, size, size, dim)
+        frames.append(x)
+    return frames
+
+
+def _measure(
+    ways: Sequence[Way], frames: Sequence[Tensor], rounds: int
+) -> tuple[list[list[float]], list[Operations]]:
+    """Give the seconds of every frame of every way, and what its last frame cost."""
+    times: list[list[float]] = [[] for _ in ways]
+    spent = [Operations() for _ in ways]
+    for number in range(-2, rounds):  # a frame in full, one to warm up
+        for place, way in enumerate(ways):
+            spent[place] = Operations()
+            start = time.perf_counter()
+            way.step(frames[number % len(frames)], spent[place])
+            if number >= 0:
+                times[place].append(time.perf_counter() - start)
+    return times, spent

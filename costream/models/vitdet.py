@@ -1,0 +1,152 @@
+"""ViTDet: objects in pictures, or in video at the cost of what has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from torch import Tensor, nn
+
+from costream.models.vitdet_backbone import BackboneState, ViTDetBackbone
+from costream.models.vitdet_heads import BoxHeads, Detections
+from costream.models.vitdet_proposals import ProposalNetwork
+from costream.models.vitdet_pyramid import SimplePyramid
+from costream.nn.operations import Operations
+from costream.nn.policy import Policy
+
+# dim, heads, depth and global blocks of the published backbones
+SIZES: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
+    "b": (768, 12, 12, (2, 5, 8, 11)),
+    "l": (1024, 16, 24, (5, 11, 17, 23)),
+    "h": (1280, 16, 32, (7, 15, 23, 31)),
+}
+
+
+class PatchEmbedding(nn.Module):
+    """One token of width ``dim`` for each square of ``patch`` x ``patch`` pixels."""
+
+    def __init__(self, dim: int, patch: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, dim, patch, patch)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """Give tokens [B, h, w, D] for pictures [B, 3, H, W]."""
+        return cast(Tensor, self.conv(pictures)).permute(0, 2, 3, 1)
+
+
+class ViTDet(nn.Module):
+    """A plain vision transformer, a pyramid of maps, proposals and box heads.
+
+    Li et al., "Exploring plain vision transformer backbones for object detection" (ECCV 2022),
+    with the backbone of Dutson, Li, Gupta, "Eventful Transformers" (ICCV 2023). Pictures are
+    normalised, and their sides multiples of ``patch``.
+
+    Args:
+        classes: K.
+        dim, heads, depth, global_blocks: of the backbone; see ``SIZES``.
+        size: height and width, in tokens, that its relative positions are learned for.
+        window, position_size, mlp_ratio, rule, variant, scene_cut, refresh: see
+            ``ViTDetBackbone``.
+        patch: pixels along a token.
+        channels: of the maps. ``width``, ``convolutions``, ``cascade``: see ``BoxHeads``.
+        proposals: boxes of a picture that the heads look at, at most.
+        score: detections below go.
+    """
+
+    def __init__(
+        self,
+        classes: int,
+        dim: int = 768,
+        heads: int = 12,
+        depth: int = 12,
+        global_blocks: Sequence[int] = (2, 5, 8, 11),
+        size: Sequence[int] = (64, 64),
+        window: Sequence[int] = (14, 14),
+        position_size: Sequence[int] = (14, 14),
+        mlp_ratio: int = 4,
+        rule: str = "bicubic",
+        variant: str = "exact",
+        scene_cut: float | None = 0.8,
+        refresh: int | None = None,
+        patch: int = 16,
+        channels: int = 256,
+        width: int = 1024,
+        convolutions: int = 4,
+        cascade: bool = False,
+        proposals: int = 300,
+        score: float = 0.05,
+    ) -> None:
+        super().__init__()
+        self.patch = patch
+        self.embedding = PatchEmbedding(dim, patch)
+        self.backbone = ViTDetBackbone(
+            dim,
+            heads,
+            depth,
+            (size[0], size[1]),
+            (window[0], window[1]),
+            global_blocks,
+            (position_size[0], position_size[1]),
+            mlp_ratio,
+            rule,
+            variant,
+            scene_cut,
+            refresh,
+        )
+        self.pyramid = SimplePyramid(dim, channels)
+        self.proposal_generator = ProposalNetwork(channels, proposals)
+        self.roi_heads = BoxHeads(channels, classes, width, convolutions, cascade, score)
+
+    def forward(self, pictures: Tensor) -> list[Detections]:
+        """Give the objects of each of the pictures [B, 3, H, W], each by itself."""
+        return self.detect(self.backbone(self.embed(pictures)))
+
+    def init_state(self, batch_size: int, height: int, width: int) -> BackboneState:
+        """Give the state of streams of pictures of this size, in pixels, that have seen nothing."""
+        self._check(height, width)
+        return self.backbone.init_state(batch_size, height // self.patch, width // self.patch)
+
+    def forward_step(
+        self,
+        pictures: Tensor,
+        state: BackboneState,
+        policy: Policy | Sequence[Policy],
+        operations: Operations | None = None,
+    ) -> list[Detections]:
+        """Take the next picture of every stream, [B, 3, H, W], give its objects.
+
+        ``policy``: which tokens are computed, see ``ViTDetBackbone``; the parts behind it are
+        computed in full. ``operations``: what is spent is added.
+        """
+        tokens = self.embed(pictures, operations)
+        encoded = self.backbone.forward_step(tokens, state, policy, operations)
+        return self.detect(encoded, operations)
+
+    def embed(self, pictures: Tensor, operations: Operations | None = None) -> Tensor:
+        """Give tokens [B, h, w, D]. Raises ValueError for sides that are no multiple of a patch."""
+        self._check(*pictures.shape[2:])
+        tokens: Tensor = self.embedding(pictures)
+        if operations is not None:
+            operations.count_linear(tokens[..., 0].numel(), self.embedding.conv)
+        return tokens
+
+    def detect(self, tokens: Tensor, operations: Operations | None = None) -> list[Detections]:
+        """Give the objects of pictures from their encoded tokens [B, h, w, D]."""
+        size = (tokens.shape[1] * self.patch, tokens.shape[2] * self.patch)
+        maps = self.pyramid(tokens, operations)
+        # strides are those for patches of 16 pixels; all are in proportion
+        strides = [stride * self.patch // 16 for stride in self.pyramid.strides]
+        proposals = self.proposal_generator(maps, strides, size, operations)
+        found = self.roi_heads(maps, strides, proposals, size, operations)
+        return cast(list[Detections], found)
+
+    def _check(self, height: int, width: int) -> None:
+        if height % self.patch or width % self.patch:
+            raise ValueError(f"{width}x{height} pixels are no multiple of {self.patch}")
+
+
+def build_vitdet(size: str, classes: int, **options: object) -> ViTDet:
+    """Give a network of a published size, "b", "l" or "h", with random weights."""
+    dim, heads, depth, global_blocks = SIZES[size]
+    sizes = {"dim": dim, "heads": heads, "depth": depth, "global_blocks": global_blocks}
+    return ViTDet(classes, **sizes | options)  # type: ignore[arg-type]

@@ -1,0 +1,56 @@
+"""Boxes as corners x1, y1, x2, y2, in pixels; x to the right, y down."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_LARGEST_GROWTH = math.log(1000 / 16)
+
+
+def areas(boxes: Tensor) -> Tensor:
+    """Give the areas [n] of boxes [n, 4], 0 for those that are turned inside out."""
+    sides = (boxes[:, 2:] - boxes[:, :2]).clamp(min=0)
+    return sides[:, 0] * sides[:, 1]
+
+
+def overlaps(boxes: Tensor, others: Tensor) -> Tensor:
+    """Give intersection over union [n, m] of boxes [n, 4] and [m, 4]; 0 where both are empty."""
+    low = torch.maximum(boxes[:, None, :2], others[None, :, :2])
+    high = torch.minimum(boxes[:, None, 2:], others[None, :, 2:])
+    sides = (high - low).clamp(min=0)
+    shared = sides[..., 0] * sides[..., 1]
+    union = areas(boxes)[:, None] + areas(others)[None] - shared
+    return torch.where(shared > 0, shared / union, torch.zeros_like(shared))
+
+
+def clip(boxes: Tensor, height: float, width: float) -> Tensor:
+    """Give boxes [..., 4] cut off at the edges of a picture."""
+    limits = boxes.new_tensor([width, height, width, height])
+    return torch.minimum(boxes.clamp(min=0), limits)
+
+
+def move(boxes: Tensor, deltas: Tensor, weights: Sequence[float]) -> Tensor:
+    """Give boxes [n, 4] moved by deltas [n, k, 4], [n, k, 4].
+
+    Deltas are shifts of the centre over width and height, and logarithms of how width and height
+    grow, each multiplied with a weight (Girshick et al., "Rich feature hierarchies", 2014); the
+    logarithms are cut off at ln(1000 / 16).
+    """
+    sides = boxes[:, None, 2:] - boxes[:, None, :2]
+    centres = boxes[:, None, :2] + 0.5 * sides
+    deltas = deltas / deltas.new_tensor(weights)
+    centres = centres + deltas[..., :2] * sides
+    half = 0.5 * sides * deltas[..., 2:].clamp(max=_LARGEST_GROWTH).exp()
+    return torch.cat([centres - half, centres + half], -1)
+
+
+def differences(boxes: Tensor, targets: Tensor, weights: Sequence[float]) -> Tensor:
+    """Give the deltas [n, 4] that move boxes [n, 4] to targets [n, 4]: ``move`` undone."""
+    sides, target_sides = (b[:, 2:] - b[:, :2] for b in (boxes, targets))
+    centres, target_centres = (b[:, :2] + b[:, 2:] for b in (boxes, targets))
+    shifts = 0.5 * (target_centres - centres) / sides
+    return torch.cat([shifts, (target_sides / sides).log()], 1) * boxes.new_tensor(weights)

@@ -1,0 +1,29 @@
+"""Normalisation over the channels of each place of a map."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class ChannelNorm(nn.LayerNorm):
+    """Layer norm over the channels of maps [B, C, H, W], eps 1e-6."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, eps=1e-6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Give normalised maps."""
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class NormedConv2d(nn.Conv2d):
+    """A convolution 3x3 without bias, a norm of its channels, ReLU."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels, 3, padding=1, bias=False)
+        self.norm = ChannelNorm(out_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Give maps [B, out, H, W] for maps [B, in, H, W]."""
+        return F.relu(self.norm(super().forward(x)))

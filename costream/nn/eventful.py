@@ -1,0 +1,251 @@
+"""A transformer block over the tokens of a frame that computes only tokens that have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from costream.nn.exact_update import ExactUpdate
+from costream.nn.frame_attention import DenseAttention, Frame, attend_frame
+from costream.nn.gate import Chosen, pass_tokens
+from costream.nn.operations import Operations
+from costream.nn.paper_update import PaperUpdate
+from costream.nn.policy import Policy
+from costream.nn.relative import RelativePosition
+from costream.nn.state import State, zeros
+from costream.nn.window_attention import WindowAttention, Windows, attend_frame_windows
+
+UPDATES = {"exact": ExactUpdate, "dense": DenseAttention, "paper": PaperUpdate}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How attention is kept up to date between frames.
+
+    Args:
+        update: among all tokens of a frame: "exact", "dense" or "paper".
+        skip_windows: windows without a changed token are left as they are.
+        remember_all: gates compare with the last frame, not with what they last let pass.
+        pool: keys and values among all tokens are means over squares of so many tokens.
+    """
+
+    update: str = "exact"
+    skip_windows: bool = True
+    remember_all: bool = False
+    pool: int = 1
+
+
+# Those of Dutson et al. do nothing but what their operation counts hold.
+VARIANTS = {
+    "exact": Variant(),
+    "eventful": Variant("paper", skip_windows=False),
+    "token-wise": Variant("dense", skip_windows=False),
+    "stgt": Variant("dense", skip_windows=False, remember_all=True),
+    "spatial": Variant("dense", skip_windows=False, pool=2),
+    "spatiotemporal": Variant("paper", skip_windows=False, pool=2),
+}
+
+
+@dataclass
+class GatedState(State):
+    """What a gate and the buffer behind it hold."""
+
+    reference: Tensor  # tokens when they last passed, [B, N, C]
+    buffer: Tensor  # what was computed of them, [B, N, O]
+
+
+@dataclass
+class BlockState(State):
+    """The memory of a block."""
+
+    qkv: GatedState
+    projection: GatedState
+    mlp: GatedState
+    attention: State
+
+
+class EventfulBlock(nn.Module):
+    """A pre-norm block y = x + W attention(LN x), z = y + MLP(LN y), with gates before each part.
+
+    Dutson, Li, Gupta, "Eventful Transformers" (ICCV 2023), on the block of ViTDet. The projection
+    to queries, keys and values, the one behind attention, and the feed-forward each take only
+    tokens that their gate lets pass. Layer norms and skips take all.
+
+    Args:
+        dim: D. ``heads``: H. ``mlp_ratio``: width of the feed-forward over D.
+        size: height and width, in tokens, that relative positions are learned for.
+        window: height and width of windows; None: attention among all tokens.
+        rule: how positions reach other sizes, see ``RelativePosition``.
+        variant: how attention is kept up to date; no weight depends on it.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        size: tuple[int, int],
+        window: tuple[int, int] | None = None,
+        mlp_ratio: int = 4,
+        rule: str = "bicubic",
+        variant: Variant = VARIANTS["exact"],
+    ) -> None:
+        super().__init__()
+        if dim % heads:
+            raise ValueError(f"dim {dim} is no multiple of heads {heads}")
+        self.dim, self.heads, self.window, self.variant = dim, heads, window, variant
+        self.input_layer_norm = nn.LayerNorm(dim, eps=1e-6)
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.pool = 1 if window else variant.pool
+        self.relative_position = RelativePosition(window or size, dim // heads, rule, self.pool)
+        self.projection = nn.Linear(dim, dim)
+        self.mlp_layer_norm = nn.LayerNorm(dim, eps=1e-6)
+        self.mlp_1 = nn.Linear(dim, mlp_ratio * dim)
+        self.mlp_2 = nn.Linear(mlp_ratio * dim, dim)
+        # Any, for the kinds differ in what they are told of a frame
+        self.attention: Any = (
+            WindowAttention(variant.skip_windows) if window else UPDATES[variant.update]()
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Give the tokens [B, h, w, D] of frames that are computed in full."""
+        shape = x.shape
+        qkv = _linear(self.qkv, self.input_layer_norm(x)).flatten(1, 2)
+        frame = self._frame(*shape[1:3])
+        if isinstance(frame, Windows):
+            bias = self.qkv.bias
+            attended = attend_frame_windows(qkv, frame, self.relative_position, bias)
+        else:
+            attended = attend_frame(qkv, frame, self.relative_position)
+        y = x + _linear(self.projection, attended).view(shape)
+        return y + self._feedforward(self.mlp_layer_norm(y))
+
+    def init_state(self, batch_size: int, height: int, width: int) -> BlockState:
+        """Give the state of streams of frames of this size that have seen nothing."""
+        like = self.input_layer_norm.weight
+        tokens = (batch_size, height * width)
+
+        def gated(out: int) -> GatedState:
+            return GatedState(zeros(*tokens, self.dim, like=like), zeros(*tokens, out, like=like))
+
+        frame = self._frame(height, width)
+        attention = self.attention.init_state(batch_size, frame, like)
+        return BlockState(gated(3 * self.dim), gated(self.dim), gated(self.dim), attention)
+
+    def forward_step(
+        self,
+        x: Tensor,
+        state: BlockState,
+        fresh: Sequence[bool],
+        policy: Policy,
+        operations: Operations,
+    ) -> Tensor:
+        """Take the tokens [B, h, w, D] of a frame of every stream, give them after the block.
+
+        ``fresh``: of each stream, whether all its tokens are computed. ``operations``: what is
+        spent is added.
+        """
+        shape, rows = x.shape, x.flatten(1, 2)
+
+        def choose(tokens: Tensor, gated: GatedState) -> Chosen:
+            remember = self.variant.remember_all
+            return pass_tokens(tokens, gated.reference, fresh, policy, operations, remember)
+
+        normed = self.input_layer_norm(rows)
+        chosen = choose(normed, state.qkv)
+        new = self._project(self.qkv, chosen.take(normed), operations)
+        attended = self._attend(new, chosen, state, shape, operations)
+
+        chosen = choose(attended, state.projection)
+        new = self._project(self.projection, chosen.take(attended), operations)
+        chosen.put(new, state.projection.buffer)
+        rows = rows + state.projection.buffer
+
+        normed = self.mlp_layer_norm(rows)
+        chosen = choose(normed, state.mlp)
+        operations.count_linear(sum(chosen.counts), self.mlp_1)
+        operations.count_linear(sum(chosen.counts), self.mlp_2)
+        chosen.put(self._feedforward(chosen.take(normed)), state.mlp.buffer)
+        operations.add += 2 * rows.numel()
+        return rows.add_(state.mlp.buffer).view(shape)
+
+    def count_macs(
+        self, height: int, width: int, updated: int | None = None, columns: int | None = None
+    ) -> int:
+        """Give what a step costs one stream when every gate passes ``updated`` tokens.
+
+        None: the stream begins. ``columns``: the keys that they are part of, where keys are
+        pooled. These are closed forms of what ``forward_step`` counts; "exact" costs more when
+        rows are renewed, and less when windows are skipped.
+        """
+        n, d = height * width, self.dim
+        m = n if updated is None else updated
+        hidden = self.mlp_1.out_features
+        total = m * (4 * d * d + 2 * d * hidden) + m * (5 * d + hidden) + 2 * n * d
+        total += 0 if updated is None else 3 * n * d
+        frame = self._frame(height, width)
+        if isinstance(frame, Windows):
+            (h, w), padded = frame.size, frame.padded
+            extra = 3 * d if padded != n else 0
+            return total + padded * (2 * h * w * (d + self.heads) + (h + w) * d) + extra
+        keys, along = frame.keys, sum(frame.key_sizes) * d
+        mk = m // self.pool**2 if columns is None else columns
+        full = 2 * n * keys * (d + self.heads) + n * along
+        if updated is None or self.variant.update == "dense":
+            return total + full
+        if self.variant.update == "paper":
+            products = m * keys * d + 3 * n * mk * d
+            adds = 3 * self.heads * n * keys + keys * d + mk * d + 2 * n * d
+            return total + products + adds + n * along
+        if 2 * mk >= keys:
+            return total + full
+        corrected = (n - m) * (4 * mk * d + 3 * self.heads * mk + 2 * d)
+        return total + corrected + 2 * m * keys * (d + self.heads) + m * along
+
+    def _frame(self, height: int, width: int) -> Frame | Windows:
+        products = self.qkv.weight.dtype
+        if self.window:
+            return Windows(height, width, self.heads, self.window, products)
+        return Frame(height, width, self.heads, self.pool, products)
+
+    def _attend(
+        self,
+        new: Tensor,
+        chosen: Chosen,
+        state: BlockState,
+        shape: Sequence[int],
+        operations: Operations,
+    ) -> Tensor:
+        frame, position = self._frame(*shape[1:3]), self.relative_position
+        extra = (self.qkv.bias,) if self.window else ()
+        out: Tensor = self.attention.step(
+            state.qkv.buffer, new, chosen, state.attention, frame, position, *extra, operations
+        )
+        return out
+
+    def _project(self, layer: nn.Linear, rows: Tensor, operations: Operations) -> Tensor:
+        operations.count_linear(len(rows), layer)
+        return _linear(layer, rows)
+
+    def _feedforward(self, rows: Tensor) -> Tensor:
+        return _linear(self.mlp_2, F.gelu(_linear(self.mlp_1, rows)))
+
+
+def _linear(layer: nn.Linear, rows: Tensor) -> Tensor:
+    """Give ``layer`` of rows; the products are of the type of its weights, the result of rows'."""
+    return F.linear(rows.to(layer.weight.dtype), layer.weight, layer.bias).to(rows.dtype)
+
+
+def compute_in_half(network: nn.Module) -> None:
+    """Let the linear layers and attention of eventful blocks compute products in bfloat16.
+
+    What is kept between frames, and what is added up, stays in single precision.
+    """
+    for block in network.modules():
+        if isinstance(block, EventfulBlock):
+            for layer in (block.qkv, block.projection, block.mlp_1, block.mlp_2):
+                layer.to(torch.bfloat16)

@@ -1,0 +1,129 @@
+"""Attention among all tokens of a frame, computed anew: what the updates are measured against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from costream.nn.gate import Chosen
+from costream.nn.operations import Operations
+from costream.nn.relative import RelativePosition
+from costream.nn.state import State, zeros
+
+
+@dataclass(frozen=True)
+class Frame:
+    """How the tokens of a frame stand to each other in attention.
+
+    With ``pool`` p a key is the mean over a square of p x p tokens, and so is its value.
+    """
+
+    height: int
+    width: int
+    heads: int
+    pool: int = 1
+    products: torch.dtype = torch.float32  # of the operands of queries times keys and so on
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens N."""
+        return self.height * self.width
+
+    @property
+    def keys(self) -> int:
+        """Number of keys."""
+        return self.tokens // self.pool**2
+
+    @property
+    def key_sizes(self) -> tuple[int, int]:
+        """Keys along the height and the width."""
+        return self.height // self.pool, self.width // self.pool
+
+    def columns(self, tokens: Tensor) -> Tensor:
+        """Give the keys, rising, that these tokens are part of."""
+        if self.pool == 1:
+            return tokens
+        rows, columns = tokens // self.width // self.pool, tokens % self.width // self.pool
+        keys: Tensor = torch.unique(rows * (self.width // self.pool) + columns)
+        return keys
+
+    def keys_values(self, qkv: Tensor, columns: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Give keys and values, [keys, D] each, of rows ``qkv`` [N, 3 D]; or of some columns."""
+        kv = qkv[:, qkv.shape[1] // 3 :]
+        p, across = self.pool, self.width // self.pool
+        if columns is None:
+            if p > 1:
+                squares = kv.reshape(self.height // p, p, across, p, -1)
+                kv = squares.mean((1, 3)).flatten(0, 1)
+        elif p == 1:
+            kv = kv.index_select(0, columns)
+        else:
+            corners = columns // across * p * self.width + columns % across * p
+            square = torch.arange(p)[:, None] * self.width + torch.arange(p)
+            kv = kv[corners[:, None] + square.flatten().to(columns.device)].mean(1)
+        keys, values = kv.chunk(2, 1)
+        return keys, values
+
+
+@dataclass
+class NoState(State):
+    """Nothing but the number of streams."""
+
+    streams: Tensor  # int64 [B]
+
+
+class DenseAttention:
+    """Attention anew for every frame: the paper's token-wise variant, and STGT.
+
+    This and the updates have the same two methods.
+    """
+
+    def init_state(self, batch_size: int, frame: Frame, like: Tensor) -> NoState:
+        """Give an empty state."""
+        return NoState(zeros(batch_size))
+
+    def step(
+        self,
+        qkv: Tensor,
+        new: Tensor,
+        chosen: Chosen,
+        state: NoState,
+        frame: Frame,
+        position: RelativePosition,
+        operations: Operations,
+    ) -> Tensor:
+        """Write the ``new`` rows [M, 3 D] into ``qkv`` [B, N, 3 D], give every token attended.
+
+        Gives [B, N, D].
+        """
+        chosen.put(new, qkv)
+        count_frame(frame, qkv.shape[2] // 3, len(qkv), operations)
+        return attend_frame(qkv, frame, position)
+
+
+def attend_frame(qkv: Tensor, frame: Frame, position: RelativePosition) -> Tensor:
+    """Give every token [B, N, D] attended for rows ``qkv`` [B, N, 3 D]. It has a gradient."""
+    heads = (frame.heads, -1)
+    q = torch.unflatten(qkv[..., : qkv.shape[2] // 3], 2, heads)
+    pairs = [frame.keys_values(rows) for rows in qkv.unbind(0)]
+    k, v = (torch.unflatten(torch.stack(c), 2, heads) for c in zip(*pairs, strict=True))
+    along = position(torch.unflatten(q, 1, (frame.height, frame.width)))
+    q, k, v = (t.to(frame.products) for t in (q, k, v))
+    out = []
+    for head in range(frame.heads):  # the positions of one head at a time take little memory
+        y, x = (part[:, head].to(frame.products) for part in along)
+        bias = (y[..., None] + x[..., None, :]).flatten(2)
+        one = q[:, :, head], k[:, :, head], v[:, :, head]
+        out.append(F.scaled_dot_product_attention(*one, attn_mask=bias))
+    return torch.cat(out, 2).to(qkv.dtype)
+
+
+def count_frame(frame: Frame, width: int, streams: int, operations: Operations) -> None:
+    """Count attention of all tokens among each other, D = ``width``."""
+    rows = streams * frame.tokens
+    operations.product += 2 * rows * frame.keys * width
+    operations.position += rows * width * sum(frame.key_sizes)
+    operations.add += 2 * frame.heads * rows * frame.keys

@@ -1,0 +1,57 @@
+"""Which tokens of a frame are updated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Policy(Protocol):
+    """Chooses tokens by how far each is from its reference.
+
+    A policy is given to every step anew, so a budget may change from frame to frame.
+    """
+
+    def choose(self, errors: Tensor) -> Tensor:
+        """Give the chosen places, int64 [M], rising, for errors [N] of one stream's tokens."""
+
+
+@dataclass(frozen=True)
+class TopTokens:
+    """The ``count`` tokens with the largest errors, or all when there are fewer."""
+
+    count: int
+
+    def choose(self, errors: Tensor) -> Tensor:
+        """Give the chosen places."""
+        return _largest(errors, self.count)
+
+
+@dataclass(frozen=True)
+class TopShare:
+    """The share of the tokens, 0 to 1 and rounded down, with the largest errors."""
+
+    share: float
+
+    def choose(self, errors: Tensor) -> Tensor:
+        """Give the chosen places."""
+        return _largest(errors, int(self.share * len(errors)))
+
+
+@dataclass(frozen=True)
+class AboveThreshold:
+    """The tokens whose error is above ``threshold``."""
+
+    threshold: float
+
+    def choose(self, errors: Tensor) -> Tensor:
+        """Give the chosen places."""
+        return (errors > self.threshold).nonzero().flatten()
+
+
+def _largest(errors: Tensor, count: int) -> Tensor:
+    count = min(max(count, 0), len(errors))
+    return torch.topk(errors, count, sorted=False).indices.sort().values

@@ -1,0 +1,99 @@
+"""Relative positions along two axes, as ViTDet adds them to attention."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+RULES = ("bicubic", "linear")
+
+
+class _Matrices(NamedTuple):
+    """What was made of two tables, which it keeps in memory so that ``key`` stays theirs."""
+
+    key: tuple[int, ...]
+    y_table: Tensor
+    x_table: Tensor
+    y: Tensor
+    x: Tensor
+
+
+class RelativePosition(nn.Module):
+    """Adds q . R_y[y_q, y_k] + q . R_x[x_q, x_k] to the score of query q and key k.
+
+    R[i, j] is row i - j + size - 1 of a learned table. Li et al., "Exploring plain vision
+    transformer backbones for object detection" (ECCV 2022), after Li et al., "MViTv2".
+
+    Args:
+        size: height and width, in tokens, that the tables were learned for.
+        head_dim: e.
+        rule: how other sizes are reached: "bicubic" resizes the matrix R over queries and keys,
+            as the Eventful Transformers do; "linear" the table, as detectron2 does.
+        pool: keys are means over squares of so many tokens, and so are positions along them.
+
+    Raises ValueError for another rule.
+    """
+
+    def __init__(
+        self, size: tuple[int, int], head_dim: int, rule: str = "bicubic", pool: int = 1
+    ) -> None:
+        super().__init__()
+        if rule not in RULES:
+            raise ValueError(f"interpolation rule {rule!r} is not one of {RULES}")
+        self.size, self.rule, self.pool = size, rule, pool
+        self.y_embedding = nn.Parameter(torch.zeros(2 * size[0] - 1, head_dim))
+        self.x_embedding = nn.Parameter(torch.zeros(2 * size[1] - 1, head_dim))
+        self._held: _Matrices | None = None
+
+    def matrices(self, height: int, width: int) -> tuple[Tensor, Tensor]:
+        """Give R_y [h, h / pool, e] and R_x [w, w / pool, e] for frames of this size.
+
+        Raises ValueError where pooling leaves a remainder.
+        """
+        if height % self.pool or width % self.pool:
+            raise ValueError(f"{height} x {width} tokens cannot be pooled by {self.pool}")
+        tables = self.y_embedding, self.x_embedding
+        # A tensor made in inference mode does not tell when it is changed.
+        hold = not torch.is_grad_enabled() and not any(t.is_inference() for t in tables)
+        key: tuple[int, ...] = (height, width)
+        if hold:
+            key += tuple(n for t in tables for n in (t.data_ptr(), t._version))
+            if self._held is not None and self._held.key == key:
+                return self._held.y, self._held.x
+        y = self._matrix(tables[0], self.size[0], height)
+        x = self._matrix(tables[1], self.size[1], width)
+        if hold:
+            self._held = _Matrices(key, tables[0].detach(), tables[1].detach(), y, x)
+        return y, x
+
+    def forward(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        """Give what to add along each axis for queries [B, h, w, H, e].
+
+        Gives [B, H, h w, h / pool] and [B, H, h w, w / pool].
+        """
+        y, x = self.matrices(*q.shape[1:3])
+        along_y = torch.einsum("byxhe,yke->bhyxk", q, y).flatten(2, 3)
+        return along_y, torch.einsum("byxhe,xke->bhyxk", q, x).flatten(2, 3)
+
+    def of_tokens(
+        self, q: Tensor, tokens: Tensor, height: int, width: int
+    ) -> tuple[Tensor, Tensor]:
+        """Give the same for the queries [M, H, e] of some tokens: [H, M, ...] twice."""
+        y, x = self.matrices(height, width)
+        rows, columns = tokens // width, tokens % width
+        along_y = torch.bmm(q, y[rows].transpose(1, 2)).transpose(0, 1)
+        return along_y, torch.bmm(q, x[columns].transpose(1, 2)).transpose(0, 1)
+
+    def _matrix(self, table: Tensor, size: int, tokens: int) -> Tensor:
+        if self.rule == "linear" and tokens != size:
+            table = F.interpolate(table.t()[None], 2 * tokens - 1, mode="linear")[0].t()
+            size = tokens
+        places = torch.arange(size, device=table.device)
+        matrix = table[places[:, None] - places + size - 1]
+        if tokens != size:
+            images = matrix.permute(2, 0, 1)[None]
+            matrix = F.interpolate(images, (tokens, tokens), mode="bicubic")[0].permute(1, 2, 0)
+        return torch.unflatten(matrix, 1, (-1, self.pool)).mean(2)

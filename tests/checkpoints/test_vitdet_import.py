@@ -1,0 +1,157 @@
+"""ViTDet under detectron2's names and under those of the Eventful Transformers."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from eventful_nets import NEEDS, REFS, randomise
+from torch import Tensor
+
+from costream.checkpoints.importing import import_checkpoint
+from costream.checkpoints.labels import COCO, VID
+from costream.checkpoints.vitdet import detect
+from costream.checkpoints.weights_file import write_weights
+from costream.errors import ModelError
+from costream.models.build import build
+from costream.models.registry import load_model
+from costream.models.verify import verify
+from costream.models.vitdet import ViTDet, build_vitdet
+from costream.nn.policy import TopTokens
+
+Import = Callable[..., tuple[Any, Any]]
+# theirs, by ours: detectron2 counts layers of a map otherwise, with norms inside convolutions
+STAGES = {
+    "0": (
+        "simfp_2",
+        {"0": "0", "1": "1", "3": "3", "4": "4", "5": "4.norm", "6": "5", "7": "5.norm"},
+    ),
+    "1": ("simfp_3", {"0": "0", "1": "1", "2": "1.norm", "3": "2", "4": "2.norm"}),
+    "2": ("simfp_4", {"0": "0", "1": "0.norm", "2": "1", "3": "1.norm"}),
+    "3": ("simfp_5", {"1": "1", "2": "1.norm", "3": "2", "4": "2.norm"}),
+}
+PARTS = {
+    "input_layer_norm": "norm1",
+    "mlp_layer_norm": "norm2",
+    "qkv": "attn.qkv",
+    "projection": "attn.proj",
+    "mlp_1": "mlp.fc1",
+    "mlp_2": "mlp.fc2",
+    "relative_position.y_embedding": "attn.rel_pos_h",
+    "relative_position.x_embedding": "attn.rel_pos_w",
+}
+
+
+def small_network(**options: Any) -> ViTDet:
+    sizes: dict[str, Any] = {"size": (8, 8), "window": (4, 4), "position_size": (4, 4)}
+    options = {"classes": 80, "channels": 8, "width": 12, "convolutions": 2} | options
+    network = ViTDet(dim=16, heads=2, depth=3, global_blocks=(1,), **sizes, **options)
+    return randomise(network)  # type: ignore[return-value]
+
+
+def in_detectron2(name: str) -> str:
+    if match := re.match(r"pyramid\.stages\.(\d)\.(\d)(.*)", name):
+        stage, layers = STAGES[match[1]]
+        return f"backbone.{stage}.{layers[match[2]]}{match[3]}"
+    if match := re.match(r"backbone\.blocks\.(\d+)\.(.*?)(\.weight|\.bias)?$", name):
+        return f"backbone.net.blocks.{match[1]}.{PARTS[match[2]]}{match[3] or ''}"
+    name = name.replace("embedding.conv", "backbone.net.patch_embed.proj")
+    return name.replace("backbone.position_encoding.encoding", "backbone.net.pos_embed")
+
+
+def detectron2_file(network: ViTDet, **extra: Any) -> dict[str, Any]:
+    arrays = {in_detectron2(k): v.numpy() for k, v in network.state_dict().items()}
+    table = arrays["backbone.net.pos_embed"]
+    arrays["backbone.net.pos_embed"] = np.concatenate([table[:, :1] + 9, table], 1)
+    arrays["pixel_mean"] = np.zeros((3, 1, 1), np.float32)
+    arrays["roi_heads.mask_head.mask_fcn1.weight"] = np.zeros((8, 8, 3, 3), np.float32)
+    arrays["roi_heads.mask_head.deconv.bias"] = np.zeros(8, np.float32)
+    return {"model": arrays | extra, "__author__": "somebody"}
+
+
+@pytest.mark.parametrize("cascade", [False, True])
+def test_pickles_of_detectron2(cascade: bool, tmp_path: Path) -> None:
+    network = small_network(cascade=cascade, rule="linear", proposals=1000)
+    path = tmp_path / "model_final.pkl"
+    path.write_bytes(pickle.dumps(detectron2_file(network)))
+    card, tensors = import_checkpoint(path, "test", {"labels": "coco"})
+    imported = build(card, tensors)[0].eval()
+    assert card.labels == COCO.names
+    assert card.task == "object detection"
+    assert "not used: pixel_mean, roi_heads.mask_head" in card.limits
+    picture = torch.randn(1, 3, 96, 64)
+    with torch.no_grad():
+        mine, theirs = network(picture)[0], imported(picture)[0]
+    for part, expected in zip(mine, theirs, strict=True):
+        assert torch.equal(part, expected)
+    write_weights(tmp_path / "x.safetensors", card, tensors)
+    assert verify(tmp_path / "x.safetensors")
+    with pytest.raises(ModelError, match="finds objects"):
+        load_model(str(tmp_path / "x.safetensors"))
+
+
+def test_what_is_left_over_or_missing_is_named(tmp_path: Path) -> None:
+    content = detectron2_file(small_network(), strange=np.zeros(2, np.float32))
+    path = tmp_path / "x.pkl"
+    path.write_bytes(pickle.dumps(content))
+    with pytest.raises(ModelError, match="left over: strange"):
+        import_checkpoint(path, "test", {"labels": "coco"})
+    del content["model"]["strange"], content["model"]["backbone.simfp_3.1.norm.bias"]
+    path.write_bytes(pickle.dumps(content))
+    card, tensors = import_checkpoint(path, "test", {"labels": "coco"})
+    with pytest.raises(ModelError, match=r"missing: network\.pyramid\.stages\.1\.2\.bias"):
+        build(card, tensors)
+
+
+def test_the_eventful_checkpoint(load: Import) -> None:
+    network = small_network(classes=30, proposals=300)
+    card, imported = load({"model": network.state_dict()}, labels="imagenet-vid")
+    assert card.labels == VID.names
+    assert (card.arguments["rule"], card.arguments["proposals"]) == ("bicubic", 300)
+    assert not card.limits
+    same_state(imported.state_dict(), network.state_dict())
+
+
+def same_state(given: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert given.keys() == expected.keys()
+    assert all(torch.equal(given[name], value) for name, value in expected.items())
+
+
+def test_the_reference_network(load: Import) -> None:
+    if not REFS.is_dir():
+        pytest.skip(NEEDS)
+    state = {k: torch.from_numpy(v) for k, v in np.load(REFS / "det_small_frcnn_state.npz").items()}
+    arrays = np.load(REFS / "det_small_frcnn_outputs.npz")
+    card, network = load({"model": state}, labels="imagenet-vid")
+    assert card.arguments["global_blocks"] == [1, 3]
+    tokens = torch.from_numpy(arrays["base|tokens_in/0"]).view(1, 16, 16, 48)
+    with torch.no_grad():
+        out = network.backbone(tokens).view(256, 48)
+    assert (out - torch.from_numpy(arrays["base|tokens_out/0"])).abs().max() < 5e-5
+    kept = network.init_state(1, 256, 256)
+    x = torch.from_numpy(arrays["base|norm_padded_image/0"])[None]
+    with torch.no_grad():
+        found = network.forward_step(x, kept, TopTokens(48))[0]
+    assert (found.scores - torch.from_numpy(arrays["base|scores/0"])).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("file", "classes", "cascade"),
+    [("keys_vitdet_b_vid.txt", 30, False), ("keys_vitdet_b_coco.txt", 80, True)],
+)
+def test_the_names_of_the_published_checkpoints(file: str, classes: int, cascade: bool) -> None:
+    if not REFS.is_dir():
+        pytest.skip(NEEDS)
+    lines = (REFS / file).read_text().splitlines()
+    published = {line.split(" ")[0] for line in lines if not line.startswith("#")}
+    with torch.device("meta"):
+        network = build_vitdet("b", classes, cascade=cascade)
+    assert published - network.state_dict().keys() == {n for n in published if "mask_head" in n}
+    assert network.state_dict().keys() <= published
+    assert detect(network.state_dict())
