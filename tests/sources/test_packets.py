@@ -123,7 +123,8 @@ def test_the_sound_is_kept_and_fits_the_pictures(ring, tmp_path):
     assert heard[-1] - times[-1] == pytest.approx(0, abs=0.2)
 
 
-@pytest.mark.parametrize("codec", ["libx265", "mjpeg", "libvpx-vp9", "libsvtav1", "mpeg4"])
+# Not AV1: its encoder would leave this process with real-time priority.
+@pytest.mark.parametrize("codec", ["libx265", "mjpeg", "libvpx-vp9", "mpeg4"])
 def test_whatever_a_camera_sends(ring, tmp_path, codec):
     if codec not in av.codecs_available:
         pytest.skip(f"this build of PyAV has no {codec}")
