@@ -74,14 +74,17 @@ def _limit(ctx: click.Context, param: click.Parameter, value: str | None) -> flo
 def command(ctx: click.Context, /, **values: Any) -> int:
     """Run a model over many files; repeated, it goes on where it was stopped.
 
-    INPUT is a file, a folder (searched with all folders below it), @LIST (a file of paths, one a
+    INPUT is a file, a folder (searched with all folders below it), the URL of either in a store
+    that fsspec opens (s3://, gs://, http://, zip://, ...), @LIST (a file of paths and URLs, one a
     line) or '-' (such a list on stdin). Files that are no media, or not for this model, are
     skipped. Results mirror the folders below FOLDER, with tables over all inputs beside them:
-    predictions.csv, timeline.csv, compute.csv, failures.csv and summary.json.
+    predictions.csv, timeline.csv, compute.csv, failures.csv and summary.json. FOLDER is one of
+    this machine or a mounted one, no URL.
 
     \b
     costream batch recordings/ -o out
     costream batch recordings/ -o out -m cooadtr -f json,csv --jobs 2 --exclude 'raw/*'
+    costream batch s3://bucket/recordings -o out --engine ray --ray-address FIRST:6379
     find /data -name '*.mp4' -newer last | costream batch - -o out
     """
     from costream.runtime.batch.command import batch
@@ -94,15 +97,24 @@ command.params[1:1] = _shared()
 
 def _settings(values: dict[str, Any]) -> BatchSettings:
     """Check what the options say together, before anything is loaded."""
+    from costream.runtime.batch.stores import is_url, local_path
+
     if values["output"] == "-":
         raise UsageError("results go to a folder", where="-o -")
+    output = local_path(values["output"])
+    if is_url(output):
+        raise UsageError(
+            "results go to a folder of this machine or a mounted one",
+            where=f"-o {output}",
+            hint="mount the store, or copy the folder there afterwards",
+        )
     if values["ray_address"] and values["engine"] != "ray":
         raise UsageError("--ray-address goes with --engine ray")
     told = {**values, "sources": (), "overwrite": False, "skip_existing": False}
     return BatchSettings(
         detect=detect.settings_of(told),
         arguments=tuple(values["inputs"]),
-        output=values["output"],
+        output=output,
         include=tuple(values["include"]),
         exclude=tuple(values["exclude"]),
         jobs=values["jobs"],

@@ -15,15 +15,19 @@ from costream.report.finding import Found, find_results
 from costream.report.markup import Html
 from costream.report.overview import Overview, Refused, read_failures
 from costream.report.page import page_foot, page_head
+from costream.report.pages import Pages
 from costream.report.palette import Palette
 from costream.report.reading import NotAResultError, runs
 from costream.report.section import MOST_OPEN, Run, section
 from costream.report.thumbnails import Thumbnails, find_media, take
 from costream.sinks.atomic import Output
 
-# The fewer bins, the more files: a page of a thousand runs must still open.
+# With more runs than this, each has a page of its own: the overview must still open.
+MOST_ON_A_PAGE = 60
+# The more runs are on a page, the fewer bins each has.
 _BINS = ((1, 1200), (10, 600), (50, 300), (200, 160))
 _FEWEST_BINS = 80
+_MOST_BLOCKS_ALL = 20_000  # in the strips of an overview
 _MOST_PICTURES = MOST_OPEN  # a run
 _MOST_PICTURES_ALL = 600
 _SPOOL_CHARS = 1 << 24
@@ -43,11 +47,19 @@ class Report:
 
 
 class Maker:
-    """Reads the results and keeps their sections in a temporary file until the page is written."""
+    """Reads the results and keeps their sections in a temporary file until the page is written.
 
-    def __init__(self, results: Sequence[Path], *, thumbnails: bool = True) -> None:
+    Of many results, each section is a page of its own, written at once.
+    """
+
+    def __init__(
+        self, results: Sequence[Path], *, thumbnails: bool = True, beside: Pages | None = None
+    ) -> None:
+        """``beside``: takes the pages of many runs; None: all are on one page, however many."""
         self._results = results
         self._thumbnails = thumbnails
+        self._beside = beside
+        self._several = False  # pages
         self._pictures = 0
         self._body = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - closed by __exit__
             max_size=_SPOOL_CHARS, mode="w+", encoding="utf-8", errors="backslashreplace"
@@ -63,13 +75,19 @@ class Maker:
     def read(self) -> Iterator[tuple[int, int]]:
         """Read everything; yields (files done, files in all) after each file.
 
-        SourceError when an argument does not exist, or there was nothing at all to show.
+        SourceError when an argument does not exist, or there was nothing at all to show;
+        UsageError when the pages of an earlier report may not be replaced.
         """
         found = [f for argument in self._results for f in self._find(argument)]
+        self._several = self._beside is not None and len(found) > MOST_ON_A_PAGE
+        if self._beside is not None and self._several:
+            self._beside.check()
+        blocks = max(8, _MOST_BLOCKS_ALL // max(1, len(found)))
+        self.report.overview.most_blocks = min(blocks, self.report.overview.most_blocks)
         one_file = len(self._results) == 1 and not self._results[0].is_dir()
         for k, file in enumerate(found, 1):
             for run in self._runs(file, len(found)):
-                self.report.overview.add(run, self.report.palette)
+                self.report.overview.add(run, self.report.palette, self._href(run))
                 if one_file and len(self.report.overview.rows) == 1:
                     self.report.only = run
                     continue
@@ -95,6 +113,13 @@ class Maker:
             out.write(text)
         out.write(page_foot())
         out.finish()
+        if self._beside is not None:
+            self._beside.remove_earlier()
+
+    def _href(self, run: Run) -> str:
+        if self._beside is not None and self._several:
+            return self._beside.href(run)
+        return f"#{run.anchor}"
 
     def _find(self, argument: Path) -> list[Found]:
         found = find_results(argument)
@@ -106,7 +131,8 @@ class Maker:
 
     def _runs(self, file: Found, count: int) -> Iterator[Run]:
         """Yield the runs in a file; a file that cannot be read is told of, not raised."""
-        bins = next((n for most, n in _BINS if count <= most), _FEWEST_BINS)
+        together = 1 if self._several else count
+        bins = next((n for most, n in _BINS if together <= most), _FEWEST_BINS)
         written = _written(file.path)
         try:
             for k, contents in enumerate(runs(file.path)):
@@ -141,7 +167,8 @@ class Maker:
         if isinstance(media, str):
             return Thumbnails(note=media)
         most = min(_MOST_PICTURES, max(3, _MOST_PICTURES_ALL // count))
-        most = min(most, _MOST_PICTURES_ALL - self._pictures)
+        if not self._several:
+            most = min(most, _MOST_PICTURES_ALL - self._pictures)
         first = digest.segments[: max(0, most)]
         taken = take(media, sorted({s.start_s for s in first}))
         self._pictures += len(taken.pictures)
@@ -151,6 +178,9 @@ class Maker:
         return taken
 
     def _put(self, run: Run, *, alone: bool) -> None:
+        if self._beside is not None and self._several:
+            self._beside.put(run, self.report.palette)
+            return
         self._body.write(section(run, self.report.palette, alone=alone) + Html("\n"))
 
     def _check(self, found: Sequence[Found]) -> None:

@@ -24,6 +24,8 @@ Child: TypeAlias = "str | Iterable[Html] | None"
 
 def text(value: str) -> Html:
     """Give ``value`` as it is to be read: escaped, on one line, without invisible characters."""
+    if value.isprintable():  # as a rule; curves are long
+        return Html(html.escape(value, quote=True))
     line = "".join(" " if c.isspace() else c for c in value)
     shown = "".join(c if c.isprintable() or c in _JOINERS else "\ufffd" for c in line)
     return Html(html.escape(shown, quote=True))

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from costream.report.axis import Axis
-from costream.report.digest import Digest, LabelStats
+from costream.report.digest import LabelStats
 from costream.report.markup import Html, name, tag
 from costream.report.palette import Palette
 from costream.report.section import Run, status
@@ -18,7 +18,7 @@ from costream.report.tables import Cell, label_table, number, table
 from costream.ui.text import counted, saving, short_time, si, times
 
 MOST_FAILURES = 500
-_MOST_OPEN = 12  # labels that are shown at once
+_MOST_OPEN = 12  # labels, and inputs without results, that are shown at once
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Row:
     """What the overview keeps of a run."""
 
     title: str
-    anchor: str
+    href: str  # where the run is shown
     model: str
     media_s: float
     segments: int
@@ -56,14 +56,15 @@ class Overview:
     refused: list[Refused] = field(default_factory=list)
     stats: dict[str, LabelStats] = field(default_factory=dict)
     files: dict[str, int] = field(default_factory=dict)  # label -> in how many runs
+    most_blocks: int = 200  # in the strip of a row
 
-    def add(self, run: Run, palette: Palette) -> None:
-        """Count a run."""
+    def add(self, run: Run, palette: Palette, href: str) -> None:
+        """Count a run; ``href``: where it is shown."""
         digest = run.digest
         for label, found in digest.stats.items():
             self.stats.setdefault(label, LabelStats()).merge(found)
             self.files[label] = self.files.get(label, 0) + 1
-        self.rows.append(_row(run, digest, palette))
+        self.rows.append(_row(run, href, small_strip(digest, palette, self.most_blocks)))
 
     def section(self, title: str, palette: Palette) -> Html:
         """Give the head of the page."""
@@ -130,11 +131,16 @@ class Overview:
     def _refusals(self) -> Html | None:
         if not self.refused:
             return None
-        rows = ((name(r.title), r.reason) for r in self.refused[:MOST_FAILURES])
+        rows = [(name(r.title), r.reason) for r in self.refused[:MOST_FAILURES]]
+        parts = [table(("Name", "Why"), rows[:_MOST_OPEN])]
+        if len(rows) > _MOST_OPEN:
+            words = f"Show {len(rows) - _MOST_OPEN:,} more"
+            parts.append(
+                tag("details", tag("summary", words), table(("Name", "Why"), rows[_MOST_OPEN:]))
+            )
         more = len(self.refused) - MOST_FAILURES
         note = tag("p", f"{more:,} more are not listed.", class_="note") if more > 0 else None
-        title = tag("h3", "Without results")
-        return tag("section", title, table(("Name", "Why"), rows), note)
+        return tag("section", tag("h3", "Without results"), parts, note)
 
     def _files(self) -> Html:
         columns = ("File", "Timeline", "Length", "Segments", "Cost", "Status")
@@ -146,7 +152,7 @@ def _cells(row: Row) -> Sequence[Cell]:
     class_ = "pill" if row.word == "complete" else "pill warn"
     less = saving(row.macs, row.dense_macs)
     return (
-        tag("a", name(row.title), href=f"#{row.anchor}"),
+        tag("a", name(row.title), href=row.href),
         row.strip,
         number(short_time(row.media_s)),
         number(f"{row.segments:,}"),
@@ -155,14 +161,15 @@ def _cells(row: Row) -> Sequence[Cell]:
     )
 
 
-def _row(run: Run, digest: Digest, palette: Palette) -> Row:
+def _row(run: Run, href: str, strip: Html) -> Row:
+    digest = run.digest
     header, summary, costs = digest.header, digest.summary, digest.cost_json()
     start_s, end_s = digest.span_s
     word, sentence = status(digest)
     axis = Axis(start_s, end_s)
     return Row(
         title=run.title,
-        anchor=run.anchor,
+        href=href,
         model="" if header is None else header.model,
         media_s=summary.media_s if summary is not None else end_s - start_s,
         segments=digest.segment_count,
@@ -171,7 +178,7 @@ def _row(run: Run, digest: Digest, palette: Palette) -> Row:
         dense_macs=float(costs.get("dense_macs") or 0),
         word=word,
         sentence=sentence,
-        strip=small_strip(digest, palette),
+        strip=strip,
         stretches=tuple(
             tuple((axis.share(a), axis.share(b), label) for a, b, label in stretches(digest, head))
             for head in digest.heads.names

@@ -13,6 +13,7 @@ from tqdm import tqdm
 from costream.errors import ExitCode, OutputError, UsageError
 from costream.report.making import Maker
 from costream.report.options import ReportOptions
+from costream.report.pages import Pages
 from costream.sinks.atomic import AtomicFile, Output, Stream, part_of
 
 
@@ -25,7 +26,9 @@ def make_report(options: ReportOptions) -> ExitCode:
     if "png" in paths and find_spec("matplotlib") is None:
         hint = "pip install 'costream[report]', or leave png out of --format"
         raise UsageError("a PNG needs matplotlib, which is not installed", where="-f", hint=hint)
-    with Maker(options.results, thumbnails=options.thumbnails) as maker:
+    page = paths.get("html")
+    beside = None if page is None else Pages(page, overwrite=options.overwrite)
+    with Maker(options.results, thumbnails=options.thumbnails, beside=beside) as maker:
         _read(maker, quiet=options.quiet)
         for format, path in paths.items():
             if format == "html":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from costream.records import Segment
@@ -48,27 +48,54 @@ def strip(digest: Digest, palette: Palette, prefix: str, head: str | None) -> Ht
     )
 
 
-def small_strip(digest: Digest, palette: Palette) -> Html:
-    """Give the strips of a run for a cell of a table."""
-    return join(_small_strip(digest, palette, head) for head in digest.heads.names)
+def small_strip(digest: Digest, palette: Palette, most: int) -> Html:
+    """Give the strips of a run for a cell of a table, each with ``most`` blocks or a few more."""
+    return join(_small_strip(digest, palette, head, most) for head in digest.heads.names)
 
 
-def _small_strip(digest: Digest, palette: Palette, head: str | None) -> Html:
+def _small_strip(digest: Digest, palette: Palette, head: str | None, most: int) -> Html:
     axis = Axis(*digest.span_s)
-    shown = join(
-        _block(axis.x(start_s), axis.width(start_s, end_s), "16", palette.paint(label))
-        for start_s, end_s, label in stretches(digest, head)
-    )
-    ground = tag("rect", width="100%", height="16", class_="ground")
+    found = [(axis.share(a), axis.share(b), label) for a, b, label in stretches(digest, head)]
+    blocks: dict[Paint, list[Html]] = {}
+    for start, end, label in outline(found, most):
+        place = {"x": f"{100 * start:.1f}%", "width": f"{max(0.3, 100 * (end - start)):.1f}%"}
+        blocks.setdefault(palette.paint(label), []).append(tag("rect", **place))
     return tag(
         "svg",
-        *(ground, shown, _gaps(digest, axis, 16)),
+        tag("rect", width="100%", class_="ground"),
+        (tag("g", inner, fill=fill) for paint, inner in blocks.items() for fill in _fills(paint)),
+        _gaps(digest, axis, 16, most),
         class_="mini",
         width="100%",
         height="16",
         role="img",
         aria_label=describe(digest, head, most=6),
     )
+
+
+def outline(found: Sequence[tuple[float, float, str]], most: int) -> list[tuple[float, float, str]]:
+    """Give stretches of the unit length, in order, as at most ``most`` of them.
+
+    When there are more, of equal parts of the length: the label that fills each most.
+    """
+    if len(found) <= most:
+        return list(found)
+    filled: list[dict[str, float]] = [{} for _ in range(most)]
+    for start, end, label in found:
+        first, last = (min(most - 1, int(most * share)) for share in (start, end))
+        for k in range(first, last + 1):
+            inside = min(end, (k + 1) / most) - max(start, k / most)
+            filled[k][label] = filled[k].get(label, 0.0) + inside
+    out: list[tuple[float, float, str]] = []
+    for k, inside_of in enumerate(filled):
+        label = max(inside_of, key=lambda label: inside_of[label], default="")
+        if inside_of.get(label, 0.0) * 2 * most < 1:  # less than half of it
+            continue
+        if out and out[-1][2] == label and out[-1][1] == k / most:
+            out[-1] = (out[-1][0], (k + 1) / most, label)
+        else:
+            out.append((k / most, (k + 1) / most, label))
+    return out
 
 
 def bands(digest: Digest, label: str, axis: Axis, paint: Paint) -> Html:
@@ -141,12 +168,21 @@ def _caption(label: str, x: str, width: str, share: float, paint: Paint) -> Html
 
 
 def _block(x: str, width: str, height: str, paint: Paint) -> Html:
-    fill = paint.color or "var(--grey)"
-    plain = tag("rect", x=x, width=width, height=height, fill=fill, class_="block")
+    plain, *over = _fills(paint)
+    place = {"x": x, "width": width, "height": height}
+    return join(
+        tag("rect", **place, fill=plain, class_="block"),
+        (tag("rect", **place, fill=fill) for fill in over),
+    )
+
+
+def _fills(paint: Paint) -> list[str]:
+    """Give the colour of a paint, and the pattern over it if it has one."""
+    plain = paint.color or "var(--grey)"
     if not paint.pattern:
-        return plain
-    over = f"url(#{PATTERNS[paint.pattern]}-{'light' if paint.ink == '#fff' else 'dark'})"
-    return join(plain, tag("rect", x=x, width=width, height=height, fill=over))
+        return [plain]
+    shade = "light" if paint.ink == "#fff" else "dark"
+    return [plain, f"url(#{PATTERNS[paint.pattern]}-{shade})"]
 
 
 def stretches(digest: Digest, head: str | None) -> Iterator[tuple[float, float, str]]:
@@ -175,7 +211,7 @@ def _shares(digest: Digest, axis: Axis, palette: Palette, head: str | None) -> I
         yield _block(x, width, str(HEIGHT), palette.paint(label))
 
 
-def _gaps(digest: Digest, axis: Axis, height: int = HEIGHT) -> Html:
+def _gaps(digest: Digest, axis: Axis, height: int = HEIGHT, most: int | None = None) -> Html:
     return join(
         tag(
             "rect",
@@ -185,7 +221,7 @@ def _gaps(digest: Digest, axis: Axis, height: int = HEIGHT) -> Html:
             height=str(height),
             fill="url(#gap)",
         )
-        for g in digest.gaps
+        for g in digest.gaps[:most]
     )
 
 

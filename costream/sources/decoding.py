@@ -15,7 +15,7 @@ from av.video.stream import VideoStream
 from costream.sources.damage import Damage
 from costream.sources.frames import Frames, Read
 from costream.sources.mediaclock import MediaClock
-from costream.sources.timing import origin, stated_end_s, time_base
+from costream.sources.timing import ends_in_a_packet, origin, stated_end_s, time_base
 
 DEFAULT_RATE = Fraction(25)
 
@@ -80,6 +80,8 @@ class Decoder:
         while (frame := ahead.pop() if ahead else next(raw, None)) is not None:
             yield self._timed(frame, peek)
         self._frames.check_end(stated_end_s(self._container, self._stream))
+        if ends_in_a_packet(self._container):
+            self._frames.count("packet(s) cut off by the end of the file", self.clock.next_s)
 
     def _timed(self, frame: av.VideoFrame, peek: Callable[[], int | None]) -> Decoded:
         stamp = known = self._stamp(frame)

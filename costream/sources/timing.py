@@ -16,6 +16,10 @@ from costream.sources.opening import ARBITRARY_CLOCK
 
 Stream: TypeAlias = VideoStream | AudioStream
 
+# Bytes of a packet of a transport stream: ISO/IEC 13818-1; with a time stamp (Blu-ray, AVCHD); with
+# error correction.
+_PACKET_BYTES = (188, 192, 204)
+
 # Formats that are frames of a codec in a row and nothing else.
 HEADERLESS = {"aac", "ac3", "amr", "amrnb", "amrwb", "dts", "eac3", "loas", "mlp", "truehd"}
 
@@ -77,3 +81,13 @@ def stated_end_s(container: InputContainer, stream: Stream) -> float | None:
         return parse_time(stream.metadata.get("DURATION", ""))
     except UsageError:
         return None
+
+
+def ends_in_a_packet(container: InputContainer) -> bool:
+    """True for the file of a transport stream that was cut off in the middle of a packet.
+
+    The demuxer drops what there is of that packet without a word.
+    """
+    if container.format.name != "mpegts" or container.size <= 0:  # a pipe or feed has no size
+        return False
+    return all(container.size % size for size in _PACKET_BYTES)

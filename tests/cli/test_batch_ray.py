@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from fileserver import serving
 from media import make_video
 from program import costream, start
 
@@ -42,6 +43,16 @@ def test_the_tree_is_that_of_the_local_engine(clips, tmp_path):
     assert local.returncode == cluster.returncode == 3, cluster.stderr
     assert cluster.stdout == ""
     assert snapshot(tmp_path / "ray") == snapshot(tmp_path / "local")
+
+
+def test_a_cluster_reads_from_a_server(clips, tmp_path):
+    with serving(clips) as url:
+        call = ("batch", url, "-f", "jsonl,csv")
+        local = costream(*call, "-o", tmp_path / "local", "--jobs", 1)
+        cluster = costream(*call, "-o", tmp_path / "ray", *RAY)
+    assert local.returncode == cluster.returncode == 3, cluster.stderr
+    assert snapshot(tmp_path / "ray") == snapshot(tmp_path / "local")
+    assert (tmp_path / "ray" / "deeper" / "1.mp4.jsonl").exists()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX signals")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from costream.__main__ import main
 from costream.records import (
     Alert,
     Compute,
@@ -22,6 +24,7 @@ from costream.records import (
     StageTimes,
     Summary,
 )
+from costream.report.making import MOST_ON_A_PAGE
 from costream.sinks.journal import Journal
 from costream.sinks.registry import make_sinks
 
@@ -154,3 +157,14 @@ def watched(tmp_path):
         return journal.path
 
     return make
+
+
+@pytest.fixture(scope="session")
+def many(tmp_path_factory) -> Path:
+    """The results of one run more than a page shows, and their report; not to be changed."""
+    out = tmp_path_factory.mktemp("many") / "out"
+    first = write(out, "day 1/clip #0.mp4", seconds=5.0)
+    for k in range(1, MOST_ON_A_PAGE + 1):
+        shutil.copy(first, first.with_name(f"clip #{k}.mp4.jsonl"))
+    assert main(["report", str(out)]) == 0
+    return out

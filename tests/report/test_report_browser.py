@@ -86,6 +86,13 @@ def test_a_browser_has_nothing_to_complain_about(page, tmp_path):
     assert "<parsererror" not in done.stdout
 
 
+def test_nor_about_an_overview_and_the_pages_that_it_leads_to(many, tmp_path):
+    for k, page in enumerate((many / "report.html", many / "report_files" / "r7.html")):
+        done = browse(page, tmp_path / f"profile{k}", "--dump-dom")
+        assert console(done) == []
+        assert done.stdout.count("<rect") == page.read_text("utf-8").count("<rect") > 5
+
+
 @pytest.mark.parametrize("width", [390, 1200])
 def test_the_page_fits_the_screen(page, tmp_path, width):
     # The page itself may run no script: this is a copy that may. It lies in a frame, because a

@@ -57,6 +57,19 @@ def test_cut_off_transport_stream(media: Path) -> None:
     assert not any(f.fatal for f in faults)
 
 
+def test_transport_stream_cut_off_between_pictures(media: Path, tmp_path: Path) -> None:
+    """All pictures are whole; half a packet behind them tells that there were more."""
+    data = (media / "busy.ts").read_bytes()
+    starts = [at for at in range(0, len(data), 188) if data[at : at + 3] == b"\x47\x41\x00"]
+    path = tmp_path / "between.ts"
+    path.write_bytes(data[: starts[100] + 94])
+    frames, faults, errors = read(path)
+    assert (len(frames), errors) == (100, 1)
+    assert "cut off by the end of the file" in faults[0].message
+    path.write_bytes(data[: starts[100]])
+    assert read(path)[1:] == ([], 0)
+
+
 def test_cut_off_after_the_end_that_was_asked_for(media: Path) -> None:
     frames, faults, _ = read(truncated(media / "busy.mp4", 0.5), end_s=2.0)
     assert len(frames) == 50

@@ -22,7 +22,7 @@ from costream.runtime.batch.journal import Entry, Journal
 from costream.runtime.batch.outcome import Outcome
 from costream.runtime.batch.plan import Plan, check_folder, make_plan, remove_results
 from costream.runtime.batch.pool import Pool, Progress
-from costream.runtime.batch.work import Work, discard, record_path
+from costream.runtime.batch.work import Work, discard, record_path, remove_copies
 from costream.runtime.logs import logging_to
 from costream.runtime.stop import Stop
 from costream.settings import BatchSettings, DetectSettings
@@ -87,6 +87,7 @@ class _Batch:
             remove_results(self.output, old)
             return self._run(plan, mark)
         finally:
+            remove_copies(self.work)
             self.journal.close()
 
     def _plan(self, found: Inputs) -> Plan:
@@ -162,7 +163,7 @@ class _Batch:
             return outcome
         uri, before = plan.uris[outcome.name], plan.prints[outcome.name]
         try:
-            same = fingerprint(uri, content=self.settings.hash) == before
+            same = fingerprint(uri, content=self.settings.hash, fresh=True) == before
         except OSError:
             same = False
         if same:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 
+from costream.runtime.batch.stores import fetch, is_url, stored_files
 from costream.sources.arrays import PARTS, split_video
 
 _BLOCK = 1 << 20
@@ -16,15 +19,24 @@ class Fingerprint:
     """Of one input; equal ones mean equal content."""
 
     size: int  # bytes
-    mtime_ns: int | None  # newest of its files; None when the content counts
+    mtime_ns: int | None  # newest of its files; None when the content counts, and in a store
     sha256: str | None = None  # of the content, when that was asked for
+    version: str | None = None  # what a store says of its state: a checksum, a time of change
 
 
-def fingerprint(uri: str, *, content: bool = False) -> Fingerprint:
+def fingerprint(uri: str, *, content: bool = False, fresh: bool = False) -> Fingerprint:
     """Give the fingerprint of an input. OSError when it cannot be read.
 
-    ``content``: read all of it, so that a copy or a touched file is still the same.
+    ``content``: read all of it, so that a copy or a touched file is still the same. ``fresh``:
+    ask a store again, whatever is remembered of it.
     """
+    if is_url(uri):
+        if content:
+            with tempfile.TemporaryDirectory() as folder:
+                return fingerprint(fetch(uri, Path(folder)), content=True)
+        stored = stored_files(uri, fresh=fresh)
+        versions = " ".join(file.version for file in stored)
+        return Fingerprint(sum(file.size for file in stored), None, version=versions)
     files = _files(split_video(uri)[0])
     stats = [os.stat(file) for file in files]
     size = sum(status.st_size for status in stats)

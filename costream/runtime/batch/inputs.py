@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+import posixpath
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
 from costream.errors import SourceError, UsageError
 from costream.runtime.batch.folders import FolderWalk, Found, Patterns, each_once, is_recording
-from costream.runtime.batch.names import Names
+from costream.runtime.batch.names import Names, safe
 from costream.runtime.batch.outcome import Refusal
+from costream.runtime.batch.stores import absolute, check_url, is_folder, is_url, local_path, place
+from costream.runtime.batch.storewalk import search_store
 from costream.sources.opening import shown
 from costream.sources.registry import expand
 
@@ -20,7 +23,7 @@ from costream.sources.registry import expand
 class Input:
     """One input: a file, a folder that is one recording, or FILE#VIDEO."""
 
-    uri: str  # absolute, so that it means the same in every process and on every machine
+    uri: str  # absolute or a URL, so that it means the same in every process and on every machine
     name: str  # its results are called after this below the output folder; "/" between folders
     refusal: Refusal | None = None  # why it is not even tried
 
@@ -29,7 +32,7 @@ class Input:
 class Inputs:
     """What the arguments came to."""
 
-    root: str  # the folder that is mirrored, absolute
+    root: str  # the folder that is mirrored, absolute; of URLs where they lie, as ``place`` says
     items: list[Input] = field(default_factory=list)
 
 
@@ -51,48 +54,76 @@ def collect(
     exclude: Sequence[str] = (),
     stdin: BinaryIO,
 ) -> Inputs:
-    """Give the inputs that files, folders and lists stand for, in the order of the arguments.
+    """Give the inputs that files, folders, URLs and lists stand for, in the order of the arguments.
 
     Folders are searched in order of names. What is reached a second time is left out; ``output``
-    is not searched. Names are those below the deepest folder that holds all arguments.
+    is not searched. Names are those below the deepest folder that holds all arguments. UsageError
+    for URLs that nothing here opens.
     """
     paths: list[str] = []
     for argument in arguments:
         is_list = argument == "-" or (argument.startswith("@") and len(argument) > 1)
         named = read_list(argument, stdin) if is_list else [argument]
-        paths += [os.path.abspath(path) for path in named]
+        paths += [_absolute(path) for path in named]
     paths = list(dict.fromkeys(paths))
     if not paths:
         raise UsageError("the list is empty")
-    root = _root(paths)
-    walk = FolderWalk(Patterns(include, exclude), output)
-    found = each_once(item for path in paths for item in _search(walk, path))
+    folders = {path for path in paths if _is_searched(path)}
+    root = _root(paths, folders)
+    patterns = Patterns(include, exclude)
+    walk = FolderWalk(patterns, output)
+
+    def search(path: str) -> Iterator[Found]:
+        if is_url(path):
+            return search_store(path, patterns, is_folder=path in folders)
+        if path in folders:
+            return walk.folder(path)
+        return walk.file(path, os.path.basename(path))
+
+    found = each_once(item for path in paths for item in search(path))
     return Inputs(root, Names().give(_expanded(_below(item, root) for item in found)))
 
 
-def _search(walk: FolderWalk, path: str) -> Iterator[Found]:
-    if os.path.isdir(path) and not is_recording(path):
-        yield from walk.folder(path)
-    else:
-        yield from walk.file(path, os.path.basename(path))
+def _absolute(argument: str) -> str:
+    if is_url(argument):
+        check_url(argument)
+        return absolute(argument)
+    return os.path.abspath(local_path(argument))
 
 
-def _root(paths: Sequence[str]) -> str:
-    folders = [
-        path if os.path.isdir(path) and not is_recording(path) else os.path.dirname(path)
-        for path in paths
-    ]
+def _is_searched(path: str) -> bool:
+    if is_url(path):
+        return is_folder(path)
+    return os.path.isdir(path) and not is_recording(path)
+
+
+def _root(paths: Sequence[str], folders: Container[str]) -> str:
     try:
-        return os.path.commonpath(folders)
+        if any(is_url(path) for path in paths):
+            places = {path: _place(path) for path in paths}
+            return posixpath.commonpath(
+                [at if path in folders else posixpath.dirname(at) for path, at in places.items()]
+            )
+        return os.path.commonpath(
+            [path if path in folders else os.path.dirname(path) for path in paths]
+        )
     except ValueError:
         raise UsageError(
-            "the inputs lie on different drives", hint="give each drive an output folder"
+            "the inputs have no folder in common (drives, stores)",
+            hint="give each of them an output folder",
         ) from None
 
 
 def _below(found: Found, root: str) -> Found:
-    relative = os.path.relpath(found.path, root).replace(os.sep, "/")
-    return Found(found.path, relative, found.refusal)
+    if is_url(found.path):
+        at = place(found.path)
+        relative = posixpath.relpath(at, root) if at != root else posixpath.basename(at)
+        return replace(found, relative=relative)
+    return replace(found, relative=os.path.relpath(found.path, root).replace(os.sep, "/"))
+
+
+def _place(path: str) -> str:
+    return place(path) if is_url(path) else path.replace(os.sep, "/")
 
 
 def _expanded(found: Iterable[Found]) -> Iterator[Input]:
@@ -108,13 +139,8 @@ def _expanded(found: Iterable[Found]) -> Iterator[Input]:
             yield Input(item.path, item.relative, Refusal("failed", reason, int(error.exit_code)))
             continue
         for uri in uris:
-            yield Input(uri, item.relative + _safe(uri[len(item.path) :]))
+            yield Input(uri, item.relative + safe(uri[len(item.path) :]))
 
 
 def _may_hold_many(path: str) -> bool:
-    return path.lower().endswith((".pickle", ".pkl", ".p", ".npy"))
-
-
-def _safe(video: str) -> str:
-    """Give "#VIDEO" with the characters replaced that a file name must not have."""
-    return "".join("_" if c in '/\\:*?"<>|' or not c.isprintable() else c for c in video)
+    return not is_url(path) and path.lower().endswith((".pickle", ".pkl", ".p", ".npy"))

@@ -47,6 +47,11 @@ class Names:
         return replace(item, name=name)
 
 
+def safe(part: str) -> str:
+    """Give a part of a name with the characters replaced that a file name must not have."""
+    return "".join("_" if c in '/\\:*?"<>|' or not c.isprintable() else c for c in part)
+
+
 def _folders(name: str) -> list[str]:
     parts = name.split("/")[:-1]
     return ["/".join(parts[: k + 1]) for k in range(len(parts))]

@@ -6,12 +6,14 @@ Both engines run this, in processes of this machine or on a Ray cluster.
 from __future__ import annotations
 
 import errno
+import hashlib
 import logging
 import os
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ from costream.records import Compute, Fault, Header, Record, Summary, to_json
 from costream.runtime.batch.folders import PRIVATE
 from costream.runtime.batch.kinds import MisfitError, is_still, why_skipped
 from costream.runtime.batch.outcome import Outcome, Status
+from costream.runtime.batch.stores import fetched
 from costream.runtime.options import run_options, source_options
 from costream.runtime.pipeline import run
 from costream.runtime.stop import Stop
@@ -29,7 +32,7 @@ from costream.sinks.atomic import part_of
 from costream.sinks.base import Sink
 from costream.sinks.registry import make_sinks, paths_for
 from costream.sinks.untimed import untimed
-from costream.sources.base import SourceInfo
+from costream.sources.base import Source, SourceInfo
 from costream.sources.opening import shown
 from costream.sources.registry import open_source
 
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("costream")
 
 RECORDS = f"{PRIVATE}/records"  # where the records go that the user has not asked for as files
+COPIES = f"{PRIVATE}/fetched"  # where inputs from stores are while they are read
 _REPORT_S = 0.5
 # The system's reasons that will meet every other file as well.
 _FOR_ALL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
@@ -86,6 +90,17 @@ def discard(work: Work, name: str) -> None:
         for file in (path, part_of(path)):
             with suppress(OSError):
                 file.unlink()
+    shutil.rmtree(_copy_folder(work, name), ignore_errors=True)
+
+
+def remove_copies(work: Work) -> None:
+    """Remove what workers that were killed have left of inputs from stores."""
+    shutil.rmtree(Path(work.output) / COPIES, ignore_errors=True)
+
+
+def _copy_folder(work: Work, name: str) -> Path:
+    own = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]  # a name may be long, and a path
+    return Path(work.output) / COPIES / own
 
 
 @lru_cache(maxsize=1)
@@ -116,28 +131,41 @@ def process(
     ``on_progress`` is told the media seconds so far, now and then. Results of an input that
     failed are removed; those of one that was interrupted are valid and say ``complete: false``.
     """
-    stop = stop or Stop()
-    watch = _Watch(on_progress)
+    stop, copies = stop or Stop(), _copy_folder(work, task.name)
+    try:
+        with fetched(task.uri, copies, lambda: stop.requested) as path:
+            return _process(task, path, work, stop, _Watch(on_progress))
+    except OSError as error:
+        if stop.requested:
+            return Outcome(task.name, "interrupted")
+        fatal = error.errno in _FOR_ALL
+        code = int(ExitCode.PARTIAL if fatal else ExitCode.INPUT)
+        return Outcome(task.name, "failed", error.strerror or str(error), code, fatal=fatal)
+
+
+def _process(task: Task, path: str, work: Work, stop: Stop, watch: _Watch) -> Outcome:
+    """Run the model over an input that lies at ``path``."""
     try:
         model = load(work)
-        if is_still(task.uri):
+        if is_still(path):
             return Outcome(task.name, "skipped", "a single picture")
-        summary = _run(task, work, model, [watch, *_sinks(work, task.name)], stop)
+        summary = _run(task, path, work, model, [watch, *_sinks(work, task.name)], stop)
     except Exception as error:
         if stop.requested:
             discard(work, task.name)
             return Outcome(task.name, "interrupted")
-        outcome = _explained(error, task, work)
+        outcome = _explained(error, task.name, path, work)
         discard(work, task.name)
         return outcome
     return watch.outcome(task.name, summary, _sizes(work, task.name))
 
 
 def _run(
-    task: Task, work: Work, model: StreamingModel, sinks: Sequence[Sink], stop: Stop
+    task: Task, path: str, work: Work, model: StreamingModel, sinks: Sequence[Sink], stop: Stop
 ) -> Summary:
+    source = open_source(path, source_options(work.detect, model, work.formats))
     return run(
-        open_source(task.uri, source_options(work.detect, model, work.formats)),
+        source if path == task.uri else _Copied(source, task.uri),
         _Fitting(model),
         sinks,
         options=run_options(work.detect, model),
@@ -161,24 +189,22 @@ def _sizes(work: Work, name: str) -> dict[str, int]:
     }
 
 
-def _explained(error: Exception, task: Task, work: Work) -> Outcome:
+def _explained(error: Exception, name: str, path: str, work: Work) -> Outcome:
     """Say what an exception means for this input."""
     if isinstance(error, MisfitError):
-        return Outcome(task.name, "skipped", _reason(error, task.uri))
+        return Outcome(name, "skipped", _reason(error, path))
     if isinstance(error, (SourceError, OSError)) and not isinstance(error, OutputError):
         model = load(work)
-        skipped = why_skipped(task.uri, model, source_options(work.detect, model, work.formats))
+        skipped = why_skipped(path, model, source_options(work.detect, model, work.formats))
         if skipped is not None:
-            return Outcome(task.name, "skipped", skipped)
-        return Outcome(task.name, "failed", _reason(error, task.uri), int(ExitCode.INPUT))
+            return Outcome(name, "skipped", skipped)
+        return Outcome(name, "failed", _reason(error, path), int(ExitCode.INPUT))
     if isinstance(error, CostreamError):
         fatal = isinstance(error, ModelError) or _meets_all(error)
-        return Outcome(
-            task.name, "failed", _reason(error, task.uri), int(error.exit_code), fatal=fatal
-        )
-    log.debug("%s", task.uri, exc_info=error)
+        return Outcome(name, "failed", _reason(error, path), int(error.exit_code), fatal=fatal)
+    log.debug("%s", path, exc_info=error)
     reason = f"internal error ({type(error).__name__}: {' '.join(str(error).split())})"
-    return Outcome(task.name, "failed", reason, int(ExitCode.BUG))
+    return Outcome(name, "failed", reason, int(ExitCode.BUG))
 
 
 def _meets_all(error: CostreamError) -> bool:
@@ -188,6 +214,20 @@ def _meets_all(error: CostreamError) -> bool:
 
 def _reason(error: Exception, uri: str) -> str:
     return str(error).removeprefix(f"{shown(uri)}: ")
+
+
+class _Copied:
+    """The copy of an input from a store; it goes by the URL."""
+
+    def __init__(self, source: Source, url: str) -> None:
+        self._source, self._url = source, url
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    def open(self) -> SourceInfo:
+        """Open the copy."""
+        return replace(self._source.open(), uri=shown(self._url))
 
 
 class _Fitting:
