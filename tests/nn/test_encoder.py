@@ -65,15 +65,12 @@ def test_float32_error_does_not_grow_with_the_logits(
     torch.testing.assert_close(step_through(encoder, x)[:, ends], truth, **TOLERANCE)
 
 
-@pytest.mark.parametrize("scale", [1.0, 16.0])
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_hundred_thousand_steps_leave_no_trace(
-    build_encoder: Callable[..., Encoder],
-    newest_of_windows: Callable[..., Tensor],
-    depth: int,
-    scale: float,
+    build_encoder: Callable[..., Encoder], newest_of_windows: Callable[..., Tensor], depth: int
 ) -> None:
-    encoder = build_encoder(depth, window=8, embed_dim=8, heads=2, feedforward=8, logit_scale=scale)
+    """With hard logits, which are worse than soft ones."""
+    encoder = build_encoder(depth, window=8, embed_dim=8, heads=2, feedforward=8, logit_scale=16.0)
     n, steps = 8, 100_000
     block = torch.randn(1, 1000, 8)
     block[:, 500] *= 30  # a spike in every thousand
