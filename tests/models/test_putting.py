@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from eventful_nets import small_backbone
 from skeleton_nets import BONES, SIZES, randomise, small_net
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from costream.models.registry import load_model
 from costream.models.skeleton_ensemble import SkeletonEnsemble
 from costream.models.skeleton_window import WindowSkeletonNet
 from costream.models.streaming import ModelState
+from costream.nn.policy import TopTokens
 from costream.nn.state import State
 from costream.nn.timing import ClockedState
 
@@ -47,6 +49,20 @@ def window() -> WindowSkeletonNet:
     return net
 
 
+class Gated(torch.nn.Module):
+    """A backbone whose tokens are gated, with a size and a policy."""
+
+    def __init__(self, variant: str) -> None:
+        super().__init__()
+        self.net = small_backbone(variant)
+
+    def init_state(self, batch_size: int) -> State:
+        return self.net.init_state(batch_size, 6, 8)
+
+    def forward_step(self, x: Tensor, state: Any) -> Tensor:
+        return self.net.forward_step(x, state, TopTokens(9))
+
+
 # name -> a network or frontend, and the shape of what a stream of it is given a step
 KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "cooadtr": (lambda: CoOadTR(10, 5, depth=1, **TRANSFORMER), (10,)),
@@ -63,6 +79,9 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "mel": (lambda: load_model("cotrans").frontend, (4000,)),
     "vggish": (lambda: VGGish(widths=(2,) * 6, hidden=8, width=8), (4000,)),
     "joints": (lambda: JointStreams("body-15"), (2, 15, 4)),
+    "eventful": (lambda: Gated("exact"), (6, 8, 16)),
+    "eventful, as published": (lambda: Gated("eventful"), (6, 8, 16)),
+    "eventful, token-wise": (lambda: Gated("token-wise"), (6, 8, 16)),
 }
 EVERY = pytest.mark.parametrize("name", sorted(KINDS))
 
