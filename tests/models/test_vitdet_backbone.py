@@ -69,7 +69,7 @@ def largest_difference(size: tuple[int, int], frames: int, count: int, scale: in
     return worst
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.integers(1, 7), st.integers(1, 7), st.integers(0, 49), st.sampled_from([1, 16]))
 def test_the_default_is_token_wise(height: int, width: int, count: int, scale: int) -> None:
     limit = 1e-5 if scale == 1 else 2e-5
