@@ -291,7 +291,7 @@ def test_nothing_leaks_over_many_reconnects() -> None:
         reader.until(lambda: threading.active_count() <= threads + 2)
         reader.until(lambda: descriptors() <= before + 4)
     check(reader)
-    assert len(reader.gaps) == 20
+    assert len(reader.gaps) >= 20
 
 
 def test_ten_at_once() -> None:

@@ -103,6 +103,7 @@ def test_timeline_is_chosen_on_what_it_finds():
     assert len(segments(noisy, best, LABELS, 8.0)) < 8
 
 
+@pytest.mark.slow
 def test_whole_recipe(pack, tmp_path, monkeypatch):
     monkeypatch.setattr(action, "ROUNDS", 1)
     videos = ("20200626_154313", "20200628_145326", "20200626_175151")

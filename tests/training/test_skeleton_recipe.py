@@ -68,6 +68,7 @@ def test_a_missing_pack_is_told(tmp_path, capsys):
     assert "the training motions are not there" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_recipe_makes_weights_that_run(packs, tmp_path):
     pytest.importorskip("sklearn")
     path = make(packs, Size(steps=2, every=40, trees=2), 0, tmp_path)
