@@ -10,7 +10,7 @@ from av.video.stream import VideoStream
 from costream.records import VideoFrame
 from costream.sources.base import SourceOptions
 from costream.sources.decoding import Decoded
-from costream.sources.picture import Picture
+from costream.sources.picture import Picture, side_data
 
 
 class Framer:
@@ -40,7 +40,7 @@ class Framer:
         if self._options.drawing is not None:
             drawing = Picture(picture, self._drawing_scaler, self._options.drawing, pixel_aspect)
         if self._options.motion_vectors:
-            vectors = picture.side_data.get("MOTION_VECTORS")
+            vectors = side_data(picture, "MOTION_VECTORS")
             # A copy: the vectors would keep the whole picture in memory.
             motion = None if vectors is None else vectors.to_ndarray().copy()
         return VideoFrame(

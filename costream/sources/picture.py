@@ -9,6 +9,7 @@ from typing import Any
 import av
 import numpy as np
 import numpy.typing as npt
+from av.sidedata.sidedata import SideDataContainer
 from av.video.reformatter import VideoReformatter
 
 Size = tuple[int, int]  # width, height
@@ -28,8 +29,7 @@ class Orientation:
 
         The matrix (a b . / c d . / . . .) sends x, y to a x + c y, b x + d y, y pointing down.
         """
-        # PyAV's annotations know of motion vectors only.
-        data: Any = frame.side_data.get("DISPLAYMATRIX")
+        data: Any = side_data(frame, "DISPLAYMATRIX")
         if data is None:
             return cls()
         values = np.frombuffer(data, dtype=np.int32)
@@ -47,6 +47,15 @@ class Orientation:
     def turn(self, size: Size) -> Size:
         """Give the size of a turned picture; turning twice gives the first size back."""
         return (size[1], size[0]) if self.transpose else size
+
+
+def side_data(frame: av.VideoFrame, kind: str) -> Any:
+    """Give one kind of what a decoder says beside the pixels, or None.
+
+    Not ``frame.side_data``: the frame would keep what keeps the frame, and all its pixels with it,
+    until Python's collector comes by.
+    """
+    return SideDataContainer(frame).get(kind)  # type: ignore[call-arg]
 
 
 def display_size(frame: av.VideoFrame, pixel_aspect: Fraction | None) -> Size:

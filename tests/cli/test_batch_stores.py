@@ -14,7 +14,7 @@ from fileserver import LOGIN, serving
 from media import busy, make_video
 from program import costream, start
 
-pytest.importorskip("aiohttp", reason="needs the extra 'ray'")
+pytest.importorskip("aiohttp", reason="needs the extra 'stores'")
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:

@@ -26,7 +26,7 @@ from costream.runtime.batch.stores import (
     place,
 )
 
-fsspec = pytest.importorskip("fsspec", reason="needs the extra 'ray'")
+fsspec = pytest.importorskip("fsspec", reason="needs the extra 'stores'")
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_what_nothing_opens_is_refused(url, says):
 
 def test_without_fsspec_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setattr("costream.runtime.batch.stores.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"pip install 'costream\[ray\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'costream\[stores\]'"):
         found("s3://bucket/clips")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from fractions import Fraction
 from pathlib import Path
 
@@ -369,3 +370,20 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
     assert len(kept) == 300
     # Held, 250 frames of 0.46 MB (YUV) would be 115 MB.
     assert grown < 30e6
+
+
+def test_nothing_waits_for_the_collector(tmp_path: Path) -> None:
+    """A frame in a circle of references holds pixels until Python looks for circles."""
+    path = make_video(tmp_path / "clip.mp4", 40, rotation=90)
+    gc.collect()
+    gc.disable()
+    try:
+        _, frames = read(path, motion_vectors=True, drawing=(48, 32))
+        for frame in frames:
+            _ = frame.rgb
+            assert frame.drawing is not None
+            frame.drawing()
+        del frame, frames
+        assert not any(type(item) is av.VideoFrame for item in gc.get_objects())
+    finally:
+        gc.enable()

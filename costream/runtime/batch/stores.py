@@ -72,7 +72,7 @@ def check_url(url: str) -> None:
     """Raise UsageError when nothing that is installed opens URLs of this kind."""
     where = redact(url)
     if find_spec("fsspec") is None:
-        hint = "pip install 'costream[ray]'"
+        hint = "pip install 'costream[stores]'"
         raise UsageError("fsspec, which opens URLs, is not installed", where=where, hint=hint)
     import fsspec
 
