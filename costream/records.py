@@ -171,6 +171,31 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class Box:
+    """An object in a picture. As JSON: [x1, y1, x2, y2, score, label], and its id if it has one."""
+
+    x1: float  # left, top, right and bottom edge, pixels of the source's upright picture
+    y1: float
+    x2: float
+    y2: float
+    score: float
+    label: str
+    id: int | None = None  # of the object through the frames (--track)
+
+
+@dataclass(frozen=True)
+class Objects:
+    """The objects that were seen at ``time_s``, the surest first."""
+
+    type: ClassVar[str] = "objects"
+    i: int  # step, from 0
+    time_s: float
+    frame: int  # index of the source frame
+    pts: int | None
+    boxes: tuple[Box, ...]
+
+
+@dataclass(frozen=True)
 class Segment:
     """A closed stretch of the timeline."""
 
@@ -180,6 +205,7 @@ class Segment:
     label: str
     score: float  # mean probability of the label over the segment's steps
     model: str | None = None  # which of the header's heads; None: there is one
+    count: int | None = None  # objects: the most of the label that were seen at once
 
 
 @dataclass(frozen=True)
@@ -231,6 +257,7 @@ class Picture:
     spectrum: npt.NDArray[np.float32] | None = (
         None  # sound: [frames, bands], ln of power, low first
     )
+    updated: npt.NDArray[np.bool_] | None = None  # token-gated: [h, w], computed in this step
 
 
 @dataclass(frozen=True)
@@ -255,7 +282,7 @@ class Summary:
     drift_ppm: float | None = None  # live: how much faster the source's clock ran than ours
 
 
-Record: TypeAlias = Prediction | Segment | Compute | Gap | Fault | Alert
+Record: TypeAlias = Prediction | Objects | Segment | Compute | Gap | Fault | Alert
 AnyRecord: TypeAlias = Header | Record | Summary
 
 
@@ -288,6 +315,9 @@ def plain(value: Any) -> Any:
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(v) for v in value]
+    if isinstance(value, Box):
+        box = (value.x1, value.y1, value.x2, value.y2, value.score, value.label)
+        return [plain(v) for v in (box if value.id is None else (*box, value.id))]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     return value

@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 
 from costream import records
-from costream.records import Compute, Fault, Gap, Prediction, Segment, StageTimes, to_json
+from costream.records import (
+    Box,
+    Compute,
+    Fault,
+    Gap,
+    Objects,
+    Prediction,
+    Segment,
+    StageTimes,
+    to_json,
+)
 
 
 def text(record):
@@ -45,6 +55,7 @@ def test_every_record_has_its_own_type_name():
     assert set(kinds) == {
         "header",
         "prediction",
+        "objects",
         "segment",
         "compute",
         "gap",
@@ -52,6 +63,15 @@ def test_every_record_has_its_own_type_name():
         "summary",
         "alert",
     }
+
+
+def test_boxes_are_short_rows():
+    known = Box(1.0, 2.5, 30.0, 40.0, 0.75, "person", id=4)
+    out = to_json(Objects(0, 0.0, 0, None, (known, dataclasses.replace(known, id=None))))
+    assert out["boxes"] == [
+        [1.0, 2.5, 30.0, 40.0, 0.75, "person", 4],
+        [1.0, 2.5, 30.0, 40.0, 0.75, "person"],
+    ]
 
 
 def test_nested_records():

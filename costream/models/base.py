@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from costream.models.card import Card
-from costream.records import Data, SkeletonFrame
+from costream.records import Box, Data, SkeletonFrame
 from costream.sources.base import Sound, SourceInfo
 
 
@@ -27,6 +27,8 @@ class StepResult:
     network_s: float
     skeletons: tuple[SkeletonFrame, ...] | None = None  # [B], where the model looks at such
     spectra: tuple[npt.NDArray[np.float32], ...] | None = None  # [B] of [frames, bands], ln
+    objects: tuple[tuple[Box, ...], ...] | None = None  # [B], where the model finds such
+    updated: tuple[npt.NDArray[np.bool_], ...] | None = None  # [B] of [h, w], token-gated models
 
     def row(self, k: int) -> StepResult:
         """Give what one stream of the batch has got (B = 1), and its share of what it cost."""
@@ -41,6 +43,8 @@ class StepResult:
             self.network_s / rows,
             None if self.skeletons is None else self.skeletons[one],
             None if self.spectra is None else self.spectra[one],
+            None if self.objects is None else self.objects[one],
+            None if self.updated is None else self.updated[one],
         )
 
 
@@ -105,4 +109,24 @@ class Model(Protocol):
         """Take items of one stream, one after another: what as many calls of ``step`` give.
 
         Products over all of them are larger and fewer; the times are shared out evenly.
+        """
+
+
+@runtime_checkable
+class GatedModel(Model, Protocol):
+    """A model that computes only some tokens of a frame, as many as it is told.
+
+    How many is part of a stream's state, so it may change from frame to frame.
+    """
+
+    def token_count(self, state: Any) -> int | None:
+        """Give how many tokens a frame of this stream has; None before its first frame."""
+
+    def set_tokens(self, state: Any, count: int | None) -> None:
+        """Say how many tokens of the next frames are updated at most; None: all."""
+
+    def step_macs(self, state: Any, count: int) -> int | None:
+        """Give about what a step costs with so many tokens; None before the first frame.
+
+        Rising in ``count``. What it really costs depends on the frame: see ``StepResult.macs``.
         """

@@ -13,6 +13,7 @@ from costream.records import (
     Fault,
     Gap,
     Header,
+    Objects,
     Prediction,
     Segment,
     Summary,
@@ -128,7 +129,7 @@ class Digest:
             self.totals = content.values
         elif isinstance(content, Alert):
             self._alert(content)
-        else:
+        elif not isinstance(content, Objects):  # of which the segments tell
             self._trouble(content)
 
     @property
