@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import cast
 
@@ -38,9 +39,7 @@ class PatchEmbedding(nn.Module):
         side = patch >> len(stem)
         if side << len(stem) != patch:
             raise ValueError(f"{len(stem)} halvings do not divide patches of {patch} pixels")
-        self.stem = nn.Sequential(
-            *(StemLayer(*pair) for pair in zip(widths[:-1], widths[1:], strict=True))
-        )
+        self.stem = nn.Sequential(*(StemLayer(*pair) for pair in itertools.pairwise(widths)))
         self.conv = nn.Conv2d(widths[-1], dim, side, side)
 
     def forward(self, pictures: Tensor, operations: Operations | None = None) -> Tensor:

@@ -17,11 +17,16 @@ from typing import Any
 import torch
 
 from costream.errors import CostreamError
+from costream.models.build import save_model
 from costream.models.vitdet import ViTDet
+from costream.training.objects_card import make_card
+from costream.training.objects_judge import Box
 from costream.training.objects_loop import Course, Learner, train
-from costream.training.objects_packs import LABELS, read_images
+from costream.training.objects_packs import LABELS
+from costream.training.objects_report import choose_threshold, detection_table, judge
 from costream.training.objects_scenes import make_supply
 from costream.training.objects_teacher import Yolox
+from costream.training.report import card_text
 
 FRONTEND: dict[str, Any] = {"box": [384, 256], "patch": 16}
 NETWORK: dict[str, Any] = {
@@ -50,7 +55,14 @@ def make(packs: Path, course: Course, seed: int, folder: Path, checkpoint: Path)
     torch.manual_seed(seed)
     learner = Learner(ViTDet(**NETWORK), course)
     network = train(learner, make_supply(packs, teacher), teacher.maps, seed, checkpoint)
-    raise SystemExit(0)
+    network.half().float()  # as it is stored
+    box: Box = (FRONTEND["box"][0], FRONTEND["box"][1])
+    threshold = choose_threshold(network, packs, teacher, box)
+    card = make_card(NETWORK, FRONTEND, threshold, judge(network, packs, teacher, box))
+    path = folder / f"{card.name}.safetensors"
+    save_model(path, card, network.half())
+    (folder / f"{card.name}.md").write_text(card_text(card, detection_table), encoding="utf-8")
+    return path
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--checkpoint", type=Path, default=Path("eventful-vitdet.checkpoint"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=1700)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     try:

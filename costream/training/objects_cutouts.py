@@ -64,7 +64,7 @@ def islands(mask: Tensor) -> list[Tensor]:
             break
         numbers = spread
     boxes = []
-    for number in numbers.unique()[1:] if mask.any() else []:
+    for number in torch.unique(numbers[numbers > 0]):
         fine = (numbers == number).repeat_interleave(_COARSE, 0).repeat_interleave(_COARSE, 1)
         y, x = (fine[: mask.shape[0], : mask.shape[1]] & (mask > 0)).nonzero().unbind(1)
         box = torch.stack([x.min(), y.min(), x.max() + 1, y.max() + 1]).float()

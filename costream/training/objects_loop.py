@@ -36,7 +36,7 @@ class Course:
     rate: float = 1e-3  # peak of a cosine
     warm_up: int = 100  # steps
     decay: float = 0.05
-    small: float = 0.75  # of the steps are on small views
+    small: float = 0.85  # of the steps are on small views
     average: float = 0.995  # of the weights that are kept
     every_s: float = 180.0  # between checkpoints
 
@@ -136,30 +136,39 @@ class Learner:
         return self.network.eval()
 
 
+def take_step(learner: Learner, supply: Supply, teacher: TeacherMaps, seed: int) -> Tensor:
+    """Learn from the views of the learner's next step; gives the parts of the loss [3]."""
+    course, step = learner.course, learner.step
+    rng = np.random.default_rng([seed, step])
+    torch.manual_seed(seed * 1_000_003 + step)
+    shapes = SMALL_SHAPES if step < course.small * course.steps else SHAPES
+    shape = shapes[int(rng.integers(len(shapes)))]
+    pixels, views = supply.batch(shape, course.batch, rng)
+    return learner.learn(pixels, views, teacher(pixels))
+
+
 def train(
     learner: Learner, supply: Supply, teacher: TeacherMaps, seed: int, checkpoint: Path
 ) -> ViTDet:
-    """Learn to the end of the course, from ``checkpoint`` if it is there; gives the network.
+    """Learn to the end of the course, from a checkpoint that is there; gives the network.
 
     What a step shows depends on the seed and its number alone, so a course that was stopped goes
     on as if it had not been.
     """
-    course = learner.course
     if checkpoint.is_file():
         learner.load(checkpoint)
     bar = tqdm(
-        range(learner.step, course.steps), "objects", file=sys.stderr, mininterval=10, ncols=100
+        range(learner.step, learner.course.steps),
+        "objects",
+        file=sys.stderr,
+        mininterval=10,
+        ncols=100,
     )
     saved, mean = time.monotonic(), torch.zeros(3)
-    for step in bar:
-        rng = np.random.default_rng([seed, step])
-        torch.manual_seed(seed * 1_000_003 + step)
-        shapes = SMALL_SHAPES if step < course.small * course.steps else SHAPES
-        shape = shapes[int(rng.integers(len(shapes)))]
-        pixels, views = supply.batch(shape, course.batch, rng)
-        mean = mean.lerp(learner.learn(pixels, views, teacher(pixels)), 0.02)
+    for _ in bar:
+        mean = mean.lerp(take_step(learner, supply, teacher, seed), 0.02)
         bar.set_postfix_str(" ".join(f"{v:.3f}" for v in mean.tolist()), refresh=False)
-        if time.monotonic() - saved > course.every_s:
+        if time.monotonic() - saved > learner.course.every_s:
             learner.save(checkpoint)
             saved = time.monotonic()
     learner.save(checkpoint)

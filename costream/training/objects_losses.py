@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -93,7 +92,7 @@ def map_loss(said: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
     Binary cross entropy of objectness, and of classes as far as the teacher sees an object; both
     over the objectness of all places, and without what nobody can learn: the teacher's entropy.
     """
-    total = cast(Tensor, torch.zeros(()))
+    total = torch.zeros(())
     amount = torch.zeros(())
     for logits, wanted in zip(said, teacher, strict=True):
         wanted = wanted.clamp(0, 1)

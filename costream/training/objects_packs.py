@@ -11,6 +11,7 @@ from typing import Literal
 
 import av
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -27,7 +28,7 @@ MEANING = {  # of the names of COCO, as the packs spell them
     "motorbike": "vehicle",
     "bottle": "bottle",
 }
-BOX = (512, 512)  # clips are kept in this size
+BOX = (512, 512)  # clips are learnt from in this size
 Part = Literal["train", "validation", "test"]
 _VALIDATION = 16  # one picture of COCO's training set in so many
 _PARTS: dict[Part, tuple[float, float]] = {
@@ -69,22 +70,28 @@ def read_images(packs: Path, part: Part) -> list[Scene]:
         return [_image(archive, file, names) for file in files if file.endswith(".jpg")]
 
 
-def read_clip(packs: Path, name: str, every: int = 1, part: Part | None = None) -> list[Tensor]:
-    """Give each so manieth frame, uint8 [3, h, w], of a clip of samples.tar, fitted into BOX.
+def read_clip(
+    packs: Path,
+    name: str,
+    every: int = 1,
+    part: Part | None = None,
+    box: tuple[int, int] = BOX,
+) -> list[Tensor]:
+    """Give each so manieth frame, uint8 [3, h, w], of a clip of samples.tar, fitted into a box.
 
     ``part``: of its frames the first 70 %, the next 10 or the last 20; None: all.
     """
     with _open(packs, "samples") as archive:
         data = _bytes(archive, f"samples/video/{name}.mp4")
-    frames = list(_decode(data))
+    frames = list(_decode(data, box))
     low, high = _PARTS[part] if part else (0.0, 1.0)
     return frames[int(low * len(frames)) : int(high * len(frames)) : every]
 
 
-def _decode(data: bytes) -> Iterator[Tensor]:
+def _decode(data: bytes, box: tuple[int, int]) -> Iterator[Tensor]:
     with av.open(io.BytesIO(data)) as container:
         for frame in container.decode(video=0):
-            width, height = fit((frame.width, frame.height), BOX)
+            width, height = fit((frame.width, frame.height), box)
             yield _channels_first(frame.reformat(width, height, "rgb24").to_ndarray())
 
 
@@ -106,7 +113,7 @@ def _image(archive: tarfile.TarFile, file: str, names: list[str]) -> Scene:
     return Scene(pixels, torch.tensor(boxes).view(-1, 4) * scale, torch.tensor(labels).long())
 
 
-def _channels_first(rgb: np.ndarray) -> Tensor:  # type: ignore[type-arg]
+def _channels_first(rgb: npt.NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(rgb.transpose(2, 0, 1)))
 
 

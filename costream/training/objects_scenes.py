@@ -14,7 +14,6 @@ from costream.training.objects_cutouts import Cutout, background, cut_out, moved
 from costream.training.objects_packs import (
     LABELS,
     MEANING,
-    Part,
     Scene,
     read_clip,
     read_images,
@@ -30,7 +29,8 @@ _SURE = 0.4  # of the teacher's boxes
 class Clip:
     """What is done with a clip of samples.tar."""
 
-    every: int  # so manieth frame is used
+    every: int  # so manieth frame is learnt from
+    judged: int = 1  # so manieth frame is judged: about 10 a second
     moving: str | None = None  # the label of all that moves; None: as the teacher says
     cutouts: bool = False  # what moves is cut out
     parts: bool = True  # its last fifth is tested on
@@ -39,11 +39,10 @@ class Clip:
 CLIPS = {
     "car-detection": Clip(1, moving="vehicle", cutouts=True),
     "one-by-one-person-detection": Clip(6, cutouts=True),
-    "bottle-detection": Clip(12),
+    "bottle-detection": Clip(12, judged=3),
     "asl-gestures-8-signs": Clip(20, parts=False),
     "classroom-preview": Clip(4, parts=False),
 }
-HELD_OUT = ("people-detection-preview", "person-bicycle-car-detection-preview")
 
 
 def make_supply(packs: Path, teacher: Yolox) -> Supply:
@@ -60,14 +59,6 @@ def make_supply(packs: Path, teacher: Yolox) -> Supply:
     return Supply(read_images(packs, "train"), clips, cutouts)
 
 
-def read_scenes(packs: Path, name: str, teacher: Yolox, part: Part | None) -> list[Scene]:
-    """Give the frames of a clip, or of a part of it, with boxes as in training."""
-    clip = CLIPS.get(name, Clip(1))
-    frames = read_clip(packs, name, 1, part)
-    empty = background(read_clip(packs, name, clip.every))
-    return label(frames, clip, teacher, read_names(packs), empty)
-
-
 def label(
     frames: Sequence[Tensor], clip: Clip, teacher: Yolox, names: Sequence[str], empty: Tensor
 ) -> list[Scene]:
@@ -78,21 +69,22 @@ def label(
             boxes = passing(frame, empty)
             labels = [LABELS.index(clip.moving)] * len(boxes)
         else:
-            boxes, labels = known(teacher.detect(frame, _SURE), names)
+            boxes, labels, _ = known(teacher.detect(frame, _SURE), names)
         rows = torch.stack(boxes) if boxes else torch.zeros(0, 4)
         scenes.append(Scene(frame, rows, torch.tensor(labels).long(), steady=True))
     return scenes
 
 
-def known(found: Detections, names: Sequence[str]) -> tuple[list[Tensor], list[int]]:
-    """Give of what the teacher found the boxes and labels that are in ``LABELS``."""
-    boxes, labels = [], []
-    for box, number in zip(found.boxes, found.labels.tolist(), strict=True):
+def known(found: Detections, names: Sequence[str]) -> tuple[list[Tensor], list[int], list[float]]:
+    """Give boxes, labels and scores of what the teacher found that is in ``LABELS``."""
+    boxes, labels, scores = [], [], []
+    for box, score, number in zip(*found[:2], found.labels.tolist(), strict=True):
         meaning = MEANING.get(names[number])
         if meaning is not None:
             boxes.append(box)
             labels.append(LABELS.index(meaning))
-    return boxes, labels
+            scores.append(float(score))
+    return boxes, labels, scores
 
 
 def _cutouts(scene: Scene, empty: Tensor) -> list[Cutout]:

@@ -20,10 +20,11 @@ from costream.training.objects_packs import LABELS, Scene
 
 # width and height of views, as cameras and photographs have them; multiples of 32
 SHAPES = ((384, 224), (384, 224), (352, 256), (256, 256), (192, 256))
-SMALL_SHAPES = ((256, 160), (256, 160), (224, 160), (160, 160), (128, 192))
+SMALL_SHAPES = ((256, 128), (256, 128), (256, 160), (192, 160), (128, 192))
 _VISIBLE = 0.3  # of an object, or it is not to be found
+_MOSAIC = 0.12  # of the views
 _COMMON = 0.3  # share of the photographs; classes in fewer are shown more often
-_SHORTEST = 5.0  # pixels of the shorter side of what is to be found
+_SHORTEST = 7.0  # pixels of the shorter side of what is to be found
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Supply:
     def view(self, shape: tuple[int, int], rng: np.random.Generator) -> View:
         """Give one view."""
         width, height = shape
-        if rng.random() < 0.3:
+        if rng.random() < _MOSAIC:
             view = self._mosaic(width, height, rng)
         else:
             view = cut(self._scene(rng), width, height, rng)
