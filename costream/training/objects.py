@@ -28,7 +28,7 @@ from costream.training.objects_scenes import make_supply
 from costream.training.objects_teacher import Yolox
 from costream.training.report import card_text
 
-FRONTEND: dict[str, Any] = {"box": [384, 256], "patch": 16}
+FRONTEND: dict[str, Any] = {"box": [320, 192], "patch": 16}
 NETWORK: dict[str, Any] = {
     "classes": len(LABELS),
     "dim": 160,
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--checkpoint", type=Path, default=Path("eventful-vitdet.checkpoint"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=1700)
+    parser.add_argument("--steps", type=int, default=2000)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     try:

@@ -20,6 +20,7 @@ from costream.models.vitdet_heads import pool
 from costream.models.vitdet_proposals import pyramid_anchors
 from costream.training.objects_losses import MapHead, head_loss, map_loss, proposal_loss
 from costream.training.objects_targets import sample_boxes
+from costream.training.objects_teacher import SIDE
 from costream.training.objects_views import SHAPES, SMALL_SHAPES, Supply, View
 
 TeacherMaps = Callable[[Tensor], list[Tensor]]  # uint8 [B, 3, H, W] to maps at three strides
@@ -36,7 +37,7 @@ class Course:
     rate: float = 1e-3  # peak of a cosine
     warm_up: int = 100  # steps
     decay: float = 0.05
-    small: float = 0.85  # of the steps are on small views
+    small: float = 0.7  # of the steps are on small views
     average: float = 0.995  # of the weights that are kept
     every_s: float = 180.0  # between checkpoints
 
@@ -66,7 +67,7 @@ class Learner:
             lr=course.rate,
         )
         self._modules = modules
-        self._pixels = Pixels(SHAPES[0])
+        self._pixels = Pixels((SIDE, SIDE))
 
     def learn(self, pixels: Tensor, views: list[View], teacher: list[Tensor] | None) -> Tensor:
         """Take one step; gives the parts of the loss [4].

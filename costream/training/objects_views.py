@@ -19,7 +19,7 @@ from costream.training.objects_cutouts import Cutout, paste
 from costream.training.objects_packs import LABELS, Scene
 
 # width and height of views, as cameras and photographs have them; multiples of 32
-SHAPES = ((384, 224), (384, 224), (352, 256), (256, 256), (192, 256))
+SHAPES = ((320, 192), (320, 192), (320, 192), (256, 192), (192, 192), (160, 192))
 SMALL_SHAPES = ((256, 128), (256, 128), (256, 160), (192, 160), (128, 192))
 _VISIBLE = 0.3  # of an object, or it is not to be found
 _MOSAIC = 0.12  # of the views
