@@ -60,6 +60,7 @@ class DetectSettings:
     log_file: str | None
     channel: int | None = None  # sound: which channel, from 1; None: the mean of all
     raw: RawSound | None = None  # sound: what bare samples on a pipe are
+    tokens: int | None = None  # token-gated models: of a frame, to be computed; None: all
 
 
 @dataclass(frozen=True)

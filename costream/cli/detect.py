@@ -1,4 +1,4 @@
-"""``costream detect``: actions in video, skeletons or feature files."""
+"""``costream detect``: actions in video, skeletons or feature files, objects in video."""
 
 from __future__ import annotations
 
@@ -88,6 +88,12 @@ from costream.sources.columns import parse_columns
 )
 @option("--top-k", type=click.IntRange(1), default=3, help="Labels in each prediction.")
 @option("--scores/--no-scores", default=False, help="Write every class probability.")
+@option(
+    "--tokens",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Objects: how many tokens of a frame are computed, at most.  [default: all]",
+)
 @option("--wait/--no-wait", default=False, help="No output before the model's window is full.")
 @option("--device", default="auto", metavar="auto|cpu|cuda:N|mps", help="Where the model runs.")
 @option("--dtype", type=click.Choice(["float32", "float64", "bfloat16"]), default="float32")
@@ -102,7 +108,7 @@ from costream.sources.columns import parse_columns
 @config_option()
 @click.pass_context
 def command(ctx: click.Context, /, **values: Any) -> int:
-    """Find actions in video, skeletons or precomputed features, one step at a time.
+    """Find actions in video, skeletons or features, or objects in video, one step at a time.
 
     SOURCE is a video file; a table of joints (.csv), a Kinect .skeleton file, Kinetics-skeleton
     JSON, a folder of OpenPose keypoints or a pyskl pickle; features (.npy, .npz, or a
@@ -115,6 +121,7 @@ def command(ctx: click.Context, /, **values: Any) -> int:
     costream detect *.mp4 -o out -f jsonl,csv,srt
     cat clip.ts | costream detect - | jq 'select(.type == "segment")'
     costream detect poses.csv -m costgcn --fps 30
+    costream detect street.mp4 -m eventful-vitdet --tokens 256
     """
     from costream.runtime.detect import detect
 
@@ -166,6 +173,7 @@ def settings_of(values: dict[str, Any]) -> DetectSettings:
         log_file=values["log_file"],
         channel=values["channel"],
         raw=values.get("raw"),
+        tokens=values.get("tokens"),
     )
 
 

@@ -17,7 +17,14 @@ from costream.models.card import Card
 from costream.models.fitting import takes
 from costream.models.streaming import StreamingModel
 from costream.nn.policy import TopShare
-from costream.records import AudioBlock, Data, FeatureRow, SkeletonFrame, VideoFrame
+from costream.records import (
+    OBJECT_DETECTION,
+    AudioBlock,
+    Data,
+    FeatureRow,
+    SkeletonFrame,
+    VideoFrame,
+)
 
 _STEPS = 4  # or as many as the network needs for its first output
 Rows: TypeAlias = npt.NDArray[np.float32]
@@ -32,7 +39,7 @@ def verify(path: Path) -> str:
     stored = read_weights(path)
     try:
         network, frontend = build(stored.card, stored.tensors)
-        if stored.card.task == "object detection":
+        if stored.card.task == OBJECT_DETECTION:
             _check_detector(network.eval(), stored.card)
         elif stored.card.labels:
             model = StreamingModel(stored.card, network, frontend)

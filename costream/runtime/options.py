@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from costream.errors import UsageError
 from costream.models.base import Model
 from costream.models.card import Card, Timeline
 from costream.settings import DetectSettings
@@ -24,6 +25,7 @@ class RunOptions:
     top_k: int = 3
     scores: bool = False  # every class probability in each prediction
     wait: bool = False  # no predictions before the model's window is full
+    tokens: int | None = None  # token-gated models: to be computed of a frame, at most; None: all
     start_s: float = 0.0
     end_s: float | None = None
     recorded: dict[str, Any] = field(default_factory=dict)  # more options for the header
@@ -58,11 +60,23 @@ def source_options(settings: DetectSettings, model: Model, formats: Sequence[str
     )
 
 
+def check_tokens(settings: DetectSettings, *, gated: bool) -> None:
+    """Raise UsageError for a number of tokens when the model is not token-gated."""
+    if settings.tokens is not None and not gated:
+        raise UsageError(
+            f"{settings.model} computes all it is given",
+            where="--tokens",
+            hint="leave it out, or use a model that finds objects, such as eventful-vitdet",
+        )
+
+
 def run_options(settings: DetectSettings, model: Model) -> RunOptions:
     """Give how a run differs from what the model card says."""
     recorded: dict[str, Any] = {"dtype": settings.dtype}
     if settings.channel is not None:
         recorded["channel"] = settings.channel
+    if settings.tokens is not None:
+        recorded["tokens"] = settings.tokens
     return RunOptions(
         rate_hz=settings.rate_hz,
         threshold=settings.threshold,
@@ -71,6 +85,7 @@ def run_options(settings: DetectSettings, model: Model) -> RunOptions:
         top_k=settings.top_k,
         scores=settings.scores,
         wait=settings.wait,
+        tokens=settings.tokens,
         start_s=settings.start_s,
         end_s=settings.end_s,
         recorded=recorded,

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 from costream.clock import Tick, TickItem, one_by_one, resample
 from costream.errors import CostreamError, ExitCode, SourceError
-from costream.models.base import Model
+from costream.models.base import GatedModel, Model
 from costream.records import Fault, Gap, Summary, VideoFrame
 from costream.runtime.options import RunOptions
 from costream.runtime.stop import Stop
@@ -77,6 +77,8 @@ class _Run:
 
     def _loop(self, info: SourceInfo) -> None:
         state = self.model.init_state(1)
+        if isinstance(self.model, GatedModel):
+            self.model.set_tokens(state, self.track.options.tokens)
         mark = time.perf_counter()
         for events in self._events(info):
             if self.stop.requested:

@@ -16,8 +16,9 @@ from costream.sinks.document import Document
 from costream.sinks.elan import Elan
 from costream.sinks.jsonl import JsonLines
 from costream.sinks.labels import Audacity, Raven, Rttm
+from costream.sinks.only import OnlyFor
 from costream.sinks.subtitles import subrip, webvtt
-from costream.sinks.tables import ComputeTable, PredictionTable, TimelineTable
+from costream.sinks.tables import ComputeTable, ObjectTable, PredictionTable, TimelineTable
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Format:
     has_summary: bool = False  # the last 64 KiB of the file hold the summary record
     binary: bool = False  # only for files
     draws: tuple[int, int] | None = None  # width, height that it wants pictures fitted into
+    either: frozenset[str] = frozenset()  # of these files there is one: the model decides which
 
 
 def _overlay(out: BinaryFile) -> Sink:
@@ -44,10 +46,12 @@ FORMATS: dict[str, Format] = {
     "csv": Format(
         "three tables",
         {
-            "predictions.csv": PredictionTable,
+            "predictions.csv": lambda out: OnlyFor(PredictionTable(out), objects=False),
+            "objects.csv": lambda out: OnlyFor(ObjectTable(out), objects=True),
             "timeline.csv": TimelineTable,
             "compute.csv": ComputeTable,
         },
+        either=frozenset(("predictions.csv", "objects.csv")),
     ),
     "srt": Format("timeline as SubRip subtitles", {"srt": subrip}),
     "vtt": Format("timeline as WebVTT subtitles", {"vtt": webvtt}),
@@ -74,7 +78,7 @@ def parse_formats(values: Iterable[str]) -> tuple[str, ...]:
 
 
 def paths_for(format: str, directory: Path, name: str) -> list[Path]:
-    """Give the files that ``format`` makes for the source ``name`` (``sub/clip.mp4``)."""
+    """Give the files that ``format`` may make for the source ``name`` (``sub/clip.mp4``)."""
     return [directory / f"{name}.{suffix}" for suffix in FORMATS[format].files]
 
 
@@ -147,11 +151,13 @@ def is_complete(formats: Sequence[str], directory: Path, name: str) -> bool:
     Formats that carry a summary must say ``complete``; the others must exist.
     """
     for format in formats:
-        for path in paths_for(format, directory, name):
-            if not path.is_file():
-                return False
-            if FORMATS[format].has_summary and not _says_complete(path):
-                return False
+        files, either = FORMATS[format].files, FORMATS[format].either
+        paths = {suffix: directory / f"{name}.{suffix}" for suffix in files}
+        there = {suffix for suffix, path in paths.items() if path.is_file()}
+        if not there >= files.keys() - either or (either and not there & either):
+            return False
+        if FORMATS[format].has_summary and not all(map(_says_complete, paths.values())):
+            return False
     return True
 
 

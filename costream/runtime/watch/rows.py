@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from costream.models.base import Model, StepResult
+from costream.models.base import GatedModel, Model, StepResult
 from costream.records import Data
 
 
@@ -16,12 +16,16 @@ class Rows:
     streams have to step in time has a state for each feed, and steps one after the other.
     """
 
-    def __init__(self, model: Model, count: int) -> None:
+    def __init__(self, model: Model, count: int, tokens: int | None = None) -> None:
+        """``tokens``: of a token-gated model, how many of a frame are computed; None: all."""
         self._model, self._count = model, count
         alone = model.in_time
         self._states: list[Any] = (
             [model.init_state(1) for _ in range(count)] if alone else [model.init_state(count)]
         )
+        if isinstance(model, GatedModel):
+            for state in self._states:
+                model.set_tokens(state, tokens)
 
     def step(self, rows: Sequence[int], items: Sequence[Data]) -> list[StepResult]:
         """Step these rows, in rising order, with an item each; give what each has got."""
