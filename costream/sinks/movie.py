@@ -20,7 +20,7 @@ class Movie:
     def __init__(self, width: int, height: int, rate_hz: float) -> None:
         width, height = width + width % 2, height + height % 2  # the codecs want even sizes
         self._empty: Canvas = np.full((height, width, 3), DARK, np.uint8)
-        self._canvas = self._empty.copy()
+        self._canvas: Canvas = self._empty.copy()
         self._rate = Fraction(rate_hz).limit_denominator(1000)
         self._began_s: float | None = None
         self._ticks = -1

@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 
 from costream.records import (
-    OBJECT_DETECTION,
     Box,
     Header,
     Objects,
@@ -18,7 +17,7 @@ from costream.records import (
     VideoFrame,
 )
 from costream.sinks.atomic import BinaryFile
-from costream.sinks.base import heads_of
+from costream.sinks.base import finds_objects, heads_of
 from costream.sinks.boxes import draw_boxes
 from costream.sinks.costpanel import CostPanel
 from costream.sinks.drawing import COLORS, Canvas, Color, draw_figure
@@ -52,7 +51,7 @@ class Overlay:
         """Begin the file; its size is known with the first picture."""
         self._out.open()
         self._rate_hz = header.rate_hz
-        if header.task == OBJECT_DETECTION:
+        if finds_objects(header):
             if len(header.labels) <= len(COLORS):  # else those that are seen, as they come
                 self._colors = dict(zip(header.labels, COLORS, strict=False))
             self._panels.append(CostPanel(header))
