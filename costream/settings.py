@@ -61,6 +61,7 @@ class DetectSettings:
     channel: int | None = None  # sound: which channel, from 1; None: the mean of all
     raw: RawSound | None = None  # sound: what bare samples on a pipe are
     tokens: int | None = None  # token-gated models: of a frame, to be computed; None: all
+    track: bool = False  # give objects ids through the frames
 
 
 @dataclass(frozen=True)

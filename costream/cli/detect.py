@@ -94,6 +94,7 @@ from costream.sources.columns import parse_columns
     metavar="N",
     help="Objects: how many tokens of a frame are computed, at most.  [default: all]",
 )
+@option("--track/--no-track", default=False, help="Objects: ids through the frames.")
 @option("--wait/--no-wait", default=False, help="No output before the model's window is full.")
 @option("--device", default="auto", metavar="auto|cpu|cuda:N|mps", help="Where the model runs.")
 @option("--dtype", type=click.Choice(["float32", "float64", "bfloat16"]), default="float32")
@@ -174,6 +175,7 @@ def settings_of(values: dict[str, Any]) -> DetectSettings:
         channel=values["channel"],
         raw=values.get("raw"),
         tokens=values.get("tokens"),
+        track=values.get("track", False),
     )
 
 

@@ -26,6 +26,7 @@ class RunOptions:
     scores: bool = False  # every class probability in each prediction
     wait: bool = False  # no predictions before the model's window is full
     tokens: int | None = None  # token-gated models: to be computed of a frame, at most; None: all
+    track: bool = False  # give objects ids through the frames
     start_s: float = 0.0
     end_s: float | None = None
     recorded: dict[str, Any] = field(default_factory=dict)  # more options for the header
@@ -60,14 +61,15 @@ def source_options(settings: DetectSettings, model: Model, formats: Sequence[str
     )
 
 
-def check_tokens(settings: DetectSettings, *, gated: bool) -> None:
-    """Raise UsageError for a number of tokens when the model is not token-gated."""
-    if settings.tokens is not None and not gated:
-        raise UsageError(
-            f"{settings.model} computes all it is given",
-            where="--tokens",
-            hint="leave it out, or use a model that finds objects, such as eventful-vitdet",
-        )
+def check_objects(settings: DetectSettings, *, found: bool) -> None:
+    """Raise UsageError for an option about objects when the model finds none (``found``)."""
+    for name, told in (("--tokens", settings.tokens is not None), ("--track", settings.track)):
+        if told and not found:
+            raise UsageError(
+                f"{settings.model} finds no objects",
+                where=name,
+                hint="leave it out, or use a model that does, such as eventful-vitdet",
+            )
 
 
 def run_options(settings: DetectSettings, model: Model) -> RunOptions:
@@ -77,6 +79,8 @@ def run_options(settings: DetectSettings, model: Model) -> RunOptions:
         recorded["channel"] = settings.channel
     if settings.tokens is not None:
         recorded["tokens"] = settings.tokens
+    if settings.track:
+        recorded["track"] = True
     return RunOptions(
         rate_hz=settings.rate_hz,
         threshold=settings.threshold,
@@ -86,6 +90,7 @@ def run_options(settings: DetectSettings, model: Model) -> RunOptions:
         scores=settings.scores,
         wait=settings.wait,
         tokens=settings.tokens,
+        track=settings.track,
         start_s=settings.start_s,
         end_s=settings.end_s,
         recorded=recorded,

@@ -38,6 +38,7 @@ from costream.records import (
 from costream.runtime.options import RunOptions
 from costream.runtime.presence import Presence, best_scores
 from costream.runtime.segments import Segmenter
+from costream.runtime.tracking import Tracker
 from costream.sinks.base import PictureSink, Sink
 from costream.sources.base import SourceInfo
 
@@ -72,6 +73,7 @@ class Track:
         self.fatal = False
         self.top: dict[str | None, tuple[Scored, ...]] = {}  # newest, by head
         self.voices: list[_Voice] = []
+        self._tracker = Tracker() if options.track else None
         self.budget: float | None = None  # of the steps to come, as the compute log has it
         self._sink_s = 0.0
 
@@ -157,6 +159,8 @@ class Track:
     def gap(self, gap: Gap) -> None:
         """Note that nothing came; the caller resets the model's state of this stream."""
         self.gaps += 1
+        if self._tracker is not None:
+            self._tracker.reset()
         for voice in self.voices:
             self._emit(voice, voice.segmenter.gap(gap.start_s, gap.end_s))
         self.write(gap)
@@ -227,6 +231,8 @@ class Track:
         self.top[voice.name] = tuple(top for top in self._top(scores, card.labels) if top[1] > 0)
         threshold = self.options.timeline(card).threshold
         sure = tuple(box for box in boxes if box.score >= threshold)[:MOST_BOXES]
+        if self._tracker is not None:
+            sure = self._tracker.update(tick.time_s, sure)
         return Objects(step, tick.time_s, tick.item.i, tick.item.pts, sure)
 
     def _prediction(
