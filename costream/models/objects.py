@@ -137,6 +137,9 @@ class ObjectModel:
                 f"{card.name} finds objects, but its card does not name the frontend pixels",
                 hint="import its checkpoint again",
             )
+        classes = network.roi_heads.classes
+        if len(card.labels) != classes:
+            raise ModelError(f"{card.name} has {len(card.labels)} labels for {classes} classes")
         self.card, self.weights_sha256 = card, weights_sha256
         self.heads = (ModelHead(card, weights_sha256, slice(None)),)
         self.device = find_device(device)

@@ -27,6 +27,7 @@ from costream.records import (
 )
 
 _STEPS = 4  # or as many as the network needs for its first output
+_TOKENS = 8  # down and across a picture in which objects are looked for
 Rows: TypeAlias = npt.NDArray[np.float32]
 
 
@@ -103,7 +104,7 @@ def _check_encoder(network: Any, width: int) -> None:
 
 @torch.inference_mode()
 def _check_detector(network: Any, card: Card) -> None:
-    sides = [side * card.arguments["patch"] for side in card.arguments["window"]]
+    sides = [_TOKENS * network.patch] * 2
     pictures = torch.randn(2, 1, 3, *sides, generator=torch.Generator().manual_seed(0))
     classes = network.roi_heads.classes
     if classes != len(card.labels):

@@ -96,8 +96,9 @@ def test_tables_of_a_file_and_of_a_batch(weights: Path, tmp_path: Path) -> None:
 def test_a_feed_that_is_watched(weights: Path, tmp_path: Path) -> None:
     """Its alerts go by the surest object of a label; a second watch goes on with its state."""
     told = ("-m", weights, "--tokens", 6, "--state-dir", tmp_path / "state", "--on", "*>=0.3")
+    pace = ("--realtime", "--speed", 20, "--fps", 2, "--on-late", "block", "--max-lag", 60)
     for _ in range(2):
-        done = costream("watch", SAMPLE, "--realtime", "--speed", 20, "-o", tmp_path, *told, "-q")
+        done = costream("watch", SAMPLE, "-o", tmp_path, *pace, *told, "-q")
         assert done.returncode == 0, done.stderr
     lines = records((tmp_path / "room.mp4.jsonl").read_text("utf-8"))
     headers = [k for k, line in enumerate(lines) if line["type"] == "header"]

@@ -303,6 +303,8 @@ def test_types_and_frontends_that_there_are_not() -> None:
         random_model(dtype="float16")
     with pytest.raises(ModelError, match="does not name the frontend pixels"):
         ObjectModel(object_card(), random_network(), None)
+    with pytest.raises(ModelError, match="2 labels for 3 classes"):
+        ObjectModel(object_card(), random_network(classes=3), Pixels(BOX))
 
 
 @pytest.mark.parametrize(("dtype", "near"), [("float64", 1e-5), ("bfloat16", 0.05)])
