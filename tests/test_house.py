@@ -20,7 +20,7 @@ MAY = {
     "models": {"frontends", "nn", "checkpoints", "sources.base"},
     "sources": set(),
     "sinks": set(),
-    "ui": {"sinks.base", "sinks.figure"},
+    "ui": {"sinks.base", "sinks.cost", "sinks.figure"},
     "evaluation": {"runtime", "models", "sources", "bench.table"},
     "runtime": {"sources", "models", "sinks", "ui", "settings", "nn.memory"},
     "report": {"sources", "sinks", "ui"},

@@ -111,7 +111,8 @@ def feed_name(uri: str) -> str:
     name = "_".join(filter(None, parts))
     name = "".join(c if c.isalnum() or c in ".-" else "_" for c in name).strip("._")
     if len(name) > LONGEST_NAME:
-        mark = hashlib.sha256(shown_feed(uri).encode()).hexdigest()[:8]
+        whole = uri if scheme is None else f"{scheme}://{_public(uri)}"
+        mark = hashlib.sha256(whole.encode()).hexdigest()[:8]
         name = f"{name[:LONGEST_NAME]}_{mark}"
     return name or "feed"
 

@@ -50,6 +50,8 @@ def test_a_long_name_is_cut_and_still_its_own() -> None:
     first, second = (feed_name(f"http://h/{'x' * 300}?n={k}") for k in (1, 2))
     assert first != second
     assert len(first) <= LONGEST_NAME + 9
+    long = "x" * 300
+    assert feed_name(f"rtsp://me:secret@cam/{long}") == feed_name(f"rtsp://cam/{long}")
 
 
 @given(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import time
 
 import pytest
@@ -37,7 +38,7 @@ def test_figures(state):
     assert state.eta_s() == pytest.approx(10, abs=0.5)
     assert state.total_media_s() == pytest.approx(600)
     line = state.line()
-    assert line.startswith("2/8 files  5:20.0 of media  32x real time  ETA 0:10")
+    assert re.match(r"2/8 files  5:20\.0 of media  3[0-2]x real time  ETA 0:1[01]", line)
     assert line.endswith("1 failed")
 
 
@@ -76,7 +77,7 @@ def test_bars_are_drawn_and_leave_nothing_but_the_last_line(state, monkeypatch):
     shown.show()
     drawn = out.file.getvalue()
     assert "2/8, 1 failed" in drawn
-    assert "5:20, 32x real time, ETA 0:10" in drawn
+    assert re.search("5:20, 3[0-2]x real time, ETA 0:1[01]", drawn)
     assert "\x1b[?25l" in drawn
     shown.close("the end")
     rest = out.file.getvalue()[len(drawn) :]

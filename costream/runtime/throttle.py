@@ -1,0 +1,54 @@
+"""Sets the tokens of a stream's steps by its budget."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from costream.models.base import GatedModel, StepResult
+from costream.runtime.budget import Budget, Controller
+from costream.runtime.budgetfile import BudgetFile
+
+log = logging.getLogger("costream")
+
+
+class Throttle:
+    """Goes along with one stream of a model: ``before`` each step and ``after`` it."""
+
+    def __init__(self, model: GatedModel, budget: Budget | BudgetFile, rate_hz: float) -> None:
+        """``budget``: in a file, it may change. ``rate_hz``: steps a second."""
+        self._model = model
+        self._file = budget if isinstance(budget, BudgetFile) else None
+        first = budget.budget if isinstance(budget, BudgetFile) else budget
+        self._controller = Controller(first, rate_hz)
+        self._foreseen: float | None = None
+        self._told = False
+
+    @property
+    def target(self) -> float:
+        """What the next step may cost: milliseconds, or MACs for a budget of such."""
+        return self._controller.target
+
+    def before(self, state: Any) -> None:
+        """Set how many tokens the next step of the stream with this state updates."""
+        controller, model = self._controller, self._model
+        if self._file is not None and self._file.look() is not controller.budget:
+            controller.set(self._file.budget)
+            self._told = False
+        most = model.token_count(state)
+        if most is None:  # its first frame, computed in full
+            self._foreseen = None
+            return
+        count = controller.tokens(most, lambda tokens: model.step_macs(state, tokens))
+        model.set_tokens(state, count)
+        self._foreseen = model.step_macs(state, count)
+
+    def after(self, result: StepResult) -> None:
+        """Take what the step has cost (B = 1)."""
+        in_full = result.updated is not None and bool(result.updated[0].all())
+        ms = 1e3 * (result.frontend_s + result.network_s)
+        self._controller.observe(result.macs, ms, None if in_full else self._foreseen)
+        if not self._controller.reachable and not self._told:
+            self._told = True
+            text = self._controller.budget.text
+            log.warning("a step costs more than %s even with a single token", text)
