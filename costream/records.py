@@ -234,6 +234,7 @@ class Compute:
     lag_s: float = 0.0  # live sources: now minus frame time
     dropped: int = 0  # frames dropped so far
     tokens: int | None = None  # token-gated models: tokens updated
+    # What the step was allowed to cost: ms, or MACs; without tokens: the part of steps taken.
     budget: float | None = None
 
 

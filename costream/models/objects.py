@@ -177,19 +177,21 @@ class ObjectModel:
 
     def token_count(self, state: ObjectState) -> int | None:
         """Give how many tokens a frame of this stream has; None before its first frame."""
-        return None if state.size is None else math.prod(self._grid(*state.size))
+        if state.size is None or state.rest_macs is None:
+            return None
+        return math.prod(self._grid(*state.size))
 
     def set_tokens(self, state: ObjectState, count: int | None) -> None:
         """Say how many tokens of the next frames are updated at most; None: all."""
         state.tokens = count
 
-    def step_macs(self, state: ObjectState, count: int) -> int | None:
-        """Give about what a step costs with so many tokens; None before the first frame.
+    def step_macs(self, state: ObjectState, count: int) -> int:
+        """Give about what a step costs with so many tokens; ValueError before the first frame.
 
         What is not the backbone is taken to cost what it did in the newest frame.
         """
         if state.size is None or state.rest_macs is None:
-            return None
+            raise ValueError("what a step costs is known once there was a frame")
         height, width = self._grid(*state.size)
         count = min(count, height * width)
         return state.rest_macs + self.network.backbone.count_macs(height, width, count)

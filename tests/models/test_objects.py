@@ -123,7 +123,8 @@ def test_tokens_are_what_was_told_and_cost_less(frames: list[VideoFrame]) -> Non
     model = random_model()
     state = model.init_state()
     assert model.token_count(state) is None
-    assert model.step_macs(state, 5) is None
+    with pytest.raises(ValueError, match="once there was a frame"):
+        model.step_macs(state, 5)
     model.set_tokens(state, 5)
     results = run(model, frames, state)
     assert [int(r.updated[0].sum()) for r in results] == [TOKENS] + 7 * [5]  # type: ignore[index]

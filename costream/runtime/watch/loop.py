@@ -29,13 +29,13 @@ class Loop:
     def __init__(
         self,
         model: Model,
+        rows: Rows,
         lanes: Sequence[Lane],
         share: Share,
         alerts: Alerts,
         overview: Overview,
     ) -> None:
-        tokens = next((lane.track.options.tokens for lane in lanes), None)
-        self.rows = Rows(model, len(lanes), tokens)
+        self.rows = rows
         self._model, self._lanes = model, lanes
         self._share, self._alerts, self._overview = share, alerts, overview
         self._together_s = TOGETHER / model.card.rate_hz if len(lanes) > 1 else 0.0
@@ -102,6 +102,8 @@ class Loop:
             )
             self._share.spent(time.perf_counter() - began_s, len(group))
             for (lane, ready), result in zip(group, results, strict=True):
+                part = self._share.part if self._share.limited else None
+                lane.track.budget = self.rows.target(lane.row) or part
                 lane.step(ready, result)
                 scores = label_scores(result, self._model.card.labels)
                 if scores is not None:
@@ -114,7 +116,6 @@ class Loop:
             lane.skipped += 1
             return False
         self._forget(lane, lane.before(ready, self._model.card.gap_tolerance_s))
-        lane.track.budget = self._share.part if self._share.limited else None
         return True
 
     def _forget(self, lane: Lane, gap: Gap | None) -> None:
