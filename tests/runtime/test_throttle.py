@@ -59,8 +59,9 @@ def test_steps_stay_within_their_operations(clip: Path) -> None:
     target = (least + most) // 2
     found = costs(clip, Budget.parse(f"{target}MAC"))
     assert found[0].tokens == TOKENS  # a stream begins in full
-    near = 0.2 * (most - least)  # of a few tokens: here, each is a thirty-fifth
-    assert all(abs(cost.macs - target) < near for cost in found[2:])
+    # Proposals differ from picture to picture, and by them what the heads cost.
+    near = [abs(cost.macs - target) < 0.15 * (most - least) for cost in found[2:]]
+    assert sum(near) >= 0.9 * len(near)
     assert {cost.budget for cost in found} == {pytest.approx(target)}
     assert all(cost.tokens is not None and 1 <= cost.tokens < TOKENS for cost in found[2:])
 
