@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # Steps are over before a second thread wakes up. Set before torch is loaded; children inherit it.
@@ -15,3 +16,17 @@ sys.path.insert(0, str(Path(__file__).parent))
 # How long an example takes says nothing on a machine that does other things too.
 settings.register_profile("costream", deadline=None)
 settings.load_profile("costream")
+
+
+# Files that take long, with few tests. Side by side with others they had better begin first.
+LONG = (
+    *("tests/cli/test_watch.py", "tests/cli/test_batch_ray.py", "tests/cli/test_batch.py"),
+    *("tests/cli/", "tests/training/", "tests/report/", "tests/runtime/", "tests/samples/"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        return next((k for k, path in enumerate(LONG) if item.nodeid.startswith(path)), len(LONG))
+
+    items.sort(key=place)

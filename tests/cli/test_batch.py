@@ -341,10 +341,10 @@ def test_a_worker_that_crashes_costs_one_file(long_clips, tmp_path):
 
 def test_a_file_that_takes_too_long_is_given_up(long_clips, tmp_path):
     out = tmp_path / "out"
-    done = costream("batch", long_clips, "-o", out, "--jobs", 1, "--timeout-per-file", 5)
+    done = costream("batch", long_clips, "-o", out, "--jobs", 1, "--timeout-per-file", 2)
     assert done.returncode == 3, done.stderr
     (row,) = rows(out / "failures.csv")
-    assert row["reason"] == "took longer than 5 s"
+    assert row["reason"] == "took longer than 2 s"
     assert summary(out)["inputs"]["done"] == 3
     assert not [name for name in snapshot(out) if "long" in name]
 

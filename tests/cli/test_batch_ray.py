@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,10 @@ import psutil
 import pytest
 from fileserver import serving
 from media import make_video
-from program import costream, start
+from program import ROOT, costream, start
 
-pytest.importorskip("ray", reason="needs the extra 'ray'")
-# Ray's own start takes a while; two workers whatever the machine has.
+ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
+# Two workers whatever the machine has.
 RAY = ("--engine", "ray", "--jobs", "2")
 
 
@@ -25,11 +26,21 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Of a cluster that is there already: Ray's own start takes a while."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))  # of its workers
+        told = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield told.address_info["gcs_address"]
+    ray.shutdown()
+
+
 @pytest.fixture
 def clips(tmp_path) -> Path:
     folder = tmp_path / "clips"
     (folder / "deeper").mkdir(parents=True)
-    for k in range(8):
+    for k in range(4):
         make_video(folder / ("deeper" if k % 2 else "") / f"{k}.mp4", 12 + k)
     (folder / "bad.mp4").write_bytes(b"")
     (folder / "notes.txt").write_text("not media")
@@ -45,21 +56,21 @@ def test_the_tree_is_that_of_the_local_engine(clips, tmp_path):
     assert snapshot(tmp_path / "ray") == snapshot(tmp_path / "local")
 
 
-def test_a_cluster_reads_from_a_server(clips, tmp_path):
+def test_a_cluster_reads_from_a_server(clips, tmp_path, address):
     with serving(clips) as url:
         call = ("batch", url, "-f", "jsonl,csv")
         local = costream(*call, "-o", tmp_path / "local", "--jobs", 1)
-        cluster = costream(*call, "-o", tmp_path / "ray", *RAY)
+        cluster = costream(*call, "-o", tmp_path / "ray", *RAY, "--ray-address", address)
     assert local.returncode == cluster.returncode == 3, cluster.stderr
     assert snapshot(tmp_path / "ray") == snapshot(tmp_path / "local")
     assert (tmp_path / "ray" / "deeper" / "1.mp4.jsonl").exists()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
-def test_a_lost_worker_costs_a_retry_of_its_file(clips, tmp_path):
-    np.save(clips / "long.npy", np.zeros((20_000, 256), np.float32))
+def test_a_lost_worker_costs_a_retry_of_its_file(clips, tmp_path, address):
+    np.save(clips / "long.npy", np.zeros((8_000, 256), np.float32))
     call = ("batch", clips, "-f", "jsonl,csv")
-    child = start(*call, "-o", tmp_path / "ray", *RAY)
+    child = start(*call, "-o", tmp_path / "ray", *RAY, "--ray-address", address)
     part = tmp_path / "ray" / "long.npy.jsonl.part"
     until = time.monotonic() + 90
     while not (part.exists() and part.stat().st_size > 10_000):
@@ -67,7 +78,7 @@ def test_a_lost_worker_costs_a_retry_of_its_file(clips, tmp_path):
         assert time.monotonic() < until
         time.sleep(0.02)
     killed = 0
-    for process in psutil.Process(child.pid).children(recursive=True):
+    for process in psutil.Process().children(recursive=True):  # the cluster is our child
         if any(file.path == str(part) for file in process.open_files()):
             process.send_signal(signal.SIGKILL)
             killed += 1

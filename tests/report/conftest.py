@@ -160,6 +160,21 @@ def watched(tmp_path):
 
 
 @pytest.fixture(scope="session")
+def crowded(tmp_path_factory) -> Path:
+    """The report of a run with everything in it and pictures; not to be changed."""
+    path = write(
+        tmp_path_factory.mktemp("crowded"),
+        labels=("none", "<script>alert(1)</script>", 'a & "b"', "日本語", *map(str, range(30))),
+        seconds=120.0,
+        gap=(20.0, 31.5),
+        fault_s=10.0,
+        source=str(Path(__file__).parents[2] / "samples" / "room.mp4"),
+    )
+    assert main(["report", str(path)]) == 0
+    return path.with_suffix(".html")
+
+
+@pytest.fixture(scope="session")
 def many(tmp_path_factory) -> Path:
     """The results of one run more than a page shows, and their report; not to be changed."""
     out = tmp_path_factory.mktemp("many") / "out"

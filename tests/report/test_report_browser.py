@@ -10,8 +10,6 @@ from pathlib import Path
 import av
 import pytest
 
-from costream.__main__ import main
-
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 pytestmark = pytest.mark.skipif(
     BROWSER is None,
@@ -57,30 +55,16 @@ def console(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
-@pytest.fixture
-def page(result, tmp_path):
-    path = result(
-        labels=("none", "<script>alert(1)</script>", 'a & "b"', "日本語", *map(str, range(30))),
-        seconds=120.0,
-        gap=(20.0, 31.5),
-        fault_s=10.0,
-        kind="video",
-        source=str(Path(__file__).parents[2] / "samples" / "room.mp4"),
-    )
-    assert main(["report", str(path)]) == 0
-    return path.with_suffix(".html")
-
-
 def test_the_console_check_would_see_an_error(tmp_path):
     broken = tmp_path / "broken.html"
     broken.write_text("<!DOCTYPE html><script>console.error('seen')</script>")
     assert any("seen" in line for line in console(browse(broken, tmp_path / "p", "--dump-dom")))
 
 
-def test_a_browser_has_nothing_to_complain_about(page, tmp_path):
-    done = browse(page, tmp_path / "profile", "--dump-dom")
+def test_a_browser_has_nothing_to_complain_about(crowded, tmp_path):
+    done = browse(crowded, tmp_path / "profile", "--dump-dom")
     assert console(done) == []
-    before = len(re.findall("<article|<rect|<li|<path|<img", page.read_text("utf-8")))
+    before = len(re.findall("<article|<rect|<li|<path|<img", crowded.read_text("utf-8")))
     after = len(re.findall("<article|<rect|<li|<path|<img", done.stdout))
     assert after == before > 100, "the browser's own tree has every element that was written"
     assert "<parsererror" not in done.stdout
@@ -94,12 +78,12 @@ def test_nor_about_an_overview_and_the_pages_that_it_leads_to(many, tmp_path):
 
 
 @pytest.mark.parametrize("width", [390, 1200])
-def test_the_page_fits_the_screen(page, tmp_path, width):
+def test_the_page_fits_the_screen(crowded, tmp_path, width):
     # The page itself may run no script: this is a copy that may. It lies in a frame, because a
     # window is never narrower than 500 pixels.
     copy, frame = tmp_path / "copy.html", tmp_path / "frame.html"
     frame.write_text(FRAME % width, "utf-8")
-    content = page.read_text("utf-8").replace("default-src 'none';", "")
+    content = crowded.read_text("utf-8").replace("default-src 'none';", "")
     copy.write_text(content + MEASURE, "utf-8")
     waiting = ("--virtual-time-budget=10000", "--window-size=1300,900")
     done = browse(frame, tmp_path / "p", "--dump-dom", *waiting)
@@ -109,12 +93,12 @@ def test_the_page_fits_the_screen(page, tmp_path, width):
     assert wide == 0
 
 
-def test_it_is_drawn_light_and_dark(page, tmp_path):
+def test_it_is_drawn_light_and_dark(crowded, tmp_path):
     seen = {}
     for scheme, flag in (("light", "1"), ("dark", "0")):
         shot = tmp_path / f"{scheme}.png"
         browse(
-            page,
+            crowded,
             tmp_path / scheme,
             f"--screenshot={shot}",
             "--window-size=800,600",

@@ -10,9 +10,8 @@ import pytest
 from media import make_video
 from object_nets import random_model
 from program import costream
-from stepping import Kept
 
-from costream.records import Compute
+from costream.records import Compute, Header, Record, Summary
 from costream.runtime import budgetfile
 from costream.runtime.budget import Budget
 from costream.runtime.budgetfile import BudgetFile
@@ -26,26 +25,44 @@ from costream.sources.registry import open_source
 TOKENS = 35
 
 
+class Costs:
+    """A sink that keeps what each step has cost."""
+
+    def __init__(self) -> None:
+        self.kept: list[Compute] = []
+
+    def open(self, header: Header) -> None:
+        pass
+
+    def write(self, record: Record) -> None:
+        if isinstance(record, Compute):
+            self.kept.append(record)
+
+    def close(self, summary: Summary) -> None:
+        pass
+
+
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_video(tmp_path_factory.mktemp("clips") / "clip.mp4", 40, rate=10)
 
 
 def costs(clip: Path, budget: Budget | BudgetFile | None) -> list[Compute]:
-    model, kept = random_model(), Kept()
+    model, sink = random_model(), Costs()
     source = open_source(str(clip), SourceOptions(box=model.box))
-    run(source, model, [kept], options=RunOptions(budget=budget))
-    return kept.of(Compute)
+    run(source, model, [sink], options=RunOptions(budget=budget))
+    return sink.kept
 
 
 def test_steps_stay_within_their_operations(clip: Path) -> None:
-    dense = costs(clip, None)[5].macs
-    target = 0.9 * dense
+    least, most = costs(clip, Budget.parse("1kMAC"))[-1].macs, costs(clip, None)[-1].macs
+    target = (least + most) // 2
     found = costs(clip, Budget.parse(f"{target}MAC"))
     assert found[0].tokens == TOKENS  # a stream begins in full
-    assert all(cost.macs <= 1.02 * target for cost in found[2:])
-    assert all(cost.macs >= 0.85 * target for cost in found[2:])
-    assert {cost.budget for cost in found} == {pytest.approx(target)}
+    # Proposals differ from picture to picture, and by them what the heads cost.
+    near = [abs(cost.macs - target) < 0.15 * (most - least) for cost in found[2:]]
+    assert sum(near) >= 0.9 * len(near)
+    assert {cost.budget for cost in found} == {target}
     assert all(cost.tokens is not None and 1 <= cost.tokens < TOKENS for cost in found[2:])
 
 

@@ -8,7 +8,7 @@ import noises
 import numpy as np
 import pytest
 import torch
-from program import costream
+from program import costream, python
 
 from costream.checkpoints.weights_file import read_card, read_weights
 from costream.models.registry import load_model
@@ -83,6 +83,7 @@ def test_steps_say_what_the_whole_clip_says(trained, tmp_path):
 
 def test_the_same_seed_gives_the_same_bytes(base, data, trained, tmp_path):
     path = tmp_path / "own.safetensors"
-    done = costream("train", base, "--data", data, "-o", path, "--scratch", "--steps", 60)
+    call = ("train", base, "--data", data, "-o", path, "--scratch", "--steps", 60)
+    done = python("-m", "costream", *call)
     assert done.returncode == 0, done.stderr
     assert path.read_bytes() == trained[0].read_bytes()
