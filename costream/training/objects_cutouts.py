@@ -13,6 +13,7 @@ from torch import Tensor
 
 _DIFFERENT = 28  # levels of 255 that a pixel of a thing is off the background
 _CLEARLY = 75  # and some of its pixels: passing shadows are not
+_TREMBLE = 7  # pixels
 _COARSE = 4  # pixels, as which parts are told apart
 _CLOSE = 9  # pixels that are closed over
 _SMALLEST = 0.004  # share of the picture
@@ -74,7 +75,15 @@ def islands(mask: Tensor) -> list[Tensor]:
 
 
 def _off(frame: Tensor, empty: Tensor) -> Tensor:
-    return (frame.int() - empty.int()).abs().amax(0)
+    """Give how far each pixel is from all of the background around it, float [H, W].
+
+    Around it, for cameras tremble; as bright as the frame is on the whole, for they adapt.
+    """
+    ratio = (frame.float() + 1) / (empty.float() + 1)
+    scaled = empty[None] * ratio.flatten(1).median(1).values.view(1, 3, 1, 1)
+    high = F.max_pool2d(scaled, _TREMBLE, 1, _TREMBLE // 2)[0]
+    low = -F.max_pool2d(-scaled, _TREMBLE, 1, _TREMBLE // 2)[0]
+    return torch.maximum(frame - high, low - frame).clamp(min=0).amax(0)
 
 
 def cut_out(frame: Tensor, mask: Tensor, box: Tensor, label: int) -> Cutout | None:

@@ -134,6 +134,17 @@ def test_what_passes_a_still_camera_is_cut_out() -> None:
     assert passing(empty, empty) == []
 
 
+def test_a_camera_that_trembles_and_adapts_sees_nothing_pass() -> None:
+    empty = torch.full((3, 120, 200), 120, dtype=torch.uint8)
+    empty[:, 50:56, 20:90] = 250  # a mark on the road
+    shaken = torch.roll(empty, (2, -3), (1, 2))
+    assert passing((shaken * 0.6).byte(), empty) == []
+    frame = (shaken * 0.6).byte()
+    frame[:, 70:110, 120:160] = 240
+    (box,) = passing(frame, empty)
+    assert box.tolist() == pytest.approx([120, 70, 160, 110], abs=1)
+
+
 def test_objects_put_down_by_hand_move_in_straight_lines() -> None:
     clip = WATCHED["person-bicycle-car-detection-preview"]
     boxes, labels = boxes_at(clip, 4)
