@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # the command line reads this file before it knows whether it
     from costream.layouts import Layout
 
 SCHEMA = "costream/1"
+OBJECT_DETECTION = "object detection"  # the task of models that give Objects, not Prediction
 
 # --- items: source -> frontend ---------------------------------------------------------------
 
@@ -42,6 +43,7 @@ class VideoFrame:
     corrupt: bool = False  # the decoder says the picture is damaged
     drawing: Callable[[], npt.NDArray[np.uint8]] | None = field(default=None, repr=False)  # larger
     arrived_s: float | None = None  # live: time.monotonic() when a frame of its time is due here
+    size: tuple[int, int] | None = None  # upright width, height of the source; None: as ``rgb``
 
     @cached_property
     def rgb(self) -> npt.NDArray[np.uint8]:
@@ -151,6 +153,7 @@ class Header:
     schema: str = SCHEMA
     heads: tuple[Head, ...] | None = None  # where several models listen; labels: those of all
     began: str | None = None  # live: when 0 s was, ISO 8601, UTC
+    task: str | None = None  # of the model's card
 
 
 @dataclass(frozen=True)
@@ -231,6 +234,7 @@ class Compute:
     lag_s: float = 0.0  # live sources: now minus frame time
     dropped: int = 0  # frames dropped so far
     tokens: int | None = None  # token-gated models: tokens updated
+    # What the step was allowed to cost: ms, or MACs; without tokens: the part of steps taken.
     budget: float | None = None
 
 

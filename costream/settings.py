@@ -60,6 +60,9 @@ class DetectSettings:
     log_file: str | None
     channel: int | None = None  # sound: which channel, from 1; None: the mean of all
     raw: RawSound | None = None  # sound: what bare samples on a pipe are
+    tokens: int | None = None  # token-gated models: of a frame, to be computed; None: all
+    budget: str | None = None  # of a step: "40ms", "20GMAC", "0.5x", or "@FILE" that holds one
+    track: bool = False  # give objects ids through the frames
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class WatchSettings:
     speed: float  # and play so many times as fast as they should
     on_late: Literal["drop", "block"]
     max_lag_s: float
-    share: float | None  # of real time that the network may take
+    budget: str | None  # as for detect; a share of real time is for all feeds together
     on: tuple[str, ...]
     run: tuple[str, ...]
     post: tuple[str, ...]

@@ -20,11 +20,14 @@ MAY = {
     "models": {"frontends", "nn", "checkpoints", "sources.base"},
     "sources": set(),
     "sinks": set(),
-    "ui": {"sinks.base", "sinks.figure"},
+    "ui": {"sinks.base", "sinks.cost", "sinks.figure"},
     "evaluation": {"runtime", "models", "sources", "bench.table"},
     "runtime": {"sources", "models", "sinks", "ui", "settings", "nn.memory"},
     "report": {"sources", "sinks", "ui"},
-    "bench": {"runtime", "sources", "models", "sinks", "nn", "frontends"},
+    "bench": {
+        *{"runtime", "sources", "models", "sinks", "nn", "frontends"},
+        "evaluation.detection",
+    },
     "training": {"frontends", "nn", "models", "checkpoints", "evaluation", "sources", "runtime"},
     "cli": {
         *{"runtime", "bench", "report", "models", "sources", "sinks", "ui", "settings"},

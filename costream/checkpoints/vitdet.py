@@ -19,6 +19,7 @@ from costream.checkpoints.config import Config
 from costream.checkpoints.foreign import Foreign
 from costream.checkpoints.rules import Imported, Rule, apply, shape_of
 from costream.errors import ModelError
+from costream.records import OBJECT_DETECTION
 
 KEYS = ("num_heads",)
 PAPER = "https://arxiv.org/abs/2203.16527"
@@ -93,7 +94,9 @@ def convert(foreign: Foreign, config: Config) -> Imported:
         apply(rules, foreign.tensors, unused),
         arguments["classes"],
         paper=PAPER if of_detectron2 else EVENTFUL_PAPER,
-        task="object detection",
+        task=OBJECT_DETECTION,
+        frontend="pixels",
+        frontend_arguments=_pixels(arguments),
         limits=f"Boxes only; not used: {', '.join(_summary(unused))}." if unused else "",
     )
 
@@ -128,6 +131,12 @@ def _arguments(tensors: Mapping[str, Tensor], config: Config) -> dict[str, Any]:
         "convolutions": sum(bool(convolution.match(name)) for name in tensors),
         "cascade": cascade,
     }
+
+
+def _pixels(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Give how pictures come to the network: as large as what its positions were learned for."""
+    (height, width), patch = arguments["size"], arguments["patch"]
+    return {"box": [width * patch, height * patch], "patch": patch}
 
 
 def _sizes(tensors: Mapping[str, Tensor], number: int) -> tuple[int, int]:

@@ -9,6 +9,7 @@ import click
 from costream.cli import detect
 from costream.cli.options import config_option, option, seconds
 from costream.errors import UsageError
+from costream.runtime.budget import Budget
 from costream.settings import BatchSettings
 
 # Options of detect that mean something else here, or nothing.
@@ -111,8 +112,12 @@ def _settings(values: dict[str, Any]) -> BatchSettings:
     if values["ray_address"] and values["engine"] != "ray":
         raise UsageError("--ray-address goes with --engine ray")
     told = {**values, "sources": (), "overwrite": False, "skip_existing": False}
+    common = detect.settings_of(told)
+    if common.budget is not None and not _repeats(common.budget):
+        hint = "give it in operations (2GMAC), or use: costream detect"
+        raise UsageError("gives other results each time", where="--budget", hint=hint)
     return BatchSettings(
-        detect=detect.settings_of(told),
+        detect=common,
         arguments=tuple(values["inputs"]),
         output=output,
         include=tuple(values["include"]),
@@ -130,3 +135,8 @@ def _settings(values: dict[str, Any]) -> BatchSettings:
         overwrite=values["overwrite"],
         skip_existing=values["skip_existing"],
     )
+
+
+def _repeats(budget: str) -> bool:
+    """Tell whether a budget does the same on any machine."""
+    return not budget.startswith("@") and Budget.parse(budget).kind == "macs"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from costream.errors import UsageError
+from costream.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
     from costream.bench.contenders import Config
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 _SIZE = click.IntRange(min=1)
 _SKELETONS = ("costgcn-s1", "coagcn-s1", "costr-s1")
 _SOUND, _OBJECTS = "cotrans", "vitdet"
+_OBJECT_MODEL = "eventful-vitdet"
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -133,6 +136,52 @@ def stream(
     prepare_torch(threads)
     loaded = load_model(model, weights=weights, device=device)
     show([stream_table(file, loaded, rounds, duration)], as_json)
+
+
+@command.command()
+@click.argument("file", metavar="FILE")
+@click.option("--budget", "text", default="60ms", show_default=True, metavar="40ms|2GMAC|0.5x")
+@click.option("-m", "--model", default=_OBJECT_MODEL, show_default=True, metavar="NAME|FILE")
+@click.option("--weights", metavar="PATH", help="Weight file, or a folder with NAME.safetensors.")
+@click.option("--steps", "count", type=click.IntRange(min=48), default=240, show_default=True)
+@click.option("--threads", type=_SIZE, default=1, show_default=True)
+@click.option("--png", type=click.Path(dir_okay=False), help="Draw it there (extra 'report').")
+@_json
+def budget(
+    file: str,
+    text: str,
+    model: str,
+    weights: str | None,
+    count: int,
+    threads: int,
+    png: str | None,
+    as_json: bool,
+) -> None:
+    """Show how well a budget is kept: FILE stands still, then runs, and a core gets busy."""
+    from costream.runtime.budget import Budget
+    from costream.sources.registry import sniff
+
+    told = Budget.parse(text)
+    if png is not None and find_spec("matplotlib") is None:
+        raise UsageError("needs matplotlib", where="--png", hint="pip install 'costream[report]'")
+    sniff(file)
+    from costream.bench.budget import budget_table, budget_trace, draw
+    from costream.models.base import GatedModel
+    from costream.models.registry import load_model
+    from costream.runtime.machine import prepare_torch
+
+    prepare_torch(threads)
+    loaded = load_model(model, weights=weights, device="cpu")
+    if not isinstance(loaded, GatedModel):
+        raise UsageError(f"a step of {loaded.card.name} has one cost", where="--model")
+    trace = budget_trace(file, loaded, told, count)
+    target = told.target(loaded.card.rate_hz)
+    show([budget_table(trace, told, target, f"budget: {file}, {loaded.card.name}")], as_json)
+    if png is not None:
+        try:
+            Path(png).write_bytes(draw(trace, told, target))
+        except OSError as error:
+            raise OutputError(error.strerror or str(error), where=png) from error
 
 
 def show(tables: Sequence[Table], as_json: bool) -> None:

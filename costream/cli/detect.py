@@ -1,4 +1,4 @@
-"""``costream detect``: actions in video, skeletons or feature files."""
+"""``costream detect``: actions in video, skeletons or feature files, objects in video."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 from costream.cli.options import config_option, option, positive, seconds
 from costream.errors import UsageError
 from costream.layouts import find_layout
+from costream.runtime.budgetfile import parse_budget
 from costream.settings import DetectSettings
 from costream.sinks.registry import FORMATS, parse_formats
 from costream.sources.columns import parse_columns
@@ -88,6 +89,18 @@ from costream.sources.columns import parse_columns
 )
 @option("--top-k", type=click.IntRange(1), default=3, help="Labels in each prediction.")
 @option("--scores/--no-scores", default=False, help="Write every class probability.")
+@option(
+    "--tokens",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Objects: how many tokens of a frame are computed, at most.  [default: all]",
+)
+@option(
+    "--budget",
+    metavar="40ms|20GMAC|0.5x|@FILE",
+    help="Objects: what a step may cost, at most; in FILE, it may change meanwhile.",
+)
+@option("--track/--no-track", default=False, help="Objects: ids through the frames.")
 @option("--wait/--no-wait", default=False, help="No output before the model's window is full.")
 @option("--device", default="auto", metavar="auto|cpu|cuda:N|mps", help="Where the model runs.")
 @option("--dtype", type=click.Choice(["float32", "float64", "bfloat16"]), default="float32")
@@ -102,7 +115,7 @@ from costream.sources.columns import parse_columns
 @config_option()
 @click.pass_context
 def command(ctx: click.Context, /, **values: Any) -> int:
-    """Find actions in video, skeletons or precomputed features, one step at a time.
+    """Find actions in video, skeletons or features, or objects in video, one step at a time.
 
     SOURCE is a video file; a table of joints (.csv), a Kinect .skeleton file, Kinetics-skeleton
     JSON, a folder of OpenPose keypoints or a pyskl pickle; features (.npy, .npz, or a
@@ -115,6 +128,7 @@ def command(ctx: click.Context, /, **values: Any) -> int:
     costream detect *.mp4 -o out -f jsonl,csv,srt
     cat clip.ts | costream detect - | jq 'select(.type == "segment")'
     costream detect poses.csv -m costgcn --fps 30
+    costream detect street.mp4 -m eventful-vitdet --budget 40ms --track -o out -f jsonl,csv,mp4
     """
     from costream.runtime.detect import detect
 
@@ -136,6 +150,10 @@ def settings_of(values: dict[str, Any]) -> DetectSettings:
         find_layout(values["layout"])
     if values["overwrite"] and values["skip_existing"]:
         raise UsageError("--overwrite and --skip-existing exclude each other")
+    if values.get("budget") is not None:
+        if values["tokens"] is not None:
+            raise UsageError("--tokens and --budget exclude each other")
+        parse_budget(values["budget"])
     if values["quiet"] and values["verbose"]:
         raise UsageError("--quiet and --verbose exclude each other")
     return DetectSettings(
@@ -166,6 +184,9 @@ def settings_of(values: dict[str, Any]) -> DetectSettings:
         log_file=values["log_file"],
         channel=values["channel"],
         raw=values.get("raw"),
+        tokens=values.get("tokens"),
+        budget=values.get("budget"),
+        track=values.get("track", False),
     )
 
 

@@ -15,7 +15,10 @@ from costream.sources.base import RawSound
 
 MODELS = "cotrans,cosounds"
 # Options of detect that are about pictures and skeletons.
-_NOT_SHARED = {"sources", "model", "fps", "layout", "columns", "config"}
+_NOT_SHARED = {
+    *("sources", "model", "fps", "layout", "columns", "config"),
+    *("tokens", "budget", "track"),
+}
 _RAW = re.compile(r"([a-z][a-z0-9]+):([0-9]+)(?::([0-9]+))?")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from typing import Any
 
 import click
@@ -11,24 +10,14 @@ import click
 from costream.cli import detect
 from costream.cli.options import config_option, option, positive, seconds
 from costream.errors import UsageError
+from costream.runtime.budgetfile import parse_budget
 from costream.settings import WatchSettings
 
 # Options of detect that make no sense for feeds, or mean something else for them.
 _NOT_SHARED = {
     *("sources", "formats", "start", "end", "duration", "layout", "columns", "raw"),
-    *("overwrite", "skip_existing", "config", "fps", "output"),
+    *("overwrite", "skip_existing", "config", "fps", "output", "budget"),
 }
-_SHARE = re.compile(r"([0-9]*\.?[0-9]+)x")
-
-
-def _share(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """Read 0.5x: seconds of work a second."""
-    if value is None:
-        return None
-    found = _SHARE.fullmatch(value.strip())
-    if found is None or float(found[1]) <= 0:
-        raise click.BadParameter(f"{value!r} is not a share of real time, like 0.5x", ctx, param)
-    return float(found[1])
 
 
 @click.command(no_args_is_help=True)
@@ -81,9 +70,8 @@ def _share(ctx: click.Context, param: click.Parameter, value: str | None) -> flo
 )
 @option(
     "--budget",
-    callback=_share,
-    metavar="SHAREx",
-    help="Share of real time the network may take, for all feeds together: 0.5x.",
+    metavar="0.5x",
+    help="Share of real time the network may take, for all feeds together. Objects: as detect.",
 )
 @click.option(
     "--on",
@@ -135,9 +123,13 @@ def command(ctx: click.Context, /, **values: Any) -> int:
 
 def _settings(values: dict[str, Any]) -> WatchSettings:
     """Check what the options say together, before anything is loaded."""
-    told = dict.fromkeys(("duration", "end", "layout", "columns"))
+    told = dict.fromkeys(("duration", "end", "layout", "columns", "budget"))
     told = {**values, **told, "start": 0.0, "formats": (), "overwrite": False}
     common = detect.settings_of({**told, "skip_existing": False})
+    if values["budget"] is not None:
+        if values["tokens"] is not None:
+            raise UsageError("--tokens and --budget exclude each other")
+        parse_budget(values["budget"])
     if values["clips"] is not None and values["output"] in (None, "-"):
         raise UsageError("clips need a folder", where="--clips", hint="name one with -o")
     return WatchSettings(
@@ -151,7 +143,7 @@ def _settings(values: dict[str, Any]) -> WatchSettings:
         speed=values["speed"],
         on_late=values["on_late"],
         max_lag_s=values["max_lag"],
-        share=values["budget"],
+        budget=values["budget"],
         on=values["on"],
         run=values["run"],
         post=values["post"],

@@ -125,8 +125,8 @@ class GatedModel(Model, Protocol):
     def set_tokens(self, state: Any, count: int | None) -> None:
         """Say how many tokens of the next frames are updated at most; None: all."""
 
-    def step_macs(self, state: Any, count: int) -> int | None:
-        """Give about what a step costs with so many tokens; None before the first frame.
+    def step_macs(self, state: Any, count: int) -> int:
+        """Give about what a step costs with so many tokens, once there was a frame.
 
         Rising in ``count``. What it really costs depends on the frame: see ``StepResult.macs``.
         """

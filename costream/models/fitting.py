@@ -8,6 +8,7 @@ from costream.errors import ModelError, SourceError, UsageError
 from costream.frontends.pose import installed_version, load_mediapipe
 from costream.layouts import MEDIAPIPE_33, find_layout
 from costream.models.card import Card
+from costream.records import OBJECT_DETECTION
 from costream.sources.base import SourceInfo, SourceKind
 
 
@@ -21,7 +22,8 @@ def check_source(card: Card, frontend: Any, info: SourceInfo) -> None:
     """Raise SourceError when a source does not fit the model.
 
     Video fits a skeleton model where persons can be found in it, and the tokens of a frontend
-    may come as features. Raises ModelError when the model has no classifier.
+    may come as features, where they are no whole pictures. Raises ModelError when the model has
+    no classifier.
     """
     if not card.labels:
         raise ModelError(
@@ -29,7 +31,7 @@ def check_source(card: Card, frontend: Any, info: SourceInfo) -> None:
             hint="use it from Python: load_model(...).network",
         )
     wanted = takes(frontend)
-    if info.kind == "features" and wanted != "skeleton":
+    if info.kind == "features" and wanted != "skeleton" and card.task != OBJECT_DETECTION:
         _check_width(card, info.width)
     elif wanted == "skeleton" and info.kind == "video":
         frontend.check(MEDIAPIPE_33, 3, card.name)

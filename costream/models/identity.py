@@ -7,7 +7,9 @@ import os
 from dataclasses import dataclass
 
 from costream.checkpoints.weights_file import read_header
+from costream.models.card import Card
 from costream.models.registry import find_weights
+from costream.records import OBJECT_DETECTION
 
 
 @dataclass(frozen=True)
@@ -16,6 +18,7 @@ class WeightsIdentity:
 
     weights_sha256: str  # of the tensors
     card_sha256: str  # of the card: labels, thresholds, rates
+    finds_objects: bool = False
 
 
 def identify(name: str, weights: str | os.PathLike[str] | None = None) -> WeightsIdentity:
@@ -28,6 +31,8 @@ def identify(name: str, weights: str | os.PathLike[str] | None = None) -> Weight
         for part in name.split(",")
         if part.strip()
     ]
-    cards = "".join(metadata.get("card", "") for metadata in each)
+    texts = [metadata.get("card", "") for metadata in each]
+    cards = "".join(texts)
     tensors = ",".join(metadata.get("tensors_sha256", "") for metadata in each)
-    return WeightsIdentity(tensors, hashlib.sha256(cards.encode()).hexdigest())
+    finds_objects = any(Card.from_json(text).task == OBJECT_DETECTION for text in texts if text)
+    return WeightsIdentity(tensors, hashlib.sha256(cards.encode()).hexdigest(), finds_objects)

@@ -12,13 +12,15 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import costream
 from costream.checkpoints.weights_file import SUFFIX, read_card, read_weights
 from costream.errors import ModelError, UsageError
+from costream.records import OBJECT_DETECTION
 
 if TYPE_CHECKING:
+    from costream.models.objects import ObjectModel
     from costream.models.streaming import StreamingModel
 
 # architecture of a card -> "module:Class"; its arguments are in the card
@@ -52,6 +54,7 @@ MODELS = {
     "coagcn-s1": "skeleton actions, CoAGCN*: strides 1, no padding",
     "costr": "skeleton actions, continual spatial attention",
     "costr-s1": "skeleton actions, CoS-TR*: strides 1, no padding",
+    "eventful-vitdet": "objects in video, a transformer that computes what has changed",
 }
 VARIABLE = "COSTREAM_WEIGHTS"
 
@@ -110,15 +113,17 @@ def load_model(
     weights: str | os.PathLike[str] | None = None,
     device: str = "auto",
     dtype: str = "float32",
-) -> StreamingModel:
+) -> StreamingModel | ObjectModel:
     """Load a model, ready to step.
 
     ``name`` and ``weights`` as for ``find_weights``; several names, divided by commas, are models
     on the same frontend, which then run side by side. ``device``: auto, cpu, cuda, cuda:N or mps;
-    ``dtype``: float32, float64, bfloat16 or float16. Raises ModelError when weights or device are
-    not there, damaged, or do not fit the architecture that their card names.
+    ``dtype``: float32, float64, bfloat16 or float16; for models that find objects see
+    ``models.objects.ObjectModel``. Raises ModelError when weights or device are not there,
+    damaged, or do not fit the architecture that their card names.
     """
     from costream.models.build import build
+    from costream.models.objects import ObjectModel
     from costream.models.streaming import StreamingModel, find_device
 
     names = [part.strip() for part in name.split(",") if part.strip()]
@@ -126,23 +131,23 @@ def load_model(
         from costream.models.joint import join
 
         _check_folder(weights)
-        return join([load_model(part, weights, device, dtype) for part in names])
+        models = [load_model(part, weights, device, dtype) for part in names]
+        beside = [model for model in models if isinstance(model, StreamingModel)]
+        if len(beside) < len(models):
+            raise ModelError("a model that finds objects runs alone", where=name)
+        return join(beside)
     path = find_weights(name, weights)
     find_device(device)  # a wrong device is told before a large file is read
     stored = read_weights(path)
-    if stored.card.task == "object detection":
-        raise ModelError(
-            "finds objects, which cannot be run from here",
-            where=path,
-            hint="use costream.models.vitdet from Python",
-        )
+    kind: Any = ObjectModel if stored.card.task == OBJECT_DETECTION else StreamingModel
     try:
         network, frontend = build(stored.card, stored.tensors)
     except ModelError as error:
         raise ModelError(str(error), where=path) from error
-    return StreamingModel(
+    model: StreamingModel | ObjectModel = kind(
         stored.card, network, frontend, weights_sha256=stored.sha256, device=device, dtype=dtype
     )
+    return model
 
 
 def cache_folder() -> Path:

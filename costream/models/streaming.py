@@ -212,7 +212,7 @@ class StreamingModel:
             tokens = torch.from_numpy(np.stack(rows)).to(self.device, self.dtype)
         else:
             tokens = self._see(skeletons or items, state)
-        self._wait()
+        synchronize(self.device)
         seen = time.perf_counter()
         out: Output | None = self.network.forward_step(tokens, state.network)
         future = None if out is None else out.anticipation
@@ -247,7 +247,7 @@ class StreamingModel:
         given = torch.from_numpy(np.stack([b.samples for b in blocks])[None])
         given = given.to(self.device, self.dtype)
         tokens = self.frontend.forward_steps(given, state.frontend)
-        self._wait()
+        synchronize(self.device)
         seen = time.perf_counter()
         logits = self.network.forward_steps(tokens, state.network).logits[0]
         probabilities = self._probabilities(logits)
@@ -316,12 +316,16 @@ class StreamingModel:
     def _frontend_macs(self) -> int:
         return 0 if self.frontend is None else int(self.frontend.count_macs())
 
-    def _wait(self) -> None:
-        # Work on a GPU runs on by itself; without this its time would count as the network's.
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        elif self.device.type == "mps":
-            torch.mps.synchronize()
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a device has done its work, which on a GPU runs on by itself.
+
+    Without this its time would count as that of whatever reads the result.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
 
 
 def find_device(name: str) -> torch.device:

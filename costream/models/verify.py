@@ -17,9 +17,17 @@ from costream.models.card import Card
 from costream.models.fitting import takes
 from costream.models.streaming import StreamingModel
 from costream.nn.policy import TopShare
-from costream.records import AudioBlock, Data, FeatureRow, SkeletonFrame, VideoFrame
+from costream.records import (
+    OBJECT_DETECTION,
+    AudioBlock,
+    Data,
+    FeatureRow,
+    SkeletonFrame,
+    VideoFrame,
+)
 
 _STEPS = 4  # or as many as the network needs for its first output
+_TOKENS = 8  # down and across a picture in which objects are looked for
 Rows: TypeAlias = npt.NDArray[np.float32]
 
 
@@ -32,7 +40,7 @@ def verify(path: Path) -> str:
     stored = read_weights(path)
     try:
         network, frontend = build(stored.card, stored.tensors)
-        if stored.card.task == "object detection":
+        if stored.card.task == OBJECT_DETECTION:
             _check_detector(network.eval(), stored.card)
         elif stored.card.labels:
             model = StreamingModel(stored.card, network, frontend)
@@ -96,7 +104,7 @@ def _check_encoder(network: Any, width: int) -> None:
 
 @torch.inference_mode()
 def _check_detector(network: Any, card: Card) -> None:
-    sides = [side * card.arguments["patch"] for side in card.arguments["window"]]
+    sides = [_TOKENS * network.patch] * 2
     pictures = torch.randn(2, 1, 3, *sides, generator=torch.Generator().manual_seed(0))
     classes = network.roi_heads.classes
     if classes != len(card.labels):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import cast
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.models.vitdet_backbone import BackboneState, ViTDetBackbone
 from costream.models.vitdet_heads import BoxHeads, Detections
 from costream.models.vitdet_proposals import ProposalNetwork
 from costream.models.vitdet_pyramid import SimplePyramid
+from costream.nn.channel_norm import ChannelNorm
 from costream.nn.operations import Operations
 from costream.nn.policy import Policy
 
@@ -23,15 +26,42 @@ SIZES: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
 
 
 class PatchEmbedding(nn.Module):
-    """One token of width ``dim`` for each square of ``patch`` x ``patch`` pixels."""
+    """One token of width ``dim`` for each square of ``patch`` x ``patch`` pixels.
 
-    def __init__(self, dim: int, patch: int) -> None:
+    ``stem``: channels of convolutions 3x3 before it, each of which halves the picture; with them
+    a network learns from far fewer pictures (Xiao et al., "Early convolutions help transformers
+    see better", NeurIPS 2021).
+    """
+
+    def __init__(self, dim: int, patch: int, stem: Sequence[int] = ()) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(3, dim, patch, patch)
+        widths = (3, *stem)
+        side = patch >> len(stem)
+        if side << len(stem) != patch:
+            raise ValueError(f"{len(stem)} halvings do not divide patches of {patch} pixels")
+        self.stem = nn.Sequential(*(StemLayer(*pair) for pair in itertools.pairwise(widths)))
+        self.conv = nn.Conv2d(widths[-1], dim, side, side)
 
-    def forward(self, pictures: Tensor) -> Tensor:
+    def forward(self, pictures: Tensor, operations: Operations | None = None) -> Tensor:
         """Give tokens [B, h, w, D] for pictures [B, 3, H, W]."""
-        return cast(Tensor, self.conv(pictures)).permute(0, 2, 3, 1)
+        x = pictures
+        for layer in (*self.stem, self.conv):
+            x = layer(x)
+            if operations is not None:
+                operations.count_linear(x[:, 0].numel(), cast(nn.Conv2d, layer))
+        return x.permute(0, 2, 3, 1)
+
+
+class StemLayer(nn.Conv2d):
+    """A convolution 3x3 with stride 2 and without bias, a norm of its channels, GELU."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels, 3, 2, 1, bias=False)
+        self.norm = ChannelNorm(out_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Give maps [B, out, H/2, W/2] for maps [B, in, H, W]."""
+        return F.gelu(self.norm(super().forward(x)))
 
 
 class ViTDet(nn.Module):
@@ -47,9 +77,10 @@ class ViTDet(nn.Module):
         size: height and width, in tokens, that its relative positions are learned for.
         window, position_size, mlp_ratio, rule, variant, scene_cut, refresh: see
             ``ViTDetBackbone``.
-        patch: pixels along a token.
+        patch: pixels along a token. ``stem``: see ``PatchEmbedding``.
         channels: of the maps. ``width``, ``convolutions``, ``cascade``: see ``BoxHeads``.
-        proposals: boxes of a picture that the heads look at, at most.
+        proposals: boxes of a picture that the heads look at, at most. ``candidates``: of each
+            map that these are chosen from.
         score: detections below go.
     """
 
@@ -75,10 +106,12 @@ class ViTDet(nn.Module):
         cascade: bool = False,
         proposals: int = 300,
         score: float = 0.05,
+        stem: Sequence[int] = (),
+        candidates: int = 1000,
     ) -> None:
         super().__init__()
         self.patch = patch
-        self.embedding = PatchEmbedding(dim, patch)
+        self.embedding = PatchEmbedding(dim, patch, stem)
         self.backbone = ViTDetBackbone(
             dim,
             heads,
@@ -94,7 +127,7 @@ class ViTDet(nn.Module):
             refresh,
         )
         self.pyramid = SimplePyramid(dim, channels)
-        self.proposal_generator = ProposalNetwork(channels, proposals)
+        self.proposal_generator = ProposalNetwork(channels, proposals, candidates)
         self.roi_heads = BoxHeads(channels, classes, width, convolutions, cascade, score)
 
     def forward(self, pictures: Tensor) -> list[Detections]:
@@ -125,10 +158,7 @@ class ViTDet(nn.Module):
     def embed(self, pictures: Tensor, operations: Operations | None = None) -> Tensor:
         """Give tokens [B, h, w, D]. Raises ValueError for sides that are no multiple of a patch."""
         self._check(*pictures.shape[2:])
-        tokens: Tensor = self.embedding(pictures)
-        if operations is not None:
-            operations.count_linear(tokens[..., 0].numel(), self.embedding.conv)
-        return tokens
+        return cast(Tensor, self.embedding(pictures, operations))
 
     def detect(self, tokens: Tensor, operations: Operations | None = None) -> list[Detections]:
         """Give the objects of pictures from their encoded tokens [B, h, w, D]."""

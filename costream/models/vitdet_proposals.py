@@ -14,9 +14,8 @@ from costream.nn.operations import Operations
 from costream.nn.suppression import suppress
 
 RATIOS = (0.5, 1.0, 2.0)  # height over width
-_PER_LEVEL = 1000  # boxes of a map that suppression looks at
 _THRESHOLD = 0.7
-_SMALLEST = 32.0  # anchor of the largest map, in pixels; twice that of the next
+SMALLEST = 32.0  # anchor of the largest map, in pixels; twice that of the next
 
 
 class Proposals(NamedTuple):
@@ -54,11 +53,12 @@ class ProposalNetwork(nn.Module):
 
     Args:
         channels: of the maps. ``keep``: boxes of a picture at most.
+        candidates: boxes of a map that suppression looks at, at most.
     """
 
-    def __init__(self, channels: int, keep: int = 1000) -> None:
+    def __init__(self, channels: int, keep: int = 1000, candidates: int = 1000) -> None:
         super().__init__()
-        self.keep = keep
+        self.keep, self.candidates = keep, candidates
         self.rpn_head = ProposalHead(channels)
 
     def forward(
@@ -69,23 +69,38 @@ class ProposalNetwork(nn.Module):
         operations: Operations | None = None,
     ) -> list[Proposals]:
         """Give the proposals of each picture of a batch, cut off at ``size`` (height, width)."""
-        found: list[tuple[Tensor, Tensor]] = []
-        for level, (x, stride) in enumerate(zip(maps, strides, strict=True)):
-            logits, deltas = self.rpn_head(x)
-            if operations is not None:
+        return self.choose(self.predict(maps, operations), pyramid_anchors(maps, strides), size)
+
+    def predict(
+        self, maps: Sequence[Tensor], operations: Operations | None = None
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Give logits [B, n] and deltas [B, n, 4] of the anchors of each map."""
+        if operations is not None:
+            for x in maps:
                 for layer in self.rpn_head.modules():
                     if isinstance(layer, nn.Conv2d):
                         operations.count_linear(x[:, 0].numel(), layer)
-            count = min(_PER_LEVEL, logits.shape[1])
+        return [self.rpn_head(x) for x in maps]
+
+    def choose(
+        self,
+        predicted: Sequence[tuple[Tensor, Tensor]],
+        every: Sequence[Tensor],
+        size: tuple[int, int],
+    ) -> list[Proposals]:
+        """Give the proposals for what was predicted of the anchors of every map."""
+        found: list[tuple[Tensor, Tensor]] = []
+        for (logits, deltas), own in zip(predicted, every, strict=True):
+            count = min(self.candidates, logits.shape[1])
             best, places = logits.topk(count, dim=1)
-            boxes = anchors(x.shape[2], x.shape[3], stride, _SMALLEST * 2**level).to(x)[places]
+            boxes = own[places]
             shifts = torch.take_along_dim(deltas, places[..., None], 1)
             moved = move(boxes.flatten(0, 1), shifts.view(-1, 1, 4), (1.0, 1.0, 1.0, 1.0))
             found.append((best, moved.view(boxes.shape)))
         levels = torch.repeat_interleave(torch.tensor([f[0].shape[1] for f in found]))
-        every, boxes = (torch.cat(column, 1) for column in zip(*found, strict=True))
+        scores, boxes = (torch.cat(column, 1) for column in zip(*found, strict=True))
         levels = levels.to(boxes.device)
-        return [self._select(*pair, levels, size) for pair in zip(every, boxes, strict=True)]
+        return [self._select(*pair, levels, size) for pair in zip(scores, boxes, strict=True)]
 
     def _select(
         self, logits: Tensor, boxes: Tensor, levels: Tensor, size: tuple[int, int]
@@ -95,6 +110,14 @@ class ProposalNetwork(nn.Module):
         boxes, logits = boxes[real], logits[real]
         keep = suppress(boxes, logits, levels[real], _THRESHOLD)[: self.keep]
         return Proposals(boxes[keep], logits[keep])
+
+
+def pyramid_anchors(maps: Sequence[Tensor], strides: Sequence[int]) -> list[Tensor]:
+    """Give the anchors [n, 4] of each of the maps [B, C, H, W]."""
+    return [
+        anchors(x.shape[2], x.shape[3], stride, SMALLEST * 2**level).to(x)
+        for level, (x, stride) in enumerate(zip(maps, strides, strict=True))
+    ]
 
 
 def anchors(height: int, width: int, stride: int, size: float) -> Tensor:

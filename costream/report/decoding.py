@@ -13,11 +13,13 @@ from typing import Any
 from costream.records import (
     Alert,
     AnyRecord,
+    Box,
     Compute,
     Fault,
     Gap,
     Head,
     Header,
+    Objects,
     Prediction,
     Scored,
     Segment,
@@ -85,7 +87,7 @@ def _top(pairs: Any) -> tuple[Scored, ...]:
 
 def _header(f: Fields) -> Header:
     background = f.get("background")
-    options, began = f.get("options"), f.get("began")
+    options, began, task = f.get("options"), f.get("began"), f.get("task")
     return Header(
         version=str(f.get("version", "")),
         model=str(f.get("model", "")),
@@ -101,6 +103,7 @@ def _header(f: Fields) -> Header:
         schema=str(f.get("schema", "")),
         heads=tuple(map(_head, f["heads"])) if f.get("heads") else None,
         began=None if began is None else _text(began),
+        task=None if task is None else _text(task),
     )
 
 
@@ -132,9 +135,27 @@ def _prediction(f: Fields) -> Prediction:
     )
 
 
+def _objects(f: Fields) -> Objects:
+    pts = f.get("pts")
+    return Objects(
+        i=_whole(f["i"]),
+        time_s=_time(f["time_s"]),
+        frame=_whole(f.get("frame", 0)),
+        pts=None if pts is None else _whole(pts),
+        boxes=tuple(map(_box, f["boxes"])),
+    )
+
+
+def _box(values: Any) -> Box:
+    *numbers, label = values[:6]
+    x1, y1, x2, y2, score = map(_number, numbers)
+    return Box(x1, y1, x2, y2, score, _text(label), _whole(values[6]) if values[6:] else None)
+
+
 def _segment(f: Fields) -> Segment:
-    start_s, end_s = _time(f["start_s"]), _time(f["end_s"])
-    return Segment(start_s, end_s, _text(f["label"]), _number(f.get("score")), _model(f))
+    start_s, end_s, count = _time(f["start_s"]), _time(f["end_s"]), f.get("count")
+    most = None if count is None else _whole(count)
+    return Segment(start_s, end_s, _text(f["label"]), _number(f.get("score")), _model(f), most)
 
 
 def _model(f: Fields) -> str | None:
@@ -202,6 +223,7 @@ def _summary(f: Fields) -> Summary:
 _BUILDERS: dict[str, Callable[[Fields], AnyRecord]] = {
     "header": _header,
     "prediction": _prediction,
+    "objects": _objects,
     "segment": _segment,
     "compute": _compute,
     "gap": _gap,

@@ -21,6 +21,7 @@ from costream.records import (
 from costream.report.bins import Bins
 from costream.report.heads import Heads
 from costream.report.reading import Content, Damage, Totals
+from costream.sinks.base import finds_objects
 from costream.sinks.totals import STAGES, CostTotals
 
 MOST_TROUBLES = 200
@@ -89,7 +90,7 @@ class Digest:
     damages: list[Damage] = field(default_factory=list)
     damage_count: int = 0
     broken_off: bool = False  # the results end in the middle, as after a crash
-    steps: int = 0  # with predictions
+    steps: int = 0  # with predictions or objects
     warmup_steps: int = 0
     labels: dict[str, int] = field(default_factory=dict)  # label -> column of curves
     curves: Bins | None = None
@@ -129,7 +130,9 @@ class Digest:
             self.totals = content.values
         elif isinstance(content, Alert):
             self._alert(content)
-        elif not isinstance(content, Objects):  # of which the segments tell
+        elif isinstance(content, Objects):
+            self._objects(content)
+        else:
             self._trouble(content)
 
     @property
@@ -152,6 +155,11 @@ class Digest:
     def complete(self) -> bool:
         """Whether the run went to the end of its source, and the results to theirs."""
         return self.summary is not None and self.summary.complete and not self.broken_off
+
+    @property
+    def finds_objects(self) -> bool:
+        """Whether steps have objects and no predictions."""
+        return self.header is not None and finds_objects(self.header)
 
     @property
     def live(self) -> bool:
@@ -184,6 +192,18 @@ class Digest:
         scored = self.scores(record).items()
         values = [(self._column(label), p) for label, p in scored if math.isfinite(p)]
         self.curves.add(record.time_s, values, counted=more)
+
+    def _objects(self, record: Objects) -> None:
+        self.steps += 1
+        self._seen(record.time_s, record.time_s + self.step_s)
+        if self.curves is None:
+            self.curves = Bins(self.most_bins, self.step_s)
+        best: dict[int, float] = {}
+        for box in record.boxes:
+            if math.isfinite(box.score):
+                column = self._column(box.label)
+                best[column] = max(best.get(column, 0.0), box.score)
+        self.curves.add(record.time_s, best.items(), counted=False)
 
     def scores(self, record: Prediction) -> dict[str, float]:
         """Give what a prediction says of each label that it has a score of."""

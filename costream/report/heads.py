@@ -7,12 +7,13 @@ from collections import Counter
 from dataclasses import replace
 
 from costream.records import Head, Header, Segment
+from costream.sinks.base import finds_objects
 
 
 class Heads:
     """The heads of a run. Labels that two of them share are told apart by the head's name.
 
-    ``names``: one entry a timeline; a single None where there is one head.
+    Segments of objects overlap, so there each label that has some is a head.
     """
 
     def __init__(self, header: Header | None = None) -> None:
@@ -21,10 +22,18 @@ class Heads:
         self._heads: dict[str, Head] = {head.model: head for head in heads}
         counts = Counter(label for head in heads for label in set(head.labels))
         self._shared = {label for label, count in counts.items() if count > 1}
-        self.names: tuple[str | None, ...] = tuple(self._heads) or (None,)
+        self._by_label = header is not None and finds_objects(header)
+        self._seen: set[str] = set()  # labels that have segments
         self._owners = {
             self.shown(label, head.model): head for head in heads for label in head.labels
         }
+
+    @property
+    def names(self) -> tuple[str | None, ...]:
+        """One entry a timeline; a single None where there is one."""
+        if self._by_label:
+            return tuple(label for label in self.labels(None) if label in self._seen) or (None,)
+        return tuple(self._heads) or (None,)
 
     def shown(self, label: str, model: str | None) -> str:
         """Give what a label of a head is called."""
@@ -39,10 +48,12 @@ class Heads:
 
     def all_labels(self) -> tuple[str, ...]:
         """Give what the labels of all heads are called."""
-        return tuple(label for name in self.names for label in self.labels(name))
+        return tuple(label for name in self._heads or (None,) for label in self.labels(name))
 
     def owns(self, model: str | None, label: str) -> bool:
         """Say whether a label, as it is called, stands on the timeline of a head."""
+        if self._by_label:
+            return model is None or label == model
         owner = self._owners.get(label)
         return model is None or (owner is not None and owner.model == model)
 
@@ -66,6 +77,9 @@ class Heads:
         return float(value) if known and isinstance(value, (int, float)) else None
 
     def own(self, segment: Segment) -> Segment:
-        """Give a segment with its label as it is called."""
+        """Give a segment with its label and its head as they are called."""
+        if self._by_label:
+            self._seen.add(segment.label)
+            return replace(segment, model=segment.label)
         label = self.shown(segment.label, segment.model)
         return segment if label == segment.label else replace(segment, label=label)

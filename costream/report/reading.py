@@ -23,6 +23,7 @@ _HEAD = 1 << 20
 _MEMBERS = {
     "header": "header",
     "predictions": "prediction",
+    "objects": "objects",
     "segments": "segment",
     "gaps": "gap",
     "errors": "error",

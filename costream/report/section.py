@@ -159,7 +159,9 @@ def _how_drawn(digest: Digest) -> str:
             f"A point stands for up to {curves.most_in_a_bin()} steps: their mean, and paler "
             "their highest score."
         )
-    if not digest.all_scores:
+    if digest.finds_objects:
+        said.append("A score is that of the label's surest object, 0 where it has none.")
+    elif not digest.all_scores:
         said.append(
             "Where a label is not among the best of a step, its score was not written and is "
             "drawn as 0 (detect --scores writes them all)."
@@ -209,13 +211,14 @@ def _card(segment: Segment, anchor: str, run: Run, palette: Palette) -> Html:
         alt = f"{segment.label} at {short_time(segment.start_s)}"
         picture = tag("img", src=Html(url), alt=alt, loading="lazy", decoding="async")
     length_s = segment.end_s - segment.start_s
+    most = tag("span", f"up to {segment.count} at once") if segment.count else None
     paint = palette.paint(segment.label)
     when = f"{short_time(segment.start_s)} – {short_time(segment.end_s)}"
     return tag(
         "li",
         picture,
         tag("div", swatch(paint), name(segment.label), class_="label"),
-        tag("div", tag("span", when), tag("span", f"{length_s:.1f} s"), class_="when"),
+        tag("div", tag("span", when), tag("span", f"{length_s:.1f} s"), most, class_="when"),
         score_bar(segment.score, paint),
         id=anchor,
     )

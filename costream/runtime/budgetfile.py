@@ -14,6 +14,11 @@ _LOOK_S = 0.5
 log = logging.getLogger("costream")
 
 
+def parse_budget(text: str) -> Budget | BudgetFile:
+    """Give the budget that ``text`` is, or for @FILE the one that stands there. UsageError."""
+    return BudgetFile(Path(text[1:])) if text.startswith("@") else Budget.parse(text)
+
+
 class BudgetFile:
     """The budget in a text file, read again when the file has changed."""
 

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from costream.errors import UsageError
 from costream.models.base import Model
 from costream.models.card import Card, Timeline
+from costream.runtime.budget import Budget
+from costream.runtime.budgetfile import BudgetFile, parse_budget
 from costream.settings import DetectSettings
 from costream.sinks.registry import drawing_box
 from costream.sources.base import SourceOptions
@@ -24,6 +27,9 @@ class RunOptions:
     top_k: int = 3
     scores: bool = False  # every class probability in each prediction
     wait: bool = False  # no predictions before the model's window is full
+    tokens: int | None = None  # token-gated models: to be computed of a frame, at most; None: all
+    budget: Budget | BudgetFile | None = None  # token-gated models: of a step
+    track: bool = False  # give objects ids through the frames
     start_s: float = 0.0
     end_s: float | None = None
     recorded: dict[str, Any] = field(default_factory=dict)  # more options for the header
@@ -58,11 +64,29 @@ def source_options(settings: DetectSettings, model: Model, formats: Sequence[str
     )
 
 
+def check_objects(settings: DetectSettings, *, found: bool) -> None:
+    """Raise UsageError for an option about objects when the model finds none (``found``)."""
+    options = (("--tokens", settings.tokens), ("--budget", settings.budget))
+    for name, told in (*options, ("--track", settings.track or None)):
+        if told is not None and not found:
+            raise UsageError(
+                f"{settings.model} finds no objects",
+                where=name,
+                hint="leave it out, or use a model that does, such as eventful-vitdet",
+            )
+
+
 def run_options(settings: DetectSettings, model: Model) -> RunOptions:
     """Give how a run differs from what the model card says."""
     recorded: dict[str, Any] = {"dtype": settings.dtype}
     if settings.channel is not None:
         recorded["channel"] = settings.channel
+    if settings.tokens is not None:
+        recorded["tokens"] = settings.tokens
+    if settings.budget is not None:
+        recorded["budget"] = settings.budget
+    if settings.track:
+        recorded["track"] = True
     return RunOptions(
         rate_hz=settings.rate_hz,
         threshold=settings.threshold,
@@ -71,6 +95,9 @@ def run_options(settings: DetectSettings, model: Model) -> RunOptions:
         top_k=settings.top_k,
         scores=settings.scores,
         wait=settings.wait,
+        tokens=settings.tokens,
+        budget=None if settings.budget is None else parse_budget(settings.budget),
+        track=settings.track,
         start_s=settings.start_s,
         end_s=settings.end_s,
         recorded=recorded,

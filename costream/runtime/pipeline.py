@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from costream.clock import Tick, TickItem, one_by_one, resample
 from costream.errors import CostreamError, ExitCode, SourceError
-from costream.models.base import Model
+from costream.models.base import GatedModel, Model
 from costream.records import Fault, Gap, Summary, VideoFrame
 from costream.runtime.options import RunOptions
 from costream.runtime.stop import Stop
+from costream.runtime.throttle import Throttle
 from costream.runtime.track import Track
 from costream.sinks.base import Sink
 from costream.sources.base import LiveSource, Source, SourceInfo
@@ -77,6 +79,7 @@ class _Run:
 
     def _loop(self, info: SourceInfo) -> None:
         state = self.model.init_state(1)
+        throttle = self._throttle(state)
         mark = time.perf_counter()
         for events in self._events(info):
             if self.stop.requested:
@@ -87,7 +90,12 @@ class _Run:
                     if isinstance(tick.item, VideoFrame):
                         _ = tick.item.rgb  # convert and resize here: it counts as decoding
                 decode_s = (time.perf_counter() - mark) / len(ticks)
+                if throttle is not None:
+                    throttle.before(state)
+                    self.track.budget = throttle.target
                 results = self.model.steps([tick.item for tick in ticks], state)
+                if throttle is not None:
+                    throttle.after(results[-1])
                 if isinstance(self.source, LiveSource):
                     self.track.dropped = self.source.dropped
                 for tick, result in zip(ticks, results, strict=True):
@@ -100,6 +108,16 @@ class _Run:
                     self.track.fault(event)
             mark = time.perf_counter()
         self.track.flush()
+
+    def _throttle(self, state: Any) -> Throttle | None:
+        """Set the tokens of the stream; give who changes them, where there is a budget."""
+        options = self.track.options
+        if not isinstance(self.model, GatedModel):
+            return None
+        self.model.set_tokens(state, options.tokens)
+        if options.budget is None:
+            return None
+        return Throttle(self.model, options.budget, self.track.rate_hz)
 
     def _events(self, info: SourceInfo) -> Iterator[list[TickItem]]:
         """Give what comes: ticks that may be stepped together in one list, all else alone."""

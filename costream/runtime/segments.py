@@ -37,16 +37,25 @@ class _Piece:
     end_s: float
     total: float  # sum of the label's probability over the steps up to end_s
     steps: int
+    most: int | None = None  # of what was counted, up to end_s
     tail_total: float = 0.0
     tail_steps: int = 0
+    tail_most: int | None = None
     open: bool = True
+
+    def pass_(self, score: float, count: int | None) -> None:
+        """Take a step that is in the tail until it is known to belong to the piece."""
+        self.tail_total += score
+        self.tail_steps += 1
+        self.tail_most = _larger(self.tail_most, count)
 
     def extend(self, end_s: float) -> None:
         """Move the end here; the tail becomes part of the piece."""
         self.end_s = end_s
         self.total += self.tail_total
         self.steps += self.tail_steps
-        self.tail_total, self.tail_steps, self.open = 0.0, 0, True
+        self.most = _larger(self.most, self.tail_most)
+        self.tail_total, self.tail_steps, self.tail_most, self.open = 0.0, 0, None, True
 
     @property
     def length_s(self) -> float:
@@ -86,8 +95,13 @@ class Segmenter:
         self._long: _Piece | None = None
         self._short: _Piece | None = None
 
-    def push(self, time_s: float, probabilities: npt.NDArray[np.floating]) -> list[Segment]:
-        """Take one step (``probabilities``: [C]), give the segments that are final now."""
+    def push(
+        self, time_s: float, probabilities: npt.NDArray[np.floating], count: int | None = None
+    ) -> list[Segment]:
+        """Take one step (``probabilities``: [C]), give the segments that are final now.
+
+        ``count``: how much of it there is; a segment has the largest of its steps.
+        """
         p = np.asarray(probabilities, dtype=np.float64)
         p = np.where(np.isfinite(p), p, 0.0)
         if self._covered_s is None:
@@ -97,9 +111,8 @@ class Segmenter:
         self._covered_s = end_s
         for piece in (self._long, self._short):
             if piece is not None:
-                piece.tail_total += float(p[piece.label])
-                piece.tail_steps += 1
-        out = self._assign(self._choose(p), start_s, end_s, p)
+                piece.pass_(float(p[piece.label]), count)
+        out = self._assign(self._choose(p), start_s, end_s, p, count)
         if self._long and not self._long.open and not self._near(self._long, end_s):
             out += self._give(self._long)
             self._long = None
@@ -137,7 +150,12 @@ class Segmenter:
         return current if current is not None and p[current] >= self._low else None
 
     def _assign(
-        self, label: int | None, start_s: float, end_s: float, p: npt.NDArray[np.float64]
+        self,
+        label: int | None,
+        start_s: float,
+        end_s: float,
+        p: npt.NDArray[np.float64],
+        count: int | None,
     ) -> list[Segment]:
         """Give the step [start_s, end_s) to ``label``; returns what became final by that."""
         for piece in (self._long, self._short):
@@ -147,7 +165,7 @@ class Segmenter:
             return []
         piece = self._joinable(label, start_s)
         if piece is None:
-            piece = _Piece(label, start_s, end_s, float(p[label]), 1)
+            piece = _Piece(label, start_s, end_s, float(p[label]), 1, count)
             self._short = piece
         else:
             piece.extend(end_s)
@@ -176,7 +194,12 @@ class Segmenter:
 
     def _segment(self, piece: _Piece) -> Segment:
         score = piece.total / piece.steps
-        return Segment(piece.start_s, piece.end_s, self._labels[piece.label], score)
+        label = self._labels[piece.label]
+        return Segment(piece.start_s, piece.end_s, label, score, count=piece.most)
+
+
+def _larger(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else max(one, other)
 
 
 def _check(timeline: Timeline) -> None:

@@ -39,7 +39,7 @@ class Throttle:
         if most is None:  # its first frame, computed in full
             self._foreseen = None
             return
-        count = controller.tokens(most, lambda tokens: model.step_macs(state, tokens) or 0)
+        count = controller.tokens(most, lambda tokens: model.step_macs(state, tokens))
         model.set_tokens(state, count)
         self._foreseen = model.step_macs(state, count)
 

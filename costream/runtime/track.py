@@ -14,14 +14,18 @@ from costream import __version__
 from costream.clock import Tick, utc
 from costream.errors import CostreamError, ExitCode
 from costream.models.base import Model, ModelHead, StepResult
+from costream.models.card import Card
 from costream.records import (
+    OBJECT_DETECTION,
     AudioBlock,
+    Box,
     Compute,
     Data,
     Fault,
     Gap,
     Head,
     Header,
+    Objects,
     Picture,
     Prediction,
     Record,
@@ -32,11 +36,15 @@ from costream.records import (
     VideoFrame,
 )
 from costream.runtime.options import RunOptions
+from costream.runtime.presence import Presence, best_scores
 from costream.runtime.segments import Segmenter
+from costream.runtime.tracking import Tracker
 from costream.sinks.base import PictureSink, Sink
 from costream.sources.base import SourceInfo
 
 log = logging.getLogger("costream")
+
+MOST_BOXES = 100  # of a step
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,7 @@ class _Voice:
 
     head: ModelHead
     name: str | None  # what its records are marked with, where there are several
-    segmenter: Segmenter
+    segmenter: Segmenter | Presence
 
 
 class Track:
@@ -65,6 +73,7 @@ class Track:
         self.fatal = False
         self.top: dict[str | None, tuple[Scored, ...]] = {}  # newest, by head
         self.voices: list[_Voice] = []
+        self._tracker = Tracker() if options.track else None
         self.budget: float | None = None  # of the steps to come, as the compute log has it
         self._sink_s = 0.0
 
@@ -98,19 +107,16 @@ class Track:
         self.scale = card.rate_hz / self.rate_hz
         several = len(self.model.heads) > 1
         self.voices = [
-            _Voice(
-                head,
-                head.card.name if several else None,
-                Segmenter(
-                    head.card.labels,
-                    options.timeline(head.card),
-                    self.rate_hz / self.model.stride,
-                    head.card.delay_s * self.scale,
-                    head.card.background,
-                ),
-            )
+            _Voice(head, head.card.name if several else None, self._segmenter(head.card))
             for head in self.model.heads
         ]
+
+    def _segmenter(self, card: Card) -> Segmenter | Presence:
+        timeline = self.options.timeline(card)
+        rate_hz, delay_s = self.rate_hz / self.model.stride, card.delay_s * self.scale
+        if card.task == OBJECT_DETECTION:
+            return Presence(card.labels, timeline, rate_hz, delay_s)
+        return Segmenter(card.labels, timeline, rate_hz, delay_s, card.background)
 
     def step(self, tick: Tick, result: StepResult, decode_s: float) -> None:
         """Take what the model gave for a tick (B = 1) and write it down."""
@@ -133,11 +139,16 @@ class Track:
             ),
             lag_s=self.lag_s,
             dropped=self.dropped,
+            tokens=None if result.updated is None else int(result.updated[0].sum()),
             budget=self.budget,
         )
         began = time.perf_counter()
-        if result.probabilities is not None and not (self.options.wait and result.warmup[0]):
-            for voice in self.voices:
+        for voice in self.voices:
+            if isinstance(voice.segmenter, Presence):
+                boxes = () if result.objects is None else result.objects[0]
+                self.write(self._objects(step, tick, boxes, voice))
+                self._emit(voice, voice.segmenter.push(tick.time_s, boxes))
+            elif result.probabilities is not None and not (self.options.wait and result.warmup[0]):
                 probabilities = result.probabilities[0, voice.head.columns]
                 self.write(self._prediction(step, tick, probabilities, result, voice))
                 self._emit(voice, voice.segmenter.push(tick.time_s, probabilities))
@@ -148,6 +159,8 @@ class Track:
     def gap(self, gap: Gap) -> None:
         """Note that nothing came; the caller resets the model's state of this stream."""
         self.gaps += 1
+        if self._tracker is not None:
+            self._tracker.reset()
         for voice in self.voices:
             self._emit(voice, voice.segmenter.gap(gap.start_s, gap.end_s))
         self.write(gap)
@@ -207,9 +220,20 @@ class Track:
         if sinks:
             skeleton = None if result.skeletons is None else result.skeletons[0]
             spectrum = None if result.spectra is None else result.spectra[0]
-            picture = Picture(tick.time_s, tick.item, skeleton, spectrum)
+            updated = None if result.updated is None else result.updated[0]
+            picture = Picture(tick.time_s, tick.item, skeleton, spectrum, updated)
             for sink in sinks:
                 sink.draw(picture)
+
+    def _objects(self, step: int, tick: Tick, boxes: Sequence[Box], voice: _Voice) -> Objects:
+        card = voice.head.card
+        scores = best_scores(boxes, card.labels)
+        self.top[voice.name] = tuple(top for top in self._top(scores, card.labels) if top[1] > 0)
+        threshold = self.options.timeline(card).threshold
+        sure = tuple(box for box in boxes if box.score >= threshold)[:MOST_BOXES]
+        if self._tracker is not None:
+            sure = self._tracker.update(tick.time_s, sure)
+        return Objects(step, tick.time_s, tick.item.i, tick.item.pts, sure)
 
     def _prediction(
         self,
@@ -275,6 +299,7 @@ class Track:
             },
             heads=tuple(self._head(voice.head) for voice in self.voices) if several else None,
             began=None if info.began_s is None else utc(info.began_s),
+            task=card.task,
         )
 
     def _head(self, head: ModelHead) -> Head:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from costream.records import Head, Header, Picture, Record, Summary
+from costream.records import OBJECT_DETECTION, Head, Header, Picture, Record, Summary
 
 
 class Sink(Protocol):
@@ -26,6 +26,11 @@ class PictureSink(Sink, Protocol):
     """A sink that also draws: ``draw`` comes after what a step has written."""
 
     def draw(self, picture: Picture) -> None: ...  # noqa: D102
+
+
+def finds_objects(header: Header) -> bool:
+    """Say whether a run writes Objects and no Prediction; its segments may overlap then."""
+    return header.task == OBJECT_DETECTION
 
 
 def heads_of(header: Header) -> dict[str | None, Head]:

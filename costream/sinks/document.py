@@ -7,6 +7,7 @@ from costream.records import (
     Fault,
     Gap,
     Header,
+    Objects,
     Prediction,
     Record,
     Segment,
@@ -15,6 +16,7 @@ from costream.records import (
     to_json,
 )
 from costream.sinks.atomic import Output
+from costream.sinks.base import finds_objects
 from costream.sinks.jsonl import dumps
 from costream.sinks.spool import Spool
 from costream.sinks.totals import CostTotals
@@ -23,7 +25,8 @@ from costream.sinks.totals import CostTotals
 class Document:
     """``schema, header, predictions, segments, gaps, errors, compute, summary``.
 
-    Predictions go out as they come. The shorter lists wait for the end, in memory while they
+    A model that finds objects has ``objects`` in the place of predictions. These go out as they
+    come. The shorter lists wait for the end, in memory while they
     are small. Each member starts on its own line and ``summary`` is the last, so that
     ``registry.is_complete`` need not read the whole document.
     """
@@ -32,33 +35,34 @@ class Document:
         self._out = out
         self._totals = CostTotals()
         self._lists = {Segment: _Rows(), Gap: _Rows(), Fault: _Rows()}
-        self._predictions = 0
+        self._steps = 0
 
     def open(self, header: Header) -> None:
-        """Write everything up to the first prediction."""
+        """Write everything up to the first step."""
         self._out.open()
         head = to_json(header)
         schema = dumps(head.pop("schema"))
         del head["type"]
-        text = f'{{\n"schema": {schema},\n"header": {dumps(head)},\n"predictions": ['
+        steps = "objects" if finds_objects(header) else "predictions"
+        text = f'{{\n"schema": {schema},\n"header": {dumps(head)},\n"{steps}": ['
         self._out.write(text, flush=True)
 
     def write(self, record: Record) -> None:
-        """Write a prediction, or keep what belongs further down. Alerts have no place here."""
+        """Write what a step gave, or keep what belongs further down. Alerts have no place here."""
         if isinstance(record, Compute):
             self._totals.add(record)
             return
         row = to_json(record)
         del row["type"]
-        if isinstance(record, Prediction):
-            self._out.write(("\n" if self._predictions == 0 else ",\n") + dumps(row))
-            self._predictions += 1
+        if isinstance(record, (Prediction, Objects)):
+            self._out.write(("\n" if self._steps == 0 else ",\n") + dumps(row))
+            self._steps += 1
         elif type(record) in self._lists:
             self._lists[type(record)].add(dumps(row))
 
     def close(self, summary: Summary) -> None:
         """Write the lists, the cost and the summary, and finish."""
-        self._out.write("\n]" if self._predictions else "]")
+        self._out.write("\n]" if self._steps else "]")
         for name, kind in (("segments", Segment), ("gaps", Gap), ("errors", Fault)):
             self._out.write(f',\n"{name}": [')
             self._lists[kind].move_to(self._out)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from costream.records import Header, Record, Segment, Summary
 from costream.sinks.atomic import Output
+from costream.sinks.base import finds_objects
 from costream.sinks.timelines import Timelines
 
 _ROOT = (
@@ -39,7 +40,10 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 class Elan:
-    """One tier a head, one annotation a segment; its value is the label."""
+    """One tier a head, one annotation a segment; its value is the label.
+
+    For objects one tier a label: annotations of a tier must not overlap.
+    """
 
     def __init__(self, out: Output) -> None:
         self._out = out
@@ -49,7 +53,9 @@ class Elan:
     def open(self, header: Header) -> None:
         """Write the head."""
         self._model = header.model
-        self._timelines = Timelines([h.model for h in header.heads] if header.heads else [None])
+        heads = [h.model for h in header.heads] if header.heads else [None]
+        by_label = finds_objects(header)
+        self._timelines = Timelines(header.labels if by_label else heads, by_label=by_label)
         self._out.open()
         media = _media(header, self._out.path)
         lines = ('<?xml version="1.0" encoding="UTF-8"?>', _ROOT, *media, "<TIME_ORDER>")

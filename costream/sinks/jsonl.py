@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import json
 
-from costream.records import AnyRecord, Compute, Header, Prediction, Record, Summary, to_json
+from costream.records import (
+    AnyRecord,
+    Compute,
+    Header,
+    Objects,
+    Prediction,
+    Record,
+    Summary,
+    to_json,
+)
 from costream.sinks.atomic import Output
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False)
@@ -40,5 +49,5 @@ class JsonLines:
         self._out.finish()
 
     def _line(self, record: AnyRecord) -> None:
-        event = not isinstance(record, (Prediction, Compute))
+        event = not isinstance(record, (Prediction, Objects, Compute))
         self._out.write(dumps({**to_json(record), **self._feed}) + "\n", flush=event)

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from costream.errors import OutputError
-from costream.records import plain
+from costream.records import Box, plain
 from costream.sinks.atomic import AtomicFile
 from costream.sinks.columns import PREDICTION_COLUMNS, PredictionColumns
 from costream.sinks.parquet import ParquetRows
-from costream.sinks.tables import TIMELINE_COLUMNS
+from costream.sinks.tables import OBJECT_COLUMNS, TIMELINE_COLUMNS, object_cells
 
 PredictionTableKind = Literal["csv", "parquet", "none"]
 
 TABLES = (
-    *("predictions.csv", "predictions.parquet", "timeline.csv", "compute.csv"),
-    *("failures.csv", "summary.json"),
+    *("predictions.csv", "predictions.parquet", "objects.csv", "objects.parquet"),
+    *("timeline.csv", "compute.csv", "failures.csv", "summary.json"),
 )
 _COST_COLUMNS = (
     *("name", "kind", "complete", "steps", "segments", "dropped", "errors", "media_s"),
@@ -46,24 +46,28 @@ class MergedInput:
 class MergedTables:
     """``open``, ``add`` each input in the order of the tables, ``close``.
 
-    ``predictions.csv`` (or ``.parquet``): a row a step; ``timeline.csv``: a row a segment;
+    ``predictions.csv`` (or ``.parquet``): a row a step, or for a model that finds objects
+    ``objects.csv``: a row a box; ``timeline.csv``: a row a segment;
     ``compute.csv``: a row an input; ``failures.csv``: a row an input that failed, ended early or
     was damaged.
     The first column is the input's name; the second of predictions and segments of several heads
     is ``model``. ``summary.json`` holds counts and sums.
     """
 
-    def __init__(self, folder: Path, predictions: PredictionTableKind = "csv") -> None:
+    def __init__(
+        self, folder: Path, predictions: PredictionTableKind = "csv", *, objects: bool = False
+    ) -> None:
         self._folder = folder
-        self._timeline = _SegmentRows(_CsvRows(folder / "timeline.csv"))
+        self._timeline = _SegmentRows(_CsvRows(folder / "timeline.csv"), counts=objects)
         self._compute = _CsvRows(folder / "compute.csv")
         self._failures = _CsvRows(folder / "failures.csv")
-        self._predictions: _PredictionRows | None = None
-        if predictions == "csv":
-            self._predictions = _PredictionRows(_CsvRows(folder / "predictions.csv"))
-        elif predictions == "parquet":
-            self._predictions = _PredictionRows(ParquetRows(folder / "predictions.parquet"))
-        self._kept = {f"predictions.{predictions}"}
+        self._steps_type = "objects" if objects else "prediction"
+        steps = folder / f"{'objects' if objects else 'predictions'}.{predictions}"
+        self._steps: _ObjectRows | _PredictionRows | None = None
+        if predictions != "none":
+            rows = _CsvRows(steps) if predictions == "csv" else ParquetRows(steps)
+            self._steps = _ObjectRows(rows) if objects else _PredictionRows(rows)
+        self._kept = steps.name
         self._counts: dict[str, int] = {}
         self._skipped: dict[str, int] = {}
         self._sums = dict.fromkeys(("steps", "segments", "errors", "macs", "dense_macs"), 0)
@@ -71,9 +75,9 @@ class MergedTables:
         self._labels: dict[str, list[float]] = {}  # label: number, seconds
 
     def open(self) -> None:
-        """Begin; a table of predictions of another kind is removed."""
-        for name in ("predictions.csv", "predictions.parquet"):
-            if name not in self._kept:
+        """Begin; a table of steps of another kind is removed."""
+        for name in TABLES[:4]:
+            if name != self._kept:
                 (self._folder / name).unlink(missing_ok=True)
         self._compute.open(_COST_COLUMNS)
         self._failures.open(_FAILURE_COLUMNS)
@@ -96,15 +100,15 @@ class MergedTables:
                 header = record
             elif record["type"] == "segment":
                 self._segment(item.name, record, header)
-            elif record["type"] == "prediction" and self._predictions is not None:
-                self._predictions.add(item.name, record, header)
+            elif record["type"] == self._steps_type and self._steps is not None:
+                self._steps.add(item.name, record, header)
 
     def close(self, told: dict[str, Any]) -> None:
         """Finish the tables, and ``summary.json`` with ``told`` put first."""
         for rows in (self._timeline, self._compute, self._failures):
             rows.finish()
-        if self._predictions is not None:
-            self._predictions.finish()
+        if self._steps is not None:
+            self._steps.finish()
         document = {
             **told,
             "inputs": {"total": sum(self._counts.values()), **dict(sorted(self._counts.items()))},
@@ -180,8 +184,8 @@ def _cell(value: Any) -> Any:
 class _SegmentRows:
     """Segments as rows, with the column ``model`` where the first one is of several heads."""
 
-    def __init__(self, rows: _CsvRows) -> None:
-        self._rows = rows
+    def __init__(self, rows: _CsvRows, *, counts: bool) -> None:
+        self._rows, self._counts = rows, counts
         self._models: bool | None = None  # None: no row has come yet
 
     def add(self, name: str, record: dict[str, Any], header: dict[str, Any]) -> None:
@@ -189,7 +193,8 @@ class _SegmentRows:
             self._open(models=bool(header.get("heads")))
         length_s = record["end_s"] - record["start_s"]
         row = (record["start_s"], record["end_s"], length_s, record["label"], record["score"])
-        self._rows.add((name, *([record.get("model")] if self._models else []), *row))
+        model = [record.get("model")] if self._models else []
+        self._rows.add((name, *model, *row, *([record.get("count")] * self._counts)))
 
     def finish(self) -> None:
         if self._models is None:
@@ -198,7 +203,31 @@ class _SegmentRows:
 
     def _open(self, *, models: bool) -> None:
         self._models = models
-        self._rows.open(("name", *(["model"] if models else []), *TIMELINE_COLUMNS))
+        count = ["count"] * self._counts
+        self._rows.open(("name", *(["model"] if models else []), *TIMELINE_COLUMNS, *count))
+
+
+class _ObjectRows:
+    """Boxes as rows."""
+
+    def __init__(self, rows: _CsvRows | ParquetRows) -> None:
+        self._rows = rows
+        self._opened = False
+
+    def add(self, name: str, record: dict[str, Any], header: dict[str, Any]) -> None:
+        self._open()
+        for box in record["boxes"]:
+            row = (record["time_s"], record["frame"], record["i"], *object_cells(Box(*box)))
+            self._rows.add((name, *row))
+
+    def finish(self) -> None:
+        self._open()
+        self._rows.finish()
+
+    def _open(self) -> None:
+        if not self._opened:
+            self._rows.open(("name", *OBJECT_COLUMNS))
+        self._opened = True
 
 
 class _PredictionRows:

@@ -11,7 +11,10 @@ from costream.errors import OutputError, UsageError
 from costream.sinks.atomic import part_of
 
 _GROUP_ROWS = 1 << 16  # rows that are kept in memory before they are written
-_TYPES = {"i": "int64", "frame": "int64", "pts": "int64", "warmup": "bool", "fresh": "bool"}
+_TYPES = {
+    **dict.fromkeys(("i", "frame", "pts", "id"), "int64"),
+    **dict.fromkeys(("warmup", "fresh"), "bool"),
+}
 
 
 def need_parquet() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,8 +16,9 @@ from costream.sinks.document import Document
 from costream.sinks.elan import Elan
 from costream.sinks.jsonl import JsonLines
 from costream.sinks.labels import Audacity, Raven, Rttm
+from costream.sinks.only import OnlyFor
 from costream.sinks.subtitles import subrip, webvtt
-from costream.sinks.tables import ComputeTable, PredictionTable, TimelineTable
+from costream.sinks.tables import ComputeTable, ObjectTable, PredictionTable, TimelineTable
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Format:
     has_summary: bool = False  # the last 64 KiB of the file hold the summary record
     binary: bool = False  # only for files
     draws: tuple[int, int] | None = None  # width, height that it wants pictures fitted into
+    # Files that only runs which find objects have (True), or only all others (False).
+    only: dict[str, bool] = field(default_factory=dict)
 
 
 def _overlay(out: BinaryFile) -> Sink:
@@ -45,9 +48,11 @@ FORMATS: dict[str, Format] = {
         "three tables",
         {
             "predictions.csv": PredictionTable,
+            "objects.csv": ObjectTable,
             "timeline.csv": TimelineTable,
             "compute.csv": ComputeTable,
         },
+        only={"predictions.csv": False, "objects.csv": True},
     ),
     "srt": Format("timeline as SubRip subtitles", {"srt": subrip}),
     "vtt": Format("timeline as WebVTT subtitles", {"vtt": webvtt}),
@@ -73,9 +78,18 @@ def parse_formats(values: Iterable[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def paths_for(format: str, directory: Path, name: str) -> list[Path]:
-    """Give the files that ``format`` makes for the source ``name`` (``sub/clip.mp4``)."""
-    return [directory / f"{name}.{suffix}" for suffix in FORMATS[format].files]
+def paths_for(
+    format: str, directory: Path, name: str, *, objects: bool | None = None
+) -> list[Path]:
+    """Give the files that ``format`` makes for the source ``name`` (``sub/clip.mp4``).
+
+    ``objects``: whether the run finds such; None: what it may make, whether or not.
+    """
+    only = FORMATS[format].only
+    suffixes = (
+        s for s in FORMATS[format].files if objects is None or only.get(s, objects) == objects
+    )
+    return [directory / f"{name}.{suffix}" for suffix in suffixes]
 
 
 def check_outputs(
@@ -130,9 +144,13 @@ def make_sinks(
             if directory is not None:
                 path = directory / f"{name}.{suffix}"
                 kind = BinaryFile if FORMATS[format].binary else AtomicFile
-                sinks.append(make(kind(path, overwrite=overwrite)))
+                sink = make(kind(path, overwrite=overwrite))
             elif stream is not None:
-                sinks.append(make(Stream(stream)))
+                sink = make(Stream(stream))
+            else:
+                continue
+            objects = FORMATS[format].only.get(suffix)
+            sinks.append(sink if objects is None else OnlyFor(sink, objects=objects))
     return sinks
 
 
@@ -146,13 +164,15 @@ def is_complete(formats: Sequence[str], directory: Path, name: str) -> bool:
 
     Formats that carry a summary must say ``complete``; the others must exist.
     """
-    for format in formats:
-        for path in paths_for(format, directory, name):
-            if not path.is_file():
-                return False
-            if FORMATS[format].has_summary and not _says_complete(path):
-                return False
-    return True
+    return all(
+        any(_is_whole(format, paths_for(format, directory, name, objects=o)) for o in (False, True))
+        for format in formats
+    )
+
+
+def _is_whole(format: str, paths: Iterable[Path]) -> bool:
+    checked = FORMATS[format].has_summary
+    return all(path.is_file() and (not checked or _says_complete(path)) for path in paths)
 
 
 def _says_complete(path: Path) -> bool:

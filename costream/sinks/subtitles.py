@@ -8,6 +8,7 @@ from collections.abc import Callable
 from costream.clock import format_time
 from costream.records import Header, Record, Segment, Summary
 from costream.sinks.atomic import Output
+from costream.sinks.base import finds_objects
 from costream.sinks.timelines import Timelines
 
 
@@ -16,7 +17,8 @@ class Subtitles:
 
     ``decimal``: sign before the milliseconds. ``head``: what the file begins with. ``escape``:
     writes a label so that the format takes nothing in it for markup. Cues are written as they
-    come; those of several heads wait for the end, because they have to be in order.
+    come; those of several heads, and of objects, wait for the end, because they have to be in
+    order.
     """
 
     def __init__(
@@ -33,6 +35,8 @@ class Subtitles:
         """Write what comes before the first cue."""
         if header.heads is not None:
             self._waiting = Timelines()
+        elif finds_objects(header):
+            self._waiting = Timelines(by_label=True)
         self._out.open()
         self._out.write(self._head, flush=True)
 

@@ -1,4 +1,4 @@
-"""CSV: one table of predictions, one of segments, one of costs."""
+"""CSV: one table of predictions or objects, one of segments, one of costs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from costream.records import (
+    Box,
     Compute,
     Header,
+    Objects,
     Prediction,
     Record,
     Scored,
@@ -18,8 +20,10 @@ from costream.records import (
     plain,
 )
 from costream.sinks.atomic import Output
+from costream.sinks.base import finds_objects
 from costream.sinks.columns import PredictionColumns
 
+OBJECT_COLUMNS = ("time_s", "frame", "i", "label", "score", "x1", "y1", "x2", "y2", "id")
 TIMELINE_COLUMNS = ("start_s", "end_s", "length_s", "label", "score")
 COMPUTE_COLUMNS = (
     *("i", "time_s", "macs", "dense_macs", "decode_ms", "frontend_ms", "network_ms", "sink_ms"),
@@ -96,25 +100,57 @@ class PredictionTable:
         return self._columns
 
 
-class TimelineTable:
-    """One row a segment; its first column is ``model`` where there are several heads."""
+class ObjectTable:
+    """One row a box, so none for a step without one."""
 
     def __init__(self, out: Output) -> None:
         self._rows = _Rows(out)
-        self._has_heads = False
 
     def open(self, header: Header) -> None:
         """Write the column names."""
         self._rows.out.open()
-        self._has_heads = header.heads is not None
-        self._rows.add((*(["model"] if self._has_heads else []), *TIMELINE_COLUMNS), flush=True)
+        self._rows.add(OBJECT_COLUMNS, flush=True)
+
+    def write(self, record: Record) -> None:
+        """Write the boxes of a step; other records have their own tables."""
+        if isinstance(record, Objects):
+            for box in record.boxes:
+                self._rows.add((record.time_s, record.frame, record.i, *object_cells(box)))
+
+    def close(self, summary: Summary) -> None:
+        """Finish; tables carry no summary."""
+        self._rows.out.finish()
+
+
+def object_cells(box: Box) -> tuple[Any, ...]:
+    """Give a box as the last of OBJECT_COLUMNS, from ``label`` on."""
+    return box.label, box.score, box.x1, box.y1, box.x2, box.y2, box.id
+
+
+class TimelineTable:
+    """One row a segment; its first column is ``model`` where there are several heads.
+
+    Its last is ``count`` where objects are found: the most that were seen at once.
+    """
+
+    def __init__(self, out: Output) -> None:
+        self._rows = _Rows(out)
+        self._has_heads = self._counts = False
+
+    def open(self, header: Header) -> None:
+        """Write the column names."""
+        self._rows.out.open()
+        self._has_heads, self._counts = header.heads is not None, finds_objects(header)
+        model, count = ["model"] * self._has_heads, ["count"] * self._counts
+        self._rows.add((*model, *TIMELINE_COLUMNS, *count), flush=True)
 
     def write(self, record: Record) -> None:
         """Write a segment; other records have their own tables."""
         if isinstance(record, Segment):
             length_s = record.end_s - record.start_s
             row = (record.start_s, record.end_s, length_s, record.label, record.score)
-            self._rows.add((*([record.model] if self._has_heads else []), *row), flush=True)
+            model, count = [record.model] * self._has_heads, [record.count] * self._counts
+            self._rows.add((*model, *row, *count), flush=True)
 
     def close(self, summary: Summary) -> None:
         """Finish; tables carry no summary."""

@@ -15,10 +15,12 @@ from costream.sinks.spool import Spool
 class Timelines:
     """One timeline a head. The segments of a head come in order and never overlap.
 
-    ``heads``: names that are there also without a segment.
+    ``heads``: names that are there also without a segment. ``by_label``: it is those of a label
+    that never overlap; each label has a timeline, and stands for a head in what follows.
     """
 
-    def __init__(self, heads: Iterable[str | None] = ()) -> None:
+    def __init__(self, heads: Iterable[str | None] = (), *, by_label: bool = False) -> None:
+        self._by_label = by_label
         self._spools = {head: Spool() for head in heads}
         self._counts = dict.fromkeys(self._spools, 0)
 
@@ -29,11 +31,12 @@ class Timelines:
 
     def add(self, segment: Segment) -> None:
         """Keep a segment."""
-        if segment.model not in self._spools:
-            self._spools[segment.model] = Spool()
-        row = [segment.start_s, segment.end_s, segment.label, segment.score]
-        self._spools[segment.model].add(dumps(plain(row)) + "\n")
-        self._counts[segment.model] = self.count(segment.model) + 1
+        head = segment.label if self._by_label else segment.model
+        if head not in self._spools:
+            self._spools[head] = Spool()
+        row = [segment.start_s, segment.end_s, segment.label, segment.score, segment.model]
+        self._spools[head].add(dumps(plain(row)) + "\n")
+        self._counts[head] = self.count(head) + 1
 
     def count(self, head: str | None) -> int:
         """Give the number of segments of a head."""
@@ -42,8 +45,8 @@ class Timelines:
     def of(self, head: str | None) -> Iterator[Segment]:
         """Yield the segments of a head; not while those of all are read."""
         for line in self._spools[head].lines():
-            start_s, end_s, label, score = json.loads(line)
-            yield Segment(start_s, end_s, label, math.nan if score is None else score, head)
+            start_s, end_s, label, score, model = json.loads(line)
+            yield Segment(start_s, end_s, label, math.nan if score is None else score, model)
 
     def merged(self) -> Iterator[Segment]:
         """Yield the segments of all heads in order of their starts."""

@@ -10,7 +10,7 @@ from av.video.stream import VideoStream
 from costream.records import VideoFrame
 from costream.sources.base import SourceOptions
 from costream.sources.decoding import Decoded
-from costream.sources.picture import Picture, side_data
+from costream.sources.picture import Orientation, Picture, display_size, side_data
 
 
 class Framer:
@@ -53,4 +53,5 @@ class Framer:
             corrupt=picture.is_corrupt,
             drawing=drawing,
             arrived_s=arrived_s,
+            size=Orientation.of(picture).turn(display_size(picture, pixel_aspect)),
         )

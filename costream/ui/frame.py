@@ -11,6 +11,7 @@ from rich.text import Text
 from costream.sinks.figure import Figure
 from costream.ui.groups import Groups, Look
 from costream.ui.hearing import Hearing
+from costream.ui.objects import ObjectGroups
 from costream.ui.sound import spectrum_lines
 from costream.ui.state import RunState
 from costream.ui.stick import stick_lines
@@ -26,13 +27,15 @@ _SPECTRUM_S = 0.4
 # Scores, now and timeline are there once a head.
 _ORDER = (
     *("title", "progress", "level", "spectrum", "blank 1", "scores", "blank 2", "now", "before"),
-    *("blank 3", "timeline", "blank 4", "speed", "cost", "lost"),
+    *("blank 3", "timeline", "blank 4", "tokens", "share", "speed", "cost", "lost"),
 )
-_FIRST = ("title", "progress", "level", "scores", "now", "timeline", "speed", "cost")
+_FIRST = ("title", "progress", "level", "scores", "now", "timeline", "tokens", "speed", "cost")
 _WISHES = (
-    *("lost", "spectrum", "spectrum", "timeline", "spectrum", "scores", "spectrum", "speed"),
+    *("share", "lost", "spectrum", "spectrum", "timeline", "spectrum", "scores", "timeline"),
+    *("spectrum", "speed"),
     *("before", "scores", "before", "blank 3", "blank 1", "before", "blank 2", "blank 4"),
-    *("spectrum", "spectrum", "scores", "before", "scores", "before"),
+    *("spectrum", "spectrum", "scores", "before", "scores", "timeline", "before"),
+    *("timeline", "timeline", "timeline"),
 )
 _OF_HEADS = ("scores", "now", "timeline")
 
@@ -47,8 +50,8 @@ class Frame:
 
     def __init__(self, state: RunState, name: str) -> None:
         self._state = state
-        self._groups = Groups(state, clean(name))
-        self._narrow = Groups(state, clean(name))  # beside a figure
+        self._groups = _groups(state, clean(name))
+        self._narrow = _groups(state, clean(name))  # beside a figure
         self._spectrum: list[Text] = []
         self._spectrum_of: tuple[Look, int] | None = None  # what these lines were made for
         self._spectrum_s = -math.inf  # and when
@@ -94,6 +97,10 @@ class Frame:
                 count[key] += 1
                 left -= 1
         return count
+
+
+def _groups(state: RunState, name: str) -> Groups:
+    return Groups(state, name) if state.sight is None else ObjectGroups(state, state.sight, name)
 
 
 def _each(keys: Sequence[str], state: RunState) -> list[str]:

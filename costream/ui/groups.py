@@ -17,7 +17,7 @@ from costream.ui.voice import Voice
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _GUTTER = 8  # columns of the names at the left
-_MOST_GUTTER = 14
+MOST_GUTTER = 14
 _SPECTRUM_ROWS = 6  # at most
 _SLOW_S = 0.9  # how often what nobody reads at a glance is made anew: it takes half the time
 
@@ -40,7 +40,7 @@ class Groups:
         self._slow: dict[str, list[Text]] = {}
         self._slow_s = -math.inf  # when these were made
         longest = max((cell_len(clean(head)) + 1 for head in state.voices if head), default=0)
-        self._gutter = min(max(_GUTTER, longest), _MOST_GUTTER)
+        self._gutter = min(max(_GUTTER, longest), MOST_GUTTER)
 
     def make(self, look: Look, now_s: float) -> dict[str, list[Text]]:
         """Give the lines of everything. Of the spectrogram only their number is right yet."""
@@ -136,7 +136,9 @@ class Groups:
         segments = list(reversed(self._state.segments))
         dash = "–" if self._look.unicode else "-"
         spans = [f"{short_time(s.start_s)} {dash} {short_time(s.end_s)}" for s in segments]
-        labels = [clean(s.label) for s in segments]
+        sign = "×" if self._look.unicode else "x"
+        several = [f" {sign}{s.count}" if s.count and s.count > 1 else "" for s in segments]
+        labels = [clean(s.label) + more for s, more in zip(segments, several, strict=True)]
         span_width = max(map(len, spans), default=0)
         label_width = max(map(cell_len, labels), default=0)
         lines = []

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from costream.records import Header, Record, Summary
+from costream.sinks.cost import share_text, tokens_text
 from costream.ui.state import RunState
 from costream.ui.text import clean, cost_line, times
 
@@ -16,8 +17,9 @@ class PlainLines:
     """Takes the records of one run like a sink; prints a line every ``every_s`` seconds.
 
     ``t=60.0 s  25.3x  walk 0.91  dropped 0``: media time, speed against real time, best label of
-    each head, frames dropped so far. At the end, with ``last``, what the run came to (not needed
-    where a FinalTimeline says it). Lines are never wrapped.
+    each head (or the objects in sight, and what the step cost), frames dropped so far. At the
+    end, with ``last``, what the run came to (not needed where a FinalTimeline says it). Lines are
+    never wrapped.
     """
 
     def __init__(
@@ -61,6 +63,11 @@ def _line(state: RunState, now_s: float) -> str:
         if voice.top:
             label, score = voice.top[0]
             parts.append(f"{clean(label)} {score:.2f}")
+    if state.sight is not None:
+        parts.append(state.sight.words or "nothing")
+        compute = state.sight.compute
+        if compute is not None and compute.tokens is not None:
+            parts.append(f"{tokens_text(compute, None)}, {share_text(compute)}")
     if state.lag_s:
         parts.append(f"lag {state.lag_s:.2f} s")
     parts.append(f"dropped {state.dropped}")

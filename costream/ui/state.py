@@ -10,15 +10,17 @@ from costream.records import (
     Fault,
     Gap,
     Header,
+    Objects,
     Picture,
     Prediction,
     Record,
     Segment,
 )
-from costream.sinks.base import heads_of
+from costream.sinks.base import finds_objects, heads_of
 from costream.sinks.figure import Figure, View
 from costream.ui.hearing import Hearing
 from costream.ui.legend import Legend
+from costream.ui.sight import Sight
 from costream.ui.voice import Voice
 
 STAGES = ("decode", "frontend", "network", "sink")
@@ -56,11 +58,14 @@ class RunState:
         self.figure: Figure | None = None  # the persons of the newest step
         self._view = View()
         self.hearing = Hearing(step_s) if header.kind == "audio" else None
+        self.sight = Sight(header.duration_s, step_s) if finds_objects(header) else None
 
     def add(self, record: Record) -> None:
         """Take one record."""
         if isinstance(record, Prediction):
             self._predict(record)
+        elif isinstance(record, Objects):
+            self._see(record)
         elif isinstance(record, Compute):
             self._spend(record)
         elif isinstance(record, Segment):
@@ -70,11 +75,15 @@ class RunState:
         elif isinstance(record, Gap):
             for voice in self.voices.values():
                 voice.interrupt()
+            if self.sight is not None:
+                self.sight.interrupt()
 
     def look(self, picture: Picture) -> None:
-        """Take what the newest step saw or heard, if it was persons or sound."""
+        """Take what the newest step saw or heard, if it was persons, objects or sound."""
         if picture.skeleton is not None:
             self.figure = self._view.figure(picture.skeleton)
+        if self.sight is not None:
+            self.sight.look(picture)
         if self.hearing is not None and isinstance(picture.item, AudioBlock):
             self.hearing.add(picture.time_s, picture.item.samples, picture.spectrum)
 
@@ -102,8 +111,15 @@ class RunState:
         if voice is not None:
             voice.predict(record, self.start_s or 0.0)
 
+    def _see(self, record: Objects) -> None:
+        self._tick(record.time_s)
+        if self.sight is not None:
+            self.sight.see(record)
+
     def _spend(self, record: Compute) -> None:
         self._tick(record.time_s)
+        if self.sight is not None:
+            self.sight.spend(record)
         for voice in self.voices.values():
             voice.pass_(record.time_s)
         weight = _NEWEST if self.steps else 1.0

@@ -35,12 +35,23 @@ class Strip:
 
         A cell is the label with the most steps and whether any step was seen there.
         """
-        total = len(self._slices) if length_s is None else max(1.0, length_s / self._slice_s)
+        total = self._total(length_s)
         return [self._cell(k * total / width, (k + 1) * total / width) for k in range(width)]
 
-    def _cell(self, begin: float, end: float) -> tuple[str | None, bool]:
+    def counts(self, width: int, length_s: float | None) -> list[dict[str | None, int]]:
+        """Give what was counted in each of ``width`` cells, as ``cells`` does."""
+        total = self._total(length_s)
+        return [self._counts(k * total / width, (k + 1) * total / width) for k in range(width)]
+
+    def _total(self, length_s: float | None) -> float:
+        return len(self._slices) if length_s is None else max(1.0, length_s / self._slice_s)
+
+    def _counts(self, begin: float, end: float) -> dict[str | None, int]:
         slices = self._slices[int(begin) : max(int(begin) + 1, int(end))]
-        counts = slices[0] if len(slices) == 1 else _merged(slices)
+        return slices[0] if len(slices) == 1 else _merged(slices)
+
+    def _cell(self, begin: float, end: float) -> tuple[str | None, bool]:
+        counts = self._counts(begin, end)
         if not counts:
             return None, False
         if len(counts) == 1:

@@ -50,8 +50,10 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-def nothing_found(kind: str) -> str:
-    """Say that a timeline is empty."""
+def nothing_found(kind: str, *, objects: bool = False) -> str:
+    """Say that a timeline is empty; ``objects``: that of a model that finds such."""
+    if objects:
+        return "No object was found."
     return "Nothing was recognised." if kind == "audio" else "No action was found."
 
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from costream.records import Header, Record, Segment, Summary
+from costream.sinks.base import finds_objects
 from costream.ui.text import clean, cost_line, nothing_found, short_time
 
 _MOST = 1000  # rows; nobody reads more, and a run of days must not fill the memory
@@ -22,13 +23,14 @@ class FinalTimeline:
         self._console = console
         self._name = clean(name)
         self._kind = ""
-        self._has_heads = False
+        self._has_heads = self._of_objects = False
         self._segments: deque[Segment] = deque(maxlen=_MOST)
         self._count = 0
 
     def open(self, header: Header) -> None:
-        """Remember what the source is, and whether several models look at it."""
+        """Remember what the source is, and what kind of models look at it."""
         self._kind, self._has_heads = header.kind, header.heads is not None
+        self._of_objects = finds_objects(header)
 
     def write(self, record: Record) -> None:
         """Keep a segment; the timeline shows nothing else."""
@@ -42,7 +44,11 @@ class FinalTimeline:
         if self._segments:
             self._console.print(self._table())
         else:
-            self._line(nothing_found(self._kind) if summary.steps else "Nothing was read.")
+            self._line(
+                nothing_found(self._kind, objects=self._of_objects)
+                if summary.steps
+                else "Nothing was read."
+            )
         if self._count > _MOST:
             self._line(
                 f"The first {self._count - _MOST} segments are left out; -o writes them all."
@@ -59,13 +65,16 @@ class FinalTimeline:
         if self._has_heads:
             table.add_column("model", no_wrap=True)
         table.add_column("label", overflow="fold")
+        if self._of_objects:
+            table.add_column("most", justify="right", no_wrap=True)
         table.add_column("score", justify="right", no_wrap=True)
         segments: Iterable[Segment] = self._segments
-        if self._has_heads:  # one that began earlier may be known later
+        if self._has_heads or self._of_objects:  # one that began earlier may be known later
             segments = sorted(segments, key=lambda s: s.start_s)
         for s in segments:
             start, end = short_time(s.start_s, 2), short_time(s.end_s, 2)
             length, label = f"{s.end_s - s.start_s:.2f} s", Text(clean(s.label))
             model = [Text(clean(s.model or ""))] if self._has_heads else []
-            table.add_row(start, end, length, *model, label, f"{s.score:.2f}")
+            most = [str(s.count or "")] if self._of_objects else []
+            table.add_row(start, end, length, *model, label, *most, f"{s.score:.2f}")
         return table

@@ -19,11 +19,13 @@ from costream.checkpoints.labels import COCO, VID
 from costream.checkpoints.vitdet import detect
 from costream.checkpoints.weights_file import write_weights
 from costream.errors import ModelError
+from costream.frontends.pixels import Pixels
 from costream.models.build import build
 from costream.models.registry import load_model
 from costream.models.verify import verify
 from costream.models.vitdet import ViTDet, build_vitdet
 from costream.nn.policy import TopTokens
+from costream.records import VideoFrame
 
 Import = Callable[..., tuple[Any, Any]]
 # theirs, by ours: detectron2 counts layers of a map otherwise, with norms inside convolutions
@@ -92,8 +94,15 @@ def test_pickles_of_detectron2(cascade: bool, tmp_path: Path) -> None:
         assert torch.equal(part, expected)
     write_weights(tmp_path / "x.safetensors", card, tensors)
     assert verify(tmp_path / "x.safetensors")
-    with pytest.raises(ModelError, match="finds objects"):
-        load_model(str(tmp_path / "x.safetensors"))
+    model = load_model(str(tmp_path / "x.safetensors"))
+    assert model.box == (128, 128)  # 8 x 8 tokens, for which its positions were learned
+    rgb = np.random.default_rng(0).integers(0, 256, (96, 64, 3), np.uint8)
+    frame = VideoFrame(0, 0.0, 0, lambda: rgb, size=(128, 192))
+    with torch.no_grad():
+        seen = Pixels(model.box)(torch.from_numpy(rgb.transpose(2, 0, 1))[None])
+        expected = imported(seen)[0].scores
+    (boxes,) = model.step([frame], model.init_state()).objects or ()
+    assert np.allclose([box.score for box in boxes], expected, rtol=0, atol=1e-5)
 
 
 def test_what_is_left_over_or_missing_is_named(tmp_path: Path) -> None:

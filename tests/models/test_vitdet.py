@@ -11,7 +11,7 @@ from torch import Tensor
 from costream.frontends.placing import Placing
 from costream.models.vitdet import SIZES, ViTDet, build_vitdet
 from costream.models.vitdet_heads import Detections, levels, pool
-from costream.models.vitdet_proposals import anchors
+from costream.models.vitdet_proposals import anchors, pyramid_anchors
 from costream.nn.operations import Operations
 from costream.nn.policy import TopTokens
 
@@ -64,6 +64,31 @@ def test_a_stream_with_all_tokens_is_the_pictures_by_themselves(
             assert ((boxes >= 0) & (boxes <= limit)).all()
             assert (expected.scores.diff() <= 0).all()
             assert set(expected.labels.tolist()) <= {0, 1, 2}
+
+
+def test_a_stem_before_the_patches() -> None:
+    network = small_network(stem=(4, 6))
+    state, x = network.init_state(1, 64, 48), torch.randn(1, 3, 64, 48)
+    operations = Operations()
+    assert network.embed(x, operations).shape == (1, 4, 3, 16)
+    # 3x3 convolutions at half and a quarter of the size, then patches of 4 x 4
+    assert operations.linear == 32 * 24 * 27 * 4 + 16 * 12 * 9 * 4 * 6 + 12 * 96 * 16
+    same(network.forward_step(x, state, TopTokens(10**6))[0], network(x)[0])
+    with pytest.raises(ValueError, match="5 halvings"):
+        small_network(stem=(4,) * 5)
+
+
+def test_fewer_candidates_are_the_likeliest() -> None:
+    network = small_network(proposals=1000)
+    x = network.backbone(network.embed(torch.randn(1, 3, 64, 64)))
+    maps = network.pyramid(x)
+    predicted = network.proposal_generator.predict(maps)
+    anchors = pyramid_anchors(maps, network.pyramid.strides)
+    every = network.proposal_generator.choose(predicted, anchors, (64, 64))[0]
+    network.proposal_generator.candidates = 7
+    few = network.proposal_generator.choose(predicted, anchors, (64, 64))[0]
+    assert 0 < len(few.boxes) <= 7 * len(maps) < len(every.boxes)
+    assert few.objectness[0] == every.objectness[0]
 
 
 def test_what_is_spent_is_counted() -> None:

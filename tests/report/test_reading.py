@@ -107,7 +107,7 @@ def test_unknown_types_and_fields_are_passed_over(result):
     before = list(read_results(path))
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     extended = [{**line, "novelty": {"deep": [1]}} for line in lines]
-    extended.insert(3, {"type": "objects", "i": 0, "boxes": []})
+    extended.insert(3, {"type": "weather", "i": 0, "clouds": []})
     path.write_text("".join(json.dumps(line) + "\n" for line in extended), "utf-8")
     assert list(read_results(path)) == before
 

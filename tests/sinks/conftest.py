@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 import pytest
 
 from costream.records import (
+    OBJECT_DETECTION,
+    Box,
     Compute,
     Fault,
     Gap,
     Head,
     Header,
+    Objects,
     Prediction,
     Record,
     Segment,
@@ -120,4 +123,35 @@ def run_of_heads(run: Run) -> Run:
         Segment(0.75, 1.25, "jazz", 0.8, "cotrans"),
     ]
     summary = replace(run.summary, steps=4, dropped=0, errors=0, drift_ppm=12.5)
+    return Run(header, tuple(records), summary)
+
+
+@pytest.fixture
+def run_of_objects(run: Run) -> Run:
+    """A model that finds objects; segments of two labels overlap, and one is known late."""
+    labels = ("person", 'car, "red"', "<dog>")
+    header = replace(
+        run.header,
+        model="eventful-vitdet",
+        labels=labels,
+        background=None,
+        source="street.mp4",
+        options={"tokens": 30, "dtype": "float32"},
+        task=OBJECT_DETECTION,
+    )
+    boxes = (
+        Box(0.0, 12.3456789, 640.0, 480.0, 0.91, labels[0]),
+        Box(100.25, 50.5, 220.75, 90.125, 0.5, labels[1], 7),
+    )
+    records: list[Record] = []
+    for i in range(3):
+        records.append(Objects(i, i / 3, 10 * i, None if i == 1 else 512 * i, boxes[: 2 - i]))
+        ms = StageTimes(0.5, 1.25, 0.125, 0.0625)
+        tokens = 140 if i == 0 else 30
+        records.append(Compute(i, i / 3, 9_640_000, 410_900_000, ms, tokens=tokens))
+    records += [
+        Segment(1 / 3, 2 / 3, labels[1], 0.5, count=1),
+        Segment(0.0, 1.0, labels[0], 0.91, count=2),
+    ]
+    summary = replace(run.summary, steps=3, segments=2, dropped=0, errors=0)
     return Run(header, tuple(records), summary)

@@ -19,7 +19,16 @@ import pytest
 
 from costream.errors import OutputError, UsageError
 from costream.layouts import BODY_15
-from costream.records import Alert, Compute, Picture, Prediction, Segment, SkeletonFrame, StageTimes
+from costream.records import (
+    Alert,
+    Compute,
+    Objects,
+    Picture,
+    Prediction,
+    Segment,
+    SkeletonFrame,
+    StageTimes,
+)
 from costream.sinks.base import PictureSink, Sink
 from costream.sinks.labels import RAVEN_COLUMNS
 from costream.sinks.registry import (
@@ -43,10 +52,14 @@ def play(sinks: list[Sink], run: Any) -> None:
     for record in run.records:
         for sink in sinks:
             sink.write(record)
-            if isinstance(sink, PictureSink) and isinstance(record, Prediction):
+            if isinstance(sink, PictureSink) and isinstance(record, (Prediction, Objects)):
                 sink.draw(picture(record.i, record.time_s))
     for sink in sinks:
         sink.close(run.summary)
+
+
+def files(format: str, directory: Path, name: str = NAME, objects: bool = False) -> list[Path]:
+    return paths_for(format, directory, name, objects=objects)
 
 
 def picture(i: int, time_s: float) -> Picture:
@@ -120,7 +133,7 @@ def check_eaf(root: ElementTree.Element) -> None:
 
 @EVERY
 def test_files_appear_when_finished(format: str, run: Any, tmp_path: Path) -> None:
-    paths = paths_for(format, tmp_path, NAME)
+    paths = files(format, tmp_path)
     sinks = make_sinks([format], tmp_path, NAME)
     assert not (tmp_path / "mappe").exists()  # nothing happens before open
     for sink in sinks:
@@ -139,7 +152,7 @@ def test_files_appear_when_finished(format: str, run: Any, tmp_path: Path) -> No
 @EVERY
 def test_a_run_cut_short_leaves_valid_files(format: str, run: Any, tmp_path: Path) -> None:
     play(make_sinks([format], tmp_path, NAME), run.cut_short())
-    for path in paths_for(format, tmp_path, NAME):
+    for path in files(format, tmp_path):
         check_valid(path)
     assert is_complete([format], tmp_path, NAME) is not FORMATS[format].has_summary
 
@@ -147,28 +160,56 @@ def test_a_run_cut_short_leaves_valid_files(format: str, run: Any, tmp_path: Pat
 @EVERY
 def test_a_run_without_records_leaves_valid_files(format: str, run: Any, tmp_path: Path) -> None:
     play(make_sinks([format], tmp_path, NAME), run.empty())
-    for path in paths_for(format, tmp_path, NAME):
+    for path in files(format, tmp_path):
         check_valid(path)
 
 
 @EVERY
 def test_several_heads(format: str, run_of_heads: Any, tmp_path: Path) -> None:
     play(make_sinks([format], tmp_path, NAME), run_of_heads)
-    for path in paths_for(format, tmp_path, NAME):
+    for path in files(format, tmp_path):
         check_valid(path)
+
+
+@EVERY
+def test_objects(format: str, run_of_objects: Any, tmp_path: Path) -> None:
+    for k, played in enumerate((run_of_objects, run_of_objects.empty())):
+        play(make_sinks([format], tmp_path / str(k), NAME), played)
+        paths = files(format, tmp_path / str(k), objects=True)
+        assert sorted((tmp_path / str(k)).rglob("*.*")) == sorted(paths)  # and no other table
+        for path in paths:
+            check_valid(path)
+        assert is_complete([format], tmp_path / str(k), NAME)
+
+
+def test_tables_of_another_kind_of_run_do_not_complete_each_other(
+    run: Any, run_of_objects: Any, tmp_path: Path
+) -> None:
+    play(make_sinks(["csv"], tmp_path, NAME), run_of_objects)
+    found = files("csv", tmp_path, objects=True)
+    assert [path.name.split(".", 2)[2] for path in found] == [
+        *("objects.csv", "timeline.csv", "compute.csv")
+    ]
+    found[0].unlink()
+    assert not is_complete(["csv"], tmp_path, NAME)
+    play(make_sinks(["csv"], tmp_path, NAME, overwrite=True), run)
+    assert is_complete(["csv"], tmp_path, NAME)
+    assert not found[0].exists()
+    with pytest.raises(UsageError, match=r"predictions\.csv: exists already"):
+        check_outputs(["csv"], tmp_path, NAME, overwrite=False)
 
 
 @EVERY
 def test_alerts_are_written_or_passed_over(format: str, run: Any, tmp_path: Path) -> None:
     alert = Alert(2.5, "walk>=0.8 for 2s", "walk", 0.9, 0.5)
     play(make_sinks([format], tmp_path, NAME), replace(run, records=(*run.records, alert)))
-    for path in paths_for(format, tmp_path, NAME):
+    for path in files(format, tmp_path):
         check_valid(path)
 
 
 @EVERY
 def test_nothing_is_overwritten_unless_asked(format: str, run: Any, tmp_path: Path) -> None:
-    path = paths_for(format, tmp_path, NAME)[-1]
+    path = files(format, tmp_path)[-1]
     path.parent.mkdir()
     path.write_text("mine")
     with pytest.raises(UsageError, match=r"exists already.*--overwrite or --skip-existing"):
@@ -190,7 +231,7 @@ def test_scores_that_are_not_numbers(format: str, run: Any, tmp_path: Path) -> N
         for r in run.records
     )
     play(make_sinks([format], tmp_path, NAME), replace(run, records=records))
-    for path in paths_for(format, tmp_path, NAME):
+    for path in files(format, tmp_path):
         check_valid(path)
 
 
@@ -199,7 +240,7 @@ def test_names_that_are_not_utf_8(format: str, run: Any, tmp_path: Path) -> None
     header = replace(run.header, source="caf\udce9.mp4")
     records = (*run.records, Segment(3726.0, 3727.0, "caf\udce9", 0.5))
     play(make_sinks([format], tmp_path, "x"), replace(run, header=header, records=records))
-    for path in paths_for(format, tmp_path, "x"):
+    for path in files(format, tmp_path, "x"):
         check_valid(path)
 
 
@@ -230,7 +271,7 @@ def test_long_runs_take_constant_memory(
         tracemalloc.stop()
     # Python's free lists and a few buffers come and go; the text of 2500 steps is over 1.3 MB.
     assert peak - early < 600_000
-    for path in paths_for(format, tmp_path, NAME):
+    for path in files(format, tmp_path):
         check_valid(path)
 
 
@@ -279,7 +320,7 @@ def test_a_full_disk(format: str, tmp_path: Path) -> None:
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.startswith("OutputError"), done.stdout + done.stderr
     assert "cannot write (File too large)" in done.stdout
-    paths = paths_for(format, tmp_path, "clip.mp4")
+    paths = files(format, tmp_path, "clip.mp4")
     more = int(done.stdout.split("closed, ")[1].split()[0])
     assert more < len(paths)  # the file that failed first is not reported again
     assert not any(path.exists() for path in paths)
@@ -304,7 +345,7 @@ def test_a_stream_gets_the_text_of_the_file(
 ) -> None:
     play(make_sinks([format], tmp_path, NAME), run)
     play(make_sinks([format], None, NAME, stream=sys.stdout), run)
-    assert capfd.readouterr().out == paths_for(format, tmp_path, NAME)[0].read_text("utf-8")
+    assert capfd.readouterr().out == files(format, tmp_path)[0].read_text("utf-8")
 
 
 def test_standard_output_takes_one_text() -> None:
@@ -322,7 +363,7 @@ def test_all_formats_at_once(run: Any, tmp_path: Path) -> None:
     assert formats == tuple(FORMATS)
     play(make_sinks(formats, tmp_path, NAME), run)
     assert is_complete(formats, tmp_path, NAME)
-    paths = [path for format in formats for path in paths_for(format, tmp_path, NAME)]
+    paths = [path for format in formats for path in files(format, tmp_path)]
     assert sorted(tmp_path.rglob("*.*")) == sorted(paths)
     paths[-1].unlink()
     assert not is_complete(formats, tmp_path, NAME)
@@ -336,5 +377,5 @@ def test_formats_that_do_not_exist() -> None:
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"type": "header"}\n', "\x00\xff", "3\n"])
 @pytest.mark.parametrize("format", ["jsonl", "json"])
 def test_foreign_files_are_not_complete(format: str, text: str, tmp_path: Path) -> None:
-    paths_for(format, tmp_path, "x")[0].write_text(text, encoding="latin-1")
+    files(format, tmp_path, "x")[0].write_text(text, encoding="latin-1")
     assert not is_complete([format], tmp_path, "x")

@@ -18,15 +18,27 @@ from costream.sinks.registry import FORMATS, make_sinks, paths_for
 
 GOLDEN = Path(__file__).with_name("golden")
 TEXTS = [name for name, format in FORMATS.items() if not format.binary]
-FILES = [(f, path.name) for f in TEXTS for path in paths_for(f, Path(), "run")]
+KINDS = ("run", "empty", "heads", "objects")
+FILES = [
+    (kind, format, path.name)
+    for kind in KINDS
+    for format in TEXTS
+    for path in paths_for(format, Path(), "run", objects=kind == "objects")
+]
 
 
-@pytest.mark.parametrize(("format", "file"), FILES)
-@pytest.mark.parametrize("kind", ["run", "empty", "heads"])
+@pytest.mark.parametrize(("kind", "format", "file"), FILES)
 def test_text_is_as_it_was(
-    format: str, file: str, kind: str, run: Any, run_of_heads: Any, tmp_path: Path
+    kind: str,
+    format: str,
+    file: str,
+    run: Any,
+    run_of_heads: Any,
+    run_of_objects: Any,
+    tmp_path: Path,
 ) -> None:
-    played = {"run": run, "empty": run.empty().cut_short(), "heads": run_of_heads}[kind]
+    every = (run, run.empty().cut_short(), run_of_heads, run_of_objects)
+    played = dict(zip(KINDS, every, strict=True))[kind]
     sinks = make_sinks([format], tmp_path, "run")
     for sink in sinks:
         sink.open(played.header)
@@ -83,6 +95,24 @@ def test_tables_say_the_same_as_json_lines() -> None:
         assert (int(row["macs"]), float(row["frontend_ms"])) == (c["macs"], c["ms"]["frontend"])
 
 
+def test_objects_say_the_same_in_lines_table_and_document() -> None:
+    lines = [json.loads(x) for x in (GOLDEN / "objects.jsonl").read_text("utf-8").split("\n")[:-1]]
+    steps = [line for line in lines if line["type"] == "objects"]
+    assert [{"type": "objects", **step} for step in _document("objects")["objects"]] == steps
+    assert "predictions" not in _document("objects")
+    told = [
+        [
+            *(float(row[key]) for key in ("x1", "y1", "x2", "y2", "score")),
+            row["label"],
+            *([int(row["id"])] if row["id"] else []),
+        ]
+        for row in _table("objects.objects.csv")
+    ]
+    assert told == [box for step in steps for box in step["boxes"]]
+    counts = [line["count"] for line in lines if line["type"] == "segment"]
+    assert [int(row["count"]) for row in _table("objects.timeline.csv")] == counts
+
+
 def test_scores_of_several_heads_stand_below_their_labels() -> None:
     lines = [json.loads(x) for x in (GOLDEN / "heads.jsonl").read_text("utf-8").split("\n")[:-1]]
     labels = {head["model"]: head["labels"] for head in lines[0]["heads"]}
@@ -92,6 +122,11 @@ def test_scores_of_several_heads_stand_below_their_labels() -> None:
         own = [f"p({label})" for label in labels[p["model"]]]
         assert told == dict(zip(own, p["scores"], strict=True))
         assert row["model"] == p["model"]
+
+
+def _document(kind: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((GOLDEN / f"{kind}.json").read_text("utf-8"))
+    return document
 
 
 def _table(name: str) -> list[dict[str, str]]:

@@ -24,6 +24,7 @@ from costream.runtime.batch.plan import Plan, check_folder, make_plan, remove_re
 from costream.runtime.batch.pool import Pool, Progress
 from costream.runtime.batch.work import Work, discard, record_path, remove_copies
 from costream.runtime.logs import logging_to
+from costream.runtime.options import check_objects
 from costream.runtime.stop import Stop
 from costream.settings import BatchSettings, DetectSettings
 from costream.sinks.merged import MergedInput, MergedTables
@@ -54,6 +55,7 @@ class _Batch:
         self.settings, self.stop = settings, stop
         self.output = Path(os.path.abspath(settings.output))
         self.weights = identify(settings.detect.model, settings.detect.weights)
+        check_objects(settings.detect, found=self.weights.finds_objects)
         self.work = Work(
             _absolute(settings.detect),
             str(self.output),
@@ -213,7 +215,8 @@ class _Batch:
 
     def _tables(self, plan: Plan, told: dict[str, Any]) -> None:
         """Make the tables over all, in the order of the inputs."""
-        tables = MergedTables(self.output, self.settings.predictions)
+        objects = self.weights.finds_objects
+        tables = MergedTables(self.output, self.settings.predictions, objects=objects)
         tables.open()
         for item in plan.inputs:
             entry = self.journal.entries.get(item.name)

@@ -16,9 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from costream.errors import CostreamError, ExitCode, ModelError, OutputError, SourceError
+from costream.models.base import Model
 from costream.records import Compute, Fault, Header, Record, Summary, to_json
 from costream.runtime.batch.folders import PRIVATE
 from costream.runtime.batch.kinds import MisfitError, is_still, why_skipped
@@ -35,9 +36,6 @@ from costream.sinks.untimed import untimed
 from costream.sources.base import Source, SourceInfo
 from costream.sources.opening import shown
 from costream.sources.registry import open_source
-
-if TYPE_CHECKING:
-    from costream.models.streaming import StreamingModel
 
 log = logging.getLogger("costream")
 
@@ -78,7 +76,7 @@ def record_path(work: Work, name: str) -> Path:
 
 
 def result_paths(work: Work, name: str) -> list[Path]:
-    """Give all files that an input's results are in, the records among them."""
+    """Give all files that an input's results may be in, the records among them."""
     folder = Path(work.output)
     asked = [path for format in work.formats for path in paths_for(format, folder, name)]
     return list(dict.fromkeys([*asked, record_path(work, name)]))
@@ -104,7 +102,7 @@ def _copy_folder(work: Work, name: str) -> Path:
 
 
 @lru_cache(maxsize=1)
-def load(work: Work) -> StreamingModel:
+def load(work: Work) -> Model:
     """Give the model of a batch, loaded once in a process. ModelError as ``load_model``."""
     from costream.models.registry import load_model
     from costream.runtime.machine import prepare_torch
@@ -161,12 +159,14 @@ def _process(task: Task, path: str, work: Work, stop: Stop, watch: _Watch) -> Ou
 
 
 def _run(
-    task: Task, path: str, work: Work, model: StreamingModel, sinks: Sequence[Sink], stop: Stop
+    task: Task, path: str, work: Work, model: Model, sinks: Sequence[Sink], stop: Stop
 ) -> Summary:
-    source = open_source(path, source_options(work.detect, model, work.formats))
+    source: Source = open_source(path, source_options(work.detect, model, work.formats))
+    if path != task.uri:
+        source = _Copied(source, task.uri)
     return run(
-        source if path == task.uri else _Copied(source, task.uri),
-        _Fitting(model),
+        _Fitting(source, model),
+        model,
         sinks,
         options=run_options(work.detect, model),
         stop=stop,
@@ -186,6 +186,7 @@ def _sizes(work: Work, name: str) -> dict[str, int]:
     return {
         path.relative_to(folder).as_posix(): path.stat().st_size
         for path in result_paths(work, name)
+        if path.exists()
     }
 
 
@@ -231,20 +232,22 @@ class _Copied:
 
 
 class _Fitting:
-    """A model whose ``check`` tells an input that does not fit from one that is damaged."""
+    """An input of which it is told whether it does not fit the model or is damaged."""
 
-    def __init__(self, model: StreamingModel) -> None:
-        self._model = model
+    def __init__(self, source: Source, model: Model) -> None:
+        self._source, self._model = source, model
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
+        return getattr(self._source, name)
 
-    def check(self, info: SourceInfo) -> None:
-        """Raise MisfitError when what this source gives does not fit."""
+    def open(self) -> SourceInfo:
+        """Open the input. MisfitError when the model does not take what it gives."""
+        info = self._source.open()
         try:
             self._model.check(info)
         except CostreamError as error:
             raise MisfitError(str(error)) from error
+        return info
 
 
 class _Watch:

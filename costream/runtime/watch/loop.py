@@ -9,6 +9,7 @@ from threading import Condition
 from costream.models.base import Model
 from costream.records import Alert, Gap
 from costream.runtime.alerts.alerts import Alerts
+from costream.runtime.presence import label_scores
 from costream.runtime.stop import Stop
 from costream.runtime.watch.buffer import Ready
 from costream.runtime.watch.lane import Lane
@@ -28,12 +29,13 @@ class Loop:
     def __init__(
         self,
         model: Model,
+        rows: Rows,
         lanes: Sequence[Lane],
         share: Share,
         alerts: Alerts,
         overview: Overview,
     ) -> None:
-        self.rows = Rows(model, len(lanes))
+        self.rows = rows
         self._model, self._lanes = model, lanes
         self._share, self._alerts, self._overview = share, alerts, overview
         self._together_s = TOGETHER / model.card.rate_hz if len(lanes) > 1 else 0.0
@@ -100,12 +102,12 @@ class Loop:
             )
             self._share.spent(time.perf_counter() - began_s, len(group))
             for (lane, ready), result in zip(group, results, strict=True):
+                part = self._share.part if self._share.limited else None
+                lane.track.budget = self.rows.target(lane.row) or part
                 lane.step(ready, result)
-                if result.probabilities is not None:
-                    fired = self._alerts.push(
-                        lane.spec.name, ready.tick.time_s, result.probabilities[0]
-                    )
-                    for alert in fired:
+                scores = label_scores(result, self._model.card.labels)
+                if scores is not None:
+                    for alert in self._alerts.push(lane.spec.name, ready.tick.time_s, scores):
                         self.tell(lane, alert)
                 lane.feed.buffer.step_s = time.monotonic() - taken_s
 
@@ -114,7 +116,6 @@ class Loop:
             lane.skipped += 1
             return False
         self._forget(lane, lane.before(ready, self._model.card.gap_tolerance_s))
-        lane.track.budget = self._share.part if self._share.limited else None
         return True
 
     def _forget(self, lane: Lane, gap: Gap | None) -> None:

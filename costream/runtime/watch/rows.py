@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from costream.models.base import Model, StepResult
+from costream.models.base import GatedModel, Model, StepResult
 from costream.records import Data
+from costream.runtime.throttle import Throttle
 
 
 class Rows:
@@ -16,18 +17,31 @@ class Rows:
     streams have to step in time has a state for each feed, and steps one after the other.
     """
 
-    def __init__(self, model: Model, count: int) -> None:
+    def __init__(
+        self,
+        model: Model,
+        count: int,
+        tokens: int | None = None,
+        throttles: Sequence[Throttle] | None = None,
+    ) -> None:
+        """``tokens``: of a token-gated model, how many of a frame are computed; None: all.
+
+        ``throttles``: who changes that, for each row.
+        """
         self._model, self._count = model, count
+        self._throttles = throttles
         alone = model.in_time
         self._states: list[Any] = (
             [model.init_state(1) for _ in range(count)] if alone else [model.init_state(count)]
         )
+        if isinstance(model, GatedModel):
+            for state in self._states:
+                model.set_tokens(state, tokens)
 
     def step(self, rows: Sequence[int], items: Sequence[Data]) -> list[StepResult]:
         """Step these rows, in rising order, with an item each; give what each has got."""
         if self._model.in_time:
-            pairs = zip(rows, items, strict=True)
-            return [self._model.step([item], self._states[row]) for row, item in pairs]
+            return [self._alone(row, item) for row, item in zip(rows, items, strict=True)]
         state = self._states[0]
         if len(rows) == self._count:
             result = self._model.step(items, state)
@@ -36,6 +50,10 @@ class Rows:
             result = self._model.step(items, part)
             state.put(rows, part)
         return [result.row(k) for k in range(len(rows))]
+
+    def target(self, row: int) -> float | None:
+        """Give what the newest step of this row was allowed to cost; None: whatever it does."""
+        return None if self._throttles is None else self._throttles[row].target
 
     def reset(self, row: int) -> None:
         """Forget what this feed has shown."""
@@ -50,6 +68,15 @@ class Rows:
         """Let the network know this of a feed, as ``take`` gave it."""
         state, rows = self._at(row)
         state.put(rows, known)
+
+    def _alone(self, row: int, item: Data) -> StepResult:
+        state = self._states[row]
+        if self._throttles is None:
+            return self._model.step([item], state)
+        self._throttles[row].before(state)
+        result = self._model.step([item], state)
+        self._throttles[row].after(result)
+        return result
 
     def _at(self, row: int) -> tuple[Any, list[int]]:
         return (self._states[row], [0]) if self._model.in_time else (self._states[0], [row])

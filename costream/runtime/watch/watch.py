@@ -16,13 +16,15 @@ from typing import Protocol
 
 from costream.clock import one_by_one, resample
 from costream.errors import CostreamError, ExitCode, UsageError
-from costream.models.base import Model
+from costream.models.base import GatedModel, Model
 from costream.runtime.alerts.alerts import Alerts
 from costream.runtime.alerts.rules import Classes
+from costream.runtime.budgetfile import BudgetFile, parse_budget
 from costream.runtime.detect import load
 from costream.runtime.logs import logging_to
 from costream.runtime.options import run_options, source_options
 from costream.runtime.stop import Stop
+from costream.runtime.throttle import Throttle
 from costream.runtime.track import Track
 from costream.runtime.watch.buffer import Buffer
 from costream.runtime.watch.feed import Clock, Feed
@@ -33,6 +35,7 @@ from costream.runtime.watch.loop import Loop
 from costream.runtime.watch.metrics import Metrics
 from costream.runtime.watch.notify import Notifier
 from costream.runtime.watch.overview import Overview
+from costream.runtime.watch.rows import Rows
 from costream.runtime.watch.share import Share
 from costream.runtime.watch.statusfile import StatusFile
 from costream.settings import WatchSettings
@@ -106,6 +109,28 @@ def _views(settings: WatchSettings, stack: ExitStack) -> list[View]:
     return views
 
 
+def _share(settings: WatchSettings, model: Model) -> float | None:
+    """Give the share of real time that is kept by leaving steps out; None: not in this way."""
+    if settings.budget is None or isinstance(model, GatedModel):
+        return None
+    budget = parse_budget(settings.budget)
+    if isinstance(budget, BudgetFile) or budget.kind != "share":
+        hint = "give a share of real time, 0.5x, or a model that finds objects"
+        raise UsageError(f"a step of {model.card.name} has one cost", where="--budget", hint=hint)
+    return budget.amount
+
+
+def _throttles(
+    settings: WatchSettings, model: Model, specs: Sequence[FeedSpec]
+) -> list[Throttle] | None:
+    """Give what keeps each feed's steps within the budget, where a model can choose its tokens."""
+    if settings.budget is None or not isinstance(model, GatedModel):
+        return None
+    # So many steps a second share real time.
+    rate_hz = len(specs) * (settings.detect.rate_hz or model.card.rate_hz)
+    return [Throttle(model, parse_budget(settings.budget), rate_hz) for _ in specs]
+
+
 class _Watch:
     def __init__(
         self,
@@ -117,14 +142,15 @@ class _Watch:
     ) -> None:
         self._settings, self._model, self._views, self._stop = settings, model, views, stop
         self._arrived = Condition()
-        self._share = Share(settings.share)
+        self._share = Share(_share(settings, model))
         self._alerts = _alerts(settings, specs, model)
         self._keeper = (
             None if settings.state_dir is None else Keeper(Path(settings.state_dir), model)
         )
         self._lanes = [self._lane(row, spec) for row, spec in enumerate(specs)]
         self._overview = Overview(model.card.name, self._lanes)
-        self._loop = Loop(model, self._lanes, self._share, self._alerts, self._overview)
+        rows = Rows(model, len(specs), settings.detect.tokens, _throttles(settings, model, specs))
+        self._loop = Loop(model, rows, self._lanes, self._share, self._alerts, self._overview)
         self._shown_s = self._told_s = self._kept_s = 0.0
 
     def run(self) -> ExitCode:
@@ -161,7 +187,10 @@ class _Watch:
                 keeper=self._alerts.ring(spec.name),
             ),
         )
-        track = Track(model, run_options(settings.detect, model), _sinks(settings, spec.name))
+        told = run_options(settings.detect, model)
+        if settings.budget is not None:
+            told = replace(told, recorded={**told.recorded, "budget": settings.budget})
+        track = Track(model, told, _sinks(settings, spec.name))
         clock: Clock = one_by_one
         if model.sound is None:
             clock = partial(

@@ -1,0 +1,215 @@
+"""How well a budget is kept: a quiet and a busy half, on a machine that gets busy in between."""
+
+from __future__ import annotations
+
+import io
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
+
+import numpy as np
+import numpy.typing as npt
+
+from costream.bench.table import Cell, Table
+from costream.errors import SourceError
+from costream.evaluation.detection import Found, Truth, detection_scores
+from costream.models.base import GatedModel
+from costream.records import Box, VideoFrame
+from costream.runtime.budget import Budget
+from costream.runtime.throttle import Throttle
+from costream.sources.base import SourceOptions
+from costream.sources.registry import open_source
+
+SETTLING = 10  # steps that do not count: the controller knows nothing yet
+TOLERANCE = 0.15
+STRETCHES = ("quiet", "quiet, busy machine", "busy, busy machine", "busy")
+_NOISE = 1.5  # grey levels, standard deviation: what a camera adds where nothing moves
+_LOAD = "import numpy\na = numpy.ones((1000, 1000))\nwhile True: a @ a"
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step cost, what it found, and what the dense network finds in the same frame."""
+
+    stretch: str
+    cost: float  # in the budget's unit
+    tokens: int
+    macs: int
+    dense_macs: int
+    found: tuple[Box, ...]
+    dense: tuple[Box, ...]
+
+
+def budget_trace(uri: str, model: GatedModel, budget: Budget, steps: int = 240) -> list[Step]:
+    """Step a model through four stretches of equal length, within a budget.
+
+    In the first two the first picture of the video ``uri`` stands still, but for noise; in the
+    others the video runs. In the second and third another process keeps a core busy. SourceError
+    when the video is too short for half of ``steps``.
+    """
+    frames = _frames(uri, model, steps)
+    least = model.card.timeline.threshold
+    dense = [tuple(b for b in boxes if b.score >= least) for boxes in _dense(model, frames)]
+    throttle, state, trace = Throttle(model, budget, model.card.rate_hz), model.init_state(1), []
+    for stretch, numbers in groupby(range(steps), key=lambda k: STRETCHES[4 * k // steps]):
+        with _load("busy machine" in stretch):
+            for k in numbers:
+                throttle.before(state)
+                result = model.step([frames[k]], state)
+                throttle.after(result)
+                assert result.objects is not None
+                assert result.updated is not None
+                spent_ms = 1e3 * (result.frontend_s + result.network_s)
+                trace.append(
+                    Step(
+                        stretch,
+                        result.macs if budget.unit == "macs" else spent_ms,
+                        int(result.updated[0].sum()),
+                        result.macs,
+                        result.dense_macs,
+                        result.objects[0],
+                        dense[k],
+                    )
+                )
+    return trace
+
+
+def budget_table(trace: Sequence[Step], budget: Budget, target: float, title: str) -> Table:
+    """Sum up a trace, for each stretch and over all; ``target``: in the budget's unit."""
+    settled = trace[SETTLING:]
+    unit = 1e6 if budget.unit == "macs" else 1.0
+    rows = [
+        _row(name, [step for step in settled if step.stretch == name], target, unit)
+        for name in STRETCHES
+    ]
+    columns = (
+        "stretch",
+        "steps",
+        f"within {TOLERANCE:.0%}",
+        *(f"{what} {'MMAC' if unit > 1 else 'ms'}" for what in ("p10", "median", "p90")),
+        "tokens",
+        "of dense MACs",
+        "AP50",
+    )
+    notes = (
+        f"target {target / unit:g} {'MMAC' if unit > 1 else 'ms'} a step ({budget.text}); the first"
+        f" {SETTLING} steps are left out. AP50: against what the dense network finds.",
+    )
+    return Table(title, columns, (*rows, _row("all", settled, target, unit)), notes)
+
+
+def _row(name: str, steps: Sequence[Step], target: float, unit: float) -> tuple[Cell, ...]:
+    costs = [step.cost / unit for step in steps]
+    low, middle, high = np.percentile(costs, (10, 50, 90)).tolist()
+    near = [abs(step.cost / target - 1) <= TOLERANCE for step in steps]
+    return (
+        name,
+        len(steps),
+        f"{sum(near) / len(near):.0%}",
+        low,
+        middle,
+        high,
+        round(statistics.median(step.tokens for step in steps)),
+        f"{sum(s.macs for s in steps) / sum(s.dense_macs for s in steps):.0%}",
+        _precision(steps),
+    )
+
+
+def _precision(steps: Sequence[Step]) -> float | None:
+    """Give AP50 of what was found, dense results taken for true; None where they are empty."""
+    labels = sorted({box.label for step in steps for box in step.dense})
+    known = {label: k for k, label in enumerate(labels)}
+    found = [Found(*_arrays(step.found, known)) for step in steps]
+    truth = []
+    for step in steps:
+        boxes, _, classes = _arrays(step.dense, known)
+        truth.append(Truth(boxes, classes))
+    return float(str(detection_scores(found, truth, labels)["AP50"])) if labels else None
+
+
+def _arrays(
+    boxes: Sequence[Box], known: dict[str, int]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Give boxes [n, 4], scores [n] and numbers of labels [n]; -1 for one that is never true."""
+    edges = np.array([(b.x1, b.y1, b.x2, b.y2) for b in boxes], np.float64).reshape(-1, 4)
+    scores = np.array([b.score for b in boxes], np.float64)
+    return edges, scores, np.array([known.get(b.label, -1) for b in boxes], np.int64)
+
+
+def _frames(uri: str, model: GatedModel, steps: int) -> list[VideoFrame]:
+    """Give the pictures of all steps."""
+    source = open_source(uri, SourceOptions(box=model.box))
+    try:
+        source.open()
+        items = (item for item in source.items() if isinstance(item, VideoFrame))
+        running = [_held(item, item.rgb) for item in islice(items, steps - steps // 2)]
+    finally:
+        source.close()
+    if len(running) < steps - steps // 2:
+        raise SourceError(f"has fewer than {steps - steps // 2} pictures", where=uri)
+    rng, first = np.random.default_rng(0), running[0]
+    still = first.rgb.astype(np.float32)
+    noisy = (still + rng.normal(0, _NOISE, still.shape) for _ in range(steps // 2))
+    quiet = [_held(first, p.round().clip(0, 255).astype(np.uint8)) for p in noisy]
+    return [*quiet, *running]
+
+
+def _held(frame: VideoFrame, pixels: npt.NDArray[np.uint8]) -> VideoFrame:
+    return replace(frame, convert=lambda: pixels, arrived_s=None)
+
+
+def _dense(model: GatedModel, frames: Sequence[VideoFrame]) -> list[tuple[Box, ...]]:
+    """Give what is found when every frame is computed in full."""
+    state, found = model.init_state(1), []
+    model.set_tokens(state, None)
+    for frame in frames:
+        objects = model.step([frame], state).objects
+        assert objects is not None
+        found.append(objects[0])
+    return found
+
+
+@contextmanager
+def _load(wanted: bool) -> Iterator[None]:
+    """Keep a core busy with products of matrices meanwhile."""
+    if not wanted:
+        yield
+        return
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    child = subprocess.Popen([sys.executable, "-c", _LOAD], env=environment)
+    try:
+        yield
+    finally:
+        child.kill()
+        child.wait()
+
+
+def draw(trace: Sequence[Step], budget: Budget, target: float) -> bytes:
+    """Give a PNG: what every step cost beside the target, and the tokens it computed."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 5), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    unit, name = (1e6, "MMAC") if budget.unit == "macs" else (1.0, "ms")
+    above.plot([step.cost / unit for step in trace], ".", markersize=3, color="#0072b2")
+    above.axhline(target / unit, color="#d55e00")
+    low, high = ((1 + sign * TOLERANCE) * target / unit for sign in (-1, 1))
+    above.axhspan(low, high, color="#d55e00", alpha=0.15, label=f"target ±{TOLERANCE:.0%}")
+    above.set_ylabel(name)
+    above.set_ylim(0, 2 * target / unit)
+    above.legend(loc="upper right")
+    below.step(range(len(trace)), [step.tokens for step in trace], where="mid", color="#009e73")
+    below.set_ylabel("tokens")
+    below.set_xlabel("step")
+    for stretch, part in groupby(enumerate(trace), key=lambda pair: pair[1].stretch):
+        numbers = [k for k, _ in part]
+        above.axvline(numbers[0], color="#999999", linewidth=0.5)
+        above.text(numbers[0] + 1, 0.03 * target / unit, stretch, fontsize=8)
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=120)
+    return out.getvalue()

@@ -1,0 +1,285 @@
+"""Models that find objects in video, at the cost of what has changed since the frame before."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from costream.errors import ModelError
+from costream.frontends.pixels import Pixels
+from costream.models.base import ModelHead, StepResult
+from costream.models.card import Card
+from costream.models.fitting import check_source
+from costream.models.streaming import DTYPES, find_device, synchronize
+from costream.models.vitdet import ViTDet
+from costream.models.vitdet_backbone import BackboneState
+from costream.models.vitdet_heads import Detections
+from costream.nn.boxes import clip
+from costream.nn.eventful import compute_in_half
+from costream.nn.operations import Operations
+from costream.nn.policy import Policy, TopTokens
+from costream.nn.state import State, zeros
+from costream.records import Box, Data, VideoFrame
+from costream.sources.base import SourceInfo
+
+Size = tuple[int, int]  # height, width
+
+
+class ObjectState(State):
+    """What a stream has shown. It takes memory from the first picture on, whose size it has.
+
+    How many tokens are computed is told and not seen: it stays when all else is forgotten, or
+    taken from another stream.
+    """
+
+    def __init__(self, begin: Callable[[int, int], BackboneState]) -> None:
+        """``begin`` gives the state of a backbone for pictures of a height and width, in pixels."""
+        self._begin = begin
+        self._size = zeros(1, 2)  # height and width of its pictures, in pixels; zeros: none yet
+        self._backbone: BackboneState | None = None
+        self.tokens: int | None = None  # to be computed of a frame, at most; None: all
+        self.rest_macs: int | None = None  # of the newest frame, all but its backbone
+
+    @property
+    def size(self) -> Size | None:
+        """Height and width in pixels of the pictures; None before the first."""
+        height, width = self._size[0].tolist()
+        return (height, width) if height else None
+
+    def backbone(self, height: int, width: int) -> BackboneState:
+        """Give the backbone's state; a fresh one when pictures had another size so far."""
+        if self._backbone is None or self.size != (height, width):
+            self._backbone = self._begin(height, width)
+            self._size[0] = torch.tensor((height, width))
+        return self._backbone
+
+    @property
+    def batch_size(self) -> int:
+        """Number of streams: one."""
+        return 1
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Give every tensor under a flat name; the very memory, not a copy. For saving."""
+        kept = {} if self._backbone is None else self._backbone.tensors()
+        return {"size": self._size, **{f"backbone.{name}": t for name, t in kept.items()}}
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Take the values of ``tensors()``, bit for bit.
+
+        Raises KeyError for missing or unknown names, ValueError for other shapes or types.
+        """
+        kept = {k.removeprefix("backbone."): t for k, t in tensors.items() if k != "size"}
+        if tensors["size"].shape != self._size.shape:
+            raise ValueError(f"state size: {tuple(tensors['size'].shape)}, not (1, 2)")
+        height, width = tensors["size"][0].tolist()
+        backbone = self._begin(height, width) if height else None
+        if backbone is not None:
+            backbone.load_tensors(kept)
+        elif kept:
+            raise KeyError(f"state does not fit: {sorted(kept)}")
+        self._size, self._backbone = tensors["size"].clone(), backbone
+
+    def clone(self) -> ObjectState:
+        """Give an independent copy."""
+        copy = ObjectState(self._begin)
+        copy._size = self._size.clone()
+        copy._backbone = None if self._backbone is None else self._backbone.clone()
+        copy.tokens, copy.rest_macs = self.tokens, self.rest_macs
+        return copy
+
+    def reset(self, rows: Sequence[int] | None = None) -> None:
+        """Forget what the stream has shown."""
+        if rows is None or len(rows):
+            self._size.zero_()
+            self._backbone = self.rest_macs = None
+
+    def take(self, rows: Sequence[int]) -> ObjectState:
+        """Give a copy of the stream, which is row 0."""
+        _check_row(rows)
+        return self.clone()
+
+    def put(self, rows: Sequence[int], other: State) -> None:
+        """Take what another stream has shown, bit for bit; ``rows`` is row 0."""
+        _check_row(rows)
+        self.load_tensors(other.tensors())
+
+
+class ObjectModel:
+    """Network and frontend of one weight file, ready to step; implements ``GatedModel``.
+
+    ``network`` and ``frontend`` are in ``eval`` mode on ``device``. ``dtype``: "float32" or
+    "float64", or "bfloat16" for the products of the backbone alone, see ``compute_in_half``.
+    """
+
+    stride = 1
+    sound = None
+    chunk = 1
+    in_time = True  # the pictures of streams may differ in size
+
+    def __init__(
+        self,
+        card: Card,
+        network: ViTDet,
+        frontend: Pixels | None,
+        *,
+        weights_sha256: str = "",
+        device: str = "cpu",
+        dtype: str = "float32",
+    ) -> None:
+        """Take the modules over. Raises ModelError for a device or type that is not there."""
+        if not isinstance(frontend, Pixels):
+            raise ModelError(
+                f"{card.name} finds objects, but its card does not name the frontend pixels",
+                hint="import its checkpoint again",
+            )
+        classes = network.roi_heads.classes
+        if len(card.labels) != classes:
+            raise ModelError(f"{card.name} has {len(card.labels)} labels for {classes} classes")
+        self.card, self.weights_sha256 = card, weights_sha256
+        self.heads = (ModelHead(card, weights_sha256, slice(None)),)
+        self.device = find_device(device)
+        known = ("float32", "float64", "bfloat16")
+        if dtype not in known:
+            raise ModelError(f"unknown type {dtype!r}", hint=f"known are {', '.join(known)}")
+        of_weights = torch.float32 if dtype == "bfloat16" else DTYPES[dtype]
+        self.network = network.to(self.device, of_weights).eval().requires_grad_(False)
+        self.frontend = frontend.to(self.device, of_weights)
+        if dtype == "bfloat16":
+            compute_in_half(self.network)
+
+    @property
+    def box(self) -> tuple[int, int]:
+        """Width and height that pictures should be fitted into."""
+        return self.frontend.box
+
+    def check(self, info: SourceInfo) -> None:
+        """Raise SourceError when this source gives no pictures."""
+        check_source(self.card, self.frontend, info)
+
+    def notes(self, info: SourceInfo) -> dict[str, Any]:
+        """Give what the header should say of the way from this source to the network."""
+        return {}
+
+    def init_state(self, batch_size: int = 1) -> ObjectState:
+        """Give a fresh state. ValueError for more than one stream: each has a state."""
+        if batch_size != 1:
+            raise ValueError(f"{batch_size} streams in a state; each has its own")
+        return ObjectState(lambda height, width: self.network.init_state(1, height, width))
+
+    def reset(self, state: ObjectState, rows: Sequence[int]) -> None:
+        """Forget what the stream has shown."""
+        state.reset(rows)
+
+    def token_count(self, state: ObjectState) -> int | None:
+        """Give how many tokens a frame of this stream has; None before its first frame."""
+        if state.size is None or state.rest_macs is None:
+            return None
+        return math.prod(self._grid(*state.size))
+
+    def set_tokens(self, state: ObjectState, count: int | None) -> None:
+        """Say how many tokens of the next frames are updated at most; None: all."""
+        state.tokens = count
+
+    def step_macs(self, state: ObjectState, count: int) -> int:
+        """Give about what a step costs with so many tokens; ValueError before the first frame.
+
+        What is not the backbone is taken to cost what it did in the newest frame.
+        """
+        if state.size is None or state.rest_macs is None:
+            raise ValueError("what a step costs is known once there was a frame")
+        height, width = self._grid(*state.size)
+        count = min(count, height * width)
+        return state.rest_macs + self.network.backbone.count_macs(height, width, count)
+
+    @torch.inference_mode()
+    def step(self, items: Sequence[Data], state: ObjectState) -> StepResult:
+        """Take the next frame of the stream, give its objects.
+
+        ``dense_macs`` is what the same frame takes when all its tokens are computed.
+        """
+        began = time.perf_counter()
+        (frame,) = items
+        if not isinstance(frame, VideoFrame):
+            raise TypeError(f"a {type(frame).__name__} is no picture")
+        prepared = torch.from_numpy(self.frontend.prepare(frame.rgb))
+        pictures = self.frontend(prepared[None].to(self.device))
+        synchronize(self.device)
+        seen = time.perf_counter()
+        operations = Operations()
+        network, backbone = self.network, state.backbone(*pictures.shape[2:])
+        tokens = network.embed(pictures, operations)
+        height, width = tokens.shape[1:3]
+        count = height * width
+        gates = _Noted(TopTokens(count if state.tokens is None else state.tokens), count)
+        before = operations.total
+        encoded = network.backbone.forward_step(tokens, backbone, gates, operations)
+        backbone_macs = operations.total - before
+        found = network.detect(encoded, operations)[0]
+        boxes = self._boxes(found, frame)
+        rest = state.rest_macs = operations.total - backbone_macs
+        return StepResult(
+            None,
+            None,
+            (False,),
+            macs=operations.total,
+            dense_macs=rest + network.backbone.count_macs(height, width),
+            frontend_s=seen - began,
+            network_s=time.perf_counter() - seen,
+            objects=(boxes,),
+            updated=(gates.updated.view(height, width).cpu().numpy(),),
+        )
+
+    def steps(self, items: Sequence[Data], state: ObjectState) -> list[StepResult]:
+        """Take frames one after another."""
+        return [self.step([item], state) for item in items]
+
+    def _grid(self, height: int, width: int) -> Size:
+        return height // self.network.patch, width // self.network.patch
+
+    def _boxes(self, found: Detections, frame: VideoFrame) -> tuple[Box, ...]:
+        """Give boxes in pixels of the source's picture, cut off at its edges."""
+        height, width = frame.rgb.shape[:2]
+        whole = (width, height) if frame.size is None else frame.size
+        sides, own = (torch.tensor(2 * size).double() for size in (whole, (width, height)))
+        boxes = clip(found.boxes.cpu().double() * sides / own, whole[1], whole[0]).tolist()
+        rows = zip(boxes, found.scores.tolist(), found.labels.tolist(), strict=True)
+        # What lies beside the picture, where it was filled up, has no area left.
+        return tuple(
+            Box(x1, y1, x2, y2, score, self.card.labels[label])
+            for (x1, y1, x2, y2), score, label in rows
+            if x1 < x2 and y1 < y2
+        )
+
+
+class _Noted:
+    """Chooses as ``policy`` does and notes the first choice, that among the tokens as they come.
+
+    Without any choice all tokens were computed: the stream began.
+    """
+
+    def __init__(self, policy: Policy, count: int) -> None:
+        self._policy, self._count = policy, count
+        self._first: Tensor | None = None
+
+    def choose(self, errors: Tensor) -> Tensor:
+        """Give the chosen places."""
+        chosen = self._policy.choose(errors)
+        self._first = chosen if self._first is None else self._first
+        return chosen
+
+    @property
+    def updated(self) -> Tensor:
+        """Which of the tokens were computed, bool [N]."""
+        if self._first is None:
+            return torch.ones(self._count, dtype=torch.bool)
+        return torch.zeros(self._count, dtype=torch.bool).index_fill_(0, self._first.cpu(), True)
+
+
+def _check_row(rows: Sequence[int]) -> None:
+    if list(rows) != [0]:
+        raise IndexError(f"rows {list(rows)} of 1 stream")

@@ -1,0 +1,72 @@
+"""When what was to be seen: the timeline of a model that finds objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from costream.models.base import StepResult
+from costream.models.card import Timeline
+from costream.records import Box, Segment
+from costream.runtime.segments import Segmenter
+
+
+class Presence:
+    """A segment of a label lasts while at least one object of it is seen.
+
+    What else is there does not matter, so segments of different labels may overlap. Those of one
+    label are what ``Segmenter`` makes of the score of its surest object; their ``count`` is the
+    most objects of at least the threshold that were seen at once. The arguments are those of
+    ``Segmenter``.
+    """
+
+    def __init__(
+        self, labels: Sequence[str], timeline: Timeline, rate_hz: float, delay_s: float = 0.0
+    ) -> None:
+        self._labels, self._threshold = tuple(labels), timeline.threshold
+        self._segmenters = [Segmenter((name,), timeline, rate_hz, delay_s) for name in labels]
+
+    def push(self, time_s: float, boxes: Sequence[Box]) -> list[Segment]:
+        """Take the objects of a step, give the segments that are final now."""
+        scores = best_scores(boxes, self._labels)
+        counts = dict.fromkeys(self._labels, 0)
+        for box in boxes:
+            counts[box.label] += box.score >= self._threshold
+        out: list[Segment] = []
+        for label, segmenter, score in zip(
+            self._labels, self._segmenters, scores[:, None], strict=True
+        ):
+            out += segmenter.push(time_s, score, counts[label])
+        return _in_order(out)
+
+    def gap(self, start_s: float, end_s: float) -> list[Segment]:
+        """Note that nothing came in between, see ``Segmenter.gap``."""
+        return _in_order([s for each in self._segmenters for s in each.gap(start_s, end_s)])
+
+    def flush(self) -> list[Segment]:
+        """End what is open and give the segments that have not been given yet."""
+        return _in_order([s for each in self._segmenters for s in each.flush()])
+
+
+def best_scores(boxes: Sequence[Box], labels: Sequence[str]) -> npt.NDArray[np.float32]:
+    """Give the score of the surest object of each label, [C]; 0 where there is none."""
+    best = dict.fromkeys(labels, 0.0)
+    for box in boxes:
+        best[box.label] = max(best[box.label], box.score)
+    return np.array(list(best.values()), np.float32)
+
+
+def label_scores(result: StepResult, labels: Sequence[str]) -> npt.NDArray[np.float32] | None:
+    """Give what a step (B = 1) says of each label, [C]: its probability, or its surest object.
+
+    None: the step has no output.
+    """
+    if result.objects is not None:
+        return best_scores(result.objects[0], labels)
+    return None if result.probabilities is None else result.probabilities[0]
+
+
+def _in_order(segments: list[Segment]) -> list[Segment]:
+    return sorted(segments, key=lambda segment: segment.start_s)

@@ -1,0 +1,129 @@
+"""Which box of a frame is which object of the frames before: ids through the frames of a stream.
+
+SORT (Bewley et al., "Simple online and realtime tracking", 2016) in its simplest form: an object
+goes on at the speed of its centre and keeps its size, and boxes go to objects of their label by
+intersection over union. The assignment is greedy, the best overlap first: non-maximum suppression
+has left few boxes that contend for an object, so an optimal one hardly ever differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from costream.records import Box
+
+# Frame times are sums of 1/rate in floating point.
+_SLACK_S = 1e-6
+
+# Boxes of a detector tremble, so half of an object's speed is what it was before.
+_INERTIA = 0.5
+
+Corners = npt.NDArray[np.float64]  # x1, y1, x2, y2
+
+
+@dataclass
+class _Object:
+    """An object: where it was last seen, and how fast its centre moves, pixels a second."""
+
+    id: int
+    label: str
+    corners: Corners  # [4]
+    seen_s: float
+    speed: npt.NDArray[np.float64] | None = None  # [2]; None: seen once
+
+    def at(self, time_s: float) -> Corners:
+        """Give where it should be."""
+        if self.speed is None:
+            return self.corners
+        return self.corners + np.tile(self.speed * (time_s - self.seen_s), 2)
+
+    def see(self, time_s: float, corners: Corners) -> None:
+        """Take where it is."""
+        if time_s > self.seen_s:
+            shift = (corners - self.corners).reshape(2, 2).mean(0) / (time_s - self.seen_s)
+            self.speed = shift if self.speed is None else _mix(self.speed, shift)
+        self.corners, self.seen_s = corners, time_s
+
+
+class Tracker:
+    """Gives the boxes of one stream ids, from 1 on; none is used twice.
+
+    ``overlap``: the least intersection over union of a box and where its object should be.
+    ``patience_s``: how long an object may be out of sight and keep its id.
+
+    The ids do not depend on the order of the boxes; of new ones the surest has the lowest id.
+    """
+
+    def __init__(self, overlap: float = 0.3, patience_s: float = 1.0) -> None:
+        self._overlap = overlap
+        self._patience_s = patience_s
+        self._objects: list[_Object] = []  # by id
+        self._ids = 0  # that have been given
+
+    def reset(self) -> None:
+        """Forget the objects, as after a gap; what comes next has new ids."""
+        self._objects = []
+
+    def update(self, time_s: float, boxes: Sequence[Box]) -> tuple[Box, ...]:
+        """Give the boxes at ``time_s``, later than those before, in the same order with ids."""
+        limit_s = time_s - self._patience_s - _SLACK_S
+        self._objects = [known for known in self._objects if known.seen_s >= limit_s]
+        order = sorted(range(len(boxes)), key=lambda k: _rank(boxes[k]))
+        ranked = [boxes[k] for k in order]
+        corners = np.array([(b.x1, b.y1, b.x2, b.y2) for b in ranked], np.float64).reshape(-1, 4)
+        found = self._assign(time_s, ranked, corners)
+        ids: dict[int, int] = {}
+        for k, (place, box) in enumerate(zip(order, ranked, strict=True)):
+            if k in found:
+                found[k].see(time_s, corners[k])
+            else:
+                self._ids += 1
+                found[k] = _Object(self._ids, box.label, corners[k], time_s)
+                self._objects.append(found[k])
+            ids[place] = found[k].id
+        return tuple(replace(box, id=ids[place]) for place, box in enumerate(boxes))
+
+    def _assign(self, time_s: float, boxes: Sequence[Box], corners: Corners) -> dict[int, _Object]:
+        """Give the objects that are known by the index of their box; ``corners``: [n, 4]."""
+        if not self._objects:
+            return {}
+        shared = overlaps(np.stack([known.at(time_s) for known in self._objects]), corners)
+        labels = np.array([known.label for known in self._objects])
+        shared[labels[:, None] != np.array([box.label for box in boxes])] = -1
+        which, of = np.nonzero(shared >= self._overlap)
+        free = set(which.tolist())
+        found: dict[int, _Object] = {}
+        for pair in np.argsort(-shared[which, of], kind="stable"):
+            known, box = int(which[pair]), int(of[pair])
+            if known in free and box not in found:
+                free.remove(known)
+                found[box] = self._objects[known]
+        return found
+
+
+def overlaps(boxes: Corners, others: Corners) -> Corners:
+    """Give intersection over union [n, m] of boxes [n, 4] and [m, 4]; 0 where both are empty."""
+    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
+    high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
+    shared = (high - low).clip(min=0).prod(2)
+    union = _areas(boxes)[:, None] + _areas(others) - shared
+    out: Corners = shared / np.where(shared > 0, union, 1)
+    return out
+
+
+def _areas(boxes: Corners) -> Corners:
+    out: Corners = (boxes[:, 2:] - boxes[:, :2]).clip(min=0).prod(1)
+    return out
+
+
+def _mix(before: npt.NDArray[np.float64], now: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return _INERTIA * before + (1 - _INERTIA) * now
+
+
+def _rank(box: Box) -> tuple[float, str, float, float, float, float]:
+    """Give what boxes are sorted by: the surest first, and no two different ones alike."""
+    return (-box.score, box.label, box.x1, box.y1, box.x2, box.y2)

@@ -1,0 +1,33 @@
+"""Files that only runs of some models have."""
+
+from __future__ import annotations
+
+from costream.records import Header, Record, Summary
+from costream.sinks.base import Sink, finds_objects
+
+
+class OnlyFor:
+    """A sink for the runs of models that find objects, or for those of all others.
+
+    Of other runs it makes no file.
+    """
+
+    def __init__(self, sink: Sink, *, objects: bool) -> None:
+        self._given, self._objects = sink, objects
+        self._sink: Sink | None = None
+
+    def open(self, header: Header) -> None:
+        """Hand the header on if this is such a run."""
+        if finds_objects(header) == self._objects:
+            self._sink = self._given
+            self._sink.open(header)
+
+    def write(self, record: Record) -> None:
+        """Hand a record on."""
+        if self._sink is not None:
+            self._sink.write(record)
+
+    def close(self, summary: Summary) -> None:
+        """Hand the summary on."""
+        if self._sink is not None:
+            self._sink.close(summary)

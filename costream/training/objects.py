@@ -1,0 +1,90 @@
+"""The recipe of the shipped detector: ``python -m costream.training.objects``.
+
+Reads the packs coco256, samples and teachers, trains a small ViTDet on boxes and on what
+YOLOX-nano sees, scores it on pictures and clips that nothing was learnt from, with all tokens and
+with fewer, and writes the weights with their card. Seeded; about an hour on one core. A course
+that was stopped goes on from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from costream.errors import CostreamError
+from costream.models.build import save_model
+from costream.models.vitdet import ViTDet
+from costream.training.objects_card import make_card
+from costream.training.objects_judge import Box
+from costream.training.objects_loop import Course, Learner, train
+from costream.training.objects_packs import LABELS
+from costream.training.objects_report import choose_threshold, detection_table, judge
+from costream.training.objects_scenes import make_supply
+from costream.training.objects_teacher import Yolox
+from costream.training.report import card_text
+
+FRONTEND: dict[str, Any] = {"box": [320, 192], "patch": 16}
+NETWORK: dict[str, Any] = {
+    "classes": len(LABELS),
+    "dim": 160,
+    "heads": 5,
+    "depth": 6,
+    "global_blocks": [2, 5],
+    "size": [16, 24],
+    "window": [8, 8],
+    "position_size": [16, 24],
+    "mlp_ratio": 4,
+    "patch": 16,
+    "stem": [24, 48, 96],
+    "channels": 32,
+    "width": 256,
+    "convolutions": 0,
+    "proposals": 40,
+    "candidates": 100,
+}
+
+
+def make(packs: Path, course: Course, seed: int, folder: Path, checkpoint: Path) -> Path:
+    """Train, score and write eventful-vitdet.safetensors and .md; gives the weight file."""
+    teacher = Yolox(packs / "teachers.tar")
+    torch.manual_seed(seed)
+    learner = Learner(ViTDet(**NETWORK), course)
+    network = train(learner, make_supply(packs, teacher), teacher.maps, seed, checkpoint)
+    network.half().float()  # as it is stored
+    box: Box = (FRONTEND["box"][0], FRONTEND["box"][1])
+    threshold = choose_threshold(network, packs, teacher, box)
+    card = make_card(NETWORK, FRONTEND, threshold, judge(network, packs, teacher, box))
+    path = folder / f"{card.name}.safetensors"
+    save_model(path, card, network.half())
+    (folder / f"{card.name}.md").write_text(card_text(card, detection_table), encoding="utf-8")
+    return path
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the recipe from the command line; gives the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m costream.training.objects")
+    parser.add_argument("--packs", type=Path, required=True, help="folder of the .tar packs")
+    parser.add_argument("--output", type=Path, default=Path("weights"))
+    parser.add_argument("--checkpoint", type=Path, default=Path("eventful-vitdet.checkpoint"))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=2000)
+    options = parser.parse_args(argv)
+    torch.set_num_threads(options.threads)
+    try:
+        course = Course(options.steps)
+        path = make(options.packs, course, options.seed, options.output, options.checkpoint)
+    except CostreamError as error:
+        print(error, file=sys.stderr)
+        return int(error.exit_code)
+    print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""Things cut out of a clip whose camera stands still, to be put into other pictures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_DIFFERENT = 28  # levels of 255 that a pixel of a thing is off the background
+_CLEARLY = 75  # and some of its pixels: passing shadows are not
+_COARSE = 4  # pixels, as which parts are told apart
+_CLOSE = 9  # pixels that are closed over
+_SMALLEST = 0.004  # share of the picture
+
+
+@dataclass(frozen=True)
+class Cutout:
+    """A thing and where it is to be seen."""
+
+    pixels: Tensor  # uint8 [3, h, w]
+    mask: Tensor  # float [h, w], 0 or 1
+    label: int
+
+
+def background(frames: Sequence[Tensor]) -> Tensor:
+    """Give the picture, uint8 [3, H, W], that stays when things pass: the median."""
+    step = max(1, len(frames) // 60)
+    return torch.stack(list(frames[::step])).median(0).values
+
+
+def moved(frame: Tensor, empty: Tensor) -> Tensor:
+    """Give where a frame is not its background, float [H, W], small holes closed."""
+    off = _off(frame, empty)
+    mask = (off > _DIFFERENT).float()[None, None]
+    half = _CLOSE // 2
+    opened = -F.max_pool2d(-mask, 3, 1, 1)
+    closed = F.max_pool2d(F.max_pool2d(opened, 3, 1, 1), _CLOSE, 1, half)
+    return -F.max_pool2d(-closed, _CLOSE, 1, half)[0, 0]
+
+
+def passing(frame: Tensor, empty: Tensor) -> list[Tensor]:
+    """Give the boxes [4] of what is before a background; neither small nor faint things."""
+    clear = (_off(frame, empty) > _CLEARLY).float()
+    boxes = []
+    for box in islands(moved(frame, empty)):
+        x1, y1, x2, y2 = (int(v) for v in box.tolist())
+        if clear[y1:y2, x1:x2].mean() > 0.04:
+            boxes.append(box)
+    return boxes
+
+
+def islands(mask: Tensor) -> list[Tensor]:
+    """Give the parts of a mask that hang together, as boxes [4] around them, no small ones."""
+    coarse = F.max_pool2d(mask[None, None], _COARSE, ceil_mode=True)[0, 0]
+    numbers = coarse * (torch.arange(coarse.numel()).view(coarse.shape) + 1)
+    while True:  # the largest number of each part spreads over it
+        spread = F.max_pool2d(numbers[None, None], 3, 1, 1)[0, 0] * coarse
+        if torch.equal(spread, numbers):
+            break
+        numbers = spread
+    boxes = []
+    for number in torch.unique(numbers[numbers > 0]):
+        fine = (numbers == number).repeat_interleave(_COARSE, 0).repeat_interleave(_COARSE, 1)
+        y, x = (fine[: mask.shape[0], : mask.shape[1]] & (mask > 0)).nonzero().unbind(1)
+        box = torch.stack([x.min(), y.min(), x.max() + 1, y.max() + 1]).float()
+        if _area(box) > _SMALLEST * mask.numel():
+            boxes.append(box)
+    return boxes
+
+
+def _off(frame: Tensor, empty: Tensor) -> Tensor:
+    return (frame.int() - empty.int()).abs().amax(0)
+
+
+def cut_out(frame: Tensor, mask: Tensor, box: Tensor, label: int) -> Cutout | None:
+    """Give what is in a box, None when it is cut off by the edge or is hardly there."""
+    height, width = mask.shape
+    x1, y1, x2, y2 = (int(v) for v in box.round().tolist())
+    x1, y1, x2, y2 = max(x1, 0), max(y1, 0), min(x2, width), min(y2, height)
+    if x1 < 3 or y1 < 3 or x2 > width - 3 or y2 > height - 3:
+        return None
+    own = mask[y1:y2, x1:x2]
+    return Cutout(frame[:, y1:y2, x1:x2], own, label) if own.mean() > 0.35 else None
+
+
+def paste(
+    picture: Tensor, cutout: Cutout, rng: np.random.Generator, size: float, angle: float
+) -> tuple[Tensor, Tensor] | None:
+    """Put a thing into a picture, uint8 [3, H, W]; gives the new picture and its box [4].
+
+    ``size``: its longer side in pixels. ``angle``: turn in radians. None when less than half of
+    it would be inside.
+    """
+    height, width = cutout.mask.shape
+    scale = size / max(height, width)
+    side = 2 * math.ceil(size * 0.75)  # room for the diagonal
+    cos, sin = math.cos(angle) / scale, math.sin(angle) / scale
+    theta = torch.tensor(
+        [
+            [cos * side / width, -sin * side / width, 0.0],
+            [sin * side / height, cos * side / height, 0.0],
+        ]
+    )
+    grid = F.affine_grid(theta[None], [1, 4, side, side], align_corners=False)
+    layers = torch.cat([cutout.pixels * cutout.mask, cutout.mask[None]])
+    turned = F.grid_sample(layers[None], grid, align_corners=False)[0]
+    gain = torch.tensor(rng.uniform(0.5, 1.25) * rng.uniform(0.8, 1.2, 3)).float().view(3, 1, 1)
+    solid = F.avg_pool2d(turned[3:][None], 3, 1, 1)[0]
+    rows, columns = (turned[3] > 0.5).nonzero().unbind(1)
+    if not len(rows):
+        return None
+    y = int(rng.integers(-side // 4, picture.shape[1] - 3 * side // 4 + 1))
+    x = int(rng.integers(-side // 4, picture.shape[2] - 3 * side // 4 + 1))
+    whole = [int(columns.min()) + x, int(rows.min()) + y]
+    whole += [int(columns.max()) + 1 + x, int(rows.max()) + 1 + y]
+    box = torch.tensor(whole, dtype=torch.float32)
+    limits = torch.tensor([picture.shape[2], picture.shape[1]] * 2, dtype=torch.float32)
+    inside = torch.minimum(box.clamp(min=0), limits)
+    if _area(inside) < 0.5 * _area(box):
+        return None
+    top, left = max(y, 0), max(x, 0)
+    bottom, right = min(y + side, picture.shape[1]), min(x + side, picture.shape[2])
+    part = (slice(None), slice(top - y, bottom - y), slice(left - x, right - x))
+    out = picture.clone()
+    old = out[:, top:bottom, left:right].float()
+    new = torch.lerp(old, (turned[:3] / turned[3:].clamp(min=1e-3) * gain)[part], solid[part])
+    out[:, top:bottom, left:right] = new.clamp(0, 255).byte()
+    return out, inside
+
+
+def _area(box: Tensor) -> float:
+    return float((box[2] - box[0]).clamp(min=0) * (box[3] - box[1]).clamp(min=0))

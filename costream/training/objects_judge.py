@@ -1,0 +1,153 @@
+"""How well a detector does on pictures and clips, with all of its tokens and with fewer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import av
+import numpy as np
+import torch
+from torch import Tensor
+
+from costream.evaluation.detection import Found, Truth, match
+from costream.frontends.pixels import Pixels
+from costream.models.vitdet import ViTDet
+from costream.models.vitdet_heads import Detections
+from costream.nn.boxes import clip
+from costream.nn.operations import Operations
+from costream.nn.policy import TopTokens
+from costream.sources.picture import fit
+from costream.training.objects_cutouts import background
+from costream.training.objects_packs import Part, Scene, read_clip, read_names
+from costream.training.objects_scenes import CLIPS, Clip, known, label
+from costream.training.objects_teacher import Yolox
+from costream.training.objects_truth import SIZE, WATCHED, boxes_at
+
+Box = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Test:
+    """Pictures, those of a clip in their order, as the network gets them, and what is there."""
+
+    pictures: list[Tensor]  # uint8 [3, h, w]
+    truth: list[Truth]  # in their pixels
+
+
+def photographs(scenes: Sequence[Scene], box: Box) -> Test:
+    """Give photographs fitted into the box of a network, as sources do it."""
+    pictures, truth = [], []
+    for scene in scenes:
+        height, width = scene.pixels.shape[1:]
+        size = fit((width, height), box)
+        frame = av.VideoFrame.from_ndarray(
+            np.ascontiguousarray(scene.pixels.permute(1, 2, 0).numpy()), "rgb24"
+        )
+        small = frame.reformat(*size).to_ndarray()
+        pictures.append(torch.from_numpy(np.ascontiguousarray(small.transpose(2, 0, 1))))
+        truth.append(_truth(scene.boxes, scene.labels, (width, height), size))
+    return Test(pictures, truth)
+
+
+def watched(packs: Path, name: str, box: Box) -> Test:
+    """Give a clip that is held out, with what is there put down by hand."""
+    own = WATCHED[name]
+    pictures = read_clip(packs, name, box=box)[: own.frames]
+    truth = [
+        _truth(*boxes_at(own, frame), SIZE, (p.shape[2], p.shape[1]))
+        for frame, p in enumerate(pictures)
+    ]
+    return Test(pictures, truth)
+
+
+def taught(packs: Path, name: str, teacher: Yolox, box: Box, part: Part | None) -> Test:
+    """Give a clip or a part of it, with the boxes that the teacher or a still camera gives it."""
+    clip_ = CLIPS.get(name, Clip(1))
+    every = clip_.judged
+    frames = read_clip(packs, name, every, part)
+    empty = background(read_clip(packs, name, every, "train" if part else None))
+    scenes = label(frames, clip_, teacher, read_names(packs), empty)
+    pictures = read_clip(packs, name, every, part, box)
+    truth = [
+        _truth(
+            s.boxes,
+            s.labels,
+            (s.pixels.shape[2], s.pixels.shape[1]),
+            (p.shape[2], p.shape[1]),
+        )
+        for s, p in zip(scenes, pictures, strict=True)
+    ]
+    return Test(pictures, truth)
+
+
+@torch.no_grad()
+def find(network: ViTDet, pictures: Sequence[Tensor], box: Box) -> list[Found]:
+    """Give what a network finds in each picture by itself."""
+    pixels = Pixels(box, network.patch)
+    return [_found(network(pixels(p[None]))[0], p) for p in pictures]
+
+
+@torch.no_grad()
+def follow(
+    network: ViTDet, pictures: Sequence[Tensor], box: Box, share: float
+) -> tuple[list[Found], float]:
+    """Give what a network finds in a clip with a share of its tokens, and its cost.
+
+    The first frame is computed in full, as is one after a cut. The cost is that of a frame, on
+    the mean of all: multiply-accumulates.
+    """
+    pixels = Pixels(box, network.patch)
+    first = pixels(pictures[0][None])
+    state = network.init_state(1, first.shape[2], first.shape[3])
+    tokens = first.shape[2] * first.shape[3] // network.patch**2
+    spent = Operations()
+    found = [
+        _found(
+            network.forward_step(pixels(p[None]), state, TopTokens(int(share * tokens)), spent)[0],
+            p,
+        )
+        for p in pictures
+    ]
+    return found, spent.total / len(pictures)
+
+
+def ask(teacher: Yolox, packs: Path, pictures: Sequence[Tensor]) -> list[Found]:
+    """Give what the teacher finds of our classes in each picture."""
+    names = read_names(packs)
+    found = []
+    for picture in pictures:
+        said = teacher.detect(picture, 0.05)
+        boxes, labels, scores = known(said, names)
+        rows = torch.stack(boxes) if boxes else torch.zeros(0, 4)
+        order = np.argsort(-np.array(scores), kind="stable")
+        found.append(
+            Found(rows.numpy()[order], np.array(scores)[order], np.array(labels, int)[order])
+        )
+    return found
+
+
+def best_threshold(found: Sequence[Found], truth: Sequence[Truth]) -> float:
+    """Give the score from which on F1 is best, boxes being right from an overlap of half on."""
+    scores, right = [], []
+    for said, true in zip(found, truth, strict=True):
+        for number in np.unique(said.labels):
+            own = said.labels == number
+            scores.append(said.scores[own])
+            right.append(match(said.boxes[own], true.boxes[true.labels == number], 0.5))
+    ranked = np.argsort(-np.concatenate(scores))
+    hits = np.concatenate(right)[ranked].cumsum()
+    total = sum(len(t.labels) for t in truth)
+    f1 = 2 * hits / (np.arange(1, len(hits) + 1) + total)
+    return float(np.concatenate(scores)[ranked][f1.argmax()])
+
+
+def _found(said: Detections, picture: Tensor) -> Found:
+    boxes = clip(said.boxes, picture.shape[1], picture.shape[2])
+    return Found(boxes.numpy(), said.scores.numpy(), said.labels.numpy())
+
+
+def _truth(boxes: Tensor, labels: Tensor, size: Box, fitted: Box) -> Truth:
+    scale = torch.tensor([fitted[0] / size[0], fitted[1] / size[1]] * 2)
+    return Truth((boxes * scale).numpy(), labels.numpy())

@@ -1,0 +1,176 @@
+"""The training loop of a detector: on labels and, at every place, on what a teacher sees."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from costream.frontends.pixels import Pixels
+from costream.models.vitdet import ViTDet
+from costream.models.vitdet_heads import pool
+from costream.models.vitdet_proposals import pyramid_anchors
+from costream.training.objects_losses import MapHead, head_loss, map_loss, proposal_loss
+from costream.training.objects_targets import sample_boxes
+from costream.training.objects_teacher import SIDE
+from costream.training.objects_views import SHAPES, SMALL_SHAPES, Supply, View
+
+TeacherMaps = Callable[[Tensor], list[Tensor]]  # uint8 [B, 3, H, W] to maps at three strides
+_TEACHER = 0.2  # weight of its maps
+_SAMPLES = 24  # boxes of a picture that the head learns from
+
+
+@dataclass(frozen=True)
+class Course:
+    """How long and how fast to learn."""
+
+    steps: int
+    batch: int = 8
+    rate: float = 1e-3  # peak of a cosine
+    warm_up: int = 100  # steps
+    decay: float = 0.05
+    small: float = 0.7  # of the steps are on small views
+    average: float = 0.995  # of the weights that are kept
+    every_s: float = 180.0  # between checkpoints
+
+    def rate_at(self, step: int) -> float:
+        """Give the learning rate of a step."""
+        if step < self.warm_up:
+            return self.rate * (step + 1) / self.warm_up
+        done = (step - self.warm_up) / max(1, self.steps - self.warm_up)
+        return self.rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+class Learner:
+    """A network, the teacher's place beside it, their optimizer and the mean of the weights."""
+
+    def __init__(self, network: ViTDet, course: Course) -> None:
+        self.network, self.course = network, course
+        self.maps = MapHead(network.backbone.dim)
+        self.mean = {k: v.detach().clone() for k, v in network.state_dict().items()}
+        self.step = 0
+        modules = nn.ModuleList([network, self.maps]).train()
+        parameters = list(modules.parameters())
+        self._optimizer = torch.optim.AdamW(
+            [  # weight decay for matrices only
+                {"params": [p for p in parameters if p.ndim > 1], "weight_decay": course.decay},
+                {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+            ],
+            lr=course.rate,
+        )
+        self._modules = modules
+        self._pixels = Pixels((SIDE, SIDE))
+
+    def learn(self, pixels: Tensor, views: list[View], teacher: list[Tensor] | None) -> Tensor:
+        """Take one step; gives the parts of the loss [4].
+
+        They are those of proposals, of the head and of the teacher's maps.
+        """
+        for group in self._optimizer.param_groups:
+            group["lr"] = self.course.rate_at(self.step)
+        parts = self.losses(pixels, views, teacher)
+        self._optimizer.zero_grad(set_to_none=True)
+        parts.sum().backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self._modules.parameters(), 2.0)
+        self._optimizer.step()
+        self.step += 1
+        keep = min(self.course.average, self.step / (self.step + 10))
+        for name, value in self.network.state_dict().items():
+            self.mean[name].lerp_(value, 1 - keep)
+        return parts.detach()
+
+    def losses(self, pixels: Tensor, views: list[View], teacher: list[Tensor] | None) -> Tensor:
+        """Give the losses [3] of proposals, of the head and of the teacher's maps."""
+        network = self.network
+        size = (pixels.shape[2], pixels.shape[3])
+        tokens = network.backbone(network.embed(self._pixels(pixels)))
+        maps = network.pyramid(tokens)
+        strides = [s * network.patch // 16 for s in network.pyramid.strides]
+        predicted = network.proposal_generator.predict(maps)
+        anchors = pyramid_anchors(maps, strides)
+        proposing = proposal_loss(predicted, anchors, [v.boxes for v in views])
+        with torch.no_grad():
+            detached = [(a.detach(), b.detach()) for a, b in predicted]
+            proposals = network.proposal_generator.choose(detached, anchors, size)
+        classes = network.roi_heads.classes
+        samples = [
+            sample_boxes(p.boxes, v.boxes, v.labels, classes, _SAMPLES)
+            for p, v in zip(proposals, views, strict=True)
+        ]
+        ((head, predictor),) = network.roi_heads.stages()
+        logits, deltas = predictor(head(pool(maps, strides, [s.boxes for s in samples])))
+        telling = head_loss(logits, deltas, samples)
+        watching = pixels.new_zeros((), dtype=torch.float32)
+        if teacher is not None:
+            watching = map_loss(self.maps(tokens), teacher)
+        return torch.stack([proposing, telling, _TEACHER * watching])
+
+    def save(self, path: Path) -> None:
+        """Write all that going on needs."""
+        state = {
+            "step": self.step,
+            "modules": self._modules.state_dict(),
+            "mean": self.mean,
+            "optimizer": self._optimizer.state_dict(),
+        }
+        torch.save(state, path.with_suffix(".part"))
+        path.with_suffix(".part").replace(path)
+
+    def load(self, path: Path) -> None:
+        """Go on from a checkpoint."""
+        state = torch.load(path, weights_only=True)
+        self._modules.load_state_dict(state["modules"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.mean, self.step = state["mean"], state["step"]
+
+    def finished(self) -> ViTDet:
+        """Give the network with the mean of its weights."""
+        self.network.load_state_dict(self.mean)
+        return self.network.eval()
+
+
+def take_step(learner: Learner, supply: Supply, teacher: TeacherMaps, seed: int) -> Tensor:
+    """Learn from the views of the learner's next step; gives the parts of the loss [3]."""
+    course, step = learner.course, learner.step
+    rng = np.random.default_rng([seed, step])
+    torch.manual_seed(seed * 1_000_003 + step)
+    shapes = SMALL_SHAPES if step < course.small * course.steps else SHAPES
+    shape = shapes[int(rng.integers(len(shapes)))]
+    pixels, views = supply.batch(shape, course.batch, rng)
+    return learner.learn(pixels, views, teacher(pixels))
+
+
+def train(
+    learner: Learner, supply: Supply, teacher: TeacherMaps, seed: int, checkpoint: Path
+) -> ViTDet:
+    """Learn to the end of the course, from a checkpoint that is there; gives the network.
+
+    What a step shows depends on the seed and its number alone, so a course that was stopped goes
+    on as if it had not been.
+    """
+    if checkpoint.is_file():
+        learner.load(checkpoint)
+    bar = tqdm(
+        range(learner.step, learner.course.steps),
+        "objects",
+        file=sys.stderr,
+        mininterval=10,
+        ncols=100,
+    )
+    saved, mean = time.monotonic(), torch.zeros(3)
+    for _ in bar:
+        mean = mean.lerp(take_step(learner, supply, teacher, seed), 0.02)
+        bar.set_postfix_str(" ".join(f"{v:.3f}" for v in mean.tolist()), refresh=False)
+        if time.monotonic() - saved > learner.course.every_s:
+            learner.save(checkpoint)
+            saved = time.monotonic()
+    learner.save(checkpoint)
+    return learner.finished()

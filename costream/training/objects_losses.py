@@ -1,0 +1,104 @@
+"""What a detector is to lower: losses of proposals, of heads, and against a teacher's maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from costream.models.vitdet_heads import WEIGHTS
+from costream.nn.boxes import differences, overlaps
+from costream.training.objects_targets import Sample, draw, match
+
+_ANCHORS = 128  # of a picture that are learnt from
+_RARE = -4.5  # logit of what is seldom there
+
+
+def proposal_loss(
+    predicted: Sequence[tuple[Tensor, Tensor]],
+    anchors: Sequence[Tensor],
+    truth: Sequence[Tensor],
+) -> Tensor:
+    """Give the mean loss of the proposal network over a batch.
+
+    Binary cross entropy of sampled anchors, and the absolute error of the deltas of those that
+    are matched; both over the number of sampled anchors. ``predicted``: logits [B, n] and deltas
+    [B, n, 4] of each map; ``anchors`` [n, 4] of each map; ``truth`` [m, 4] of each picture.
+    """
+    logits, deltas = (torch.cat(parts, 1) for parts in zip(*predicted, strict=True))
+    every = torch.cat(list(anchors))
+    losses = []
+    for own_logits, own_deltas, boxes in zip(logits, deltas, truth, strict=True):
+        matched = match(overlaps(every, boxes), 0.7, 0.3, best=True)
+        something, nothing = draw(matched, _ANCHORS, 0.5)
+        chosen = torch.cat([something, nothing])
+        wanted = torch.zeros(len(chosen))
+        wanted[: len(something)] = 1
+        loss = F.binary_cross_entropy_with_logits(own_logits[chosen], wanted, reduction="sum")
+        goal = differences(every[something], boxes[matched[something]], (1.0, 1.0, 1.0, 1.0))
+        loss = loss + F.l1_loss(own_deltas[something], goal, reduction="sum")
+        losses.append(loss / max(1, len(chosen)))
+    return torch.stack(losses).mean()
+
+
+def head_loss(logits: Tensor, deltas: Tensor, samples: Sequence[Sample]) -> Tensor:
+    """Give the loss of the head for the sampled boxes of a batch, one picture after another.
+
+    Cross entropy, and the absolute error of the deltas of the class that it is; both over the
+    number of boxes. ``logits`` [n, K + 1], ``deltas`` [n, K, 4].
+    """
+    labels = torch.cat([s.labels for s in samples])
+    something = (labels < deltas.shape[1]).nonzero().flatten()
+    boxes = torch.cat([s.boxes for s in samples])[something]
+    goal = differences(boxes, torch.cat([s.targets for s in samples]), WEIGHTS[0])
+    said = deltas[something, labels[something]]
+    error = F.l1_loss(said, goal, reduction="sum") / max(1, len(labels))
+    return F.cross_entropy(logits, labels) + error
+
+
+class MapHead(nn.Module):
+    """Says of tokens what the teacher says at strides 8, 16 and 32; thrown away after training.
+
+    ``dim``: of the tokens. ``width``: values at each place.
+    """
+
+    def __init__(self, dim: int, width: int = 81) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.fine = nn.Linear(dim, 4 * width)
+        self.middle = nn.Linear(dim, width)
+        self.coarse = nn.Linear(dim, width)
+        for layer in (self.fine, self.middle, self.coarse):
+            nn.init.constant_(layer.bias, _RARE)
+
+    def forward(self, tokens: Tensor) -> list[Tensor]:
+        """Give logits [B, h', w', width] of three strides for tokens [B, h, w, D]."""
+        x = self.norm(tokens)
+        batch, height, width, _ = x.shape
+        fine = self.fine(x).view(batch, height, width, 2, 2, -1).transpose(2, 3)
+        pooled = F.avg_pool2d(x.permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1)
+        return [
+            fine.reshape(batch, 2 * height, 2 * width, -1),
+            self.middle(x),
+            self.coarse(pooled),
+        ]
+
+
+def map_loss(said: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
+    """Give the loss against the teacher's maps: [B, h, w, 1 + classes], of it probabilities.
+
+    Binary cross entropy of objectness, and of classes as far as the teacher sees an object; both
+    over the objectness of all places, and without what nobody can learn: the teacher's entropy.
+    """
+    total = torch.zeros(())
+    amount = torch.zeros(())
+    for logits, wanted in zip(said, teacher, strict=True):
+        wanted = wanted.clamp(0, 1)
+        each = F.binary_cross_entropy_with_logits(logits, wanted, reduction="none")
+        each = each - F.binary_cross_entropy(wanted, wanted, reduction="none")
+        weight = wanted[..., :1]
+        total = total + each[..., 0].sum() + (each[..., 1:] * weight).sum()
+        amount = amount + weight.sum()
+    return total / (amount + len(said[0]))

@@ -1,0 +1,104 @@
+"""The figures of a detector for its card: on photographs and clips, dense and gated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from costream.evaluation.detection import Found, Truth, detection_scores
+from costream.models.vitdet import ViTDet
+from costream.training.objects_judge import (
+    Box,
+    Test,
+    ask,
+    best_threshold,
+    find,
+    follow,
+    photographs,
+    taught,
+    watched,
+)
+from costream.training.objects_packs import LABELS, read_images
+from costream.training.objects_scenes import CLIPS
+from costream.training.objects_teacher import Yolox
+from costream.training.objects_truth import WATCHED
+
+SHARES = {"all tokens": 1.0, "half": 0.5, "a quarter": 0.25, "an eighth": 0.125}
+_TEACHER = "YOLOX-nano, the teacher"
+
+
+def judge(network: ViTDet, packs: Path, teacher: Yolox, box: Box) -> dict[str, Any]:
+    """Give the metrics of a card, by what was looked at and by what looked."""
+    test = photographs(read_images(packs, "test"), box)
+    metrics = {
+        "COCO val2017, 64 pictures": {
+            "eventful-vitdet": _score(find(network, test.pictures, box), test.truth),
+            _TEACHER: _score(ask(teacher, packs, test.pictures), test.truth),
+        }
+    }
+    for name in WATCHED:
+        test = watched(packs, name, box)
+        rows = _gated(network, test, box)
+        rows[_TEACHER] = _score(ask(teacher, packs, test.pictures), test.truth)
+        metrics[f"{name}, held out; boxes put down by hand"] = rows
+        test = taught(packs, name, teacher, box, None)
+        metrics[f"{name}, held out; against the teacher"] = _gated(network, test, box)
+    for name, clip in CLIPS.items():
+        if clip.parts:
+            test = taught(packs, name, teacher, box, "test")
+            judged_by = "what moves" if clip.moving else "the teacher"
+            title = f"{name}, last fifth; same camera as trained on; against {judged_by}"
+            metrics[title] = _gated(network, test, box)
+    return metrics
+
+
+def choose_threshold(network: ViTDet, packs: Path, teacher: Yolox, box: Box) -> float:
+    """Give the score from which on F1 is best on what is for validation."""
+    tests = [photographs(read_images(packs, "validation"), box)]
+    tests += [taught(packs, n, teacher, box, "validation") for n, c in CLIPS.items() if c.parts]
+    found = [f for t in tests for f in find(network, t.pictures, box)]
+    return best_threshold(found, [true for t in tests for true in t.truth])
+
+
+def detection_table(models: dict[str, dict[str, Any]], labels: Sequence[str]) -> list[str]:
+    """Give one row a model, with the AP50 of every class that is there."""
+    first = next(iter(models.values()))
+    names = [name for name in labels if name in first["classes"]]
+    heads = ["AP50", *(f"AP50 {n} ({first['classes'][n]['objects']})" for n in names), "AP"]
+    lines = [
+        f"{first['pictures']} pictures; how many objects is in brackets.",
+        "",
+        f"| | {' | '.join(heads)} | GMAC a picture |",
+        "|---" * (len(heads) + 2) + "|",
+    ]
+    for model, scores in models.items():
+        values = [scores["AP50"], *(scores["classes"][n]["AP50"] for n in names), scores["AP"]]
+        cost = f"{scores['macs'] / 1e9:.3f}" if "macs" in scores else "-"
+        lines.append(f"| {model} | {' | '.join(map(_cell, values))} | {cost} |")
+    return lines
+
+
+def _gated(network: ViTDet, test: Test, box: Box) -> dict[str, Any]:
+    rows = {}
+    for title, share in SHARES.items():
+        found, macs = follow(network, test.pictures, box, share)
+        rows[title] = {**_score(found, test.truth), "macs": round(macs)}
+    return rows
+
+
+def _score(found: Sequence[Found], truth: Sequence[Truth]) -> dict[str, Any]:
+    scores: dict[str, Any] = detection_scores(found, truth, LABELS)
+    for part in _parts(scores):
+        for name in ("AP50", "AP"):
+            part[name] = None if math.isnan(part[name]) else round(part[name], 4)
+    return scores
+
+
+def _parts(scores: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    return [scores, *scores["classes"].values()]
+
+
+def _cell(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

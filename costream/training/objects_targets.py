@@ -1,0 +1,70 @@
+"""Which anchors and boxes are to say what: matching and sampling of Faster R-CNN.
+
+Ren et al., "Faster R-CNN" (NeurIPS 2015), with the numbers of detectron2.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from costream.nn.boxes import overlaps
+
+NOTHING, IGNORED = -1, -2
+
+
+class Sample(NamedTuple):
+    """Boxes of a picture that are learnt from."""
+
+    boxes: Tensor  # [n, 4], pixels
+    labels: Tensor  # int64 [n]; classes for nothing
+    targets: Tensor  # [n, 4], the true box of those that are something
+
+
+def match(shared: Tensor, positive: float, negative: float, best: bool = False) -> Tensor:
+    """Give the true box that each box is matched with, int64 [n], or NOTHING or IGNORED.
+
+    ``shared`` [n, m]: intersection over union of boxes and true boxes. A box is matched with the
+    true box it shares most with, from ``positive`` on; below ``negative`` it is NOTHING. ``best``:
+    the boxes that share most with a true box are matched with it, however little that is.
+    """
+    if not shared.shape[1]:
+        return torch.full((len(shared),), NOTHING)
+    most, matched = shared.max(1)
+    matched[most < positive] = IGNORED
+    matched[most < negative] = NOTHING
+    if best:
+        top = shared.amax(0)
+        boxes, truths = ((shared == top) & (top > 0)).nonzero().unbind(1)
+        matched[boxes] = truths
+    return matched
+
+
+def draw(matched: Tensor, count: int, share: float) -> tuple[Tensor, Tensor]:
+    """Give the places of matched boxes and of those that are nothing, ``count`` at most.
+
+    ``share``: of them that are matched, at most. Drawn with torch's random numbers.
+    """
+    something = (matched >= 0).nonzero().flatten()
+    nothing = (matched == NOTHING).nonzero().flatten()
+    something = something[torch.randperm(len(something))[: int(count * share)]]
+    nothing = nothing[torch.randperm(len(nothing))[: count - len(something)]]
+    return something, nothing
+
+
+def sample_boxes(
+    proposals: Tensor, truth: Tensor, labels: Tensor, classes: int, count: int
+) -> Sample:
+    """Give the proposals [n, 4] of a picture, and its true boxes, that the head learns from.
+
+    At most a third is something: shares at least half with a true box.
+    """
+    boxes = torch.cat([proposals, truth])
+    matched = match(overlaps(boxes, truth), 0.5, 0.5)
+    something, nothing = draw(matched, count, 1 / 3)
+    chosen = torch.cat([something, nothing])
+    said = torch.full((len(chosen),), classes)
+    said[: len(something)] = labels[matched[something]]
+    return Sample(boxes[chosen], said, truth[matched[something]])

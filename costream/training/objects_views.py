@@ -1,0 +1,174 @@
+"""What the network learns from: parts of pictures, put together and coloured, with their boxes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from costream.frontends.pixels import MEAN
+from costream.nn.boxes import areas, clip
+from costream.training.objects_cutouts import Cutout, paste
+from costream.training.objects_packs import LABELS, Scene
+
+# width and height of views, as cameras and photographs have them; multiples of 32
+SHAPES = ((320, 192), (320, 192), (320, 192), (256, 192), (192, 192), (160, 192))
+SMALL_SHAPES = ((256, 128), (256, 128), (256, 160), (192, 160), (128, 192))
+_VISIBLE = 0.3  # of an object, or it is not to be found
+_MOSAIC = 0.12  # of the views
+_COMMON = 0.3  # share of the photographs; classes in fewer are shown more often
+_SHORTEST = 7.0  # pixels of the shorter side of what is to be found
+
+
+@dataclass(frozen=True)
+class View:
+    """What is shown to the network once."""
+
+    pixels: Tensor  # uint8 [3, H, W]
+    boxes: Tensor  # [n, 4], pixels
+    labels: Tensor  # int64 [n]
+
+
+@dataclass(frozen=True)
+class Supply:
+    """Makes views of photographs and of the frames of clips.
+
+    ``clips``: scenes of each, all clips alike likely. ``cutouts``: to be put into any view.
+    """
+
+    photographs: Sequence[Scene]
+    clips: Sequence[Sequence[Scene]]
+    cutouts: Sequence[Sequence[Cutout]]  # by clip
+
+    def batch(
+        self, shape: tuple[int, int], count: int, rng: np.random.Generator
+    ) -> tuple[Tensor, list[View]]:
+        """Give ``count`` views of a width and height: pixels uint8 [B, 3, H, W], and each."""
+        views = [self.view(shape, rng) for _ in range(count)]
+        return torch.stack([v.pixels for v in views]), views
+
+    def view(self, shape: tuple[int, int], rng: np.random.Generator) -> View:
+        """Give one view."""
+        width, height = shape
+        if rng.random() < _MOSAIC:
+            view = self._mosaic(width, height, rng)
+        else:
+            view = cut(self._scene(rng), width, height, rng)
+        if rng.random() < 0.45:
+            for _ in range(int(rng.integers(1, 4))):
+                view = self._with_cutout(view, rng)
+        if rng.random() < 0.5:
+            view = mirror(view)
+        return View(colour(view.pixels, rng), view.boxes, view.labels)
+
+    def _scene(self, rng: np.random.Generator) -> Scene:
+        if self.clips and rng.random() < 0.35:
+            clip_scenes = self.clips[int(rng.integers(len(self.clips)))]
+            return clip_scenes[int(rng.integers(len(clip_scenes)))]
+        return self.photographs[int(rng.choice(len(self.photographs), p=self._likely))]
+
+    @cached_property
+    def _likely(self) -> npt.NDArray[np.float64]:
+        """Probability of each photograph: rare classes are shown more often.
+
+        Repeat factors, Gupta et al., "LVIS" (CVPR 2019).
+        """
+        has = np.array([[k in s.labels for k in range(len(LABELS))] for s in self.photographs])
+        factors = np.sqrt(_COMMON / has.mean(0).clip(1 / len(has))).clip(1)
+        weights = np.where(has, factors, 1.0).max(1)
+        shares: npt.NDArray[np.float64] = weights / weights.sum()
+        return shares
+
+    def _mosaic(self, width: int, height: int, rng: np.random.Generator) -> View:
+        """Give four scenes around a point."""
+        x, y = int(width * rng.uniform(0.35, 0.65)), int(height * rng.uniform(0.35, 0.65))
+        pixels = torch.empty(3, height, width, dtype=torch.uint8)
+        boxes, labels = [], []
+        for left, right in ((0, x), (x, width)):
+            for top, bottom in ((0, y), (y, height)):
+                part = cut(self._scene(rng), right - left, bottom - top, rng)
+                pixels[:, top:bottom, left:right] = part.pixels
+                boxes.append(part.boxes + torch.tensor([left, top, left, top]))
+                labels.append(part.labels)
+        return View(pixels, torch.cat(boxes), torch.cat(labels))
+
+    def _with_cutout(self, view: View, rng: np.random.Generator) -> View:
+        some = self.cutouts[int(rng.integers(len(self.cutouts)))] if self.cutouts else ()
+        if not some:
+            return view
+        cutout = some[int(rng.integers(len(some)))]
+        size = min(view.pixels.shape[1:]) * math.exp(rng.uniform(math.log(0.12), math.log(0.85)))
+        # a vehicle seen from above looks the same whichever way it goes
+        turn = math.pi if LABELS[cutout.label] == "vehicle" else 0.15
+        pasted = paste(view.pixels, cutout, rng, size, float(rng.uniform(-turn, turn)))
+        if pasted is None:
+            return view
+        pixels, box = pasted
+        low = torch.maximum(view.boxes[:, :2], box[:2])
+        high = torch.minimum(view.boxes[:, 2:], box[2:])
+        hidden = areas(torch.cat([low, high], 1)) / areas(view.boxes).clamp(min=1)
+        seen = hidden < 0.65
+        boxes = torch.cat([view.boxes[seen], box[None]])
+        labels = torch.cat([view.labels[seen], torch.tensor([cutout.label])])
+        return View(pixels, boxes, labels)
+
+
+def cut(scene: Scene, width: int, height: int, rng: np.random.Generator) -> View:
+    """Give a random part of a scene, or all of it with room beside it, scaled to a size."""
+    high, wide = scene.pixels.shape[1:]
+    reach = (0.85, 1.3) if scene.steady else (0.7, 2.2)
+    scale = max(width / wide, height / high) * math.exp(rng.uniform(*np.log(reach)))
+    stretch = math.exp(rng.uniform(-0.15, 0.15))
+    across, down = scale * stretch, scale / stretch
+    crop_w, crop_h = min(wide, round(width / across)), min(high, round(height / down))
+    left, top = int(rng.integers(wide - crop_w + 1)), int(rng.integers(high - crop_h + 1))
+    if len(scene.boxes) and rng.random() < 0.6:  # around one of the objects
+        box = scene.boxes[int(rng.integers(len(scene.boxes)))]
+        x = float(rng.uniform(box[0], box[2])) - crop_w * rng.uniform(0.3, 0.7)
+        y = float(rng.uniform(box[1], box[3])) - crop_h * rng.uniform(0.3, 0.7)
+        left = min(max(round(x), 0), wide - crop_w)
+        top = min(max(round(y), 0), high - crop_h)
+    new_w, new_h = min(width, round(crop_w * across)), min(height, round(crop_h * down))
+    part = scene.pixels[:, top : top + crop_h, left : left + crop_w]
+    part = F.interpolate(part[None], (new_h, new_w), mode="bilinear", antialias=True)[0]
+    x, y = int(rng.integers(width - new_w + 1)), int(rng.integers(height - new_h + 1))
+    pixels = torch.tensor(MEAN).round().byte().view(3, 1, 1).repeat(1, height, width)
+    pixels[:, y : y + new_h, x : x + new_w] = part
+    boxes = scene.boxes - torch.tensor([left, top, left, top])
+    ratio = torch.tensor([new_w / crop_w, new_h / crop_h] * 2)
+    whole = boxes * ratio
+    inside = clip(whole, new_h, new_w)
+    seen = areas(inside) > _VISIBLE * areas(whole)
+    seen &= (inside[:, 2:] - inside[:, :2]).amin(1) > _SHORTEST
+    return View(pixels, inside[seen] + torch.tensor([x, y, x, y]), scene.labels[seen])
+
+
+def mirror(view: View) -> View:
+    """Give a view with left and right changed."""
+    width = view.pixels.shape[2]
+    x1, y1, x2, y2 = view.boxes.unbind(1)
+    boxes = torch.stack([width - x2, y1, width - x1, y2], 1)
+    return View(view.pixels.flip(2), boxes, view.labels)
+
+
+def colour(pixels: Tensor, rng: np.random.Generator) -> Tensor:
+    """Give a picture, uint8 [3, H, W], in other light: gain, contrast, saturation, noise."""
+    x = pixels.float()
+    grey = x.mean(0, keepdim=True)
+    saturation = 0.0 if rng.random() < 0.06 else rng.uniform(0.5, 1.5)
+    x = grey + (x - grey) * float(saturation)
+    middle = float(x.mean())
+    x = middle + (x - middle) * float(rng.uniform(0.65, 1.4))
+    gains = torch.tensor(rng.uniform(0.9, 1.1, 3) * rng.uniform(0.65, 1.35)).float()
+    x = x * gains.view(3, 1, 1)
+    if rng.random() < 0.3:
+        noise = rng.standard_normal(x.shape, np.float32) * rng.uniform(1.0, 6.0)
+        x = x + torch.from_numpy(noise.astype(np.float32))
+    return x.clamp(0, 255).byte()

@@ -1,0 +1,47 @@
+"""What ``bench budget`` says of a model that keeps a budget in operations to a token."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from media import make_video
+from object_nets import bright_model, random_model
+
+from costream.bench.budget import SETTLING, STRETCHES, Step, budget_table, budget_trace
+from costream.errors import SourceError
+from costream.records import Box
+from costream.runtime.budget import Budget
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_video(tmp_path_factory.mktemp("clips") / "clip.mp4", 24, rate=10)
+
+
+def test_every_step_is_told(clip: Path) -> None:
+    plenty = Budget.parse("1TMAC")
+    trace = budget_trace(str(clip), bright_model(), plenty, steps=48)
+    assert [step.stretch for step in trace] == [name for name in STRETCHES for _ in range(12)]
+    assert all(step.found == step.dense for step in trace)  # nothing was left out
+    assert trace[-1].tokens > 1
+    table = budget_table(trace, plenty, plenty.target(10.0), "plenty")
+    assert [row[0] for row in table.rows] == [*STRETCHES, "all"]
+    assert table.rows[-1][1] == 48 - SETTLING
+    assert table.rows[-1][2] == "0%"  # a step costs far less
+
+
+def test_precision_is_against_the_dense_network() -> None:
+    seen, missed = Box(0, 0, 10, 10, 0.9, "car"), Box(20, 0, 30, 10, 0.8, "car")
+    step = Step("", 100.0, 5, 10, 20, (seen,), (seen, missed))
+    every = [replace(step, stretch=name) for name in STRETCHES for _ in range(20)]
+    row = budget_table(every, Budget.parse("100ms"), 100.0, "half").rows[-1]
+    assert row[2] == "100%"
+    assert row[7] == "50%"
+    assert row[8] == pytest.approx(51 / 101)  # recalls up to a half
+
+
+def test_a_video_that_is_too_short(clip: Path) -> None:
+    with pytest.raises(SourceError, match="fewer than 50 pictures"):
+        budget_trace(str(clip), random_model(), Budget.parse("1TMAC"), steps=100)

@@ -1,0 +1,149 @@
+"""Objects from the command line: options, files, pipes that close, batches, watches."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from media import excerpt
+from object_nets import LABELS, write_model
+from program import COSTREAM, ROOT, costream, environment
+
+SAMPLE = ROOT / "samples" / "room.mp4"
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("weights") / "tiny-objects.safetensors")
+
+
+def records(text: str, kind: str | None = None) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in text.splitlines()]
+    return [line for line in lines if kind in (None, line["type"])]
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_records_on_a_pipe(weights: Path) -> None:
+    told = ("--tokens", 6, "--track", "--end", 2)
+    done = costream("detect", SAMPLE, "-m", weights, *told)
+    assert done.returncode == 0, done.stderr
+    header, summary = records(done.stdout)[0], records(done.stdout)[-1]
+    assert header["task"] == "object detection"
+    assert (header["options"]["tokens"], header["options"]["track"]) == (6, True)
+    objects = records(done.stdout, "objects")
+    assert len(objects) == summary["steps"] == 20
+    boxes = [box for step in objects for box in step["boxes"]]
+    assert boxes
+    for x1, y1, x2, y2, score, label, identity in boxes:
+        assert 0 <= x1 < x2 <= 640  # pixels of the source, not of the 112 x 80 that were seen
+        assert 0 <= y1 < y2 <= 480
+        assert score >= header["options"]["timeline"]["threshold"] == 0.3
+        assert label in LABELS
+        assert identity >= 1
+    assert max(box[2] for box in boxes) > 320
+    assert [c["tokens"] for c in records(done.stdout, "compute")] == [35, *(19 * [6])]
+    assert all(s["count"] >= 1 for s in records(done.stdout, "segment"))
+
+
+def test_a_reader_that_has_seen_enough(weights: Path) -> None:
+    command = [*COSTREAM, "detect", str(SAMPLE), "-m", str(weights), "-q"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    ) as run:
+        assert run.stdout is not None
+        assert run.stderr is not None
+        lines = [run.stdout.readline() for _ in range(2)]
+        run.stdout.close()
+        said = run.stderr.read()
+        assert run.wait(timeout=60) == 0
+    assert [json.loads(line)["type"] for line in lines] == ["header", "objects"]
+    assert said == b""
+
+
+def test_tables_of_a_file_and_of_a_batch(weights: Path, tmp_path: Path) -> None:
+    told = ("-m", weights, "-f", "csv", "--tokens", 9, "--end", 1)
+    done = costream("batch", SAMPLE, "-o", tmp_path, *told, "--jobs", 1, "-q")
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == [
+        *("compute.csv", "failures.csv", "objects.csv"),
+        *("room.mp4.compute.csv", "room.mp4.objects.csv", "room.mp4.timeline.csv"),
+        *("summary.json", "timeline.csv"),
+    ]
+    own, merged = rows(tmp_path / "room.mp4.objects.csv"), rows(tmp_path / "objects.csv")
+    assert own
+    assert merged == [{"name": "room.mp4", **row} for row in own]
+    assert all(row["count"] for row in rows(tmp_path / "timeline.csv"))
+    costs = rows(tmp_path / "room.mp4.compute.csv")
+    assert [row["tokens"] for row in costs] == ["35", *(9 * ["9"])]
+    before = (tmp_path / "room.mp4.objects.csv").stat().st_mtime_ns
+    again = costream("batch", SAMPLE, "-o", tmp_path, *told, "--jobs", 1)
+    assert "1 kept" in again.stderr
+    skipped = costream("detect", SAMPLE, "-o", tmp_path, *told, "--skip-existing")
+    assert "results are there, skipped" in skipped.stderr
+    assert (tmp_path / "room.mp4.objects.csv").stat().st_mtime_ns == before
+    other = costream("batch", SAMPLE, "-o", tmp_path, *told, "--tokens", 8, "--jobs", 1)
+    assert other.returncode == 2
+    assert "tokens 9, now 8" in other.stderr
+
+
+def test_a_feed_that_is_watched(weights: Path, tmp_path: Path) -> None:
+    """Its alerts go by the surest object of a label; a second watch goes on with its state."""
+    told = ("-m", weights, "--tokens", 6, "--state-dir", tmp_path / "state", "--on", "*>=0.3")
+    pace = ("--realtime", "--fps", 4, "--on-late", "block")
+    clip = excerpt(SAMPLE, tmp_path / "door.mp4", 0, 2)
+    for _ in range(2):
+        done = costream("watch", clip, "-o", tmp_path, *pace, *told, "-q")
+        assert done.returncode == 0, done.stderr
+    lines = records((tmp_path / "door.mp4.jsonl").read_text("utf-8"))
+    headers = [k for k, line in enumerate(lines) if line["type"] == "header"]
+    assert len(headers) == 2
+    first, second = lines[: headers[1]], lines[headers[1] :]
+    tokens = [[c["tokens"] for c in part if c["type"] == "compute"] for part in (first, second)]
+    assert tokens[0][0] == 35
+    assert set(tokens[0][1:]) == {6}
+    objects = [line for line in first if line["type"] == "objects"]
+    assert objects[0]["boxes"]
+    alerts = [line for line in first if line["type"] == "alert"]
+    assert {alert["label"] for alert in alerts} <= set(LABELS)
+    assert alerts
+    later = [line["i"] for line in second if line["type"] == "objects"]
+    assert later[0] == objects[-1]["i"] + 1
+
+
+@pytest.mark.parametrize("command", ["detect", "batch"])
+@pytest.mark.parametrize("option", [("--tokens", "6"), ("--track",)])
+def test_options_that_are_not_for_this_model(
+    command: str, option: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = costream(command, SAMPLE, "-m", "cooadtr", "-o", tmp_path / "out", *option)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"costream: {option[0]}: cooadtr finds no objects; leave it out, or use a model that"
+        " does, such as eventful-vitdet\n"
+    )
+    assert not list(tmp_path.rglob("*.*"))
+
+
+def test_how_it_is_known(weights: Path, tmp_path: Path) -> None:
+    env = {"COSTREAM_WEIGHTS": str(weights.parent)}
+    listed = costream("models", "list", env=env).stdout
+    assert "eventful-vitdet" in listed
+    assert "tiny-objects" in listed
+    shown = costream("models", "show", "tiny-objects", env=env)
+    assert "object detection" in shown.stdout
+    assert costream("models", "verify", "tiny-objects", env=env).returncode == 0
+    several = costream("detect", SAMPLE, "-m", "cooadtr,tiny-objects", env=env)
+    assert several.returncode != 0
+    assert "a model that finds objects runs alone" in several.stderr
+    assert "objects in video" in costream("detect", "--help").stdout
+    sound = costream("detect", ROOT / "samples" / "street.ogg", "-m", "tiny-objects", env=env)
+    assert sound.returncode == 4
+    assert len(sound.stderr.splitlines()) == 1

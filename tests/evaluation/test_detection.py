@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costream.evaluation.detection import (
+    Found,
+    Truth,
+    box_precision,
+    detection_scores,
+    interpolated_precision,
+    match,
+    shared_areas,
+)
+
+
+def boxes(*rows: tuple[float, float, float, float]) -> np.ndarray:
+    return np.array(rows, dtype=float).reshape(-1, 4)
+
+
+def test_shared_areas_by_hand() -> None:
+    shared = shared_areas(
+        boxes((0, 0, 2, 2), (5, 5, 5, 5)), boxes((0, 0, 2, 2), (1, 1, 3, 3), (2, 0, 4, 2))
+    )
+    np.testing.assert_allclose(shared, [[1, 1 / 7, 0], [0, 0, 0]])
+
+
+def test_a_true_box_is_found_once_and_by_the_surest() -> None:
+    truth = boxes((0, 0, 10, 10))
+    said = boxes((0, 0, 10, 8), (0, 0, 10, 10))  # the second fits better but is less sure
+    assert match(said, truth, 0.5).tolist() == [True, False]
+    assert match(said, truth, 0.9).tolist() == [False, True]
+
+
+def test_a_taken_box_leaves_the_next_best() -> None:
+    truth = boxes((0, 0, 10, 10), (2, 0, 12, 10))
+    said = boxes((0, 0, 10, 10), (0, 0, 10, 10))
+    assert match(said, truth, 0.5).tolist() == [True, True]  # the second shares 8 / 12
+    assert match(said, truth, 0.7).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("right", "total", "expected"),
+    [
+        ([], 3, 0.0),
+        ([True], 1, 1.0),
+        ([False, True], 1, 0.5),
+        ([True, False, True], 2, (51 * 1 + 50 * 2 / 3) / 101),  # recall 0 to 0.5, then to 1
+        ([True], 2, 51 / 101),
+        ([False, False], 2, 0.0),
+        ([False, True, True], 2, 2 / 3),  # precision 0, 1/2, 2/3: made falling it is 2/3
+    ],
+)
+def test_interpolation_by_hand(right: list[bool], total: int, expected: float) -> None:
+    assert interpolated_precision(np.array(right, bool), total) == pytest.approx(expected)
+
+
+def test_classes_and_pictures_are_kept_apart() -> None:
+    here, there = boxes((0, 0, 4, 4)), boxes((8, 8, 12, 12))
+    truth = [Truth(here, np.array([0])), Truth(there, np.array([1]))]
+    found = [  # the right box in the wrong picture, then of the wrong class
+        Found(there, np.array([0.9]), np.array([1])),
+        Found(there, np.array([0.8]), np.array([0])),
+    ]
+    scores = detection_scores(found, truth, ("a", "b", "never"))
+    assert scores["AP50"] == 0
+    assert set(scores["classes"]) == {"a", "b"}  # type: ignore[call-overload]
+    right = [Found(t.boxes, np.array([0.5]), t.labels) for t in truth]
+    assert detection_scores(right, truth, ("a", "b"))["AP"] == 1
+    assert math.isnan(box_precision(right, truth, 2))
+
+
+def test_the_mean_over_overlaps() -> None:
+    truth = [Truth(boxes((0, 0, 10, 10)), np.array([0]))]
+    found = [Found(boxes((0, 0, 10, 7.2)), np.array([1.0]), np.array([0]))]
+    (one,) = detection_scores(found, truth, ("a",))["classes"].values()  # type: ignore[attr-defined]
+    assert one == {"objects": 1, "AP50": 1.0, "AP": pytest.approx(0.5)}  # right up to 0.70
+
+
+coordinate = st.integers(0, 6)
+box = st.builds(
+    lambda x, y, w, h: (x, y, x + w, y + h),
+    coordinate,
+    coordinate,
+    st.integers(1, 6),
+    st.integers(1, 6),
+)
+picture = st.tuples(
+    st.lists(st.tuples(box, st.integers(0, 1)), max_size=4),
+    st.lists(st.tuples(box, st.integers(0, 1), st.integers(1, 20)), max_size=6),
+)
+
+
+@settings(max_examples=150)
+@given(st.lists(picture, min_size=1, max_size=4), st.sampled_from([0.5, 0.75]))
+def test_against_counting_one_by_one(pictures: list, threshold: float) -> None:  # type: ignore[type-arg]
+    truth = [
+        Truth(boxes(*(b for b, _ in t)), np.array([c for _, c in t], int)) for t, _ in pictures
+    ]
+    found = [
+        Found(
+            boxes(*(b for b, _, _ in f)),
+            np.array([s / 20 for _, _, s in f], float),
+            np.array([c for _, c, _ in f], int),
+        )
+        for _, f in pictures
+    ]
+    for label in (0, 1):
+        expected = brute_force(pictures, label, threshold)
+        assert box_precision(found, truth, label, threshold) == pytest.approx(expected, nan_ok=True)
+
+
+def brute_force(pictures: list, label: int, threshold: float) -> float:  # type: ignore[type-arg]
+    """Walk down the detections of all pictures; read precision off at each of 101 recalls."""
+    open_boxes = [[b for b, c in true if c == label] for true, _ in pictures]
+    total = sum(map(len, open_boxes))
+    if not total:
+        return math.nan
+    ranked = [
+        (-score, number, rank, box)
+        for number, (_, said) in enumerate(pictures)
+        for rank, (box, c, score) in enumerate(said)
+        if c == label
+    ]
+    points, hits = [], 0
+    for count, (_, number, _, box) in enumerate(sorted(ranked), 1):
+        best = max(open_boxes[number], key=lambda true: overlap(box, true), default=None)
+        if best is not None and overlap(box, best) >= threshold:
+            open_boxes[number].remove(best)
+            hits += 1
+        points.append((hits / total, hits / count))
+    return (
+        sum(max((p for r, p in points if r >= k / 100 - 1e-12), default=0.0) for k in range(101))
+        / 101
+    )
+
+
+def overlap(a: tuple[int, ...], b: tuple[int, ...]) -> float:
+    cells = {(x, y) for x in range(a[0], a[2]) for y in range(a[1], a[3])}
+    others = {(x, y) for x in range(b[0], b[2]) for y in range(b[1], b[3])}
+    return len(cells & others) / len(cells | others)

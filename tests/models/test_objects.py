@@ -1,0 +1,323 @@
+"""Models that find objects: equal to the network by hand, exact, and right where they say."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from media import make_video
+from object_nets import BOX, LABELS, bright_model, object_card, random_model, random_network
+
+from costream.errors import ModelError, SourceError
+from costream.frontends.pixels import Pixels
+from costream.models.base import GatedModel, Model, StepResult
+from costream.models.objects import ObjectModel, ObjectState
+from costream.models.vitdet_heads import Detections
+from costream.nn.operations import Operations
+from costream.nn.policy import TopTokens
+from costream.records import Box, VideoFrame
+from costream.sources.base import SourceInfo, SourceOptions
+from costream.sources.picture import fit
+from costream.sources.registry import open_source
+
+ROOM = Path(__file__).resolve().parents[2] / "samples" / "room.mp4"
+TOKENS = 35
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def frames() -> list[VideoFrame]:
+    """The first eight pictures of the sample, fitted into the box."""
+    return read(ROOM)[:8]
+
+
+def read(path: Path, box: tuple[int, int] = BOX) -> list[VideoFrame]:
+    source = open_source(str(path), SourceOptions(box=box, end_s=1.0))
+    source.open()
+    try:
+        items = [item for item in source.items() if isinstance(item, VideoFrame)]
+        return [item for item in items if item.rgb is not None]
+    finally:
+        source.close()
+
+
+def plain(size: tuple[int, int], seed: int) -> VideoFrame:
+    """A picture of noise, as large as it is."""
+    shape = (size[1], size[0], 3)
+    rgb = np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+    return VideoFrame(seed, seed / 10, seed, lambda: rgb)
+
+
+def run(model: ObjectModel, frames: list[VideoFrame], state: ObjectState) -> list[StepResult]:
+    return [model.step([frame], state) for frame in frames]
+
+
+def told(results: list[StepResult]) -> list[Any]:
+    """All that does not depend on the clock."""
+    return [
+        (r.objects, r.macs, r.dense_macs, r.updated[0].tolist())
+        for r in results
+        if r.updated is not None
+    ]
+
+
+def test_it_is_a_token_gated_model() -> None:
+    model: Model = random_model()
+    assert isinstance(model, GatedModel)
+    assert (model.box, model.sound, model.in_time, model.stride, model.chunk) == (
+        *(BOX, None, True, 1, 1),
+    )
+
+
+@torch.no_grad()
+def test_it_gives_what_the_network_gives_by_hand(frames: list[VideoFrame]) -> None:
+    model, network, pixels = random_model(), random_network(), Pixels(BOX)
+    state, memory = model.init_state(), network.init_state(1, 80, 112)
+    model.set_tokens(state, 9)
+    found = 0
+    for frame, result in zip(frames, run(model, frames, state), strict=True):
+        operations = Operations()
+        pictures = pixels(torch.from_numpy(pixels.prepare(frame.rgb))[None])
+        (hand,) = network.forward_step(pictures, memory, TopTokens(9), operations)
+        height, width = frame.rgb.shape[:2]
+        ratio = np.array([640 / width, 480 / height] * 2)
+        expected = np.clip(hand.boxes.numpy() * ratio, 0, [640, 480] * 2)
+        kept = (expected[:, :2] < expected[:, 2:]).all(1)
+        boxes = result.objects[0]  # type: ignore[index]
+        assert np.allclose([corners(b) for b in boxes], expected[kept], rtol=0, atol=1e-3)
+        assert [b.score for b in boxes] == hand.scores.numpy()[kept].tolist()
+        assert [LABELS.index(b.label) for b in boxes] == hand.labels.numpy()[kept].tolist()
+        assert result.macs == operations.total
+        assert (result.probabilities, result.anticipation, result.warmup) == (None, None, (False,))
+        found += len(boxes)
+    assert found > 20
+
+
+def corners(box: Box) -> tuple[float, float, float, float]:
+    return box.x1, box.y1, box.x2, box.y2
+
+
+@torch.no_grad()
+def test_all_tokens_are_the_dense_network(frames: list[VideoFrame]) -> None:
+    model, network, pixels = random_model(), random_network(), Pixels(BOX)
+    for frame, result in zip(frames, run(model, frames, model.init_state()), strict=True):
+        dense = network(pixels(torch.from_numpy(pixels.prepare(frame.rgb))[None]))[0]
+        boxes = result.objects[0]  # type: ignore[index]
+        assert np.allclose([b.score for b in boxes], dense.scores, rtol=0, atol=1e-5)
+        assert result.updated is not None
+        assert result.updated[0].all()
+        assert result.updated[0].shape == (5, 7)
+
+
+def test_tokens_are_what_was_told_and_cost_less(frames: list[VideoFrame]) -> None:
+    model = random_model()
+    state = model.init_state()
+    assert model.token_count(state) is None
+    with pytest.raises(ValueError, match="once there was a frame"):
+        model.step_macs(state, 5)
+    model.set_tokens(state, 5)
+    results = run(model, frames, state)
+    assert [int(r.updated[0].sum()) for r in results] == [TOKENS] + 7 * [5]  # type: ignore[index]
+    assert results[0].macs == results[0].dense_macs  # the first frame is computed in full
+    assert all(r.macs < r.dense_macs for r in results[1:])
+    assert model.token_count(state) == TOKENS
+    costs = [model.step_macs(state, count) for count in (*range(1, TOKENS + 1), 1000)]
+    assert costs == sorted(costs)  # type: ignore[type-var]
+    assert costs[-1] == costs[-2]
+    assert results[-1].macs <= 1.05 * costs[4]  # type: ignore[operator]
+    model.set_tokens(state, 12)
+    model.reset(state, [0])
+    counts = [int(r.updated[0].sum()) for r in run(model, frames[:2], state)]  # type: ignore[index]
+    assert counts == [TOKENS, 12]  # the number stays when all else is forgotten
+
+
+def test_saved_and_restored_bit_for_bit(frames: list[VideoFrame]) -> None:
+    model = random_model()
+    state = model.init_state()
+    model.set_tokens(state, 7)
+    run(model, frames[:3], state)
+    other, third = model.init_state(), model.init_state()
+    for fresh in (other, third):
+        model.set_tokens(fresh, 7)
+    other.load_tensors({name: tensor.clone() for name, tensor in state.tensors().items()})
+    third.put([0], state.take([0]))
+    expected = told(run(model, frames[3:], state))
+    assert told(run(model, frames[3:], other)) == expected
+    assert told(run(model, frames[3:], third)) == expected
+    assert all(torch.equal(t, other.tensors()[name]) for name, t in state.tensors().items())
+
+
+def test_a_state_before_its_first_picture_is_saved_too() -> None:
+    model = random_model()
+    state = model.init_state()
+    state.load_tensors(model.init_state().tensors())
+    assert state.size is None
+    step = model.step([plain((60, 40), 1)], state)
+    state.load_tensors(model.init_state().tensors())
+    assert told([model.step([plain((60, 40), 1)], state)]) == told([step])
+
+
+def test_tensors_that_do_not_fit_are_refused() -> None:
+    model = random_model()
+    state = model.init_state()
+    model.step([plain((60, 40), 1)], state)
+    tensors = state.tensors()
+    with pytest.raises(KeyError):
+        model.init_state().load_tensors({k: v for k, v in tensors.items() if k == "size"})
+    with pytest.raises(KeyError):
+        model.init_state().load_tensors({**tensors, "size": torch.zeros(1, 2).long()})
+    with pytest.raises(ValueError, match="size"):
+        model.init_state().load_tensors({**tensors, "size": torch.zeros(1).long()})
+    with pytest.raises(IndexError, match="of 1 stream"):
+        state.take([1])
+    with pytest.raises(ValueError, match="each has its own"):
+        model.init_state(2)
+
+
+def test_a_picture_of_another_size_begins_anew() -> None:
+    model = random_model()
+    state = model.init_state()
+    model.set_tokens(state, 3)
+    sizes = [(112, 80), (112, 80), (80, 80), (80, 80), (112, 80)]
+    results = run(model, [plain(size, k) for k, size in enumerate(sizes)], state)
+    counts = [int(r.updated[0].sum()) for r in results]  # type: ignore[index]
+    # Noise is a scene cut as well, so the second of each size is computed in full anyway.
+    assert counts == [35, 35, 25, 25, 35]
+    alone = model.init_state()
+    assert told(results[2:4]) == told(run(model, [plain((80, 80), k) for k in (2, 3)], alone))
+    assert model.token_count(state) == 35
+
+
+# --- where a box is --------------------------------------------------------------------------
+
+
+class Placed:
+    """A network's answer that is known: boxes in pixels of what the network takes."""
+
+    def __init__(self, *boxes: tuple[float, float, float, float]) -> None:
+        count = len(boxes)
+        found = Detections(
+            torch.tensor(boxes), torch.full((count,), 0.5), torch.zeros(count).long()
+        )
+        self.model = random_model()
+        self.model.network.detect = lambda *_: [found]  # type: ignore[method-assign]
+
+    def boxes(self, frame: VideoFrame) -> tuple[Box, ...]:
+        return self.model.step([frame], self.model.init_state()).objects[0]  # type: ignore[index]
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(1, 5000), st.integers(1, 5000), st.lists(st.floats(0, 1), min_size=4, max_size=4)
+)
+def test_boxes_go_back_by_the_ratio_of_the_sizes(
+    width: int, height: int, shares: list[float]
+) -> None:
+    fitted = fit((width, height), BOX)
+    rgb = np.zeros((fitted[1], fitted[0], 3), np.uint8)
+    frame = VideoFrame(0, 0.0, 0, lambda: rgb, size=(width, height))
+    x1, x2 = sorted(shares[:2])
+    y1, y2 = sorted(shares[2:])
+    (whole, *part) = Placed(
+        (0, 0, *fitted), (x1 * fitted[0], y1 * fitted[1], x2 * fitted[0], y2 * fitted[1])
+    ).boxes(frame)
+    assert corners(whole) == (0, 0, width, height)
+    for box in part:  # none when it has no area
+        expected = (x1 * width, y1 * height, x2 * width, y2 * height)
+        assert np.allclose(corners(box), expected, rtol=1e-6, atol=1e-3)
+
+
+def test_boxes_end_where_the_picture_does() -> None:
+    # 100 x 70 is filled up to 112 x 80.
+    frame = plain((100, 70), 0)
+    across, beside = (90.0, 60.0, 112.0, 80.0), (100.0, 0.0, 112.0, 80.0)
+    assert [corners(box) for box in Placed(across, beside).boxes(frame)] == [(90, 60, 100, 70)]
+
+
+def bright(at: tuple[int, int, int, int], size: tuple[int, int]) -> np.ndarray:
+    picture = np.zeros((size[1], size[0], 3), np.uint8)
+    picture[at[1] : at[3], at[0] : at[2]] = 255
+    return picture
+
+
+@pytest.mark.parametrize(
+    ("size", "rotation", "aspect", "expected"),
+    [
+        ((640, 480), None, None, (400, 96, 560, 192)),
+        ((323, 239), None, None, (200, 48, 280, 96)),
+        ((323, 239), 90, None, (48, 43, 96, 123)),  # turned counter-clockwise: 239 x 323
+        ((323, 239), 180, None, (43, 143, 123, 191)),
+        ((323, 239), 270, None, (143, 200, 191, 280)),
+        ((323, 239), None, Fraction(4, 3), (200 * 4 / 3, 48, 280 * 4 / 3, 96)),
+    ],
+)
+def test_what_is_bright_is_found_in_pixels_of_the_upright_source(
+    size: tuple[int, int],
+    rotation: int | None,
+    aspect: Fraction | None,
+    expected: tuple[float, ...],
+    tmp_path: Path,
+) -> None:
+    at = (400, 96, 560, 192) if size[0] == 640 else (200, 48, 280, 96)
+    path = make_video(
+        tmp_path / "clip.mp4",
+        2,
+        size=size,
+        rotation=rotation,
+        pixel_format="yuv444p",
+        pixel_aspect=aspect,
+        pattern=lambda _, size: bright(at, size),
+    )
+    model = bright_model((333, 251))
+    for frame in read(path, (333, 251)):
+        (box,) = model.step([frame], model.init_state()).objects[0]  # type: ignore[index]
+        pixel = max(frame.size[0] / frame.rgb.shape[1], 1.0)  # type: ignore[index]
+        assert box.label == "car"
+        assert np.allclose(corners(box), expected, rtol=0, atol=2 * pixel + 1)
+
+
+# --- what does not fit -----------------------------------------------------------------------
+
+
+def test_only_pictures_are_taken() -> None:
+    model = random_model()
+    info = SourceInfo("x", "x", "video", None, None, size=(10, 10))
+    model.check(info)
+    for kind in ("audio", "features", "skeleton"):
+        with pytest.raises(SourceError, match="takes video, not"):
+            model.check(SourceInfo("x", "x", kind, None, None, width=16))  # type: ignore[arg-type]
+
+
+def test_types_and_frontends_that_there_are_not() -> None:
+    with pytest.raises(ModelError, match="unknown type 'float16'"):
+        random_model(dtype="float16")
+    with pytest.raises(ModelError, match="does not name the frontend pixels"):
+        ObjectModel(object_card(), random_network(), None)
+    with pytest.raises(ModelError, match="2 labels for 3 classes"):
+        ObjectModel(object_card(), random_network(classes=3), Pixels(BOX))
+
+
+@pytest.mark.parametrize(("dtype", "near"), [("float64", 1e-5), ("bfloat16", 0.05)])
+def test_other_types_give_nearly_the_same(
+    dtype: str, near: float, frames: list[VideoFrame]
+) -> None:
+    model, other = random_model(), random_model(dtype=dtype)
+    pairs = zip(
+        run(model, frames[:3], model.init_state()),
+        run(other, frames[:3], other.init_state()),
+        strict=True,
+    )
+    for mine, theirs in pairs:
+        a, b = (sorted(box.score for box in r.objects[0]) for r in (mine, theirs))  # type: ignore
+        assert abs(a[-1] - b[-1]) < near
+        assert mine.macs == theirs.macs or dtype == "bfloat16"

@@ -1,0 +1,195 @@
+"""Runs of models that find objects: records, timeline, ids, files and reports of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from media import make_video
+from object_nets import LABELS, bright_model, object_card, random_model
+
+from costream.models.objects import ObjectModel
+from costream.records import OBJECT_DETECTION, Compute, Gap, Header, Objects, Segment, VideoFrame
+from costream.report.digest import Digest
+from costream.report.making import Maker
+from costream.report.reading import read_results
+from costream.runtime.options import RunOptions
+from costream.runtime.pipeline import run
+from costream.runtime.watch.rows import Rows
+from costream.sinks.atomic import AtomicFile
+from costream.sinks.registry import FORMATS, make_sinks, paths_for
+from costream.sources.base import SourceInfo, SourceOptions
+from costream.sources.registry import open_source
+
+SIZE = (224, 160)
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> None:
+    torch.set_num_threads(1)
+
+
+def scene(k: int, size: tuple[int, int]) -> np.ndarray:
+    """A white square that goes to the right, and is away in steps 10 to 15 of ten a second."""
+    picture = np.zeros((size[1], size[0], 3), np.uint8)
+    if not 20 <= k < 32:
+        picture[40:80, 20 + 3 * k : 60 + 3 * k] = 255
+    return picture
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("clips") / "street.mp4"
+    return make_video(path, 48, size=SIZE, rate=20, pattern=scene)
+
+
+class Kept:
+    """A sink that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.header: Any = None
+        self.records: list[Any] = []
+
+    def open(self, header: Header) -> None:
+        self.header = header
+
+    def write(self, record: Any) -> None:
+        self.records.append(record)
+
+    def close(self, summary: Any) -> None:
+        self.summary = summary
+
+    def of(self, kind: type) -> list[Any]:
+        return [record for record in self.records if isinstance(record, kind)]
+
+
+def played(clip: Path, model: ObjectModel, **options: Any) -> Kept:
+    kept = Kept()
+    source = open_source(str(clip), SourceOptions(box=model.box))
+    run(source, model, [kept], options=RunOptions(**options))
+    return kept
+
+
+def test_a_step_writes_its_objects_and_its_cost(clip: Path) -> None:
+    kept = played(clip, bright_model(), tokens=6)
+    assert kept.header.task == OBJECT_DETECTION
+    assert kept.header.labels == LABELS
+    objects, costs = kept.of(Objects), kept.of(Compute)
+    assert [o.i for o in objects] == [c.i for c in costs] == list(range(24))
+    seen = [bool(o.boxes) for o in objects]
+    assert seen == [not 10 <= i < 16 for i in range(24)]
+    for step in objects:
+        for box in step.boxes:
+            left = 20 + 3 * step.frame
+            near = (box.x1 - left, box.y1 - 40, box.x2 - left - 40, box.y2 - 80)
+            assert max(map(abs, near)) <= 4, step
+            assert (box.label, round(box.score, 6), box.id) == ("car", 0.9, None)
+    assert [c.tokens for c in costs] == [35] + 23 * [6]
+    assert all(0 < c.macs <= c.dense_macs for c in costs)
+    assert kept.summary.macs == sum(c.macs for c in costs)
+
+
+def test_the_timeline_says_when_something_was_there(clip: Path) -> None:
+    kept = played(clip, bright_model())
+    found = [(s.label, round(s.start_s, 6), round(s.end_s, 6), s.count) for s in kept.of(Segment)]
+    assert found == [("car", 0.0, 1.0, 1), ("car", 1.6, 2.4, 1)]
+    assert played(clip, bright_model(), min_gap_s=1.0).summary.segments == 1
+
+
+def test_boxes_below_the_threshold_are_left_out(clip: Path) -> None:
+    kept = played(clip, bright_model(), threshold=0.95)
+    assert not any(o.boxes for o in kept.of(Objects))
+    assert kept.of(Segment) == []
+    by_card = played(clip, random_model()).of(Objects)
+    assert all(box.score >= 0.3 for o in by_card for box in o.boxes)
+    assert any(o.boxes for o in by_card)
+
+
+def test_ids_through_the_frames(clip: Path) -> None:
+    kept = played(clip, bright_model(), track=True)
+    ids = [[box.id for box in o.boxes] for o in kept.of(Objects)]
+    assert ids == [[] if 10 <= i < 16 else [1] for i in range(24)]  # away for 0.6 s
+
+
+class Interrupted:
+    """A source whose data stop for five seconds."""
+
+    def __init__(self) -> None:
+        times = [*(i / 10 for i in range(4)), *(5 + i / 10 for i in range(4))]
+        rgb = scene(0, (112, 80))
+        self._items = [VideoFrame(i, t, i, rgb.copy, size=SIZE) for i, t in enumerate(times)]
+
+    def open(self) -> SourceInfo:
+        return SourceInfo("given", "given", "video", None, 10.0, size=SIZE)
+
+    def items(self) -> Iterator[Any]:
+        yield from self._items
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_a_gap_forgets_objects_but_not_how_many_tokens() -> None:
+    kept = Kept()
+    run(Interrupted(), bright_model(), [kept], options=RunOptions(tokens=4, track=True))
+    assert len(kept.of(Gap)) == 1
+    assert [c.tokens for c in kept.of(Compute)] == [35, 4, 4, 4, 35, 4, 4, 4]
+    assert [o.boxes[0].id for o in kept.of(Objects)] == 4 * [1] + 4 * [2]
+    assert [round(s.end_s, 6) for s in kept.of(Segment)] == [0.4, 5.4]
+
+
+def test_feeds_of_a_watch_each_have_their_own_state() -> None:
+    model = random_model()
+    rows = Rows(model, 2, tokens=5)
+    frames = [
+        VideoFrame(i, i / 10, i, scene(i, s).copy) for i, s in enumerate(((112, 80), (80, 80)))
+    ]
+    rows.step([0, 1], frames)
+    counts = [int(r.updated[0].sum()) for r in rows.step([0, 1], frames)]  # type: ignore[index]
+    assert counts == [5, 5]
+    kept = rows.take(1)
+    rows.reset(1)
+    assert int(rows.step([1], frames[1:])[0].updated[0].sum()) == 25  # type: ignore[index]
+    kept.tokens = 9  # of an earlier run
+    rows.put(1, kept)
+    assert int(rows.step([1], frames[1:])[0].updated[0].sum()) == 5  # type: ignore[index]
+
+
+def test_every_format_and_a_report(clip: Path, tmp_path: Path) -> None:
+    model = ObjectModel(
+        replace(object_card(), rate_hz=5.0), random_model().network, bright_model().frontend
+    )
+    source = open_source(str(clip), SourceOptions(box=model.box, drawing=(320, 240)))
+    run(
+        source,
+        model,
+        make_sinks(tuple(FORMATS), tmp_path, "street.mp4"),
+        options=RunOptions(tokens=6),
+    )
+    for format in FORMATS:
+        for path in paths_for(format, tmp_path, "street.mp4", objects=True):
+            assert path.stat().st_size, path
+    lines = [json.loads(line) for line in (tmp_path / "street.mp4.jsonl").open(encoding="utf-8")]
+    digests = [
+        Digest.of(read_results(tmp_path / f"street.mp4.{kind}")) for kind in ("jsonl", "json")
+    ]
+    for digest in digests:
+        assert digest.steps == sum(line["type"] == "objects" for line in lines) == 12
+        assert not digest.damages
+        shown = {line["label"] for line in lines if line["type"] == "segment"}
+        assert set(digest.heads.names) == shown  # a timeline for each
+        assert digest.cost_json()["macs"] == lines[-1]["macs"]
+        assert digest.curves is not None
+    with Maker([tmp_path / "street.mp4.jsonl"], thumbnails=False) as maker:
+        assert list(maker.read())
+        maker.write(AtomicFile(tmp_path / "page.html"))
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert "at once" in page
+    assert "if all were computed" in page

@@ -1,0 +1,203 @@
+"""Boxes, tokens and cost in the annotated video stand where they belong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costream.records import (
+    OBJECT_DETECTION,
+    Box,
+    Compute,
+    Gap,
+    Header,
+    Objects,
+    Picture,
+    StageTimes,
+    VideoFrame,
+)
+from costream.sinks.atomic import BinaryFile
+from costream.sinks.boxes import draw_boxes
+from costream.sinks.cost import budget_text, share_text, tokens_text
+from costream.sinks.drawing import COLORS, WHITE
+from costream.sinks.overlay import Overlay
+from costream.sinks.tokens import draw_tokens, token_side
+
+GREY = 110
+
+
+def page(width: int, height: int) -> np.ndarray:
+    return np.full((height, width, 3), GREY, np.uint8)
+
+
+def near(image: np.ndarray, color: tuple[int, int, int], slack: int = 60) -> np.ndarray:
+    return (np.abs(image.astype(int) - color) < slack).all(-1)
+
+
+def extent(mask: np.ndarray) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom of what is set."""
+    rows, columns = np.nonzero(mask)
+    return columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
+
+
+def test_a_box_goes_from_source_to_page() -> None:
+    canvas = page(960, 540)
+    draw_boxes(
+        canvas, [Box(480, 270, 960, 810, 0.9, "car")], {"car": COLORS[0]}, (1920, 1080), (960, 540)
+    )
+    # Below the tag, which is above the box.
+    assert extent((canvas[135:] == COLORS[0]).all(-1)) == (240, 0, 480, 270)
+    assert (canvas[200:300, 300:400] == GREY).all()  # what is in it stays in sight
+    assert (canvas[:, :239] == GREY).all()  # one pixel of rim
+
+
+def test_tags_stay_in_the_picture() -> None:
+    colors = {"car": COLORS[3]}
+    for box in (
+        Box(900, 0, 960, 60, 1, "car", 12),
+        Box(0, 0, 5, 5, 1, "car"),
+        Box(-9, -9, 999, 999, 1, "car"),
+    ):
+        canvas = page(960, 720)
+        draw_boxes(canvas, [box], colors, (960, 720), (960, 720))
+        assert ((canvas == (24, 24, 24)).all(-1)).sum() > 200  # letters
+    canvas = page(20, 10)
+    draw_boxes(canvas, [Box(5, 5, 8, 8, 1, "a long name")], {}, (20, 10), (20, 10))
+
+
+def test_the_surest_is_on_top() -> None:
+    sure, other = Box(10, 50, 200, 200, 0.9, "car"), Box(20, 60, 190, 190, 0.4, "person")
+    colors = {"car": COLORS[0], "person": COLORS[4]}
+    canvas = page(300, 240)
+    draw_boxes(canvas, [sure, replace(other, x1=10, y1=50)], colors, (300, 240), (300, 240))
+    assert (canvas[50:52, 80:180] == COLORS[0]).all()
+
+
+@given(st.integers(240, 900), st.integers(20, 900), st.sampled_from([8, 14, 16]))
+def test_the_side_of_a_token_follows_from_their_number(width: int, height: int, side: int) -> None:
+    updated = np.zeros((-(-height // side), -(-width // side)), np.bool_)
+    assert token_side(updated, (width, height)) == side
+
+
+@pytest.mark.parametrize("seen", [(512, 288), (480, 270), (320, 180), (270, 480)])
+def test_tokens_cover_what_they_are_of(seen: tuple[int, int]) -> None:
+    """A token of 16 x 16 pixels; the page shows the picture three times as large."""
+    size = (3 * seen[0], 3 * seen[1])
+    rows, columns = -(-seen[1] // 16), -(-seen[0] // 16)
+    for row, column in ((0, 0), (3, 5), (rows - 1, columns - 1)):
+        updated = np.zeros((rows, columns), np.bool_)
+        updated[row, column] = True
+        canvas = page(size[0] + 7, size[1] + 9)
+        draw_tokens(canvas, updated, seen, size)
+        right, bottom = min(48 * (column + 1), size[0]), min(48 * (row + 1), size[1])
+        assert extent((canvas != GREY).any(-1)) == (48 * column, 48 * row, right, bottom)
+
+
+def test_tokens_on_a_page_that_is_cut_off() -> None:
+    canvas = page(50, 40)
+    draw_tokens(canvas, np.ones((18, 32), np.bool_), (512, 288), (960, 540))
+    assert (canvas != GREY).any(-1).all()
+
+
+def test_what_it_cost_in_words() -> None:
+    cost = Compute(0, 0.0, 31, 100, StageTimes(1, 1, 1, 1), tokens=256, budget=40.0)
+    assert (tokens_text(cost, 1020), tokens_text(cost, None)) == (
+        "256 of 1020 tokens",
+        "256 tokens",
+    )
+    assert (share_text(cost), budget_text(cost)) == ("31 % of dense", "budget 40 ms")
+    assert budget_text(replace(cost, budget=2.5e9)) == "budget 2.5 GMAC"
+    bare = replace(cost, tokens=None, budget=None, dense_macs=0)
+    assert (tokens_text(bare, 9), share_text(bare), budget_text(bare)) == ("", "100 % of dense", "")
+
+
+HEADER = Header(
+    *("0.1.0", "eventful-vitdet", "0" * 64, ("car", "person"), None, 1.0, 0.0),
+    *("clip.mp4", "video", 10.0, {}),
+    task=OBJECT_DETECTION,
+)
+
+
+def frame(i: int) -> VideoFrame:
+    return VideoFrame(
+        i, float(i), i, lambda: page(320, 180), drawing=lambda: page(640, 360), size=(1280, 720)
+    )
+
+
+def play(path: Path, run: Any, header: Header, *records: Any) -> list[np.ndarray]:
+    sink = Overlay(BinaryFile(path))
+    sink.open(header)
+    for record in records:
+        (sink.draw if isinstance(record, Picture) else sink.write)(record)
+    sink.close(run.summary)
+    with av.open(str(path)) as container:
+        return [f.to_ndarray(format="rgb24") for f in container.decode(video=0)]
+
+
+def test_a_video_of_objects(run: Any, tmp_path: Path) -> None:
+    """A dense step, then steps at a quarter of its cost; an object in every other one."""
+    records: list[Any] = []
+    for i in range(8):
+        updated = np.zeros((12, 20), np.bool_)
+        updated[:3] = True
+        boxes = (Box(640, 360, 960, 680, 0.9, "person", 7),) if i % 2 else ()
+        macs = 100 if i == 0 else 25
+        compute = Compute(i, float(i), macs, 100, StageTimes(1, 1, 1, 1), tokens=60, budget=40.0)
+        records += [Objects(i, float(i), i, i, boxes), compute]
+        records += [Gap(4.0, 5.0, "no data")] if i == 4 else []
+        records += [Picture(float(i), frame(i), None, updated=updated)]
+    shown = play(tmp_path / "x.mp4", run, HEADER, *records)
+    assert len(shown) == 8
+    assert near(shown[3][180:340, 320:484], COLORS[1]).sum() > 500
+    assert not near(shown[4][180:340, 320:484], COLORS[1]).any()  # it has gone
+    tint = shown[4][:, :, 2].astype(int) - shown[4][:, :, 0]
+    assert tint[5:90, 5:635].mean() > 20
+    assert abs(tint[100:355].mean()) < 3
+    curve = near(shown[7][360 + 32 : 360 + 70], COLORS[1])
+    heights = curve.sum(0)
+    assert (heights[4:60] > 34).all()  # the dense step, and the others
+    assert (abs(heights[72:440] - 38 / 4) < 4).all()
+    assert not heights[520:].any()  # not there yet
+    assert near(shown[7][366:390, :500], WHITE).sum() > 200  # words
+
+
+def test_a_narrow_video_tells_what_fits(run: Any, tmp_path: Path) -> None:
+    item = VideoFrame(0, 0.0, 0, lambda: page(48, 64))
+    compute = Compute(0, 0.0, 10, 10, StageTimes(1, 1, 1, 1), tokens=12, budget=40.0)
+    picture = Picture(0.0, item, None, updated=np.ones((4, 3), np.bool_))
+    header = replace(HEADER, duration_s=None)
+    (shown,) = play(tmp_path / "x.mp4", run, header, compute, picture)
+    assert shown.shape == (64 + 76, 48, 3)
+
+
+def test_cost_of_a_stream_without_an_end_scrolls(run: Any, tmp_path: Path) -> None:
+    records: list[Any] = []
+    for i in range(0, 130, 2):
+        compute = Compute(i, float(i), 100 if i > 115 else 10, 100, StageTimes(1, 1, 1, 1))
+        records += [
+            compute,
+            Picture(float(i), VideoFrame(i, float(i), i, lambda: page(120, 40)), None),
+        ]
+    image = play(tmp_path / "x.mp4", run, replace(HEADER, duration_s=None), *records)[-1]
+    heights = near(image[40 + 32 : 40 + 70], COLORS[1]).sum(0)
+    assert (heights[100:114] > 34).all()
+    assert (heights[2:90] < 8).all()
+    assert (heights[2:90] > 0).any()
+
+
+def test_many_classes_have_colors_as_they_come(run: Any, tmp_path: Path) -> None:
+    header = replace(HEADER, labels=tuple(f"class {k}" for k in range(80)))
+    boxes = tuple(
+        Box(100 + 400 * k, 300, 400 + 400 * k, 700, 0.9, f"class {7 * k}") for k in (0, 1)
+    )
+    objects = Objects(0, 0.0, 0, 0, boxes)
+    (shown,) = play(tmp_path / "x.mp4", run, header, objects, Picture(0.0, frame(0), None))
+    assert near(shown[200:300, 50:200], COLORS[0]).sum() > 300
+    assert near(shown[200:300, 250:400], COLORS[1]).sum() > 300

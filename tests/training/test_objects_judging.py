@@ -1,0 +1,86 @@
+"""How a detector is judged, and the words about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from costream.evaluation.detection import Found, Truth
+from costream.models.vitdet import ViTDet
+from costream.training.objects import FRONTEND, NETWORK
+from costream.training.objects_card import make_card
+from costream.training.objects_judge import best_threshold, find, follow, photographs
+from costream.training.objects_packs import LABELS, Scene
+from costream.training.objects_report import detection_table
+from costream.training.report import card_text
+
+BOX = (48, 32)
+
+
+def network() -> ViTDet:
+    torch.manual_seed(0)
+    small: dict[str, Any] = {"dim": 16, "heads": 2, "depth": 2, "global_blocks": (1,)}
+    sizes: dict[str, Any] = {"size": (2, 3), "window": (2, 2), "position_size": (2, 3)}
+    return ViTDet(
+        4, **small, **sizes, channels=8, width=8, convolutions=0, proposals=9, score=0.0
+    ).eval()
+
+
+def pictures(count: int) -> list[torch.Tensor]:
+    """A bright square that moves."""
+    rng = np.random.default_rng(0)
+    frames = [torch.from_numpy(rng.integers(0, 99, (3, 27, 48), np.uint8))] * count
+    frames = [frame.clone() for frame in frames]
+    for k, frame in enumerate(frames):
+        frame[:, 4:12, 4 + 6 * k : 12 + 6 * k] = 250
+    return frames
+
+
+def test_truth_is_scaled_with_its_photograph() -> None:
+    pixels = torch.zeros(3, 100, 200, dtype=torch.uint8)
+    pixels[:, :, 100:] = 250
+    scene = Scene(pixels, torch.tensor([[100.0, 0, 200, 50]]), torch.tensor([1]))
+    test = photographs([scene], BOX)
+    assert test.pictures[0].shape == (3, 24, 48)
+    assert test.pictures[0][0, 5, [20, 28]].tolist() == [0, 250]
+    np.testing.assert_allclose(test.truth[0].boxes, [[24, 0, 48, 12]])
+
+
+def test_a_clip_with_all_tokens_is_its_pictures_by_themselves() -> None:
+    frames = pictures(3)
+    found, macs = follow(network(), frames, BOX, 1.0)
+    for one, other in zip(found, find(network(), frames, BOX), strict=True):
+        np.testing.assert_allclose(one.boxes, other.boxes, atol=1e-3)
+        np.testing.assert_allclose(one.scores, other.scores, atol=1e-5)
+        assert one.boxes[:, 3].max() <= 27  # not in what is filled up
+    assert macs > follow(network(), frames, BOX, 0.25)[1] > 0
+
+
+def test_the_threshold_with_the_best_f1() -> None:
+    boxes = np.array([[0, 0, 10, 10], [50, 50, 60, 60], [20, 20, 30, 30]], float)
+    truth = [Truth(boxes[[0, 2]], np.array([0, 0]))]
+    found = [Found(boxes, np.array([0.9, 0.3, 0.6]), np.array([0, 0, 0]))]
+    assert best_threshold(found, truth) == 0.6
+    other = [Found(boxes, np.array([0.9, 0.3, 0.6]), np.array([0, 0, 1]))]
+    assert best_threshold(other, truth) == 0.9
+
+
+def test_the_card_tells_all_figures() -> None:
+    scores = {
+        "pictures": 7,
+        "AP50": 0.5,
+        "AP": 0.25,
+        "classes": {"vehicle": {"objects": 3, "AP50": 0.5, "AP": 0.25}},
+    }
+    metrics = {"a clip": {"all tokens": {**scores, "macs": 834_000_000}, "teacher": scores}}
+    card = make_card(NETWORK, FRONTEND, 0.414, metrics)
+    assert card.timeline.threshold == pytest.approx(0.41)
+    text = card_text(card, detection_table)
+    assert "| all tokens | 0.500 | 0.500 | 0.250 | 0.834 |" in text
+    assert "| teacher | 0.500 | 0.500 | 0.250 | - |" in text
+    assert "AP50 vehicle (3)" in text
+    assert card.labels == LABELS
+    assert NETWORK["classes"] == len(LABELS)
