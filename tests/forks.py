@@ -142,7 +142,7 @@ def _become_the_program(args: list[str], env: dict[str, str], cwd: str, fds: lis
     except SystemExit as end:
         code = int(end.code or 0)
     # The end of an interpreter, but for taking PyTorch apart, which takes a second.
-    threading._shutdown()  # type: ignore[attr-defined]
+    threading._shutdown()
     atexit._run_exitfuncs()
     with suppress(OSError, ValueError):
         sys.stdout.flush()

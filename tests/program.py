@@ -34,8 +34,9 @@ def costream(
 
     Where it can be, in a fork of a process that has loaded PyTorch already.
     """
-    if env is None and sys.platform == "linux":
-        return _fork([*map(str, args)], **kwargs)
+    at_the_start = any(name.startswith(("PYTHON", "OMP_")) for name in env or ())
+    if sys.platform == "linux" and not at_the_start:
+        return _fork([*map(str, args)], environment(env), **kwargs)
     return python("-m", "costream", *args, env=env, **kwargs)
 
 
@@ -64,6 +65,7 @@ def _forks() -> Forks:
 
 def _fork(
     args: list[str],
+    env: dict[str, str],
     *,
     cwd: Path | str | None = None,
     stdin: IO[bytes] | None = None,
@@ -77,7 +79,7 @@ def _fork(
         if input is not None:
             given.write(input.encode())
             given.seek(0)
-        code = _forks().run(args, (stdin or given, out, err), environment(), cwd, LIMIT_S)
+        code = _forks().run(args, (stdin or given, out, err), env, cwd, LIMIT_S)
         text = []
         for stream in (out, err):
             stream.seek(0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gc
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -107,8 +106,6 @@ class _Shots:
 
     def at(self, time_s: float) -> npt.NDArray[np.uint8] | None:
         """Give the picture at a time, uint8 [H, W, 3] within BOX; None when it cannot be read."""
-        # A picture whose side data was looked at is part of a cycle in PyAV 18.
-        gc.collect()
         if time_s > self._end_s + _NEAR_S:
             return None
         try:

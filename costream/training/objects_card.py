@@ -35,7 +35,13 @@ _ABOUT: dict[str, Any] = {
         " on them and on COCO val2017 four times while it learnt; the choice of its size came"
         " after such a look."
     ),
-    "limits": "",
+    "limits": (
+        "No detector for work. It knows the cameras it learnt from: people in one room and bottles"
+        " before one wall are found again in later footage. Elsewhere it finds hardly any object,"
+        " and puts boxes where there is none: COCO's pictures, cars and bicycles of other cameras,"
+        " people seen from above or far away. 320 pixels wide, so small things are not seen. For"
+        " work, import a published ViTDet."
+    ),
     "licence": (
         "COCO annotations (CC BY 4.0, COCO Consortium), COCO pictures (Flickr users, mixed"
         " terms); Intel IoT DevKit sample videos (CC BY 4.0, Intel). Teacher: YOLOX-nano"

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import signal
+import time
 import zipfile
 from pathlib import Path
 
@@ -99,6 +100,7 @@ def test_a_stop_leaves_no_copies(clips, tmp_path):
         child = start("batch", url, "-o", out, "--jobs", 1, "--include", "large*")
         while not list(out.glob(".costream/fetched/*/large.npy")):
             assert child.poll() is None, child.stderr.read()
+            time.sleep(0.02)
         child.send_signal(signal.SIGINT)
         _, stderr = child.communicate(timeout=60)
     assert child.returncode == 130, stderr

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from program import costream, python
 
 from costream.checkpoints.weights_file import read_card
 from costream.models.build import save_model
@@ -43,19 +44,10 @@ def cache(home: Path) -> Path:
 
 
 def models(home: Path, *args: object, code: str | None = None) -> subprocess.CompletedProcess[str]:
-    program = ["-m", "costream"] if code is None else ["-c", code]
     places = dict.fromkeys(("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"), str(home))
-    env = {k: v for k, v in os.environ.items() if not k.startswith("COSTREAM_")}
-    return subprocess.run(
-        [sys.executable, *program, "models", *map(str, args)],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=120,
-        check=False,
-        cwd=home.parent,
-        env={**env, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **places},
-    )
+    if code is None:
+        return costream("models", *args, env=places, cwd=home.parent)
+    return python("-c", code, "models", *args, env=places, cwd=home.parent)
 
 
 def foreign(folder: Path) -> Path:

@@ -212,7 +212,13 @@ def test_ten_minutes_with_pictures_stay_below_two_megabytes(result, tmp_path):
         return np.random.default_rng(k).integers(0, 255, (size[1], size[0], 3)).astype(np.uint8)
 
     video = make_video(
-        tmp_path / "noise.mp4", 300, rate=1, size=(240, 180), codec="mpeg4", pattern=noise
+        tmp_path / "noise.mp4",
+        300,
+        rate=1,
+        size=(240, 180),
+        codec="mpeg4",
+        pattern=noise,
+        keyframe_every=2,
     )
     path = result(seconds=600.0, source=str(video), scores=True)
     page = page_of(path)

@@ -230,7 +230,7 @@ def test_stop_in_an_outage_tells_the_gap() -> None:
         time.sleep(0.5)
         before_s = time.monotonic()
         reader.source.stop()
-        assert time.monotonic() - before_s < 1.0
+        assert time.monotonic() - before_s < 5.0
         reader.join()
         stopped_s = reader.now_s()
     assert reader.items[-1] == reader.gaps[0]

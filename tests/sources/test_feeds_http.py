@@ -232,12 +232,12 @@ def test_stop_while_it_waits_and_while_it_is_live(stream: bytes) -> None:
         reader.source._backoff.next_s = lambda: 600.0  # type: ignore[method-assign]
         reader.until(lambda: reader.source.connection.state == "waiting")
         before_s = time.monotonic()
-    assert time.monotonic() - before_s < 2.0
+    assert time.monotonic() - before_s < 10.0
     with serving(handler(content=stream, seconds=2.0)) as port:
         with Reader(feed(f"http://127.0.0.1:{port}/live.ts")) as reader:
             reader.more(2)
             before_s = time.monotonic()
-        assert time.monotonic() - before_s < 2.0
+        assert time.monotonic() - before_s < 10.0
 
 
 def test_stop_before_it_begins_and_close_at_any_time(stream: bytes) -> None:

@@ -27,7 +27,7 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(base, data, tmp_path_factory):
     path = tmp_path_factory.mktemp("trained") / "moves.safetensors"
-    done = costream("train", base, "--data", data, "-o", path, "--scratch", "--steps", 60)
+    done = costream("train", base, "--data", data, "-o", path, "--scratch", "--steps", 120)
     assert done.returncode == 0, done.stderr
     return path, done
 
