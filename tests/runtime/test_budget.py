@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import pytest
 from hypothesis import given
@@ -102,7 +103,8 @@ def test_a_machine_that_gets_busy(seed: int, slower: float) -> None:
 
     counts, costs, _ = drive("105ms", machine, steps=300)
     assert kept(costs, 105.0) >= 0.9
-    assert max(counts[110:195]) < min(counts[30:95])
+    # Not every count: a step that took long for once is answered for a while.
+    assert median(counts[110:195]) < 0.9 * median(counts[30:95])
 
 
 @given(target=st.floats(0.98e9, 2.1e9))
