@@ -22,6 +22,7 @@ from costream.models.base import GatedModel
 from costream.records import Box, VideoFrame
 from costream.runtime.budget import Budget
 from costream.runtime.throttle import Throttle
+from costream.runtime.tracking import Corners, corners_of
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 
@@ -82,7 +83,7 @@ def budget_trace(uri: str, model: GatedModel, budget: Budget, steps: int = 240) 
 def budget_table(trace: Sequence[Step], budget: Budget, target: float, title: str) -> Table:
     """Sum up a trace, for each stretch and over all; ``target``: in the budget's unit."""
     settled = trace[SETTLING:]
-    unit = 1e6 if budget.unit == "macs" else 1.0
+    unit, word = _unit(budget)
     rows = [
         _row(name, [step for step in settled if step.stretch == name], target, unit)
         for name in STRETCHES
@@ -91,16 +92,21 @@ def budget_table(trace: Sequence[Step], budget: Budget, target: float, title: st
         "stretch",
         "steps",
         f"within {TOLERANCE:.0%}",
-        *(f"{what} {'MMAC' if unit > 1 else 'ms'}" for what in ("p10", "median", "p90")),
+        *(f"{what} {word}" for what in ("p10", "median", "p90")),
         "tokens",
         "of dense MACs",
         "AP50",
     )
     notes = (
-        f"target {target / unit:g} {'MMAC' if unit > 1 else 'ms'} a step ({budget.text}); the first"
+        f"target {target / unit:g} {word} a step ({budget.text}); the first"
         f" {SETTLING} steps are left out. AP50: against what the dense network finds.",
     )
     return Table(title, columns, (*rows, _row("all", settled, target, unit)), notes)
+
+
+def _unit(budget: Budget) -> tuple[float, str]:
+    """Give what costs are divided by to be read, and what they are in then."""
+    return (1e6, "MMAC") if budget.unit == "macs" else (1.0, "ms")
 
 
 def _row(name: str, steps: Sequence[Step], target: float, unit: float) -> tuple[Cell, ...]:
@@ -134,11 +140,10 @@ def _precision(steps: Sequence[Step]) -> float | None:
 
 def _arrays(
     boxes: Sequence[Box], known: dict[str, int]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+) -> tuple[Corners, npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """Give boxes [n, 4], scores [n] and numbers of labels [n]; -1 for one that is never true."""
-    edges = np.array([(b.x1, b.y1, b.x2, b.y2) for b in boxes], np.float64).reshape(-1, 4)
     scores = np.array([b.score for b in boxes], np.float64)
-    return edges, scores, np.array([known.get(b.label, -1) for b in boxes], np.int64)
+    return corners_of(boxes), scores, np.array([known.get(b.label, -1) for b in boxes], np.int64)
 
 
 def _frames(uri: str, model: GatedModel, steps: int) -> list[VideoFrame]:
@@ -195,12 +200,12 @@ def draw(trace: Sequence[Step], budget: Budget, target: float) -> bytes:
 
     figure = Figure(figsize=(10, 5), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
-    unit, name = (1e6, "MMAC") if budget.unit == "macs" else (1.0, "ms")
+    unit, word = _unit(budget)
     above.plot([step.cost / unit for step in trace], ".", markersize=3, color="#0072b2")
     above.axhline(target / unit, color="#d55e00")
     low, high = ((1 + sign * TOLERANCE) * target / unit for sign in (-1, 1))
     above.axhspan(low, high, color="#d55e00", alpha=0.15, label=f"target ±{TOLERANCE:.0%}")
-    above.set_ylabel(name)
+    above.set_ylabel(word)
     above.set_ylim(0, 2 * target / unit)
     above.legend(loc="upper right")
     below.step(range(len(trace)), [step.tokens for step in trace], where="mid", color="#009e73")

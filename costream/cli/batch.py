@@ -9,7 +9,6 @@ import click
 from costream.cli import detect
 from costream.cli.options import config_option, option, seconds
 from costream.errors import UsageError
-from costream.runtime.budget import Budget
 from costream.settings import BatchSettings
 
 # Options of detect that mean something else here, or nothing.
@@ -139,4 +138,6 @@ def _settings(values: dict[str, Any]) -> BatchSettings:
 
 def _repeats(budget: str) -> bool:
     """Tell whether a budget does the same on any machine."""
+    from costream.runtime.budget import Budget
+
     return not budget.startswith("@") and Budget.parse(budget).kind == "macs"

@@ -9,7 +9,6 @@ import click
 from costream.cli.options import config_option, option, positive, seconds
 from costream.errors import UsageError
 from costream.layouts import find_layout
-from costream.runtime.budgetfile import parse_budget
 from costream.settings import DetectSettings
 from costream.sinks.registry import FORMATS, parse_formats
 from costream.sources.columns import parse_columns
@@ -153,6 +152,8 @@ def settings_of(values: dict[str, Any]) -> DetectSettings:
     if values.get("budget") is not None:
         if values["tokens"] is not None:
             raise UsageError("--tokens and --budget exclude each other")
+        from costream.runtime.budgetfile import parse_budget
+
         parse_budget(values["budget"])
     if values["quiet"] and values["verbose"]:
         raise UsageError("--quiet and --verbose exclude each other")

@@ -10,7 +10,6 @@ import click
 from costream.cli import detect
 from costream.cli.options import config_option, option, positive, seconds
 from costream.errors import UsageError
-from costream.runtime.budgetfile import parse_budget
 from costream.settings import WatchSettings
 
 # Options of detect that make no sense for feeds, or mean something else for them.
@@ -129,6 +128,8 @@ def _settings(values: dict[str, Any]) -> WatchSettings:
     if values["budget"] is not None:
         if values["tokens"] is not None:
             raise UsageError("--tokens and --budget exclude each other")
+        from costream.runtime.budgetfile import parse_budget
+
         parse_budget(values["budget"])
     if values["clips"] is not None and values["output"] in (None, "-"):
         raise UsageError("clips need a folder", where="--clips", hint="name one with -o")

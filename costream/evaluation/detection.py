@@ -14,6 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from costream.runtime.tracking import overlaps
+
 Floats = npt.NDArray[np.floating]
 Integers = npt.NDArray[np.integer]
 
@@ -37,24 +39,13 @@ class Found(NamedTuple):
     labels: Integers  # [n]
 
 
-def shared_areas(boxes: Floats, others: Floats) -> Floats:
-    """Give intersection over union [n, m] of boxes [n, 4] and [m, 4]; 0 where both are empty."""
-    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
-    high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
-    shared = np.prod((high - low).clip(min=0), axis=-1)
-    own, their = (np.prod((b[:, 2:] - b[:, :2]).clip(min=0), axis=-1) for b in (boxes, others))
-    union = own[:, None] + their[None] - shared
-    out: Floats = np.divide(shared, union, out=np.zeros_like(union), where=union > 0)
-    return out
-
-
 def match(boxes: Floats, truth: Floats, threshold: float) -> npt.NDArray[np.bool_]:
     """Say which boxes [n, 4], the surest first, are right, bool [n]: each true box is found once.
 
     ``threshold``: the least intersection over union.
     """
     right = np.zeros(len(boxes), dtype=bool)
-    shared = shared_areas(boxes, truth)
+    shared = overlaps(boxes, truth)
     for number, row in enumerate(shared):
         best = int(row.argmax()) if len(row) else -1
         if best >= 0 and row[best] >= threshold:

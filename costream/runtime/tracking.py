@@ -22,7 +22,7 @@ _SLACK_S = 1e-6
 # Boxes of a detector tremble, so half of an object's speed is what it was before.
 _INERTIA = 0.5
 
-Corners = npt.NDArray[np.float64]  # x1, y1, x2, y2
+Corners = npt.NDArray[np.floating]  # x1, y1, x2, y2
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Tracker:
         self._objects = [known for known in self._objects if known.seen_s >= limit_s]
         order = sorted(range(len(boxes)), key=lambda k: _rank(boxes[k]))
         ranked = [boxes[k] for k in order]
-        corners = np.array([(b.x1, b.y1, b.x2, b.y2) for b in ranked], np.float64).reshape(-1, 4)
+        corners = corners_of(ranked)
         found = self._assign(time_s, ranked, corners)
         ids: dict[int, int] = {}
         for k, (place, box) in enumerate(zip(order, ranked, strict=True)):
@@ -103,6 +103,11 @@ class Tracker:
                 free.remove(known)
                 found[box] = self._objects[known]
         return found
+
+
+def corners_of(boxes: Sequence[Box]) -> Corners:
+    """Give the corners of boxes, float64 [n, 4]."""
+    return np.array([(b.x1, b.y1, b.x2, b.y2) for b in boxes], np.float64).reshape(-1, 4)
 
 
 def overlaps(boxes: Corners, others: Corners) -> Corners:

@@ -14,8 +14,8 @@ from costream.evaluation.detection import (
     detection_scores,
     interpolated_precision,
     match,
-    shared_areas,
 )
+from costream.runtime.tracking import overlaps
 
 
 def boxes(*rows: tuple[float, float, float, float]) -> np.ndarray:
@@ -23,7 +23,7 @@ def boxes(*rows: tuple[float, float, float, float]) -> np.ndarray:
 
 
 def test_shared_areas_by_hand() -> None:
-    shared = shared_areas(
+    shared = overlaps(
         boxes((0, 0, 2, 2), (5, 5, 5, 5)), boxes((0, 0, 2, 2), (1, 1, 3, 3), (2, 0, 4, 2))
     )
     np.testing.assert_allclose(shared, [[1, 1 / 7, 0], [0, 0, 0]])
