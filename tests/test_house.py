@@ -21,14 +21,18 @@ MAY = {
     "sources": set(),
     "sinks": set(),
     "ui": {"sinks.base", "sinks.cost", "sinks.figure"},
-    "evaluation": {"runtime", "models", "sources", "bench.table"},
+    "labels": {"sources", "report.reading", "sinks.registry", "checkpoints.labels"},
+    "evaluation": {"runtime", "models", "sources", "labels", "bench.table"},
     "runtime": {"sources", "models", "sinks", "ui", "settings", "nn.memory"},
     "report": {"sources", "sinks", "ui"},
     "bench": {
         *{"runtime", "sources", "models", "sinks", "nn", "frontends"},
         "evaluation.detection",
     },
-    "training": {"frontends", "nn", "models", "checkpoints", "evaluation", "sources", "runtime"},
+    "training": {
+        *{"frontends", "nn", "models", "checkpoints", "evaluation", "sources", "runtime"},
+        "labels",
+    },
     "cli": {
         *{"runtime", "bench", "report", "models", "sources", "sinks", "ui", "settings"},
         *{"checkpoints", "training", "evaluation"},

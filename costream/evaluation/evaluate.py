@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from costream.errors import ExitCode, UsageError
-from costream.evaluation.examples import Example, fit_labels, read_examples
 from costream.evaluation.metrics import (
     average_precision,
     bootstrap,
@@ -25,6 +24,8 @@ from costream.evaluation.metrics import (
 from costream.evaluation.running import run_alone, run_joined
 from costream.evaluation.sequences import class_table, confused, fuse, pool, top_k
 from costream.evaluation.text import to_text
+from costream.labels.examples import Example, fit_labels, to_examples
+from costream.labels.reading import read_recordings
 from costream.records import plain
 from costream.runtime.logs import logging_to
 from costream.runtime.stop import Stop
@@ -64,7 +65,7 @@ def evaluate(settings: EvaluateSettings) -> ExitCode:
     Raises UsageError for data that cannot be used, ModelError, SourceError.
     """
     with Stop() as stop, logging_to(settings.verbosity, "auto", None):
-        examples = read_examples(settings.data, settings.group)
+        examples = to_examples(read_recordings(settings.data, None, settings.group), None)
         model = _load(settings)
         result = measure(model, examples, settings, stop)
         if stop.exit_code is not None:

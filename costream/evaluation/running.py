@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.errors import SourceError
-from costream.evaluation.examples import Example, located
+from costream.labels.examples import Example, located
 from costream.models.base import Model
 from costream.records import Data, Fault, Gap, Header, Item, Prediction, Record, Summary
 from costream.runtime.options import RunOptions

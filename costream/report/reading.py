@@ -58,6 +58,7 @@ class Damage:
 
 
 Content: TypeAlias = AnyRecord | Totals | Damage
+Numbered: TypeAlias = tuple[int | None, Content]
 
 
 def read_results(path: Path) -> Iterator[Content]:
@@ -66,6 +67,11 @@ def read_results(path: Path) -> Iterator[Content]:
     Unknown types are passed over, damaged places come as Damage. SourceError when it cannot be
     opened, is empty or of a later schema; NotAResultError when no record is in it.
     """
+    return (content for _, content in numbered(path))
+
+
+def numbered(path: Path) -> Iterator[Numbered]:
+    """Yield what ``read_results`` does, each with its line; None in a JSON document."""
     where = shown(os.fspath(path))
     try:
         # newline: only \n ends a line, so that a stray \r does not shift the numbers
@@ -101,7 +107,7 @@ def _one_run(begin: Content, rest: Iterator[Content], ahead: list[Content]) -> I
         yield content
 
 
-def _contents(file: TextIO, where: str) -> Iterator[Content]:
+def _contents(file: TextIO, where: str) -> Iterator[Numbered]:
     head = file.readline(_HEAD)
     while head.isspace():
         head = file.readline(_HEAD)
@@ -111,15 +117,15 @@ def _contents(file: TextIO, where: str) -> Iterator[Content]:
     if isinstance(_object(head).get("type"), str):
         return _lines(rest)
     file.seek(0)
-    return _document(file, where)
+    return ((None, content) for content in _document(file, where))
 
 
-def _lines(lines: Iterable[str]) -> Iterator[Content]:
+def _lines(lines: Iterable[str]) -> Iterator[Numbered]:
     """Yield the records of JSON lines."""
     damage: Damage | None = None
     for number, line in enumerate(lines, 1):
         if damage is not None:
-            yield damage
+            yield damage.line, damage
             damage = None
         if line.isspace():
             continue
@@ -129,9 +135,9 @@ def _lines(lines: Iterable[str]) -> Iterator[Content]:
             continue
         content = _record(str(fields.get("type")), fields, number)
         if content is not None:
-            yield content
+            yield number, content
     if damage is not None:
-        yield Damage(damage.line, damage.reason, last=True)
+        yield damage.line, Damage(damage.line, damage.reason, last=True)
 
 
 def _document(file: TextIO, where: str) -> Iterator[Content]:
@@ -172,21 +178,21 @@ def _object(text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _checked(contents: Iterable[Content], where: str) -> Iterator[Content]:
+def _checked(contents: Iterable[Numbered], where: str) -> Iterator[Numbered]:
     """Pass the contents on from the first record that is one of ours."""
-    held: list[Content] = []
+    held: list[Numbered] = []
     found = False
-    for content in contents:
+    for line, content in contents:
         if isinstance(content, Header):
             _check_schema(content.schema, where)
         found = found or not isinstance(content, (Damage, Totals))
         if not found:
             if len(held) < 100:  # a large file of something else
-                held.append(content)
+                held.append((line, content))
             continue
         yield from held
         held.clear()
-        yield content
+        yield line, content
     if not found:
         raise NotAResultError("no result of costream", where=where)
 

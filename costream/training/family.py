@@ -11,7 +11,7 @@ import numpy.typing as npt
 from torch import nn
 
 from costream.errors import ModelError
-from costream.evaluation.examples import Example
+from costream.labels.examples import Example
 from costream.models.card import Card, Timeline
 
 

@@ -21,8 +21,9 @@ from torch import nn
 from costream.checkpoints.weights_file import Weights, read_weights
 from costream.errors import ExitCode, UsageError
 from costream.evaluation.evaluate import sequence_scores, without
-from costream.evaluation.examples import Example, read_examples, split
 from costream.frontends.registry import frontend_class
+from costream.labels.examples import Example, split, to_examples
+from costream.labels.reading import read_recordings
 from costream.models.build import build, new_network, save_model
 from costream.models.card import Card
 from costream.models.fitting import takes
@@ -50,7 +51,7 @@ def train(settings: TrainSettings) -> ExitCode:
         for path in paths:
             if path.exists() and not settings.overwrite:
                 raise UsageError("is there already", where=path, hint="--overwrite replaces it")
-        examples = read_examples(settings.data, settings.group)
+        examples = to_examples(read_recordings(settings.data, None, settings.group), None)
         divided = parts(examples, settings)
         log.info("%d examples to train on, %d to validate with", *map(len, divided))
         prepare_torch(settings.threads)

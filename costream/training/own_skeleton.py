@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from costream.evaluation.examples import Example
 from costream.evaluation.motions import Motion, batch
 from costream.frontends.joints import JointStreams
+from costream.labels.examples import Example
 from costream.models.card import Card
 from costream.sources.base import SourceOptions
 from costream.training.family import Taught, TrainSettings, cannot_be_taught

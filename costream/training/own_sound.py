@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.errors import UsageError
-from costream.evaluation.examples import Example, spelling
+from costream.labels.examples import Example, spelling
 from costream.models.card import Card, Timeline
 from costream.models.oad import TokenClassifier
 from costream.nn.encoder import Encoder

@@ -12,10 +12,10 @@ from tqdm import tqdm
 
 from costream.clock import Tick, TickItem, resample
 from costream.errors import SourceError, UsageError
-from costream.evaluation.examples import Example, located
 from costream.evaluation.motions import Motion
 from costream.frontends.joints import JointStreams
 from costream.frontends.pose import PoseTrackers
+from costream.labels.examples import Example, located
 from costream.models.card import Card
 from costream.models.fitting import check_source
 from costream.records import Fault, SkeletonFrame, VideoFrame

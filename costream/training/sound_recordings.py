@@ -15,7 +15,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from costream.errors import SourceError, UsageError
-from costream.evaluation.examples import Example, located
+from costream.labels.examples import Example, located
 from costream.models.card import Card
 from costream.models.fitting import check_source
 from costream.records import AudioBlock, Fault

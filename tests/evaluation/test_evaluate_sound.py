@@ -12,8 +12,9 @@ from program import costream
 
 from costream.errors import UsageError
 from costream.evaluation.evaluate import EvaluateSettings, measure
-from costream.evaluation.examples import read_examples
 from costream.evaluation.text import to_text
+from costream.labels.examples import to_examples
+from costream.labels.reading import read_recordings
 from costream.models.registry import load_model
 from costream.runtime.stop import Stop
 
@@ -127,14 +128,18 @@ def told_to(table, **values):
     return EvaluateSettings(**{**fixed, **free, **rest, **values})
 
 
+def examples(table):
+    return to_examples(read_recordings(table, None), None)
+
+
 def test_several_heads_are_refused(weights, table, tmp_path):
     other = noises.write_tiny_weights(tmp_path / "other.safetensors", ("nothing", "dog"))
     model = load_model(f"{weights},{other}", device="cpu")
     with pytest.raises(UsageError, match="tiny and other have different labels; name one of them"):
-        measure(model, read_examples(table), told_to(table), Stop())
+        measure(model, examples(table), told_to(table), Stop())
 
 
 def test_a_rate_is_refused(weights, table):
     model = load_model(str(weights), device="cpu")
     with pytest.raises(UsageError, match="--fps: the steps of tiny are blocks of sound"):
-        measure(model, read_examples(table), told_to(table, rate_hz=8.0), Stop())
+        measure(model, examples(table), told_to(table, rate_hz=8.0), Stop())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from costream.checkpoints.weights_file import read_weights
 from costream.errors import ModelError, UsageError
-from costream.evaluation.examples import Example
+from costream.labels.examples import Example
 from costream.models.audio import CoTrans
 from costream.models.build import build
 from costream.training import own_sound

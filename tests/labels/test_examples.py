@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from costream.errors import UsageError
-from costream.evaluation.examples import Example, fit_labels, read_examples, split
+from costream.labels.examples import Example, fit_labels, split, to_examples
+from costream.labels.reading import read_recordings
 
 
 @pytest.fixture
@@ -15,6 +16,10 @@ def data(tmp_path):
         file.parent.mkdir(exist_ok=True)
         file.write_text("time,hips_x,hips_y,hips_z\n0,0,1,2\n", "utf-8")
     return tmp_path
+
+
+def read_examples(data, group=None):
+    return to_examples(read_recordings(data, None, group), None)
 
 
 def table(folder, *lines):
@@ -73,7 +78,7 @@ def test_a_bad_line_is_named(data, line, says):
 
 def test_many_bad_lines_are_counted(data):
     path = table(data, "file,label", *["wave/a.csv,"] * 9)
-    with pytest.raises(UsageError, match=r"line 2: .*line 4: no label \(and 6 more lines\)"):
+    with pytest.raises(UsageError, match=r"line 2: .*line 4: no label \(and 6 more\)"):
         read_examples(path)
 
 
@@ -83,7 +88,7 @@ def test_many_bad_lines_are_counted(data):
         ("file,start,end", "no column label"),
         ("name,label", "no column file"),
         ("file,label,begin", "unknown column 'begin'"),
-        ("file,label,End_s", "unknown column 'end_s'"),
+        ("file,label,End_at", "unknown column 'end_at'"),
     ],
 )
 def test_columns_are_checked(data, head, says):

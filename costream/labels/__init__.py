@@ -1,0 +1,1 @@
+"""Labels in: what people, tools and data sets say that recordings show."""

@@ -1,0 +1,35 @@
+"""Recordings in folders that are named by what they show, or sound like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from costream.errors import UsageError
+from costream.labels.intake import some
+from costream.labels.recording import Label, Recording
+from costream.sources.registry import expand
+
+
+def read_classes(data: Path) -> Iterator[Recording]:
+    """Yield the recordings in the folder of each class, in order of names.
+
+    UsageError for a class without a recording, and for files beside the folders.
+    """
+    inside = [path for path in sorted(data.iterdir()) if not path.name.startswith(".")]
+    classes = [path for path in inside if path.is_dir()]
+    stray = [path.name for path in inside if not path.is_dir()]
+    if stray and classes:
+        raise UsageError(
+            f"files beside the folders of classes: {some(stray)}",
+            where=data,
+            hint="put each into the folder of its class",
+        )
+    for folder in classes:
+        files = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+        if not files:
+            raise UsageError("a class without a recording", where=folder)
+        for file in files:
+            for source in expand(str(file)):
+                label = Label(0.0, None, folder.name, source)
+                yield Recording(source, (label,), str(file), False, None)

@@ -1,0 +1,60 @@
+"""Labels from results of costream: the segments of JSON lines and of a JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from costream.errors import SourceError, UsageError
+from costream.labels.intake import Intake, Track
+from costream.labels.recording import Label
+from costream.records import Header, Segment, Summary
+from costream.report.reading import Damage, numbered
+
+
+def read_results(path: Path, intake: Intake) -> Iterator[Track]:
+    """Yield the timeline of every source in the file.
+
+    UsageError when it holds no results, or two runs over one source: their times may differ.
+    """
+    try:
+        tracks = list(_tracks(path, intake))
+    except SourceError as error:
+        raise UsageError(str(error)) from error
+    names = [track.names for track in tracks]
+    for name in names:
+        if names.count(name) > 1:
+            what = f"holds {names.count(name)} runs over one source"
+            raise UsageError(what, where=path, hint="leave the lines of one of them")
+    yield from tracks
+
+
+def _tracks(path: Path, intake: Intake) -> Iterator[Track]:
+    header: Header | None = None
+    labels: list[Label] = []
+    begun, number = False, 0
+    for line, content in numbered(path):
+        if isinstance(content, Header):
+            if begun:
+                yield _track(path, header, labels)
+            header, labels, begun, number = content, [], True, 0
+        elif isinstance(content, Damage) and content.last:
+            intake.odd("results that break off", str(path))
+        elif isinstance(content, Damage):
+            spot = "its end" if content.line is None else f"line {content.line}"
+            intake.wrong(path, spot, content.reason)
+        elif isinstance(content, Segment):
+            begun, number = True, number + 1
+            spot = f"segment {number}" if line is None else f"line {line}"
+            if intake.wants(content.model):
+                told = intake.label(path, spot, content.start_s, content.end_s, content.label)
+                labels += [told] if told else []
+        elif isinstance(content, Summary) and not content.complete:
+            intake.odd("runs that were cut short", str(path))
+    yield _track(path, header, labels)
+
+
+def _track(path: Path, header: Header | None, labels: list[Label]) -> Track:
+    source = () if header is None or not header.source else (header.source,)
+    duration_s = None if header is None else header.duration_s
+    return Track(path, source, tuple(labels), duration_s)

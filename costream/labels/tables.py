@@ -1,0 +1,121 @@
+"""Labels in CSV: a timeline, the timelines of many recordings, or the table file,start,end,label.
+
+The first line says which it is. Cells are parted by commas, semicolons or tabs, and times may
+have a decimal comma, as the spreadsheets of many countries write them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from costream.errors import UsageError
+from costream.labels.intake import Intake, NoLabelsError, Track
+from costream.labels.recording import Label
+from costream.labels.text import read_text
+
+log = logging.getLogger("costream")
+
+COLUMNS = ("file", "start", "end", "label")
+_FILE, _NAME = "file", "name"  # columns of the recording: of a person's table, of batch's
+_STARTS, _ENDS = ("start_s", "start"), ("end_s", "end")
+_UNUSED = ("length_s", "score", "count")  # other columns of timelines
+_TIMES = ("start", "begin", "onset", "end", "stop", "offset")  # how columns of times begin
+
+_Row = tuple[int, list[str]]  # line, cells
+
+
+def read_table(
+    path: Path, intake: Intake, group: str | None = None, *, files: bool = False
+) -> Iterator[Track]:
+    """Yield what a table says of each recording; without a column for these it tells of one.
+
+    ``group`` names the column that says what may never be split; without it that is a column
+    "group". Of recordings in a column "file" only the stretches with a label are known. ``files``:
+    there must be such a column. UsageError for columns that are missing or that nobody knows.
+    """
+    names, rows = _read(path)
+    _check_columns(path, names, group, files=files)
+    place = {name: names.index(name) for name in names}
+    of = next((name for name in (_FILE, _NAME) if name in place), None)
+    start, end = (next((n for n in options if n in place), "") for options in (_STARTS, _ENDS))
+    found: dict[tuple[str, str], list[Label]] = {}
+    for line, row in rows:
+        spot = f"line {line}"
+        if len(row) > len(names):
+            intake.wrong(path, spot, "more cells than columns")
+            continue
+
+        def cell(name: str | None, row: list[str] = row) -> str:
+            at = place.get(name or "", len(row))
+            return row[at].strip() if at < len(row) else ""
+
+        if of is not None and not cell(of):
+            intake.wrong(path, spot, "no file")
+        elif intake.wants(cell("model") or None):
+            labels = found.setdefault((cell(of), cell(group.lower() if group else "group")), [])
+            told = intake.label(path, spot, cell(start) or 0.0, cell(end), cell("label"))
+            labels += [told] if told else []
+    if of is None:
+        yield Track(path, (), tuple(label for labels in found.values() for label in labels))
+        return
+    for (name, own), labels in found.items():
+        yield Track(path, (name,), tuple(labels), None, of == _NAME, own or None, alone=False)
+
+
+def _read(path: Path) -> tuple[list[str], list[_Row]]:
+    """Give the names of the columns in lower case, and the rows that say something."""
+    text = read_text(path)
+    skipped = text[:4].lower() == "sep="  # Excel's word on how cells are parted
+    if skipped:
+        text = text.partition("\n")[2]
+    names: list[str] = []
+    try:
+        for delimiter in ",;\t":
+            file = io.StringIO(text, newline="")
+            lines = csv.reader(file, strict=True, skipinitialspace=True, delimiter=delimiter)
+            names = [name.strip().lower() for name in next(lines, [])]
+            if "label" in names or _FILE in names:
+                break
+        return names, [(lines.line_num + skipped, _without_tail(row)) for row in lines if any(row)]
+    except csv.Error as error:
+        raise UsageError(f"cannot be read as a CSV table ({error})", where=path) from error
+
+
+def _without_tail(row: list[str]) -> list[str]:
+    """Give a row without the empty cells that spreadsheets put behind it."""
+    while row and not row[-1].strip():
+        row = row[:-1]
+    return row
+
+
+def _check_columns(path: Path, names: Sequence[str], group: str | None, *, files: bool) -> None:
+    many = files or _FILE in names or _NAME in names
+    own = [group.lower()] if group else []
+    needed = [_FILE, "label"] if files else ["label"] if many else [_STARTS[0], _ENDS[0], "label"]
+    alike = {_STARTS[1]: _STARTS[0], _ENDS[1]: _ENDS[0]}
+    there = {*names, *(alike.get(name, name) for name in names)}
+    lacking = [name for name in (*needed, *own) if name not in there]
+    if lacking and not files and "label" not in names:
+        raise NoLabelsError("a table without a column label", where=path)
+    if lacking:
+        columns = COLUMNS if many else (_STARTS[0], _ENDS[0], "label")
+        raise UsageError(
+            f"the table has no column {' and no column '.join(lacking)}",
+            where=f"{path}, line 1",
+            hint=f"the first line names the columns: {', '.join(columns)}",
+        )
+    known = {_FILE, _NAME, *_STARTS, *_ENDS, "label", "group", "model", *_UNUSED, *own}
+    unknown = [name for name in names if name and name not in known]
+    times = [name for name in unknown if name.startswith(_TIMES)]
+    if times:
+        raise UsageError(
+            f"unknown column {', '.join(map(repr, times))}",
+            where=f"{path}, line 1",
+            hint=f"known are {', '.join(COLUMNS)} and a group (--group NAME)",
+        )
+    if unknown:
+        log.warning("%s: not used: column %s", path, ", ".join(map(repr, unknown)))
