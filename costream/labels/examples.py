@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +10,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costream.errors import SourceError, UsageError
+from costream.labels.intake import some
 from costream.labels.recording import Recording
+
+log = logging.getLogger("costream")
 
 
 @dataclass(frozen=True)
@@ -29,21 +33,28 @@ def to_examples(recordings: Iterable[Recording], background: str | None) -> list
 
     Where a recording is labelled as a whole and ``background`` is not None, the time without a
     label is given as examples of that; but for slivers, and for the time after the last label
-    where the length of the recording is not known.
+    where the length of the recording is not known. Without ``background`` that time is left out,
+    and a warning says so.
     """
     examples: list[Example] = []
+    left_out: list[str] = []
     for recording in recordings:
         source, group = recording.source, recording.group
         found = [
             Example(source, label.label, label.start_s, label.end_s, group, label.where)
             for label in recording.labels
         ]
-        if recording.whole and background is not None:
+        if recording.whole and background is None:
+            times = recording.unlabelled()
+            left_out += [f"{source} from {begin:g} to {end:g} s" for begin, end in times]
+        elif recording.whole and background is not None:
             found += [
                 Example(source, background, start_s, end_s, group, source)
                 for start_s, end_s in recording.unlabelled()
             ]
         examples += sorted(found, key=lambda example: example.start_s)
+    if left_out:
+        log.warning("time without a label, and no class for it, left out: %s", some(left_out))
     return examples
 
 

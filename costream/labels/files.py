@@ -2,51 +2,62 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from costream.errors import UsageError
-from costream.labels.intake import Intake, NoLabelsError, Track, some
+from costream.labels.annotations import read_rttm, read_text_labels
+from costream.labels.arrays import BESIDE, read_arrays
+from costream.labels.documents import read_document
+from costream.labels.elan import read_elan
+from costream.labels.intake import Intake, NoLabelsError, Track
 from costream.labels.results import read_results
+from costream.labels.subtitles import read_subtitles
 from costream.labels.tables import read_table
 from costream.sinks.registry import FORMATS
-
-log = logging.getLogger("costream")
 
 Reader = Callable[[Path, Intake], Iterator[Track]]
 
 READERS: dict[str, Reader] = {
     ".jsonl": read_results,
-    ".json": read_results,
+    ".json": read_document,
     ".csv": read_table,
     ".tsv": read_table,
+    ".txt": read_text_labels,
+    ".srt": read_subtitles,
+    ".vtt": read_subtitles,
+    ".rttm": read_rttm,
+    ".eaf": read_elan,
+    ".npz": read_arrays,
+    ".npy": read_arrays,
+    ".pickle": read_arrays,
+    ".pkl": read_arrays,
 }
 # What runs write besides timelines.
-_OTHERS = ("predictions.csv", "objects.csv", "compute.csv", "failures.csv", "summary.json")
+_OTHERS = ("predictions.csv", "objects.csv", "compute.csv", "failures.csv", "summary.json", BESIDE)
 _SUFFIXES = sorted((f".{s}" for f in FORMATS.values() for s in f.files), key=len, reverse=True)
 
 
 def read_files(labels: Path, intake: Intake, group: str | None) -> list[Track]:
     """Give what a file of labels says, or those in a folder and below, in order of names.
 
-    Files of a folder that hold no labels are passed by with a warning. UsageError when nothing
+    Files of a folder that hold no labels are passed by and told. UsageError when nothing
     is left, or the only file is none of labels.
     """
     if not labels.exists():
         raise UsageError("there are no such labels", where=labels)
     if not labels.is_dir():
-        return list(_read(labels, intake, group))
+        return _of_part(_read(labels, intake, group), intake)
     tracks: list[Track] = []
-    passed: list[str] = []
     for path in _files(labels):
         try:
-            tracks += _read(path, intake, group)
+            tracks += _of_part(_read(path, intake, group), intake)
         except NoLabelsError:
-            passed.append(str(path))
-    if passed:
-        log.warning("no labels in %s", some(passed))
+            intake.passed_by.append(path)
+        except UsageError as error:
+            intake.refused(path, error)
     if not tracks:
+        intake.settle()
         hint = f"it may hold {', '.join(FORMATS)} and more"
         raise UsageError("no labels in it", where=labels, hint=hint)
     return tracks
@@ -58,6 +69,11 @@ def recording_name(path: Path) -> str:
         if path.name.lower().endswith(suffix) and len(path.name) > len(suffix):
             return path.name[: -len(suffix)]
     return path.stem
+
+
+def _of_part(tracks: Iterator[Track], intake: Intake) -> list[Track]:
+    """Give the tracks; where a part is wanted, those that say what is of it."""
+    return [track for track in tracks if track.parted or intake.part is None]
 
 
 def _read(path: Path, intake: Intake, group: str | None) -> Iterator[Track]:

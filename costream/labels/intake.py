@@ -32,6 +32,7 @@ class Track:
     whole: bool = True
     group: str | None = None
     alone: bool = True  # the file tells of this recording only, and may be named after it
+    parted: bool = False  # the file says what is of which part
 
 
 class Intake:
@@ -42,18 +43,19 @@ class Intake:
     """
 
     def __init__(self, part: str | None = None) -> None:
-        self._part = part
+        self.part = part
+        self.passed_by: list[Path] = []  # files without labels, in a folder of such
         self._parts: dict[str, None] = {}  # those that were there, in their order
         self._taken = False
-        self._wrong: list[tuple[Path, str, str]] = []
+        self._wrong: list[tuple[Path, str]] = []
         self._odd: dict[str, list[str]] = {}
 
     def wants(self, part: str | None) -> bool:
-        """Say whether a part is wanted. Of data that has no parts everything is."""
-        if part is None or self._part is None:
-            return True
+        """Say whether a part is wanted; None: something that is of no part."""
+        if part is None or self.part is None:
+            return self.part is None
         self._parts[part] = None
-        told, asked = part.casefold(), self._part.casefold()
+        told, asked = part.casefold(), self.part.casefold()
         wanted = _SUBSETS.get(told, told) == _SUBSETS.get(asked, asked)
         self._taken = self._taken or wanted
         return wanted
@@ -89,7 +91,14 @@ class Intake:
 
     def wrong(self, path: Path, spot: str, what: str) -> None:
         """Note what makes the labels unusable; ``settle`` tells it."""
-        self._wrong.append((path, spot, what))
+        self._wrong.append((path, f"{spot}: {what}"))
+
+    def refused(self, path: Path, error: UsageError) -> None:
+        """Note that a whole file is unusable; ``settle`` tells it."""
+        told = str(error)
+        for prefix in (f"{path}: ", f"{path}, "):
+            told = told.removeprefix(prefix)
+        self._wrong.append((path, told))
 
     def odd(self, what: str, where: str) -> None:
         """Note what can be passed over; ``settle`` warns of it."""
@@ -98,19 +107,18 @@ class Intake:
     def settle(self) -> None:
         """Warn of what was odd; UsageError for what is wrong, or where the part is not there."""
         for what, places in self._odd.items():
-            log.warning("%s: %s", what, some(places))
+            log.warning("%s: %s", what, some(places, "; "))
         self._odd.clear()
+        if self.passed_by:
+            log.warning("no labels in %s", some([str(path) for path in self.passed_by]))
         if self._wrong:
-            files = {path for path, _, _ in self._wrong}
-            single = files.pop() if len(files) == 1 else None
-            lines = [
-                f"{spot}: {what}" if single else f"{path}, {spot}: {what}"
-                for path, spot, what in self._wrong
-            ]
-            raise UsageError(some(lines, "; "), where=single)
-        if self._part is not None and not self._taken:
+            files = {path for path, _ in self._wrong}
+            if len(files) == 1:
+                raise UsageError(some([what for _, what in self._wrong], "; "), where=files.pop())
+            raise UsageError(some([f"{path}: {what}" for path, what in self._wrong], "; "))
+        if self.part is not None and not self._taken:
             raise UsageError(
-                f"there is no part {self._part!r} in the labels",
+                f"there is no part {self.part!r} in the labels",
                 hint=f"there are {', '.join(map(repr, self._parts))}" if self._parts else None,
             )
 

@@ -40,12 +40,14 @@ class Media:
         """``passed_by``: absolute files that are no recordings. UsageError without the data."""
         if not data.exists():
             raise UsageError("there is no such data", where=data)
-        self._data = data
+        self.data = data
         self.found: list[Medium] = []
+        self.paths: set[Path] = set()  # absolute, of the files they are in
         self._by_name: dict[str, list[Medium]] = {}
         self._by_stem: dict[str, list[Medium]] = {}
         for path in _paths(data):
             if path.absolute() not in passed_by:
+                self.paths.add(path.absolute())
                 folder = PurePosixPath(path.relative_to(data).parent.as_posix())
                 many = path.suffix.lower() in _ARRAYS
                 for source in expand(str(path)) if many else [str(path)]:
@@ -80,11 +82,20 @@ class Media:
                 several = some([str(medium.place) for medium in fitting])
                 raise UsageError(
                     f"{name!r} may be each of {several}",
-                    where=self._data,
+                    where=self.data,
                     hint="rename them, or mirror their folders in those of the labels",
                 )
             return fitting[0]
         return None
+
+    def without(self, labelled: Container[str]) -> list[str]:
+        """Give the names of recordings without labels, of the kinds that have such elsewhere."""
+        kinds = {medium.place.suffix for medium in self.found if medium.source in labelled}
+        return [
+            str(medium.place)
+            for medium in self.found
+            if medium.source not in labelled and medium.place.suffix in kinds
+        ]
 
 
 def _paths(data: Path) -> Iterator[Path]:

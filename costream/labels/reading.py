@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from costream.errors import SourceError, UsageError
+from costream.labels.checking import checked
+from costream.labels.choosing import Told, choose
 from costream.labels.classes import read_classes
 from costream.labels.files import read_files, recording_name
 from costream.labels.intake import Intake, Track, some
+from costream.labels.length import length_s
 from costream.labels.media import Media
 from costream.labels.recording import Recording
 from costream.labels.tables import COLUMNS, read_table
@@ -39,8 +43,20 @@ def read_recordings(
         raise UsageError("--group names a column of a table", where=labels, hint="give a table")
     intake = Intake(part)
     tracks = read_files(labels, intake, group)
+    if data is None:
+        found = _placed(tracks, labels)
+    else:
+        media = Media(data, {track.path.absolute() for track in tracks})
+        found = _matched(tracks, labels, media, intake)
+    recordings: list[Recording] = []
+    for source, told in found.items():
+        for track in choose(source, told, intake):
+            end_s = None if data is None else length_s(source)
+            recordings.append(checked(_recording(source, track), intake, end_s))
     intake.settle()
-    return _matched(tracks, labels, data)
+    if not recordings:
+        raise UsageError("no recording in these labels", where=labels)
+    return recordings
 
 
 def _data(data: Path | None, group: str | None) -> list[Recording]:
@@ -50,7 +66,7 @@ def _data(data: Path | None, group: str | None) -> list[Recording]:
         raise UsageError("there is no such data", where=data)
     if data.is_dir() and group is not None:
         raise UsageError("--group names a column of a table", where=data, hint="give a table")
-    recordings = list(read_classes(data) if data.is_dir() else _listed(data, group))
+    recordings = list(read_classes(data)) if data.is_dir() else _listed(data, group)
     if not recordings:
         raise UsageError(
             "no examples",
@@ -61,55 +77,79 @@ def _data(data: Path | None, group: str | None) -> list[Recording]:
     return recordings
 
 
-def _listed(table: Path, group: str | None) -> Iterator[Recording]:
-    """Yield the recordings of a table, which are named relative to it."""
+def _listed(table: Path, group: str | None) -> list[Recording]:
+    """Give the recordings of a table, which are named relative to it."""
     intake = Intake()
-    found: list[Recording] = []
+    recordings: list[Recording] = []
     for track in read_table(table, intake, group, files=True):
-        (name,) = track.names
         if not track.labels:  # its lines are wrong
             continue
+        (name,) = track.names
         try:
             sources = expand(str(table.parent / name))
         except (SourceError, UsageError) as error:
-            place, _, spot = track.labels[0].where.rpartition(", ")
-            intake.wrong(Path(place), spot, str(error))
+            intake.wrong(table, track.labels[0].where.rpartition(", ")[2], str(error))
             continue
-        found += [_recording(source, track, track.group or name) for source in sources]
+        for source in sources:
+            cut = any(label.end_s is not None for label in track.labels)
+            recording = replace(_recording(source, track), group=track.group or name)
+            recordings.append(checked(recording, intake, length_s(source) if cut else None))
     intake.settle()
-    yield from found
+    return recordings
 
 
-def _matched(tracks: Sequence[Track], labels: Path, data: Path | None) -> list[Recording]:
-    """Give the tracks as recordings, with the media they belong to."""
-    if data is None:
-        return [_recording(_names(track)[0], track, track.group) for track in tracks]
-    media = Media(data, {track.path.absolute() for track in tracks})
-    found: list[Recording] = []
+def _placed(tracks: Iterable[Track], labels: Path) -> dict[str, Told]:
+    """Give the tracks by what their recordings are called; files of one name tell of one.
+
+    That is the path in the labels, or else the place of the file of labels in its folder.
+    """
+    root = labels if labels.is_dir() else labels.parent
+    found: dict[str, Told] = {}
+    paths: dict[str, str] = {}
+    for track in tracks:
+        place = track.path.relative_to(root).with_name(recording_name(track.path)).as_posix()
+        name = place if track.alone else track.names[0]
+        found.setdefault(name, {}).setdefault(track.path, []).append(track)
+        for told in track.names:
+            if "/" in told:
+                paths.setdefault(name, told)
+    return {paths.get(name, name): told for name, told in found.items()}
+
+
+def _matched(
+    tracks: Sequence[Track], labels: Path, media: Media, intake: Intake
+) -> dict[str, Told]:
+    """Give the tracks by the recording that they belong to; a warning names those without."""
+    found: dict[str, Told] = {}
     missing: list[str] = []
     for track in tracks:
+        names = (*track.names, recording_name(track.path)) if track.alone else track.names
         near = track.path.relative_to(labels).parent if labels.is_dir() else Path()
-        medium = media.find(_names(track), PurePosixPath(near.as_posix()))
-        if len(tracks) == len(media.found) == 1:  # whatever they are called
-            medium = media.found[0]
+        try:
+            medium = media.find(names, PurePosixPath(near.as_posix()))
+        except UsageError as error:
+            intake.wrong(track.path, names[0], str(error))
+            continue
+        if medium is None and track.alone and len(media.found) == len(tracks) == 1:
+            medium = media.found[0]  # two files that somebody put together
         if medium is None:
-            missing.append(_names(track)[0])
+            missing.append(names[0])
         else:
-            found.append(_recording(medium.source, track, track.group))
-    if not found:
-        raise UsageError(f"none of the recordings is there: {some(missing)}", where=data)
+            found.setdefault(medium.source, {}).setdefault(track.path, []).append(track)
+    if missing and not found:
+        intake.settle()
+        raise UsageError(f"none of the recordings is there: {some(missing)}", where=media.data)
+    intake.passed_by = [p for p in intake.passed_by if p.absolute() not in media.paths]
     if missing:
-        log.warning("%s: no recording of these labels: %s", data, some(missing))
+        log.warning("%s: no recording for labels of %s", media.data, some(missing))
+    if unlabelled := media.without(found):
+        log.warning("%s: no labels for %s, left out", media.data, some(unlabelled))
     return found
 
 
-def _names(track: Track) -> tuple[str, ...]:
-    return (*track.names, recording_name(track.path)) if track.alone else track.names
-
-
-def _recording(source: str, track: Track, group: str | None) -> Recording:
+def _recording(source: str, track: Track) -> Recording:
     labels = tuple(sorted(track.labels, key=lambda label: label.start_s))
-    return Recording(source, labels, group or source, track.whole, track.duration_s)
+    return Recording(source, labels, track.group or source, track.whole, track.duration_s)
 
 
 def _split_part(labels: Path) -> tuple[Path, str | None]:

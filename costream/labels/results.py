@@ -38,6 +38,10 @@ def _tracks(path: Path, intake: Intake) -> Iterator[Track]:
             if begun:
                 yield _track(path, header, labels)
             header, labels, begun, number = content, [], True, 0
+            for head in header.heads or ():
+                intake.wants(head.model)
+            if _is_part(header):
+                intake.odd("results of a part of a recording, the rest is background", str(path))
         elif isinstance(content, Damage) and content.last:
             intake.odd("results that break off", str(path))
         elif isinstance(content, Damage):
@@ -55,6 +59,17 @@ def _tracks(path: Path, intake: Intake) -> Iterator[Track]:
 
 
 def _track(path: Path, header: Header | None, labels: list[Label]) -> Track:
-    source = () if header is None or not header.source else (header.source,)
-    duration_s = None if header is None else header.duration_s
-    return Track(path, source, tuple(labels), duration_s)
+    if header is None:
+        return Track(path, (), tuple(labels))
+    return Track(
+        path,
+        (header.source,) if header.source else (),
+        tuple(labels),
+        None if _is_part(header) else header.duration_s,
+        parted=header.heads is not None,
+    )
+
+
+def _is_part(header: Header) -> bool:
+    """Say whether only a part of the recording was looked at."""
+    return bool(header.options.get("start_s")) or header.options.get("end_s") is not None

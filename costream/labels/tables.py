@@ -39,31 +39,31 @@ def read_table(
     """
     names, rows = _read(path)
     _check_columns(path, names, group, files=files)
-    place = {name: names.index(name) for name in names}
-    of = next((name for name in (_FILE, _NAME) if name in place), None)
-    start, end = (next((n for n in options if n in place), "") for options in (_STARTS, _ENDS))
-    found: dict[tuple[str, str], list[Label]] = {}
+    of = next((name for name in (_FILE, _NAME) if name in names), "")
+    start, end = (next((n for n in options if n in names), "") for options in (_STARTS, _ENDS))
+    found: dict[tuple[str, str], list[Label]] = {} if of else {("", ""): []}
     for line, row in rows:
-        spot = f"line {line}"
-        if len(row) > len(names):
-            intake.wrong(path, spot, "more cells than columns")
+        cells = dict(zip(names, row, strict=False))
+        name, own = cells.get(of, ""), cells.get(group.lower() if group else "group", "")
+        if len(row) > len(names) or (of and not name):
+            what = "more cells than columns" if len(row) > len(names) else "no file"
+            intake.wrong(path, f"line {line}", what)
             continue
-
-        def cell(name: str | None, row: list[str] = row) -> str:
-            at = place.get(name or "", len(row))
-            return row[at].strip() if at < len(row) else ""
-
-        if of is not None and not cell(of):
-            intake.wrong(path, spot, "no file")
-        elif intake.wants(cell("model") or None):
-            labels = found.setdefault((cell(of), cell(group.lower() if group else "group")), [])
-            told = intake.label(path, spot, cell(start) or 0.0, cell(end), cell("label"))
+        labels = found.setdefault((name, own) if of else ("", ""), [])
+        if intake.wants(cells.get("model") or None):
+            times = cells.get(start) or 0.0, cells.get(end)
+            told = intake.label(path, f"line {line}", *times, cells.get("label", ""))
             labels += [told] if told else []
-    if of is None:
-        yield Track(path, (), tuple(label for labels in found.values() for label in labels))
-        return
     for (name, own), labels in found.items():
-        yield Track(path, (name,), tuple(labels), None, of == _NAME, own or None, alone=False)
+        yield Track(
+            path,
+            (name,) if of else (),
+            tuple(labels),
+            whole=of != _FILE,
+            group=own or None,
+            alone=not of,
+            parted="model" in names,
+        )
 
 
 def _read(path: Path) -> tuple[list[str], list[_Row]]:
@@ -80,16 +80,18 @@ def _read(path: Path) -> tuple[list[str], list[_Row]]:
             names = [name.strip().lower() for name in next(lines, [])]
             if "label" in names or _FILE in names:
                 break
-        return names, [(lines.line_num + skipped, _without_tail(row)) for row in lines if any(row)]
+        rows = ((lines.line_num + skipped, _cells(row)) for row in lines)
+        return names, [(line, row) for line, row in rows if row]
     except csv.Error as error:
         raise UsageError(f"cannot be read as a CSV table ({error})", where=path) from error
 
 
-def _without_tail(row: list[str]) -> list[str]:
-    """Give a row without the empty cells that spreadsheets put behind it."""
-    while row and not row[-1].strip():
-        row = row[:-1]
-    return row
+def _cells(row: list[str]) -> list[str]:
+    """Give what is in a row, without the empty cells that spreadsheets put behind it."""
+    cells = [cell.strip() for cell in row]
+    while cells and not cells[-1]:
+        cells.pop()
+    return cells
 
 
 def _check_columns(path: Path, names: Sequence[str], group: str | None, *, files: bool) -> None:

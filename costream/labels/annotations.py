@@ -1,0 +1,109 @@
+"""Labels from the text files of annotation tools: Audacity, Raven Pro, and RTTM."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from costream.errors import UsageError
+from costream.labels.intake import Intake, NoLabelsError, Track, seconds
+from costream.labels.recording import Label
+from costream.labels.text import read_text
+
+_BEGIN, _END, _OFFSET = "begin time (s)", "end time (s)", "file offset (s)"
+_CALLED = ("label", "annotation", "species", "type")  # columns that people write labels into
+_AUDACITY = re.compile(r"-?[0-9.,:]+\t-?[0-9.,:]+(\t|$)")
+_TOLD = "<NA>"  # of a field of RTTM without a value
+
+
+def read_text_labels(path: Path, intake: Intake) -> Iterator[Track]:
+    """Yield the labels of a text file, of Audacity or of Raven, as its first line says."""
+    text = read_text(path)
+    lines = text.split("\n")
+    first = next((line for line in lines if line.strip()), "")
+    if _BEGIN in first.lower().split("\t"):
+        return _raven(path, lines, intake)
+    if not first or _AUDACITY.match(first) or path.name.lower().endswith(".audacity.txt"):
+        return iter([_audacity(path, lines, intake)])
+    raise NoLabelsError("no labels of Audacity or Raven", where=path)
+
+
+def _audacity(path: Path, lines: list[str], intake: Intake) -> Track:
+    labels = []
+    for number, line in enumerate(lines, 1):
+        # A line that begins with a backslash says the frequencies of the one before it.
+        if not line.strip() or line.startswith("\\"):
+            continue
+        start, end, name = (*line.split("\t", 2), "", "")[:3]
+        if not end:
+            intake.wrong(path, f"line {number}", "no start and end, parted by tabs")
+            continue
+        label = intake.label(path, f"line {number}", start, end, name)
+        labels += [label] if label else []
+    return Track(path, (), tuple(labels))
+
+
+def _raven(path: Path, lines: list[str], intake: Intake) -> Iterator[Track]:
+    """Yield a selection table of Raven Pro, which may be of several files."""
+    head = [name.strip().lower() for name in lines[0].split("\t")]
+    name = next((name for name in _CALLED if name in head), None)
+    if name is None or _END not in head:
+        lacking = "Label" if name is None else "End Time (s)"
+        raise UsageError(f"the table has no column {lacking}", where=f"{path}, line 1")
+    found: dict[str, dict[str, Label]] = {}
+    for number, line in enumerate(lines[1:], 2):
+        if not line.strip():
+            continue
+        cells = dict(zip(head, line.split("\t"), strict=False))
+        spot = f"line {number}"
+        start, end = cells.get(_BEGIN, ""), cells.get(_END, "no time")
+        if cells.get(_OFFSET, "").strip():
+            # Begin and end count from the first of several files, the offset from its own.
+            try:
+                length_s = seconds(end) - seconds(start)
+                start, end = cells[_OFFSET], str(seconds(cells[_OFFSET]) + length_s)
+            except ValueError as error:
+                intake.wrong(path, spot, str(error))
+                continue
+        label = intake.label(path, spot, start, end, cells.get(name, ""))
+        of = found.setdefault(cells.get("begin file", "").strip(), {})
+        if label:
+            # A selection has a row for each view: waveform and spectrogram.
+            of.setdefault(cells.get("selection") or spot, label)
+    yield from _tracks(path, {file: list(labels.values()) for file, labels in found.items()})
+
+
+def read_rttm(path: Path, intake: Intake) -> Iterator[Track]:
+    """Yield the SPEAKER lines of Rich Transcription Time Marked (NIST), which may be of many files.
+
+    Blanks in names and labels are underscores there, and stay such.
+    """
+    found: dict[str, list[Label]] = {}
+    for number, line in enumerate(read_text(path).split("\n"), 1):
+        fields = line.split()
+        if not fields or fields[0].startswith(";;") or fields[0] != "SPEAKER":
+            continue
+        spot = f"line {number}"
+        if len(fields) < 8:
+            intake.wrong(path, spot, f"{len(fields)} fields in place of 10")
+            continue
+        labels = found.setdefault(fields[1], [])
+        try:
+            end_s = seconds(fields[3]) + seconds(fields[4])
+        except ValueError as error:
+            intake.wrong(path, spot, str(error))
+            continue
+        name = "" if fields[7] == _TOLD else fields[7]
+        label = intake.label(path, spot, fields[3], end_s, name)
+        labels += [label] if label else []
+    yield from _tracks(path, found)
+
+
+def _tracks(path: Path, found: dict[str, list[Label]]) -> Iterator[Track]:
+    alone = len(found) < 2
+    if not found:
+        yield Track(path, (), ())
+    for file, labels in found.items():
+        names = (file,) if file else ()
+        yield Track(path, names, tuple(labels), alone=alone)

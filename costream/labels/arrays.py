@@ -1,0 +1,123 @@
+"""Labels of every frame in arrays, as training code for online action detection keeps them.
+
+An array is [T] of class numbers (below 0: not known), or [T, K] with a 1 for each class that is
+true. An .npz says all that is needed: ``labels``, ``rate_hz`` (rows a second) and ``names`` (of
+the classes). For .npy files and pickles the last two stand in ``frames.json`` beside them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from costream.checkpoints.labels import THUMOS14, TVSERIES
+from costream.errors import SourceError, UsageError
+from costream.labels.intake import Intake, NoLabelsError, Track
+from costream.labels.text import read_text
+from costream.sources.arrays import load_arrays
+from costream.sources.pickles import load_pickle
+
+BESIDE = "frames.json"  # {"rate_hz": ..., "names": [...]}
+_SETS = {len(labels.names): labels for labels in (THUMOS14, TVSERIES)}
+
+
+def read_arrays(path: Path, intake: Intake) -> Iterator[Track]:
+    """Yield the timeline of each video in the file.
+
+    Rows of 22 and 31 classes are those of THUMOS14 and TVSeries where nothing says their names;
+    THUMOS14's are 4 a second. NoLabelsError for arrays of something else; UsageError where the
+    rate or the names are not known, or there are fewer names than classes.
+    """
+    told: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
+    try:
+        if path.suffix.lower() in (".npy", ".npz"):
+            found, _ = load_arrays(str(path))
+            if isinstance(found, dict):
+                told = found
+                arrays = {"": found["labels"]} if "labels" in found else {}
+            else:
+                arrays = {"": found}
+        else:
+            arrays = _of_videos(load_pickle(str(path)))
+    except SourceError as error:
+        raise UsageError(str(error)) from error
+    if not arrays or not all(_is_labels(array) for array in arrays.values()):
+        raise NoLabelsError("no labels of frames", where=path)
+    for video, array in arrays.items():
+        names, rate_hz = _about(path, told, array)
+        labels = []
+        try:
+            for start_s, end_s, name, row in stretches(array, names, rate_hz):
+                spot = f"{video}, row {row}" if video else f"row {row}"
+                label = intake.label(path, spot, start_s, end_s, name)
+                labels += [label] if label else []
+        except ValueError as error:
+            raise UsageError(str(error), where=path) from error
+        duration_s = len(array) / rate_hz
+        yield Track(path, (video,) if video else (), tuple(labels), duration_s, alone=not video)
+
+
+def stretches(
+    values: npt.ArrayLike, names: Sequence[str], rate_hz: float
+) -> Iterator[tuple[float, float, str, int]]:
+    """Yield start, end, name and first row of every stretch of a class, in order of the classes.
+
+    ``values`` as in the head of this file, ``rate_hz`` rows a second. ValueError for a class that
+    has no name.
+    """
+    array = np.asarray(values)
+    classes = int(array.max(initial=-1)) + 1 if array.ndim == 1 else array.shape[1]
+    if classes > len(names):
+        raise ValueError(f"{classes} classes, and names of {len(names)}")
+    for k in range(classes):
+        held = array == k if array.ndim == 1 else array[:, k] > 0
+        edges = np.flatnonzero(np.diff(np.concatenate(([False], held, [False]))))
+        for first, end in edges.reshape(-1, 2).tolist():
+            yield first / rate_hz, end / rate_hz, names[k], first
+
+
+def _of_videos(content: Any) -> dict[str, Any]:
+    """Give the array of each video: of video -> {"anno": array, ...} or video -> array."""
+    if not isinstance(content, dict):
+        return {}
+    return {
+        str(video): told.get("anno") if isinstance(told, dict) else told
+        for video, told in content.items()
+    }
+
+
+def _is_labels(array: Any) -> bool:
+    if not isinstance(array, np.ndarray) or array.ndim not in (1, 2):
+        return False
+    whole = np.issubdtype(array.dtype, np.integer) or array.dtype == np.bool_
+    return whole if array.ndim == 1 else bool(np.isin(array, (0, 1)).all())
+
+
+def _about(path: Path, told: dict[str, Any], array: npt.NDArray[Any]) -> tuple[list[str], float]:
+    """Give the names of the classes and the rows a second."""
+    beside = path.with_name(BESIDE)
+    if not {"names", "rate_hz"} <= set(told) and beside.is_file():
+        try:
+            told = {**json.loads(read_text(beside)), **told}
+        except (ValueError, TypeError) as error:
+            raise UsageError(f"cannot be read as JSON ({error})", where=beside) from error
+    known = _SETS.get(array.shape[1]) if array.ndim == 2 else None
+    names = told.get("names", None if known is None else known.names)
+    rate = told.get("rate_hz", None if known is None else known.rate_hz)
+    hint = f'write {BESIDE} beside it: {{"rate_hz": 4, "names": ["...", ...]}}'
+    if not isinstance(names, (list, tuple, np.ndarray)):
+        raise UsageError("the names of the classes are not known", where=path, hint=hint)
+    try:
+        rate_hz = float(np.asarray(rate))
+    except (TypeError, ValueError):
+        rate_hz = 0.0
+    if not 0 < rate_hz < math.inf:
+        raise UsageError("the rows a second are not known", where=path, hint=hint)
+    return [str(name) for name in names], rate_hz

@@ -1,0 +1,35 @@
+"""Labels against each other and their recording: what overlaps, what lies after the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from costream.clock import TOLERANCE_S
+from costream.labels.intake import Intake
+from costream.labels.recording import Label, Recording
+
+_AFTER_S = 1.0  # lengths are rounded, and the last step of a model may reach beyond the end
+
+
+def checked(recording: Recording, intake: Intake, end_s: float | None) -> Recording:
+    """Give a recording without labels that lie after its end, and with its length.
+
+    ``end_s``: where it really ends, None where that is not known. A label that reaches far beyond
+    is cut off there. Labels that overlap stay, and are told.
+    """
+    after = float("inf") if end_s is None else end_s
+    labels: list[Label] = []
+    latest_s = 0.0  # the end of the labels so far
+    for label in recording.labels:
+        if label.start_s >= after:
+            intake.odd("labels after the end of the recording, left out", label.where)
+            continue
+        if label.start_s < latest_s - TOLERANCE_S:
+            intake.odd("labels that overlap another", label.where)
+        if label.end_s is not None and label.end_s > after + _AFTER_S:
+            intake.odd("labels that reach beyond the end of the recording, cut off", label.where)
+            label = replace(label, end_s=after)
+        latest_s = max(latest_s, float("inf") if label.end_s is None else label.end_s)
+        labels.append(label)
+    duration_s = recording.duration_s if end_s is None else end_s
+    return replace(recording, labels=tuple(labels), duration_s=duration_s)

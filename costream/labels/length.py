@@ -1,0 +1,33 @@
+"""How long recordings are, as far as that is known without reading them."""
+
+from __future__ import annotations
+
+from costream.errors import SourceError, UsageError
+from costream.sources.arrays import split_video
+from costream.sources.opening import audio_stream, open_container, video_stream
+from costream.sources.registry import open_source, sniff
+from costream.sources.timing import end_s, length_is_guessed
+
+_ARRAYS = (".npy", ".npz", ".pickle", ".pkl", ".p")  # their rate is the model's
+
+
+def length_s(source: str) -> float | None:
+    """Give the length of a recording in seconds; None where it is not known.
+
+    So it is of arrays, and of what cannot be opened: whoever reads it says why.
+    """
+    if split_video(source)[0].lower().endswith(_ARRAYS):
+        return None
+    try:
+        if sniff(source) == "skeleton":
+            skeletons = open_source(source)
+            try:
+                return skeletons.open().duration_s
+            finally:
+                skeletons.close()
+        with open_container(source) as container:
+            has_pictures = any(stream.codec_context for stream in container.streams.video)
+            stream = (video_stream if has_pictures else audio_stream)(container, source)
+            return None if length_is_guessed(container, stream) else end_s(container, stream)
+    except (SourceError, UsageError):
+        return None

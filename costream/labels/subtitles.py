@@ -1,0 +1,38 @@
+"""Labels from subtitles: a cue's text is the label, with a score behind it that does not belong."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from costream.labels.intake import Intake, NoLabelsError, Track
+from costream.labels.text import read_text
+
+_ARROW = "-->"
+_SCORE = re.compile(r"\s*\([0-9]+ ?%\)$")
+_TAG = re.compile(r"<[^>]*>")
+_PLACE = re.compile(r"\{\\[^}]*\}")  # SubRip: "{\an8}" is a place on the screen
+
+
+def read_subtitles(path: Path, intake: Intake) -> Iterator[Track]:
+    """Yield the cues of a SubRip (srt) or WebVTT (vtt) file as a timeline."""
+    text = read_text(path)
+    web = text.startswith("WEBVTT")
+    lines = [*text.split("\n"), ""]
+    labels = []
+    if text.strip() and not web and _ARROW not in text:
+        raise NoLabelsError("no subtitles", where=path)
+    for number, line in enumerate(lines, 1):
+        start, arrow, rest = line.partition(_ARROW)
+        if not arrow:
+            continue
+        end = (rest.split() or ["no time"])[0]  # WebVTT may say behind it where the cue stands
+        told = " ".join(lines[number : lines.index("", number)])
+        told = _TAG.sub("", told)
+        told = html.unescape(told) if web else _PLACE.sub("", told)
+        name = _SCORE.sub("", told.strip())
+        label = intake.label(path, f"line {number}", start.strip(), end, name)
+        labels += [label] if label else []
+    yield Track(path, (), tuple(labels))

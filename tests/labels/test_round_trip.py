@@ -1,0 +1,91 @@
+"""What costream writes is read back, as far as each format can carry it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from costream.labels.reading import read_recordings
+from costream.records import Segment
+from costream.sinks.registry import FORMATS
+
+TIMELINES = sorted(set(FORMATS) - {"mp4"})
+# Seconds that a time may be off.
+PRECISION_S = {"srt": 5e-4, "vtt": 5e-4, "eaf": 5e-4, "rttm": 1e-6}
+WHOLE = {"jsonl", "json"}  # carry every character
+
+# Words of any characters that files may hold; XML has no place for some of them.
+words = st.text(
+    st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zs", "Zl", "Zp", "Cn", "Co")),
+    min_size=1,
+    max_size=8,
+)
+labels = st.lists(words, min_size=1, max_size=3).map(" ".join)
+odd = st.sampled_from(["a<b>", "wait -->", "x & y", 'say "hi", you', "50 (3 %)", "{b}", "=1"])
+
+
+@st.composite
+def timelines(draw) -> list[Segment]:
+    """Segments that do not overlap and are longer than any rounding."""
+    at, out = 0.0, []
+    for _ in range(draw(st.integers(0, 6))):
+        start_s = at + draw(st.floats(0, 4000, allow_subnormal=False))
+        at = start_s + draw(st.floats(0.01, 4000))
+        label = draw(labels | odd)
+        out.append(Segment(start_s, at, label, draw(st.floats(0, 1))))
+    return out
+
+
+def carried(format: str, label: str) -> str:
+    """Give what is left of a label."""
+    if format in WHOLE or format == "csv":
+        return label
+    label = " ".join(label.split())
+    if format == "srt":
+        return label.replace("-->", "→").replace("<", "‹").replace(">", "›")
+    return label.replace(" ", "_") if format == "rttm" else label
+
+
+@pytest.mark.parametrize("format", TIMELINES)
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(segments=timelines())
+def test_a_timeline_comes_back(format, written, tmp_path_factory, segments) -> None:
+    folder: Path = tmp_path_factory.mktemp("out")
+    written([format], folder, "clip ä.mp4", segments)
+    (recording,) = read_recordings(None, folder)
+    assert recording.whole
+    assert recording.source == "clip ä.mp4"
+    assert len(recording.labels) == len(segments)
+    for label, segment in zip(recording.labels, segments, strict=True):
+        precision_s = PRECISION_S.get(format, 5e-7) + 1e-9
+        assert abs(label.start_s - segment.start_s) <= precision_s
+        assert abs(label.end_s - segment.end_s) <= 2 * precision_s
+        assert label.label == carried(format, segment.label)
+        assert label.where.startswith(str(folder))
+
+
+@pytest.mark.parametrize("format", TIMELINES)
+def test_all_formats_of_the_samples(format, written, tmp_path) -> None:
+    """Times at 1/3 s, at which decimals end nowhere, and an empty timeline."""
+    made = [Segment(k / 3, (k + 1) / 3, f"label {k % 3}", 0.5) for k in range(100)]
+    written([format], tmp_path / "a", "long.mp4", made)
+    written([format], tmp_path / "b", "empty.mp4", [])
+    (long,) = read_recordings(None, tmp_path / "a")
+    (empty,) = read_recordings(None, tmp_path / "b")
+    assert [round(3 * label.start_s, 2) for label in long.labels] == list(range(100))
+    assert empty.labels == ()
+    assert empty.whole
+
+
+@pytest.mark.parametrize("format", ["jsonl", "json", "csv"])
+def test_labels_keep_blanks_within(format, written, tmp_path) -> None:
+    written([format], tmp_path, "a.mp4", [Segment(0, 1, "stand\nup  and\tdown", 0.5)])
+    (recording,) = read_recordings(None, tmp_path)
+    assert recording.labels[0].label == "stand\nup  and\tdown"
