@@ -30,7 +30,7 @@ def read_text_labels(path: Path, intake: Intake) -> Iterator[Track]:
 
 
 def _audacity(path: Path, lines: list[str], intake: Intake) -> Track:
-    labels = []
+    labels: list[Label] = []
     for number, line in enumerate(lines, 1):
         # A line that begins with a backslash says the frequencies of the one before it.
         if not line.strip() or line.startswith("\\"):
@@ -39,8 +39,7 @@ def _audacity(path: Path, lines: list[str], intake: Intake) -> Track:
         if not end:
             intake.wrong(path, f"line {number}", "no start and end, parted by tabs")
             continue
-        label = intake.label(path, f"line {number}", start, end, name)
-        labels += [label] if label else []
+        labels += intake.label(path, f"line {number}", start, end, name)
     return Track(path, (), tuple(labels))
 
 
@@ -51,7 +50,7 @@ def _raven(path: Path, lines: list[str], intake: Intake) -> Iterator[Track]:
     if name is None or _END not in head:
         lacking = "Label" if name is None else "End Time (s)"
         raise UsageError(f"the table has no column {lacking}", where=f"{path}, line 1")
-    found: dict[str, dict[str, Label]] = {}
+    found: dict[str, dict[tuple[str, float], Label]] = {}
     for number, line in enumerate(lines[1:], 2):
         if not line.strip():
             continue
@@ -66,11 +65,10 @@ def _raven(path: Path, lines: list[str], intake: Intake) -> Iterator[Track]:
             except ValueError as error:
                 intake.wrong(path, spot, str(error))
                 continue
-        label = intake.label(path, spot, start, end, cells.get(name, ""))
         of = found.setdefault(cells.get("begin file", "").strip(), {})
-        if label:
+        for label in intake.label(path, spot, start, end, cells.get(name, "")):
             # A selection has a row for each view: waveform and spectrogram.
-            of.setdefault(cells.get("selection") or spot, label)
+            of.setdefault((cells.get("selection") or spot, label.start_s), label)
     yield from _tracks(path, {file: list(labels.values()) for file, labels in found.items()})
 
 
@@ -80,23 +78,24 @@ def read_rttm(path: Path, intake: Intake) -> Iterator[Track]:
     Blanks in names and labels are underscores there, and stay such.
     """
     found: dict[str, list[Label]] = {}
-    for number, line in enumerate(read_text(path).split("\n"), 1):
+    text = read_text(path)
+    for number, line in enumerate(text.split("\n"), 1):
         fields = line.split()
-        if not fields or fields[0].startswith(";;") or fields[0] != "SPEAKER":
+        if fields[:1] != ["SPEAKER"]:
             continue
         spot = f"line {number}"
-        if len(fields) < 8:
-            intake.wrong(path, spot, f"{len(fields)} fields in place of 10")
-            continue
-        labels = found.setdefault(fields[1], [])
+        labels = found.setdefault("".join(fields[1:2]), [])
         try:
+            if len(fields) < 8:
+                raise ValueError(f"{len(fields)} fields in place of 10")
             end_s = seconds(fields[3]) + seconds(fields[4])
         except ValueError as error:
             intake.wrong(path, spot, str(error))
             continue
         name = "" if fields[7] == _TOLD else fields[7]
-        label = intake.label(path, spot, fields[3], end_s, name)
-        labels += [label] if label else []
+        labels += intake.label(path, spot, fields[3], end_s, name)
+    if text.strip() and not found:
+        raise NoLabelsError("no SPEAKER lines", where=path)
     yield from _tracks(path, found)
 
 

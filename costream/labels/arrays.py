@@ -19,6 +19,7 @@ import numpy.typing as npt
 from costream.checkpoints.labels import THUMOS14, TVSERIES
 from costream.errors import SourceError, UsageError
 from costream.labels.intake import Intake, NoLabelsError, Track
+from costream.labels.recording import Label
 from costream.labels.text import read_text
 from costream.sources.arrays import load_arrays
 from costream.sources.pickles import load_pickle
@@ -52,12 +53,11 @@ def read_arrays(path: Path, intake: Intake) -> Iterator[Track]:
         raise NoLabelsError("no labels of frames", where=path)
     for video, array in arrays.items():
         names, rate_hz = _about(path, told, array)
-        labels = []
+        labels: list[Label] = []
         try:
             for start_s, end_s, name, row in stretches(array, names, rate_hz):
                 spot = f"{video}, row {row}" if video else f"row {row}"
-                label = intake.label(path, spot, start_s, end_s, name)
-                labels += [label] if label else []
+                labels += intake.label(path, spot, start_s, end_s, name)
         except ValueError as error:
             raise UsageError(str(error), where=path) from error
         duration_s = len(array) / rate_hz
@@ -97,7 +97,10 @@ def _is_labels(array: Any) -> bool:
     if not isinstance(array, np.ndarray) or array.ndim not in (1, 2):
         return False
     whole = np.issubdtype(array.dtype, np.integer) or array.dtype == np.bool_
-    return whole if array.ndim == 1 else bool(np.isin(array, (0, 1)).all())
+    if array.ndim == 1:
+        return whole
+    # Features may be many, and their first row tells.
+    return all(bool(np.isin(rows, (0, 1)).all()) for rows in (array[:1], array))
 
 
 def _about(path: Path, told: dict[str, Any], array: npt.NDArray[Any]) -> tuple[list[str], float]:

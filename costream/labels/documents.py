@@ -57,13 +57,12 @@ def _timeline(path: Path, document: Mapping[str, Any], intake: Intake) -> Track:
     """Give the segments of one recording; "start" and "end" are frames where there is "fps"."""
     fps, frames = document.get("fps"), document.get("frames")
     rate_hz = float(fps) if isinstance(fps, (int, float)) and fps > 0 else None
-    labels = []
+    labels: list[Label] = []
     for number, told in enumerate(map(_object, document["segments"]), 1):
         start, end = told.get("start_s"), told.get("end_s")
         if start is None and rate_hz is not None:
             start, end = (_seconds(told.get(key), rate_hz) for key in ("start", "end"))
-        label = _label(intake, path, f"segment {number}", start, end, told.get("label"))
-        labels += [label] if label else []
+        labels += _label(intake, path, f"segment {number}", start, end, told.get("label"))
     names = tuple(document[key] for key in _NAMED if isinstance(document.get(key), str))
     duration_s = None if rate_hz is None else _seconds(frames, rate_hz)
     return Track(path, names, tuple(labels), duration_s)
@@ -79,12 +78,11 @@ def _database(path: Path, videos: Mapping[str, Any], intake: Intake) -> Iterator
         subset = told.get("subset")
         if not intake.wants(subset):
             continue
-        labels = []
+        labels: list[Label] = []
         for number, note in enumerate(map(_object, told.get("annotations") or ()), 1):
             start, end = _pair(note.get("segment"))
             spot = f"{video}, annotation {number}"
-            label = _label(intake, path, spot, start, end, note.get("label"))
-            labels += [label] if label else []
+            labels += _label(intake, path, spot, start, end, note.get("label"))
         yield _of_many(path, video, labels, told.get("duration"), subset)
 
 
@@ -95,15 +93,14 @@ def _actions(path: Path, videos: Mapping[str, Any], intake: Intake) -> Iterator[
         subset = told.get("subset")
         if not intake.wants(subset):
             continue
-        labels = []
+        labels: list[Label] = []
         for number, action in enumerate(told["actions"], 1):
             spot = f"{video}, action {number}"
             if not isinstance(action, list) or len(action) != 3:
                 intake.wrong(path, spot, "not [class, start, end]")
                 continue
             name = names.get(str(action[0]), str(action[0]))
-            label = _label(intake, path, spot, action[1], action[2], name)
-            labels += [label] if label else []
+            labels += _label(intake, path, spot, action[1], action[2], name)
         yield _of_many(path, video, labels, told.get("duration"), subset)
 
 
@@ -123,12 +120,11 @@ def _videos(path: Path, document: Mapping[str, Any], intake: Intake) -> Iterator
     names = [str(name) for name in document["classes"]]
     for number, told in enumerate(map(_object, document["videos"]), 1):
         video, values = str(told.get("video", f"video {number}")), told.get("labels")
-        labels = []
+        labels: list[Label] = []
         try:
             rate_hz = float(document["fps"])
             for start_s, end_s, name, row in stretches(values or (), names, rate_hz):
-                label = intake.label(path, f"{video}, frame {row}", start_s, end_s, name)
-                labels += [label] if label else []
+                labels += intake.label(path, f"{video}, frame {row}", start_s, end_s, name)
             duration_s = len(values or ()) / rate_hz
         except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
             raise UsageError(
@@ -137,12 +133,12 @@ def _videos(path: Path, document: Mapping[str, Any], intake: Intake) -> Iterator
         yield Track(path, (video,), tuple(labels), duration_s, alone=False)
 
 
-def _label(intake: Intake, path: Path, spot: str, start: Any, end: Any, name: Any) -> Label | None:
-    """Give a label of JSON values; what is of the wrong kind is noted."""
+def _label(intake: Intake, path: Path, spot: str, start: Any, end: Any, name: Any) -> list[Label]:
+    """Give the label of JSON values, none where they are of the wrong kind, which is noted."""
     for value in (start, end):
         if isinstance(value, bool) or not isinstance(value, (int, float, str)):
             intake.wrong(path, spot, "no start or no end")
-            return None
+            return []
     return intake.label(path, spot, start, end, name if isinstance(name, str) else "")
 
 

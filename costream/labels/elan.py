@@ -75,9 +75,7 @@ def _labels(
             continue
         text = note.findtext("ANNOTATION_VALUE") or ""
         start_s, end_s = ((ms + origin_ms) / 1000 for ms in (start_ms, end_ms))
-        label = intake.label(path, spot, start_s, end_s, " ".join(text.split()))
-        if label is not None:
-            yield label
+        yield from intake.label(path, spot, start_s, end_s, " ".join(text.split()))
 
 
 def _names(media: list[Element]) -> Iterator[str]:

@@ -34,7 +34,7 @@ READERS: dict[str, Reader] = {
     ".pkl": read_arrays,
 }
 # What runs write besides timelines.
-_OTHERS = ("predictions.csv", "objects.csv", "compute.csv", "failures.csv", "summary.json", BESIDE)
+_OTHERS = ("predictions.csv", "objects.csv", "compute.csv", "failures.csv", "summary.json")
 _SUFFIXES = sorted((f".{s}" for f in FORMATS.values() for s in f.files), key=len, reverse=True)
 
 
@@ -91,5 +91,12 @@ def _files(folder: Path) -> Iterator[Path]:
             continue
         if path.is_dir():
             yield from _files(path)
-        elif path.suffix.lower() in READERS and not path.name.endswith(_OTHERS):
+        elif path.suffix.lower() in READERS and not _is_other(path.name):
             yield path
+
+
+def _is_other(name: str) -> bool:
+    """Say whether a file is something else by its name; pickles of features may be very large."""
+    if name.endswith((".pickle", ".pkl")):
+        return "anno" not in name
+    return name == BESIDE or f".{name}".endswith(tuple(f".{other}" for other in _OTHERS))

@@ -62,8 +62,8 @@ class Intake:
 
     def label(
         self, path: Path, spot: str, start: str | float, end: str | float | None, label: str
-    ) -> Label | None:
-        """Give a label; None where there is something wrong with it, which is noted.
+    ) -> list[Label]:
+        """Give the label, none where there is something wrong with it, which is noted.
 
         ``spot`` is its place in the file. Times are seconds or text that means such; ``end`` None
         or "": to the end of the recording.
@@ -75,7 +75,7 @@ class Intake:
             end_s = None if end is None or end == "" else seconds(end)
         except ValueError as error:
             self.wrong(path, spot, str(error))
-            return None
+            return []
         if not label:
             self.wrong(path, spot, "no label")
         elif end_s is not None and end_s < start_s:
@@ -86,8 +86,8 @@ class Intake:
         elif end_s is not None and end_s <= 0:
             self.odd("labels before 0 s, left out", where)
         else:
-            return Label(max(0.0, start_s), end_s, label, where)
-        return None
+            return [Label(max(0.0, start_s), end_s, label, where)]
+        return []
 
     def wrong(self, path: Path, spot: str, what: str) -> None:
         """Note what makes the labels unusable; ``settle`` tells it."""

@@ -8,6 +8,8 @@ from pathlib import Path, PurePosixPath
 
 from costream.errors import UsageError
 from costream.labels.intake import some
+from costream.labels.probing import is_recording
+from costream.sources.arrays import split_video
 from costream.sources.features import file_name
 from costream.sources.keypoints import keypoint_files
 from costream.sources.registry import expand
@@ -38,7 +40,7 @@ class Media:
 
     def __init__(self, data: Path, passed_by: Container[Path] = ()) -> None:
         """``passed_by``: absolute files that are no recordings. UsageError without the data."""
-        if not data.exists():
+        if not data.exists() and split_video(str(data))[1] is None:
             raise UsageError("there is no such data", where=data)
         self.data = data
         self.found: list[Medium] = []
@@ -62,31 +64,40 @@ class Media:
     def find(self, names: Sequence[str], near: PurePosixPath) -> Medium | None:
         """Give the recording that has one of these names; None where there is none.
 
-        The first name that fits counts, with its ending or without. Of several that fit, the one
-        whose path ends in most folders of the name's counts, and then the one in the folder
-        ``near``. UsageError when that leaves more than one.
+        The first name that fits a single one counts, with its ending or without. Of several that
+        fit, the one whose path ends in most folders of the name's is taken, and then the one in
+        the folder ``near``. UsageError where names fit, but none a single one.
         """
+        several: tuple[str, list[Medium]] | None = None
         for name in names:
-            path = PurePosixPath(name.replace("\\", "/"))
-            fitting = (
-                self._by_name.get(path.name)
-                or self._by_stem.get(path.name)
-                or self._by_stem.get(path.stem)
-            )
-            if not fitting:
-                continue
-            most = max(_shared(medium.place.parent, path.parent) for medium in fitting)
-            fitting = [m for m in fitting if _shared(m.place.parent, path.parent) == most]
-            fitting = [m for m in fitting if m.place.parent == near] or fitting
-            if len(fitting) > 1:
-                several = some([str(medium.place) for medium in fitting])
-                raise UsageError(
-                    f"{name!r} may be each of {several}",
-                    where=self.data,
-                    hint="rename them, or mirror their folders in those of the labels",
-                )
-            return fitting[0]
-        return None
+            fitting = self._fitting(name, near)
+            if len(fitting) == 1:
+                return fitting[0]
+            if fitting and several is None:
+                several = name, fitting
+        if several is None:
+            return None
+        shown = some([str(medium.place) for medium in several[1]])
+        raise UsageError(
+            f"{several[0]!r} may be each of {shown}",
+            where=self.data,
+            hint="rename them, or mirror their folders in those of the labels",
+        )
+
+    def _fitting(self, name: str, near: PurePosixPath) -> list[Medium]:
+        path = PurePosixPath(name.replace("\\", "/"))
+        fitting = (
+            self._by_name.get(path.name)
+            or self._by_stem.get(path.name)
+            or self._by_stem.get(path.stem)
+            or []
+        )
+        most = max((_shared(m.place.parent, path.parent) for m in fitting), default=0)
+        fitting = [m for m in fitting if _shared(m.place.parent, path.parent) == most]
+        fitting = [m for m in fitting if m.place.parent == near] or fitting
+        if len(fitting) > 1:  # a text beside a recording may be called like it
+            fitting = [m for m in fitting if is_recording(m.source)] or fitting
+        return fitting
 
     def without(self, labelled: Container[str]) -> list[str]:
         """Give the names of recordings without labels, of the kinds that have such elsewhere."""

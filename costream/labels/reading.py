@@ -13,8 +13,8 @@ from costream.labels.choosing import Told, choose
 from costream.labels.classes import read_classes
 from costream.labels.files import read_files, recording_name
 from costream.labels.intake import Intake, Track, some
-from costream.labels.length import length_s
 from costream.labels.media import Media
+from costream.labels.probing import length_s
 from costream.labels.recording import Recording
 from costream.labels.tables import COLUMNS, read_table
 from costream.sources.registry import expand

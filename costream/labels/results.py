@@ -51,8 +51,7 @@ def _tracks(path: Path, intake: Intake) -> Iterator[Track]:
             begun, number = True, number + 1
             spot = f"segment {number}" if line is None else f"line {line}"
             if intake.wants(content.model):
-                told = intake.label(path, spot, content.start_s, content.end_s, content.label)
-                labels += [told] if told else []
+                labels += intake.label(path, spot, content.start_s, content.end_s, content.label)
         elif isinstance(content, Summary) and not content.complete:
             intake.odd("runs that were cut short", str(path))
     yield _track(path, header, labels)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from costream.labels.intake import Intake, NoLabelsError, Track
+from costream.labels.recording import Label
 from costream.labels.text import read_text
 
 _ARROW = "-->"
@@ -20,8 +22,8 @@ def read_subtitles(path: Path, intake: Intake) -> Iterator[Track]:
     """Yield the cues of a SubRip (srt) or WebVTT (vtt) file as a timeline."""
     text = read_text(path)
     web = text.startswith("WEBVTT")
-    lines = [*text.split("\n"), ""]
-    labels = []
+    lines = text.split("\n")
+    labels: list[Label] = []
     if text.strip() and not web and _ARROW not in text:
         raise NoLabelsError("no subtitles", where=path)
     for number, line in enumerate(lines, 1):
@@ -29,10 +31,16 @@ def read_subtitles(path: Path, intake: Intake) -> Iterator[Track]:
         if not arrow:
             continue
         end = (rest.split() or ["no time"])[0]  # WebVTT may say behind it where the cue stands
-        told = " ".join(lines[number : lines.index("", number)])
-        told = _TAG.sub("", told)
+        told = _TAG.sub("", " ".join(_text(lines[number:])))
         told = html.unescape(told) if web else _PLACE.sub("", told)
         name = _SCORE.sub("", told.strip())
-        label = intake.label(path, f"line {number}", start.strip(), end, name)
-        labels += [label] if label else []
+        labels += intake.label(path, f"line {number}", start.strip(), end, name)
     yield Track(path, (), tuple(labels))
+
+
+def _text(lines: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of a cue: up to an empty one, or to the number and times of the next."""
+    for line, after in pairwise((*lines, "")):
+        if not line.strip() or _ARROW in line or (_ARROW in after and line.strip().isdecimal()):
+            return
+        yield line.strip()

@@ -52,8 +52,7 @@ def read_table(
         labels = found.setdefault((name, own) if of else ("", ""), [])
         if intake.wants(cells.get("model") or None):
             times = cells.get(start) or 0.0, cells.get(end)
-            told = intake.label(path, f"line {line}", *times, cells.get("label", ""))
-            labels += [told] if told else []
+            labels += intake.label(path, f"line {line}", *times, cells.get("label", ""))
     for (name, own), labels in found.items():
         yield Track(
             path,

@@ -131,6 +131,8 @@ def test_subtitles(tmp_path):
     srt = "1\r\n00:00:01,500 --> 00:00:02,250\r\n{\\an8}<i>wave</i> (82 %)\r\n\r\n"
     srt += "2\r\n00:00:03,000 --> 00:01:02,000\r\nwalk,\r\nslowly\r\n"
     assert told(tmp_path / "a.srt", srt) == TWO
+    close = "1\n00:00:01,500 --> 00:00:02,250\nwave\n2\n00:00:03,000 --> 00:01:02,000\nwalk, slowly"
+    assert told(tmp_path / "close.srt", close) == TWO
     vtt = "WEBVTT - made\n\nNOTE of a person\n\nSTYLE\n::cue {}\n\nfirst\n00:01.500 --> 00:02.250 "
     vtt += "align:start line:0\n<v Ann>wave</v> (100 %)\n\n3.000 --> 01:02.000\nwalk, slowly"
     assert told(tmp_path / "a.vtt", vtt) == TWO
@@ -186,6 +188,7 @@ def test_bad_files_of_elan(tmp_path, text, says):
         ("a.txt", "Begin Time (s)\tEnd Time (s)\n1\t2\n", "line 1: the table has no column Label"),
         ("a.srt", "1\n00:00:01,000 --> \na\n\n", "line 2: not a time: 'no time'"),
         ("a.srt", "Some text\n", "no subtitles"),
+        ("a.rttm", "LEXEME a 1 1.5 0.1 wave\n", "no SPEAKER lines"),
         ("a.rttm", "SPEAKER a 1 1.5\n", "line 1: 4 fields in place of 10"),
         ("a.jsonl", '{"type": "header"}\n{"type": "segment"}\n{}', "line 2: a segment record"),
         ("a.jsonl", '{"type": "note"}\n', "no result of costream"),

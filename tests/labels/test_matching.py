@@ -59,8 +59,9 @@ def test_videos_in_one_file(tmp_path):
     path.write_bytes(pickle.dumps({"video_1": features, "video_2": features}))
     labels = tmp_path / "gt.json"
     labels.write_text('{"database": {"video_2": {"annotations": []}}}', "utf-8")
-    (recording,) = read_recordings(path, labels)
-    assert recording.source == f"{path}#video_2"
+    for data in (path, Path(f"{path}#video_2")):
+        (recording,) = read_recordings(data, labels)
+        assert recording.source == f"{path}#video_2"
 
 
 def test_two_files_belong_together_whatever_they_are_called(written, tmp_path):
@@ -75,6 +76,22 @@ def test_what_may_be_several_is_told(written, tmp_path):
     written(["srt"], tmp_path / "out", "clip.mp4", WAVE)
     with pytest.raises(UsageError, match=r"may be each of a/clip\.mp4, b/clip\.mp4; rename them"):
         read_recordings(data, tmp_path / "out")
+
+
+def test_a_text_beside_a_recording_is_none(tmp_path):
+    data = tmp_path / "in"
+    data.mkdir()
+    (data / "street.ogg").write_bytes((SAMPLES / "street.ogg").read_bytes())
+    (data / "street.txt").write_text("Free for all uses.", "utf-8")
+    (data / "street.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nrain\n", "utf-8")
+    assert sources(data, data) == ["street.ogg"]
+
+
+def test_a_name_that_says_less_gives_way(written, tmp_path):
+    """RTTM leaves the ending out, its file's name does not."""
+    data = media(tmp_path / "in", "clip.mp4", "clip.wav")
+    written(["rttm"], tmp_path / "out", "clip.wav", WAVE)
+    assert sources(data, tmp_path / "out") == ["clip.wav"]
 
 
 def test_what_is_missing_is_told(written, tmp_path, caplog):

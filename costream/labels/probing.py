@@ -1,4 +1,4 @@
-"""How long recordings are, as far as that is known without reading them."""
+"""What is known of recordings without reading them: whether they are some, and how long."""
 
 from __future__ import annotations
 
@@ -9,6 +9,16 @@ from costream.sources.registry import open_source, sniff
 from costream.sources.timing import end_s, length_is_guessed
 
 _ARRAYS = (".npy", ".npz", ".pickle", ".pkl", ".p")  # their rate is the model's
+
+
+def is_recording(source: str) -> bool:
+    """Say whether a file can be opened as media, or looks like joints or features."""
+    try:
+        if sniff(source) == "video":
+            open_container(source).close()
+    except (SourceError, UsageError):
+        return False
+    return True
 
 
 def length_s(source: str) -> float | None:
