@@ -111,6 +111,7 @@ def run_and_list_modules(code: str) -> set[str]:
     "code",
     [
         "import costream",
+        "import costream.labels.reading",
         "from costream.__main__ import main; assert main(['--help']) == 0",
         "from costream.__main__ import main; assert main(['--version']) == 0",
         "from costream.__main__ import main; assert main(['models', 'list']) == 0",

@@ -65,7 +65,11 @@ def _raven(path: Path, lines: list[str], intake: Intake) -> Iterator[Track]:
             except ValueError as error:
                 intake.wrong(path, spot, str(error))
                 continue
-        of = found.setdefault(cells.get("begin file", "").strip(), {})
+        file = cells.get("begin file", "").strip()
+        if "begin file" in head and not file:
+            intake.wrong(path, spot, "no file")
+            continue
+        of = found.setdefault(file, {})
         for label in intake.label(path, spot, start, end, cells.get(name, "")):
             # A selection has a row for each view: waveform and spectrogram.
             of.setdefault((cells.get("selection") or spot, label.start_s), label)
@@ -84,7 +88,6 @@ def read_rttm(path: Path, intake: Intake) -> Iterator[Track]:
         if fields[:1] != ["SPEAKER"]:
             continue
         spot = f"line {number}"
-        labels = found.setdefault("".join(fields[1:2]), [])
         try:
             if len(fields) < 8:
                 raise ValueError(f"{len(fields)} fields in place of 10")
@@ -93,8 +96,9 @@ def read_rttm(path: Path, intake: Intake) -> Iterator[Track]:
             intake.wrong(path, spot, str(error))
             continue
         name = "" if fields[7] == _TOLD else fields[7]
+        labels = found.setdefault(fields[1], [])
         labels += intake.label(path, spot, fields[3], end_s, name)
-    if text.strip() and not found:
+    if text.strip() and "SPEAKER" not in text:
         raise NoLabelsError("no SPEAKER lines", where=path)
     yield from _tracks(path, found)
 

@@ -69,10 +69,14 @@ def stretches(
 ) -> Iterator[tuple[float, float, str, int]]:
     """Yield start, end, name and first row of every stretch of a class, in order of the classes.
 
-    ``values`` as in the head of this file, ``rate_hz`` rows a second. ValueError for a class that
-    has no name.
+    ``values`` as in the head of this file, ``rate_hz`` rows a second. ValueError for other values,
+    and for a class that has no name.
     """
     array = np.asarray(values)
+    if array.size and not _is_labels(array):
+        raise ValueError("neither class numbers nor rows of 0 and 1")
+    if not 0 < rate_hz < math.inf:
+        raise ValueError(f"{rate_hz:g} rows a second")
     classes = int(array.max(initial=-1)) + 1 if array.ndim == 1 else array.shape[1]
     if classes > len(names):
         raise ValueError(f"{classes} classes, and names of {len(names)}")

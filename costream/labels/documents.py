@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -75,11 +76,11 @@ def _seconds(frame: Any, rate_hz: float) -> float | None:
 def _database(path: Path, videos: Mapping[str, Any], intake: Intake) -> Iterator[Track]:
     """Yield the videos of ActivityNet and THUMOS14; times may be text."""
     for video, told in ((video, _object(told)) for video, told in videos.items()):
-        subset = told.get("subset")
+        subset = _text(told.get("subset"))
         if not intake.wants(subset):
             continue
         labels: list[Label] = []
-        for number, note in enumerate(map(_object, told.get("annotations") or ()), 1):
+        for number, note in enumerate(map(_object, _list(told.get("annotations"))), 1):
             start, end = _pair(note.get("segment"))
             spot = f"{video}, annotation {number}"
             labels += _label(intake, path, spot, start, end, note.get("label"))
@@ -90,11 +91,11 @@ def _actions(path: Path, videos: Mapping[str, Any], intake: Intake) -> Iterator[
     """Yield the videos of MultiTHUMOS: actions are class number, start, end."""
     names = _class_names(path, videos)
     for video, told in ((video, _object(told)) for video, told in videos.items()):
-        subset = told.get("subset")
+        subset = _text(told.get("subset"))
         if not intake.wants(subset):
             continue
         labels: list[Label] = []
-        for number, action in enumerate(told["actions"], 1):
+        for number, action in enumerate(_list(told.get("actions")), 1):
             spot = f"{video}, action {number}"
             if not isinstance(action, list) or len(action) != 3:
                 intake.wrong(path, spot, "not [class, start, end]")
@@ -119,13 +120,13 @@ def _videos(path: Path, document: Mapping[str, Any], intake: Intake) -> Iterator
     """Yield videos whose "labels" are the class of each frame, as a number."""
     names = [str(name) for name in document["classes"]]
     for number, told in enumerate(map(_object, document["videos"]), 1):
-        video, values = str(told.get("video", f"video {number}")), told.get("labels")
+        video, values = str(told.get("video", f"video {number}")), _list(told.get("labels"))
         labels: list[Label] = []
         try:
             rate_hz = float(document["fps"])
-            for start_s, end_s, name, row in stretches(values or (), names, rate_hz):
+            for start_s, end_s, name, row in stretches(values, names, rate_hz):
                 labels += intake.label(path, f"{video}, frame {row}", start_s, end_s, name)
-            duration_s = len(values or ()) / rate_hz
+            duration_s = len(values) / rate_hz
         except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
             raise UsageError(
                 f"no classes of frames ({error!r})", where=f"{path}, {video}"
@@ -139,11 +140,13 @@ def _label(intake: Intake, path: Path, spot: str, start: Any, end: Any, name: An
         if isinstance(value, bool) or not isinstance(value, (int, float, str)):
             intake.wrong(path, spot, "no start or no end")
             return []
-    return intake.label(path, spot, start, end, name if isinstance(name, str) else "")
+    return intake.label(path, spot, start, end, _text(name) or "")
 
 
-def _of_many(path: Path, video: str, labels: list[Label], duration: Any, subset: Any) -> Track:
-    known = isinstance(duration, (int, float)) and duration > 0
+def _of_many(
+    path: Path, video: str, labels: list[Label], duration: Any, subset: str | None
+) -> Track:
+    known = isinstance(duration, (int, float)) and 0 < duration < math.inf
     return Track(
         path,
         (video,),
@@ -156,6 +159,14 @@ def _of_many(path: Path, video: str, labels: list[Label], duration: Any, subset:
 
 def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _pair(value: Any) -> tuple[Any, Any]:
