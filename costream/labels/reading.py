@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -101,7 +102,8 @@ def _listed(table: Path, group: str | None) -> list[Recording]:
 def _placed(tracks: Iterable[Track], labels: Path) -> dict[str, Told]:
     """Give the tracks by what their recordings are called; files of one name tell of one.
 
-    That is the path in the labels, or else the place of the file of labels in its folder.
+    That is the path in the labels, or else the place of the file of labels in its folder, where
+    ``clip.txt`` and ``clip.mp4.srt`` are of one recording.
     """
     root = labels if labels.is_dir() else labels.parent
     found: dict[str, Told] = {}
@@ -113,6 +115,14 @@ def _placed(tracks: Iterable[Track], labels: Path) -> dict[str, Told]:
         for told in track.names:
             if "/" in told:
                 paths.setdefault(name, told)
+    longer: dict[str, list[str]] = {}
+    for name in found:
+        stem, ending = os.path.splitext(name)
+        if ending and stem in found:
+            longer.setdefault(stem, []).append(name)
+    for stem, names in longer.items():
+        if len(names) == 1:
+            found[names[0]].update(found.pop(stem))
     return {paths.get(name, name): told for name, told in found.items()}
 
 

@@ -129,6 +129,18 @@ def test_the_corrected_file_counts(written, tmp_path, caplog):
     assert f"labels differ between files, the newest is taken: {path}" in caplog.text
 
 
+def test_a_correction_under_a_name_of_its_own_counts(written, tmp_path):
+    written(["jsonl"], tmp_path, "clip.mp4", WAVE)
+    path = tmp_path / "clip.txt"
+    path.write_text("1.0\t2.0\twalk\n", "utf-8")
+    later = path.stat().st_mtime + 60
+    os.utime(path, (later, later))
+    (recording,) = read_recordings(None, tmp_path)
+    assert (recording.source, recording.labels[0].label) == ("clip.mp4", "walk")
+    written(["srt"], tmp_path, "clip.wav", WAVE)  # now it may be of either
+    assert [r.source for r in read_recordings(None, tmp_path)] == ["clip.mp4", "clip", "clip.wav"]
+
+
 def test_tables_over_all_of_a_batch(written, tmp_path):
     for name in ("a.mp4", "sub/b.mp4"):
         written(["csv"], tmp_path, name, WAVE)
