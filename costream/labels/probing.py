@@ -12,9 +12,12 @@ _ARRAYS = (".npy", ".npz", ".pickle", ".pkl", ".p")  # their rate is the model's
 
 
 def is_recording(source: str) -> bool:
-    """Say whether a file can be opened as media, or looks like joints or features."""
+    """Say whether a file can be opened as media or joints, or looks like features."""
     try:
-        if sniff(source) == "video":
+        kind = sniff(source)
+        if kind == "skeleton":
+            _skeleton_length_s(source)
+        elif kind == "video":
             open_container(source).close()
     except (SourceError, UsageError):
         return False
@@ -30,14 +33,18 @@ def length_s(source: str) -> float | None:
         return None
     try:
         if sniff(source) == "skeleton":
-            skeletons = open_source(source)
-            try:
-                return skeletons.open().duration_s
-            finally:
-                skeletons.close()
+            return _skeleton_length_s(source)
         with open_container(source) as container:
             has_pictures = any(stream.codec_context for stream in container.streams.video)
             stream = (video_stream if has_pictures else audio_stream)(container, source)
             return None if length_is_guessed(container, stream) else end_s(container, stream)
     except (SourceError, UsageError):
         return None
+
+
+def _skeleton_length_s(source: str) -> float | None:
+    skeletons = open_source(source)
+    try:
+        return skeletons.open().duration_s
+    finally:
+        skeletons.close()

@@ -87,6 +87,13 @@ def test_a_text_beside_a_recording_is_none(tmp_path):
     assert sources(data, data) == ["street.ogg"]
 
 
+def test_labels_that_lie_among_the_recordings_are_none(tmp_path):
+    """Beside moves.csv lies moves.json, which says what it shows."""
+    path = tmp_path / "moves.txt"
+    path.write_text("1.0\t2.0\twalk\n", "utf-8")
+    assert sources(SAMPLES, path) == ["moves.csv"]
+
+
 def test_a_name_that_says_less_gives_way(written, tmp_path):
     """RTTM leaves the ending out, its file's name does not."""
     data = media(tmp_path / "in", "clip.mp4", "clip.wav")
