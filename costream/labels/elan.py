@@ -26,7 +26,7 @@ def read_elan(path: Path, intake: Intake) -> Iterator[Track]:
     media = [] if head is None else head.findall("MEDIA_DESCRIPTOR")
     units = "milliseconds" if head is None else head.get("TIME_UNITS", "milliseconds")
     if units != "milliseconds":
-        raise UsageError(f"times in {units}", where=path, hint="save it with ELAN 6 or later")
+        raise UsageError(f"times in {units}", where=path, hint="only milliseconds are read")
     # Where the annotations' 0 is in the recording, if somebody has moved that.
     origin_ms = _number(path, media[0].get("TIME_ORIGIN") or "0") if media else 0.0
     times = {

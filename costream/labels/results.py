@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from costream.errors import SourceError, UsageError
@@ -26,7 +27,7 @@ def read_results(path: Path, intake: Intake) -> Iterator[Track]:
         if names.count(name) > 1:
             what = f"holds {names.count(name)} runs over one source"
             raise UsageError(what, where=path, hint="leave the lines of one of them")
-    yield from tracks
+    yield from (replace(track, alone=len(tracks) == 1 or not track.names) for track in tracks)
 
 
 def _tracks(path: Path, intake: Intake) -> Iterator[Track]:

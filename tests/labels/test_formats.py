@@ -10,6 +10,7 @@ import pytest
 
 from costream.errors import UsageError
 from costream.labels.reading import read_recordings
+from costream.records import Segment
 
 EAF = """<?xml version="1.0" encoding="UTF-8"?>
 <ANNOTATION_DOCUMENT AUTHOR="" DATE="2026-11-22T10:00:00+01:00" FORMAT="3.0" VERSION="3.0"
@@ -226,6 +227,20 @@ def test_what_can_be_passed_over_is_told(tmp_path, caplog):
     assert f"labels before 0 s, left out: {tmp_path / 'a.txt'}, line 1" in caplog.text
     assert f"labels without length, left out: {tmp_path / 'a.txt'}, line 3" in caplog.text
     assert f"labels that overlap another: {tmp_path / 'a.txt'}, line 5" in caplog.text
+
+
+def test_several_runs_in_one_file(tmp_path, written):
+    written(["jsonl"], tmp_path, "a.mp4", [Segment(1.5, 2.25, "wave", 0.5)])
+    written(["jsonl"], tmp_path, "b.mp4", [])
+    runs = [(tmp_path / f"{name}.mp4.jsonl").read_text("utf-8") for name in "ab"]
+    path = tmp_path / "all.jsonl"
+    path.write_text("".join(runs), "utf-8")
+    assert [(r.source, len(r.labels)) for r in read_recordings(None, path)] == [
+        *(("a.mp4", 1), ("b.mp4", 0)),
+    ]
+    path.write_text(runs[0] + runs[0], "utf-8")
+    with pytest.raises(UsageError, match="holds 2 runs over one source; leave the lines of one"):
+        read_recordings(None, path)
 
 
 def test_sets_of_videos(tmp_path):
