@@ -23,6 +23,7 @@ from costream.models.build import save_model
 from costream.models.card import Card
 from costream.models.oad import CoOadTR
 from costream.models.oadtr import OadTR
+from costream.training.action_baselines import trees
 from costream.training.augment import Sampler
 from costream.training.clips import Clip, rendered_clips
 from costream.training.figure import LABELS
@@ -31,6 +32,7 @@ from costream.training.heads import token_bank, train_head
 from costream.training.loop import Schedule, train, train_frontend
 from costream.training.report import card_text, majority, predict, score
 from costream.training.timeline import choose, found
+from costream.training.trees import TREES
 
 RATE_HZ = 8.0
 CLIP_STEPS = 96
@@ -77,6 +79,7 @@ class Size:
     bank: int = 100
     scenes: int = 100
     check_scenes: int = 8
+    trees: int = TREES
     only: tuple[str, ...] | None = None  # beginnings of names of videos
 
 
@@ -129,6 +132,8 @@ def make(video: Video, size: Size, seed: int, folder: Path) -> list[Path]:
         told[name] = predict(frontend, heads, clips)
         rows = dict(zip(networks, told[name], strict=True))
         rows["per-frame classifier"] = predict(plain, [linear], clips)[0]
+        learnt = [*video.train, *video.rendered]
+        rows["tree ensemble"] = trees(learnt, clips, len(LABELS), size.trees, seed)
         rows["majority"] = majority(video.train, clips, len(LABELS))
         results[name] = {k: score(v, clips, LABELS, RATE_HZ) for k, v in rows.items()}
     written = []

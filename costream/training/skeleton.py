@@ -34,6 +34,7 @@ from costream.training.skeleton_baselines import majority, trees
 from costream.training.skeleton_loop import Supply, train_network
 from costream.training.skeleton_packs import RATE_HZ, read_pack
 from costream.training.skeleton_streams import StreamMaker
+from costream.training.trees import TREES
 
 FRONTEND: dict[str, Any] = {
     "layout": "body-15",
@@ -100,7 +101,7 @@ class Size:
 
     steps: int = 2600
     every: int = 1  # of the motions, each so manieth
-    trees: int = 400
+    trees: int = TREES
 
 
 def make(packs: Path, size: Size, seed: int, folder: Path) -> Path:

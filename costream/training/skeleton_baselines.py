@@ -13,6 +13,7 @@ import torch
 from costream.evaluation.motions import Motion, batch
 from costream.evaluation.sequences import top_k
 from costream.frontends.joints import JointStreams
+from costream.training.trees import forest
 
 MOMENTS = 16  # of a sequence that the trees look at
 
@@ -37,14 +38,11 @@ def trees(
     """Give the accuracy of extremely randomised trees on the network's own input.
 
     Features: each channel of each joint at 16 moments, and its mean, deviation, least and
-    greatest value. Needs scikit-learn.
+    greatest value.
     """
-    from sklearn.ensemble import ExtraTreesClassifier
-
-    model = ExtraTreesClassifier(count, max_features=0.02, random_state=seed, n_jobs=1)
-    model.fit(features(train, frontend), [labels.index(m.label) for m in train])
-    scores = np.zeros((len(test), len(labels)))
-    scores[:, model.classes_] = model.predict_proba(features(test, frontend))
+    known = np.array([labels.index(m.label) for m in train])
+    rows, held_out = features(train, frontend), features(test, frontend)
+    scores = forest(rows, known, held_out, len(labels), count, seed, features=0.02)
     return _accuracy(scores, test, labels)
 
 
@@ -63,7 +61,7 @@ def features(motions: Sequence[Motion], frontend: JointStreams) -> npt.NDArray[n
 
 
 def _accuracy(
-    scores: npt.NDArray[np.float64], test: Sequence[Motion], labels: Sequence[str]
+    scores: npt.NDArray[np.floating], test: Sequence[Motion], labels: Sequence[str]
 ) -> dict[str, Any]:
     truth = np.array([labels.index(m.label) for m in test])
     return {

@@ -35,6 +35,8 @@ from costream.training.sound_heads import token_bank, train_head
 from costream.training.sound_packs import Clip, read_clips
 from costream.training.sound_report import clip_tokens, majority, predict, score
 from costream.training.sound_teacher import Yamnet
+from costream.training.sound_trees import trees
+from costream.training.trees import TREES
 
 RATE_HZ = 4.0
 # A change is told when the new sound fills half of the second that a token stands for.
@@ -68,6 +70,7 @@ class Size:
     streams: int = 800
     head_steps: int = 1500
     every: int = 1  # of the clips, each so manieth
+    trees: int = TREES
 
 
 def make(
@@ -115,6 +118,8 @@ def make(
                 head: score(predict(module, tokens[title]), some, labels, label_of)
                 for head, module in heads.items()
             }
+            told = trees(train, some, labels, label_of, size.trees, seed)
+            metrics[title]["tree ensemble"] = score(told, some, labels, label_of)
             metrics[title]["majority"] = majority(train, some, label_of)
         card = _card(name, labels, arguments, backbone, metrics)
         path = folder / f"{name}.safetensors"

@@ -108,7 +108,7 @@ def test_whole_recipe(pack, tmp_path, monkeypatch):
     monkeypatch.setattr(action, "ROUNDS", 1)
     videos = ("20200626_154313", "20200628_145326", "20200626_175151")
     size = action.Size(
-        steps=2, joint_steps=1, head_steps=2, bank=2, scenes=1, check_scenes=1, only=videos
+        steps=2, joint_steps=1, head_steps=2, bank=2, scenes=1, check_scenes=1, only=videos, trees=2
     )
     video = action.load(pack, size, 0)
     for part in fields(video):
@@ -125,7 +125,12 @@ def test_whole_recipe(pack, tmp_path, monkeypatch):
         card = read_card(path)
         assert path.stat().st_size < 6_000_000
         assert card.labels == LABELS
-        assert set(card.metrics["test"]) >= {card.name, "majority", "per-frame classifier"}
+        assert set(card.metrics["test"]) >= {
+            card.name,
+            "majority",
+            "per-frame classifier",
+            "tree ensemble",
+        }
         text = path.with_suffix(".md").read_text("utf-8")
         assert card.licence in text
         assert "| majority |" in text

@@ -91,7 +91,7 @@ def test_what_the_models_call_a_clip():
 
 
 def test_the_recipe_from_packs_to_weights(packs, tmp_path):
-    size = Size(pieces=24, steps=3, batch=8, streams=17, head_steps=3, every=29)
+    size = Size(pieces=24, steps=3, batch=8, streams=17, head_steps=3, every=29, trees=2)
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
@@ -106,4 +106,5 @@ def test_the_recipe_from_packs_to_weights(packs, tmp_path):
         assert result.probabilities[0, head.columns].sum() == pytest.approx(1, abs=1e-5)
         card = (tmp_path / f"{head.card.name}.md").read_text("utf-8")
         assert "linear classifier" in card
+        assert "tree ensemble" in card
         assert "majority" in card

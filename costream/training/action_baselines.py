@@ -1,0 +1,47 @@
+"""What trees make of plain features of video."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from costream.training.clips import Clip
+from costream.training.trees import forest
+
+GRID = (12, 16)  # down, across
+LAGS = (1, 4, 16)  # frames
+_LEAF = 5  # frames: neighbours are alike
+_EVERY = 4  # frames of the training video: half a second
+
+
+def trees(
+    training: Sequence[Clip], clips: Sequence[Clip], classes: int, count: int, seed: int
+) -> list[npt.NDArray[np.float32]]:
+    """Give the probabilities [T, K] that trees, grown on single frames, have for each clip."""
+    parts = [(features(c.frames)[::_EVERY], c.labels[::_EVERY]) for c in training]
+    labels = np.concatenate([known for _, known in parts])
+    rows = np.concatenate([some for some, _ in parts])[labels >= 0]
+    held_out = [features(c.frames) for c in clips]
+    told = forest(
+        rows, labels[labels >= 0], np.concatenate(held_out), classes, count, seed, leaf=_LEAF
+    )
+    return np.split(told, np.cumsum([len(some) for some in held_out])[:-1])
+
+
+def features(frames: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """Give the brightness of 12 x 16 cells and how it differs from 1, 4 and 16 frames before.
+
+    ``frames``: [T, 3, H, W]; gives [T, 768].
+    """
+    grey = frames.mean(1, dtype=np.float32)
+    for axis, cells in zip((1, 2), GRID, strict=True):
+        size = grey.shape[axis]
+        begins = np.arange(cells) * size // cells
+        widths = np.diff([*begins, size]).astype(np.float32)
+        shape = (1, cells, 1) if axis == 1 else (1, 1, cells)
+        grey = np.add.reduceat(grey, begins, axis=axis) / widths.reshape(shape)
+    flat = grey.reshape(len(grey), -1)
+    earlier = [flat[np.maximum(np.arange(len(flat)) - lag, 0)] for lag in LAGS]
+    return np.concatenate([flat, *(flat - then for then in earlier)], 1)

@@ -1,0 +1,50 @@
+"""What trees make of plain features of sound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+
+from costream.training.sound_backbone import make_mel
+from costream.training.sound_packs import RATE_HZ, Clip
+from costream.training.trees import forest
+
+_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+def trees(
+    training: Sequence[Clip],
+    clips: Sequence[Clip],
+    labels: Sequence[str],
+    label_of: Callable[[Clip], str],
+    count: int,
+    seed: int,
+) -> list[npt.NDArray[np.float32]]:
+    """Give the probabilities [1, K] that trees, grown on clips of the same set, have for each."""
+    own = [c for c in training if c.set == clips[0].set]
+    known = np.array([labels.index(label_of(c)) for c in own])
+    told = forest(features(own), known, features(clips), len(labels), count, seed)
+    return list(told[:, None])
+
+
+@torch.inference_mode()
+def features(clips: Sequence[Clip]) -> npt.NDArray[np.float32]:
+    """Give the log-mel spectrogram's spread over time, float32 [N, 8 bands].
+
+    Mean, deviation, quantiles and mean change from frame to frame of each band, the mean of all
+    taken off: how loud a clip is, says little.
+    """
+    mel = make_mel()
+    rows = []
+    for clip in clips:
+        wave = torch.from_numpy(clip.wave)
+        heard = mel(F.pad(wave, (0, max(0, RATE_HZ - len(wave))))[None])[0]
+        heard = heard - heard.mean()
+        quantiles = torch.quantile(heard, torch.tensor(_QUANTILES), dim=0)
+        change = heard.diff(dim=0).abs().mean(0)
+        rows.append(torch.cat([heard.mean(0), heard.std(0), quantiles.flatten(), change]).numpy())
+    return np.stack(rows)
