@@ -92,9 +92,9 @@ def _listed(table: Path, group: str | None) -> list[Recording]:
             intake.wrong(table, track.labels[0].where.rpartition(", ")[2], str(error))
             continue
         for source in sources:
-            cut = any(label.end_s is not None for label in track.labels)
             recording = replace(_recording(source, track), group=track.group or name)
-            recordings.append(checked(recording, intake, length_s(source) if cut else None))
+            # Each line is an example: whoever reads one that the recording does not reach says so.
+            recordings.append(checked(recording, intake, None))
     intake.settle()
     return recordings
 
