@@ -131,11 +131,13 @@ def _weights() -> list[Finding]:
 
     findings = []
     for model in list_models():
-        detail = "no weights here" if model.path is None else str(model.path)
-        hint = "costream models import FILE" if model.path is None else ""
-        findings.append(
-            Finding(f"model {model.name}", None if model.path is None else True, detail, hint)
-        )
+        name = f"model {model.name}"
+        if model.path is not None:
+            findings.append(Finding(name, True, str(model.path)))
+            continue
+        fetched = model.origin == "published"
+        hint = f"costream models fetch {model.name}" if fetched else "costream models import FILE"
+        findings.append(Finding(name, None, "no weights here", hint))
     return findings
 
 

@@ -45,6 +45,8 @@ class Card:
     trained_on: str = ""
     split: str = ""
     metrics: dict[str, Any] = field(default_factory=dict)
+    costs: dict[str, Any] = field(default_factory=dict)  # of a step: macs, dense_macs, ms, machine
+    sample: dict[str, Any] = field(default_factory=dict)  # see evaluation/sample.py
     limits: str = ""  # what the model cannot do
     licence: str = ""
 

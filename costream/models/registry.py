@@ -9,12 +9,13 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import costream
+from costream.checkpoints.published import FILE, Published, read_published
 from costream.checkpoints.weights_file import SUFFIX, read_card, read_weights
 from costream.errors import ModelError, UsageError
 from costream.records import OBJECT_DETECTION
@@ -65,12 +66,15 @@ class ModelEntry:
 
     name: str
     summary: str
-    origin: str | None  # "environment", "cache", "shipped"; None: no weights here
+    origin: str | None  # "environment", "cache", "shipped"; "published": to be fetched; None
     path: Path | None
 
 
 def list_models() -> list[ModelEntry]:
-    """Give the known models and all others whose weights are here, known ones first."""
+    """Give the known models, all others whose weights are here, and those that can be fetched.
+
+    Raises ModelError when the table of published checkpoints is damaged.
+    """
     found: dict[str, tuple[str, Path]] = {}
     for origin, folder in _folders():
         for path in sorted(folder.glob(f"*{SUFFIX}")):
@@ -80,6 +84,12 @@ def list_models() -> list[ModelEntry]:
     ]
     for name, (origin, path) in sorted(found.items()):
         entries.append(ModelEntry(name, _describe(path), origin, path))
+    here = {entry.name for entry in entries if entry.path is not None}
+    entries += [
+        ModelEntry(name, entry.source, "published", None)
+        for name, entry in published().items()
+        if entry.config is not None and name not in here
+    ]
     return entries
 
 
@@ -157,7 +167,8 @@ def cache_folder() -> Path:
         return base / "costream" / "cache" / "weights"
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "costream" / "weights"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "costream" / "weights"
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))  # the convention: only if absolute
+    return (given if given.is_absolute() else Path.home() / ".cache") / "costream" / "weights"
 
 
 def shipped_folder() -> Path:
@@ -165,6 +176,24 @@ def shipped_folder() -> Path:
     package = Path(costream.__file__).parent
     inside = package / "weights"  # a wheel; a clone has them beside the package
     return inside if inside.is_dir() else package.parent / "weights"
+
+
+def downloads_folder() -> Path:
+    """Give the folder with a folder for each checkpoint that is, or was, being downloaded."""
+    return cache_folder().parent / "downloads"
+
+
+def published() -> dict[str, Published]:
+    """Give the published checkpoints that this installation knows of, by name."""
+    table = shipped_folder() / FILE
+    return read_published(table) if table.is_file() else {}
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Give a question or a list that helps whoever has typed a name that is not there."""
+    known = list(names)
+    close = difflib.get_close_matches(name, known, 3, 0.5)
+    return f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(known)}"
 
 
 def _folders() -> Iterator[tuple[str, Path]]:
@@ -209,10 +238,13 @@ def _missing(name: str) -> ModelError:
             hint=f"import a checkpoint (costream models import FILE --name {name}) or give"
             " --weights FILE",
         )
+    entry = published().get(name)
+    if entry is not None and entry.config is None:
+        return ModelError(f"{name} is no model by itself", hint=f"it {entry.note}")
+    if entry is not None:
+        return ModelError(f"no weights for {name} here", hint=f"costream models fetch {name}")
     names = [entry.name for entry in list_models()]
-    close = difflib.get_close_matches(name, names, 3, 0.5)
-    ask = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(names)}"
-    return ModelError(f"unknown model {name!r}", hint=ask)
+    return ModelError(f"unknown model {name!r}", hint=nearest(name, names))
 
 
 def _describe(path: Path) -> str:

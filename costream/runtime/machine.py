@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from pathlib import Path
 
@@ -24,16 +25,25 @@ def prepare_torch(threads: int = 1) -> None:
     keep_freed_memory()
 
 
+def processor() -> str:
+    """Give what the processor is called; its family where the system does not say more."""
+    named = re.search(r"^model name\s*:(.*)$", _cpu_text(), re.MULTILINE)
+    return named[1].strip() if named else platform.processor() or platform.machine()
+
+
 def has_fast_bfloat16() -> bool:
     """Say whether the processor multiplies bfloat16 faster than float32.
 
     That is one with AMX or AVX-512 BF16, or an Arm one with bf16; known on Linux only. Others
     emulate it, many times slower.
     """
-    try:
-        text = _CPU.read_text()
-    except OSError:
-        return False
-    flags = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
+    flags = re.search(r"^(?:flags|Features)\s*:(.*)$", _cpu_text(), re.MULTILINE)
     named = set(flags[1].split()) if flags else set()
     return bool(named & {"amx_bf16", "avx512_bf16", "bf16"})
+
+
+def _cpu_text() -> str:
+    try:
+        return _CPU.read_text()
+    except OSError:  # not Linux
+        return ""

@@ -7,7 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from costream.evaluation.detection import Found, Truth, detection_scores
+import numpy as np
+
+from costream.evaluation.detection import Found, Truth, box_precision, detection_scores
+from costream.evaluation.metrics import bootstrap
 from costream.models.vitdet import ViTDet
 from costream.training.objects_judge import (
     Box,
@@ -26,18 +29,13 @@ from costream.training.objects_teacher import Yolox
 from costream.training.objects_truth import WATCHED
 
 SHARES = {"all tokens": 1.0, "half": 0.5, "a quarter": 0.25, "an eighth": 0.125}
+PHOTOGRAPHS = "COCO val2017, 64 pictures"
 _TEACHER = "YOLOX-nano, the teacher"
 
 
 def judge(network: ViTDet, packs: Path, teacher: Yolox, box: Box) -> dict[str, Any]:
     """Give the metrics of a card, by what was looked at and by what looked."""
-    test = photographs(read_images(packs, "test"), box)
-    metrics = {
-        "COCO val2017, 64 pictures": {
-            "eventful-vitdet": _score(find(network, test.pictures, box), test.truth),
-            _TEACHER: _score(ask(teacher, packs, test.pictures), test.truth),
-        }
-    }
+    metrics = {PHOTOGRAPHS: judge_photographs(network, packs, teacher, box)}
     for name in WATCHED:
         test = watched(packs, name, box)
         rows = _gated(network, test, box)
@@ -52,6 +50,31 @@ def judge(network: ViTDet, packs: Path, teacher: Yolox, box: Box) -> dict[str, A
             title = f"{name}, last fifth; same camera as trained on; against {judged_by}"
             metrics[title] = _gated(network, test, box)
     return metrics
+
+
+def judge_photographs(
+    network: ViTDet, packs: Path, teacher: Yolox, box: Box
+) -> dict[str, dict[str, Any]]:
+    """Give the metrics on photographs, with intervals: unlike frames, each is one of its own."""
+    test = photographs(read_images(packs, "test"), box)
+    rows = {}
+    for title, found in (
+        ("eventful-vitdet", find(network, test.pictures, box)),
+        (_TEACHER, ask(teacher, packs, test.pictures)),
+    ):
+        rows[title] = {**_score(found, test.truth), "AP50_95": _interval(found, test.truth)}
+    return rows
+
+
+def _interval(found: Sequence[Found], truth: Sequence[Truth]) -> list[float]:
+    """Give the 95 % interval of AP50 over pictures."""
+
+    def redraw(pictures: Sequence[int]) -> float:
+        said, true = [found[k] for k in pictures], [truth[k] for k in pictures]
+        each = [box_precision(said, true, k) for k in range(len(LABELS))]
+        return float(np.nanmean(each))
+
+    return [round(value, 4) for value in bootstrap(redraw, len(truth))]
 
 
 def choose_threshold(network: ViTDet, packs: Path, teacher: Yolox, box: Box) -> float:
@@ -77,6 +100,11 @@ def detection_table(models: dict[str, dict[str, Any]], labels: Sequence[str]) ->
         values = [scores["AP50"], *(scores["classes"][n]["AP50"] for n in names), scores["AP"]]
         cost = f"{scores['macs'] / 1e9:.3f}" if "macs" in scores else "-"
         lines.append(f"| {model} | {' | '.join(map(_cell, values))} | {cost} |")
+    for model, scores in models.items():
+        if "AP50_95" in scores:
+            low, high = scores["AP50_95"]
+            text = f"AP50 of {model}: 95 % interval over pictures {low:.3f} to {high:.3f}."
+            lines += ["", text]
     return lines
 
 

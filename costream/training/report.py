@@ -108,14 +108,36 @@ def card_text(card: Card, table: Table | None = None) -> str:
         f"- Task: {card.task}; labels: {', '.join(card.labels)}",
         f"- Architecture: {card.architecture} on frontend {card.frontend} ({arguments})",
         f"- {card.rate_hz:g} steps a second; paper: {card.paper}",
+        *_costs(card),
         f"- Trained on: {card.trained_on}",
         f"- Split: {card.split}",
         f"- Limits: {card.limits}",
         f"- Licence: {card.licence}",
+        *_sample(card),
     ]
     for part, models in card.metrics.items():
         lines += ["", f"## {part}", "", *(table or _table)(models, card.labels)]
     return "\n".join(lines) + "\n"
+
+
+def _costs(card: Card) -> list[str]:
+    costs = card.costs
+    if not costs:
+        return []
+    macs, dense = costs["macs"] / 1e6, costs["dense_macs"] / 1e6
+    computed = f"{macs:.1f} MMAC"
+    if macs < 0.95 * dense:
+        computed += f" of the {dense:.1f} that computing everything anew takes"
+    return [f"- A step: {computed}; about {costs['ms']:.2g} ms ({costs['machine']})"]
+
+
+def _sample(card: Card) -> list[str]:
+    sample = card.sample
+    if not sample:
+        return []
+    part = "" if sample["end_s"] is None else f", first {sample['end_s']:g} s"
+    scores = ", ".join(f"{k.replace('_', ' ')} {v:.3f}" for k, v in sample["metrics"].items())
+    return [f"- On samples/{sample['file']}{part}, step by step: {scores} (models verify)"]
 
 
 def _table(models: dict[str, dict[str, Any]], labels: Sequence[str]) -> list[str]:

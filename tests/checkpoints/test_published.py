@@ -4,22 +4,97 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import tomllib
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costream.checkpoints.published import NO_LICENCE, read_published
+from costream.errors import ModelError
 
 TABLE = Path(__file__).resolve().parents[2] / "weights" / "published.toml"
-KEYS = {"url", "megabytes", "licence", "source", "import"}
-DIGESTS = {"sha256_prefix", "md5_prefix"}
+ENTRY = """[net]
+url = "https://host/net.pth"
+megabytes = 1.5
+licence = "MIT"
+source = "somebody"
+"""
 
 
-def test_every_entry_is_complete() -> None:
-    entries = tomllib.loads(TABLE.read_text("utf-8"))
-    assert {"vggish", "vggish-pca"} <= entries.keys()
+def test_the_table_that_comes_with_costream() -> None:
+    entries = read_published(TABLE)
+    assert {"vggish", "vggish-pca"} <= {n for n, e in entries.items() if e.config is None}
     for name, entry in entries.items():
-        digests = entry.keys() & DIGESTS
-        assert entry.keys() - digests == KEYS, name
-        assert len(digests) == (entry["licence"] != "NOASSERTION"), name
-        assert entry["url"].startswith("https://")
-        for digest in digests:
-            assert int(entry[digest], 16) >= 0
-            assert entry[digest] in entry["url"]
-        assert entry["megabytes"] > 0
+        assert entry.name == name
+        assert entry.url.startswith("https://")
+        assert (entry.algorithm is None) == (entry.licence == NO_LICENCE), name
+        assert entry.digest in entry.url
+        assert entry.config is not None or entry.note, name
+        assert "." in entry.file
+
+
+def test_every_key(tmp_path: Path) -> None:
+    path = tmp_path / "list.toml"
+    digest = "0123456789ABCDEF" * 4
+    more = f'sha256 = "{digest}"\nimport = {{window = 4, labels = "gtzan"}}\nnote = "n"\n'
+    path.write_text(ENTRY + more + ENTRY.replace("[net]", '[page]\nby_hand = "x.pth"'), "utf-8")
+    net, page = read_published(path).values()
+    assert (net.algorithm, net.digest) == ("sha256", digest.lower())
+    assert net.config == {"window": "4", "labels": "gtzan"}
+    assert (net.file, net.note, net.megabytes, net.by_hand) == ("net.pth", "n", 1.5, None)
+    assert (page.file, page.by_hand, page.algorithm, page.config) == ("x.pth", "x.pth", None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[net", "not valid TOML"),
+        ("\udcff", "not valid TOML"),
+        ("net = 1", r"list\.toml: \[net\]: not a table"),
+        (ENTRY.replace('licence = "MIT"', ""), r"\[net\]: it lacks 'licence'"),
+        (ENTRY + "size = 1", "unknown key 'size'; known are url"),
+        (ENTRY.replace("1.5", '"big"'), "megabytes is 'big'"),
+        (ENTRY.replace("1.5", "true"), "megabytes is True"),
+        (ENTRY.replace("1.5", "-1"), "megabytes is -1"),
+        (ENTRY.replace("1.5", "nan"), "megabytes is nan"),
+        (ENTRY.replace("https", "ftp"), "not an HTTP address"),
+        (ENTRY.replace("https://host/net.pth", "https://host/a b.pth"), "not an HTTP address"),
+        (ENTRY.replace("/net.pth", "/"), "not the address of a file"),
+        (ENTRY.replace("/net.pth", "/.."), "not the address of a file"),
+        (ENTRY.replace("[net]", "['../net']"), "not a name that a file can have"),
+        (ENTRY + 'by_hand = "../x"', "not the address of a file"),
+        (ENTRY + 'sha256 = "abc"', "sha256: not the digest of a file"),
+        (ENTRY + 'sha256_prefix = ""', "sha256_prefix: not the digest"),
+        (ENTRY + 'md5_prefix = "xyz"', "md5_prefix: not the digest"),
+        (ENTRY + 'md5_prefix = "ab"\nsha256_prefix = "ab"', "not the digest of a file"),
+        (ENTRY + 'import = {label = "coco"}', "import: label: unknown; did you mean labels"),
+        (ENTRY + "import = {window = 0}", "import: window=0: not a whole number above 0"),
+    ],
+)
+def test_damage_is_told_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "list.toml"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ModelError, match=message) as caught:
+        read_published(path)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_no_table(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"none\.toml: there is no such list"):
+        read_published(tmp_path / "none.toml")
+    with pytest.raises(ModelError, match="cannot be read"):
+        read_published(tmp_path)
+
+
+@given(cut=st.integers(0, TABLE.stat().st_size), change=st.integers(0, 255))
+def test_no_damage_is_a_bug(
+    tmp_path_factory: pytest.TempPathFactory, cut: int, change: int
+) -> None:
+    content = TABLE.read_bytes()
+    path = tmp_path_factory.getbasetemp() / "damaged.toml"
+    for damaged in (content[:cut], content[:cut] + bytes([change]) + content[cut + 1 :]):
+        path.write_bytes(damaged)
+        try:
+            read_published(path)
+        except ModelError as error:
+            assert "\n" not in str(error)  # noqa: PT017 - most damage is no error

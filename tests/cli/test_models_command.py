@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from foreign_actions import foreign
 from program import costream, python
 
 from costream.checkpoints.weights_file import read_card
@@ -48,33 +49,6 @@ def models(home: Path, *args: object, code: str | None = None) -> subprocess.Com
     if code is None:
         return costream("models", *args, env=places, cwd=home.parent)
     return python("-c", code, "models", *args, env=places, cwd=home.parent)
-
-
-def foreign(folder: Path) -> Path:
-    """An old CoOadTR checkpoint of random weights."""
-    torch.manual_seed(0)
-
-    def linear(name: str, rows: int, columns: int) -> dict[str, Any]:
-        return {f"{name}.weight": torch.randn(rows, columns), f"{name}.bias": torch.zeros(rows)}
-
-    def norm(name: str) -> dict[str, Any]:
-        return {f"{name}.weight": torch.ones(8), f"{name}.bias": torch.zeros(8)}
-
-    weights = {
-        **linear("0", 8, 6),
-        "1.pe.weight": torch.randn(4, 8),
-        "3.0.1.in_proj_weight": torch.randn(24, 8),
-        "3.0.1.out_proj.weight": torch.randn(8, 8),
-        **norm("3.1.fn"),
-        **linear("3.2.1.0", 8, 8),
-        **linear("3.2.1.3", 8, 8),
-        **norm("3.3.fn"),
-        **norm("4.fn"),
-        **linear("5", 22, 8),
-    }
-    args = argparse.Namespace(num_heads=2, enc_layers=4)
-    torch.save({"model": weights, "args": args}, folder / "checkpoint.pth")
-    return folder / "checkpoint.pth"
 
 
 def own(path: Path, **changes: Any) -> Path:
@@ -176,6 +150,17 @@ def test_verify_lists_every_file_and_fails_with_5(home: Path, cache: Path) -> No
         assert message in line
     rows = json.loads(models(home, "verify", "--json", "good", "cut").stdout)
     assert [row["ok"] for row in rows] == [True, False]
+
+
+def test_verify_measures_the_figure_of_the_card_again(home: Path) -> None:
+    done = models(home, "verify", "cotrans")
+    assert done.returncode == 0, done.stderr
+    path, told = done.stdout.removeprefix("ok    ").split("  ")
+    sample = read_card(Path(path)).sample
+    assert re.fullmatch(r"band\.ogg: accuracy 0\.\d{3}, log loss 0\.\d{3}\n", told)
+    [row] = json.loads(models(home, "verify", "--json", "cotrans").stdout)
+    assert (row["sample"]["file"], row["sample"]["reason"]) == ("band.ogg", None)
+    assert row["sample"]["metrics"] == pytest.approx(sample["metrics"], abs=sample["tolerance"])
 
 
 @pytest.mark.parametrize(

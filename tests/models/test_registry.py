@@ -12,7 +12,13 @@ from costream.models import registry
 from costream.models.build import save_model
 from costream.models.card import Card
 from costream.models.oad import CoOadTR
-from costream.models.registry import MODELS, find_weights, list_models, load_model
+from costream.models.registry import (
+    MODELS,
+    cache_folder,
+    find_weights,
+    list_models,
+    load_model,
+)
 
 ARGUMENTS = {
     "input_width": 6,
@@ -22,6 +28,21 @@ ARGUMENTS = {
     "feedforward": 8,
     "window": 4,
 }
+
+PUBLISHED = """
+[net]
+url = "https://host/net.pth"
+megabytes = 1
+licence = "MIT"
+source = "somebody"
+import = {labels = "coco"}
+[part]
+url = "https://host/part.pth"
+megabytes = 1
+licence = "MIT"
+source = "somebody"
+note = "goes beside another"
+"""
 
 
 def write(path: Path, **changes: object) -> Path:
@@ -48,6 +69,52 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     monkeypatch.setattr(registry, "shipped_folder", lambda: places["shipped"])
     monkeypatch.delenv("COSTREAM_WEIGHTS", raising=False)
     return places
+
+
+@pytest.mark.parametrize(
+    ("platform", "variables", "folder"),
+    [
+        ("linux", {}, "/home/me/.cache/costream/weights"),
+        ("linux", {"XDG_CACHE_HOME": "/scratch"}, "/scratch/costream/weights"),
+        ("linux", {"XDG_CACHE_HOME": "scratch"}, "/home/me/.cache/costream/weights"),
+        ("linux", {"XDG_CACHE_HOME": ""}, "/home/me/.cache/costream/weights"),
+        ("darwin", {}, "/home/me/Library/Caches/costream/weights"),
+        ("win32", {}, "/home/me/AppData/Local/costream/cache/weights"),
+        ("win32", {"LOCALAPPDATA": "/local"}, "/local/costream/cache/weights"),
+    ],
+)
+def test_the_cache_is_where_the_platform_has_it(
+    monkeypatch: pytest.MonkeyPatch, platform: str, variables: dict[str, str], folder: str
+) -> None:
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(Path, "home", lambda: Path("/home/me"))
+    monkeypatch.setattr(registry.sys, "platform", platform)
+    assert cache_folder() == Path(folder)
+
+
+def test_what_is_published_can_be_fetched(places: dict[str, Path]) -> None:
+    places["shipped"].mkdir()
+    (places["shipped"] / "published.toml").write_text(PUBLISHED, "utf-8")
+    entry = next(e for e in list_models() if e.name == "net")
+    assert (entry.origin, entry.path, entry.summary) == ("published", None, "somebody")
+    assert "part" not in [e.name for e in list_models()]
+    for name, message in (
+        ("net", "no weights for net here; costream models fetch net"),
+        ("part", "part is no model by itself; it goes beside another"),
+        ("nett", "did you mean net"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            find_weights(name)
+    file = write(places["cache"] / "net.safetensors")
+    assert find_weights("net") == file
+    assert [e.origin for e in list_models() if e.name == "net"] == ["cache"]
+    (places["shipped"] / "published.toml").write_text("[net", "utf-8")
+    assert find_weights("net") == file  # what is here is found without the list
+    with pytest.raises(ModelError, match=r"published\.toml: not valid TOML"):
+        list_models()
 
 
 def test_order_of_the_places(places: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,138 @@
+"""The table of checkpoints that others have published: where they are and how to take them.
+
+``weights/published.toml`` comes with costream; the head of that file says what its keys mean. No
+torch is needed to read it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+from costream.checkpoints.config import KEYS, Config
+from costream.errors import ModelError, UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FILE = "published.toml"
+NO_LICENCE = "NOASSERTION"
+_NEEDED: dict[str, type | tuple[type, ...]] = {
+    "url": str,
+    "megabytes": (int, float),
+    "licence": str,
+    "source": str,
+}
+_MAY: dict[str, type | tuple[type, ...]] = {"by_hand": str, "import": dict, "note": str}
+_DIGESTS = ("sha256", "sha256_prefix", "md5_prefix")
+
+
+@dataclass(frozen=True)
+class Published:
+    """A checkpoint that can be fetched."""
+
+    name: str
+    url: str
+    megabytes: float  # about
+    licence: str  # SPDX identifier, or NO_LICENCE
+    source: str  # whose work it is
+    algorithm: str | None = None  # of hashlib; None: its makers give no digest
+    digest: str = ""  # what that of the file begins with, hexadecimal
+    config: Mapping[str, str] | None = field(default_factory=dict)  # None: no model by itself
+    note: str = ""
+    by_hand: str | None = None  # the file to take from a page that only a browser opens
+
+    @property
+    def file(self) -> str:
+        """Its file name."""
+        return self.by_hand or PurePosixPath(urlsplit(self.url).path).name
+
+
+def read_published(path: Path) -> dict[str, Published]:
+    """Give the entries of a table by their names, in the order of the file.
+
+    Raises ModelError, which names file and entry, when it cannot be read or says what no table
+    may say.
+    """
+    try:
+        with path.open("rb") as file:
+            tables = tomllib.load(file)
+    except FileNotFoundError as error:
+        raise ModelError("there is no such list of checkpoints", where=path) from error
+    except OSError as error:
+        raise ModelError(f"cannot be read ({error.strerror or error})", where=path) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ModelError(f"not valid TOML ({error})", where=path) from error
+    return {name: _entry(name, table, f"{path}: [{name}]") for name, table in tables.items()}
+
+
+def _entry(name: str, table: Any, where: str) -> Published:
+    if not isinstance(table, dict):
+        raise ModelError("not a table", where=where)
+    if not _is_file_name(name):
+        raise ModelError("not a name that a file can have", where=where)
+    for key in _NEEDED.keys() - table.keys():
+        raise ModelError(f"it lacks {key!r}", where=where)
+    kinds = {**_NEEDED, **_MAY, **dict.fromkeys(_DIGESTS, str)}
+    for key, value in table.items():
+        if key not in kinds:
+            raise ModelError(f"unknown key {key!r}", where=where, hint=f"known are {_list(kinds)}")
+        if not isinstance(value, kinds[key]) or isinstance(value, bool):
+            raise ModelError(f"{key} is {value!r}", where=where)
+    if urlsplit(table["url"]).scheme not in ("http", "https") or " " in table["url"]:
+        raise ModelError(f"url is {table['url']!r}: not an HTTP address", where=where)
+    if not 0 < table["megabytes"] < float("inf"):
+        raise ModelError(f"megabytes is {table['megabytes']}", where=where)
+    algorithm, digest = _digest(table, where)
+    entry = Published(
+        name,
+        table["url"],
+        table["megabytes"],
+        table["licence"],
+        table["source"],
+        algorithm,
+        digest,
+        _config(table.get("import"), where),
+        table.get("note", ""),
+        table.get("by_hand"),
+    )
+    if not _is_file_name(entry.file):
+        raise ModelError(f"url is {entry.url!r}: not the address of a file", where=where)
+    return entry
+
+
+def _digest(table: dict[str, Any], where: str) -> tuple[str | None, str]:
+    said = [key for key in _DIGESTS if key in table]
+    if not said:
+        return None, ""
+    key, digest = said[0], table[said[0]].lower()
+    whole = {"sha256": 64, "sha256_prefix": 64, "md5_prefix": 32}[key]
+    fits = len(digest) == whole if key == "sha256" else 0 < len(digest) <= whole
+    if len(said) > 1 or not fits or set(digest) - set("0123456789abcdef"):
+        raise ModelError(f"{_list(said)}: not the digest of a file", where=where)
+    return key.removesuffix("_prefix"), digest
+
+
+def _config(pairs: dict[str, Any] | None, where: str) -> dict[str, str] | None:
+    if pairs is None:
+        return None
+    config = {key: str(value) for key, value in pairs.items()}
+    try:
+        Config(config, KEYS)
+    except UsageError as error:
+        raise ModelError(str(error).replace("--config", "import:"), where=where) from error
+    return config
+
+
+def _is_file_name(name: str) -> bool:
+    return bool(name) and not name.startswith(".") and not set(name) & set("/\\,:")
+
+
+def _list(words: Any) -> str:
+    return ", ".join(words)

@@ -1,0 +1,169 @@
+"""What a model makes of a shipped sample: the figure that a card states and ``verify`` repeats.
+
+A card's ``sample`` holds ``file`` (in the folder ``samples`` of the repository) with its
+``sha256``, ``end_s`` where only its beginning is run, ``truth`` as [start_s, end_s, label] (None:
+nothing is there), the ``metrics`` and the ``tolerance`` within which another machine repeats them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+import costream
+from costream.errors import CostreamError, ModelError
+from costream.models.base import Model
+from costream.models.registry import load_model
+from costream.records import (
+    OBJECT_DETECTION,
+    Compute,
+    Header,
+    Objects,
+    Prediction,
+    Record,
+    Summary,
+)
+from costream.runtime.options import RunOptions
+from costream.runtime.pipeline import run
+from costream.runtime.presence import best_scores
+from costream.sources.base import SourceOptions
+from costream.sources.registry import open_source
+
+TOLERANCE = 0.02  # processors round differently, and decoders of different versions do
+_LEAST = 1e-6  # probability in the logarithm
+Truth: TypeAlias = Sequence[Sequence[Any]]  # start_s, end_s, label
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came of a sample."""
+
+    metrics: dict[str, float]  # accuracy: share of steps; log_loss: mean of -ln p of the truth
+    macs: int  # a step, at the median; frontend included
+    dense_macs: int
+    ms: float  # a step, in the quickest tenth: what else the machine does is left out
+
+
+def samples_folder() -> Path:
+    """Give the folder of the samples, which an installed package does not have."""
+    return Path(costream.__file__).parents[1] / "samples"
+
+
+def measure(model: Model, path: Path, truth: Truth, end_s: float | None = None) -> Measured:
+    """Run a model over a sample, as ``detect`` and ``listen`` do, and score every step.
+
+    A step is about the moment ``delay_s`` before it. Of a model that finds objects the probability
+    of a label is the best score of its boxes; without a box at the threshold nothing is there.
+    Raises what a run raises.
+    """
+    card, sink = model.card, _Collector(model)
+    options = SourceOptions(
+        end_s=end_s, box=model.box, sound=model.sound, rate_hz=model.card.rate_hz
+    )
+    detects = card.task == OBJECT_DETECTION
+    run_options = RunOptions(scores=True, threshold=_LEAST if detects else None)
+    run(open_source(str(path), options), model, [sink], options=run_options)
+    rows = np.array(sink.rows, np.float64)
+    labels: list[str | None] = list(card.labels)
+    said = rows.argmax(1)
+    if detects:
+        nothing = 1.0 - rows.max(1, initial=0.0, keepdims=True)
+        said = np.where(rows.max(1) >= card.timeline.threshold, said, len(labels))
+        rows, labels = np.hstack([rows, nothing]), [*labels, None]
+    starts = [segment[0] for segment in truth]
+    moments = np.array(sink.times) - card.delay_s
+    places = np.searchsorted(starts, moments + 1e-9, side="right") - 1
+    true = np.array([labels.index(truth[max(0, k)][2]) for k in places])
+    probability = rows[np.arange(len(true)), true]
+    metrics = {
+        "accuracy": float((said == true).mean()),
+        "log_loss": float(-np.log(probability.clip(_LEAST)).mean()),
+    }
+    macs, dense_macs = (round(float(np.median(v))) for v in (sink.macs, sink.dense_macs))
+    # Ten steps in a row: every other step of a network that strides is a cheap one.
+    groups = np.array_split(sink.ms, max(1, len(sink.ms) // 10))
+    ms = float(np.percentile([group.mean() for group in groups], 10))
+    return Measured(metrics, macs, dense_macs, ms)
+
+
+def digest(path: Path) -> str:
+    """Give the SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def reproduce(weights: Path, folder: Path | None = None) -> dict[str, Any] | None:
+    """Measure the figure of a card's sample again, on the CPU.
+
+    Gives ``file``, ``metrics`` as measured now, or None for them and why in ``reason`` where the
+    sample is not in the folder (default: ``samples_folder``); None for a card without a sample.
+    Raises ModelError when the figure is another one, or there is none.
+    """
+    model = load_model(str(weights), device="cpu")
+    sample = model.card.sample
+    if not sample:
+        return None
+    try:
+        path = (folder or samples_folder()) / sample["file"]
+        reason = _unlike(path, sample["sha256"])
+        if reason is not None:
+            return {"file": sample["file"], "metrics": None, "reason": reason}
+        measured = measure(model, path, sample["truth"], sample["end_s"])
+        told, tolerance = sample["metrics"], sample["tolerance"]
+        wrong = [
+            f"{name} {measured.metrics[name]:.3f}, not {value:.3f}"
+            for name, value in told.items()
+            if not abs(measured.metrics[name] - value) <= tolerance
+        ]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ModelError(f"the sample of its card cannot be used ({error!r})") from error
+    except CostreamError as error:
+        raise ModelError(f"does not run on {sample['file']} ({error})", where=weights) from error
+    if wrong:
+        raise ModelError(
+            f"is not what its card says: on {sample['file']} {', '.join(wrong)}", where=weights
+        )
+    return {"file": sample["file"], "metrics": measured.metrics, "reason": None}
+
+
+def _unlike(path: Path, sha256: str) -> str | None:
+    """Say why a sample is not that of a card; None: it is."""
+    if not path.is_file():
+        return f"{path.name} is not here"
+    return None if digest(path) == sha256 else f"{path.name} is another one than the card's"
+
+
+class _Collector:
+    """A sink that keeps what each step said and what it cost."""
+
+    def __init__(self, model: Model) -> None:
+        self._labels = model.card.labels
+        self.times: list[float] = []
+        self.rows: list[Sequence[float] | npt.NDArray[np.float32]] = []  # [T, K]
+        self.macs: list[int] = []
+        self.dense_macs: list[int] = []
+        self.ms: list[float] = []
+
+    def open(self, header: Header) -> None:
+        """Nothing to prepare."""
+
+    def write(self, record: Record) -> None:
+        """Keep scores and costs."""
+        if isinstance(record, Prediction) and record.scores is not None:
+            self.times.append(record.time_s)
+            self.rows.append(record.scores)
+        elif isinstance(record, Objects):
+            self.times.append(record.time_s)
+            self.rows.append(best_scores(record.boxes, self._labels))
+        elif isinstance(record, Compute):
+            self.macs.append(record.macs)
+            self.dense_macs.append(record.dense_macs)
+            self.ms.append(record.ms.frontend + record.ms.network)
+
+    def close(self, summary: Summary) -> None:
+        """Nothing to finish."""

@@ -1,0 +1,297 @@
+"""``costream models fetch``, ``path`` and ``remove`` as processes, against a real server."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from foreign_actions import foreign
+from program import COSTREAM, LIMIT_S, costream, environment, start
+from weight_server import PIECE, Reply, WeightServer
+
+from costream.checkpoints.weights_file import read_card
+
+
+class Place:
+    """A user's cache, a list of checkpoints, and the program between them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home, self.table = folder / "home", folder / "list.toml"
+        base = {"win32": ("costream", "cache"), "darwin": ("Library", "Caches", "costream")}
+        self.cache = self.home.joinpath(*base.get(sys.platform, ("costream",)))
+        self.weights, self.downloads = self.cache / "weights", self.cache / "downloads"
+        folders = dict.fromkeys(("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"), str(self.home))
+        proxies = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY")
+        self.env = {**folders, **dict.fromkeys(proxies, "")}
+
+    def write(self, name: str, url: str, *, append: bool = False, **more: Any) -> None:
+        """Put an entry into the list; ``more`` are values as JSON writes them, or tables."""
+        entry = {"url": url, "megabytes": 1, "licence": "MIT", "source": "a test", **more}
+        lines = [f"[{name}]"]
+        for key, value in entry.items():
+            if isinstance(value, dict):
+                pairs = ", ".join(f"{k} = {json.dumps(v)}" for k, v in value.items())
+                lines.append(f"{key} = {{{pairs}}}")
+            else:
+                lines.append(f"{key} = {json.dumps(value)}")
+        with self.table.open("a" if append else "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+
+    def fetch(self, *args: object, **env: str) -> subprocess.CompletedProcess[str]:
+        return self.models("fetch", "--list", self.table, *args, **env)
+
+    def models(self, *args: object, **env: str) -> subprocess.CompletedProcess[str]:
+        return costream("models", *args, env={**self.env, **env}, cwd=self.table.parent)
+
+    def left(self) -> list[str]:
+        files = self.downloads.rglob("*") if self.downloads.exists() else ()
+        return sorted(p.name for p in files if p.is_file() and p.suffix != ".lock")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    (tmp_path / "home").mkdir()
+    return Place(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return foreign(tmp_path_factory.mktemp("checkpoint")).read_bytes()
+
+
+def test_fetched_imported_found_and_removed(place: Place, checkpoint: bytes) -> None:
+    sha256 = hashlib.sha256(checkpoint).hexdigest()
+    with WeightServer(checkpoint, Reply(cut=2000), Reply()) as server:
+        more = {"import": {"labels": "thumos14"}, "sha256": sha256}
+        place.write("kitchen", server.url(), **more)
+        done = place.fetch("kitchen", "--accept-licence")
+        assert done.returncode == 0, done.stderr
+        file = place.weights / "kitchen.safetensors"
+        assert done.stdout == f"{file}\n"
+        assert f"kitchen: about 1 MB from {server.url()}" in done.stderr
+        assert "trying again in 1 s" in done.stderr
+        assert server.sent == len(checkpoint)
+        card = read_card(file)
+        assert (card.name, card.licence, card.trained_on) == ("kitchen", "MIT", "a test")
+        assert place.left() == []  # the checkpoint is not needed any more
+
+        again = place.fetch("kitchen", "--offline")
+        assert (again.returncode, again.stdout) == (0, f"{file}\n")
+        assert again.stderr == "kitchen: is here already\n"
+        assert len(server.asked) == 2
+    listed = json.loads(place.fetch("--json").stdout)
+    assert [(e["name"], e["path"]) for e in listed] == [("kitchen", str(file))]
+    assert place.models("path", "kitchen").stdout == f"{file}\n"
+
+    done = place.models("remove", "kitchen")
+    assert (done.returncode, file.exists()) == (2, True)
+    assert "would be deleted; --yes says that it shall be" in done.stderr
+    done = place.models("remove", "kitchen", "--yes")
+    assert (done.returncode, done.stderr) == (0, f"deleted {file}\n")
+    assert not file.exists()
+    done = place.models("remove", "kitchen", "--yes")
+    assert done.returncode == 5
+    assert "unknown model 'kitchen'" in done.stderr
+
+
+def test_a_part_is_kept_as_it_is(place: Place, checkpoint: bytes) -> None:
+    with WeightServer(checkpoint) as server:
+        place.write("vggish", server.url("vggish-1.pth"), note="goes beside another")
+        done = place.fetch("vggish", "--accept-license")
+    file = place.downloads / "vggish" / "vggish-1.pth"
+    assert (done.returncode, done.stdout) == (0, f"{file}\n")
+    assert done.stderr.endswith("vggish: goes beside another\n")
+    assert file.read_bytes() == checkpoint
+    done = place.models("remove", "vggish", "-y")
+    assert (done.returncode, done.stderr) == (0, f"deleted {file.parent}\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
+@pytest.mark.parametrize("number", ["SIGKILL", "SIGINT", "SIGTERM"])
+def test_a_download_that_is_ended_goes_on(place: Place, checkpoint: bytes, number: str) -> None:
+    content = checkpoint * 20
+    with WeightServer(content, Reply(pause_s=0.05), Reply()) as server:
+        place.write("part", server.url())
+        args = ("models", "fetch", "--list", place.table, "part", "--accept-licence")
+        process = start(*args, env=environment(place.env))
+        deadline = time.monotonic() + LIMIT_S
+        part = place.downloads / "part" / "net.pth.part"
+        while not (part.exists() and part.stat().st_size > 3 * PIECE):
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(getattr(signal, number))
+        _, said = process.communicate(timeout=LIMIT_S)
+        code = {"SIGKILL": -signal.SIGKILL, "SIGINT": 130, "SIGTERM": 143}[number]
+        assert process.returncode == code, said
+        if number != "SIGKILL":
+            assert said.endswith(b"part: stopped; the same command goes on from here\n")
+        have = part.stat().st_size
+        assert have < len(content)
+        done = place.fetch("part", "--accept-licence")
+        assert done.returncode == 0, done.stderr
+        assert server.asked[1][1]["Range"] == f"bytes={have}-"
+    assert (place.downloads / "part" / "net.pth").read_bytes() == content
+    assert place.left() == ["net.pth"]
+
+
+def test_two_at_once(place: Place, checkpoint: bytes) -> None:
+    with WeightServer(checkpoint, Reply(stall_s=60, cut=2000)) as server:
+        place.write("part", server.url())
+        args = ("models", "fetch", "--list", place.table, "part", "--accept-licence")
+        first = start(*args, env=environment(place.env))
+        try:
+            deadline = time.monotonic() + LIMIT_S
+            while not server.asked:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            done = place.fetch("part", "--accept-licence")
+            assert done.returncode == 5
+            assert "net.pth: is being downloaded by another process" in done.stderr
+        finally:
+            first.kill()
+            first.communicate(timeout=LIMIT_S)
+
+
+def test_the_licence_has_to_be_accepted(place: Place, checkpoint: bytes) -> None:
+    with WeightServer(checkpoint) as server:
+        place.write("part", server.url())
+        place.write("free", server.url(), append=True, licence="NOASSERTION")
+        for name, licence in (("part", "its licence is MIT"), ("free", "its makers name no lice")):
+            done = place.fetch(name)
+            assert (done.returncode, done.stdout) == (2, "")
+            assert done.stderr.startswith(f"costream: {name} (a test): {licence}")
+            assert done.stderr.endswith("; --accept-licence accepts that\n")
+            assert done.stderr.count("\n") == 1
+        assert server.asked == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
+@pytest.mark.parametrize("answer", ["n", "y"])
+def test_on_a_terminal_it_asks(place: Place, checkpoint: bytes, answer: str) -> None:
+    import pty
+
+    with WeightServer(checkpoint) as server:
+        place.write("part", server.url())
+        ours, terminal = pty.openpty()
+        try:
+            args = ["models", "fetch", "--list", str(place.table), "part"]
+            process = subprocess.Popen(
+                [*COSTREAM, *args],
+                stdin=terminal,
+                stdout=subprocess.PIPE,
+                stderr=terminal,
+                env=environment(place.env),
+            )
+            os.close(terminal)
+            shown = b""
+            while b"[y/N]" not in shown:
+                shown += os.read(ours, 1000)
+            assert b"part (a test): its licence is MIT. Fetch 1 MB and accept that?" in shown
+            os.write(ours, f"{answer}\n".encode())
+            out, _ = process.communicate(timeout=LIMIT_S)
+        finally:
+            os.close(ours)
+    file = place.downloads / "part" / "net.pth"
+    if answer == "y":
+        assert (process.returncode, out) == (0, f"{file}\n".encode())
+    else:
+        assert (process.returncode, out) == (2, b"")
+        assert not place.downloads.exists()
+
+
+@pytest.mark.parametrize("way", ["flag", "variable"])
+def test_offline_asks_nobody(place: Place, checkpoint: bytes, way: str) -> None:
+    with WeightServer(checkpoint) as server:
+        place.write("part", server.url())
+        flags = ["--offline"] if way == "flag" else []
+        env = {} if way == "flag" else {"COSTREAM_OFFLINE": "1"}
+        done = place.fetch("part", "--accept-licence", *flags, **env)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.endswith("--offline, but part is not here\n")
+        assert server.asked == []
+    assert not place.cache.exists()
+
+
+def test_what_is_no_checkpoint_is_kept(place: Place) -> None:
+    content = b"<html>Please log in</html>"
+    with WeightServer(content) as server:
+        place.write("page", server.url(), **{"import": {"labels": "thumos14"}})
+        done = place.fetch("page", "--accept-licence")
+        file = place.downloads / "page" / "net.pth"
+        for again in (done, place.fetch("page", "--offline")):  # it is not fetched again
+            assert (again.returncode, again.stdout) == (5, "")
+            assert "page: cannot be imported (" in again.stderr
+            assert str(file) in again.stderr
+            assert "the download is kept; costream models remove page deletes it" in again.stderr
+        assert len(server.asked) == 1
+    assert file.read_bytes() == content
+    assert not place.weights.exists()
+    assert place.models("remove", "page", "--yes").returncode == 0
+    assert place.left() == []
+
+
+def test_a_wrong_digest_leaves_nothing(place: Place, checkpoint: bytes) -> None:
+    with WeightServer(checkpoint) as server:
+        place.write("part", server.url(), sha256="0" * 64)
+        done = place.fetch("part", "--accept-licence")
+    assert (done.returncode, done.stdout) == (5, "")
+    assert "deleted; fetch it again" in done.stderr.splitlines()[-1]
+    assert place.left() == []
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["prat"], 2, "no published checkpoint 'prat'; did you mean part or "),
+        (["zebra"], 2, "no published checkpoint 'zebra'; known are part, page"),
+        (
+            ["page", "--accept-licence"],
+            2,
+            "page has to be fetched by hand; open https://host/folder in a browser, save x.pth,"
+            " then: costream models import x.pth --name page --config labels=coco",
+        ),
+    ],
+)
+def test_errors_are_one_line(place: Place, args: list[str], code: int, message: str) -> None:
+    place.write("part", "http://127.0.0.1:9/x.pth")
+    page = {"by_hand": "x.pth", "import": {"labels": "coco"}}
+    place.write("page", "https://host/folder", append=True, **page)
+    done = place.fetch(*args)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    place.table.write_text("[part", "utf-8")
+    done = place.fetch(*args)
+    assert (done.returncode, done.stdout) == (5, "")
+    assert f"{place.table}: not valid TOML" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_lists(place: Place) -> None:
+    done = place.models("fetch")
+    head, *lines = done.stdout.splitlines()
+    assert head.split()[:4] == ["NAME", "MB", "LICENCE", "HERE"]
+    by_name = {line.split()[0]: line.split()[1:4] for line in lines}
+    assert by_name["vitdet-b-coco"] == ["444", "CC-BY-SA-3.0", "no"]
+    models = {e["name"]: e for e in json.loads(place.models("list", "--json").stdout)}
+    assert models["vitdet-b-coco"]["origin"] == "published"
+    assert "vggish" not in models  # no model by itself
+    for name, message in (
+        ("vitdet-b-coco", "no weights for vitdet-b-coco here; costream models fetch vitdet-b-coco"),
+        ("vggish", "vggish is not here; costream models fetch vggish"),
+    ):
+        done = place.models("path", name)
+        assert (done.returncode, done.stdout) == (5, "")
+        assert done.stderr == f"costream: {message}\n"
+    done = place.models("remove", "cooadtr", "--yes")
+    assert done.returncode == 2
+    assert "is not in the user cache; only what was fetched or imported" in done.stderr

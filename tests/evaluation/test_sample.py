@@ -1,0 +1,128 @@
+"""What a card says of a sample is measured again, and is not so for other weights."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from program import costream
+
+from costream.checkpoints.weights_file import read_card, read_weights, write_weights
+from costream.errors import ModelError
+from costream.evaluation.sample import measure, reproduce, samples_folder
+from costream.models.registry import load_model
+from costream.models.verify import verify
+
+WEIGHTS = Path(__file__).resolve().parents[2] / "weights"
+COTRANS = WEIGHTS / "cotrans.safetensors"
+ROOM = samples_folder() / "room.mp4"
+
+
+@pytest.mark.parametrize("name", ["cotrans", "cosounds", "costgcn"])
+def test_shipped_weights_are_what_their_cards_say(name: str) -> None:
+    path = WEIGHTS / f"{name}.safetensors"
+    found, told = reproduce(path), read_card(path).sample
+    assert found is not None
+    assert found["reason"] is None
+    assert found["metrics"] == pytest.approx(told["metrics"], abs=told["tolerance"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cooadtr", "cooadtr-b2", "oadtr", "eventful-vitdet"])
+def test_those_that_take_longer_are_too(name: str) -> None:
+    test_shipped_weights_are_what_their_cards_say(name)
+
+
+def test_the_figures_are_those_of_a_run() -> None:
+    file = samples_folder() / "band.ogg"
+    done = costream("listen", file, "-m", "cotrans", "--scores", "-q")
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    labels, delay_s = records[0]["labels"], records[0]["delay_s"]
+    told = [r for r in records if r["type"] == "prediction"]
+    truth = read_card(COTRANS).sample["truth"]
+    right, loss = 0, 0.0
+    for record in told:
+        moment = max(0.0, record["time_s"] - delay_s)
+        label = next(name for start, end, name in truth if start <= moment < end)
+        right += record["top"][0][0] == label
+        loss -= math.log(record["scores"][labels.index(label)])
+    measured = measure(load_model("cotrans", COTRANS, device="cpu"), file, truth)
+    assert measured.metrics["accuracy"] == pytest.approx(right / len(told))
+    assert measured.metrics["log_loss"] == pytest.approx(loss / len(told), abs=1e-4)
+    costs = [r for r in records if r["type"] == "compute"]
+    assert {measured.macs} == {r["macs"] for r in costs}
+    assert {measured.dense_macs} == {r["dense_macs"] for r in costs}
+    assert measured.ms > 0
+
+
+def test_objects_are_there_or_not() -> None:
+    model = load_model("eventful-vitdet", WEIGHTS, device="cpu")
+    nobody, somebody = (
+        measure(model, ROOM, [[0.0, 9.0, label]], end_s=1.0).metrics for label in (None, "person")
+    )
+    assert nobody["accuracy"] + somebody["accuracy"] == 1.0  # no bicycle is found
+    assert nobody["accuracy"] == 1.0  # she comes in after three seconds
+    assert nobody["log_loss"] < math.log(1 / 0.38)  # at worst just below the threshold
+    assert somebody["log_loss"] > nobody["log_loss"]
+
+
+def changed(path: Path, card: dict[str, Any] | None = None, noise: float = 0.0) -> Path:
+    """The weights of cotrans with another card or other tensors, and a checksum that is right."""
+    stored = read_weights(COTRANS)
+    tensors, draw = dict(stored.tensors), torch.Generator().manual_seed(0)
+    for name, value in stored.tensors.items():
+        if name.startswith("network.") and value.ndim > 1:
+            other = noise * value.float().std() * torch.randn(value.shape, generator=draw)
+            tensors[name] = (value.float() + other).to(value.dtype)
+    write_weights(path, replace(stored.card, **(card or {})), tensors)
+    return path
+
+
+def test_others_with_a_right_checksum_are_found_out(tmp_path: Path) -> None:
+    path = changed(tmp_path / "cotrans.safetensors", noise=0.2)
+    verify(path)  # there is nothing wrong with the file
+    with pytest.raises(ModelError, match=r"is not what its card says: on band\.ogg .*, not ") as e:
+        reproduce(path)
+    assert str(path) in str(e.value)
+
+
+def test_labels_in_another_order_are_found_out(tmp_path: Path) -> None:
+    labels = read_card(COTRANS).labels
+    path = changed(tmp_path / "cotrans.safetensors", {"labels": (*labels[1:-1], *labels[::10])})
+    verify(path)
+    with pytest.raises(ModelError, match=r"accuracy 0\.\d+, not 0\.\d+"):
+        reproduce(path)
+
+
+def test_without_the_sample_nothing_is_checked(tmp_path: Path) -> None:
+    none = reproduce(COTRANS, tmp_path)
+    assert none == {"file": "band.ogg", "metrics": None, "reason": "band.ogg is not here"}
+    shutil.copy(samples_folder() / "street.ogg", tmp_path / "band.ogg")
+    other = reproduce(COTRANS, tmp_path)
+    assert other is not None
+    assert other["metrics"] is None
+    assert other["reason"] == "band.ogg is another one than the card's"
+    assert reproduce(changed(tmp_path / "own.safetensors", {"sample": {}})) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"truth": [[0.0, 9.0, "polka"]]}, "the sample of its card cannot be used"),
+        ({"truth": []}, "the sample of its card cannot be used"),
+        ({"metrics": {"beauty": 1.0}}, "cannot be used .*beauty"),
+        ({"metrics": {"accuracy": float("nan")}}, "not nan"),
+        ({"sha256": None, "file": None}, "cannot be used"),
+    ],
+)
+def test_a_damaged_card(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    sample = {**read_card(COTRANS).sample, **change}
+    path = changed(tmp_path / "x.safetensors", {"sample": sample})
+    with pytest.raises(ModelError, match=message):
+        reproduce(path)

@@ -1,0 +1,84 @@
+"""Shipped cards are complete, and what completes them changes no tensor."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costream.checkpoints.weights_file import read_card, read_weights, write_weights
+from costream.evaluation.sample import digest, samples_folder
+from costream.training.release import SAMPLES, complete, main, table_of
+from costream.training.report import card_text
+
+WEIGHTS = Path(__file__).resolve().parents[2] / "weights"
+SHIPPED = sorted(WEIGHTS.glob("*.safetensors"))
+MAY_BE_EMPTY = {"delay_s", "background"}
+
+
+def intervals(table: Any) -> list[Any]:
+    """The values of all keys that end in _95, at any depth."""
+    if not isinstance(table, dict):
+        return []
+    found = [v for k, v in table.items() if k.endswith("_95")]
+    return found + [v for value in table.values() for v in intervals(value)]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_card_says_everything(path: Path) -> None:
+    card = read_card(path)
+    empty = {f.name for f in fields(card) if getattr(card, f.name) in ("", None, {}, ())}
+    assert empty <= MAY_BE_EMPTY
+    assert card.costs.keys() == {"macs", "dense_macs", "ms", "machine"}
+    assert 0 < card.costs["macs"] <= 1.01 * card.costs["dense_macs"]
+    assert card.costs["ms"] > 0
+    found = intervals(card.metrics)
+    assert found
+    assert all(0 <= low <= high <= 1 for low, high in found)
+    assert digest(samples_folder() / card.sample["file"]) == card.sample["sha256"]
+    assert card.sample["metrics"].keys() == {"accuracy", "log_loss"}
+    told = {label for _, _, label in card.sample["truth"]}
+    assert told - {None} <= set(card.labels)
+    text = path.with_suffix(".md").read_text("utf-8")
+    assert text == card_text(card, table_of(card))
+    assert f"- On samples/{card.sample['file']}" in text
+
+
+def test_every_shipped_model_has_a_sample() -> None:
+    assert {path.stem for path in SHIPPED} == SAMPLES.keys()
+
+
+def test_a_card_is_completed_and_no_tensor_changed(tmp_path: Path) -> None:
+    path = tmp_path / "cosounds.safetensors"
+    shipped = read_weights(WEIGHTS / path.name)
+    sha256 = write_weights(path, replace(shipped.card, costs={}, sample={}), shipped.tensors)
+    assert sha256 == shipped.sha256
+    card = complete(path)
+    again = read_weights(path)
+    assert again.sha256 == shipped.sha256
+    assert again.card == card
+    assert card.sample["truth"] == shipped.card.sample["truth"]
+    assert card.sample["metrics"] == pytest.approx(shipped.card.sample["metrics"], abs=0.02)
+    same = {**shipped.card.costs, "ms": card.costs["ms"], "machine": card.costs["machine"]}
+    assert card.costs == same
+    assert replace(card, costs={}, sample={}) == replace(shipped.card, costs={}, sample={})
+    assert path.with_suffix(".md").read_text("utf-8") == card_text(card, table_of(card))
+
+
+def test_what_cannot_be_completed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "cosounds.safetensors"
+    stored = read_weights(WEIGHTS / path.name)
+    write_weights(path, replace(stored.card, name="mine"), stored.tensors)
+    before = path.read_bytes()
+    assert main([str(path)]) == 2
+    assert main([str(tmp_path / "none.safetensors")]) == 5
+    first, second = capsys.readouterr().err.splitlines()
+    assert "there is no sample for mine" in first
+    assert "there is no such file" in second
+    assert path.read_bytes() == before
+    shutil.copy(WEIGHTS / path.name, path)
+    with pytest.raises(Exception, match=r"street\.json: cannot be read"):
+        complete(path, tmp_path)
