@@ -44,11 +44,16 @@ def act(label: str, seed: int, frames: int = 36) -> np.ndarray:
 
 
 def write_act(path: Path, label: str, seed: int, frames: int = 36) -> Path:
-    """Write a motion as a wide table."""
+    """Write an act as a wide table."""
+    return write_motion(path, act(label, seed, frames))
+
+
+def write_motion(path: Path, motion: np.ndarray) -> Path:
+    """Write float32 [T, 15, 3] as a wide table."""
     heads = [f"{joint.replace(' ', '_')}_{axis}" for joint in BODY_15.joints for axis in "xyz"]
     rows = [
         ",".join([f"{i / RATE_HZ:.4f}", *(f"{v:.4f}" for v in frame.ravel())])
-        for i, frame in enumerate(act(label, seed, frames))
+        for i, frame in enumerate(motion)
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join([",".join(["time", *heads]), *rows]) + "\n", "utf-8")

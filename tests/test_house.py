@@ -22,7 +22,10 @@ MAY = {
     "sinks": set(),
     "ui": {"sinks.base", "sinks.cost", "sinks.figure"},
     "labels": {"sources", "report.reading", "sinks.registry", "checkpoints.labels"},
-    "evaluation": {"runtime", "models", "sources", "labels", "bench.table"},
+    "evaluation": {
+        *{"runtime", "models", "sources", "labels", "bench.table", "report.reading"},
+        *{"checkpoints.labels", "checkpoints.weights_file", "sinks.drawing", "sinks.font"},
+    },
     "runtime": {"sources", "models", "sinks", "ui", "settings", "nn.memory"},
     "report": {"sources", "sinks", "ui"},
     "bench": {

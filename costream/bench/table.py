@@ -17,6 +17,7 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
+    decimals: int | None = None  # of all fractions; None: as many as tell them apart
 
     def to_json(self) -> dict[str, Any]:
         """Give plain JSON values: title, notes, and each row as an object."""
@@ -25,7 +26,7 @@ class Table:
 
     def to_text(self) -> str:
         """Give lines of aligned columns: words to the left, numbers to the right."""
-        cells = [self.columns, *([_show(cell) for cell in row] for row in self.rows)]
+        cells = [self.columns, *([_show(cell, self.decimals) for cell in row] for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         numeric = [
             all(not isinstance(cell, str) for cell in column)
@@ -44,9 +45,11 @@ def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) 
     return "  ".join(fields).rstrip()
 
 
-def _show(cell: Cell) -> str:
+def _show(cell: Cell, decimals: int | None) -> str:
     if cell is None:
         return "-"
+    if isinstance(cell, float) and decimals is not None:
+        return f"{cell:,.{decimals}f}"
     if isinstance(cell, float):
         return f"{cell:.2e}" if 0 < abs(cell) < 0.01 else f"{cell:,.{_decimals(cell)}f}"
     return f"{cell:,}" if isinstance(cell, int) else cell

@@ -1,4 +1,4 @@
-"""``costream evaluate``: a model's metrics on labelled recordings."""
+"""``costream evaluate``: the metrics of a model, or of its finished results."""
 
 from __future__ import annotations
 
@@ -7,19 +7,58 @@ from typing import Any
 
 import click
 
-from costream.cli.options import config_option, option, positive
+from costream.cli.options import config_option, option, positive, seconds
 from costream.errors import UsageError
 
 
+def _tokens(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
+    """Read ``30,60,all`` as numbers, None for all; None where nothing is given."""
+    if value is None:
+        return None
+    parts = [part.strip().lower() for part in value.split(",")]
+    if not all(part == "all" or (part.isascii() and part.isdigit()) for part in parts):
+        raise click.BadParameter(f"{value!r} is no list of numbers or 'all'", ctx, param)
+    return tuple(None if part == "all" else int(part) for part in parts)
+
+
 @click.command(no_args_is_help=True)
-@option("-m", "--model", required=True, metavar="NAME|FILE", help="See 'costream models list'.")
+@option("-m", "--model", metavar="NAME|FILE", help="See 'costream models list'.")
 @option("--weights", metavar="PATH", help="Weight file, or a folder that holds NAME.safetensors.")
 @option(
     "--data",
-    required=True,
     type=click.Path(path_type=Path),
-    metavar="FOLDER|TABLE.csv",
-    help="A folder with one folder a class, or a table: file,start,end,label.",
+    metavar="PATH",
+    help="Recordings, or pictures. Without --labels a folder with one folder a class, or a table:"
+    " file,start,end,label.",
+)
+@option(
+    "--labels",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="What is true in them: timelines or annotations of any known format; boxes of objects.",
+)
+@option(
+    "--results",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Instead of a model: what an earlier run wrote (for metrics of frames: with --scores).",
+)
+@option(
+    "--protocol",
+    type=click.Choice(["thumos14", "tvseries"]),
+    help="Score the classes and frames that the field does on this data set.",
+)
+@option(
+    "--tolerance",
+    callback=seconds,
+    metavar="TIME",
+    help="Also give metrics of frames for labels that are up to so far off.",
+)
+@option(
+    "--tokens",
+    callback=_tokens,
+    metavar="N,...|all",
+    help="Objects: compute so many tokens of a frame; a row for each number.  [default: all]",
 )
 @option("--group", metavar="COLUMN", help="Column of what belongs together (person, song).")
 @option("--fps", type=float, callback=positive, help="Steps a second the model sees.")
@@ -36,30 +75,48 @@ from costream.errors import UsageError
 @option("--dtype", type=click.Choice(["float32", "float64", "bfloat16"]), default="float32")
 @option("--threads", type=click.IntRange(1), default=1, help="Threads of the network.")
 @option("--json", "as_json", is_flag=True, default=False, help="Print JSON.")
+@option(
+    "--png",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.png",
+    help="Draw classes, reliability, and precision against cost.",
+)
 @option("-v", "--verbose", count=True, default=0, help="Say more; -vv: tracebacks.")
 @option("-q", "--quiet", is_flag=True, default=False, help="Errors only on stderr.")
 @config_option()
 def command(**values: Any) -> int:
     """Measure a model on labelled recordings, run step by step as 'detect' and 'listen' do.
 
-    Top-1 and top-5 accuracy of whole examples by the mean of their steps, their majority vote and
-    the last step, and of whole groups (songs) where each is of one class; recall, precision and
-    average precision of each class, what is taken for what; average precision of frames where
-    examples follow one another in streams.
+    Whole recordings (--labels): average precision of frames, plain and calibrated, accuracy,
+    calibration error; F1 and average precision of the segments of the timeline; action starts;
+    latency of detection. 95 % intervals draw whole recordings, where there are six or more.
+
+    Clips of one class each: top-1 and top-5 accuracy by the mean of their steps, their majority
+    vote and the last step, and of whole groups (songs); classes, and what is taken for what.
+
+    Objects (boxes as --labels): AP and AP50, and what a picture costs.
 
     \b
-    costream evaluate -m moves.safetensors --data test/
-    costream evaluate -m costgcn --data test.csv --group person --json
+    costream evaluate -m cooadtr --data recordings/ --labels corrected/ --tolerance 1s
+    costream evaluate --results out/ --labels truth/ --json
+    costream evaluate -m mine.safetensors --data test.pickle --labels gt.json --protocol thumos14
     costream evaluate -m cotrans --data genres.csv --group song
+    costream evaluate -m eventful-vitdet --data clips/ --labels boxes.json --tokens 64,128,all
     """
     if values["quiet"] and values["verbose"]:
         raise UsageError("--quiet and --verbose exclude each other")
-    from costream.evaluation.evaluate import EvaluateSettings, evaluate
+    from costream.evaluation.evaluate import evaluate
+    from costream.evaluation.settings import EvaluateSettings
 
     settings = EvaluateSettings(
         model=values["model"],
         weights=values["weights"],
         data=values["data"],
+        labels=values["labels"],
+        results=values["results"],
+        protocol=values["protocol"],
+        tolerance_s=values["tolerance"] or 0.0,
+        tokens=values["tokens"],
         group=values["group"],
         rate_hz=values["fps"],
         layout=values["layout"],
@@ -69,6 +126,7 @@ def command(**values: Any) -> int:
         device=values["device"],
         dtype=values["dtype"],
         threads=values["threads"],
+        png=values["png"],
         as_json=values["as_json"],
         verbosity=-1 if values["quiet"] else values["verbose"],
     )

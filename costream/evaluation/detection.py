@@ -14,6 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from costream.evaluation.intervals import Counts, Interval, intervals
+from costream.evaluation.matching import take_best
 from costream.runtime.tracking import overlaps
 
 Floats = npt.NDArray[np.floating]
@@ -44,25 +46,23 @@ def match(boxes: Floats, truth: Floats, threshold: float) -> npt.NDArray[np.bool
 
     ``threshold``: the least intersection over union.
     """
-    right = np.zeros(len(boxes), dtype=bool)
-    shared = overlaps(boxes, truth)
-    for number, row in enumerate(shared):
-        best = int(row.argmax()) if len(row) else -1
-        if best >= 0 and row[best] >= threshold:
-            right[number] = True
-            shared[:, best] = -1.0  # taken
-    return right
+    return take_best(overlaps(boxes, truth), threshold)
 
 
-def interpolated_precision(right: npt.NDArray[np.bool_], total: int) -> float:
+def interpolated_precision(
+    right: npt.NDArray[np.bool_], total: int, often: Integers | None = None
+) -> float:
     """Give the mean of precision at 101 recalls, precision at a recall being the best beyond it.
 
     ``right`` [n]: of detections, the surest first. ``total``: true objects; NaN when 0.
+    ``often`` [n]: how often each detection is there; None: once.
     """
     if not total:
         return float("nan")
-    hits = np.cumsum(right)
-    precision = hits / np.arange(1, len(right) + 1)
+    counts = np.ones(len(right), np.int64) if often is None else np.asarray(often, np.int64)
+    right, counts = right[counts > 0], counts[counts > 0]
+    hits = np.cumsum(right * counts)
+    precision = hits / np.cumsum(counts)
     falling = np.maximum.accumulate(precision[::-1])[::-1]
     places = np.searchsorted(hits / total, _RECALLS, side="left")
     return float(np.append(falling, 0.0)[places.clip(max=len(right))].mean())
@@ -72,18 +72,54 @@ def box_precision(
     found: Sequence[Found], truth: Sequence[Truth], label: int, threshold: float = 0.5
 ) -> float:
     """Give the average precision of a class over pictures; NaN when it is in none of them."""
+    right, _, totals = _ranked(found, truth, label, threshold)
+    return interpolated_precision(right, int(totals.sum()))
+
+
+def precision_interval(
+    found: Sequence[Found], truth: Sequence[Truth], clips: Sequence[int], labels: Sequence[str]
+) -> Interval | None:
+    """Give the 95 % interval of AP50 when clips are drawn anew; None for too few.
+
+    ``clips``: the number, from 0, of the clip of each picture.
+    """
+    numbers = [k for k in range(len(labels)) if any((t.labels == k).any() for t in truth)]
+    ranked = [_ranked(found, truth, number, 0.5) for number in numbers]
+    clip = np.array(clips, np.int64)
+
+    def mean(drawn: Counts) -> list[float]:
+        often = drawn[clip]
+        each = [
+            interpolated_precision(right, int((often * totals).sum()), often[pictures])
+            for right, pictures, totals in ranked
+        ]
+        known = [value for value in each if not np.isnan(value)]
+        return [float(np.mean(known)) if known else float("nan")]
+
+    return intervals(mean, int(clip.max(initial=-1)) + 1)[0]
+
+
+def _ranked(
+    found: Sequence[Found], truth: Sequence[Truth], label: int, threshold: float
+) -> tuple[npt.NDArray[np.bool_], Integers, Integers]:
+    """Give of the detections [n] of a class, the surest first, whether they are right and where.
+
+    And how many true objects of it each picture has.
+    """
     scores: list[Floats] = [np.zeros(0)]
     right = [np.zeros(0, dtype=bool)]
-    total = 0
-    for said, true in zip(found, truth, strict=True):
+    pictures = [np.zeros(0, np.int64)]
+    totals = []
+    for number, (said, true) in enumerate(zip(found, truth, strict=True)):
         own = np.flatnonzero(said.labels == label)
         own = own[np.argsort(-said.scores[own], kind="stable")][:_MOST]
         boxes = true.boxes[true.labels == label]
-        total += len(boxes)
+        totals.append(len(boxes))
         scores.append(said.scores[own])
         right.append(match(said.boxes[own], boxes, threshold))
+        pictures.append(np.full(len(own), number))
     order = np.argsort(-np.concatenate(scores), kind="stable")
-    return interpolated_precision(np.concatenate(right)[order], total)
+    return np.concatenate(right)[order], np.concatenate(pictures)[order], np.array(totals, int)
 
 
 def detection_scores(

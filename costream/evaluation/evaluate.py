@@ -1,237 +1,51 @@
-"""``costream evaluate``: a model's metrics on labelled examples."""
+"""``costream evaluate``: the metrics of a model, or of what it wrote earlier."""
 
 from __future__ import annotations
 
 import json
-import logging
-import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
-from costream.errors import ExitCode, UsageError
-from costream.evaluation.metrics import (
-    average_precision,
-    bootstrap,
-    confusion,
-    frame_accuracy,
-    mean_average_precision,
-    per_class,
-)
-from costream.evaluation.running import run_alone, run_joined
-from costream.evaluation.sequences import class_table, confused, fuse, pool, top_k
+from costream.errors import ExitCode, OutputError
+from costream.evaluation.clips import clip_scores
+from costream.evaluation.objects import object_scores
+from costream.evaluation.picture import draw
+from costream.evaluation.recordings import watch_scores
+from costream.evaluation.results import result_scores
+from costream.evaluation.settings import EvaluateSettings, card_of
 from costream.evaluation.text import to_text
-from costream.labels.examples import Example, fit_labels, to_examples
-from costream.labels.reading import read_recordings
-from costream.records import plain
+from costream.records import OBJECT_DETECTION, plain
 from costream.runtime.logs import logging_to
 from costream.runtime.stop import Stop
-from costream.sources.base import SourceOptions
-
-if TYPE_CHECKING:
-    from costream.models.base import Model
-
-log = logging.getLogger("costream")
-
-FEWEST_GROUPS = 6  # to draw from for an interval
-
-
-@dataclass(frozen=True)
-class EvaluateSettings:
-    """Everything ``costream evaluate`` was told, checked."""
-
-    model: str
-    weights: str | None
-    data: Path
-    group: str | None  # column of the table that the interval's groups come from
-    rate_hz: float | None
-    layout: str | None
-    columns: str | None
-    joined: int  # examples in a stream; 0: no streams
-    seed: int
-    device: str
-    dtype: str
-    threads: int
-    as_json: bool
-    verbosity: int
 
 
 def evaluate(settings: EvaluateSettings) -> ExitCode:
-    """Run the model over the examples and print its metrics to stdout.
+    """Print metrics to stdout, and draw them where that is asked for.
 
-    Raises UsageError for data that cannot be used, ModelError, SourceError.
+    PARTIAL when some recordings could not be read. Raises UsageError for what cannot be used,
+    ModelError, SourceError, OutputError.
     """
+    settings.check()
     with Stop() as stop, logging_to(settings.verbosity, "auto", None):
-        examples = to_examples(read_recordings(settings.data, None, settings.group), None)
-        model = _load(settings)
-        result = measure(model, examples, settings, stop)
+        result = _scores(settings, stop)
         if stop.exit_code is not None:
             return stop.exit_code
-        result = {"data": str(settings.data), **result}
+        result = {"data": str(settings.results or settings.data), **result}
         print(json.dumps(plain(result), indent=2) if settings.as_json else to_text(result))
-        return ExitCode.OK
+        if settings.png is not None:
+            try:
+                settings.png.write_bytes(draw(result))
+            except OSError as error:
+                raise OutputError(error.strerror or str(error), where=settings.png) from error
+        return ExitCode.PARTIAL if result.get("failed") else ExitCode.OK
 
 
-def measure(
-    model: Model, examples: Sequence[Example], settings: EvaluateSettings, stop: Stop
-) -> dict[str, Any]:
-    """Give the metrics as JSON values; nothing when ``stop`` was asked for meanwhile.
-
-    The background label counts among the answers only where examples have it. UsageError for
-    several heads, for labels that the model does not know, and for a rate where it hears.
-    """
-    if len(model.heads) > 1:
-        several = " and ".join(head.card.name for head in model.heads)
-        raise UsageError(f"{several} have different labels", hint="name one of them")
-    if model.sound is not None and settings.rate_hz is not None:
-        raise UsageError(f"the steps of {model.card.name} are blocks of sound", where="--fps")
-    names = model.card.labels
-    examples = fit_labels(examples, names)
-    options = SourceOptions(
-        box=model.box,
-        sound=model.sound,
-        rate_hz=settings.rate_hz or model.card.rate_hz,
-        frame_rate_hz=settings.rate_hz,
-        layout=settings.layout,
-        columns=settings.columns,
-    )
-    told = []
-    for example in _progress(examples, "examples"):
-        told.append(run_alone(model, example, options, settings.rate_hz, stop).probabilities)
-        if stop.requested:
-            return {}
-    labels = np.array([names.index(e.label) for e in examples])
-    present = {e.label for e in examples}
-    if model.card.background is not None and model.card.background not in present:
-        # No example is one of nothing happening: which action, is the question.
-        told = [without(rows, names.index(model.card.background)) for rows in told]
-    result = {
-        "model": model.card.name,
-        "weights_sha256": model.weights_sha256,
-        "labels": list(names),
-        "examples": len(examples),
-        "sequences": sequence_scores(told, labels, [e.group for e in examples], names),
-    }
-    groups = group_scores(told, labels, [e.group for e in examples])
-    if groups is not None:
-        result["groups"] = groups
-    if settings.joined:
-        result["streams"] = _streams(model, examples, options, settings, stop)
-    return result
-
-
-def sequence_scores(
-    told: Sequence[Any], labels: Any, groups: Sequence[str], names: Sequence[str]
-) -> dict[str, Any]:
-    """Give the metrics of sequences [T, K] with these labels [N].
-
-    The interval draws groups anew, or where those are too few for that, sequences: it then says
-    nothing of how people differ.
-    """
-    mean, vote, last = fuse(told, "mean"), fuse(told, "vote"), fuse(told, "last")
-    over = "groups" if len(set(groups)) >= FEWEST_GROUPS else "sequences"
-    units = list(groups) if over == "groups" else list(range(len(groups)))
-    members = [[k for k, u in enumerate(units) if u == unit] for unit in dict.fromkeys(units)]
-
-    def redraw(drawn: Sequence[int]) -> float:
-        rows = [k for g in drawn for k in members[g]]
-        return top_k(mean[rows], labels[rows])
-
-    counts = confusion(mean.argmax(1), labels, len(names))
-    return {
-        "top1": top_k(mean, labels),
-        "top1_95": list(bootstrap(redraw, len(members))),
-        "top1_95_over": over,
-        "top5": top_k(mean, labels, 5),
-        "top1_vote": top_k(vote, labels),
-        "top1_last": top_k(last, labels),
-        "top5_last": top_k(last, labels, 5),
-        "sequence_mAP": mean_average_precision(mean, labels),
-        "classes": class_table(mean, labels, names),
-        "confused": [list(pair) for pair in confused(mean, labels, names)],
-        "confusion": counts.tolist(),
-    }
-
-
-def group_scores(told: Sequence[Any], labels: Any, groups: Sequence[str]) -> dict[str, Any] | None:
-    """Give the accuracy of groups whose sequences are of one label, as the clips of a song are.
-
-    The steps of all its sequences are fused as if they were one. None where there are no such
-    groups: somebody does many things, and a sequence is no group.
-    """
-    pooled = pool(told, groups)
-    members: dict[str, set[int]] = {group: set() for group in pooled}
-    for group, label in zip(groups, labels, strict=True):
-        members[group].add(int(label))
-    if len(pooled) == len(told) or any(len(found) > 1 for found in members.values()):
-        return None
-    steps, truth = list(pooled.values()), np.array([found.pop() for found in members.values()])
-    mean = fuse(steps, "mean")
-    return {
-        "groups": len(steps),
-        "top1": top_k(mean, truth),
-        "top5": top_k(mean, truth, 5),
-        "top1_vote": top_k(fuse(steps, "vote"), truth),
-    }
-
-
-def stream_scores(told: Any, labels: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Give the metrics of frames: scores [T, K], labels [T]."""
-    precision = per_class(average_precision, told, labels)
-    return {
-        "frames": len(labels),
-        "mAP": mean_average_precision(told, labels),
-        "accuracy": frame_accuracy(told.argmax(1), labels),
-        "average_precision": {
-            name: float(value)
-            for name, value in zip(names, precision, strict=True)
-            if not np.isnan(value)
-        },
-    }
-
-
-def without(rows: Any, column: int) -> Any:
-    """Give probabilities [T, K] as if this class were none; what is left adds up to 1."""
-    out = np.array(rows, np.float64)
-    out[:, column] = 0.0
-    return out / np.maximum(out.sum(1, keepdims=True), 1e-12)
-
-
-def _streams(
-    model: Model,
-    examples: Sequence[Example],
-    options: SourceOptions,
-    settings: EvaluateSettings,
-    stop: Stop,
-) -> dict[str, Any]:
-    order = np.random.default_rng(settings.seed).permutation(len(examples))
-    groups = [order[k : k + settings.joined] for k in range(0, len(order), settings.joined)]
-    rows, truth = [], []
-    for group in _progress(groups, "streams"):
-        chosen = [examples[k] for k in group]
-        told, labels = run_joined(model, chosen, options, settings.rate_hz, stop)
-        if stop.requested:
-            return {}
-        rows.append(told.probabilities)
-        truth += [model.card.labels.index(label) for label in labels]
-    scores = stream_scores(np.concatenate(rows), np.array(truth), model.card.labels)
-    return {"streams": len(groups), **scores}
-
-
-def _progress(items: Sequence[Any], title: str) -> Iterable[Any]:
-    from tqdm import tqdm
-
-    return tqdm(items, desc=title, file=sys.stderr, disable=None, leave=False)
-
-
-def _load(settings: EvaluateSettings) -> Model:
-    from costream.models.registry import load_model
-    from costream.runtime.machine import prepare_torch
-
-    prepare_torch(settings.threads)
-    return load_model(
-        settings.model, weights=settings.weights, device=settings.device, dtype=settings.dtype
-    )
+def _scores(settings: EvaluateSettings, stop: Stop) -> dict[str, Any]:
+    objects = settings.results is None and card_of(settings).task == OBJECT_DETECTION
+    settings.check_task(finds_objects=objects)
+    if settings.results is not None:
+        return result_scores(settings)
+    if objects:
+        return object_scores(settings, stop)
+    if settings.labels is not None:
+        return watch_scores(settings, stop)
+    return clip_scores(settings, stop)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from costream.evaluation.ranking import Ranking
+
 Scores = npt.NDArray[np.floating]
 Labels = npt.NDArray[np.integer]
 Mask = npt.NDArray[np.bool_]
@@ -20,9 +22,9 @@ def average_precision(scores: Scores, positive: Mask) -> float:
     """Give the average precision of one class, NaN when nothing is positive.
 
     Frames by falling score; each positive, the tp-th one at rank k, adds tp / k; divided by the
-    number of positives. Equal scores keep the order of the frames. ``scores``, ``positive``: [T].
+    number of positives. For equal scores see ``Ranking``. ``scores``, ``positive``: [T].
     """
-    return calibrated_average_precision(scores, positive, 1.0)
+    return Ranking(scores, positive).precision(1.0)
 
 
 def calibrated_average_precision(
@@ -34,16 +36,7 @@ def calibrated_average_precision(
     positives, so that rare classes compare with frequent ones (De Geest et al., "Online Action
     Detection", ECCV 2016). ``weight``: another w; 1 gives the plain average precision.
     """
-    hits = np.asarray(positive, bool)[np.argsort(-np.asarray(scores), kind="stable")]
-    total = int(hits.sum())
-    if not total:
-        return float("nan")
-    w = (len(hits) - total) / total if weight is None else weight
-    true = np.cumsum(hits)[hits]
-    false = np.flatnonzero(hits) + 1 - true
-    if w == 0:  # no negatives: nothing to be confused with
-        return 1.0
-    return float(np.mean(w * true / (w * true + false)))
+    return Ranking(scores, positive).precision(weight)
 
 
 def per_class(

@@ -20,7 +20,7 @@ from torch import nn
 
 from costream.checkpoints.weights_file import Weights, read_weights
 from costream.errors import ExitCode, UsageError
-from costream.evaluation.evaluate import sequence_scores, without
+from costream.evaluation.clips import sequence_scores, without
 from costream.frontends.registry import frontend_class
 from costream.labels.examples import Example, split, to_examples
 from costream.labels.reading import read_recordings

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from costream.errors import CostreamError
-from costream.evaluation.evaluate import sequence_scores, stream_scores
+from costream.evaluation.clips import sequence_scores, stream_scores
 from costream.evaluation.motions import Motion
 from costream.frontends.joints import JointStreams
 from costream.layouts import BODY_15

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.evaluation.evaluate import sequence_scores
+from costream.evaluation.clips import sequence_scores
 from costream.frontends.audio import ContinualAudioNet
 from costream.training.loop import logits
 from costream.training.sound_augment import BLOCK

@@ -35,3 +35,8 @@ def test_json_has_a_row_as_an_object() -> None:
 
 def test_a_table_without_rows_still_has_its_columns() -> None:
     assert Table("Empty", ("a", "b"), ()).to_text().splitlines()[2] == "a  b"
+
+
+def test_all_fractions_with_as_many_decimals_as_wanted() -> None:
+    table = Table("T", ("a", "b", "c"), ((0.0004, 12, 12.5),), decimals=3)
+    assert table.to_text().splitlines()[-1] == "0.000  12  12.500"

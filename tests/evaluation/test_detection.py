@@ -14,6 +14,7 @@ from costream.evaluation.detection import (
     detection_scores,
     interpolated_precision,
     match,
+    precision_interval,
 )
 from costream.runtime.tracking import overlaps
 
@@ -79,6 +80,31 @@ def test_the_mean_over_overlaps() -> None:
     found = [Found(boxes((0, 0, 10, 7.2)), np.array([1.0]), np.array([0]))]
     (one,) = detection_scores(found, truth, ("a",))["classes"].values()  # type: ignore[attr-defined]
     assert one == {"objects": 1, "AP50": 1.0, "AP": pytest.approx(0.5)}  # right up to 0.70
+
+
+def test_the_interval_is_over_clips() -> None:
+    here, there = boxes((0, 0, 4, 4)), boxes((8, 8, 12, 12))
+    truth = [Truth(here, np.array([0]))] * 40
+    good = Found(here, np.array([0.9]), np.array([0]))
+    bad = Found(there, np.array([0.5]), np.array([0]))
+    found = [good] * 20 + [bad] * 20
+    by_clip = precision_interval(found, truth, [k // 4 for k in range(40)], ("a",))
+    by_picture = precision_interval(found, truth, range(40), ("a",))
+    assert by_clip is not None
+    assert by_picture is not None
+    assert by_clip[0] < by_picture[0] < 0.5 < by_picture[1] < by_clip[1]
+    assert precision_interval(found, truth, [0] * 40, ("a",)) is None
+    assert precision_interval([good] * 40, truth, range(40), ("a",)) == (1.0, 1.0)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 1)), max_size=12), st.integers(1, 5))
+def test_detections_that_were_not_drawn_do_not_count(drawn: list, missed: int) -> None:  # type: ignore[type-arg]
+    right = np.array([r for r, _ in drawn], bool)
+    often = np.array([n for _, n in drawn], int)
+    total = int((right * often).sum()) + missed
+    found = interpolated_precision(right, total, often)
+    assert found == interpolated_precision(right[often > 0], total)
+    assert found == pytest.approx(interpolated_precision(right, 3 * total, 3 * often))
 
 
 coordinate = st.integers(0, 6)

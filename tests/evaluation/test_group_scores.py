@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costream.evaluation.evaluate import group_scores
+from costream.evaluation.clips import group_scores
 
 
 def rows(*best, sure=0.9):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from costream.evaluation.evaluate import sequence_scores
+from costream.evaluation.clips import sequence_scores
 
 
 def scored(groups, right):

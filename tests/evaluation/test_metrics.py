@@ -45,9 +45,25 @@ def test_average_precision_by_hand():
     assert average_precision(scores, positive) == pytest.approx((1 + 2 / 3 + 3 / 4) / 3)
 
 
-def test_equal_scores_keep_the_order_of_frames():
-    assert average_precision(np.ones(4), np.array([1, 0, 0, 0], bool)) == 1
+def test_equal_scores_are_one_step_of_the_list():
+    # Whatever the order of the frames: at the end of the list one of four is positive.
+    assert average_precision(np.ones(4), np.array([1, 0, 0, 0], bool)) == 0.25
     assert average_precision(np.ones(4), np.array([0, 0, 0, 1], bool)) == 0.25
+    assert calibrated_average_precision(np.ones(4), np.array([0, 0, 0, 1], bool)) == 0.5
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1, max_size=40))
+def test_equal_scores_are_treated_as_scikit_learn_does(frames):
+    scores = np.array([s for s, _ in frames], float)
+    positive = np.array([*(p for _, p in frames[1:]), True])
+    expected = average_precision_score(positive, scores)
+    assert average_precision(scores, positive) == pytest.approx(expected, abs=1e-12)
+
+
+def test_scores_that_are_no_numbers_come_last():
+    scores, positive = np.array([np.nan, 0.5, 0.1]), np.array([1, 0, 1], bool)
+    assert average_precision(scores, positive) == pytest.approx((1 / 2 + 2 / 3) / 2)
 
 
 def test_no_positive_is_nan():

@@ -1,0 +1,174 @@
+"""Metrics of clips that show, or sound like, one class each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from costream.errors import UsageError
+from costream.evaluation.intervals import FEWEST_GROUPS
+from costream.evaluation.metrics import (
+    average_precision,
+    bootstrap,
+    confusion,
+    frame_accuracy,
+    mean_average_precision,
+    per_class,
+)
+from costream.evaluation.running import run_alone, run_joined
+from costream.evaluation.sequences import class_table, confused, fuse, pool, top_k
+from costream.evaluation.settings import EvaluateSettings, card_of, load, progress, source_options
+from costream.labels.examples import Example, fit_labels, to_examples
+from costream.labels.reading import read_recordings
+from costream.runtime.stop import Stop
+from costream.sources.base import SourceOptions
+
+if TYPE_CHECKING:
+    from costream.models.base import Model
+
+
+def clip_scores(settings: EvaluateSettings, stop: Stop) -> dict[str, Any]:
+    """Run the model over the clips and give the metrics as JSON values; see ``measure``.
+
+    Raises UsageError for data that cannot be used, ModelError, SourceError.
+    """
+    recordings = read_recordings(settings.data, None, settings.group)
+    examples = fit_labels(to_examples(recordings, None), card_of(settings).labels)
+    if not examples:
+        raise UsageError("no examples are left", where=settings.data)
+    return measure(load(settings), examples, settings, stop)
+
+
+def measure(
+    model: Model, examples: Sequence[Example], settings: EvaluateSettings, stop: Stop
+) -> dict[str, Any]:
+    """Give the metrics as JSON values; nothing when ``stop`` was asked for meanwhile.
+
+    The background label counts among the answers only where examples have it. UsageError for
+    a rate where the model hears.
+    """
+    names = model.card.labels
+    options = source_options(settings, model)
+    told = []
+    for example in progress(examples, "examples"):
+        told.append(run_alone(model, example, options, settings.rate_hz, stop).probabilities)
+        if stop.requested:
+            return {}
+    labels = np.array([names.index(e.label) for e in examples])
+    present = {e.label for e in examples}
+    if model.card.background is not None and model.card.background not in present:
+        # No example is one of nothing happening: which action, is the question.
+        told = [without(rows, names.index(model.card.background)) for rows in told]
+    result = {
+        "model": model.card.name,
+        "weights_sha256": model.weights_sha256,
+        "labels": list(names),
+        "examples": len(examples),
+        "sequences": sequence_scores(told, labels, [e.group for e in examples], names),
+    }
+    groups = group_scores(told, labels, [e.group for e in examples])
+    if groups is not None:
+        result["groups"] = groups
+    if settings.joined:
+        result["streams"] = _streams(model, examples, options, settings, stop)
+    return result
+
+
+def sequence_scores(
+    told: Sequence[Any], labels: Any, groups: Sequence[str], names: Sequence[str]
+) -> dict[str, Any]:
+    """Give the metrics of sequences [T, K] with these labels [N].
+
+    The interval draws groups anew, or where those are too few for that, sequences: it then says
+    nothing of how people differ.
+    """
+    mean, vote, last = fuse(told, "mean"), fuse(told, "vote"), fuse(told, "last")
+    over = "groups" if len(set(groups)) >= FEWEST_GROUPS else "sequences"
+    units = list(groups) if over == "groups" else list(range(len(groups)))
+    members = [[k for k, u in enumerate(units) if u == unit] for unit in dict.fromkeys(units)]
+
+    def redraw(drawn: Sequence[int]) -> float:
+        rows = [k for g in drawn for k in members[g]]
+        return top_k(mean[rows], labels[rows])
+
+    counts = confusion(mean.argmax(1), labels, len(names))
+    return {
+        "top1": top_k(mean, labels),
+        "top1_95": list(bootstrap(redraw, len(members))),
+        "top1_95_over": over,
+        "top5": top_k(mean, labels, 5),
+        "top1_vote": top_k(vote, labels),
+        "top1_last": top_k(last, labels),
+        "top5_last": top_k(last, labels, 5),
+        "sequence_mAP": mean_average_precision(mean, labels),
+        "classes": class_table(mean, labels, names),
+        "confused": [list(pair) for pair in confused(mean, labels, names)],
+        "confusion": counts.tolist(),
+    }
+
+
+def group_scores(told: Sequence[Any], labels: Any, groups: Sequence[str]) -> dict[str, Any] | None:
+    """Give the accuracy of groups whose sequences are of one label, as the clips of a song are.
+
+    The steps of all its sequences are fused as if they were one. None where there are no such
+    groups: somebody does many things, and a sequence is no group.
+    """
+    pooled = pool(told, groups)
+    members: dict[str, set[int]] = {group: set() for group in pooled}
+    for group, label in zip(groups, labels, strict=True):
+        members[group].add(int(label))
+    if len(pooled) == len(told) or any(len(found) > 1 for found in members.values()):
+        return None
+    steps, truth = list(pooled.values()), np.array([found.pop() for found in members.values()])
+    mean = fuse(steps, "mean")
+    return {
+        "groups": len(steps),
+        "top1": top_k(mean, truth),
+        "top5": top_k(mean, truth, 5),
+        "top1_vote": top_k(fuse(steps, "vote"), truth),
+    }
+
+
+def stream_scores(told: Any, labels: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Give the metrics of frames: scores [T, K], labels [T]."""
+    precision = per_class(average_precision, told, labels)
+    return {
+        "frames": len(labels),
+        "mAP": mean_average_precision(told, labels),
+        "accuracy": frame_accuracy(told.argmax(1), labels),
+        "average_precision": {
+            name: float(value)
+            for name, value in zip(names, precision, strict=True)
+            if not np.isnan(value)
+        },
+    }
+
+
+def without(rows: Any, column: int) -> Any:
+    """Give probabilities [T, K] as if this class were none; what is left adds up to 1."""
+    out = np.array(rows, np.float64)
+    out[:, column] = 0.0
+    return out / np.maximum(out.sum(1, keepdims=True), 1e-12)
+
+
+def _streams(
+    model: Model,
+    examples: Sequence[Example],
+    options: SourceOptions,
+    settings: EvaluateSettings,
+    stop: Stop,
+) -> dict[str, Any]:
+    order = np.random.default_rng(settings.seed).permutation(len(examples))
+    groups = [order[k : k + settings.joined] for k in range(0, len(order), settings.joined)]
+    rows, truth = [], []
+    for group in progress(groups, "streams"):
+        chosen = [examples[k] for k in group]
+        told, labels = run_joined(model, chosen, options, settings.rate_hz, stop)
+        if stop.requested:
+            return {}
+        rows.append(told.probabilities)
+        truth += [model.card.labels.index(label) for label in labels]
+    scores = stream_scores(np.concatenate(rows), np.array(truth), model.card.labels)
+    return {"streams": len(groups), **scores}

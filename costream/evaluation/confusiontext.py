@@ -1,0 +1,24 @@
+"""What is taken for what, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from costream.bench.table import Cell, Table
+
+MOST_CLASSES = 20  # of a confusion matrix that fits a terminal
+
+
+def confusion_table(
+    counts: Sequence[Sequence[int]], labels: Sequence[str], shown: Sequence[str]
+) -> list[Table]:
+    """Give the counts [K, K] of the labels that are to be ``shown``; nothing when too wide."""
+    if not 0 < len(shown) <= MOST_CLASSES:
+        return []
+    places = [labels.index(name) for name in shown]
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (k, name, *(counts[i][j] for j in places))
+        for k, (name, i) in enumerate(zip(shown, places, strict=True), 1)
+    )
+    columns = ("", "class, taken for", *(str(k) for k in range(1, len(shown) + 1)))
+    return [Table("Confusion", columns, rows)]

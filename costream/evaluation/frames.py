@@ -1,0 +1,151 @@
+"""Metrics of online action detection over the frames of many recordings."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from costream.evaluation.intervals import Counts, intervals
+from costream.evaluation.metrics import confusion, outside_boundaries
+from costream.evaluation.ranking import Ranking
+from costream.evaluation.reliability import calibration_error, reliability
+from costream.evaluation.truth import Judged
+
+Mask = npt.NDArray[np.bool_]
+
+
+def frame_scores(
+    judged: Sequence[Judged], names: Sequence[str], background: str | None, tolerance_s: float
+) -> dict[str, Any]:
+    """Give the frame metrics of recordings that have been told of with all scores.
+
+    Means over classes leave out the background and classes without a frame. A frame is right
+    when its best label is among the true ones. With a tolerance, which is left out at 0, right is
+    also a label that is true so near in the same recording, and average precision leaves out the
+    frames so near a change. 95 % intervals draw groups; they are None for too few.
+    """
+    frames = _Frames(judged, names, background)
+    out: dict[str, Any] = {"recordings": len(judged), "frames": len(frames.labels)}
+    out |= frames.means("")
+    if tolerance_s > 0:
+        near = [_near(one, round(tolerance_s / one.told.step_s)) for one in judged]
+        calm = [_calm(one, round(tolerance_s / one.told.step_s)) for one in judged]
+        out["tolerance_s"] = tolerance_s
+        out |= _Frames(judged, names, background, right=near, scored=calm).means("_tolerant")
+    bins = reliability(frames.scores, frames.labels)
+    counts = confusion(frames.best, frames.labels, len(names))
+    return {
+        **out,
+        "calibration_error": calibration_error(bins),
+        "reliability": [dataclasses.asdict(one) for one in bins],
+        "classes": frames.classes(counts),
+        "confusion": counts.tolist(),
+    }
+
+
+class _Frames:
+    """The frames of all recordings in a row: N that are scored, K labels, G groups."""
+
+    def __init__(
+        self,
+        judged: Sequence[Judged],
+        names: Sequence[str],
+        background: str | None,
+        right: Sequence[Mask] | None = None,
+        scored: Sequence[Mask] | None = None,
+    ) -> None:
+        """``right`` [T, K]: which labels are right; default: the true ones.
+
+        ``scored`` [T]: which frames rank for average precision; default: all.
+        """
+        numbers = {group: k for k, group in enumerate(dict.fromkeys(j.group for j in judged))}
+        known = [j.labels >= 0 for j in judged]
+
+        def joined(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+            return np.concatenate([part[mask] for part, mask in zip(parts, known, strict=True)])
+
+        self.names, self.background = names, background
+        self.groups = len(numbers)
+        self.group = joined([np.full(len(j.labels), numbers[j.group]) for j in judged])
+        self.scores = joined([j.told.probabilities for j in judged])
+        self.labels = joined([j.labels for j in judged])
+        self.best = self.scores.argmax(1)
+        self._positive = joined([j.positive for j in judged])
+        fitting = self._positive if right is None else joined(right)
+        self._right = fitting[np.arange(len(self.best)), self.best]
+        ranked = np.ones(len(self.best), bool) if scored is None else joined(scored)
+        self._rows = np.flatnonzero(ranked)
+        self.rankings = [
+            Ranking(self.scores[self._rows, k], self._positive[self._rows, k])
+            for k in range(len(names))
+        ]
+        self._actions = [k for k, name in enumerate(names) if name != background]
+
+    def means(self, ending: str) -> dict[str, Any]:
+        """Give the metrics that are one number each, and their intervals."""
+        hits = np.bincount(self.group, self._right, self.groups)
+        every = np.bincount(self.group, minlength=self.groups)
+
+        def metrics(drawn: Counts) -> tuple[float, float, float]:
+            total = (drawn * every).sum()
+            accuracy = float((drawn * hits).sum() / total) if total else float("nan")
+            return *self._precisions(drawn), accuracy
+
+        names = ("mAP", "calibrated_mAP", "accuracy")
+        values = metrics(np.ones(self.groups, np.int64))
+        limits = intervals(metrics, self.groups)
+        return {
+            **{f"{name}{ending}": value for name, value in zip(names, values, strict=True)},
+            **{f"{name}{ending}_95": limit for name, limit in zip(names, limits, strict=True)},
+            f"balanced_accuracy{ending}": self._balanced(),
+        }
+
+    def _precisions(self, drawn: Counts) -> tuple[float, float]:
+        """Give plain and calibrated mean average precision of groups that are there so often."""
+        often = drawn[self.group[self._rows]]
+        each = np.array([self.rankings[k].precisions(often) for k in self._actions])
+        found = each[~np.isnan(each).any(1)] if len(each) else each
+        plain, calibrated = found.mean(0).tolist() if len(found) else (float("nan"),) * 2
+        return plain, calibrated
+
+    def classes(self, counts: npt.NDArray[np.int64]) -> dict[str, dict[str, Any]]:
+        """Give what is to be said of each label that is true, or told, of some frame."""
+        out: dict[str, dict[str, Any]] = {}
+        for k, (name, ranking) in enumerate(zip(self.names, self.rankings, strict=True)):
+            true, said = int(self._positive[:, k].sum()), int(counts[:, k].sum())
+            hits = int((self._positive[:, k] & (self.best == k)).sum())
+            if true or said:
+                out[name] = {
+                    "frames": true,
+                    "average_precision": ranking.precision(1.0),
+                    "calibrated_average_precision": ranking.precision(),
+                    "recall": hits / true if true else None,
+                    "precision": hits / said if said else None,
+                }
+        return out
+
+    def _balanced(self) -> float:
+        shares = [self._right[self.labels == k].mean() for k in np.unique(self.labels)]
+        return float(np.mean(shares)) if shares else float("nan")
+
+
+def _near(judged: Judged, steps: int) -> Mask:
+    """Give which labels [T, K] are true within so many steps."""
+    positive = judged.positive
+    out: Mask = positive.copy()
+    for shift in range(1, min(steps, len(positive) - 1) + 1):
+        out[shift:] |= positive[:-shift]
+        out[:-shift] |= positive[shift:]
+    return out
+
+
+def _calm(judged: Judged, steps: int) -> Mask:
+    """Give which frames [T] are further than so many steps from a change of what is true."""
+    told = np.column_stack([judged.labels >= 0, judged.positive])
+    _, kinds = np.unique(told, axis=0, return_inverse=True)
+    calm: Mask = outside_boundaries(kinds.reshape(-1), steps) >= 0
+    return calm

@@ -1,0 +1,40 @@
+"""How far metrics may be trusted: they are computed anew on recordings drawn with replacement.
+
+Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), section 13.3. What is drawn are
+recordings (or what belongs together among them), never frames: those of one recording are alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+FEWEST_GROUPS = 6  # to draw from for an interval
+
+Counts = npt.NDArray[np.int64]  # how often each group was drawn
+Interval = tuple[float, float]
+
+
+def intervals(
+    metrics: Callable[[Counts], Sequence[float]], groups: int, seed: int = 0, draws: int = 500
+) -> list[Interval | None]:
+    """Give the 95 % interval of each metric of groups that are there so often each.
+
+    Draws for which a metric is NaN do not count. None where there are too few groups, or none of
+    the draws has a value.
+    """
+    if groups < FEWEST_GROUPS:
+        return [None] * len(metrics(np.ones(groups, np.int64)))
+    rng = np.random.default_rng(seed)
+    drawn = (rng.integers(groups, size=groups) for _ in range(draws))
+    values = np.array([metrics(np.bincount(each, minlength=groups)) for each in drawn])
+    return [_middle(column[~np.isnan(column)]) for column in values.T]
+
+
+def _middle(values: npt.NDArray[np.float64]) -> Interval | None:
+    if not len(values):
+        return None
+    low, high = np.percentile(values, [2.5, 97.5])
+    return float(low), float(high)

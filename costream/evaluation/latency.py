@@ -1,0 +1,43 @@
+"""How soon after its onset an action is detected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from costream.records import Segment
+
+
+def latencies(told: Sequence[Segment], truth: Sequence[Segment], delay_s: float) -> list[float]:
+    """Give for every true segment after how many seconds it was detected; NaN: it was not.
+
+    It is detected when a segment of its label that overlaps it opens, or at its onset when that
+    was open already. ``delay_s``: how much later than where it places an event a model knows it.
+    """
+    out = []
+    for true in truth:
+        opened = [
+            s.start_s
+            for s in told
+            if s.label == true.label and s.start_s < true.end_s and s.end_s > true.start_s
+        ]
+        known_s = min(opened) + delay_s if opened else float("nan")
+        out.append(known_s if np.isnan(known_s) else max(0.0, known_s - true.start_s))
+    return out
+
+
+def latency_scores(waits: Iterable[float]) -> dict[str, Any]:
+    """Give how many of the true segments were found, and median and p90 of their latency, s.
+
+    None where there is nothing to tell of.
+    """
+    every = np.array(list(waits), np.float64)
+    found = every[~np.isnan(every)]
+    return {
+        "segments": len(every),
+        "found": float(len(found) / len(every)) if len(every) else None,
+        "median_s": float(np.median(found)) if len(found) else None,
+        "p90_s": float(np.percentile(found, 90)) if len(found) else None,
+    }

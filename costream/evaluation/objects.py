@@ -1,0 +1,150 @@
+"""How well objects are found in pictures and clips, and what that costs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from costream.evaluation.boxes import Clip, fit_boxes, read_boxes
+from costream.evaluation.detection import Found, Truth, detection_scores, precision_interval
+from costream.evaluation.joined import Joined
+from costream.evaluation.settings import (
+    EvaluateSettings,
+    card_of,
+    load,
+    progress,
+    source_options,
+)
+from costream.models.base import Model
+from costream.records import Box, Compute, Header, Objects, Picture, Record, Summary, VideoFrame
+from costream.runtime.options import RunOptions
+from costream.runtime.pipeline import run
+from costream.runtime.stop import Stop
+from costream.runtime.tracking import corners_of
+from costream.sources.base import Source, SourceOptions
+from costream.sources.registry import open_source
+
+log = logging.getLogger("costream")
+
+_ANY_SCORE = 1e-6  # precision is read off the whole list, not only what the timeline shows
+
+
+@dataclass
+class _Seen:
+    """A sink that keeps the objects of each frame whose true boxes are known, and its cost."""
+
+    labels: Sequence[str]
+    clip: Clip | None = None  # that is looked at
+    found: list[Found] = field(default_factory=list)
+    truth: list[Truth] = field(default_factory=list)
+    macs: list[int] = field(default_factory=list)
+    dense_macs: list[int] = field(default_factory=list)
+    ms: list[float] = field(default_factory=list)
+    _objects: Objects | None = None
+
+    def open(self, header: Header) -> None:
+        """Nothing to prepare."""
+
+    def write(self, record: Record) -> None:
+        """Keep objects until their picture comes, and costs."""
+        if isinstance(record, Objects):
+            self._objects = record
+        elif isinstance(record, Compute):
+            self.macs.append(record.macs)
+            self.dense_macs.append(record.dense_macs)
+            self.ms.append(record.ms.frontend + record.ms.network)
+
+    def draw(self, picture: Picture) -> None:
+        """Compare what was found in a picture with what is there; its size is known here."""
+        objects, item = self._objects, picture.item
+        if self.clip is None or objects is None or not isinstance(item, VideoFrame):
+            return
+        marks = self.clip.frames.get(objects.frame)
+        if marks is not None:
+            height, width = item.rgb.shape[:2]
+            self.found.append(_found(objects.boxes, self.labels))
+            numbers = np.array([self.labels.index(label) for label in marks.labels], np.int64)
+            self.truth.append(Truth(marks.pixels(item.size or (width, height)), numbers))
+
+    def close(self, summary: Summary) -> None:
+        """Nothing to finish."""
+
+
+def object_scores(settings: EvaluateSettings, stop: Stop) -> dict[str, Any]:
+    """Read pictures, clips and their boxes, and give the metrics as JSON values; see ``measure``.
+
+    Raises UsageError for boxes that cannot be used, ModelError, SourceError.
+    """
+    clips = read_boxes(settings.data or Path(), settings.labels or Path())
+    clips = fit_boxes(clips, card_of(settings).labels)
+    return measure(load(settings), clips, settings, stop)
+
+
+def measure(
+    model: Model, clips: Sequence[Clip], settings: EvaluateSettings, stop: Stop
+) -> dict[str, Any]:
+    """Run the model over all clips, once for each number of tokens, as ``detect`` does.
+
+    Each clip is a stream, as is each picture by itself. Nothing when ``stop`` was asked for
+    meanwhile.
+    """
+    budgets = settings.tokens or (None,)
+    if len(budgets) > 1 and all(len(clip.frames) < 2 for clip in clips):
+        log.warning("of pictures by themselves all tokens are computed: --tokens is for clips")
+    options = source_options(settings, model)
+    rows = []
+    for tokens in budgets:
+        row = _row(model, clips, options, settings, tokens, stop)
+        if stop.requested:
+            return {}
+        rows.append({"tokens": tokens, **row})
+    return {
+        "model": model.card.name,
+        "weights_sha256": model.weights_sha256,
+        "labels": list(model.card.labels),
+        "clips": len(clips),
+        "budgets": rows,
+    }
+
+
+def _row(
+    model: Model,
+    clips: Sequence[Clip],
+    options: SourceOptions,
+    settings: EvaluateSettings,
+    tokens: int | None,
+    stop: Stop,
+) -> dict[str, Any]:
+    """Give the precision over all pictures and the cost of a picture with so many tokens."""
+    labels = model.card.labels
+    seen, title = _Seen(labels), "pictures" if tokens is None else f"{tokens} tokens"
+    asked = RunOptions(rate_hz=settings.rate_hz, threshold=_ANY_SCORE, tokens=tokens)
+    places: list[int] = []
+    for number, clip in enumerate(progress(clips, title)):
+        seen.clip = clip
+        run(_open(clip, options), model, [seen], options=asked, stop=stop)
+        if stop.requested:
+            return {}
+        places += [number] * (len(seen.found) - len(places))
+    return {
+        **detection_scores(seen.found, seen.truth, labels),
+        "AP50_95": precision_interval(seen.found, seen.truth, places, labels),
+        "macs": float(np.mean(seen.macs)),
+        "dense_macs": float(np.mean(seen.dense_macs)),
+        "ms": float(np.median(seen.ms)),
+    }
+
+
+def _open(clip: Clip, options: SourceOptions) -> Source:
+    parts = [open_source(source, options) for source in clip.sources]
+    return parts[0] if len(parts) == 1 else Joined(parts, 1 / (options.rate_hz or 1.0))
+
+
+def _found(boxes: Sequence[Box], labels: Sequence[str]) -> Found:
+    scores = np.array([box.score for box in boxes], np.float64)
+    return Found(corners_of(boxes), scores, np.array([labels.index(b.label) for b in boxes], int))

@@ -1,0 +1,73 @@
+"""Protocols by which the field scores online action detection on frames.
+
+They say which labels there are and which frames count. Those of OadTR's and CoOadTR's released
+code (Wang et al., ICCV 2021; Hedegaard et al., ICLR 2023), whose networks look back over 64 rows
+and ahead over 8: the rows 63 to T - 10 of a video of T rows are scored. Mean average precision is
+over the actions, the background left out. Frames that are labelled Ambiguous in THUMOS14 do not
+count, and that class is cut off before the softmax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from costream.checkpoints.labels import THUMOS14, TVSERIES
+from costream.errors import UsageError
+from costream.labels.examples import spelling
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Labels and frames of a protocol."""
+
+    name: str
+    labels: tuple[str, ...]  # that are scored; the first is the background
+    ignored: tuple[str, ...] = ()  # of the data; their frames do not count
+    first: int = 63  # row that is scored, from 0
+    tail: int = 9  # rows at the end that are not
+
+    @property
+    def background(self) -> str:
+        """The label that is no action."""
+        return self.labels[0]
+
+    def columns(self, labels: Sequence[str], model: str) -> list[int]:
+        """Give where among a model's labels those of the protocol are.
+
+        Spelling counts as in ``fit_truth``. UsageError for a model of other labels.
+        """
+        places = {spelling(label): k for k, label in enumerate(labels)}
+        known = {spelling(label) for label in (*self.labels, *self.ignored)}
+        lacking = [label for label in self.labels if spelling(label) not in places]
+        foreign = [label for label in labels if spelling(label) not in known]
+        if lacking or foreign:
+            what = f"lacks {lacking[0]!r}" if lacking else f"has {foreign[0]!r}"
+            raise UsageError(
+                f"the labels of {model} are not those of {self.name}: it {what}",
+                where="--protocol",
+                hint="import it with --config labels=thumos14 or labels=tvseries",
+            )
+        return [places[spelling(label)] for label in self.labels]
+
+    def rows(self, steps: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.bool_]:
+        """Say which of these rows of a video of ``count`` rows are scored."""
+        inside: npt.NDArray[np.bool_] = (steps >= self.first) & (steps < count - self.tail)
+        return inside
+
+
+def kept(probabilities: npt.NDArray[np.float64], columns: Sequence[int]) -> npt.NDArray[np.float64]:
+    """Give the softmax over some classes only, from that over all: [T, K] to [T, len(columns)]."""
+    part = probabilities[:, columns]
+    if len(columns) == probabilities.shape[1]:
+        return part
+    return np.asarray(part / np.maximum(part.sum(1, keepdims=True), 1e-300), np.float64)
+
+
+PROTOCOLS = {
+    "thumos14": Protocol("THUMOS14", THUMOS14.names[:-1], THUMOS14.names[-1:]),
+    "tvseries": Protocol("TVSeries", TVSERIES.names),
+}

@@ -1,0 +1,61 @@
+"""Whether probabilities are to be believed: of what is said with 0.8, 80 % should be right.
+
+Guo et al., "On Calibration of Modern Neural Networks" (ICML 2017), equation 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+BINS = 15
+
+
+@dataclass(frozen=True)
+class Bin:
+    """The predictions whose confidence is above ``low`` and at most ``high``."""
+
+    low: float
+    high: float
+    count: int
+    confidence: float | None  # their mean; None: there are none
+    accuracy: float | None  # share that is right
+
+
+def reliability(
+    scores: npt.NDArray[np.floating], labels: npt.NDArray[np.integer], bins: int = BINS
+) -> list[Bin]:
+    """Give bins of equal width of the largest probability of each frame of scores [T, K].
+
+    Frames whose label [T] is negative do not count.
+    """
+    known = np.asarray(labels) >= 0
+    scores, labels = np.asarray(scores)[known], np.asarray(labels)[known]
+    sure = scores.max(1) if len(scores) else np.zeros(0)
+    right = scores.argmax(1) == labels if len(scores) else np.zeros(0, bool)
+    # Bins are closed above; whatever is 0, or a rounding error more than 1, is in the last ones.
+    places = np.clip(np.ceil(sure * bins).astype(int) - 1, 0, bins - 1)
+    out = []
+    for k in range(bins):
+        own = places == k
+        count = int(own.sum())
+        confidence = float(sure[own].mean()) if count else None
+        accuracy = float(right[own].mean()) if count else None
+        out.append(Bin(k / bins, (k + 1) / bins, count, confidence, accuracy))
+    return out
+
+
+def calibration_error(bins: list[Bin]) -> float:
+    """Give the expected calibration error: the mean gap of the bins, by their counts.
+
+    NaN without predictions.
+    """
+    total = sum(b.count for b in bins)
+    gaps = (
+        b.count * abs(b.confidence - b.accuracy)
+        for b in bins
+        if b.confidence is not None and b.accuracy is not None
+    )
+    return sum(gaps) / total if total else float("nan")

@@ -1,0 +1,181 @@
+"""Metrics of finished results: what earlier runs wrote, without their model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from costream.errors import SourceError, UsageError
+from costream.evaluation.recordings import Judging, Pair
+from costream.evaluation.settings import EvaluateSettings
+from costream.evaluation.told import Listener, Told
+from costream.labels.examples import spelling
+from costream.labels.files import recording_name
+from costream.labels.reading import read_recordings
+from costream.labels.recording import Recording
+from costream.records import Header, Segment, Summary
+from costream.report.reading import Damage, NotAResultError, Totals, runs
+
+log = logging.getLogger("costream")
+
+_BACKGROUNDS = ("background", "silence", "none", "nothing")  # of timelines, which do not say it
+
+
+def result_scores(settings: EvaluateSettings) -> dict[str, Any]:
+    """Give the metrics of results as JSON values.
+
+    From .jsonl and .json files with all scores come those of frames, too, from other timelines
+    those of segments. Raises UsageError for what cannot be used, SourceError for what cannot be
+    read.
+    """
+    folder = settings.results or Path()
+    if not folder.exists():
+        raise UsageError("there are no such results", where=folder)
+    truth = read_recordings(settings.data, settings.labels, settings.group)
+    found = dict(_results(folder))
+    if found:
+        header = _header(found, folder)
+        told = {name: listener.told() for name, listener in found.items()}
+        labels, background, model = header.labels, header.background, header.model
+    else:
+        timelines = _timelines(folder)
+        labels = _labels(timelines, truth)
+        told = {name: _silent(segments, len(labels)) for name, segments in timelines.items()}
+        background = next((name for name in labels if spelling(name) in _BACKGROUNDS), None)
+        model = folder.resolve().name
+    judging = Judging(settings, labels, background, model)
+    pairs = list(paired(judging.fit(truth), told))
+    if not pairs:
+        raise UsageError(
+            f"none of the results is of a recording of {settings.labels}",
+            where=folder,
+            hint="results are found by the name of the recording",
+        )
+    scores = judging.scores(pairs)
+    if scores["frames"] is None:
+        log.warning(
+            "no metrics of frames: these results lack the scores; run with -f jsonl --scores"
+        )
+    return {"model": model, **scores}
+
+
+def paired(recordings: Sequence[Recording], told: dict[str, Told]) -> Iterator[Pair]:
+    """Yield each recording with what was told of it, and warn of those that have no partner.
+
+    ``told``: by the name of the recording below the folder of results. A recording is found by
+    its whole path, its name, the video in its file, or these without ending; the first that fits
+    only one result counts.
+    """
+    alike: dict[str, list[str]] = {}
+    for name in told:
+        for alias in dict.fromkeys(_aliases(name)):
+            alike.setdefault(alias, []).append(name)
+    left = set(told)
+    lonely: list[str] = []
+    for recording in recordings:
+        fitting = (alike[a] for a in _aliases(recording.source) if a in alike)
+        found = next((names[0] for names in fitting if len(names) == 1), None)
+        if found is None:
+            lonely.append(recording.source)
+        else:
+            left.discard(found)
+            yield recording, told[found]
+    for what, missing in (("no results of", lonely), ("no labels of", sorted(left))):
+        if missing:
+            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            log.warning("%s %s%s: left out", what, ", ".join(missing[:5]), more)
+
+
+def _aliases(name: str) -> list[str]:
+    """Give what a recording may be called, the most telling first."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    paths = ["/".join(path.parts[k:]) for k in range(len(path.parts))]
+    file, _, video = path.name.partition("#")
+    last = video or file
+    return [*paths, last, PurePosixPath(last).stem]
+
+
+def _results(folder: Path) -> Iterator[tuple[str, Listener]]:
+    """Yield the runs in .jsonl and .json files, by the name of their recording."""
+    for path in _files(folder):
+        if path.suffix.lower() not in (".jsonl", ".json"):
+            continue
+        try:
+            listeners = [_listen(contents, path) for contents in runs(path)]
+        except NotAResultError:
+            continue
+        place = path.relative_to(folder).parent if folder.is_dir() else Path()
+        own = (place / recording_name(path)).as_posix()
+        for listener in listeners:  # several: runs that were written to one pipe
+            source = "" if listener.header is None else listener.header.source
+            yield own if len(listeners) == 1 else source, listener
+
+
+def _listen(contents: Iterable[Any], path: Path) -> Listener:
+    listener = Listener()
+    for content in contents:
+        if isinstance(content, Header):
+            listener.open(content)
+        elif isinstance(content, Summary):
+            listener.close(content)
+            if not content.complete:
+                log.warning("%s: the run was cut short", path)
+        elif isinstance(content, Damage):
+            log.warning("%s: damaged (%s)", path, content.reason)
+        elif not isinstance(content, Totals):
+            listener.write(content)
+    if listener.header is None:
+        raise SourceError("the results have no header", where=path)
+    return listener
+
+
+def _header(found: dict[str, Listener], folder: Path) -> Header:
+    """Give the header that all results share. UsageError when they are of several models."""
+    headers = [one.header for one in found.values() if one.header is not None]
+    first = headers[0]
+    if first.heads is not None:
+        raise UsageError("these are results of several models at once", where=folder)
+    for other in headers:
+        if (other.labels, other.background) != (first.labels, first.background):
+            raise UsageError(
+                f"results of models with different labels ({first.model}, {other.model})",
+                where=folder,
+            )
+    return first
+
+
+def _timelines(folder: Path) -> dict[str, tuple[Segment, ...]]:
+    """Give what timelines of any format say, by the name of their recording; without scores."""
+    out: dict[str, tuple[Segment, ...]] = {}
+    for recording in read_recordings(None, folder):
+        end_s = max((one.end_s or one.start_s for one in recording.labels), default=0.0)
+        out[recording.source] = tuple(
+            Segment(one.start_s, end_s if one.end_s is None else one.end_s, one.label, float("nan"))
+            for one in recording.labels
+        )
+    return out
+
+
+def _labels(
+    timelines: Mapping[str, Sequence[Segment]], truth: Sequence[Recording]
+) -> tuple[str, ...]:
+    """Give all labels, as the timelines spell them: what these never say was missed."""
+    labels = {spelling(s.label): s.label for said in timelines.values() for s in said}
+    for recording in truth:
+        for one in recording.labels:
+            labels.setdefault(spelling(one.label), one.label)
+    return tuple(labels.values())
+
+
+def _silent(segments: tuple[Segment, ...], width: int) -> Told:
+    nothing = np.zeros(0)
+    steps = np.zeros(0, np.int64)
+    return Told(nothing, np.zeros((0, width)), steps, segments, 0.0, 0.0, 0)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else [folder]

@@ -1,0 +1,110 @@
+"""What ``costream evaluate`` was told, and the model and source options that follow from it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from costream.errors import UsageError
+from costream.sources.base import SourceOptions
+
+if TYPE_CHECKING:
+    from costream.models.base import Model
+    from costream.models.card import Card
+
+
+@dataclass(frozen=True)
+class EvaluateSettings:
+    """Everything ``costream evaluate`` was told."""
+
+    model: str | None
+    weights: str | None
+    data: Path | None
+    labels: Path | None = None
+    results: Path | None = None  # of an earlier run, instead of a model
+    protocol: str | None = None  # a key of protocols.PROTOCOLS
+    tolerance_s: float = 0.0  # that labels may be off by
+    tokens: tuple[int | None, ...] | None = None  # of object models, a run each; None in it: all
+    group: str | None = None  # column of the table that the interval's groups come from
+    rate_hz: float | None = None
+    layout: str | None = None
+    columns: str | None = None
+    joined: int = 0  # examples in a stream; 0: no streams
+    seed: int = 0
+    device: str = "cpu"
+    dtype: str = "float32"
+    threads: int = 1
+    png: Path | None = None
+    as_json: bool = False
+    verbosity: int = 0
+
+    def check(self) -> None:
+        """Raise UsageError for options that contradict each other."""
+        if (self.model is None) == (self.results is None):
+            hint = "--model runs a model, --results reads what it wrote earlier"
+            raise UsageError("give either a model or results", hint=hint)
+        if self.results is not None and self.labels is None:
+            raise UsageError("results are compared with labels", where="--labels")
+        if self.model is not None and self.data is None:
+            raise UsageError("a model needs recordings to run over", where="--data")
+        if self.model is not None and "," in self.model:
+            raise UsageError(f"{self.model} are several models", hint="name one of them")
+        for name, given in (("--protocol", self.protocol), ("--tolerance", self.tolerance_s)):
+            if given and self.labels is None:
+                raise UsageError("is for whole recordings: give their --labels", where=name)
+        if self.png is not None and not self.png.absolute().parent.is_dir():
+            raise UsageError("there is no such folder", where=self.png.parent)
+
+    def check_task(self, *, finds_objects: bool) -> None:
+        """Raise UsageError for options that a model of this kind has no use for, or lacks."""
+        if not finds_objects:
+            if self.tokens is not None:
+                raise UsageError("is for models that find objects", where="--tokens")
+        elif self.labels is None:
+            raise UsageError("objects are compared with boxes", where="--labels")
+        elif self.protocol is not None or self.tolerance_s > 0:
+            where = "--tolerance" if self.protocol is None else "--protocol"
+            raise UsageError("is for actions and sounds, not for objects", where=where)
+
+
+def card_of(settings: EvaluateSettings) -> Card:
+    """Read the card of the model. ModelError when it is not there or damaged."""
+    from costream.checkpoints.weights_file import read_card
+    from costream.models.registry import find_weights
+
+    return read_card(find_weights(str(settings.model), settings.weights))
+
+
+def load(settings: EvaluateSettings) -> Model:
+    """Prepare torch and load the model. Raises ModelError."""
+    from costream.models.registry import load_model
+    from costream.runtime.machine import prepare_torch
+
+    prepare_torch(settings.threads)
+    return load_model(
+        str(settings.model), weights=settings.weights, device=settings.device, dtype=settings.dtype
+    )
+
+
+def source_options(settings: EvaluateSettings, model: Model) -> SourceOptions:
+    """Give what a source is asked for. UsageError for a rate where the model hears."""
+    if model.sound is not None and settings.rate_hz is not None:
+        raise UsageError(f"the steps of {model.card.name} are blocks of sound", where="--fps")
+    return SourceOptions(
+        box=model.box,
+        sound=model.sound,
+        rate_hz=settings.rate_hz or model.card.rate_hz,
+        frame_rate_hz=settings.rate_hz,
+        layout=settings.layout,
+        columns=settings.columns,
+    )
+
+
+def progress(items: Sequence[Any], title: str) -> Iterable[Any]:
+    """Give the items, with a bar on stderr where that is a terminal."""
+    from tqdm import tqdm
+
+    return tqdm(items, desc=title, file=sys.stderr, disable=None, leave=False)

@@ -1,0 +1,95 @@
+"""What a model said of a recording, whether it has just run or its results are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from costream.records import Compute, Header, Prediction, Record, Segment, Summary
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a model said, T times, and the timeline that a user gets of it.
+
+    An output at a time covers ``step_s`` from there on, shifted back by ``delay_s``, as the
+    timeline has it.
+    """
+
+    times: npt.NDArray[np.float64]  # [T], seconds
+    probabilities: npt.NDArray[np.float64]  # [T, K]; what was no number is 0
+    steps: npt.NDArray[np.int64]  # [T], number of the step, from 0; of feature files the row
+    segments: tuple[Segment, ...]
+    step_s: float  # from one output to the next
+    delay_s: float
+    rows: int  # steps of the whole recording, with those that gave no output
+
+    @property
+    def end_s(self) -> float:
+        """End of what was told."""
+        ends = [s.end_s for s in self.segments]
+        if len(self.times):
+            ends.append(float(self.times[-1]) + self.step_s)
+        return max(ends, default=0.0)
+
+    def middles(self) -> npt.NDArray[np.float64]:
+        """Give the middle of what each output covers, [T], seconds."""
+        return self.times + (self.step_s / 2 - self.delay_s)
+
+
+class Listener:
+    """A sink that keeps what a run says; the records of finished results may go through it, too.
+
+    Predictions without all scores are passed over.
+    """
+
+    def __init__(self) -> None:
+        self.header: Header | None = None
+        self.macs: list[int] = []  # of each step
+        self.ms: list[float] = []  # of each step: frontend and network
+        self._predictions: list[Prediction] = []
+        self._segments: list[Segment] = []
+        self._rows = 0
+
+    @property
+    def silent(self) -> bool:
+        """Whether no scores have come."""
+        return not self._predictions
+
+    def open(self, header: Header) -> None:
+        """Take the labels and the rate."""
+        self.header = header
+
+    def write(self, record: Record) -> None:
+        """Take predictions, segments and costs."""
+        if isinstance(record, Prediction) and record.scores is not None:
+            self._predictions.append(record)
+        elif isinstance(record, Segment):
+            self._segments.append(record)
+        elif isinstance(record, Compute):
+            self.macs.append(record.macs)
+            self.ms.append(record.ms.frontend + record.ms.network)
+
+    def close(self, summary: Summary) -> None:
+        """Take how many steps there were."""
+        self._rows = summary.steps
+
+    def told(self) -> Told:
+        """Give what was said. ValueError before a header has come."""
+        if self.header is None:
+            raise ValueError("no header")
+        width, found = len(self.header.labels), self._predictions
+        scores = np.array([p.scores for p in found], np.float64).reshape(-1, width)
+        steps = np.array([p.i for p in found], np.int64)
+        stride = int(np.diff(steps).min()) if len(steps) > 1 else 1
+        return Told(
+            np.array([p.time_s for p in found], np.float64),
+            np.where(np.isfinite(scores), scores, 0.0),
+            steps,
+            tuple(self._segments),
+            stride / self.header.rate_hz,
+            self.header.delay_s,
+            max(self._rows, int(steps[-1]) + 1 if len(steps) else 0),
+        )

@@ -1,0 +1,165 @@
+"""What really happens in a recording, in the words of the model that is judged."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from costream.errors import UsageError
+from costream.evaluation.told import Told
+from costream.labels.examples import spelling
+from costream.labels.frames import frame_labels, frame_targets
+from costream.labels.recording import Label, Recording
+from costream.records import Segment
+
+log = logging.getLogger("costream")
+
+Stretch = tuple[float, float]  # start and end, seconds
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A recording with what was told of it and what is true (T outputs, K labels)."""
+
+    name: str
+    group: str  # what an interval draws as one
+    told: Told
+    labels: npt.NDArray[np.int64]  # [T], into the names; -1: not scored
+    positive: npt.NDArray[np.bool_]  # [T, K]: several labels may be true at once
+    segments: tuple[Segment, ...]  # what is to be found: without background
+    unknown: tuple[Stretch, ...]  # time of which nothing is known
+
+    def judgeable(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Give the segments that lie to half or more in time of which something is known."""
+        return [
+            s
+            for s in segments
+            if sum(_shared(s, gap) for gap in self.unknown) <= (s.end_s - s.start_s) / 2
+        ]
+
+
+def fit_truth(
+    recordings: Sequence[Recording], names: Sequence[str], ignored: Sequence[str] = ()
+) -> list[Recording]:
+    """Give the recordings with their labels as ``names`` spell them, and warn of others.
+
+    Case, and whether words are joined by a blank, "_" or "-", make no difference. UsageError when
+    none of the labels is known. ``ignored``: labels that are not to be warned of.
+    """
+    known = (*names, *ignored)
+    alike = {spelling(name): name for name in reversed(known)}
+
+    def fit(one: Label) -> Label:
+        if one.label in known:
+            return one
+        return replace(one, label=alike.get(spelling(one.label), one.label))
+
+    fitted = [replace(r, labels=tuple(map(fit, r.labels))) for r in recordings]
+    lacking = Counter(one.label for r in fitted for one in r.labels if one.label not in known)
+    if lacking and not any(one.label in names for r in fitted for one in r.labels):
+        first = next(one for r in fitted for one in r.labels)
+        raise UsageError(
+            f"the model has none of the labels: {', '.join(map(repr, list(lacking)[:5]))}",
+            where=first.where,
+            hint="'costream models show NAME' lists its labels",
+        )
+    if lacking:
+        told = ", ".join(f"{label} ({count})" for label, count in lacking.most_common(8))
+        more = f" and {len(lacking) - 8} more" if len(lacking) > 8 else ""
+        log.warning("the model lacks these labels, whose time is not scored: %s%s", told, more)
+    return fitted
+
+
+def judge(
+    recording: Recording,
+    told: Told,
+    names: Sequence[str],
+    background: str | None,
+    ignored: Sequence[str] = (),
+) -> Judged:
+    """Give what is true where a model has told something.
+
+    ``recording``: fitted to ``names``, see ``fit_truth``. Not scored is the time of which
+    nothing is known: of labels that are none of the names, where no other is true as well; of
+    ``ignored`` ones; and outside the labels of a recording that is not told whole.
+    """
+    own = tuple(one for one in recording.labels if one.label in names)
+    other = [one for one in recording.labels if one.label not in names]
+    at = told.middles()
+    fitted = replace(recording, labels=own)
+    labels = frame_labels(fitted, at, names, background)
+    positive = frame_targets(fitted, at, names, background)
+    here = np.zeros(len(at), bool)
+    for one in own:
+        here |= _inside(one, at)
+    for one in other:
+        inside = _inside(one, at)
+        labels[inside if one.label in ignored else inside & ~here] = -1
+    labels[at < told.times[:1]] = -1  # no timeline covers what was before the first output
+    positive[labels < 0] = False
+    end_s = _end(recording, told)
+    segments = tuple(
+        Segment(one.start_s, end_s if one.end_s is None else one.end_s, one.label, 1.0)
+        for one in own
+        if one.label != background
+    )
+    return Judged(
+        recording.source,
+        recording.group,
+        told,
+        labels,
+        positive,
+        tuple(s for s in segments if s.end_s > s.start_s),
+        tuple(_unknown(recording, own, other, end_s)),
+    )
+
+
+def _inside(one: Label, at: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    inside: npt.NDArray[np.bool_] = at >= one.start_s
+    return inside if one.end_s is None else inside & (at < one.end_s)
+
+
+def _end(recording: Recording, told: Told) -> float:
+    ends = [one.end_s for one in recording.labels if one.end_s is not None]
+    return max([recording.duration_s or 0.0, told.end_s, *ends])
+
+
+def _unknown(
+    recording: Recording, own: Sequence[Label], other: Sequence[Label], end_s: float
+) -> list[Stretch]:
+    """Give the stretches of which nothing is known, none overlapping another."""
+    if recording.whole:
+        marks = [(one.start_s, end_s if one.end_s is None else one.end_s) for one in other]
+        return _without(_joined(marks), own, end_s)
+    return _without([(-math.inf, math.inf)], own, end_s)
+
+
+def _joined(stretches: Sequence[Stretch]) -> list[Stretch]:
+    out: list[Stretch] = []
+    for start, end in sorted(stretches):
+        if out and start <= out[-1][1]:
+            out[-1] = (out[-1][0], max(end, out[-1][1]))
+        else:
+            out.append((start, end))
+    return out
+
+
+def _without(stretches: list[Stretch], labels: Sequence[Label], end_s: float) -> list[Stretch]:
+    """Cut the time of labels out of stretches."""
+    for one in labels:
+        low, high = one.start_s, end_s if one.end_s is None else one.end_s
+        cut: list[Stretch] = []
+        for start, end in stretches:
+            cut += [(start, min(end, low)), (max(start, high), end)]
+        stretches = [(start, end) for start, end in cut if end > start]
+    return stretches
+
+
+def _shared(segment: Segment, stretch: Stretch) -> float:
+    return max(0.0, min(segment.end_s, stretch[1]) - max(segment.start_s, stretch[0]))

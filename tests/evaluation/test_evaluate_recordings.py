@@ -1,0 +1,167 @@
+"""``costream evaluate --labels`` as users run it: a model, its finished results, and timelines."""
+
+from __future__ import annotations
+
+import json
+
+import acted
+import numpy as np
+import pytest
+from program import costream
+from sklearn.metrics import average_precision_score
+
+ACTS = ("step", "wave", "bend", "step")
+ACT_S = 36 / acted.RATE_HZ  # length of one
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory):
+    """Two recordings of four acts each, and their timelines as CSV beside them."""
+    folder = tmp_path_factory.mktemp("recordings")
+    for k in range(2):
+        motion = np.concatenate([acted.act(label, 10 * k + i) for i, label in enumerate(ACTS)])
+        acted.write_motion(folder / "media" / f"{k}.csv", motion)
+        lines = [
+            f"{i * ACT_S},{(i + 1) * ACT_S},{label.upper()}"
+            for i, label in enumerate(ACTS)
+            if i != 3
+        ]
+        path = folder / "truth" / f"{k}.csv.timeline.csv"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join(["start_s,end_s,label", *lines]) + "\n", "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(weights, recordings):
+    done = costream(
+        *("detect", recordings / "media" / "0.csv", recordings / "media" / "1.csv", "-m", weights),
+        *("--scores", "-f", "jsonl,audacity", "-o", recordings / "out", "-q"),
+    )
+    assert done.returncode == 0, done.stderr
+    return recordings / "out"
+
+
+def evaluated(*arguments):
+    done = costream("evaluate", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+@pytest.fixture(scope="module")
+def result(weights, recordings):
+    return evaluated(
+        *("-m", weights, "--data", recordings / "media", "--labels", recordings / "truth"),
+        *("--tolerance", "1s", "--png", recordings / "figure.png"),
+    )[0]
+
+
+def test_a_model_is_run_as_detect_runs_it(result, results, recordings):
+    rows, labels = [], []
+    for k in range(2):
+        lines = (results / f"{k}.csv.jsonl").read_text("utf-8").splitlines()
+        found = [r for r in map(json.loads, lines) if r["type"] == "prediction"]
+        rows += [p["scores"] for p in found]
+        # An output every other step covers two of them.
+        middles = np.array([p["time_s"] for p in found]) + 1 / acted.RATE_HZ
+        acts = [1 + acted.ACTS.index(label) for label in ACTS[:3]] + [0]
+        labels += [acts[min(3, int(t // ACT_S))] for t in middles]
+    rows, labels = np.array(rows), np.array(labels)
+    frames = result["frames"]
+    assert frames["frames"] == len(labels)
+    assert frames["accuracy"] == pytest.approx((rows.argmax(1) == labels).mean(), abs=1e-6)
+    each = [average_precision_score(labels == k, rows[:, k]) for k in range(1, 4)]
+    assert frames["mAP"] == pytest.approx(np.mean(each), abs=1e-4)
+    assert result["recordings"] == 2
+    assert result["cost"]["macs_per_step"] > 0
+    assert frames["accuracy_tolerant"] >= frames["accuracy"]
+
+
+def test_results_give_the_same_without_a_model(result, results, recordings):
+    found, _ = evaluated("--results", results, "--labels", recordings / "truth")
+    for name in ("mAP", "calibrated_mAP", "accuracy", "calibration_error"):
+        assert found["frames"][name] == pytest.approx(result["frames"][name], abs=1e-4)
+    for part in ("segments", "latency"):
+        assert found[part] == result[part]
+
+
+def test_a_timeline_alone_gives_metrics_of_segments(result, results, recordings, tmp_path):
+    for path in results.glob("*.csv.jsonl"):
+        kept = [
+            line
+            for line in path.read_text("utf-8").splitlines()
+            if json.loads(line)["type"] != "prediction"
+        ]
+        (tmp_path / path.name).write_text("\n".join(kept) + "\n", "utf-8")
+    found, told = evaluated("--results", tmp_path, "--labels", recordings / "truth")
+    assert found["frames"] is None
+    assert "run with -f jsonl --scores" in told
+    assert found["segments"] == result["segments"]
+    assert found["starts"]["of"] == "timeline"
+
+
+def test_the_truth_agrees_with_itself(recordings):
+    truth = recordings / "truth"
+    found, _ = evaluated("--results", truth, "--labels", truth)
+    assert found["segments"]["segments"] == 6
+    assert found["segments"]["f1"] == {"0.3": 1.0, "0.5": 1.0, "0.7": 1.0}
+    assert found["segments"]["mAP"] == {"0.3": None, "0.5": None, "0.7": None}  # no scores
+    assert (found["latency"]["found"], found["latency"]["median_s"]) == (1.0, 0.0)
+    assert set(found["starts"]["mAP"].values()) == {1.0}
+
+
+def test_a_figure_is_drawn(result, recordings):
+    data = (recordings / "figure.png").read_bytes()
+    assert data.startswith(b"\x89PNG")
+
+
+def test_tables_for_people(results, recordings):
+    done = costream("evaluate", "--results", results, "--labels", recordings / "truth")
+    assert done.returncode == 0, done.stderr
+    for words in ("mAP", "expected calibration error", "tIoU", "Action starts", "Confusion"):
+        assert words in done.stdout
+    assert "no intervals: too few recordings" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--data", "x"), "give either a model or results"),
+        (("-m", "cooadtr", "--results", "x"), "give either a model or results"),
+        (("--results", "x"), "results are compared with labels"),
+        (("-m", "cooadtr"), "a model needs recordings"),
+        (("-m", "cooadtr", "--data", "x", "--protocol", "thumos14"), "--protocol: is for whole"),
+        (("-m", "cooadtr", "--data", "x", "--tolerance", "1s"), "--tolerance: is for whole"),
+        (("-m", "cooadtr", "--data", "x", "--tokens", "3"), "--tokens: is for models that find"),
+        (("-m", "cooadtr", "--data", "x", "--tokens", "3,some"), "no list of numbers"),
+        (("--results", "nowhere", "--labels", "x"), "there are no such results"),
+        (("-m", "cooadtr", "--data", ".", "--labels", "nowhere"), "there are no such labels"),
+    ],
+)
+def test_wrong_options_are_told_before_anything_runs(arguments, told, tmp_path):
+    done = costream("evaluate", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_protocol_refuses_other_labels(weights, recordings):
+    done = costream(
+        *("evaluate", "-m", weights, "--data", recordings / "media"),
+        *("--labels", recordings / "truth", "--protocol", "thumos14"),
+    )
+    assert done.returncode == 2
+    assert "the labels of tiny are not those of THUMOS14: it lacks 'BaseballPitch'" in done.stderr
+
+
+def test_a_recording_that_cannot_be_read_is_left_out(weights, recordings, tmp_path):
+    for k in range(2):
+        (tmp_path / f"{k}.csv").write_bytes((recordings / "media" / f"{k}.csv").read_bytes())
+    (tmp_path / "1.csv").write_text("time,hips_x\n0,nonsense\n", "utf-8")
+    done = costream(
+        *("evaluate", "-m", weights, "--data", tmp_path, "--labels", recordings / "truth", "--json")
+    )
+    assert done.returncode == 3
+    assert "1.csv" in done.stderr
+    result = json.loads(done.stdout)
+    assert (result["recordings"], result["failed"]) == (1, 1)

@@ -1,0 +1,167 @@
+"""Objects in pictures and clips: how boxes are read, and what a model makes of them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from media import make_video
+from object_nets import LABELS, bright_model, write_model
+from program import costream
+
+from costream.errors import UsageError
+from costream.evaluation.boxes import Clip, fit_boxes, read_boxes
+from costream.evaluation.objects import measure
+from costream.evaluation.picture import draw
+from costream.evaluation.settings import EvaluateSettings
+from costream.evaluation.text import to_text
+from costream.runtime.stop import Stop
+
+SIZE = (224, 160)
+FRAMES = 12
+
+
+def corners(k):
+    """Where the square of frame k is."""
+    return 20 + 8 * k, 40, 60 + 8 * k, 80
+
+
+def square(k, size):
+    picture = np.zeros((size[1], size[0], 3), np.uint8)
+    x1, y1, x2, y2 = corners(k)
+    picture[y1:y2, x1:x2] = 255
+    return picture
+
+
+def line(k, kind=1):
+    x1, y1, x2, y2 = np.array(corners(k)) / np.tile(SIZE, 2)
+    return f"{kind} {(x1 + x2) / 2} {(y1 + y2) / 2} {x2 - x1} {y2 - y1}\n"
+
+
+def write_picture(path, k):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pattern = {"pattern": lambda _, size: square(k, size), "size": SIZE, "rate": 1}
+    make_video(path, 1, codec="png", pixel_format="rgb24", fmt="image2", **pattern)
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory):
+    """Three pictures and a video, with boxes as YOLO text and as COCO JSON."""
+    folder = tmp_path_factory.mktemp("scene")
+    labels = folder / "labels"
+    (labels / "photos").mkdir(parents=True)
+    (labels / "classes.txt").write_text("Person\ncar\nkite\n", "utf-8")
+    for k in range(3):
+        write_picture(folder / "data" / "photos" / f"{k}.png", k)
+        text = line(k) + (line(k, 2) if k == 1 else "")
+        (labels / "photos" / f"{k}.txt").write_text(text, "utf-8")
+    make_video(
+        folder / "data" / "street.mp4", FRAMES, size=SIZE, rate=10, pattern=square, keyframe_every=1
+    )
+    (labels / "street").mkdir()
+    images, annotations = [], []
+    for k in range(FRAMES):
+        (labels / "street" / f"frame_{k:06d}.txt").write_text(line(k), "utf-8")
+        image = {"file_name": f"street/{k}.png", "width": SIZE[0], "height": SIZE[1]}
+        images.append({"id": k, "video_id": 7, "frame_id": k, **image})
+        x1, y1, x2, y2 = corners(k)
+        box = [x1, y1, x2 - x1, y2 - y1]
+        annotations.append({"image_id": k, "category_id": 3, "bbox": box, "iscrowd": 0})
+    images.append({"id": 99, "file_name": "photos/2.png"})
+    annotations.append({"image_id": 99, "category_id": 3, "bbox": [0, 0, 9, 9], "iscrowd": 1})
+    told = {"images": images, "annotations": annotations, "videos": [{"id": 7, "name": "street"}]}
+    told["categories"] = [{"id": 3, "name": "car"}]
+    (folder / "boxes.json").write_text(json.dumps(told), "utf-8")
+    return folder
+
+
+def measured(clips, **options):
+    settings = EvaluateSettings(model="m", weights=None, data=None, **options)
+    return measure(bright_model(), fit_boxes(clips, LABELS), settings, Stop())
+
+
+def test_boxes_of_pictures_and_of_a_video(scene):
+    clips = read_boxes(scene / "data", scene / "labels")
+    assert [len(clip.frames) for clip in clips] == [1, 1, 1, FRAMES]
+    marks = clips[3].frames[5]
+    assert marks.labels == ("car",)
+    assert marks.pixels(SIZE)[0].tolist() == pytest.approx(corners(5))
+
+
+def test_coco_says_the_same_of_the_video(scene, caplog):
+    video, picture = read_boxes(scene / "data", scene / "boxes.json")
+    assert video.sources == (str(scene / "data" / "street.mp4"),)
+    assert video.frames[5].pixels(SIZE)[0].tolist() == list(corners(5))
+    assert picture.frames[0].labels == ()
+    assert "1 crowds do not count" in caplog.text
+
+
+def test_what_is_bright_is_found_wherever_it_is_told_from(scene, caplog):
+    for labels in (scene / "labels", scene / "boxes.json"):
+        clips = [c for c in read_boxes(scene / "data", labels) if "street" in c.sources[0]]
+        (row,) = measured(clips)["budgets"]
+        assert row["pictures"] == FRAMES
+        assert row["AP50"] == pytest.approx(1)
+        assert row["classes"]["car"]["objects"] == FRAMES
+    whole = measured(read_boxes(scene / "data", scene / "labels"))["budgets"][0]
+    assert whole["pictures"] == FRAMES + 3
+    assert "kite (1)" in caplog.text
+
+
+def test_fewer_tokens_cost_less_and_each_number_has_a_row(scene):
+    clips = read_boxes(scene / "data", scene / "boxes.json")[:1]
+    result = {"data": "d", **measured(clips, tokens=(6, 20, None))}
+    macs = [row["macs"] for row in result["budgets"]]
+    assert macs == sorted(macs)
+    assert macs[0] < macs[2]
+    text = to_text(result)
+    assert "AP50, 6 tokens" in text
+    assert draw(result).startswith(b"\x89PNG")
+
+
+def test_pictures_one_after_another_are_a_clip(scene, tmp_path):
+    pictures = tuple(str(scene / "data" / "photos" / f"{k}.png") for k in range(3))
+    frames = read_boxes(scene / "data", scene / "boxes.json")[0].frames
+    clip = Clip(pictures, {k: frames[k] for k in range(3)})
+    all_, few = measured([clip], tokens=(None, 6))["budgets"]
+    assert all_["pictures"] == few["pictures"] == 3
+    assert all_["AP50"] == pytest.approx(1)
+    assert few["macs"] < all_["macs"]  # from the second picture on
+
+
+def test_what_is_wrong_is_told_by_file_and_line(scene, tmp_path):
+    write_picture(tmp_path / "data" / "a.png", 0)
+    labels = tmp_path / "labels"
+    labels.mkdir()
+    with pytest.raises(UsageError, match=r"no names of the classes; put classes\.txt"):
+        read_boxes(tmp_path / "data", labels)
+    (labels / "classes.txt").write_text("car\n", "utf-8")
+    with pytest.raises(UsageError, match="no boxes for what is there"):
+        read_boxes(tmp_path / "data", labels)
+    for text in ("0 0.5 0.5 0.1\n", "0 0.5 0.5 0.1 wide\n", "3 0.5 0.5 0.1 0.1\n"):
+        (labels / "a.txt").write_text("0 .5 .5 .1 .1\n" + text, "utf-8")
+        with pytest.raises(UsageError, match=r"a\.txt, line 2: not 'class x y width height'"):
+            read_boxes(tmp_path / "data", labels)
+    (tmp_path / "boxes.json").write_text('{"images": 3}', "utf-8")
+    with pytest.raises(UsageError, match="this is no COCO JSON"):
+        read_boxes(tmp_path / "data", tmp_path / "boxes.json")
+    with pytest.raises(UsageError, match="the model finds nothing of what is there: car"):
+        fit_boxes(read_boxes(scene / "data", scene / "boxes.json"), ("kite",))
+
+
+def test_the_command(scene, tmp_path):
+    weights = write_model(tmp_path / "tiny.safetensors")
+    arguments = ("-m", weights, "--data", scene / "data", "--labels", scene / "labels")
+    done = costream("evaluate", *arguments, "--tokens", "8,all", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert [row["tokens"] for row in result["budgets"]] == [8, None]
+    assert [row["pictures"] for row in result["budgets"]] == [FRAMES + 3] * 2
+    for more, told in (
+        ((), "--labels: objects are compared with boxes"),
+        ((*arguments[4:], "--protocol", "tvseries"), "--protocol: is for actions"),
+    ):
+        done = costream("evaluate", *arguments[:4], *more)
+        assert done.returncode == 2
+        assert told in done.stderr
