@@ -132,6 +132,13 @@ class Head:
     background: str | None
     delay_s: float
     threshold: float  # that opens a segment
+    thresholds: dict[str, float] = field(default_factory=dict)  # of labels with one of their own
+    smooth_s: float = 0.0  # of the scores that its segments are made of, see Timeline
+    temperature: float = 1.0  # that its logits were divided by
+
+    def threshold_of(self, label: str) -> float:
+        """Give the probability that opens a segment of a label."""
+        return self.thresholds.get(label, self.threshold)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ MAY = {
     },
     "training": {
         *{"frontends", "nn", "models", "checkpoints", "evaluation", "sources", "runtime"},
-        "labels",
+        *{"report", "labels"},
     },
     "cli": {
         *{"runtime", "bench", "report", "models", "sources", "sinks", "ui", "settings"},

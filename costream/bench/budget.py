@@ -54,8 +54,10 @@ def budget_trace(uri: str, model: GatedModel, budget: Budget, steps: int = 240) 
     when the video is too short for half of ``steps``.
     """
     frames = _frames(uri, model, steps)
-    least = model.card.timeline.threshold
-    dense = [tuple(b for b in boxes if b.score >= least) for boxes in _dense(model, frames)]
+    least = model.card.timeline.threshold_of
+    dense = [
+        tuple(b for b in boxes if b.score >= least(b.label)) for boxes in _dense(model, frames)
+    ]
     throttle, state, trace = Throttle(model, budget, model.card.rate_hz), model.init_state(1), []
     for stretch, numbers in groupby(range(steps), key=lambda k: STRETCHES[4 * k // steps]):
         with _load("busy machine" in stretch):

@@ -144,7 +144,7 @@ def write_weights(path: Path, card: Card, tensors: Mapping[str, Tensor]) -> str:
         at += nbytes
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # the data begin on a multiple of 8, as the format asks
-    _replace(
+    write_whole(
         path,
         [len(text).to_bytes(8, "little"), text, *(_bytes(tensors[k]) for k in sorted(tensors))],
     )
@@ -226,8 +226,8 @@ def _bytes(tensor: Tensor) -> memoryview:
     return flat.numpy().data
 
 
-def _replace(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Write beside ``path`` and rename, so that no reader ever sees half a file."""
+def write_whole(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """Write beside ``path`` and rename, so that no reader ever sees half a file. OutputError."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

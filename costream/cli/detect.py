@@ -70,7 +70,7 @@ from costream.sources.columns import parse_columns
 @option(
     "--threshold",
     type=click.FloatRange(0, 1, min_open=True),
-    help="Probability that opens a segment.",
+    help="Probability that opens a segment, for every label.",
 )
 @option(
     "--min-length",

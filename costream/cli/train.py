@@ -15,10 +15,17 @@ from costream.errors import UsageError
 @click.argument("model", metavar="MODEL")
 @option(
     "--data",
-    required=True,
     type=click.Path(path_type=Path),
     metavar="FOLDER|TABLE.csv",
-    help="A folder with one folder a class, or a table: file,start,end,label.",
+    help="A folder with one folder a class, or a table: file,start,end,label; with --labels the"
+    " recordings that they are of.",
+)
+@option(
+    "--labels",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER|FILE",
+    help="Timelines of whole recordings, as detect and batch write them, or other tools: time"
+    " without a label is background.",
 )
 @option("--weights", metavar="PATH", help="Weights to start from, instead of MODEL's own.")
 @option(
@@ -26,7 +33,8 @@ from costream.errors import UsageError
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE.safetensors",
-    help="The new weights.  [default: MODEL-own.safetensors]",
+    help="The new weights; their card (.md) and a report (.html) go beside them."
+    "  [default: MODEL-own.safetensors]",
 )
 @option("--group", metavar="COLUMN", help="Column that a split never divides (person, song).")
 @option(
@@ -38,7 +46,7 @@ from costream.errors import UsageError
 @option(
     "--steps",
     type=click.IntRange(1),
-    help="Training steps.  [default: 400; for sound 60 and 4 for each example]",
+    help="Training steps at most.  [default: by the number of examples]",
 )
 @option("--scratch/--no-scratch", default=False, help="Start from random weights.")
 @option("--seed", type=click.IntRange(0), default=0)
@@ -46,7 +54,18 @@ from costream.errors import UsageError
 @option("--layout", metavar="NAME|FILE", help="Joint layout of the recordings.")
 @option("--columns", metavar="LIST", help="Columns of tables of joints.")
 @option("--threads", type=click.IntRange(1), default=1)
-@option("--overwrite/--no-overwrite", default=False, help="Replace existing weights.")
+@option(
+    "--cache",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Where features of video and sound are kept.  [default: in the user's cache]",
+)
+@option("--no-cache", is_flag=True, default=False, help="Keep no features.")
+@option(
+    "--overwrite/--no-overwrite",
+    default=False,
+    help="Replace existing weights, and an unfinished training of other options or data.",
+)
 @option("-v", "--verbose", count=True, default=0, help="Say more; -vv: tracebacks.")
 @option("-q", "--quiet", is_flag=True, default=False, help="Errors only on stderr.")
 @config_option()
@@ -54,28 +73,33 @@ def command(**values: Any) -> int:
     """Teach MODEL the actions or sounds of labelled recordings, in minutes on one core.
 
     MODEL's weights are where it starts from; its labels are replaced by those of the data. Of a
-    model for sound only the temporal part learns, and a class called background, silence or none
-    makes no segments. A part of the recordings, never of their frames, is kept to validate with.
-    The same seed gives the same weights.
+    model for video or sound only the temporal part learns, and a class called background, none or
+    nothing (sound: silence too) makes no segments. A part of the recordings, never of their
+    frames, is kept to validate with. The same seed gives the same weights. What is interrupted,
+    even killed, goes on when the same command is given again.
 
     \b
+    costream train cooadtr --data recordings/ --labels corrected/ -o mine.safetensors
     costream train costgcn --data moves/ -o moves.safetensors
-    costream detect new.csv -m moves.safetensors
     costream train cotrans --data sounds/ -o sounds.safetensors
-    costream listen --mic -m sounds.safetensors
+    costream detect new.mp4 -m mine.safetensors
     """
     if values["quiet"] and values["verbose"]:
         raise UsageError("--quiet and --verbose exclude each other")
+    if values["cache"] and values["no_cache"]:
+        raise UsageError("--cache and --no-cache exclude each other")
     output = values["output"] or Path(f"{Path(values['model']).stem}-own.safetensors")
     if output.suffix != ".safetensors":
         raise UsageError("weights end in .safetensors", where=output)
     from costream.training.family import TrainSettings
+    from costream.training.feature_cache import features_folder
     from costream.training.own import train
 
     settings = TrainSettings(
         model=values["model"],
         weights=values["weights"],
         data=values["data"],
+        labels=values["labels"],
         group=values["group"],
         output=output,
         validation=values["validation"],
@@ -86,6 +110,7 @@ def command(**values: Any) -> int:
         layout=values["layout"],
         columns=values["columns"],
         threads=values["threads"],
+        cache=None if values["no_cache"] else values["cache"] or features_folder(),
         overwrite=values["overwrite"],
         verbosity=-1 if values["quiet"] else values["verbose"],
     )

@@ -133,6 +133,28 @@ class TemporalDifferenceNet(nn.Module):
         state.count += 1
         return self._tokens(parts)[0]
 
+    def forward_steps(self, frames: Tensor, state: DifferenceState) -> Tensor:
+        """Give the tokens [B, T, D] of the next T frames of every stream, uint8 [B, T, 3, H, W].
+
+        What T calls of ``forward_step`` would give, in larger products.
+        """
+        batch, steps = frames.shape[:2]
+        maps = self._maps(frames.flatten(0, 1))
+        parts = [maps]
+        if self.lags:
+            motion = self.motion(maps).unflatten(0, (batch, steps))
+            slots = state.ring.shape[1]
+            rows = torch.arange(batch, device=frames.device)[:, None]
+            times = state.count[:, None] + torch.arange(-slots, steps, device=frames.device)
+            every = torch.cat((state.ring[rows, times[:, :slots] % slots], motion), 1)
+            for lag in self.lags:
+                seen = (times[:, slots:] >= lag)[:, :, None, None, None]
+                moved = (motion - every[:, slots - lag : -lag]) * seen
+                parts.append(moved.flatten(0, 1))
+            state.ring[rows, times[:, -slots:] % slots] = every[:, -slots:]
+        state.count += steps
+        return self._tokens(parts)[0].view(batch, steps, -1)
+
     def count_macs(self) -> int:
         """Multiply-accumulates of one frame."""
         total = 0

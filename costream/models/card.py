@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from costream.errors import ModelError
+
+LOW = 0.6  # of the threshold, where a timeline does not say what is low
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,20 @@ class Timeline:
     low: float | None = None  # ... and closes below this one; None = 0.6 x threshold
     min_length_s: float = 0.5  # shorter segments are left out
     min_gap_s: float = 0.5  # the same label again within this time is one segment
+    thresholds: dict[str, float] = field(default_factory=dict)  # of labels with one of their own
+    smooth_s: float = 0.0  # time constant of ``runtime/smoothing.py``; 0: scores as they are
+
+    def threshold_of(self, label: str) -> float:
+        """Give the probability at which a label opens."""
+        return self.thresholds.get(label, self.threshold)
+
+    def low_of(self, label: str) -> float:
+        """Give the probability below which a label closes, in proportion to its threshold."""
+        if self.low is None:
+            return LOW * self.threshold_of(label)
+        if label not in self.thresholds:
+            return self.low
+        return self.low / self.threshold * self.thresholds[label]
 
 
 @dataclass(frozen=True)
@@ -40,6 +57,7 @@ class Card:
     frontend_arguments: dict[str, Any] = field(default_factory=dict)
     gap_tolerance_s: float = 1.0  # a longer time without data resets the state
     timeline: Timeline = field(default_factory=Timeline)
+    temperature: float = 1.0  # of a classifier: divides its logits (Guo et al., ICML 2017)
     description: str = ""
     paper: str = ""
     trained_on: str = ""
@@ -59,10 +77,26 @@ class Card:
         """Read a card; unknown keys are ignored. ModelError when it is not a card."""
         try:
             raw = json.loads(text)
-            known = {f.name for f in dataclasses.fields(cls)}
-            values = {k: v for k, v in raw.items() if k in known}
+            values = _known(cls, raw)
             values["labels"] = tuple(values["labels"])
-            values["timeline"] = Timeline(**values.get("timeline", {}))
-            return cls(**values)
+            values["timeline"] = Timeline(**_known(Timeline, values.get("timeline", {})))
+            card = cls(**values)
+            _check(card)
+            return card
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ModelError(f"the model card cannot be read ({error})") from error
+
+
+def _known(of: type[Any], raw: dict[str, Any]) -> dict[str, Any]:
+    """Give the values that a dataclass has a field for."""
+    names = {f.name for f in dataclasses.fields(of)}
+    return {k: v for k, v in raw.items() if k in names}
+
+
+def _check(card: Card) -> None:
+    """Raise ValueError for what cannot be true of any model."""
+    if not 0 < card.temperature < math.inf:
+        raise ValueError(f"a temperature of {card.temperature}")
+    unknown = set(card.timeline.thresholds) - set(card.labels)
+    if unknown:
+        raise ValueError(f"a threshold of {', '.join(sorted(unknown))}, which is no label")

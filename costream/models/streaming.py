@@ -199,8 +199,8 @@ class StreamingModel:
 
         Feature rows go straight to the network, frames and skeletons through the frontend; in
         frames, a frontend of skeletons gets the persons that MediaPipe finds there. The
-        probabilities are the softmax over all logits; where nobody is there to be judged, the
-        background is certain.
+        probabilities are the softmax over all logits at the card's temperature; where nobody is
+        there to be judged, the background is certain.
         """
         began = time.perf_counter()
         if len({type(item) for item in items}) != 1:
@@ -220,7 +220,8 @@ class StreamingModel:
         if probabilities is not None and skeletons is not None and self.card.background:
             nobody = ~tokens.flatten(1).any(1).cpu().numpy()
             probabilities[nobody] = np.equal(self.card.labels, self.card.background)
-        anticipation = None if future is None else self._probabilities(future)
+        # The temperature was chosen for the present; what is to come has a classifier of its own.
+        anticipation = None if future is None else future.float().softmax(-1).cpu().numpy()
         skip = rows and self.frontend is not None  # feature rows pass it by
         return StepResult(
             probabilities,
@@ -276,8 +277,11 @@ class StreamingModel:
         return spectra
 
     def _probabilities(self, logits: Tensor) -> npt.NDArray[np.float32]:
-        """Give the softmax over the logits [..., K] of each head."""
-        parts = [torch.softmax(logits[..., h.columns].float(), -1) for h in self.heads]
+        """Give the softmax over the logits [..., K] of each head, at its temperature."""
+        parts = [
+            torch.softmax(logits[..., h.columns].float() / h.card.temperature, -1)
+            for h in self.heads
+        ]
         probabilities: npt.NDArray[np.float32] = torch.cat(parts, -1).cpu().numpy()
         return probabilities
 

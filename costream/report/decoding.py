@@ -116,6 +116,9 @@ def _head(f: Fields) -> Head:
         background=None if background is None else _text(background),
         delay_s=_number(f.get("delay_s", 0.0)),
         threshold=_number(f.get("threshold")),
+        thresholds={_text(k): _number(v) for k, v in (f.get("thresholds") or {}).items()},
+        smooth_s=_number(f.get("smooth_s", 0.0)),
+        temperature=_number(f.get("temperature", 1.0)),
     )
 
 

@@ -25,7 +25,7 @@ class Heads:
         self._by_label = header is not None and finds_objects(header)
         self._seen: set[str] = set()  # labels that have segments
         self._owners = {
-            self.shown(label, head.model): head for head in heads for label in head.labels
+            self.shown(label, head.model): (head, label) for head in heads for label in head.labels
         }
 
     @property
@@ -55,7 +55,7 @@ class Heads:
         if self._by_label:
             return model is None or label == model
         owner = self._owners.get(label)
-        return model is None or (owner is not None and owner.model == model)
+        return model is None or (owner is not None and owner[0].model == model)
 
     def backgrounds(self) -> frozenset[str]:
         """Give the labels that are no events, as they are called."""
@@ -67,12 +67,15 @@ class Heads:
 
     def threshold(self, label: str) -> float | None:
         """Give the probability that opens a segment of a label; None where that is unknown."""
-        owner = self._owners.get(label)
-        if owner is not None:
-            value: object = owner.threshold
-        else:
-            timeline = None if self._header is None else self._header.options.get("timeline")
-            value = timeline.get("threshold") if isinstance(timeline, dict) else None
+        value: object = None
+        timeline = None if self._header is None else self._header.options.get("timeline")
+        if label in self._owners:
+            head, own = self._owners[label]
+            value = head.threshold_of(own)
+        elif isinstance(timeline, dict):
+            thresholds = timeline.get("thresholds")
+            own_value = thresholds.get(label) if isinstance(thresholds, dict) else None
+            value = timeline.get("threshold") if own_value is None else own_value
         known = isinstance(value, (int, float)) and math.isfinite(value) and 0 <= value <= 1
         return float(value) if known and isinstance(value, (int, float)) else None
 

@@ -10,6 +10,7 @@ from costream.report.strip import patterns
 
 # The page may load nothing and run nothing, whatever got into it.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+_MADE = f"Made by costream report {__version__} from what the runs have written."
 
 
 def page_head(title: str) -> str:
@@ -31,7 +32,6 @@ def page_head(title: str) -> str:
     )
 
 
-def page_foot() -> str:
-    """Give everything after the content."""
-    words = text(f"Made by costream report {__version__} from what the runs have written.")
-    return f"<footer>{words}</footer>\n</main>\n</body>\n</html>\n"
+def page_foot(words: str = _MADE) -> str:
+    """Give everything after the content; ``words`` say who made the page."""
+    return f"<footer>{text(words)}</footer>\n</main>\n</body>\n</html>\n"

@@ -21,7 +21,7 @@ class RunOptions:
     """How a run differs from what the model card says (None: as the card says)."""
 
     rate_hz: float | None = None  # steps a second
-    threshold: float | None = None  # of the timeline, and so are the next two
+    threshold: float | None = None  # of every label; of the timeline, and so are the next two
     min_length_s: float | None = None
     min_gap_s: float | None = None
     top_k: int = 3
@@ -39,7 +39,7 @@ class RunOptions:
         timeline = card.timeline
         if self.threshold is not None:
             # The card's lower bound belongs to the card's threshold.
-            timeline = replace(timeline, threshold=self.threshold, low=None)
+            timeline = replace(timeline, threshold=self.threshold, low=None, thresholds={})
         if self.min_length_s is not None:
             timeline = replace(timeline, min_length_s=self.min_length_s)
         if self.min_gap_s is not None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from costream.models.base import StepResult
 from costream.models.card import Timeline
 from costream.records import Box, Segment
 from costream.runtime.segments import Segmenter
+from costream.runtime.smoothing import Smoother
 
 
 class Presence:
@@ -25,15 +26,17 @@ class Presence:
     def __init__(
         self, labels: Sequence[str], timeline: Timeline, rate_hz: float, delay_s: float = 0.0
     ) -> None:
-        self._labels, self._threshold = tuple(labels), timeline.threshold
-        self._segmenters = [Segmenter((name,), timeline, rate_hz, delay_s) for name in labels]
+        self._labels, self._timeline = tuple(labels), timeline
+        self.smoother = Smoother(timeline.smooth_s)
+        alone = replace(timeline, smooth_s=0.0)
+        self._segmenters = [Segmenter((name,), alone, rate_hz, delay_s) for name in labels]
 
     def push(self, time_s: float, boxes: Sequence[Box]) -> list[Segment]:
         """Take the objects of a step, give the segments that are final now."""
-        scores = best_scores(boxes, self._labels)
+        scores = self.smoother.push(time_s, best_scores(boxes, self._labels).astype(np.float64))
         counts = dict.fromkeys(self._labels, 0)
         for box in boxes:
-            counts[box.label] += box.score >= self._threshold
+            counts[box.label] += box.score >= self._timeline.threshold_of(box.label)
         out: list[Segment] = []
         for label, segmenter, score in zip(
             self._labels, self._segmenters, scores[:, None], strict=True
@@ -43,6 +46,7 @@ class Presence:
 
     def gap(self, start_s: float, end_s: float) -> list[Segment]:
         """Note that nothing came in between, see ``Segmenter.gap``."""
+        self.smoother.reset()
         return _in_order([s for each in self._segmenters for s in each.gap(start_s, end_s)])
 
     def flush(self) -> list[Segment]:
@@ -56,16 +60,6 @@ def best_scores(boxes: Sequence[Box], labels: Sequence[str]) -> npt.NDArray[np.f
     for box in boxes:
         best[box.label] = max(best[box.label], box.score)
     return np.array(list(best.values()), np.float32)
-
-
-def label_scores(result: StepResult, labels: Sequence[str]) -> npt.NDArray[np.float32] | None:
-    """Give what a step (B = 1) says of each label, [C]: its probability, or its surest object.
-
-    None: the step has no output.
-    """
-    if result.objects is not None:
-        return best_scores(result.objects[0], labels)
-    return None if result.probabilities is None else result.probabilities[0]
 
 
 def _in_order(segments: list[Segment]) -> list[Segment]:

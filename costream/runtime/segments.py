@@ -1,9 +1,11 @@
 """Per-step probabilities to a timeline of segments, as they arrive and in constant memory.
 
-The rule, for one label at a time (the background label plays no part):
+The rule, for one label at a time (the background label plays no part). Every label has its own
+``threshold`` and ``low``, and ``smooth_s`` makes the probabilities smoother first (smoothing.py):
 
-1. A label opens when it is the best and at least ``threshold``. It closes when it falls below
-   ``low``, or when another label is better than it and at least ``threshold``.
+1. A label opens when it is the best of those that are at least at their ``threshold``. It closes
+   when it falls below its ``low``, or when another label is better than it and at least at its
+   ``threshold``.
 2. The same label again within ``min_gap_s`` of its last end is the same segment. Stretches of
    other labels in between do not matter when they are shorter than ``min_length_s``.
 3. What is shorter than ``min_length_s`` after that is left out.
@@ -23,6 +25,7 @@ import numpy.typing as npt
 from costream.errors import UsageError
 from costream.models.card import Timeline
 from costream.records import Segment
+from costream.runtime.smoothing import Smoother
 
 # Step times are sums of 1/rate in floating point: five steps of 0.1 s are a hair less than 0.5 s.
 _SLACK_S = 1e-6
@@ -83,9 +86,11 @@ class Segmenter:
     ) -> None:
         _check(timeline)
         self._labels = tuple(labels)
-        self._background = None if background is None else self._labels.index(background)
-        self._threshold = timeline.threshold
-        self._low = 0.6 * timeline.threshold if timeline.low is None else timeline.low
+        self._thresholds = np.array([timeline.threshold_of(label) for label in self._labels])
+        self._lows = np.array([timeline.low_of(label) for label in self._labels])
+        if background is not None:
+            self._thresholds[self._labels.index(background)] = np.inf
+        self.smoother = Smoother(timeline.smooth_s)
         self._min_length_s = timeline.min_length_s
         self._min_gap_s = timeline.min_gap_s
         self._step_s = 1.0 / rate_hz
@@ -103,7 +108,7 @@ class Segmenter:
         ``count``: how much of it there is; a segment has the largest of its steps.
         """
         p = np.asarray(probabilities, dtype=np.float64)
-        p = np.where(np.isfinite(p), p, 0.0)
+        p = self.smoother.push(time_s, np.where(np.isfinite(p), p, 0.0))
         if self._covered_s is None:
             self._covered_s = time_s
         start_s = max(time_s - self._delay_s, self._covered_s)
@@ -129,6 +134,7 @@ class Segmenter:
             if piece is not None:
                 piece.end_s = min(piece.end_s, limit_s)
         out = self.flush()
+        self.smoother.reset()
         self._covered_s = None if self._covered_s is None else max(self._covered_s, end_s)
         return out
 
@@ -140,14 +146,13 @@ class Segmenter:
 
     def _choose(self, p: npt.NDArray[np.float64]) -> int | None:
         """Give the label of a step with probabilities ``p`` [C], None when there is none."""
-        if self._background is not None:
-            p = p.copy()
-            p[self._background] = -1.0
-        best = int(np.argmax(p))
+        sure = (p >= self._thresholds).nonzero()[0]
         current = next((x.label for x in (self._short, self._long) if x and x.open), None)
-        if p[best] >= self._threshold and (current is None or p[best] > p[current]):
-            return best
-        return current if current is not None and p[current] >= self._low else None
+        if len(sure):
+            best = int(sure[p[sure].argmax()])
+            if current is None or p[best] > p[current]:
+                return best
+        return current if current is not None and p[current] >= self._lows[current] else None
 
     def _assign(
         self,
@@ -205,9 +210,10 @@ def _larger(one: int | None, other: int | None) -> int | None:
 def _check(timeline: Timeline) -> None:
     """Raise UsageError when the settings of the timeline contradict each other."""
     low = timeline.low
-    if not 0 < timeline.threshold <= 1:
-        raise UsageError("the threshold is a probability above 0, at most 1", where="threshold")
+    for threshold in (timeline.threshold, *timeline.thresholds.values()):
+        if not 0 < threshold <= 1:
+            raise UsageError("a threshold is a probability above 0, at most 1", where="threshold")
     if low is not None and not 0 <= low <= timeline.threshold:
         raise UsageError("the lower threshold lies between 0 and the threshold", where="low")
-    if not (timeline.min_length_s >= 0 and timeline.min_gap_s >= 0):
-        raise UsageError("lengths are 0 s or more", where="min_length_s, min_gap_s")
+    if not (timeline.min_length_s >= 0 and timeline.min_gap_s >= 0 and timeline.smooth_s >= 0):
+        raise UsageError("lengths are 0 s or more", where="min_length_s, min_gap_s, smooth_s")

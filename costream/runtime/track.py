@@ -14,7 +14,7 @@ from costream import __version__
 from costream.clock import Tick, utc
 from costream.errors import CostreamError, ExitCode
 from costream.models.base import Model, ModelHead, StepResult
-from costream.models.card import Card
+from costream.models.card import Card, Timeline
 from costream.records import (
     OBJECT_DETECTION,
     AudioBlock,
@@ -53,6 +53,7 @@ class _Voice:
 
     head: ModelHead
     name: str | None  # what its records are marked with, where there are several
+    timeline: Timeline
     segmenter: Segmenter | Presence
 
 
@@ -79,12 +80,18 @@ class Track:
 
     @property
     def active(self) -> str | None:
-        """The newest label that is at its head's threshold and no background."""
+        """The best label that is at its threshold now and no background, of the first such head."""
         for voice in self.voices:
-            label, score = next(iter(self.top.get(voice.name, ())), (None, 0.0))
-            threshold = self.options.timeline(voice.head.card).threshold
-            if label != voice.head.card.background and score >= threshold:
-                return label
+            card, scores = voice.head.card, voice.segmenter.smoother.scores
+            if scores is None:
+                continue
+            sure = [
+                (score, label)
+                for label, score in zip(card.labels, scores.tolist(), strict=True)
+                if label != card.background and score >= voice.timeline.threshold_of(label)
+            ]
+            if sure:
+                return max(sure)[1]
         return None
 
     def open(self, info: SourceInfo) -> None:
@@ -106,20 +113,27 @@ class Track:
         # A network's delay is so many steps, whatever time a step takes.
         self.scale = card.rate_hz / self.rate_hz
         several = len(self.model.heads) > 1
-        self.voices = [
-            _Voice(head, head.card.name if several else None, self._segmenter(head.card))
-            for head in self.model.heads
-        ]
+        self.voices = []
+        for head in self.model.heads:
+            name = head.card.name if several else None
+            timeline = options.timeline(head.card)
+            segmenter = self._segmenter(head.card, timeline)
+            self.voices.append(_Voice(head, name, timeline, segmenter))
 
-    def _segmenter(self, card: Card) -> Segmenter | Presence:
-        timeline = self.options.timeline(card)
+    def _segmenter(self, card: Card, timeline: Timeline) -> Segmenter | Presence:
         rate_hz, delay_s = self.rate_hz / self.model.stride, card.delay_s * self.scale
         if card.task == OBJECT_DETECTION:
             return Presence(card.labels, timeline, rate_hz, delay_s)
         return Segmenter(card.labels, timeline, rate_hz, delay_s, card.background)
 
-    def step(self, tick: Tick, result: StepResult, decode_s: float) -> None:
-        """Take what the model gave for a tick (B = 1) and write it down."""
+    def step(
+        self, tick: Tick, result: StepResult, decode_s: float
+    ) -> npt.NDArray[np.float64] | None:
+        """Take what the model gave for a tick (B = 1) and write it down.
+
+        Gives the scores that the timeline is made of, [C] of all heads in a row; None: the step
+        has no output.
+        """
         self.first_s = tick.time_s if self.first_s is None else self.first_s
         self.last_s = tick.time_s
         self.macs += result.macs
@@ -143,6 +157,7 @@ class Track:
             budget=self.budget,
         )
         began = time.perf_counter()
+        scores: list[npt.NDArray[np.float64]] = []
         for voice in self.voices:
             if isinstance(voice.segmenter, Presence):
                 boxes = () if result.objects is None else result.objects[0]
@@ -152,9 +167,14 @@ class Track:
                 probabilities = result.probabilities[0, voice.head.columns]
                 self.write(self._prediction(step, tick, probabilities, result, voice))
                 self._emit(voice, voice.segmenter.push(tick.time_s, probabilities))
+            else:
+                continue
+            if voice.segmenter.smoother.scores is not None:
+                scores.append(voice.segmenter.smoother.scores)
         self.write(compute)
         self._draw(tick, result)
         self._sink_s = time.perf_counter() - began
+        return np.concatenate(scores) if scores else None
 
     def gap(self, gap: Gap) -> None:
         """Note that nothing came; the caller resets the model's state of this stream."""
@@ -164,6 +184,25 @@ class Track:
         for voice in self.voices:
             self._emit(voice, voice.segmenter.gap(gap.start_s, gap.end_s))
         self.write(gap)
+
+    def smoothed(self) -> tuple[float, ...]:
+        """Give what the next scores are averaged with: their time, and the scores of all heads.
+
+        Nothing where no scores are made smooth, or there are none yet.
+        """
+        smoothers = [voice.segmenter.smoother for voice in self.voices]
+        scores = [s.scores for s in smoothers if s.scores is not None]
+        if not scores or not any(s.smooth_s for s in smoothers):
+            return ()
+        return tuple(np.concatenate([[smoothers[0].time_s], *scores]).tolist())
+
+    def go_on(self, smoothed: Sequence[float]) -> None:
+        """Average the next scores with these, as ``smoothed`` gave them."""
+        time_s, scores = smoothed[0], np.array(smoothed[1:])
+        for voice in self.voices:
+            smoother, count = voice.segmenter.smoother, len(voice.head.card.labels)
+            smoother.time_s, smoother.scores = time_s, scores[:count]
+            scores = scores[count:]
 
     def fault(self, fault: Fault) -> None:
         """Count damage, say so, write it down."""
@@ -226,11 +265,10 @@ class Track:
                 sink.draw(picture)
 
     def _objects(self, step: int, tick: Tick, boxes: Sequence[Box], voice: _Voice) -> Objects:
-        card = voice.head.card
+        card, least = voice.head.card, voice.timeline.threshold_of
         scores = best_scores(boxes, card.labels)
         self.top[voice.name] = tuple(top for top in self._top(scores, card.labels) if top[1] > 0)
-        threshold = self.options.timeline(card).threshold
-        sure = tuple(box for box in boxes if box.score >= threshold)[:MOST_BOXES]
+        sure = tuple(box for box in boxes if box.score >= least(box.label))[:MOST_BOXES]
         if self._tracker is not None:
             sure = self._tracker.update(tick.time_s, sure)
         return Objects(step, tick.time_s, tick.item.i, tick.item.pts, sure)
@@ -294,19 +332,27 @@ class Track:
                 "top_k": options.top_k,
                 "wait": options.wait,
                 "timeline": options.timeline(card),
+                "temperature": card.temperature,
                 **options.recorded,
                 **self.model.notes(info),
             },
-            heads=tuple(self._head(voice.head) for voice in self.voices) if several else None,
+            heads=tuple(self._head(voice) for voice in self.voices) if several else None,
             began=None if info.began_s is None else utc(info.began_s),
             task=card.task,
         )
 
-    def _head(self, head: ModelHead) -> Head:
-        card = head.card
-        delay_s, threshold = card.delay_s * self.scale, self.options.timeline(card).threshold
+    def _head(self, voice: _Voice) -> Head:
+        card, timeline = voice.head.card, voice.timeline
         return Head(
-            card.name, head.weights_sha256, card.labels, card.background, delay_s, threshold
+            card.name,
+            voice.head.weights_sha256,
+            card.labels,
+            card.background,
+            card.delay_s * self.scale,
+            timeline.threshold,
+            timeline.thresholds,
+            timeline.smooth_s,
+            card.temperature,
         )
 
 

@@ -37,6 +37,7 @@ def heads_of(header: Header) -> dict[str | None, Head]:
     """Give the heads by what their records are marked with; None where there is one."""
     if header.heads is not None:
         return {head.model: head for head in header.heads}
-    threshold = getattr(header.options.get("timeline"), "threshold", 0.5)
+    timeline = header.options.get("timeline")
+    thresholds = (getattr(timeline, "threshold", 0.5), getattr(timeline, "thresholds", {}))
     about = (header.model, header.weights_sha256, header.labels, header.background)
-    return {None: Head(*about, header.delay_s, threshold)}
+    return {None: Head(*about, header.delay_s, *thresholds)}

@@ -35,7 +35,7 @@ class HeadPanel:
         self.events = [label for label in head.labels if label != head.background]
         self._name = name
         self._step_s, self._delay_s = 1 / header.rate_hz, head.delay_s
-        self._threshold = head.threshold
+        self._threshold_of = head.threshold_of
         self._color = {label: COLORS[k % len(COLORS)] for k, label in enumerate(self.events, taken)}
         self._axis = Axis(header.duration_s)
         self._best: Scored | None = None
@@ -66,7 +66,8 @@ class HeadPanel:
     def _paint(self, time_s: float) -> Color | None:
         """Paint the timeline up to now, less the delay; give the colour of what goes on."""
         best = self._best
-        color = self._color[best[0]] if best and best[1] >= self._threshold else None
+        sure = best is not None and best[1] >= self._threshold_of(best[0])
+        color = self._color[best[0]] if best is not None and sure else None
         end_s = time_s + self._step_s
         over = self._axis.scroll(end_s)
         if over:

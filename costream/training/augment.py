@@ -99,9 +99,9 @@ def distort(
     theta = _geometry(rng, width / height, overhead)
     mode = "border" if rng.random() < 0.6 else "zeros"
     # The same grid for all frames: one picture of 3 T channels.
-    out = _warp(frames.flatten(0, 1).float(), theta, mode).view(frames.shape)
+    out = warp(frames.flatten(0, 1).float(), theta, mode).view(frames.shape)
     if mask is not None:
-        mask = _warp(mask[None], theta, "zeros")[0]
+        mask = warp(mask[None], theta, "zeros")[0]
     return _colour(out, rng), mask
 
 
@@ -119,7 +119,8 @@ def _geometry(rng: np.random.Generator, ratio: float, overhead: bool) -> Tensor:
     )
 
 
-def _warp(picture: Tensor, theta: Tensor, mode: str) -> Tensor:
+def warp(picture: Tensor, theta: Tensor, mode: str) -> Tensor:
+    """Give a picture [C, H, W] as ``theta`` [2, 3] maps it; ``mode``: what lies outside."""
     grid = F.affine_grid(theta[None], [1, 1, *picture.shape[1:]], align_corners=False)
     return F.grid_sample(picture[None], grid, padding_mode=mode, align_corners=False)[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,8 +12,13 @@ import numpy.typing as npt
 from torch import nn
 
 from costream.errors import ModelError
-from costream.labels.examples import Example
-from costream.models.card import Card, Timeline
+from costream.labels.examples import Example, spelling
+from costream.models.card import Card
+from costream.training.feature_cache import FeatureCache
+from costream.training.partial import Partial
+from costream.training.timeline import Told
+
+log = logging.getLogger("costream")
 
 
 @dataclass(frozen=True)
@@ -21,7 +27,8 @@ class TrainSettings:
 
     model: str
     weights: str | None
-    data: Path
+    data: Path | None  # media, or a folder or table of examples
+    labels: Path | None  # timelines or arrays of labels
     group: str | None
     output: Path
     validation: float  # share of each class's examples
@@ -32,6 +39,7 @@ class TrainSettings:
     layout: str | None
     columns: str | None
     threads: int
+    cache: Path | None  # folder of features; None: keep none
     overwrite: bool
     verbosity: int
 
@@ -40,14 +48,23 @@ class TrainSettings:
 class Taught:
     """What learning gave besides the weights.
 
-    ``told``: probabilities [T, K] of each validation example; ``baselines``: those of simpler
-    answers, by name.
+    ``told``: probabilities [T, K] of each validation example; ``streams``: what is said of streams
+    of such, one after another; ``baselines``: ``told`` of simpler answers, by name.
     """
 
-    told: list[npt.NDArray[Any]]
-    timeline: Timeline
-    how: str  # a sentence for the card: how it learnt, what was chosen on what
+    told: list[npt.NDArray[Any]] = field(default_factory=list)
+    streams: list[Told] = field(default_factory=list)
+    how: str = ""  # a sentence for the card: how it learnt
     baselines: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
+    history: list[dict[str, float]] = field(default_factory=list)  # see ``Watch``
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Where a training keeps its things meanwhile."""
+
+    cache: FeatureCache
+    partial: Partial
 
 
 class Family(Protocol):
@@ -66,13 +83,25 @@ class Family(Protocol):
         card: Card,
         examples: tuple[Sequence[Example], Sequence[Example]],
         settings: TrainSettings,
+        desk: Desk,
     ) -> Taught:
         """Train the network on the first of the examples; the second are to validate with."""
+
+
+def background_first(found: set[str], names: Sequence[str], added: str) -> tuple[str, ...]:
+    """Give labels with the background first: the first of ``names`` that there is, or ``added``."""
+    for name in names:
+        for label in sorted(found):
+            if spelling(label) == spelling(name):
+                log.info("%r is the background: it makes no segments", label)
+                return (label, *sorted(found - {label}))
+    return (added, *sorted(found))
 
 
 def cannot_be_taught(card: Card) -> ModelError:
     """Give the error for a model of which no family knows how it learns."""
     return ModelError(
         f"{card.name} cannot be taught",
-        hint="costgcn (skeletons) and cotrans (sound) can: they give an output at every step",
+        hint="cooadtr (video), costgcn (skeletons) and cotrans (sound) can: they give an output"
+        " at every step",
     )

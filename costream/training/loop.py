@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from tqdm import tqdm
 
 from costream.frontends.images import TemporalDifferenceNet
 from costream.training.augment import Sampler
+from costream.training.partial import Part, Partial, Remembered
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,20 @@ def train(
 
 
 class Optimizer:
-    """AdamW under a one-cycle schedule: iterate over its steps and ``descend`` in each."""
+    """AdamW under a one-cycle schedule: iterate over its steps and ``descend`` in each.
 
-    def __init__(self, modules: Sequence[nn.Module], schedule: Schedule, title: str) -> None:
+    With a ``partial``, it begins where that left off and writes it as it goes on; ``parts`` are
+    what else changes from step to step.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[nn.Module],
+        schedule: Schedule,
+        title: str,
+        partial: Partial | None = None,
+        parts: Mapping[str, Part] | None = None,
+    ) -> None:
         self._modules = nn.ModuleList(modules).train()
         parameters = list(self._modules.parameters())
         groups = [  # weight decay for matrices only
@@ -97,12 +110,26 @@ class Optimizer:
         self._cycle = torch.optim.lr_scheduler.OneCycleLR(
             self._optimizer, schedule.rate, schedule.steps, pct_start=0.15
         )
-        self._bar = tqdm(
-            range(schedule.steps), desc=title, file=sys.stderr, disable=None, leave=False
-        )
+        self._steps, self._title, self._partial = schedule.steps, title, partial
+        # All that is to be remembered.
+        self.parts: dict[str, Part] = {"learning": self, **(parts or {})}
+        self.loss = 0.0  # of the newest step
 
     def __iter__(self) -> Iterator[int]:
-        yield from self._bar
+        first = 0 if self._partial is None else self._partial.restore(self.parts)
+        self._bar = tqdm(
+            range(first, self._steps),
+            desc=self._title,
+            initial=first,
+            total=self._steps,
+            file=sys.stderr,
+            disable=None,
+            leave=False,
+        )
+        for step in self._bar:
+            yield step
+            if self._partial is not None:
+                self._partial.note(step + 1, self.parts)
         self._modules.eval()
 
     def descend(self, loss: Tensor) -> None:
@@ -112,7 +139,32 @@ class Optimizer:
         nn.utils.clip_grad_norm_(self._modules.parameters(), 1.0)
         self._optimizer.step()
         self._cycle.step()
-        self._bar.set_postfix_str(f"{float(loss.detach()):.2f}", refresh=False)
+        self.loss = float(loss.detach())
+        self._bar.set_postfix_str(f"{self.loss:.2f}", refresh=False)
+
+    def remembered(self) -> Remembered:
+        """Give weights, moments of gradients and the place in the schedule."""
+        tensors = {f"weights.{k}": v for k, v in self._modules.state_dict().items()}
+        state = self._optimizer.state_dict()
+        for number, moments in state["state"].items():
+            tensors |= {f"moments.{number}.{k}": v for k, v in moments.items()}
+        return tensors, [state["param_groups"], self._cycle.state_dict()]
+
+    def recall(self, tensors: dict[str, Tensor], value: Any) -> None:
+        """Go on from there."""
+        weights: dict[str, Tensor] = {}
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            kind, _, rest = name.partition(".")
+            if kind == "weights":
+                weights[rest] = tensor
+            else:
+                number, _, key = rest.partition(".")
+                moments.setdefault(int(number), {})[key] = tensor
+        groups, cycle = value
+        self._modules.load_state_dict(weights)
+        self._optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        self._cycle.load_state_dict(cycle)
 
 
 def moments(

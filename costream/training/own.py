@@ -1,7 +1,7 @@
 """``costream train``: a model of the user's own classes, from a few labelled recordings.
 
 What is the same for whatever the model takes is here; how a network learns from skeletons is in
-``own_skeleton``, how one learns from sound in ``own_sound``.
+``own_skeleton``, how one learns from sound in ``own_sound``, from video in ``own_video``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+import costream
 from costream.checkpoints.weights_file import Weights, read_weights
 from costream.errors import ExitCode, UsageError
 from costream.evaluation.clips import sequence_scores, without
@@ -25,57 +26,108 @@ from costream.frontends.registry import frontend_class
 from costream.labels.examples import Example, split, to_examples
 from costream.labels.reading import read_recordings
 from costream.models.build import build, new_network, save_model
-from costream.models.card import Card
+from costream.models.card import Card, Timeline
 from costream.models.fitting import takes
 from costream.models.registry import find_weights
+from costream.records import OBJECT_DETECTION
 from costream.runtime.logs import logging_to
 from costream.runtime.machine import prepare_torch
-from costream.runtime.stop import Stop
-from costream.training import own_skeleton, own_sound
-from costream.training.family import Family, Taught, TrainSettings, cannot_be_taught
+from costream.runtime.stop import Stop, Stopped
+from costream.training import own_skeleton, own_sound, own_video
+from costream.training.calibration import Calibration, at_temperature, calibrate
+from costream.training.family import Desk, Family, Taught, TrainSettings, cannot_be_taught
+from costream.training.feature_cache import FeatureCache, key_of
+from costream.training.own_report import Learnt, own_report
+from costream.training.partial import Partial
+from costream.training.recordings import FEWEST
 from costream.training.report import card_text
 from costream.training.sequence_report import sequence_table
 
 log = logging.getLogger("costream")
 
-_CLASSIFIERS = ("network.head.", "network.fc.")  # of networks for sound, for skeletons
+# Of networks for tokens and for skeletons.
+_CLASSIFIERS = ("network.head.", "network.anticipation_head.", "network.fc.")
 
 
 def train(settings: TrainSettings) -> ExitCode:
-    """Train, write weights and card, and print where they are.
+    """Train, write weights, card and report, and print where they are.
 
-    Nothing is written before the end. Raises UsageError, SourceError, ModelError, OutputError.
+    Until then there is nothing but ``OUTPUT.partial``, with which the same command goes on after
+    an interruption. Raises UsageError, SourceError, ModelError, OutputError.
     """
     with Stop(), logging_to(settings.verbosity, "auto", None):
-        paths = (settings.output, settings.output.with_suffix(".md"))
+        paths = [settings.output.with_suffix(end) for end in (".safetensors", ".md", ".html")]
         for path in paths:
             if path.exists() and not settings.overwrite:
                 raise UsageError("is there already", where=path, hint="--overwrite replaces it")
-        examples = to_examples(read_recordings(settings.data, None, settings.group), None)
-        divided = parts(examples, settings)
-        log.info("%d examples to train on, %d to validate with", *map(len, divided))
+        recordings = read_recordings(settings.data, settings.labels, settings.group)
         prepare_torch(settings.threads)
         base = read_weights(find_weights(settings.model, settings.weights))
         family = family_of(base.card)
         family.check(base.card, settings)
-        labels = family.labels({e.label for e in examples}, base.card)
+        labels = family.labels({x.label for r in recordings for x in r.labels}, base.card)
+        examples = long_enough(to_examples(recordings, labels[0]), labels[0], base.card)
+        divided = parts(examples, settings)
+        log.info("%d examples to train on, %d to validate with", *map(len, divided))
         network, frontend, card = student(base, labels, settings)
-        taught = family.teach(network, frontend, card, divided, settings)
+        cache = FeatureCache(settings.cache, card, frontend)
+        partial = unfinished(settings, base, examples)
+        try:
+            taught = family.teach(network, frontend, card, divided, settings, Desk(cache, partial))
+        except Stopped:
+            way = f"goes on from {partial.path}" if partial.path.exists() else "begins anew"
+            log.error("stopped; the same command %s", way)
+            raise
+        cache.prune()
+        chosen = calibrated(taught, network, card, divided[1])
         origin = None if settings.scratch else f"{base.card.name} ({base.card.licence})"
-        card = describe(card, taught, divided, settings, origin)
+        card = describe(card, taught, chosen, divided, settings, origin)
         save_model(paths[0], card, network, frontend)
         paths[1].write_text(card_text(card, sequence_table), encoding="utf-8")
+        paths[2].write_text(reported(card, taught, chosen, divided, paths[0]), encoding="utf-8")
+        partial.remove()
         _tell(card, paths[0], len(divided[1]))
         return ExitCode.OK
 
 
+def long_enough(examples: Sequence[Example], background: str, card: Card) -> list[Example]:
+    """Give the examples without stretches of background that are shorter than ``FEWEST`` steps."""
+    return [
+        e
+        for e in examples
+        if e.label != background
+        or e.end_s is None
+        or (e.end_s - e.start_s) * card.rate_hz >= FEWEST
+    ]
+
+
+def unfinished(settings: TrainSettings, base: Weights, examples: Sequence[Example]) -> Partial:
+    """Give the file of this training while it is not over.
+
+    It is another training when any option that changes the result, the weights to start from, a
+    label or a recording has changed.
+    """
+    identity = {
+        "version": [costream.__version__, torch.__version__, base.sha256],
+        "options": [
+            *(settings.validation, settings.steps, settings.scratch, settings.seed),
+            *(settings.rate_hz, settings.layout, settings.columns, settings.threads),
+        ],
+        "examples": [[e.source, e.label, e.start_s, e.end_s, e.group, key_of(e)] for e in examples],
+    }
+    path = settings.output.with_name(settings.output.name + ".partial")
+    return Partial(path, identity, settings.overwrite)
+
+
 def family_of(card: Card) -> Family:
-    """Give how a model learns. ModelError for one that takes neither skeletons nor sound."""
+    """Give how a model learns. ModelError for one that takes features or finds objects."""
     kind = takes(None if card.frontend is None else frontend_class(card.frontend))
     if kind == "skeleton":
         return own_skeleton
     if kind == "audio":
         return own_sound
+    if kind == "video" and card.task != OBJECT_DETECTION:
+        return own_video
     raise cannot_be_taught(card)
 
 
@@ -89,7 +141,9 @@ def parts(
     labels = {e.label for e in examples}
     if len(labels) < 2:
         raise UsageError(
-            f"one class only ({labels.pop()})", where=settings.data, hint="two are the fewest"
+            f"one class only ({labels.pop()})",
+            where=settings.labels or settings.data,
+            hint="two are the fewest",
         )
     training, held_out = split(examples, settings.validation, settings.seed)
     unchecked = sorted(labels - {e.label for e in held_out})
@@ -112,6 +166,9 @@ def student(
         labels=labels,
         arguments={**base.card.arguments, "num_classes": len(labels)},
         background=labels[0],
+        # What was chosen for other labels says nothing of these.
+        timeline=base.card.timeline if labels == base.card.labels else Timeline(),
+        temperature=1.0,
         metrics={},
     )
     torch.manual_seed(settings.seed)
@@ -129,15 +186,43 @@ def student(
     return network, frontend, card
 
 
+def calibrated(
+    taught: Taught, network: nn.Module, card: Card, checks: Sequence[Example]
+) -> Calibration | None:
+    """Give temperature and timeline as chosen on validation streams; None without such."""
+    if not taught.streams:
+        return None
+    rate_hz = card.rate_hz / int(getattr(network, "stride", 1))
+    counts = Counter(e.label for e in checks)
+    return calibrate([taught.streams], card.labels, rate_hz, card.timeline, examples=counts)
+
+
+def reported(
+    card: Card,
+    taught: Taught,
+    chosen: Calibration | None,
+    examples: tuple[Sequence[Example], Sequence[Example]],
+    path: Path,
+) -> str:
+    """Give the page about a training, as HTML."""
+    trained, checked = (Counter(e.label for e in some) for some in examples)
+    learnt = Learnt(card, path.name, trained, checked, taught.history, taught.streams, chosen)
+    return own_report(learnt)
+
+
 def describe(
     card: Card,
     taught: Taught,
+    chosen: Calibration | None,
     examples: tuple[Sequence[Example], Sequence[Example]],
     settings: TrainSettings,
     origin: str | None,
 ) -> Card:
     """Give the card with what it was trained on and how it does on the validation examples."""
     training, checks = examples
+    if chosen is not None:
+        card = replace(card, timeline=chosen.timeline, temperature=chosen.temperature)
+    how = [taught.how, "" if chosen is None else chosen.how]
     counts = Counter(e.label for e in training)
     listed = ", ".join(f"{label} {counts[label]}" for label in card.labels if counts[label])
     groups = f"by the column {settings.group!r}" if settings.group else "by file or group"
@@ -147,10 +232,9 @@ def describe(
         description=f"Own classes: {', '.join(sorted(counts))}.",
         trained_on=f"{len(training)} own examples ({listed}), {start}; seed {settings.seed}.",
         split=f"{len(training)} examples to train, {len(checks)} to validate, {groups}."
-        + (f" {taught.how}" if taught.how else ""),
+        + "".join(f" {sentence}" for sentence in how if sentence),
         limits="Knows the people, places and sensors of its examples; validated on few examples.",
         licence="That of the examples" + (f" and of {origin}" if origin else ""),
-        timeline=taught.timeline,
         metrics={"validation": _validation(card, taught, examples)} if checks else {},
     )
 
@@ -168,8 +252,9 @@ def _validation(
         return {"sequences": len(checks), **sequence_scores(told, labels, groups, card.labels)}
 
     guess = card.labels.index(Counter(e.label for e in training).most_common(1)[0][0])
+    own = [at_temperature(p, card.temperature) for p in taught.told]
     return {
-        card.name: scores(taught.told),
+        card.name: scores(own),
         **{name: scores(told) for name, told in taught.baselines.items()},
         "majority": {"top1": float((labels == guess).mean())},
     }
@@ -182,3 +267,4 @@ def _tell(card: Card, path: Path, checks: int) -> None:
         others = [f"{name} {s['top1']:.3f}" for name, s in scores.items() if name != card.name]
         top1 = scores[card.name]["top1"]
         print(f"validation: top-1 {top1:.3f} over {checks} examples ({', '.join(others)})")
+    print(f"report: {path.with_suffix('.html')}")

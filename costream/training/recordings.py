@@ -36,7 +36,8 @@ def read_motions(
     """Give the examples at the card's rate, as the frontend's ``prepare`` gives their frames.
 
     In videos MediaPipe looks for persons. UsageError, naming file or line, for an example that is
-    too short or shows nobody; SourceError when it cannot be read or does not fit.
+    too short, or shows nobody and is not of the background, the card's first label; SourceError
+    when it cannot be read or does not fit.
     """
     bar = tqdm(examples, "reading", file=sys.stderr, disable=None, leave=False)
     return [_read(example, card, frontend, options) for example in bar]
@@ -65,9 +66,10 @@ def _read(example: Example, card: Card, frontend: JointStreams, options: SourceO
         )
     joints = np.stack(frames)
     persons = np.flatnonzero(joints[..., -1].any((0, 2)))
-    if not len(persons):
+    if not len(persons) and example.label != card.labels[0]:
         raise UsageError("nobody is seen in this example", where=example.where)
-    return Motion(example.source, example.label, example.group, joints[:, : persons[-1] + 1])
+    most = max(persons, default=0) + 1
+    return Motion(example.source, example.label, example.group, joints[:, :most])
 
 
 def _skeletons(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,8 +15,11 @@ from torch import Tensor, nn
 from costream.evaluation.motions import batch
 from costream.frontends.joints import JointStreams
 from costream.training.loop import Optimizer, Schedule
+from costream.training.partial import Chance, Part, Partial, Remembered
 from costream.training.skeleton_streams import UNSCORED, StreamMaker
+from costream.training.watch import Watch
 
+WATCH, PATIENCE = 40, 5  # steps between two looks; looks without gain
 AVERAGE = 0.99  # of the weights over the steps; what is kept is the mean, not the last ones
 
 
@@ -35,21 +40,35 @@ def train_network(
     seed: int,
     title: str,
     fixed_statistics: bool = False,
-) -> None:
+    look: Callable[[nn.Module], dict[str, float]] | None = None,
+    partial: Partial | None = None,
+) -> list[dict[str, float]]:
     """Train ``network`` on streams of so many ``steps``; it ends with averaged weights.
 
     The frontend prepares the streams step by step, as in a run. Every step is supervised, the
     first ones of a motion less. ``fixed_statistics``: those of BatchNorm stay as they are, for
-    networks that only learn on. Computed in bfloat16; the weights are float32.
+    networks that only learn on. With a ``look`` at the averaged network, those averages are kept
+    that it liked best, see ``Watch``; gives what was seen. Computed in bfloat16; the weights are
+    float32.
     """
     rng = np.random.default_rng(seed)
-    optimizer = Optimizer([network], schedule, title)
+    average, stride = Average(network), int(getattr(network, "stride", 1))
+
+    def looked() -> dict[str, float]:
+        if look is None:
+            return {}
+        shown = copy.deepcopy(network)
+        shown.load_state_dict(average.weights)
+        return look(shown.eval())
+
+    watch = Watch(looked, lambda: average.weights, schedule.steps, WATCH, PATIENCE)
+    parts: dict[str, Part] = {"chance": Chance(rng), "average": average, "watch": watch}
+    optimizer = Optimizer([network], schedule, title, partial, parts)
     if fixed_statistics:
         for part in network.modules():
             if isinstance(part, (nn.BatchNorm1d, nn.BatchNorm2d)):
                 part.eval()
-    average, stride = Average(network), int(getattr(network, "stride", 1))
-    for _ in optimizer:
+    for step in optimizer:
         tokens, labels, weights = draw(frontend, supplies, steps, rng)
         with torch.autocast("cpu", torch.bfloat16):
             logits = network(tokens)
@@ -57,7 +76,11 @@ def train_network(
             loss(logits.float(), labels[:, ::stride], weights[:, ::stride], schedule.smoothing)
         )
         average.update(network)
-    average.give(network)
+        if watch.enough(step + 1, optimizer.loss):
+            break
+    network.eval()
+    network.load_state_dict(watch.best or average.weights)
+    return watch.history
 
 
 def draw(
@@ -88,7 +111,7 @@ class Average:
     """The running mean of a network's weights and statistics, soon after the start too."""
 
     def __init__(self, network: nn.Module) -> None:
-        self._mean = {k: v.clone() for k, v in network.state_dict().items()}
+        self.weights = {k: v.clone() for k, v in network.state_dict().items()}
         self._count = 0
 
     @torch.no_grad()
@@ -98,10 +121,14 @@ class Average:
         share = max(1 - AVERAGE, 9 / (self._count + 9))
         for name, value in network.state_dict().items():
             if value.dtype.is_floating_point:
-                self._mean[name].lerp_(value, share)
+                self.weights[name].lerp_(value, share)
             else:
-                self._mean[name].copy_(value)
+                self.weights[name].copy_(value)
 
-    def give(self, network: nn.Module) -> None:
-        """Set the network's weights to the mean."""
-        network.load_state_dict(self._mean)
+    def remembered(self) -> Remembered:
+        """Give the mean and of how many steps it is, to go on another time."""
+        return self.weights, self._count
+
+    def recall(self, tensors: dict[str, Tensor], value: Any) -> None:
+        """Go on from there."""
+        self.weights, self._count = dict(tensors), value

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from costream.models.fitting import check_source
 from costream.records import AudioBlock, Fault
 from costream.sources.base import Sound, SourceOptions
 from costream.sources.registry import open_source
+from costream.training.feature_cache import FeatureCache, chance_of, join_keys, key_of
 from costream.training.sound_augment import quiet
 
 log = logging.getLogger("costream")
@@ -45,14 +47,20 @@ class Heard:
 
 
 class Reader:
-    """Turns sound into tokens, each example once and as many times more as ``variants`` says."""
+    """Turns sound into tokens, each example once and as many times more as ``variants`` says.
 
-    def __init__(self, card: Card, frontend: Any, variants: int, seed: int) -> None:
+    How an example is varied and what it is heard after follows from the seed and from the names of
+    the files: tokens in the cache stay good where examples are added or labelled anew.
+    """
+
+    def __init__(
+        self, card: Card, frontend: Any, variants: int, seed: int, cache: FeatureCache
+    ) -> None:
         self._card, self._frontend, self._variants = card, frontend, variants
-        self._rng = np.random.default_rng(seed)
+        self._seed, self._cache = seed, cache
         sound = Sound(frontend.sample_rate_hz, frontend.block)
         self._options = SourceOptions(rate_hz=card.rate_hz, sound=sound)
-        self._before = np.zeros(LEAD * sound.block, np.float32)
+        self._wave = lru_cache(maxsize=2)(self._samples)  # an example and the one before it
 
     def read(self, examples: Sequence[Example]) -> list[Heard]:
         """Give the examples in their order.
@@ -61,29 +69,46 @@ class Reader:
         be read or is none.
         """
         out: dict[int, Heard] = {}
-        order = self._rng.permutation(len(examples)).tolist()  # what comes before is any class
-        for k in tqdm(order, "listening", file=sys.stderr, disable=None, leave=False):
-            example = examples[k]
-            out[k] = self.hear(self._samples(example), example.label)
+        # What comes before is any class, and changes little where examples come and go.
+        order = sorted(range(len(examples)), key=lambda k: chance_of(examples[k], self._seed))
+        bar = tqdm(order, "listening", file=sys.stderr, disable=None, leave=False)
+        for place, k in enumerate(bar):
+            out[k] = self._read(examples[k], examples[order[place - 1]])
+        self._wave.cache_clear()
         return [out[k] for k in range(len(examples))]
 
     def silence(self, label: str, count: int, blocks: int) -> list[Heard]:
         """Give so many stretches of silence: nothing at all, or a microphone's faint noise."""
-        size = blocks * self._frontend.block
-        return [self.hear(quiet(self._rng, size), label) for _ in range(count)]
+        rng = np.random.default_rng(self._seed)
+        waves = [quiet(rng, blocks * self._frontend.block) for _ in range(count)]
+        return [
+            Heard(label, (self._tokens(wave), *self._varied(wave, waves[k - 1], rng)))
+            for k, wave in enumerate(waves)
+        ]
 
-    def hear(self, samples: Wave, label: str) -> Heard:
-        """Give samples [N], a number of blocks, as tokens."""
-        block, rng = self._frontend.block, self._rng
-        tokens = [self._tokens(samples)]
+    def _read(self, example: Example, before: Example) -> Heard:
+        plain = self._cache.make(key_of(example), lambda: [self._tokens(self._wave(example))])
+        if not self._variants:
+            return Heard(example.label, tuple(plain))
+        rng = np.random.default_rng(chance_of(example, self._seed))
+        key = join_keys(key_of(example), key_of(before), [self._seed, self._variants])
+        varied = self._cache.make(
+            key, lambda: self._varied(self._wave(example), self._wave(before), rng)
+        )
+        return Heard(example.label, (*plain, *varied))
+
+    def _varied(self, samples: Wave, before: Wave, rng: np.random.Generator) -> list[Tensor]:
+        """Give the tokens of variants of samples [N], a number of blocks."""
+        block = self._frontend.block
+        lead = np.resize(before[-LEAD * block :], LEAD * block)
+        out = []
         for _ in range(self._variants):
             skipped = int(rng.integers(block)) if len(samples) > block else 0
             blocks = (len(samples) - skipped) // block
             gain = np.float32(10 ** (rng.uniform(*LEVELS_DB) / 20))
             varied = gain * samples[skipped : skipped + blocks * block]
-            tokens.append(self._tokens(np.concatenate([self._before, varied]))[LEAD:])
-        self._before = np.resize(samples[-LEAD * block :], LEAD * block)
-        return Heard(label, tuple(tokens))
+            out.append(self._tokens(np.concatenate([lead, varied]))[LEAD:])
+        return out
 
     @torch.no_grad()
     def _tokens(self, samples: Wave) -> Tensor:

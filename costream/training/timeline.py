@@ -1,10 +1,10 @@
-"""Chooses how probabilities become segments, on what the network was not trained on."""
+"""Timelines of labelled streams: the segments of probabilities, and how many of them are right."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise, product
-from typing import Protocol
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -15,25 +15,24 @@ from costream.records import Segment
 from costream.runtime.segments import Segmenter
 from costream.training.clips import UNSCORED
 
-# Labels are off by up to a second; much stricter would score the labels, not the timeline.
-OVERLAP = 0.3
+Labels = npt.NDArray[np.int64]
 
 
-class Labelled(Protocol):
-    """A clip or a stream whose steps have labels."""
+@dataclass(frozen=True)
+class Told:
+    """What a network says of a stream, at temperature 1, and what is true."""
 
-    @property
-    def labels(self) -> npt.NDArray[np.int64]:
-        """Index of the label of each step [T], UNSCORED where unknown; 0 is the background."""
+    probabilities: npt.NDArray[np.floating]  # [T, K]
+    labels: Labels  # [T], index of the label, UNSCORED where unknown; 0 is the background
 
 
-def true_segments(clip: Labelled, labels: Sequence[str], rate_hz: float) -> list[Segment]:
-    """Give the stretches of one label, background (label 0) and unknown time left out."""
-    edges = np.flatnonzero(np.diff(clip.labels, prepend=-2, append=-2))
+def true_segments(steps: Labels, labels: Sequence[str], rate_hz: float) -> list[Segment]:
+    """Give the stretches of one label in steps [T], background and unknown time left out."""
+    edges = np.flatnonzero(np.diff(steps, prepend=-2, append=-2))
     return [
-        Segment(a / rate_hz, b / rate_hz, labels[clip.labels[a]], 1.0)
+        Segment(a / rate_hz, b / rate_hz, labels[steps[a]], 1.0)
         for a, b in pairwise(edges)
-        if clip.labels[a] > 0
+        if steps[a] > 0
     ]
 
 
@@ -49,46 +48,24 @@ def segments(
 
 
 def found(
-    scores: Sequence[npt.NDArray[np.floating]],
-    clips: Sequence[Labelled],
+    streams: Sequence[Told],
     timeline: Timeline,
     labels: Sequence[str],
     rate_hz: float,
+    overlap: float,
 ) -> Counts:
-    """Give how many segments of these clips the timeline finds.
+    """Give how many segments of these streams the timeline finds.
 
-    What lies mostly in time whose label is unknown is neither right nor wrong.
+    ``overlap``: the least intersection over union. What lies mostly in time whose label is unknown
+    is neither right nor wrong.
     """
     total = Counts()
-    for rows, clip in zip(scores, clips, strict=True):
-        known = clip.labels != UNSCORED
-        told = [
+    for stream in streams:
+        known = stream.labels != UNSCORED
+        given = [
             s
-            for s in segments(rows, timeline, labels, rate_hz)
-            if known[int(s.start_s * rate_hz) : max(1, int(s.end_s * rate_hz))].mean() >= 0.5
+            for s in segments(stream.probabilities, timeline, labels, rate_hz)
+            if known[round(s.start_s * rate_hz) : round(s.end_s * rate_hz)].mean() >= 0.5
         ]
-        total += count(told, true_segments(clip, labels, rate_hz), OVERLAP)
+        total += count(given, true_segments(stream.labels, labels, rate_hz), overlap)
     return total
-
-
-def choose(
-    groups: Sequence[tuple[Sequence[npt.NDArray[np.floating]], Sequence[Labelled]]],
-    labels: Sequence[str],
-    rate_hz: float,
-    thresholds: Sequence[float] = (0.3, 0.4, 0.5),
-) -> Timeline:
-    """Give the settings with the best mean F1 of segments over groups of (scores, clips).
-
-    Of equally good ones those with the first of the ``thresholds``.
-    """
-
-    def quality(timeline: Timeline) -> float:
-        return float(np.mean([found(s, c, timeline, labels, rate_hz).f1 for s, c in groups]))
-
-    grid = [
-        Timeline(threshold, round(low * threshold, 3), length, gap)
-        for threshold, low, length, gap in product(
-            thresholds, (0.6, 0.8, 1.0), (0.5, 0.75, 1.0), (0.5, 1.0)
-        )
-    ]
-    return max(grid, key=quality)

@@ -68,12 +68,13 @@ class Voice:
     def _follow(self, record: Prediction, start_s: float) -> None:
         """Keep, change or drop the current label."""
         events = [pair for pair in record.top if pair[0] != self.head.background]
-        best, score = events[0] if events else ("", 0.0)
+        least = self.head.threshold_of
+        best, score = next((pair for pair in events if pair[1] >= least(pair[0])), ("", 0.0))
         current = self.current
-        if score >= self.head.threshold and (current is None or best != current.label):
+        if current is not None:
+            current.score = dict(events).get(current.label, 0.0)
+        if best and (current is None or score > current.score):
             since_s = max(record.time_s - self.head.delay_s, start_s)
             self.current = Current(best, since_s, score)
-        elif current is not None:
-            current.score = dict(events).get(current.label, 0.0)
-            if current.score < _LOW * self.head.threshold:
-                self.current = None
+        elif current is not None and current.score < _LOW * least(current.label):
+            self.current = None

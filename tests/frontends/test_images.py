@@ -68,6 +68,22 @@ def test_steps_equal_the_clip_for_other_lags(frames, lags):
     torch.testing.assert_close(stepped(net, frames), clip(net, frames), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("lags", [(), (1, 4, 16)])
+@pytest.mark.parametrize("chunks", [[40], [1, 2, 15, 16, 6], [17, 23]])
+def test_chunks_equal_steps_for_streams_that_began_at_other_times(frames, lags, chunks):
+    net = network(lags=lags)
+    states = [net.init_state(3) for _ in range(2)]
+    for state in states:
+        stepped(net, frames[:, :5], state)
+        state.reset([1])
+    with torch.inference_mode():
+        parts = [net.forward_steps(part, states[0]) for part in frames.split(chunks, 1)]
+    expected = stepped(net, frames, states[1])
+    torch.testing.assert_close(torch.cat(parts, 1), expected, rtol=0, atol=1e-5)
+    for name, tensor in states[0].tensors().items():
+        torch.testing.assert_close(tensor, states[1].tensors()[name], rtol=0, atol=1e-5)
+
+
 def test_clip_shorter_than_the_lags(net, frames):
     short = frames[:, :3]
     torch.testing.assert_close(clip(net, short), clip(net, frames)[:, :3], rtol=0, atol=1e-5)

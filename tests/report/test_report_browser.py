@@ -3,56 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-from pathlib import Path
 
 import av
 import pytest
+from browser import browse, console, fit, needs_browser
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-pytestmark = pytest.mark.skipif(
-    BROWSER is None,
-    reason="no Chromium; on Debian: apt-get install chromium fonts-dejavu-core",
-)
-
-
-MEASURE = """<script>
-const all = [...document.querySelectorAll("main *")];
-const wide = all.filter(e => !e.closest(".scroll") && !e.closest("svg")
-  && e.getBoundingClientRect().right > innerWidth + 1);
-const size = [innerWidth, document.documentElement.scrollWidth, wide.length];
-parent.postMessage(size.join(" "), "*");
-</script>"""
-FRAME = """<!DOCTYPE html><title>none</title>
-<script>onmessage = event => { document.title = event.data; };</script>
-<iframe src="copy.html" style="width:%dpx;height:900px;border:0"></iframe>"""
-
-
-def browse(page: Path, profile: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Open a page; what it logs to its console is in stderr."""
-    return subprocess.run(
-        [
-            str(BROWSER),
-            *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
-            *(
-                "--hide-scrollbars",
-                f"--user-data-dir={profile}",
-                "--enable-logging=stderr",
-                "--v=0",
-            ),
-            *arguments,
-            page.as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=True,
-    )
-
-
-def console(done: subprocess.CompletedProcess[str]) -> list[str]:
-    return [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+pytestmark = needs_browser
 
 
 def test_the_console_check_would_see_an_error(tmp_path):
@@ -79,15 +35,7 @@ def test_nor_about_an_overview_and_the_pages_that_it_leads_to(many, tmp_path):
 
 @pytest.mark.parametrize("width", [390, 1200])
 def test_the_page_fits_the_screen(crowded, tmp_path, width):
-    # The page itself may run no script: this is a copy that may. It lies in a frame, because a
-    # window is never narrower than 500 pixels.
-    copy, frame = tmp_path / "copy.html", tmp_path / "frame.html"
-    frame.write_text(FRAME % width, "utf-8")
-    content = crowded.read_text("utf-8").replace("default-src 'none';", "")
-    copy.write_text(content + MEASURE, "utf-8")
-    waiting = ("--virtual-time-budget=10000", "--window-size=1300,900")
-    done = browse(frame, tmp_path / "p", "--dump-dom", *waiting)
-    inner, scroll, wide = map(int, re.search(r"<title>(\d+) (\d+) (\d+)<", done.stdout).groups())
+    inner, scroll, wide = fit(crowded, width, tmp_path)
     assert inner == width
     assert scroll == width, "nothing makes the page scroll sideways"
     assert wide == 0

@@ -6,10 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.models.base import StepResult
 from costream.models.card import Timeline
 from costream.records import Box, Segment
-from costream.runtime.presence import Presence, best_scores, label_scores
+from costream.runtime.presence import Presence, best_scores
 from costream.runtime.segments import Segmenter
 
 LABELS = ("person", "car")
@@ -87,12 +86,27 @@ def test_classifiers_count_nothing() -> None:
 def test_scores_of_a_step() -> None:
     step = boxes([("car", 0.3), ("car", 0.4)])
     assert best_scores(step, LABELS).tolist() == np.array([0, 0.4], np.float32).tolist()
-    empty = StepResult(None, None, (False,), 0, 0, 0.0, 0.0)
-    assert label_scores(empty, LABELS) is None
-    probabilities = np.array([[0.25, 0.75]], np.float32)
-    told = StepResult(probabilities, None, (False,), 0, 0, 0.0, 0.0)
-    assert label_scores(told, LABELS) is not None
-    seen = StepResult(None, None, (False,), 0, 0, 0.0, 0.0, objects=((),))
-    scores = label_scores(seen, LABELS)
-    assert scores is not None
-    assert scores.tolist() == [0, 0]
+    assert best_scores((), LABELS).tolist() == [0, 0]
+
+
+def test_labels_with_thresholds_of_their_own_and_smooth_scores() -> None:
+    timeline = Timeline(0.5, min_length_s=0.0, min_gap_s=0.0, thresholds={"car": 0.8}, smooth_s=0.2)
+    presence = Presence(LABELS, timeline, RATE_HZ)
+    segmenters = [Segmenter((label,), timeline, RATE_HZ) for label in LABELS]
+    scores = np.random.default_rng(0).uniform(0.3, 1.0, (60, 2)).round(3)
+    out, alone = [], []
+    for k, row in enumerate(scores):
+        found = boxes(zip(LABELS, row.tolist(), strict=True))
+        out += presence.push(k / RATE_HZ, found)
+        for segmenter, score in zip(segmenters, best_scores(found, LABELS), strict=True):
+            alone += segmenter.push(k / RATE_HZ, np.array([score]))
+    out += presence.flush()
+    alone += [s for segmenter in segmenters for s in segmenter.flush()]
+    assert {(s.label, s.start_s, s.end_s) for s in out} == {
+        (s.label, s.start_s, s.end_s) for s in alone
+    }
+    assert len({s.label for s in out}) == 2
+    smoothest = presence.smoother.scores
+    assert smoothest is not None
+    assert presence.gap(6.0, 9.0) == []
+    assert presence.smoother.scores is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ def scores(label: int, confidence: float) -> np.ndarray:
     return np.where(np.arange(len(LABELS)) == label, confidence, rest).astype(np.float32)
 
 
-def case(pattern: str, confidence: float = 0.9, **timeline: float) -> Case:
+def case(pattern: str, confidence: float = 0.9, **timeline: Any) -> Case:
     """One letter a step (n, w, s, f); a bar is a gap of 2 s."""
     events: list = []
     time_s = 0.0
@@ -85,8 +86,8 @@ def reference(case: Case) -> list[Segment]:
 
 
 def _stretch(steps: list[tuple[float, np.ndarray]], case: Case) -> list[Segment]:
-    p = np.array([values for _, values in steps], dtype=np.float64)
     times = np.array([t for t, _ in steps])
+    p = smooth(times, np.array([values for _, values in steps], dtype=np.float64), case)
     starts = np.maximum(times - case.delay_s, times[0])
     ends = np.maximum(times + 1 / RATE_HZ - case.delay_s, times[0])
     runs: list[list[int]] = []  # label, first step, last step
@@ -121,18 +122,31 @@ def _stretch(steps: list[tuple[float, np.ndarray]], case: Case) -> list[Segment]
     ]
 
 
+def smooth(times: np.ndarray, p: np.ndarray, case: Case) -> np.ndarray:
+    """Each row as a sum over all rows before it, as the definition unrolls."""
+    if not case.timeline.smooth_s:
+        return p
+    kept = np.exp(-np.diff(times) / case.timeline.smooth_s)  # of what was, at each step
+    out = []
+    for k in range(len(p)):
+        shares = np.append(1.0, 1 - kept[:k]) * np.append(np.cumprod(kept[:k][::-1])[::-1], 1.0)
+        out.append(shares @ p[: k + 1])
+    return np.array(out)
+
+
 def _labels(p: np.ndarray, case: Case) -> list[int | None]:
-    high, low = case.timeline.threshold, case.timeline.low
-    low = 0.6 * high if low is None else low
+    high = [case.timeline.threshold_of(name) for name in LABELS]
+    low = [case.timeline.low_of(name) for name in LABELS]
     events = [k for k, name in enumerate(LABELS) if name != case.background]
     out: list[int | None] = []
     for row in p:
         last = out[-1] if out else None
-        best = max(events, key=lambda k: row[k])
-        if row[best] >= high and (last is None or row[best] > row[last]):
+        sure = [k for k in events if row[k] >= high[k]]
+        best = max(sure, key=lambda k: row[k], default=None)
+        if best is not None and (last is None or row[best] > row[last]):
             out.append(best)
         else:
-            out.append(last if last is not None and row[last] >= low else None)
+            out.append(last if last is not None and row[last] >= low[last] else None)
     return out
 
 
@@ -162,6 +176,10 @@ def cases(draw: st.DrawFn) -> Case:
         low=draw(st.sampled_from([None, 0.2, 0.34])),
         min_length_s=draw(st.sampled_from([0.0, 0.1, 0.3, 0.5])),
         min_gap_s=draw(st.sampled_from([0.0, 0.2, 0.5])),
+        thresholds=draw(
+            st.dictionaries(st.sampled_from(LABELS), st.sampled_from([0.31, 0.4, 0.52, 0.85]))
+        ),
+        smooth_s=draw(st.sampled_from([0.0, 0.0, 0.11, 0.37])),
     )
     delay_s, background = (
         draw(st.sampled_from([0.0, 0.25])),
@@ -268,6 +286,34 @@ def test_joined_over_a_pause_and_over_a_blip() -> None:
     assert found(case("wwwwwwffwwwwww")) == [(0.0, 1.4, "walk")]
 
 
+def test_a_label_with_a_threshold_of_its_own() -> None:
+    pattern, low = "nnwwwwwwffffffnnn", {"fall": 0.95}
+    assert found(case(pattern)) == [(0.2, 0.8, "walk"), (0.8, 1.4, "fall")]
+    assert found(case(pattern, thresholds=low)) == [(0.2, 0.8, "walk")]
+    assert found(case(pattern, 0.4, thresholds={"walk": 0.4})) == [(0.2, 0.8, "walk")]
+    # The surest label is not sure enough to open, another one is.
+    timeline = Timeline(threshold=0.8, thresholds={"sit": 0.3}, min_length_s=0.1)
+    segmenter = Segmenter(LABELS, timeline, RATE_HZ, background="nothing")
+    segmenter.push(0.0, np.array([0.0, 0.6, 0.4, 0.0]))
+    assert [s.label for s in segmenter.flush()] == ["sit"]
+
+
+def test_low_is_in_proportion_to_the_threshold() -> None:
+    assert Timeline(0.5).low_of("walk") == pytest.approx(0.3)
+    assert Timeline(0.5, 0.4).low_of("walk") == 0.4
+    own = Timeline(0.5, 0.4, thresholds={"walk": 0.25})
+    assert (own.low_of("walk"), own.low_of("sit")) == (pytest.approx(0.2), 0.4)
+    assert Timeline(0.5, thresholds={"walk": 0.8}).low_of("walk") == pytest.approx(0.48)
+
+
+def test_smooth_scores_pass_over_a_flicker() -> None:
+    flicker = "wwwwwwwwwwwwfwwwfwwwwwwwwwwwww"
+    rough = found(case(flicker, min_gap_s=0.0, min_length_s=0.1))
+    assert [label for _, _, label in rough] == ["walk", "fall", "walk", "fall", "walk"]
+    calm = found(case(flicker, min_gap_s=0.0, min_length_s=0.1, smooth_s=0.3))
+    assert calm == [(0.0, 3.0, "walk")]
+
+
 def test_a_long_enough_other_label_separates() -> None:
     apart = found(case("wwwwwwfffwwwwww", min_length_s=0.3))
     assert apart == [(0.0, 0.6, "walk"), (0.6, 0.9, "fall"), (0.9, 1.5, "walk")]
@@ -328,6 +374,9 @@ def test_empty() -> None:
         Timeline(low=-0.1),
         Timeline(min_length_s=-1.0),
         Timeline(min_gap_s=float("nan")),
+        Timeline(thresholds={"walk": 0.0}),
+        Timeline(thresholds={"walk": 1.5}),
+        Timeline(smooth_s=-1.0),
     ],
 )
 def test_settings_that_make_no_sense(timeline: Timeline) -> None:

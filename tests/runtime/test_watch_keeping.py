@@ -66,7 +66,7 @@ def play(model: StreamingModel, state: Any, items: list[VideoFrame]) -> np.ndarr
 
 
 def now() -> Snapshot:
-    return Snapshot(40, time.time() - 5.0, 4.875)
+    return Snapshot(40, time.time() - 5.0, 4.875, ())
 
 
 def kept(folder: Path, model: StreamingModel, state: Any = None) -> Path:
@@ -175,6 +175,9 @@ def told(**changed: str) -> Callable[[Path], None]:
         (lambda path: path.write_text("{}" * 99), "it is damaged"),
         (told(sha256="0"), "it is damaged"),
         (told(next_step="x"), "it is damaged"),
+        (told(smoothed="[1, 0.5]"), "it is damaged"),
+        (told(smoothed="[1, NaN, 0, 0, 0, 0, 0, 0]"), "it is damaged"),
+        (told(smoothed="7"), "it is damaged"),
         (told(format="costream-state/2"), "format 'costream-state/2', not"),
         (told(weights="ab"), "weights 'ab', not"),
         (told(model="oadtr"), "model 'oadtr', not 'cooadtr'"),

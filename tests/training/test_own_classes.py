@@ -8,6 +8,7 @@ import signal
 import time
 
 import acted
+import numpy as np
 import pytest
 from program import costream, python, start
 
@@ -55,6 +56,30 @@ def test_the_card_says_what_it_is(trained):
 def test_it_says_where_the_weights_are(trained):
     path, done = trained
     assert done.stdout.startswith(f"{path}: background, bend, step, wave\nvalidation: top-1 ")
+
+
+def test_recordings_with_timelines_are_learnt(base, tmp_path):
+    """Between the acts somebody stands about, and then nobody is there."""
+    media, labels = tmp_path / "media", tmp_path / "labels"
+    labels.mkdir()
+    for n in range(2):
+        acts = [acted.act(label, n) for label in acted.ACTS]
+        still = np.repeat(acted.STANDING[None], 20, 0)
+        parts = [still, acts[0], np.zeros_like(still), acts[1], still[:2], acts[2]]
+        acted.write_motion(media / f"r{n}.csv", np.concatenate(parts))
+        begins = np.cumsum([0, *map(len, parts)])[[1, 3, 5]] / acted.RATE_HZ
+        lines = [
+            f"{b:.3f},{b + 36 / acted.RATE_HZ:.3f},{a}"
+            for b, a in zip(begins, acted.ACTS, strict=True)
+        ]
+        text = "\n".join(["start_s,end_s,label", *lines]) + "\n"
+        (labels / f"r{n}.csv.timeline.csv").write_text(text, "utf-8")
+    output = tmp_path / "o.safetensors"
+    given = ("--data", media, "--labels", labels, "--validation", 0)
+    done = costream("train", base, *given, "-o", output, "--steps", 2)
+    assert done.returncode == 0, done.stderr
+    # Of two recordings: the pause before the first act and that before the second.
+    assert "10 own examples (background 4, bend 2, step 2, wave 2)" in read_card(output).trained_on
 
 
 def test_fine_tuning_keeps_the_licence_and_repeats_with_its_seed(base, data, tmp_path):
@@ -108,19 +133,30 @@ def test_classes_without_validation_are_warned_of(base, tmp_path):
     assert read_card(output).metrics == {}
 
 
-def test_only_networks_that_speak_at_every_step_can_be_taught(data, tmp_path):
-    done = costream("train", "cooadtr", "--data", data, "-o", tmp_path / "o.safetensors")
+@pytest.mark.parametrize("model", ["eventful-vitdet"])
+def test_only_networks_that_speak_at_every_step_can_be_taught(model, data, tmp_path):
+    done = costream("train", model, "--data", data, "-o", tmp_path / "o.safetensors")
     assert done.returncode == 5
-    assert "cooadtr cannot be taught" in done.stderr
+    assert f"{model} cannot be taught" in done.stderr
 
 
-def test_an_interruption_leaves_nothing(base, data, tmp_path):
+def test_an_interruption_says_how_to_go_on(base, data, tmp_path):
     path = tmp_path / "own.safetensors"
-    process = start("train", base, "--data", data, "-o", path, "--steps", 100000, "-v")
-    while b"examples to train on" not in process.stderr.readline():
+    unfinished = tmp_path / "own.safetensors.partial"
+    process = start("train", base, "--data", data, "-o", path, "--steps", 100000)
+    while not unfinished.exists():
         assert process.poll() is None
-    time.sleep(1)
+        time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert list(tmp_path.iterdir()) == []
+    lines = errors.decode().splitlines()
+    assert lines[-1] == f"costream: stopped; the same command goes on from {unfinished}"
+    assert list(tmp_path.iterdir()) == [unfinished]
+
+    changed = ("train", base, "--data", data, "-o", path, "--steps", 2)
+    done = costream(*changed)
+    assert done.returncode == 2
+    assert f"{unfinished}: an unfinished training with other options or data" in done.stderr
+    assert costream(*changed, "--overwrite").returncode == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["own.md", "own.safetensors"]

@@ -8,6 +8,7 @@ import noises
 import numpy as np
 import pytest
 import torch
+from pages import Page
 from program import costream, python
 
 from costream.checkpoints.weights_file import read_card, read_weights
@@ -27,7 +28,8 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(base, data, tmp_path_factory):
     path = tmp_path_factory.mktemp("trained") / "own.safetensors"
-    done = costream("train", base, "--data", data, "-o", path, "--scratch", "--steps", 60)
+    cache = ("--cache", path.parent / "cache")
+    done = costream("train", base, "--data", data, "-o", path, "--scratch", "--steps", 60, *cache)
     assert done.returncode == 0, done.stderr
     return path, done
 
@@ -50,11 +52,26 @@ def test_the_card_says_what_it_is(trained):
     assert card.background == "silence"
     assert "12 own examples (click 4, hiss 4, tone 4), started from nothing" in card.trained_on
     scores = card.metrics["validation"]
-    assert list(scores) == ["own", "linear on mean tokens", "majority"]
+    baselines = ["nearest centroid of mean tokens", "linear on mean tokens", "majority"]
+    assert list(scores) == ["own", *baselines]
     assert scores["own"]["top1"] > scores["majority"]["top1"] == pytest.approx(1 / 3)
     assert 0.3 <= card.timeline.threshold <= 0.7
     assert "linear on mean tokens" in trained[0].with_suffix(".md").read_text("utf-8")
     assert trained[1].stdout.startswith(f"{trained[0]}: silence, click, hiss, tone\nvalidation: ")
+
+
+def test_there_is_a_page_about_it(trained):
+    path, done = trained
+    assert done.stdout.endswith(f"report: {path.with_suffix('.html')}\n")
+    said = Page(path.with_suffix(".html")).text
+    for words in (
+        *("silence", *noises.KINDS, "validation loss", "linear on mean tokens", "Confusion"),
+        *("What was chosen", "3 examples are too few for a temperature", "Temperature 1:"),
+    ):
+        assert words in said
+    card = read_card(path)
+    assert (card.temperature, card.timeline.thresholds) == (1.0, {})
+    assert "The timeline was chosen on the validation streams: F1 of segments" in card.split
 
 
 def test_the_frontend_stays_as_it_was(base, trained):
@@ -81,9 +98,11 @@ def test_steps_say_what_the_whole_clip_says(trained, tmp_path):
     assert labels == {"tone"}
 
 
-def test_the_same_seed_gives_the_same_bytes(base, data, trained, tmp_path):
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_same_seed_gives_the_same_bytes(kept, base, data, trained, tmp_path):
     path = tmp_path / "own.safetensors"
-    call = ("train", base, "--data", data, "-o", path, "--scratch", "--steps", 60)
-    done = python("-m", "costream", *call)
+    cache = ("--cache", trained[0].parent / "cache") if kept else ("--no-cache",)
+    call = ("train", base, "--data", data, "-o", path, "--scratch", "--steps", 60, *cache)
+    done = python("-m", "costream", *call) if kept else costream(*call)
     assert done.returncode == 0, done.stderr
     assert path.read_bytes() == trained[0].read_bytes()

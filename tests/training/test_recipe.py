@@ -16,12 +16,11 @@ from costream.models.oad import CoOadTR
 from costream.models.verify import verify
 from costream.training import action
 from costream.training.augment import Sampler
-from costream.training.clips import Clip
 from costream.training.figure import LABELS
 from costream.training.heads import future, token_bank, train_head
 from costream.training.loop import Schedule, soft_cross_entropy, train, train_frontend
 from costream.training.report import majority, predict, score
-from costream.training.timeline import choose, found, segments, true_segments
+from costream.training.timeline import Told, found, segments, true_segments
 
 
 def small(seed=0):
@@ -87,20 +86,18 @@ def test_heads_learn_on_a_finished_frontend(clips):
     assert all(torch.equal(a, b) for a, b in zip(before, frontend.parameters(), strict=True))
 
 
-def test_timeline_is_chosen_on_what_it_finds():
+def test_segments_of_streams():
     rng = np.random.default_rng(0)
     labels = np.repeat([0, 1, -1, 2, 0, 6], 32)
-    clip = Clip("", np.zeros((192, 3, 1, 1), np.uint8), labels, 0.0)
     sure = np.eye(7)[np.maximum(labels, 0)] * 0.9 + 0.1 / 7
     noisy = 0.5 * sure + 0.5 * rng.dirichlet(np.ones(7), 192)
-    assert [(s.start_s, s.end_s, s.label) for s in true_segments(clip, LABELS, 8.0)] == [
+    assert [(s.start_s, s.end_s, s.label) for s in true_segments(labels, LABELS, 8.0)] == [
         (4, 8, "walk"), (12, 16, "sit down"), (20, 24, "lie")]  # fmt: skip
-    assert found([sure], [clip], Timeline(), LABELS, 8.0).f1 == 1
-    best = choose([([noisy], [clip])], LABELS, 8.0)
-    f1 = found([noisy], [clip], best, LABELS, 8.0).f1
-    assert f1 >= found([noisy], [clip], Timeline(0.9), LABELS, 8.0).f1
-    assert f1 > 0.8
-    assert len(segments(noisy, best, LABELS, 8.0)) < 8
+    assert found([Told(sure, labels)], Timeline(), LABELS, 8.0, 0.5).f1 == 1
+    unsure = [Told(noisy, labels)]
+    assert found(unsure, Timeline(0.9), LABELS, 8.0, 0.3).f1 == 0
+    assert found(unsure, Timeline(0.3), LABELS, 8.0, 0.3).f1 > 0.8
+    assert len(segments(noisy, Timeline(0.3), LABELS, 8.0)) < 8
 
 
 @pytest.mark.slow

@@ -8,8 +8,9 @@ A rule is one line::
 
 * ``LABEL`` is a label of the model, in quotes where it holds ``>`` or one of the words of a rule;
   ``*`` is any label but the background, as if the rule were written once for each.
-* It fires once the label's probability has been at least ``P`` (default: the model's threshold
-  of segments) at every step for ``TIME`` (default 0: at the first one).
+* It fires once the label's probability, made smooth as that of the timeline is, has been at least
+  ``P`` (default: the label's threshold of segments) at every step for ``TIME`` (default 0: at the
+  first one).
 * It fires again only after the probability was below ``P2`` (default: 0.6 of ``P``) or data were
   missing, and ``every`` so long at most (default 30 s) on one feed. What would fire earlier fires
   then, if it still holds.
@@ -46,7 +47,7 @@ class Rule:
     text: str
     kind: Literal["label", "gap", "lost"]
     label: str = ""  # of kind "label"; ANY: any but the background
-    above: float | None = None  # probability; None: the model's threshold of segments
+    above: float | None = None  # probability; None: the label's threshold of segments
     strict: bool = False  # more than that, not at least
     for_s: float = 0.0
     until: float | None = None  # probability; None: LOW of the threshold
@@ -71,7 +72,7 @@ class Classes:
             if card.background is not None:
                 background.add(len(labels) + card.labels.index(card.background))
             labels += card.labels
-            thresholds += [timeline.threshold] * len(card.labels)
+            thresholds += map(timeline.threshold_of, card.labels)
         return cls(tuple(labels), tuple(thresholds), frozenset(background))
 
 

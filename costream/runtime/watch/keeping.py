@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -36,6 +38,7 @@ class Snapshot:
     next_step: int  # number of its next step
     began_s: float  # time.time() at 0 s of its times
     time_s: float  # of its newest step
+    smoothed: tuple[float, ...]  # see Track.smoothed
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class Keeper:
         newest of a feed is written. A failure is told in a warning, once until it works again.
         """
         told = {"format": FORMAT, **self._about(spec), "saved_s": repr(time.time())}
-        told |= {f.name: repr(getattr(at, f.name)) for f in fields(Snapshot)}
+        told |= {f.name: json.dumps(getattr(at, f.name)) for f in fields(Snapshot)}
         with self._guard:
             waiting = spec.name in self._newest
             self._newest[spec.name] = (told, state)
@@ -159,8 +162,12 @@ class Keeper:
         try:
             began_s, time_s, saved_s = (float(told[k]) for k in ("began_s", "time_s", "saved_s"))
             next_step = int(told["next_step"])
-        except (KeyError, ValueError) as error:
+            smoothed = tuple(map(float, json.loads(told.get("smoothed", "[]"))))
+        except (KeyError, TypeError, ValueError) as error:
             raise _UnfitError("it is damaged") from error
+        fits = len(smoothed) in (0, 1 + len(self._model.card.labels))
+        if not fits or not all(map(math.isfinite, smoothed)):
+            raise _UnfitError("it is damaged")
         latest_s = time.time() + 1
         if not (saved_s <= latest_s and began_s + time_s <= latest_s):
             raise _UnfitError("it is of a later time than now")
@@ -169,7 +176,7 @@ class Keeper:
             state.load_tensors(tensors)
         except (KeyError, ValueError) as error:
             raise _UnfitError("its tensors do not fit the model") from error
-        return Saved(next_step, began_s, time_s, saved_s, state)
+        return Saved(next_step, began_s, time_s, smoothed, saved_s, state)
 
 
 class _UnfitError(Exception):

@@ -7,6 +7,9 @@ import time
 from collections import deque
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
+
 from costream.errors import CostreamError, ExitCode, SourceError
 from costream.models.base import StepResult
 from costream.records import Fault, Gap
@@ -42,6 +45,7 @@ class Lane:
         self.strip: deque[str | None] = deque(maxlen=STRIP_S)
         self.began_s = time.time()
         self._goes_on = False  # after an earlier watch, and no step was taken yet
+        self._smoothed: tuple[float, ...] = ()  # by then
         self._opened_s = time.monotonic()
         self._rate = Rate()
         self._told_s, self._told = 0.0, 0  # drops
@@ -61,7 +65,7 @@ class Lane:
 
     def go_on(self, saved: Saved) -> None:
         """Go on where an earlier watch was; before the thread starts."""
-        self._goes_on, self._last_s = True, saved.time_s
+        self._goes_on, self._last_s, self._smoothed = True, saved.time_s, saved.smoothed
         self.track.first_step = saved.next_step
         self.feed.offset_s = self.began_s - saved.began_s
         self.began_s = saved.began_s
@@ -70,7 +74,8 @@ class Lane:
         """Say where the feed is; None before its first step."""
         if self._last_s is None or not self.track.steps:
             return None
-        return Snapshot(self.track.first_step + self.track.steps, self.began_s, self._last_s)
+        next_step, smoothed = self.track.first_step + self.track.steps, self.track.smoothed()
+        return Snapshot(next_step, self.began_s, self._last_s, smoothed)
 
     def stop(self) -> None:
         """End the thread of the feed soon."""
@@ -83,6 +88,7 @@ class Lane:
             self._open(event)
         elif isinstance(event, Gap):
             self.track.gap(event)
+            self._smoothed = ()
             return event
         elif isinstance(event, Fault):
             self.track.fault(event)
@@ -101,6 +107,8 @@ class Lane:
         if self._goes_on:  # what the network knows is as old as it should be
             self._goes_on = False
             self.track.gap(Gap(last_s, time_s, "not running"))
+            if self._smoothed:
+                self.track.go_on(self._smoothed)
             return None
         if not lost or time_s - last_s <= tolerance_s:
             return None
@@ -108,13 +116,14 @@ class Lane:
         self.track.gap(gap)
         return gap
 
-    def step(self, ready: Ready, result: StepResult) -> None:
-        """Write down what the network gave."""
+    def step(self, ready: Ready, result: StepResult) -> npt.NDArray[np.float64] | None:
+        """Write down what the network gave; give the scores of ``Track.step``."""
         self.track.dropped = self.dropped
-        self.track.step(ready.tick, result, ready.decode_s)
+        scores = self.track.step(ready.tick, result, ready.decode_s)
         spent_ms = 1e3 * (result.network_s + result.frontend_s)
         self._network_ms += (spent_ms - self._network_ms) * (0.05 if self._network_ms else 1.0)
         self._rate.add(time.monotonic())
+        return scores
 
     def tell_drops(self, now_s: float) -> None:
         """Say how many steps were dropped: the first time, then every ten seconds."""

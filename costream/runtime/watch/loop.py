@@ -9,7 +9,6 @@ from threading import Condition
 from costream.models.base import Model
 from costream.records import Alert, Gap
 from costream.runtime.alerts.alerts import Alerts
-from costream.runtime.presence import label_scores
 from costream.runtime.stop import Stop
 from costream.runtime.watch.buffer import Ready
 from costream.runtime.watch.lane import Lane
@@ -104,8 +103,7 @@ class Loop:
             for (lane, ready), result in zip(group, results, strict=True):
                 part = self._share.part if self._share.limited else None
                 lane.track.budget = self.rows.target(lane.row) or part
-                lane.step(ready, result)
-                scores = label_scores(result, self._model.card.labels)
+                scores = lane.step(ready, result)
                 if scores is not None:
                     for alert in self._alerts.push(lane.spec.name, ready.tick.time_s, scores):
                         self.tell(lane, alert)

@@ -1,0 +1,213 @@
+"""How sure a model may say it is, and how that becomes segments: chosen on validation streams.
+
+NumPy only. Two things are chosen, one after the other, on what the network says of streams that it
+was not trained on:
+
+1. The temperature: that with the least cross entropy (Guo et al., "On Calibration of Modern
+   Neural Networks", ICML 2017).
+2. The timeline: by climbing from the settings there were, one setting at a time through a small
+   grid, while the F1 of segments rises. What is no better than it was stays as it was.
+
+What few examples say does not hold for others, so with few of them the temperature stays 1, and
+a label with few of them has no threshold of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import cycle, islice
+
+import numpy as np
+import numpy.typing as npt
+
+from costream.models.card import LOW, Timeline
+from costream.training.clips import UNSCORED
+from costream.training.timeline import Told, found, true_segments
+
+Floats = npt.NDArray[np.floating]
+Group = Sequence[Told]  # streams that count alike
+
+FEWEST = 20  # examples of all events, for a temperature
+FEWEST_OWN = 30  # of a label, for a threshold of its own: those chosen on a dozen did not hold
+OVERLAP = 0.5  # intersection over union from which a segment counts as found
+COLDEST, HOTTEST = 0.25, 4.0
+_THRESHOLDS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+_LOWS = (0.6, 0.8, 1.0)  # of the threshold
+_TIMES_S = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+_SMOOTH_STEPS = (0.0, 1.0, 2.0, 4.0)
+_ROUNDS = 3
+_GAIN = 1e-9
+_LEAST = 1e-30  # a probability of float32 may be 0
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was chosen, and what that changed on the streams it was chosen on."""
+
+    temperature: float
+    timeline: Timeline
+    start: Timeline  # that there was
+    f1: tuple[float, float]  # of segments, mean over groups: before and after
+    how: str  # for the card
+
+
+def calibrate(
+    groups: Sequence[Group],
+    labels: Sequence[str],
+    rate_hz: float,
+    start: Timeline,
+    *,
+    examples: Mapping[str, int] | None = None,
+    overlap: float = OVERLAP,
+) -> Calibration:
+    """Choose temperature and timeline on groups of streams; each group counts as much.
+
+    ``labels``: names of the columns, the background first. ``rate_hz``: rows in a second.
+    ``start``: the settings to begin with. ``examples``: how many different ones of each label
+    the streams are made of; default: their true segments.
+
+    The F1 of segments is never below that of ``start`` at temperature 1.
+    """
+    counts = _segments(groups, labels, rate_hz) if examples is None else examples
+    events = sum(counts.get(label, 0) for label in labels[1:])
+    own = [k for k in labels[1:] if events >= FEWEST and counts.get(k, 0) >= FEWEST_OWN]
+    about = (labels, rate_hz, overlap)
+    before = segment_f1(groups, start, *about)
+    temperature = best_temperature(groups) if events >= FEWEST else 1.0
+    after, timeline = _climb(_at(groups, temperature), start, own, *about)
+    if after < before:
+        temperature = 1.0
+        after, timeline = _climb(groups, start, own, *about)
+    how = _how(temperature, timeline, (before, after), events)
+    return Calibration(temperature, timeline, start, (before, after), how)
+
+
+def segment_f1(
+    groups: Sequence[Group],
+    timeline: Timeline,
+    labels: Sequence[str],
+    rate_hz: float,
+    overlap: float = OVERLAP,
+) -> float:
+    """Give the F1 of segments, the mean over the groups."""
+    return float(np.mean([found(g, timeline, labels, rate_hz, overlap).f1 for g in groups]))
+
+
+def best_temperature(groups: Sequence[Group]) -> float:
+    """Give the temperature with the least mean cross entropy, from COLDEST to HOTTEST.
+
+    The cross entropy is convex in b = 1 / temperature: its slope, the mean over steps of the
+    expected logit less the true one, rises with b.
+    """
+    parts = []
+    for group in groups:
+        truth = np.concatenate([told.labels for told in group])
+        known = truth != UNSCORED
+        logs = _logs(np.concatenate([told.probabilities for told in group])[known])
+        parts.append((logs, logs[np.arange(len(logs)), truth[known]].mean()))
+
+    def slope(b: float) -> float:
+        each = [(_softmax(b * logs) * logs).sum(-1).mean() - true for logs, true in parts]
+        return float(np.mean(each))
+
+    low, high = 1 / HOTTEST, 1 / COLDEST
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if slope(middle) > 0 else (middle, high)
+    return round(1 / low, 3)
+
+
+def at_temperature(probabilities: Floats, temperature: float) -> Floats:
+    """Give probabilities [..., K] as they are when the logits are divided by this first."""
+    return probabilities if temperature == 1 else _softmax(_logs(probabilities) / temperature)
+
+
+def _at(groups: Sequence[Group], temperature: float) -> list[Group]:
+    return [
+        [replace(t, probabilities=at_temperature(t.probabilities, temperature)) for t in group]
+        for group in groups
+    ]
+
+
+def _climb(
+    groups: Sequence[Group],
+    start: Timeline,
+    own: Sequence[str],
+    labels: Sequence[str],
+    rate_hz: float,
+    overlap: float,
+) -> tuple[float, Timeline]:
+    """Give the best F1 and its timeline, with thresholds of their own for the labels ``own``."""
+    best, timeline = segment_f1(groups, start, labels, rate_hz, overlap), start
+    changes = list(_changes(own, rate_hz))
+    vain = 0  # tries since something got better
+    for change in islice(cycle(changes), _ROUNDS * len(changes)):
+        changed, vain = change(timeline), vain + 1
+        f1 = segment_f1(groups, changed, labels, rate_hz, overlap) if changed != timeline else best
+        if f1 > best + _GAIN:
+            best, timeline, vain = f1, changed, 0
+        elif vain == len(changes):
+            break
+    return best, timeline
+
+
+def _changes(own: Sequence[str], rate_hz: float) -> Iterator[Callable[[Timeline], Timeline]]:
+    """Give all that is tried, one setting after the other."""
+    for threshold in _THRESHOLDS:
+        yield partial(_opened, threshold=threshold)
+    for share in _LOWS:
+        yield partial(_closed, share=share)
+    for time_s in _TIMES_S:
+        yield partial(replace, min_length_s=time_s)
+    for time_s in _TIMES_S:
+        yield partial(replace, min_gap_s=time_s)
+    for steps in _SMOOTH_STEPS:
+        yield partial(replace, smooth_s=steps / rate_hz)
+    for label in own:
+        for threshold in _THRESHOLDS:
+            yield partial(_own, label=label, threshold=threshold)
+
+
+def _opened(timeline: Timeline, threshold: float) -> Timeline:
+    share = LOW if timeline.low is None else timeline.low / timeline.threshold
+    return replace(timeline, threshold=threshold, low=round(share * threshold, 3))
+
+
+def _closed(timeline: Timeline, share: float) -> Timeline:
+    return replace(timeline, low=round(share * timeline.threshold, 3))
+
+
+def _own(timeline: Timeline, label: str, threshold: float) -> Timeline:
+    return replace(timeline, thresholds={**timeline.thresholds, label: threshold})
+
+
+def _segments(groups: Sequence[Group], labels: Sequence[str], rate_hz: float) -> Counter[str]:
+    """Count the true segments of each label."""
+    streams = [told.labels for group in groups for told in group]
+    return Counter(s.label for steps in streams for s in true_segments(steps, labels, rate_hz))
+
+
+def _how(temperature: float, timeline: Timeline, f1: tuple[float, float], events: int) -> str:
+    what = "timeline" if temperature == 1 else f"temperature ({temperature:g}) and the timeline"
+    said = [
+        f"The {what} were chosen" if temperature != 1 else f"The {what} was chosen",
+        f"on the validation streams: F1 of segments {f1[1]:.2f}, before {f1[0]:.2f}.",
+    ]
+    if events < FEWEST:
+        said.append(f"{events} examples are too few for a temperature and thresholds of labels.")
+    elif timeline.thresholds:
+        own = ", ".join(f"{label} {value:g}" for label, value in timeline.thresholds.items())
+        said.append(f"Thresholds of their own: {own}; the others share {timeline.threshold:g}.")
+    return " ".join(said)
+
+
+def _logs(probabilities: Floats) -> npt.NDArray[np.float64]:
+    return np.log(np.maximum(np.asarray(probabilities, np.float64), _LEAST))
+
+
+def _softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    shares = np.exp(logits - logits.max(-1, keepdims=True))
+    return np.asarray(shares / shares.sum(-1, keepdims=True))

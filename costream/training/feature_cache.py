@@ -1,0 +1,129 @@
+"""What a frontend made of recordings, on disk: a second training need not read them again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import costream
+from costream.checkpoints.weights_file import tensors_digest, write_whole
+from costream.errors import OutputError
+from costream.labels.examples import Example
+from costream.models.card import Card
+from costream.models.registry import cache_folder
+
+log = logging.getLogger("costream")
+
+LIMIT_BYTES = 4_000_000_000
+_SUFFIX = ".features"
+
+
+def features_folder() -> Path:
+    """Give the folder of features, beside that of weights in the user's cache."""
+    return cache_folder().with_name("features")
+
+
+def key_of(example: Example) -> list[Any] | None:
+    """Give what tells a stretch of a file from others, and from itself once the file has changed.
+
+    None for what is no file, as a URL: nobody can say whether it has changed.
+    """
+    try:
+        status = os.stat(example.source)
+    except (OSError, ValueError):
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    path = os.path.realpath(example.source)
+    return [path, status.st_size, status.st_mtime_ns, example.start_s, example.end_s]
+
+
+def join_keys(*keys: list[Any] | None) -> list[Any] | None:
+    """Give the key of what is made of several; None where one of them has none."""
+    return None if None in keys else list(keys)
+
+
+def chance_of(example: Example, seed: int) -> int:
+    """Give a number for the chances of an example: the same wherever its folder is."""
+    name = [seed, os.path.basename(example.source), example.start_s, example.end_s]
+    return int.from_bytes(hashlib.sha256(json.dumps(name).encode()).digest()[:8], "big")
+
+
+class FeatureCache:
+    """Tensors by what they were made of: one frontend's features of many files.
+
+    Keys are values of JSON. The frontend with its weights, the rate of the card, the versions of
+    costream and PyTorch and the number of threads are part of every key, for all of them change
+    the numbers. An entry that is damaged is as none. The folder is kept below ``LIMIT_BYTES``: the
+    entries that were not used for longest go first. ``folder`` None: nothing is kept.
+    """
+
+    def __init__(self, folder: Path | None, card: Card, frontend: nn.Module) -> None:
+        self._folder = folder
+        self._base = [
+            *(costream.__version__, torch.__version__, torch.get_num_threads()),
+            *(card.frontend, card.frontend_arguments, card.rate_hz),
+            tensors_digest(frontend.state_dict()),
+        ]
+
+    def make(self, key: list[Any] | None, compute: Callable[[], list[Tensor]]) -> list[Tensor]:
+        """Give the tensors of a key, computed if they are not there. None is the key of none."""
+        if self._folder is None or key is None:
+            return compute()
+        text = json.dumps([self._base, key], sort_keys=True)
+        path = self._folder / (hashlib.sha256(text.encode()).hexdigest() + _SUFFIX)
+        tensors = _read(path)
+        if tensors is None:
+            tensors = compute()
+            try:
+                write_whole(path, _packed(tensors))
+            except OutputError as error:
+                log.warning("features are not kept: %s", error)
+                self._folder = None
+        return tensors
+
+    def prune(self) -> None:
+        """Take away what was not used for longest, down to ``LIMIT_BYTES``."""
+        if self._folder is None:
+            return
+        with suppress(OSError):  # another training may do the same
+            # With what runs left that were killed while they wrote.
+            entries = [(p.stat(), p) for p in self._folder.glob(f"*{_SUFFIX}*")]
+            total = sum(status.st_size for status, _ in entries)
+            for status, path in sorted(entries, key=lambda entry: entry[0].st_mtime_ns):
+                if total <= LIMIT_BYTES:
+                    return
+                path.unlink(missing_ok=True)
+                total -= status.st_size
+
+
+def _packed(tensors: list[Tensor]) -> list[bytes]:
+    from safetensors.torch import save
+
+    content = save({str(k): tensor.contiguous() for k, tensor in enumerate(tensors)})
+    return [hashlib.sha256(content).digest(), content]
+
+
+def _read(path: Path) -> list[Tensor] | None:
+    from safetensors.torch import load
+
+    try:
+        packed = path.read_bytes()
+        os.utime(path)
+    except OSError:
+        return None
+    digest, content = packed[:32], packed[32:]
+    if hashlib.sha256(content).digest() != digest:
+        return None
+    tensors = load(content)
+    return [tensors[str(k)] for k in range(len(tensors))]

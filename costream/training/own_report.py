@@ -1,0 +1,223 @@
+"""``OUTPUT.html`` of ``costream train``: one page that says what was learnt, and how well."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from costream import __version__
+from costream.evaluation.reliability import calibration_error, reliability
+from costream.models.card import Card, Timeline
+from costream.report.markup import Html, join, name, tag
+from costream.report.page import page_foot, page_head
+from costream.report.palette import Palette
+from costream.report.strip import swatch
+from costream.report.tables import Cell, number, share_bar, table
+from costream.training.calibration import Calibration, at_temperature
+from costream.training.own_charts import confusion_table, curves, reliability_chart
+from costream.training.timeline import Told
+
+MOST_CONFUSED = 40  # classes of a confusion matrix that is still read
+_NONE = "There were no validation examples, so nothing says how good these weights are."
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What the report tells of a training.
+
+    ``card``: the one that is written, whose metrics "validation" are of sequences. ``streams``:
+    what the network says of validation streams, and ``calibration`` what was chosen on them; None
+    without such. ``trained``, ``checked``: examples of each label. ``history``: rows with "step"
+    and figures.
+    """
+
+    card: Card
+    file: str  # name of the weights
+    trained: Counter[str]
+    checked: Counter[str]
+    history: Sequence[dict[str, float]] = ()
+    streams: Sequence[Told] = ()
+    calibration: Calibration | None = None
+    palette: Palette = field(default_factory=Palette)
+
+    @property
+    def validation(self) -> dict[str, dict[str, Any]]:
+        """The metrics of the model and of simpler answers, by name; empty without examples."""
+        scores: dict[str, dict[str, Any]] = self.card.metrics.get("validation", {})
+        return scores
+
+
+def own_report(learnt: Learnt) -> str:
+    """Give the page: HTML that needs no network and no script."""
+    card = learnt.card
+    background = frozenset() if card.background is None else frozenset([card.background])
+    learnt.palette.add(card.labels, card.labels, background)
+    parts = [
+        tag("header", tag("h1", name(card.name)), tag("p", card.description, class_="who")),
+        _facts(learnt),
+        _learning(learnt),
+        _classes(learnt),
+        _confusion(learnt),
+        _baselines(learnt),
+        _chosen(learnt),
+        _reliability(learnt),
+        _data(learnt),
+        _use(learnt),
+    ]
+    body = tag("article", join(*parts))
+    foot = page_foot(f"Made by costream train {__version__}.")
+    return page_head(f"{card.name}: what was learnt") + body + "\n" + foot
+
+
+def _facts(learnt: Learnt) -> Html:
+    trained, checked = learnt.trained.total(), learnt.checked.total()
+    cards = [
+        ("Classes", str(len(learnt.card.labels)), f"with {learnt.card.background!r}"),
+        ("Examples", f"{trained + checked:,}", f"{trained:,} to train, {checked:,} to validate"),
+    ]
+    if learnt.validation:
+        own = learnt.validation[learnt.card.name]
+        low, high = own["top1_95"]
+        over = f"95 % interval over {own['top1_95_over']} {low:.2f} to {high:.2f}"
+        cards.insert(0, ("Top-1", f"{own['top1']:.2f}", over))
+    if learnt.calibration is not None:
+        before, after = learnt.calibration.f1
+        cards.append(("F1 of segments", f"{after:.2f}", f"{before:.2f} before it was chosen how"))
+    shown = (
+        tag("div", tag("dt", k), tag("dd", v, class_="value"), tag("dd", more, class_="more"))
+        for k, v, more in cards
+    )
+    note = None if learnt.validation else tag("p", _NONE, class_="note")
+    return join(tag("dl", shown, class_="facts"), note)
+
+
+def _learning(learnt: Learnt) -> Html | None:
+    if not learnt.history:
+        return None
+    names = list(dict.fromkeys(key for row in learnt.history for key in row if key != "step"))
+    losses = [n for n in names if n.endswith("loss")]
+    others = [n for n in names if n not in losses]
+    drawn = [
+        curves(learnt.history, some, "Figures over steps") for some in (losses, others) if some
+    ]
+    note = "Over the steps of training; what is called validation was not trained on."
+    return _section("Learning", *drawn, tag("p", note, class_="note"))
+
+
+def _classes(learnt: Learnt) -> Html:
+    classes = learnt.validation[learnt.card.name]["classes"] if learnt.validation else {}
+    rows: list[Sequence[Cell]] = []
+    for label in learnt.card.labels:
+        paint, about = learnt.palette.paint(label), classes.get(label, {})
+        bars = (about.get(key) for key in ("average_precision", "recall", "precision"))
+        rows.append(
+            [
+                tag("span", swatch(paint), name(label), class_="label"),
+                number(f"{learnt.trained[label]:,}"),
+                number(f"{learnt.checked[label]:,}"),
+                *("–" if value is None else share_bar(value, paint) for value in bars),
+            ]
+        )
+    columns = ("Class", "Trained on", "Validated with", "Average precision", "Recall", "Precision")
+    background = learnt.card.background
+    note = (
+        f"Of validation examples, by the mean over their steps. {background!r} makes no segments."
+    )
+    return _section("Classes", table(columns, rows, numbers=(1, 2)), tag("p", note, class_="note"))
+
+
+def _confusion(learnt: Learnt) -> Html | None:
+    if not learnt.validation:
+        return None
+    counts = np.array(learnt.validation[learnt.card.name]["confusion"])
+    if len(counts) <= MOST_CONFUSED:
+        return _section("Confusion", confusion_table(counts, learnt.card.labels))
+    wrong = learnt.validation[learnt.card.name]["confused"]
+    rows = [(name(a), name(b), number(str(n))) for a, b, n in wrong[:MOST_CONFUSED]]
+    return _section("Confusion", table(("Class", "Taken for", "Examples"), rows, numbers=(2,)))
+
+
+def _baselines(learnt: Learnt) -> Html | None:
+    if not learnt.validation:
+        return None
+    rows = [
+        [name(model), *(_figure(scores.get(key)) for key in ("top1", "top1_vote", "sequence_mAP"))]
+        for model, scores in learnt.validation.items()
+    ]
+    columns = ("Answer", "Top-1", "Top-1 of votes", "mAP")
+    return _section("Beside simpler answers", table(columns, rows, numbers=(1, 2, 3)))
+
+
+def _chosen(learnt: Learnt) -> Html | None:
+    chosen = learnt.calibration
+    if chosen is None:
+        return None
+    before, after = _settings(1.0, chosen.start), _settings(chosen.temperature, chosen.timeline)
+    keys = list(dict.fromkeys((*after, *before)))
+    rows = [(key, after.get(key, "–"), before.get(key, "–")) for key in keys]
+    listed = table(("Setting", "Chosen", "Before"), rows, numbers=(1, 2))
+    return _section("What was chosen", tag("p", chosen.how), listed)
+
+
+def _settings(temperature: float, timeline: Timeline) -> dict[str, str]:
+    own = {f"threshold of {label}": f"{v:g}" for label, v in timeline.thresholds.items()}
+    return {
+        "temperature": f"{temperature:g}",
+        "threshold": f"{timeline.threshold:g}",
+        **own,
+        "closes below": "0.6 of it" if timeline.low is None else f"{timeline.low:g}",
+        "time constant of smooth scores": f"{timeline.smooth_s:g} s",
+        "least length": f"{timeline.min_length_s:g} s",
+        "gaps that are joined": f"{timeline.min_gap_s:g} s",
+    }
+
+
+def _reliability(learnt: Learnt) -> Html | None:
+    if not learnt.streams or learnt.calibration is None:
+        return None
+    said = np.concatenate([told.probabilities for told in learnt.streams])
+    truth = np.concatenate([told.labels for told in learnt.streams])
+    temperature, charts = learnt.calibration.temperature, []
+    for value in dict.fromkeys((1.0, temperature)):
+        bins = reliability(at_temperature(said, value), truth)
+        title = f"Temperature {value:g}: expected calibration error {calibration_error(bins):.3f}"
+        charts.append(reliability_chart(bins, title))
+    note = (
+        "How often the best label of a step is right, over how sure the model says it is. On the"
+        " dashed line it is right as often as it says. Bars of full colour hold many steps."
+    )
+    shown = tag("div", charts, class_="pair")
+    return _section("How sure it is", shown, tag("p", note, class_="note"))
+
+
+def _data(learnt: Learnt) -> Html:
+    card = learnt.card
+    rows = (
+        ("Trained on", card.trained_on),
+        ("Split", card.split),
+        ("Limits", card.limits),
+        ("Licence", card.licence),
+    )
+    return _section("Data", table(("What", "Which"), rows))
+
+
+def _use(learnt: Learnt) -> Html:
+    calls = (
+        f"costream detect FILE -m {learnt.file}",
+        f"costream models show {learnt.file}",
+        f"costream evaluate -m {learnt.file} --data FOLDER",
+    )
+    lines = (tag("li", tag("code", call)) for call in calls)
+    return _section("Use", tag("ul", lines, class_="calls"))
+
+
+def _figure(value: float | None) -> Cell:
+    return "–" if value is None else number(f"{value:.3f}")
+
+
+def _section(title: str, *content: Html) -> Html:
+    return tag("section", tag("h3", title), content)

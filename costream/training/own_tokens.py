@@ -1,0 +1,158 @@
+"""How a classifier of tokens learns from a user's streams, and when it stops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from costream.models.oad import OadOutput, TokenClassifier
+from costream.models.oadtr import OadTR
+from costream.nn.encoder import Encoder
+from costream.training.clips import UNSCORED
+from costream.training.loop import Optimizer, Schedule
+from costream.training.partial import Chance, Part, Partial
+from costream.training.timeline import Told
+from costream.training.token_streams import TokenStream
+from costream.training.watch import LOSS, Watch
+
+STREAM_STEPS = (16, 128)  # the shortest and the longest: windows are full only at times
+WINDOWS = 8  # steps of a stream that are learnt where each needs a window of its own
+WATCH, PATIENCE = 20, 6  # steps between two looks at the validation streams; looks without gain
+COMING = 0.5  # weight of the labels of coming steps (OadTR, Wang et al., ICCV 2021)
+_AT_ONCE = 512  # steps of a stream that a network is asked about at once
+
+
+class Supply(Protocol):
+    """Where streams come from."""
+
+    def batch(self, streams: int, steps: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Give so many streams as tokens [B, T, D] and labels int64 [B, T], UNSCORED if unknown."""
+
+
+def classifies_tokens(network: nn.Module) -> bool:
+    """Say whether a network can learn here: it classifies each token of a stream."""
+    return isinstance(network, (TokenClassifier, OadTR))
+
+
+def slides(network: nn.Module) -> bool:
+    """Say whether each step has a window of its own in training: then a few steps cost as much."""
+    if isinstance(network, OadTR):
+        return True
+    encoder = network.encoder
+    return isinstance(encoder, Encoder) and encoder.depth > 1
+
+
+def descend(
+    network: nn.Module,
+    supply: Supply,
+    schedule: Schedule,
+    seed: int,
+    watched: Sequence[TokenStream] = (),
+    partial: Partial | None = None,
+) -> list[dict[str, float]]:
+    """Train the network; it ends with the weights that did best on the streams ``watched``.
+
+    Without such it ends with the last ones. Gives what was seen on the way, see ``Watch``.
+    """
+    rng = np.random.default_rng(seed)
+    counted = WINDOWS if slides(network) else None
+
+    def look() -> dict[str, float]:
+        return figures(network, watched) if watched else {}
+
+    watch = Watch(look, network.state_dict, schedule.steps, WATCH, PATIENCE)
+    parts: dict[str, Part] = {"chance": Chance(rng), "watch": watch}
+    optimizer = Optimizer([network], schedule, "training", partial, parts)
+    for step in optimizer:
+        length = int(rng.integers(STREAM_STEPS[0], STREAM_STEPS[1] + 1))
+        tokens, labels = supply.batch(schedule.batch, length, rng)
+        # Any row of the recycled positions may come first.
+        offset = torch.from_numpy(rng.integers(0, 1 << 16, size=len(tokens)))
+        out: OadOutput = network(tokens, offset, counted)
+        steps = out.logits.shape[1]
+        error = cross_entropy(out.logits, labels[:, -steps:], schedule.smoothing)
+        if out.anticipation is not None:
+            ahead = coming(labels, steps, out.anticipation.shape[2])
+            error = error + COMING * cross_entropy(out.anticipation, ahead, schedule.smoothing)
+        optimizer.descend(error)
+        if watch.enough(step + 1, optimizer.loss):
+            break
+    network.eval()
+    if watch.best:
+        network.load_state_dict(watch.best)
+    return watch.history
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """Give the mean cross entropy of logits [..., K] and labels [...]; UNSCORED ones do not count.
+
+    Zero where none counts.
+    """
+    each = F.cross_entropy(
+        logits.flatten(0, -2),
+        labels.flatten(),
+        ignore_index=UNSCORED,
+        label_smoothing=smoothing,
+        reduction="sum",
+    )
+    return each / (labels != UNSCORED).sum().clamp(min=1)
+
+
+def coming(labels: Tensor, last: int, count: int) -> Tensor:
+    """Give the labels [B, last, A] of the A steps after each of the last ones of [B, T].
+
+    UNSCORED where the stream has ended.
+    """
+    steps = labels.shape[1]
+    padded = F.pad(labels, (0, count), value=UNSCORED)
+    times = torch.arange(steps - last, steps)[:, None] + torch.arange(1, count + 1)
+    return padded[:, times]
+
+
+@torch.no_grad()
+def standardise(network: nn.Module, tokens: Tensor) -> None:
+    """Let a fresh network begin as if tokens [N, D] had mean 0 and spread 1 in each place."""
+    layer = cast("nn.Linear | None", network.input_projection)
+    if layer is not None:
+        spread = tokens.std(0)
+        layer.weight.div_(spread.clamp(min=0.01 * float(spread.max())))
+        layer.bias.sub_(layer.weight @ tokens.mean(0))
+
+
+@torch.inference_mode()
+def predict(network: nn.Module, tokens: Sequence[Tensor]) -> list[npt.NDArray[Any]]:
+    """Give the probabilities [T, K] of tokens [T, D] that begin a stream."""
+    return [_probabilities(network, x) for x in tokens]
+
+
+def tell(network: nn.Module, streams: Sequence[TokenStream]) -> list[Told]:
+    """Give what the network says of streams, beside what is true."""
+    said = predict(network, [stream.tokens for stream in streams])
+    return [Told(p, stream.labels) for p, stream in zip(said, streams, strict=True)]
+
+
+def figures(network: nn.Module, watched: Sequence[TokenStream]) -> dict[str, float]:
+    """Give the mean cross entropy of streams and the share of their steps that are told right."""
+    network.eval()
+    told = np.concatenate(predict(network, [stream.tokens for stream in watched]))
+    network.train()
+    labels = np.concatenate([stream.labels for stream in watched])
+    told, labels = told[labels != UNSCORED], labels[labels != UNSCORED]
+    if not len(labels):
+        return {}
+    surprise = -np.log(told[np.arange(len(told)), labels] + 1e-9)
+    right = told.argmax(1) == labels
+    return {LOSS: float(surprise.mean()), "validation_accuracy": float(right.mean())}
+
+
+def _probabilities(network: nn.Module, tokens: Tensor) -> npt.NDArray[Any]:
+    state = cast(Any, network).init_state(1)
+    parts = torch.split(tokens[None], _AT_ONCE, 1)
+    rows = [cast(Any, network).forward_steps(x, state).logits[0].softmax(-1) for x in parts]
+    return torch.cat(rows).numpy()

@@ -1,0 +1,219 @@
+"""Reads a user's videos as tokens, through the sources and the frontend of a run."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from costream.clock import Tick, resample
+from costream.errors import SourceError, UsageError
+from costream.labels.examples import Example, located
+from costream.models.card import Card
+from costream.models.fitting import check_source
+from costream.records import Fault, Gap, VideoFrame
+from costream.sources.base import SourceOptions
+from costream.sources.registry import open_source
+from costream.training.clips import UNSCORED
+from costream.training.feature_cache import FeatureCache, chance_of, join_keys, key_of
+from costream.training.token_streams import TokenStream
+from costream.training.video_views import View
+
+log = logging.getLogger("costream")
+
+CHUNK = 32  # pictures that go through a frontend at once
+LEAD_S = 8.0  # what is read before the first example, for a frontend and a network look back
+WHOLE_S = 60.0  # what is read begins and ends at such times: labels may be moved a little
+
+Times = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A recording as a frontend sees it.
+
+    ``tokens``: [T, D] of it as it is, then of other views. ``times``: seconds of each step [T], NaN
+    where a view stands still before or after it. ``examples``: those in it, and their places in the
+    list they came in.
+    """
+
+    examples: tuple[Example, ...]
+    places: tuple[int, ...]
+    tokens: tuple[Tensor, ...]
+    times: tuple[Times, ...]
+
+    def streams(self, labels: Sequence[str], still: int) -> list[TokenStream]:
+        """Give each view with its label at every step; ``still`` is that of a view that stands."""
+        return [
+            TokenStream(x, labels_at(self.examples, times, labels, still))
+            for x, times in zip(self.tokens, self.times, strict=True)
+        ]
+
+    def steps(self, example: Example) -> npt.NDArray[np.int64]:
+        """Give the steps of the recording as it is that lie in an example: the nearest, if none."""
+        times = self.times[0]
+        end_s = np.inf if example.end_s is None else example.end_s
+        inside = np.flatnonzero((times >= example.start_s) & (times < end_s))
+        nearest = np.array([np.abs(times - example.start_s).argmin()])
+        return inside if len(inside) else nearest
+
+
+def labels_at(
+    examples: Sequence[Example], times: Times, labels: Sequence[str], still: int
+) -> npt.NDArray[np.int64]:
+    """Give the label of each time [T]: that of the example that began last, UNSCORED in none.
+
+    Where a time is NaN it is ``still``.
+    """
+    out = np.where(np.isnan(times), still, UNSCORED)
+    for example in sorted(examples, key=lambda e: e.start_s):
+        end_s = np.inf if example.end_s is None else example.end_s
+        out[(times >= example.start_s) & (times < end_s)] = labels.index(example.label)
+    return out
+
+
+class Reader:
+    """Turns video into tokens at the card's rate, each recording once and in so many ``views``.
+
+    Views follow from the seed and the name of the file alone.
+    """
+
+    def __init__(
+        self, card: Card, frontend: Any, views: int, seed: int, cache: FeatureCache
+    ) -> None:
+        self._card, self._frontend, self._views = card, frontend, views
+        self._seed, self._cache = seed, cache
+
+    def read(self, examples: Sequence[Example]) -> list[Seen]:
+        """Give the recordings of these examples, in the order of their first ones.
+
+        UsageError, naming file or line, for a recording without pictures; SourceError when it
+        cannot be read or is no video.
+        """
+        places: dict[str, list[int]] = {}
+        for k, example in enumerate(examples):
+            places.setdefault(example.source, []).append(k)
+        bar = tqdm(places.values(), "watching", file=sys.stderr, disable=None, leave=False)
+        return [self._read([examples[k] for k in own], tuple(own)) for own in bar]
+
+    def _read(self, examples: list[Example], places: tuple[int, ...]) -> Seen:
+        first = min(examples, key=lambda e: e.start_s)
+        ends = [e.end_s for e in examples if e.end_s is not None]
+        known = len(ends) == len(examples)
+        whole = replace(
+            first,
+            start_s=max(0, (first.start_s - LEAD_S) // WHOLE_S) * WHOLE_S,
+            end_s=math.ceil(max(ends) / WHOLE_S) * WHOLE_S if known else None,
+        )
+        key = join_keys(key_of(whole), [self._seed, self._views])
+        parts = self._cache.make(key, lambda: self._look(whole))
+        times = tuple(x.numpy() for x in parts[1::2])
+        for example in examples:
+            if example.start_s > times[0][-1] + 1 / self._card.rate_hz:
+                raise UsageError("begins after the end of its recording", where=example.where)
+        return Seen(tuple(examples), places, tuple(parts[::2]), times)
+
+    @torch.no_grad()
+    def _look(self, example: Example) -> list[Tensor]:
+        """Give tokens float32 [T, D] and times float64 [T] of the recording and of its views."""
+        rng = np.random.default_rng(chance_of(example, self._seed))
+        views = [View(rng, self._frontend.box) for _ in range(self._views)]
+        eyes = [Eye(self._frontend, view) for view in (None, *views)]
+        pictures: list[npt.NDArray[np.uint8]] = []
+        times: list[float] = []
+
+        def look() -> None:
+            if pictures:
+                frames = torch.from_numpy(np.stack(pictures))
+                for eye in eyes:
+                    eye.see(frames, np.array(times))
+            pictures.clear()
+            times.clear()
+
+        for item in self._items(example):
+            if isinstance(item, Gap):
+                look()
+                for eye in eyes:
+                    eye.forget()
+            elif isinstance(item.item, VideoFrame):
+                pictures.append(self._frontend.prepare(item.item.rgb))
+                times.append(item.time_s)
+                if len(pictures) == CHUNK:
+                    look()
+        look()
+        return [part for eye in eyes for part in eye.close(example)]
+
+    def _items(self, example: Example) -> Iterator[Tick | Gap]:
+        options = SourceOptions(
+            start_s=example.start_s, end_s=example.end_s, box=self._frontend.box
+        )
+        source = open_source(example.source, options)
+        try:
+            info = source.open()
+            if info.kind == "features":
+                raise UsageError("features are no video", where=example.where)
+            check_source(self._card, self._frontend, info)
+            for item in resample(source.items(), self._card.rate_hz, self._card.gap_tolerance_s):
+                if isinstance(item, Fault):
+                    log.warning("%s: %s", example.where, item.message)
+                else:
+                    yield item
+        except SourceError as error:
+            raise located(error, example) from error
+        finally:
+            source.close()
+
+
+class Eye:
+    """One view of a recording, or the recording as it is, through a frontend."""
+
+    def __init__(self, frontend: Any, view: View | None) -> None:
+        self._frontend, self._view = frontend, view
+        self._state = frontend.init_state(1)
+        self._tokens: list[Tensor] = []
+        self._times: list[Times] = []
+        self._seen = 0  # pictures of the recording
+        self._last: Tensor | None = None
+
+    def see(self, frames: Tensor, times: Times) -> None:
+        """Take the next pictures, uint8 [T, 3, H, W], and their times [T]."""
+        if self._view is not None:
+            if not self._seen:
+                self._stand(frames[:1], self._view.lead)
+            chosen = self._view.chosen(self._seen, len(frames))
+            self._last = frames[-1:]
+            self._seen += len(frames)
+            frames, times = frames[torch.from_numpy(chosen)], times[chosen]
+        self._take(frames, times)
+
+    def forget(self) -> None:
+        """Begin anew after a gap, as a run does."""
+        self._state.reset()
+
+    def close(self, example: Example) -> tuple[Tensor, Tensor]:
+        """Give tokens [T, D] and times [T]. UsageError where there were no pictures."""
+        if self._view is not None and self._last is not None:
+            self._stand(self._last, self._view.tail)
+        if not self._tokens:
+            raise UsageError("nothing is to be seen in this example", where=example.where)
+        return torch.cat(self._tokens), torch.from_numpy(np.concatenate(self._times))
+
+    def _stand(self, picture: Tensor, steps: int) -> None:
+        self._take(picture.expand(steps, -1, -1, -1), np.full(steps, np.nan))
+
+    def _take(self, frames: Tensor, times: Times) -> None:
+        if not len(frames):
+            return
+        if self._view is not None:
+            frames = self._view.show(frames)
+        self._tokens.append(self._frontend.forward_steps(frames[None], self._state)[0])
+        self._times.append(times)

@@ -1,0 +1,54 @@
+"""Other views of a recording: as a camera a little aside, in other light and at another pace."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from costream.training.augment import warp
+
+# Standard deviations, for one camera that does not move: it may be knocked, day may become night.
+TURN, ZOOM, STRETCH, SHIFT = 0.05, 0.1, 0.04, 0.06  # radians; logarithms; half pictures
+GAIN, TINT, OFFSET, NOISE = 0.2, 0.08, 8.0, 3.0  # logarithms; of 255
+SPEED = 0.25  # of the logarithm, uniform
+PAUSE = 24  # steps for which the first and the last picture stand still, at most
+
+
+class View:
+    """One view, the same throughout a recording; its pictures come in pieces.
+
+    ``lead`` and ``tail``: steps of still pictures before the first and after the last one.
+    """
+
+    def __init__(self, rng: np.random.Generator, box: tuple[int, int]) -> None:
+        turn, ratio = rng.normal(0, TURN), box[0] / box[1]
+        zoom, stretch = np.exp(rng.normal(0, (ZOOM, STRETCH)))
+        c, s = math.cos(turn) * zoom, math.sin(turn) * zoom
+        x, y = rng.normal(0, SHIFT, 2)
+        self._theta = torch.tensor([[c * stretch, -s / ratio, x], [s * ratio * stretch, c, y]])
+        colours = np.exp(rng.normal(0, GAIN) + rng.normal(0, TINT, 3))
+        self._colours = torch.from_numpy(colours).float().view(3, 1, 1)
+        self._offset, self._noise = rng.normal(0, OFFSET), abs(rng.normal(0, NOISE))
+        self._speed = math.exp(rng.uniform(-SPEED, SPEED))
+        self.lead, self.tail = rng.integers(PAUSE + 1, size=2).tolist()
+        self._chance = torch.Generator().manual_seed(int(rng.integers(1 << 31)))
+
+    def chosen(self, first: int, count: int) -> npt.NDArray[np.int64]:
+        """Give which of ``count`` pictures are shown, and how often, from the ``first`` on."""
+        begin, end = (math.ceil(k / self._speed) for k in (first, first + count))
+        places = np.floor(np.arange(begin, end) * self._speed).astype(np.int64) - first
+        chosen: npt.NDArray[np.int64] = np.clip(places, 0, count - 1)
+        return chosen
+
+    def show(self, frames: Tensor) -> Tensor:
+        """Give pictures, uint8 [T, 3, H, W], as float32, 0 to 255."""
+        height, width = frames.shape[2:]
+        # The same grid for all frames: one picture of 3 T channels.
+        moved = warp(frames.flatten(0, 1).float(), self._theta.float(), "border")
+        noise = torch.randn(len(frames), 1, height, width, generator=self._chance)
+        lit = moved.view(frames.shape) * self._colours + (self._offset + self._noise * noise)
+        return lit.clamp_(0, 255)

@@ -1,0 +1,200 @@
+"""A card's temperature, thresholds and smoothing in a run: who goes by them, what is recorded."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from costream.clock import Tick
+from costream.models.card import Card, Timeline
+from costream.models.joint import join
+from costream.models.registry import load_model
+from costream.models.streaming import StreamingModel
+from costream.records import AnyRecord, FeatureRow, Gap, Head, Header, Prediction, Segment, Summary
+from costream.runtime.alerts.options import AlertOptions
+from costream.runtime.alerts.rules import Classes
+from costream.runtime.options import RunOptions
+from costream.runtime.track import Track
+from costream.runtime.watch.feedlist import FeedSpec
+from costream.runtime.watch.keeping import Keeper, Snapshot
+from costream.sources.base import SourceInfo
+
+THRESHOLDS = {"walk": 0.15, "fall": 0.9}
+TIMELINE = Timeline(0.3, min_length_s=0.0, min_gap_s=0.0, thresholds=THRESHOLDS, smooth_s=0.5)
+INFO = SourceInfo("given", "given", "features", None, None, width=256)
+
+
+class Kept:
+    """A sink that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.records: list[AnyRecord] = []
+
+    def open(self, header: Header) -> None:
+        self.records.append(header)
+
+    def write(self, record: Any) -> None:
+        self.records.append(record)
+
+    def close(self, summary: Summary) -> None:
+        self.records.append(summary)
+
+
+@pytest.fixture(scope="module")
+def shipped() -> StreamingModel:
+    torch.set_num_threads(1)
+    return load_model("cooadtr", device="cpu")
+
+
+def with_card(model: StreamingModel, **changed: Any) -> StreamingModel:
+    """The same network under another card; features go straight to it."""
+    card: Card = replace(model.card, **changed)
+    sha256 = model.weights_sha256
+    return StreamingModel(card, model.network, model.frontend, weights_sha256=sha256)
+
+
+def rows(count: int) -> list[FeatureRow]:
+    """Tokens that wander about, so that labels change."""
+    steps = np.random.default_rng(0).standard_normal((count, 256)).astype(np.float32)
+    return [FeatureRow(i, i / 8, v) for i, v in enumerate(np.cumsum(steps, 0) * 0.6)]
+
+
+def play(
+    model: StreamingModel, items: list[FeatureRow], track: Track, state: Any
+) -> list[np.ndarray[Any, Any]]:
+    out = []
+    for item in items:
+        scores = track.step(Tick(item.i, item.time_s, item, True), model.step([item], state), 0.0)
+        assert scores is not None
+        out.append(scores.copy())
+    return out
+
+
+def track_of(model: StreamingModel, **options: Any) -> tuple[Track, Kept]:
+    kept = Kept()
+    track = Track(model, RunOptions(scores=True, **options), [kept])
+    track.open(INFO)
+    return track, kept
+
+
+def test_predictions_stay_as_they_are_and_the_timeline_is_smooth(shipped: StreamingModel) -> None:
+    model = with_card(shipped, timeline=TIMELINE)
+    track, kept = track_of(model)
+    smooth = play(model, rows(60), track, model.init_state(1))
+    raw = play(shipped, rows(60), track_of(shipped)[0], shipped.init_state(1))
+    told = [r.scores for r in kept.records if isinstance(r, Prediction)]
+    assert np.array_equal(np.array(told, np.float32), np.array(raw, np.float32))
+    expected = raw[0]
+    for row, average in zip(raw[1:], smooth[1:], strict=True):
+        expected = expected + (1 - np.exp(-0.125 / 0.5)) * (row - expected)
+        np.testing.assert_allclose(average, expected, atol=1e-12)
+    assert np.abs(np.array(raw) - smooth).max() > 0.1
+
+
+def test_a_watch_goes_on_with_them_bit_for_bit(shipped: StreamingModel, tmp_path: Path) -> None:
+    model = with_card(shipped, timeline=TIMELINE)
+    items, spec = rows(60), FeedSpec("door", "rtsp://cam/x", "rtsp://cam/x", AlertOptions())
+    whole = play(model, items, track_of(model)[0], model.init_state(1))
+    track, state = track_of(model)[0], model.init_state(1)
+    assert track.smoothed() == ()
+    play(model, items[:31], track, state)
+    keeper = Keeper(tmp_path, model)
+    at = Snapshot(31, time.time() - 10, items[30].time_s, track.smoothed())
+    keeper.save(spec, at, state)
+    keeper.close()
+    saved = Keeper(tmp_path, model).restore(spec)
+    assert saved is not None
+    later = track_of(model)[0]
+    later.gap(Gap(items[30].time_s, items[31].time_s, "not running"))
+    later.go_on(saved.smoothed)
+    rest = play(model, items[31:], later, saved.state)
+    assert np.array_equal(rest, whole[31:])
+    assert track_of(shipped)[0].smoothed() == ()
+
+
+def test_a_gap_ends_the_average(shipped: StreamingModel) -> None:
+    model = with_card(shipped, timeline=replace(TIMELINE, threshold=0.01, thresholds={}))
+    track, state = track_of(model)[0], model.init_state(1)
+    play(model, rows(10), track, state)
+    assert track.active is not None
+    track.gap(Gap(9 / 8, 30.0, "nothing came"))
+    assert track.smoothed() == ()
+    assert track.active is None
+    after = play(model, rows(1), track, model.init_state(1))[0]
+    raw = play(shipped, rows(1), track_of(shipped)[0], shipped.init_state(1))[0]
+    assert np.array_equal(after, raw)
+
+
+def test_the_header_says_what_was_in_force(shipped: StreamingModel) -> None:
+    model = with_card(shipped, timeline=TIMELINE, temperature=1.25)
+    _, kept = track_of(model)
+    header = kept.records[0]
+    assert isinstance(header, Header)
+    assert header.options["timeline"] == TIMELINE
+    assert header.options["temperature"] == 1.25
+    _, kept = track_of(model, threshold=0.7)
+    header = kept.records[0]
+    assert isinstance(header, Header)
+    overridden = header.options["timeline"]
+    assert [overridden.threshold_of(label) for label in ("walk", "fall", "sit")] == [0.7] * 3
+    assert overridden.smooth_s == 0.5
+
+
+def test_each_head_goes_by_its_own(shipped: StreamingModel) -> None:
+    sounds = [load_model(name, device="cpu") for name in ("cotrans", "cosounds")]
+    about: list[dict[str, Any]] = [{"temperature": 2.0}, {"timeline": Timeline(smooth_s=1.0)}]
+    joint = join([with_card(m, **more) for m, more in zip(sounds, about, strict=True)])
+    kept = Kept()
+    Track(joint, RunOptions(), [kept]).open(SourceInfo("x", "x", "audio", None, None))
+    header = kept.records[0]
+    assert isinstance(header, Header)
+    assert header.heads is not None
+    first, second = header.heads
+    assert (first.temperature, first.smooth_s) == (2.0, 0.0)
+    assert (second.temperature, second.smooth_s) == (1.0, 1.0)
+    logits = torch.randn(1, len(joint.card.labels))
+    told = joint._probabilities(logits)
+    split = len(first.labels)
+    np.testing.assert_array_equal(told[:, :split], (logits[:, :split] / 2).softmax(-1).numpy())
+    np.testing.assert_array_equal(told[:, split:], logits[:, split:].softmax(-1).numpy())
+
+
+def test_alerts_and_status_go_by_the_thresholds_of_labels(shipped: StreamingModel) -> None:
+    classes = Classes.of([(shipped.card, TIMELINE)])
+    by_label = dict(zip(classes.labels, classes.thresholds, strict=True))
+    assert (by_label["walk"], by_label["fall"], by_label["sit"]) == (0.15, 0.9, 0.3)
+    track, _ = track_of(with_card(shipped, timeline=replace(TIMELINE, smooth_s=0.0)))
+    smoother = track.voices[0].segmenter.smoother
+    for label, score, active in (("walk", 0.2, "walk"), ("fall", 0.85, None), ("sit", 0.2, None)):
+        scores = np.array([1 - score if name == "background" else 0.0 for name in classes.labels])
+        scores[classes.labels.index(label)] = score
+        smoother.push(0.0, scores)
+        assert track.active == active
+
+
+def test_the_longest_average_keeps_segments_of_what_lasts(shipped: StreamingModel) -> None:
+    lasting = replace(TIMELINE, thresholds={}, smooth_s=2.0)
+    counts = []
+    for timeline in (replace(lasting, smooth_s=0.0), lasting):
+        model = with_card(shipped, timeline=timeline)
+        track, kept = track_of(model)
+        play(model, rows(300), track, model.init_state(1))
+        track.flush()
+        counts.append(sum(isinstance(r, Segment) for r in kept.records))
+    assert counts[0] > counts[1] > 0
+
+
+def test_heads_of_older_results_are_read() -> None:
+    text = json.dumps({"model": "a", "labels": ["x"], "threshold": 0.5, "delay_s": 0})
+    from costream.report.decoding import _head
+
+    head = _head(json.loads(text))
+    assert head == Head("a", "", ("x",), None, 0.0, 0.5)
+    assert head.threshold_of("x") == 0.5

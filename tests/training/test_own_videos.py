@@ -1,0 +1,149 @@
+"""``costream train`` on video, as users run it."""
+
+from __future__ import annotations
+
+import json
+
+import moving
+import numpy as np
+import pytest
+import torch
+from program import costream, python
+
+from costream.checkpoints.weights_file import read_card, read_weights
+from costream.models.registry import load_model
+from costream.sources.base import SourceOptions
+from costream.sources.registry import open_source
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return moving.write_tiny_weights(tmp_path_factory.mktemp("base") / "tiny.safetensors")
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory):
+    return moving.write_folder(tmp_path_factory.mktemp("classes"), 5)
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory):
+    return moving.write_recordings(tmp_path_factory.mktemp("recordings"), 4)
+
+
+@pytest.fixture(scope="module")
+def trained(base, recordings, tmp_path_factory):
+    path = tmp_path_factory.mktemp("trained") / "own.safetensors"
+    given = ("--data", recordings[0], "--labels", recordings[1], "--cache", path.parent / "cache")
+    done = costream("train", base, *given, "-o", path, "--scratch", "--steps", 100)
+    assert done.returncode == 0, done.stderr
+    return path, done
+
+
+def test_five_clips_of_a_class_are_learnt(base, classes, tmp_path):
+    path = tmp_path / "own.safetensors"
+    call = ("train", base, "--data", classes, "-o", path, "--scratch", "--steps", 100)
+    done = costream(*call, "--no-cache")
+    assert done.returncode == 0, done.stderr
+    assert read_card(path).labels == ("background", *moving.WAYS)
+    assert "12 own examples (blink 4, grow 4, slide 4)" in read_card(path).trained_on
+    new = moving.write_folder(tmp_path / "new", 3, first_seed=1000)
+    done = costream("evaluate", "-m", path, "--data", new, "--joined", 0, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["sequences"]["top1"] >= 7 / 9  # a third is what guessing gives
+
+
+def test_recordings_with_timelines_are_learnt(trained, tmp_path):
+    media, labels = moving.write_recordings(tmp_path, 1, first_seed=1000)
+    done = costream("detect", media / "r0.mp4", "-m", trained[0], "-f", "jsonl", "-o", "-")
+    assert done.returncode == 0, done.stderr
+    lines = map(json.loads, done.stdout.splitlines())
+    told = [r["top"][0][0] for r in lines if r["type"] == "prediction"]
+    truth = np.full(len(told), "background", dtype=object)
+    for line in (labels / "r0.mp4.timeline.csv").read_text("utf-8").splitlines()[1:]:
+        start, end, label = line.split(",")
+        truth[round(float(start) * 8) : round(float(end) * 8)] = label
+    assert (truth == told).mean() > 0.7  # 0.47 is background
+
+
+def test_the_card_says_what_it_is(trained):
+    card = read_card(trained[0])
+    assert card.labels == ("background", *moving.WAYS)
+    assert card.background == "background"
+    assert "started from nothing" in card.trained_on
+    assert list(card.metrics["validation"]) == [
+        *("own", "nearest centroid of mean tokens", "majority")
+    ]
+    assert card.metrics["validation"]["own"]["sequences"] >= 12  # of one recording of four
+    assert trained[1].stdout.startswith(f"{trained[0]}: background, blink, grow, slide\n")
+
+
+def test_the_frontend_stays_as_it_was(base, trained):
+    before, after = read_weights(base).tensors, read_weights(trained[0]).tensors
+    frontend = [name for name in before if name.startswith("frontend.")]
+    assert frontend
+    assert all(torch.equal(before[name], after[name]) for name in frontend)
+
+
+def test_steps_say_what_the_whole_clip_says(trained, classes):
+    file = classes / "grow" / "grow0.mp4"
+    done = costream("detect", file, "-m", trained[0], "-f", "jsonl", "--scores", "-o", "-")
+    assert done.returncode == 0, done.stderr
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    stepped = [r["scores"] for r in records if r["type"] == "prediction"]
+    model = load_model(str(trained[0]))
+    source = open_source(str(file), SourceOptions(box=model.box))
+    source.open()
+    pictures = [item.rgb for item in source.items()]
+    source.close()
+    with torch.inference_mode():
+        frames = torch.from_numpy(np.stack(pictures).transpose(0, 3, 1, 2))
+        whole = model.network(model.frontend(frames[None])).logits[0].softmax(-1).numpy()
+    assert len(stepped) == 16
+    assert np.array(stepped) == pytest.approx(whole, abs=2e-4)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_same_seed_gives_the_same_bytes(kept, base, recordings, trained, tmp_path):
+    path = tmp_path / "own.safetensors"
+    cache = ("--cache", trained[0].parent / "cache") if kept else ("--no-cache",)
+    given = ("--data", recordings[0], "--labels", recordings[1], *cache)
+    done = python("-m", "costream", "train", base, *given, "-o", path, "--scratch", "--steps", 100)
+    assert done.returncode == 0, done.stderr
+    assert path.read_bytes() == trained[0].read_bytes()
+
+
+def test_a_network_that_anticipates_learns_too(classes, tmp_path):
+    base = moving.write_tiny_weights(tmp_path / "tiny.safetensors", "oadtr")
+    path = tmp_path / "own.safetensors"
+    done = costream("train", base, "--data", classes, "-o", path, "--steps", 20, "--no-cache")
+    assert done.returncode == 0, done.stderr
+    before, after = read_weights(base).tensors, read_weights(path).tensors
+    for name in ("network.head.weight", "network.anticipation_head.weight"):
+        assert not torch.equal(before[name], after[name])
+    done = costream("detect", classes / "grow" / "grow0.mp4", "-m", path, "-f", "jsonl", "-o", "-")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_label_after_the_end_is_named(base, classes, tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text(
+        "file,start,end,label\n"
+        f"{classes / 'grow' / 'grow0.mp4'},0,2,grow\n"
+        f"{classes / 'slide' / 'slide0.mp4'},0,1,slide\n"
+        f"{classes / 'slide' / 'slide0.mp4'},7,9,slide\n",
+        "utf-8",
+    )
+    call = ("train", base, "--data", table, "-o", tmp_path / "o.safetensors", "--validation", 0)
+    done = costream(*call, "--no-cache")
+    assert done.returncode == 2
+    assert f"{table}, line 4: begins after the end of its recording" in done.stderr
+
+
+def test_sound_is_no_video(base, tmp_path):
+    from noises import write_folder
+
+    data = write_folder(tmp_path / "data", 1)
+    done = costream("train", base, "--data", data, "-o", tmp_path / "o.safetensors", "--no-cache")
+    assert done.returncode == 4
+    assert "click0.wav: there is no video stream, only sound" in done.stderr

@@ -1,0 +1,130 @@
+"""A training that is interrupted, and goes on."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import noises
+import numpy as np
+import pytest
+import torch
+from program import costream, start
+
+from costream.checkpoints.weights_file import read_weights
+from costream.errors import UsageError
+from costream.training.loop import Optimizer, Schedule
+from costream.training.partial import Chance, Partial
+from costream.training.watch import LOSS, Watch
+
+
+def test_three_kills_change_nothing(tmp_path):
+    base = noises.write_tiny_weights(tmp_path / "tiny.safetensors")
+    data = noises.write_folder(tmp_path / "data", 4)
+
+    def call(name):
+        path = tmp_path / name / "own.safetensors"
+        steps = ("--scratch", "--steps", 500, "--cache", tmp_path / "cache")
+        return path, ("train", base, "--data", data, "-o", path, *steps)
+
+    whole, undisturbed = call("whole")
+    done = costream(*undisturbed)
+    assert done.returncode == 0, done.stderr
+    path, killed = call("killed")
+    unfinished = path.with_name("own.safetensors.partial")
+    for _ in range(3):
+        before = unfinished.stat().st_mtime_ns if unfinished.exists() else 0
+        process = start(*killed)
+        while not (unfinished.exists() and unfinished.stat().st_mtime_ns > before):
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.02)
+        process.kill()
+        process.communicate()
+    assert not path.exists()
+    done = costream(*killed, "-v")
+    assert done.returncode == 0, done.stderr
+    assert "going on after step" in done.stderr
+    assert path.read_bytes() == whole.read_bytes()
+    assert sorted(p.name for p in path.parent.iterdir()) == ["own.md", "own.safetensors"]
+    assert read_weights(path).card.name == "own"
+
+
+def learn(path, stop=None, identity=1):
+    """Give the weights, the history and the best of a small training; ``stop``: after a step."""
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(
+        torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1)
+    )
+    rng = np.random.default_rng(0)
+    partial = Partial(path, {"a": identity}, False)
+    watch = Watch(
+        lambda: {LOSS: float(network[0].weight.detach().abs().sum())},
+        network.state_dict,
+        *(40, 5, 3),
+    )
+    parts = {"chance": Chance(rng), "watch": watch}
+    optimizer = Optimizer([network], Schedule(40, 1), "", partial, parts)
+    for step in optimizer:
+        x = torch.from_numpy(rng.standard_normal((6, 4), np.float32))
+        optimizer.descend((network(x) - x[:, :1]).square().mean())
+        if watch.enough(step + 1, optimizer.loss):
+            break
+        if step == stop:
+            partial.write(step + 1, optimizer.parts)
+            break
+    return network.state_dict(), watch.history, watch.best
+
+
+@pytest.mark.parametrize("stops", [[0], [6, 7, 20], [12]])
+def test_going_on_is_exact(stops, tmp_path):
+    expected = learn(tmp_path / "none")
+    path = tmp_path / "own.partial"
+    for stop in stops:
+        learn(path, stop)
+    weights, history, best = learn(path)
+    assert history == expected[1]
+    for own, other in ((weights, expected[0]), (best, expected[2])):
+        assert own.keys() == other.keys()
+        assert all(torch.equal(own[k], other[k]) for k in own)
+
+
+def test_another_training_is_not_gone_on_with(tmp_path):
+    path = tmp_path / "own.partial"
+    learn(path, 3)
+    with pytest.raises(UsageError, match=r"own.partial: an unfinished training with other"):
+        Partial(path, {"a": 2}, False)
+    assert Partial(path, {"a": 2}, True).restore({}) == 0
+    assert Partial(path, {"a": 1}, True).restore({}) == 4
+
+
+@pytest.mark.parametrize("content", [b"", b"mine", bytes(200)])
+def test_what_is_no_training_is_left_alone(content, tmp_path):
+    path = tmp_path / "own.partial"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match="--overwrite starts over"):
+        Partial(path, {}, False)
+    assert path.read_bytes() == content
+    assert Partial(path, {}, True).restore({}) == 0
+
+
+def test_a_watch_stops_when_nothing_is_gained_and_keeps_the_best():
+    losses = iter([3.0, 2.0, 2.5, 2.1, 2.2, 1.0])
+    weight = torch.zeros(1)
+    watch = Watch(lambda: {LOSS: next(losses)}, lambda: {"w": weight}, 60, 2, 3)
+    stopped = None
+    for step in range(1, 61):
+        weight += 1
+        if watch.enough(step, float(step)):
+            stopped = step
+            break
+    assert stopped == 10
+    assert watch.best["w"].item() == 4
+    assert watch.history[1] == {"step": 4.0, "loss": 3.5, LOSS: 2.0}
+
+
+def test_without_validation_the_last_weights_stay(caplog):
+    caplog.set_level(logging.INFO)
+    watch = Watch(dict, lambda: {"w": torch.zeros(1)}, 4, 3, 1)
+    assert not any(watch.enough(step, 1.0) for step in range(1, 5))
+    assert [row["step"] for row in watch.history] == [3, 4]
+    assert watch.best == {}

@@ -1,0 +1,112 @@
+"""Own videos: what the views of a recording show, and which label each step has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import moving
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costream.checkpoints.weights_file import read_weights
+from costream.labels.examples import Example
+from costream.models.build import build
+from costream.training.clips import UNSCORED
+from costream.training.feature_cache import FeatureCache
+from costream.training.video_recordings import Eye, Reader, labels_at
+from costream.training.video_views import PAUSE, View
+
+BOX = (32, 24)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    path = moving.write_tiny_weights(tmp_path_factory.mktemp("base") / "tiny.safetensors")
+    stored = read_weights(path)
+    return stored.card, build(stored.card, stored.tensors)[1].eval()
+
+
+def stretch(start, end, label, source="a"):
+    return Example(source, label, start, end, "g", "w")
+
+
+@given(st.integers(0, 2**31), st.lists(st.integers(1, 40), min_size=1, max_size=6))
+def test_a_view_shows_the_same_however_its_pictures_come(seed, pieces):
+    view = View(np.random.default_rng(seed), BOX)
+    total = sum(pieces)
+    whole = view.chosen(0, total)
+    begin, parts = 0, []
+    for count in pieces:
+        parts.append(begin + view.chosen(begin, count))
+        begin += count
+    assert np.array_equal(np.concatenate(parts), whole)
+    assert set(np.diff(whole).tolist()) <= {0, 1, 2}
+    assert 0.75 * total - 1 <= len(whole) <= 1.3 * total + 1
+    assert 0 <= view.lead <= PAUSE >= view.tail >= 0
+
+
+def test_views_differ_and_stay_in_range():
+    frames = torch.randint(0, 256, (4, 3, 24, 32), dtype=torch.uint8)
+    rng = np.random.default_rng(0)
+    shown = [View(rng, BOX).show(frames) for _ in range(2)]
+    for one in shown:
+        assert one.shape == frames.shape
+        assert one.min() >= 0
+        assert one.max() <= 255
+    assert (shown[0] - shown[1]).abs().mean() > 1
+
+
+def test_of_labels_that_overlap_the_newest_counts():
+    examples = [stretch(4, None, "b"), stretch(1, 6, "a"), stretch(5, 5.5, "a")]
+    times = np.array([np.nan, 0, 1, 3.9, 4, 5, 5.5, 99, np.nan])
+    labels = labels_at(examples, times, ("x", "a", "b"), still=0)
+    assert labels.tolist() == [0, UNSCORED, 1, 1, 2, 1, 2, 2, 0]
+
+
+def test_tokens_are_those_of_a_run_whatever_the_chunks(base, tmp_path):
+    card, frontend = base
+    file = moving.write_clip(tmp_path / "a.mp4", [("slide", 40), ("grow", 30)], 3)
+    cache = FeatureCache(None, card, frontend)
+    examples = [stretch(0.0, 5.0, "slide", str(file)), stretch(5.0, None, "grow", str(file))]
+    (seen,) = Reader(card, frontend, 2, 0, cache).read(examples)
+    assert np.allclose(seen.times[0], np.arange(70) / 8)
+    streams = seen.streams(("background", "grow", "slide"), still=0)
+    assert streams[0].labels.tolist() == [2] * 40 + [1] * 30
+    for view in streams[1:]:
+        edges = np.flatnonzero(np.diff(view.labels)).tolist()
+        order = view.labels[[0, *(e + 1 for e in edges)]].tolist()
+        assert [label for label in order if label] == [2, 1]
+    (again,) = Reader(card, frontend, 0, 0, cache).read(examples)
+    assert torch.equal(again.tokens[0], seen.tokens[0])
+
+
+@torch.no_grad()
+def test_a_gap_is_forgotten_as_in_a_run(base):
+    _, frontend = base
+    frames = torch.randint(0, 256, (20, 3, 24, 32), dtype=torch.uint8)
+    eye = Eye(frontend, None)
+    eye.see(frames, np.arange(20.0))
+    eye.forget()
+    eye.see(frames, np.arange(20.0))
+    tokens, _ = eye.close(stretch(0, None, "a"))
+    assert torch.equal(tokens[:20], tokens[20:])
+
+
+def test_an_example_between_two_steps_has_the_nearest(base, tmp_path):
+    card, frontend = base
+    file = moving.write_clip(tmp_path / "a.mp4", [("slide", 20)], 3)
+    example = stretch(1.01, 1.02, "slide", str(file))
+    (seen,) = Reader(card, frontend, 0, 0, FeatureCache(None, card, frontend)).read([example])
+    assert seen.steps(example).tolist() == [8]
+
+
+def test_what_is_read_does_not_hang_on_where_labels_begin(base, tmp_path):
+    card, frontend = base
+    file = moving.write_clip(tmp_path / "a.mp4", [("slide", 20)], 3)
+    cache = FeatureCache(Path(tmp_path / "cache"), card, frontend)
+    for start, end in ((0.5, 1.5), (0.7, 2.0)):
+        Reader(card, frontend, 1, 0, cache).read([stretch(start, end, "slide", str(file))])
+    assert len(list((tmp_path / "cache").iterdir())) == 1
