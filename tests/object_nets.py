@@ -15,6 +15,7 @@ from costream.models.card import Card, Timeline
 from costream.models.objects import ObjectModel
 from costream.models.vitdet import ViTDet
 from costream.models.vitdet_heads import Detections
+from costream.models.vitdet_views import View
 from costream.nn.operations import Operations
 from costream.records import OBJECT_DETECTION
 
@@ -76,7 +77,9 @@ class BrightFinder(ViTDet):
         self.seen = pictures
         return super().embed(pictures, operations)
 
-    def detect(self, tokens: Tensor, operations: Operations | None = None) -> list[Detections]:
+    def detect(
+        self, view: View, size: tuple[int, int], operations: Operations | None = None
+    ) -> list[Detections]:
         y, x = (self.seen[0].mean(0) > 1).nonzero(as_tuple=True)
         if not len(x):
             return [Detections(torch.zeros(0, 4), torch.zeros(0), torch.zeros(0).long())]

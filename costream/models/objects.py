@@ -16,8 +16,7 @@ from costream.models.base import ModelHead, StepResult
 from costream.models.card import Card
 from costream.models.fitting import check_source
 from costream.models.streaming import DTYPES, find_device, synchronize
-from costream.models.vitdet import ViTDet
-from costream.models.vitdet_backbone import BackboneState
+from costream.models.vitdet import ViTDet, ViTDetState
 from costream.models.vitdet_heads import Detections
 from costream.nn.boxes import clip
 from costream.nn.eventful import compute_in_half
@@ -37,13 +36,13 @@ class ObjectState(State):
     taken from another stream.
     """
 
-    def __init__(self, begin: Callable[[int, int], BackboneState]) -> None:
-        """``begin`` gives the state of a backbone for pictures of a height and width, in pixels."""
+    def __init__(self, begin: Callable[[int, int], ViTDetState]) -> None:
+        """``begin`` gives the state of a network for pictures of a height and width, in pixels."""
         self._begin = begin
         self._size = zeros(1, 2)  # height and width of its pictures, in pixels; zeros: none yet
-        self._backbone: BackboneState | None = None
+        self._network: ViTDetState | None = None
         self.tokens: int | None = None  # to be computed of a frame, at most; None: all
-        self.rest_macs: int | None = None  # of the newest frame, all but its backbone
+        self.rest_macs: int | None = None  # of the newest frame, before gates and behind
 
     @property
     def size(self) -> Size | None:
@@ -51,12 +50,12 @@ class ObjectState(State):
         height, width = self._size[0].tolist()
         return (height, width) if height else None
 
-    def backbone(self, height: int, width: int) -> BackboneState:
-        """Give the backbone's state; a fresh one when pictures had another size so far."""
-        if self._backbone is None or self.size != (height, width):
-            self._backbone = self._begin(height, width)
+    def network(self, height: int, width: int) -> ViTDetState:
+        """Give the network's state; a fresh one when pictures had another size so far."""
+        if self._network is None or self.size != (height, width):
+            self._network = self._begin(height, width)
             self._size[0] = torch.tensor((height, width))
-        return self._backbone
+        return self._network
 
     @property
     def batch_size(self) -> int:
@@ -65,30 +64,30 @@ class ObjectState(State):
 
     def tensors(self) -> dict[str, Tensor]:
         """Give every tensor under a flat name; the very memory, not a copy. For saving."""
-        kept = {} if self._backbone is None else self._backbone.tensors()
-        return {"size": self._size, **{f"backbone.{name}": t for name, t in kept.items()}}
+        kept = {} if self._network is None else self._network.tensors()
+        return {"size": self._size, **{f"network.{name}": t for name, t in kept.items()}}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Take the values of ``tensors()``, bit for bit.
 
         Raises KeyError for missing or unknown names, ValueError for other shapes or types.
         """
-        kept = {k.removeprefix("backbone."): t for k, t in tensors.items() if k != "size"}
+        kept = {k.removeprefix("network."): t for k, t in tensors.items() if k != "size"}
         if tensors["size"].shape != self._size.shape:
             raise ValueError(f"state size: {tuple(tensors['size'].shape)}, not (1, 2)")
         height, width = tensors["size"][0].tolist()
-        backbone = self._begin(height, width) if height else None
-        if backbone is not None:
-            backbone.load_tensors(kept)
+        network = self._begin(height, width) if height else None
+        if network is not None:
+            network.load_tensors(kept)
         elif kept:
             raise KeyError(f"state does not fit: {sorted(kept)}")
-        self._size, self._backbone = tensors["size"].clone(), backbone
+        self._size, self._network = tensors["size"].clone(), network
 
     def clone(self) -> ObjectState:
         """Give an independent copy."""
         copy = ObjectState(self._begin)
         copy._size = self._size.clone()
-        copy._backbone = None if self._backbone is None else self._backbone.clone()
+        copy._network = None if self._network is None else self._network.clone()
         copy.tokens, copy.rest_macs = self.tokens, self.rest_macs
         return copy
 
@@ -96,7 +95,7 @@ class ObjectState(State):
         """Forget what the stream has shown."""
         if rows is None or len(rows):
             self._size.zero_()
-            self._backbone = self.rest_macs = None
+            self._network = self.rest_macs = None
 
     def take(self, rows: Sequence[int]) -> ObjectState:
         """Give a copy of the stream, which is row 0."""
@@ -149,6 +148,10 @@ class ObjectModel:
         of_weights = torch.float32 if dtype == "bfloat16" else DTYPES[dtype]
         self.network = network.to(self.device, of_weights).eval().requires_grad_(False)
         self.frontend = frontend.to(self.device, of_weights)
+        # Convolutions then take and give the channels of a place in one stretch of memory.
+        for weight in self.network.parameters():
+            if weight.ndim == 4:
+                weight.data = weight.data.contiguous(memory_format=torch.channels_last)
         if dtype == "bfloat16":
             compute_in_half(self.network)
 
@@ -188,13 +191,13 @@ class ObjectModel:
     def step_macs(self, state: ObjectState, count: int) -> int:
         """Give about what a step costs with so many tokens; ValueError before the first frame.
 
-        What is not the backbone is taken to cost what it did in the newest frame.
+        What has no gates is taken to cost what it did in the newest frame.
         """
         if state.size is None or state.rest_macs is None:
             raise ValueError("what a step costs is known once there was a frame")
         height, width = self._grid(*state.size)
         count = min(count, height * width)
-        return state.rest_macs + self.network.backbone.count_macs(height, width, count)
+        return state.rest_macs + self.network.count_macs(height, width, count)
 
     @torch.inference_mode()
     def step(self, items: Sequence[Data], state: ObjectState) -> StepResult:
@@ -210,24 +213,21 @@ class ObjectModel:
         pictures = self.frontend(prepared[None].to(self.device))
         synchronize(self.device)
         seen = time.perf_counter()
-        operations = Operations()
-        network, backbone = self.network, state.backbone(*pictures.shape[2:])
-        tokens = network.embed(pictures, operations)
+        gated, rest = Operations(), Operations()
+        network, size = self.network, (pictures.shape[2], pictures.shape[3])
+        tokens = network.embed(pictures, rest)
         height, width = tokens.shape[1:3]
         count = height * width
         gates = _Noted(TopTokens(count if state.tokens is None else state.tokens), count)
-        before = operations.total
-        encoded = network.backbone.forward_step(tokens, backbone, gates, operations)
-        backbone_macs = operations.total - before
-        found = network.detect(encoded, operations)[0]
-        boxes = self._boxes(found, frame)
-        rest = state.rest_macs = operations.total - backbone_macs
+        view = network.view_step(tokens, state.network(*size), gates, gated)
+        boxes = self._boxes(network.detect(view, size, rest)[0], frame)
+        state.rest_macs = rest.total
         return StepResult(
             None,
             None,
             (False,),
-            macs=operations.total,
-            dense_macs=rest + network.backbone.count_macs(height, width),
+            macs=rest.total + gated.total,
+            dense_macs=rest.total + network.count_macs(height, width),
             frontend_s=seen - began,
             network_s=time.perf_counter() - seen,
             objects=(boxes,),

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.models.vitdet_backbone import BackboneState, ViTDetBackbone
 from costream.models.vitdet_heads import BoxHeads, Detections
-from costream.models.vitdet_proposals import ProposalNetwork
+from costream.models.vitdet_proposals import ProposalNetwork, pyramid_anchors
 from costream.models.vitdet_pyramid import SimplePyramid
+from costream.models.vitdet_views import View, ViewState, begin_view, renew_view
 from costream.nn.channel_norm import ChannelNorm
+from costream.nn.eventful import VARIANTS
 from costream.nn.operations import Operations
 from costream.nn.policy import Policy
+from costream.nn.state import State
 
 # dim, heads, depth and global blocks of the published backbones
 SIZES: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
@@ -44,7 +49,8 @@ class PatchEmbedding(nn.Module):
 
     def forward(self, pictures: Tensor, operations: Operations | None = None) -> Tensor:
         """Give tokens [B, h, w, D] for pictures [B, 3, H, W]."""
-        x = pictures
+        # Norms then take the channels of a place from one stretch of memory.
+        x = pictures.contiguous(memory_format=torch.channels_last)
         for layer in (*self.stem, self.conv):
             x = layer(x)
             if operations is not None:
@@ -62,6 +68,14 @@ class StemLayer(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         """Give maps [B, out, H/2, W/2] for maps [B, in, H, W]."""
         return F.gelu(self.norm(super().forward(x)))
+
+
+@dataclass
+class ViTDetState(State):
+    """The memory of streams of pictures of one size."""
+
+    backbone: BackboneState
+    view: ViewState | None  # None: maps are computed in full
 
 
 class ViTDet(nn.Module):
@@ -126,49 +140,97 @@ class ViTDet(nn.Module):
             scene_cut,
             refresh,
         )
+        self.gate_maps = VARIANTS[variant].gate_maps
         self.pyramid = SimplePyramid(dim, channels)
         self.proposal_generator = ProposalNetwork(channels, proposals, candidates)
         self.roi_heads = BoxHeads(channels, classes, width, convolutions, cascade, score)
 
     def forward(self, pictures: Tensor) -> list[Detections]:
         """Give the objects of each of the pictures [B, 3, H, W], each by itself."""
-        return self.detect(self.backbone(self.embed(pictures)))
+        view = self.view(self.backbone(self.embed(pictures)))
+        return self.detect(view, (pictures.shape[2], pictures.shape[3]))
 
-    def init_state(self, batch_size: int, height: int, width: int) -> BackboneState:
+    def init_state(self, batch_size: int, height: int, width: int) -> ViTDetState:
         """Give the state of streams of pictures of this size, in pixels, that have seen nothing."""
         self._check(height, width)
-        return self.backbone.init_state(batch_size, height // self.patch, width // self.patch)
+        size = (height // self.patch, width // self.patch)
+        backbone, view = self.backbone.init_state(batch_size, *size), None
+        if self.gate_maps:
+            like = backbone.tensors()["blocks.0.qkv.reference"][0, 0]
+            view = begin_view(self.pyramid, batch_size, *size, like)
+        return ViTDetState(backbone, view)
 
     def forward_step(
         self,
         pictures: Tensor,
-        state: BackboneState,
+        state: ViTDetState,
         policy: Policy | Sequence[Policy],
         operations: Operations | None = None,
     ) -> list[Detections]:
         """Take the next picture of every stream, [B, 3, H, W], give its objects.
 
-        ``policy``: which tokens are computed, see ``ViTDetBackbone``; the parts behind it are
-        computed in full. ``operations``: what is spent is added.
+        ``policy``: which tokens are computed, see ``view_step``. ``operations``: what is spent
+        is added.
         """
-        tokens = self.embed(pictures, operations)
-        encoded = self.backbone.forward_step(tokens, state, policy, operations)
-        return self.detect(encoded, operations)
+        operations = Operations() if operations is None else operations
+        view = self.view_step(self.embed(pictures, operations), state, policy, operations)
+        return self.detect(view, (pictures.shape[2], pictures.shape[3]), operations)
 
     def embed(self, pictures: Tensor, operations: Operations | None = None) -> Tensor:
         """Give tokens [B, h, w, D]. Raises ValueError for sides that are no multiple of a patch."""
         self._check(*pictures.shape[2:])
         return cast(Tensor, self.embedding(pictures, operations))
 
-    def detect(self, tokens: Tensor, operations: Operations | None = None) -> list[Detections]:
-        """Give the objects of pictures from their encoded tokens [B, h, w, D]."""
-        size = (tokens.shape[1] * self.patch, tokens.shape[2] * self.patch)
+    def view(self, tokens: Tensor, operations: Operations | None = None) -> View:
+        """Give maps and what is predicted of anchors for encoded tokens [B, h, w, D]."""
         maps = self.pyramid(tokens, operations)
+        return View(maps, self.proposal_generator.predict(maps, operations))
+
+    def view_step(
+        self,
+        tokens: Tensor,
+        state: ViTDetState,
+        policy: Policy | Sequence[Policy],
+        operations: Operations,
+    ) -> View:
+        """Take the tokens [B, h, w, D] of the next picture of every stream, give its maps.
+
+        ``policy``: which tokens are computed, see ``ViTDetBackbone``; the last gate, before the
+        maps, has that of the last block.
+        """
+        encoded = self.backbone.forward_step(tokens, state.backbone, policy, operations)
+        if state.view is None:
+            return self.view(encoded, operations)
+        fresh = [steps == 1 for steps in state.backbone.steps.tolist()]
+        last = policy[-1] if isinstance(policy, Sequence) else policy
+        parts = (self.pyramid, self.proposal_generator)
+        return renew_view(*parts, encoded, state.view, fresh, last, operations)
+
+    def detect(
+        self, view: View, size: tuple[int, int], operations: Operations | None = None
+    ) -> list[Detections]:
+        """Give the objects of pictures of this ``size``, height and width in pixels."""
         # strides are those for patches of 16 pixels; all are in proportion
         strides = [stride * self.patch // 16 for stride in self.pyramid.strides]
-        proposals = self.proposal_generator(maps, strides, size, operations)
-        found = self.roi_heads(maps, strides, proposals, size, operations)
+        anchors = pyramid_anchors(view.maps, strides)
+        proposals = self.proposal_generator.choose(view.predicted, anchors, size)
+        found = self.roi_heads(view.maps, strides, proposals, size, operations)
         return cast(list[Detections], found)
+
+    def count_macs(self, height: int, width: int, updated: int | None = None) -> int:
+        """Give what ``view_step`` costs one stream of frames of this size, in tokens.
+
+        ``updated``: tokens that pass every gate; None: the stream begins. With some, what the
+        maps cost is an estimate, see ``SimplePyramid.count_macs``.
+        """
+        total = self.backbone.count_macs(height, width, updated)
+        if not self.gate_maps:
+            updated = None
+        elif updated is not None:
+            total += height * width * self.backbone.dim
+        layout = self.pyramid.layout(height, width)
+        total += self.pyramid.count_macs(height, width, updated)
+        return total + self.proposal_generator.count_macs(layout, updated)
 
     def _check(self, height: int, width: int) -> None:
         if height % self.patch or width % self.patch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +28,14 @@ class BackboneState(State):
     blocks: tuple[State, ...]
 
 
+class _Resized(NamedTuple):
+    """A table resized, and what it was made of, which it keeps so that ``key`` stays its own."""
+
+    key: tuple[int, ...]
+    source: Tensor
+    table: Tensor
+
+
 class PositionEncoding(nn.Module):
     """Adds a learned table of positions, resized bicubically to the frame.
 
@@ -38,15 +46,27 @@ class PositionEncoding(nn.Module):
         super().__init__()
         self.size = size
         self.encoding = nn.Parameter(torch.zeros(1, size[0] * size[1], dim))
+        self._held: _Resized | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Give tokens [B, h, w, D] with positions added."""
-        table = self.encoding.view(1, *self.size, -1)
-        if x.shape[1:3] != self.size:
-            images = table.permute(0, 3, 1, 2)
-            size = (x.shape[1], x.shape[2])
-            table = F.interpolate(images, size, mode="bicubic").permute(0, 2, 3, 1)
-        return x + table
+        return x + self._table(x.shape[1], x.shape[2])
+
+    def _table(self, height: int, width: int) -> Tensor:
+        """Give positions [1, h, w, D] for frames of this size."""
+        source, table = self.encoding, self.encoding.view(1, *self.size, -1)
+        if (height, width) == self.size:
+            return table
+        # A tensor made in inference mode does not tell when it is changed.
+        hold = not torch.is_grad_enabled() and not source.is_inference()
+        key = (height, width, source.data_ptr(), source._version) if hold else None
+        if self._held is not None and self._held.key == key:
+            return self._held.table
+        images = table.permute(0, 3, 1, 2)
+        table = F.interpolate(images, (height, width), mode="bicubic").permute(0, 2, 3, 1)
+        if key is not None:
+            self._held = _Resized(key, source.detach(), table)
+        return table
 
 
 class ViTDetBackbone(nn.Module):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from costream.models.vitdet_proposals import Proposals
 from costream.nn.boxes import areas, clip, move
 from costream.nn.channel_norm import NormedConv2d
+from costream.nn.maps import list_places
 from costream.nn.operations import Operations
 from costream.nn.roi_align import roi_align
 from costream.nn.suppression import suppress
@@ -159,23 +160,16 @@ def pool(
 
     The four largest maps are used; Lin et al., "Feature pyramid networks" (CVPR 2017), eq. 1.
     """
-    counts = [len(b) for b in boxes]
-    features = maps[0].new_zeros(sum(counts), BINS, BINS, maps[0].shape[1])
-    for level in range(_LEVELS):
-        rows = maps[level].permute(0, 2, 3, 1).contiguous()
-        for picture, (own, start) in enumerate(zip(boxes, _starts(counts), strict=True)):
-            here = (levels(own) == level).nonzero().flatten()
-            scale = 1 / strides[level]
-            part = roi_align(rows[picture], own[here], scale, BINS, operations)
-            features[start + here] = part
-    return features.permute(0, 3, 1, 2)
+    layout, rows = list_places(maps[:_LEVELS])
+    scales = [1 / stride for stride in strides[:_LEVELS]]
+    features = [
+        roi_align(picture, layout, own, levels(own), scales, BINS, operations)
+        for picture, own in zip(rows, boxes, strict=True)
+    ]
+    return torch.cat(features).permute(0, 3, 1, 2)
 
 
 def levels(boxes: Tensor) -> Tensor:
     """Give which map each box [n, 4] is looked up in, int64 [n]."""
     sizes = areas(boxes).sqrt() / _CANONICAL
     return (_CANONICAL_LEVEL + torch.log2(sizes + 1e-8)).floor().clamp(0, _LEVELS - 1).long()
-
-
-def _starts(counts: Sequence[int]) -> list[int]:
-    return [sum(counts[:k]) for k in range(len(counts))]

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import lru_cache
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from costream.models.vitdet_pyramid import touched
 from costream.nn.boxes import clip, move
+from costream.nn.maps import Layout, around, convolve
 from costream.nn.operations import Operations
 from costream.nn.suppression import suppress
 
 RATIOS = (0.5, 1.0, 2.0)  # height over width
+PREDICTED = 5 * len(RATIOS)  # a logit and four deltas for each anchor of a place
 _THRESHOLD = 0.7
 SMALLEST = 32.0  # anchor of the largest map, in pixels; twice that of the next
 
@@ -69,7 +73,8 @@ class ProposalNetwork(nn.Module):
         operations: Operations | None = None,
     ) -> list[Proposals]:
         """Give the proposals of each picture of a batch, cut off at ``size`` (height, width)."""
-        return self.choose(self.predict(maps, operations), pyramid_anchors(maps, strides), size)
+        predicted = self.predict(maps, operations)
+        return self.choose(predicted, pyramid_anchors(maps, strides), size)
 
     def predict(
         self, maps: Sequence[Tensor], operations: Operations | None = None
@@ -82,6 +87,56 @@ class ProposalNetwork(nn.Module):
                         operations.count_linear(x[:, 0].numel(), layer)
         return [self.rpn_head(x) for x in maps]
 
+    def renew(
+        self,
+        layout: Layout,
+        rows: Tensor,
+        computed: Tensor,
+        hidden: Tensor,
+        predicted: Tensor,
+        operations: Operations,
+    ) -> None:
+        """Bring what is predicted of one picture up to date where its maps have changed.
+
+        ``rows`` [places + 1, C]: the maps; ``computed`` bool [places + 1]: what is new in them.
+        ``hidden``, alike: behind the first convolution; ``predicted``
+        [places, 5 ratios]: logits, then
+        deltas, of the anchors of each place.
+        """
+        levels, head = range(len(layout.sizes)), self.rpn_head
+        first, second = (cast(nn.Conv2d, layer) for layer in head.conv.values())
+        near = around(computed, layout, levels)
+        places, x = convolve(rows, layout, levels, near, first, operations)
+        hidden.index_copy_(0, places, x.relu_())
+        places, x = convolve(
+            hidden, layout, levels, around(near, layout, levels), second, operations
+        )
+        x.relu_()
+        outs = []
+        for layer in (head.objectness_logits, head.anchor_deltas):
+            operations.count_linear(len(x), layer)
+            outs.append(F.linear(x, layer.weight.flatten(1), layer.bias))
+        predicted.index_copy_(0, places, torch.cat(outs, 1))
+
+    def of_anchors(self, layout: Layout, predicted: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Give logits [B, n] and deltas [B, n, 4] of the anchors of each map.
+
+        ``predicted`` [B, places, 5 ratios]: see ``renew``.
+        """
+        parts = torch.split(predicted, layout.counts, 1)
+        every = (torch.split(p, [len(RATIOS), 4 * len(RATIOS)], 2) for p in parts)
+        return [(a.flatten(1), torch.unflatten(b.flatten(1), 1, (-1, 4))) for a, b in every]
+
+    def count_macs(self, layout: Layout, updated: int | None = None) -> int:
+        """Give what is spent on one picture; see ``SimplePyramid.count_macs``."""
+        operations = Operations()
+        first, *rest = (m for m in self.rpn_head.modules() if isinstance(m, nn.Conv2d))
+        for level in range(len(layout.sizes)):
+            operations.count_linear(touched(layout, level, updated, 2), first)
+            for layer in rest:
+                operations.count_linear(touched(layout, level, updated, 3), layer)
+        return operations.total
+
     def choose(
         self,
         predicted: Sequence[tuple[Tensor, Tensor]],
@@ -89,17 +144,19 @@ class ProposalNetwork(nn.Module):
         size: tuple[int, int],
     ) -> list[Proposals]:
         """Give the proposals for what was predicted of the anchors of every map."""
-        found: list[tuple[Tensor, Tensor]] = []
-        for (logits, deltas), own in zip(predicted, every, strict=True):
-            count = min(self.candidates, logits.shape[1])
-            best, places = logits.topk(count, dim=1)
-            boxes = own[places]
-            shifts = torch.take_along_dim(deltas, places[..., None], 1)
-            moved = move(boxes.flatten(0, 1), shifts.view(-1, 1, 4), (1.0, 1.0, 1.0, 1.0))
-            found.append((best, moved.view(boxes.shape)))
-        levels = torch.repeat_interleave(torch.tensor([f[0].shape[1] for f in found]))
-        scores, boxes = (torch.cat(column, 1) for column in zip(*found, strict=True))
-        levels = levels.to(boxes.device)
+        tops, starts = [], [0]
+        for logits, _ in predicted:
+            tops.append(logits.topk(min(self.candidates, logits.shape[1]), dim=1))
+            starts.append(starts[-1] + logits.shape[1])
+        places = torch.cat([t.indices + start for t, start in zip(tops, starts, strict=False)], 1)
+        scores = torch.cat([t.values for t in tops], 1)
+        counts = torch.tensor([t.indices.shape[1] for t in tops])
+        levels = torch.repeat_interleave(counts).to(scores.device)
+        shifts = torch.cat([deltas for _, deltas in predicted], 1)
+        shifts = torch.take_along_dim(shifts, places[..., None], 1)
+        boxes = torch.cat(list(every))[places]
+        moved = move(boxes.flatten(0, 1), shifts.view(-1, 1, 4), (1.0, 1.0, 1.0, 1.0))
+        boxes = moved.view(boxes.shape)
         return [self._select(*pair, levels, size) for pair in zip(scores, boxes, strict=True)]
 
     def _select(
@@ -120,10 +177,12 @@ def pyramid_anchors(maps: Sequence[Tensor], strides: Sequence[int]) -> list[Tens
     ]
 
 
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
 def anchors(height: int, width: int, stride: int, size: float) -> Tensor:
     """Give the anchors [H W ratios, 4] of a map, centred on the multiples of its stride.
 
-    ``size``: the square root of their area.
+    ``size``: the square root of their area. They are made once; nobody is to write to them.
     """
     shapes = []
     for ratio in RATIOS:

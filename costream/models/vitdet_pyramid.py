@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
 from typing import cast
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.nn.channel_norm import ChannelNorm
+from costream.nn.maps import Layout, around, convolve, layout_of
 from costream.nn.operations import Operations
+
+_TOGETHER = 4  # chosen tokens that lie in a square, in estimates
 
 
 class SimplePyramid(nn.Module):
@@ -23,6 +30,7 @@ class SimplePyramid(nn.Module):
 
     def __init__(self, dim: int, channels: int) -> None:
         super().__init__()
+        self.channels = channels
         ways: list[tuple[list[nn.Module], int]] = [
             (
                 [
@@ -65,3 +73,127 @@ class SimplePyramid(nn.Module):
                     operations.count_linear(x[:, 0].numel(), layer)
             maps.append(x)
         return [*maps, maps[-1][:, :, ::2, ::2]]
+
+    def layout(self, height: int, width: int) -> Layout:
+        """Give the layout of the maps of frames of this size, in tokens."""
+        h, w = height // 2, width // 2
+        sizes = [(4 * height, 4 * width), (2 * height, 2 * width), (height, width), (h, w)]
+        return layout_of((*sizes, (-(-h // 2), -(-w // 2))))
+
+    def renew(
+        self,
+        tokens: Tensor,
+        chosen: Tensor,
+        narrow: Tensor,
+        rows: Tensor,
+        operations: Operations,
+    ) -> Tensor:
+        """Bring the maps of one picture up to date, where they hang on the chosen tokens.
+
+        ``tokens`` [h, w, D]; ``chosen`` int64 [M]: those that are new. ``rows`` [places + 1, C]:
+        the maps; ``narrow``, alike: what their last convolutions take. Gives which places were
+        computed, bool [places + 1].
+        """
+        layout = self.layout(*tokens.shape[:2])
+        computed = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+        for level, stage in enumerate(self.stages):
+            *scaling, convolution, norm = cast(nn.Sequential, stage)
+            x, places = _take(tokens, chosen, level)
+            for layer in scaling:
+                x = _of_rows(layer, x, operations)
+            places = places + layout.starts[level]
+            narrow.index_copy_(0, places, x)
+            new = torch.zeros_like(computed)
+            new[places] = True
+            levels = range(level, level + 1)
+            new = around(new, layout, levels)
+            places, x = convolve(
+                narrow, layout, levels, new, cast(nn.Conv2d, convolution), operations
+            )
+            rows.index_copy_(0, places, cast(ChannelNorm, norm).of_rows(x))
+            computed |= new
+        start, places = layout.starts[4], torch.arange(len(rows), device=rows.device)
+        below = layout.part(places[None, :, None], 3)[0, 0, ::2, ::2].flatten()
+        rows[start:-1], computed[start:-1] = rows[below], computed[below]
+        return computed
+
+    def count_macs(self, height: int, width: int, updated: int | None = None) -> int:
+        """Give what the maps of one picture cost; ``updated``: where so many tokens are new.
+
+        With these it is an estimate, see ``touched``.
+        """
+        layout, operations = self.layout(height, width), Operations()
+        for level, stage in enumerate(self.stages):
+            *scaling, convolution, _ = cast(nn.Sequential, stage)
+            rows = math.ceil(touched(layout, level, updated, 0) / 4 ** max(0, 2 - level))
+            for layer in scaling:
+                rows = _count(layer, rows, operations)
+            rows = touched(layout, level, updated, 1)
+            operations.count_linear(rows, cast(nn.Conv2d, convolution))
+        return operations.total
+
+
+def touched(layout: Layout, level: int, updated: int | None, margin: int) -> int:
+    """Give about how many places of a map hang on so many tokens; None: all.
+
+    Tokens are taken to lie in squares of four. ``margin``: convolutions 3x3 between.
+    """
+    if updated is None:
+        return layout.counts[level]
+    side = 2.0 ** (2 - level) * math.sqrt(_TOGETHER) + 2 * margin
+    return min(layout.counts[level], math.ceil(updated / _TOGETHER * side**2))
+
+
+def _of_rows(layer: nn.Module, x: Tensor, operations: Operations) -> Tensor:
+    """Give what a layer makes of rows [n, C]; where it doubles a map, four for each."""
+    _count(layer, len(x), operations)
+    if isinstance(layer, nn.ConvTranspose2d):
+        out = x @ layer.weight.permute(0, 2, 3, 1).flatten(1)
+        return torch.unflatten(out, 1, (4, -1)).add_(cast(Tensor, layer.bias)).flatten(0, 1)
+    if isinstance(layer, nn.Conv2d):
+        return F.linear(x, layer.weight.flatten(1))
+    if isinstance(layer, ChannelNorm):
+        return layer.of_rows(x)
+    return F.gelu(x) if isinstance(layer, nn.GELU) else x
+
+
+def _count(layer: nn.Module, rows: int, operations: Operations) -> int:
+    """Count what a layer does with so many rows; give how many come out of it."""
+    if isinstance(layer, nn.ConvTranspose2d):
+        operations.linear += rows * layer.weight.numel()
+        operations.bias += 4 * rows * layer.out_channels
+        return 4 * rows
+    if isinstance(layer, nn.Conv2d):
+        operations.count_linear(rows, layer)
+    return rows
+
+
+def _take(tokens: Tensor, chosen: Tensor, level: int) -> tuple[Tensor, Tensor]:
+    """Give the rows [n, D] that a map is made of and the places that they become in it.
+
+    Where a map is larger than the frame of tokens each row becomes several places.
+    """
+    height, width = tokens.shape[:2]
+    if level < 3:
+        children = _children(height, width, 2 - level).to(tokens.device)
+        return tokens.flatten(0, 1).index_select(0, chosen), children[chosen].flatten()
+    h, w = height // 2, width // 2
+    new = torch.zeros(height * width, dtype=torch.bool, device=tokens.device)
+    new[chosen] = True
+    squares = new.view(height, width)[: 2 * h, : 2 * w].reshape(h, 2, w, 2)
+    places = squares.any(3).any(1).flatten().nonzero().flatten()
+    corners = places // w * 2 * width + places % w * 2
+    square = torch.tensor((0, 1, width, width + 1), device=tokens.device)
+    return tokens.flatten(0, 1)[corners[:, None] + square].amax(1), places
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def _children(height: int, width: int, doublings: int) -> Tensor:
+    """Give the places [tokens, 4**doublings] of a larger map that each token becomes."""
+    tokens, two = torch.arange(height * width), torch.arange(2)
+    y, x = tokens[:, None] // width, tokens[:, None] % width
+    for _ in range(doublings):
+        y = (2 * y[..., None, None] + two[:, None]).expand(*y.shape, 2, 2).flatten(1)
+        x = (2 * x[..., None, None] + two).expand(*x.shape, 2, 2).flatten(1)
+    return y * (width << doublings) + x

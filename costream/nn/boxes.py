@@ -12,19 +12,22 @@ _LARGEST_GROWTH = math.log(1000 / 16)
 
 
 def areas(boxes: Tensor) -> Tensor:
-    """Give the areas [n] of boxes [n, 4], 0 for those that are turned inside out."""
-    sides = (boxes[:, 2:] - boxes[:, :2]).clamp(min=0)
-    return sides[:, 0] * sides[:, 1]
+    """Give the areas [...] of boxes [..., 4], 0 for those that are turned inside out."""
+    x1, y1, x2, y2 = boxes.unbind(-1)
+    return (x2 - x1).clamp_(min=0) * (y2 - y1).clamp_(min=0)
 
 
 def overlaps(boxes: Tensor, others: Tensor) -> Tensor:
-    """Give intersection over union [n, m] of boxes [n, 4] and [m, 4]; 0 where both are empty."""
-    low = torch.maximum(boxes[:, None, :2], others[None, :, :2])
-    high = torch.minimum(boxes[:, None, 2:], others[None, :, 2:])
-    sides = (high - low).clamp(min=0)
-    shared = sides[..., 0] * sides[..., 1]
-    union = areas(boxes)[:, None] + areas(others)[None] - shared
-    return torch.where(shared > 0, shared / union, torch.zeros_like(shared))
+    """Give intersection over union [..., n, m] of boxes [..., n, 4] and [..., m, 4].
+
+    It is 0 where both are empty.
+    """
+    x1, y1, x2, y2 = (side[..., None] for side in boxes.unbind(-1))
+    left, top, right, bottom = (side[..., None, :] for side in others.unbind(-1))
+    shared = torch.minimum(x2, right).sub_(torch.maximum(x1, left)).clamp_(min=0)
+    shared *= torch.minimum(y2, bottom).sub_(torch.maximum(y1, top)).clamp_(min=0)
+    union = areas(boxes)[..., None] + areas(others)[..., None, :] - shared
+    return torch.where(shared > 0, shared / union, 0.0)
 
 
 def clip(boxes: Tensor, height: float, width: float) -> Tensor:

@@ -14,7 +14,11 @@ class ChannelNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Give normalised maps."""
-        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return self.of_rows(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+    def of_rows(self, x: Tensor) -> Tensor:
+        """Give normalised rows [..., C]."""
+        return super().forward(x)
 
 
 class NormedConv2d(nn.Conv2d):

@@ -32,17 +32,19 @@ class Variant:
         skip_windows: windows without a changed token are left as they are.
         remember_all: gates compare with the last frame, not with what they last let pass.
         pool: keys and values among all tokens are means over squares of so many tokens.
+        gate_maps: a last gate stands between a backbone and the maps that are made of its tokens.
     """
 
     update: str = "exact"
     skip_windows: bool = True
     remember_all: bool = False
     pool: int = 1
+    gate_maps: bool = False
 
 
 # Those of Dutson et al. do nothing but what their operation counts hold.
 VARIANTS = {
-    "exact": Variant(),
+    "exact": Variant(gate_maps=True),
     "eventful": Variant("paper", skip_windows=False),
     "token-wise": Variant("dense", skip_windows=False),
     "stgt": Variant("dense", skip_windows=False, remember_all=True),
@@ -201,7 +203,7 @@ class EventfulBlock(nn.Module):
             products = m * keys * d + 3 * n * mk * d
             adds = 3 * self.heads * n * keys + keys * d + mk * d + 2 * n * d
             return total + products + adds + n * along
-        if 2 * mk >= keys:
+        if ExactUpdate.renews(frame, m, mk, d):
             return total + full
         corrected = (n - m) * (4 * mk * d + 3 * self.heads * mk + 2 * d)
         return total + corrected + 2 * m * keys * (d + self.heads) + m * along

@@ -35,7 +35,8 @@ from costream.nn.operations import Operations
 from costream.nn.relative import RelativePosition
 from costream.nn.state import State, zeros
 
-_SCORES = 1 << 19  # of a head at once, which then stay in the cache
+_SCORES = 1 << 19  # at once, which then stay in the cache
+_OVERHEAD = 4_000_000  # products that take as long as what correcting does besides
 _BITS = 1 / math.log(2)  # scores are in base 2, whose exponential takes 0.6 of the time
 _TURNOVER = 2.0
 _LARGEST = 2.0**100
@@ -53,21 +54,32 @@ class ExactState(State):
     along_x: Tensor  # [B, H, N, keys across]
 
     def __post_init__(self) -> None:
-        self.scratch = [self.total.new_empty(0)] * 2  # for the scores of a head, never saved
+        self.scratch = [self.total.new_empty(0)] * 2  # for scores, never saved
 
-    def room(self, number: int, rows: int, columns: int) -> Tensor:
-        """Give room for scores [rows, columns]; what was given under this number is lost."""
-        if self.scratch[number].numel() < rows * columns:
+    def room(self, number: int, *shape: int) -> Tensor:
+        """Give room for scores of this shape; what was given under this number is lost."""
+        size = math.prod(shape)
+        if self.scratch[number].numel() < size:
             with torch.inference_mode(False):
-                self.scratch[number] = self.total.new_empty(rows * columns)
-        return self.scratch[number][: rows * columns].view(rows, columns)
+                self.scratch[number] = self.total.new_empty(size)
+        return self.scratch[number][:size].view(shape)
 
 
 class ExactUpdate:
     """Keeps attention exact at 6 N M D - 4 M^2 D multiply-accumulates for M of N tokens.
 
-    From N / 2 tokens on that is more than computing it anew, 2 N^2 D, which is then done.
+    Where that is more than computing it anew, 2 N^2 D, this is done: from N / 2 tokens on, and
+    earlier in small frames.
     """
+
+    @staticmethod
+    def renews(frame: Frame, tokens: int, columns: int, width: int) -> bool:
+        """Say whether all is computed anew when so many tokens change, part of so many keys.
+
+        ``width``: D.
+        """
+        corrected = 4 * (frame.tokens - tokens) * columns + 2 * tokens * frame.keys
+        return corrected * width + _OVERHEAD >= 2 * frame.tokens * frame.keys * width
 
     def init_state(self, batch_size: int, frame: Frame, like: Tensor) -> ExactState:
         """Give the state of streams that have seen nothing. ``like``: a row [..., D]."""
@@ -101,7 +113,7 @@ class ExactUpdate:
             if not len(tokens):
                 continue
             one = _Stream(frame, position, qkv[stream], state, stream, operations)
-            if 2 * len(columns) >= frame.keys:
+            if self.renews(frame, len(tokens), len(columns), width):
                 one.qkv[tokens] = rows
                 one.begin()
             else:
@@ -126,22 +138,23 @@ class _Stream:
         self.frame, self.position, self.operations = frame, position, operations
         self.qkv, self.state = qkv, state  # qkv: [N, 3 D]
         self.width = qkv.shape[1] // 3
-        self.largest = state.largest[stream]
-        self.total, self.turnover = state.total[stream], state.turnover[stream]
-        self.along_y, self.along_x = state.along_y[stream], state.along_x[stream]
-        heads = (frame.heads, -1)
-        self.queries = torch.unflatten(qkv[:, : self.width], 1, heads).transpose(0, 1)
-        self.weighted = torch.unflatten(state.weighted[stream], 1, heads).transpose(0, 1)
+        self.head_dim = self.width // frame.heads
+        # Rows of all heads, one head after another, or of all queries
+        self.largest, self.total, self.turnover, self.along_y, self.along_x = (
+            kept[stream].flatten(0, 1)
+            for kept in (state.largest, state.total, state.turnover, state.along_y, state.along_x)
+        )
+        self.weighted = state.weighted[stream]
 
     def begin(self) -> None:
         """Compute every row anew."""
         frame = self.frame
-        grid = torch.unflatten(self.queries.transpose(0, 1), 0, (frame.height, frame.width))
-        along = self.position(grid[None])
+        queries = torch.unflatten(self.qkv[:, : self.width], 1, (frame.heads, -1))
+        along = self.position(torch.unflatten(queries, 0, (frame.height, frame.width))[None])
         self._place(slice(None), (along[0][0], along[1][0]))
         keys, values = self._by_head(*frame.keys_values(self.qkv))
-        for head in range(frame.heads):
-            self._renew(head, None, keys[head], values[head])
+        for heads in self._groups(frame.tokens * frame.keys):
+            self._renew(heads, None, keys, values)
         self.operations.position += frame.tokens * self.width * sum(frame.key_sizes)
 
     def update(self, tokens: Tensor, columns: Tensor, new: Tensor) -> None:
@@ -157,17 +170,37 @@ class _Stream:
         others = torch.ones(frame.tokens, dtype=torch.bool, device=tokens.device)
         others[tokens] = False
         rest = others.nonzero().flatten()
-        for head in range(frame.heads):
-            changes = ((old[0][head], old[1][head], -1), (now[0][head], now[1][head], 1))
+        changes = ((old[0], old[1], -1), (now[0], now[1], 1))
+        for heads in self._groups(max(len(rest) * len(columns), len(tokens) * frame.keys)):
             pieces = torch.split(rest, _rows(len(columns)))
-            unsound = [self._correct(head, rows, columns, changes) for rows in pieces]
-            self._renew(head, torch.cat([tokens, *unsound]), keys[head], values[head])
+            unsound = [self._correct(heads, rows, columns, changes) for rows in pieces]
+            self._renew(heads, torch.cat([tokens, *unsound]), keys, values)
+
+    def _groups(self, scores: int) -> list[slice]:
+        """Give the heads that are computed at once, where one of them has so many scores."""
+        count, every = max(1, _SCORES // max(scores, 1)), self.frame.heads
+        return [slice(k, min(k + count, every)) for k in range(0, every, count)]
 
     def _place(self, rows: Tensor | slice, along: tuple[Tensor, Tensor]) -> None:
         """Keep the positions [H, M, .] of these queries."""
-        scale = (self.width // self.frame.heads) ** 0.5  # the queries are divided by it
-        self.along_y[:, rows] = along[0] * scale
-        self.along_x[:, rows] = along[1] * scale
+        scale = self.head_dim**0.5  # the queries are divided by it
+        for kept, new in zip((self.along_y, self.along_x), along, strict=True):
+            kept.view(self.frame.heads, self.frame.tokens, -1)[:, rows] = new * scale
+
+    def _at(self, heads: slice, rows: Tensor | slice) -> Tensor | slice:
+        """Give where these rows of these heads stand among those of all heads."""
+        tokens = self.frame.tokens
+        if isinstance(rows, slice) and heads.stop - heads.start == 1:
+            return slice(heads.start * tokens + rows.start, heads.start * tokens + rows.stop)
+        if isinstance(rows, slice):
+            return slice(heads.start * tokens, heads.stop * tokens)
+        first = torch.arange(heads.start, heads.stop, device=rows.device) * tokens
+        return (first[:, None] + rows).flatten()
+
+    def _of_heads(self, x: Tensor, heads: slice, rows: Tensor | slice) -> Tensor:
+        """Give rows of some heads, [h, n, e], of ``x`` [N, D]."""
+        part = x[:, heads.start * self.head_dim : heads.stop * self.head_dim]
+        return torch.unflatten(_take(part, rows), 1, (-1, self.head_dim)).transpose(0, 1)
 
     def _by_head(self, *parts: Tensor) -> tuple[Tensor, ...]:
         """Give [H, n, e] of keys or values [n, D], of the type that products are computed in."""
@@ -177,61 +210,75 @@ class _Stream:
 
     def _correct(
         self,
-        head: int,
+        heads: slice,
         rows: Tensor,
         columns: Tensor,
         changes: tuple[tuple[Tensor, Tensor, int], ...],
     ) -> Tensor:
         """Put new keys and values in the place of old ones; give the rows that must be renewed.
 
-        ``changes``: keys and values [m, e], and whether they go (-1) or come (1).
+        ``changes``: keys and values [H, m, e], and whether they go (-1) or come (1).
         """
-        across = self.frame.key_sizes[1]
-        bias, scores = (self.state.room(k, len(rows), len(columns)) for k in range(2))
-        torch.index_select(_take(self.along_y[head], rows), 1, columns // across, out=bias)
-        x = _take(self.along_x[head], rows)
-        bias += torch.index_select(x, 1, columns % across, out=scores)
-        q = _take(self.queries[head], rows).to(self.frame.products)
-        weighted = _take(self.weighted[head], rows)
-        total, turnover = _take(self.total[head], rows), _take(self.turnover[head], rows)
-        largest = _take(self.largest[head], rows)[:, None]
+        across, at = self.frame.key_sizes[1], self._at(heads, rows)
+        shape = (heads.stop - heads.start, len(rows), len(columns))
+        bias, scores = (self.state.room(k, *shape) for k in range(2))
+        flat = [room.flatten(0, 1) for room in (bias, scores)]
+        torch.index_select(_take(self.along_y, at), 1, columns // across, out=flat[0])
+        bias += torch.index_select(_take(self.along_x, at), 1, columns % across, out=flat[1]).view(
+            shape
+        )
+        q = self._of_heads(self.qkv, heads, rows).to(self.frame.products)
+        weighted = self._of_heads(self.weighted, heads, rows)
+        total, turnover, largest = (
+            _take(kept, at).view(shape[:2]) for kept in (self.total, self.turnover, self.largest)
+        )
         for keys, values, sign in changes:
-            _score(bias, q, keys, scores).sub_(largest).exp2_()
-            weighted.add_(_weigh(scores, values), alpha=sign)
-            mass = scores.sum(1)
+            _score(bias, q, keys[heads], scores).sub_(largest[..., None]).exp2_()
+            weighted.add_(_weigh(scores, values[heads]), alpha=sign)
+            mass = scores.sum(2)
             total.add_(mass, alpha=sign)
             if sign < 0:
                 turnover += mass
-        self.weighted[head][rows] = weighted
-        self.total[head, rows], self.turnover[head, rows] = total, turnover
-        self._count(len(rows), len(columns))
+        self._keep(heads, rows, weighted)
+        self.total[at], self.turnover[at] = total.flatten(), turnover.flatten()
+        self._count(*shape)
         sound = (turnover <= _TURNOVER * total) & (total < _LARGEST)
         # Without numbers, where only sizes are computed, all is well.
-        return rows[:0] if sound.is_meta else rows[~sound]
+        return rows[:0] if sound.is_meta else rows[~sound.all(0)]
 
-    def _count(self, rows: int, columns: int) -> None:
-        self.operations.product += 4 * rows * columns * self.width // self.frame.heads
-        self.operations.add += 3 * rows * columns
-        self.operations.accumulate += 2 * rows * self.width // self.frame.heads
+    def _count(self, heads: int, rows: int, columns: int) -> None:
+        self.operations.product += 4 * heads * rows * columns * self.head_dim
+        self.operations.add += 3 * heads * rows * columns
+        self.operations.accumulate += 2 * heads * rows * self.head_dim
 
-    def _renew(self, head: int, rows: Tensor | None, keys: Tensor, values: Tensor) -> None:
-        """Compute these rows of a head anew; None: all."""
+    def _renew(self, heads: slice, rows: Tensor | None, keys: Tensor, values: Tensor) -> None:
+        """Compute these rows of some heads anew; None: all."""
         count, size = self.frame.tokens if rows is None else len(rows), _rows(self.frame.keys)
         for start in range(0, count, size):
             part = slice(start, min(start + size, count))
-            self._renew_part(head, part if rows is None else rows[part], keys, values)
-        self.operations.product += 2 * count * self.frame.keys * self.width // self.frame.heads
-        self.operations.add += 2 * count * self.frame.keys
+            self._renew_part(heads, part if rows is None else rows[part], keys, values)
+        scores = (heads.stop - heads.start) * count * self.frame.keys
+        self.operations.product += 2 * scores * self.head_dim
+        self.operations.add += 2 * scores
 
-    def _renew_part(self, head: int, rows: Tensor | slice, keys: Tensor, values: Tensor) -> None:
-        y, x = _take(self.along_y[head], rows), _take(self.along_x[head], rows)
-        bias = self.state.room(0, len(y), len(keys))
+    def _renew_part(self, heads: slice, rows: Tensor | slice, keys: Tensor, values: Tensor) -> None:
+        at = self._at(heads, rows)
+        y, x = _take(self.along_y, at), _take(self.along_x, at)
+        count = heads.stop - heads.start
+        bias = self.state.room(0, count, len(y) // count, keys.shape[1])
         torch.add(y[:, :, None], x[:, None], out=bias.view(*y.shape, -1))
-        scores = _score(bias, _take(self.queries[head], rows).to(keys.dtype), keys, bias)
-        self.largest[head, rows] = largest = scores.amax(1)
-        scores.sub_(largest[:, None]).exp2_()
-        self.total[head, rows], self.turnover[head, rows] = scores.sum(1), 0
-        self.weighted[head][rows] = _weigh(scores, values)
+        q = self._of_heads(self.qkv, heads, rows).to(keys.dtype)
+        scores = _score(bias, q, keys[heads], bias)
+        largest = scores.amax(2)
+        scores.sub_(largest[..., None]).exp2_()
+        self.largest[at], self.total[at] = largest.flatten(), scores.sum(2).flatten()
+        self.turnover[at] = 0
+        self._keep(heads, rows, _weigh(scores, values[heads]))
+
+    def _keep(self, heads: slice, rows: Tensor | slice, weighted: Tensor) -> None:
+        """Write weighted sums [h, n, e] to their places."""
+        part = self.weighted[:, heads.start * self.head_dim : heads.stop * self.head_dim]
+        part[rows] = weighted.transpose(0, 1).flatten(1)
 
 
 def _rows(columns: int) -> int:
@@ -245,12 +292,15 @@ def _take(x: Tensor, rows: Tensor | slice) -> Tensor:
 
 
 def _score(bias: Tensor, q: Tensor, keys: Tensor, out: Tensor) -> Tensor:
-    """Give the scores of keys [m, e] for queries [n, e], [n, m]; ``out`` may be ``bias``."""
+    """Give the scores [h, n, m] of keys [h, m, e] for queries [h, n, e].
+
+    ``out`` may be ``bias``.
+    """
     if q.dtype == bias.dtype:
-        return torch.addmm(bias, q, keys.t(), out=out)
-    return torch.add(bias, q @ keys.t(), out=out)
+        return torch.baddbmm(bias, q, keys.mT, out=out)
+    return torch.add(bias, q @ keys.mT, out=out)
 
 
 def _weigh(weights: Tensor, values: Tensor) -> Tensor:
-    """Give weights [n, m] times values [m, e] in the type of the weights."""
+    """Give weights [h, n, m] times values [h, m, e] in the type of the weights."""
     return (weights.to(values.dtype) @ values).to(weights.dtype)

@@ -73,6 +73,8 @@ def pass_tokens(
             operations.gate += x[stream].numel()
     if all(len(t) == count for t in tokens):
         places = None
+    elif len(tokens) == 1:
+        places = tokens[0]
     else:
         places = torch.cat([t + stream * count for stream, t in enumerate(tokens)])
     chosen = Chosen(tuple(tokens), tuple(fresh), places)

@@ -54,4 +54,6 @@ class AboveThreshold:
 
 def _largest(errors: Tensor, count: int) -> Tensor:
     count = min(max(count, 0), len(errors))
+    if count == len(errors):
+        return torch.arange(count, device=errors.device)
     return torch.topk(errors, count, sorted=False).indices.sort().values

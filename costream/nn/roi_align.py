@@ -4,67 +4,92 @@ RoIAlign, He et al., "Mask R-CNN" (ICCV 2017), as detectron2's "RoIAlignV2": hal
 taken off coordinates, and a bin has as many samples along each axis as it is pixels long, rounded
 up. Samples stand on a grid and interpolation goes along each axis by itself, so the mean over the
 samples of a bin is a product W_y F W_x^T of the features F under the box with two small matrices.
+Boxes of about the same size are one such product, whatever map they are looked up in.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from costream.nn.maps import Layout
 from costream.nn.operations import Operations
+
+_NUMBERS = 1 << 20  # that are gathered at once, which then stay in the cache
 
 
 def roi_align(
-    features: Tensor,
+    rows: Tensor,
+    layout: Layout,
     boxes: Tensor,
-    scale: float,
+    levels: Tensor,
+    scales: Sequence[float],
     bins: int = 7,
     operations: Operations | None = None,
 ) -> Tensor:
-    """Give the features [n, bins, bins, C] of boxes [n, 4] in a map ``features`` [H, W, C].
+    """Give the features [n, bins, bins, C] of boxes [n, 4] in maps with ``rows`` [places, C].
 
-    ``scale``: pixels of the map over those of the boxes. ``operations``: what is spent is added.
+    ``levels`` int64 [n]: the map that each box is looked up in. ``scales``: pixels of each map over
+    those of the boxes. ``operations``: what is spent is added.
     """
-    height, width, channels = features.shape
-    rows = features.reshape(height, width * channels)
-    corners = boxes * scale - 0.5
-    tops, down = _axis(corners[:, 1], corners[:, 3], height, bins)
-    lefts, across = _axis(corners[:, 0], corners[:, 2], width, bins)
-    out = []
-    for top, w_y, left, w_x in zip(tops, down, lefts, across, strict=True):
-        size = w_x.shape[1]
-        part = rows[top : top + w_y.shape[1], left * channels : (left + size) * channels]
-        bands = (w_y @ part).view(bins, size, channels)
-        out.append(w_x @ bands)
+    count, channels = len(boxes), rows.shape[1]
+    if not count:
+        return rows.new_zeros(0, bins, bins, channels)
+    corners = boxes * boxes.new_tensor(scales)[levels, None] - 0.5
+    low, high = (c.flip(1).t().flatten() for c in corners.chunk(2, 1))  # those along y, then x
+    sizes = torch.tensor(layout.sizes, device=boxes.device)[levels]
+    starts, reach, weights = _axis(low, high, sizes.t().flatten(), bins)
+    first = torch.tensor(layout.starts, device=boxes.device)[levels]
+    tops, lefts = starts.view(2, count, 1)
+    heights, widths = sizes[:, :1], sizes[:, 1:]
+    spans = reach.view(2, count)
+    covered, order = spans.prod(0).sort(descending=True)
+    left, out = covered.tolist(), []
+    while left:
+        number = max(1, _NUMBERS // (left[0] * channels))
+        own = order[count - len(left) :][:number]
+        down, across = spans[:, own].amax(1).tolist()
+        steps = torch.arange(max(down, across), device=boxes.device)
+        # Beyond the map weights are zero.
+        y = torch.minimum(tops[own] + steps[:down], heights[own] - 1)
+        x = torch.minimum(lefts[own] + steps[:across], widths[own] - 1)
+        places = first[own, None, None] + (y * widths[own])[:, :, None] + x[:, None]
+        part = rows.index_select(0, places.flatten()).view(len(own), down, across * channels)
+        bands = torch.bmm(weights[own, :, :down], part).view(len(own), bins, across, channels)
+        out.append(weights[count + own, None, :, :across] @ bands)
         if operations is not None:
-            operations.product += bins * size * channels * (w_y.shape[1] + bins)
-    return torch.stack(out) if out else features.new_zeros(0, bins, bins, channels)
+            operations.product += len(own) * bins * across * channels * (down + bins)
+        left = left[number:]
+    return torch.cat(out)[order.argsort()]
 
 
-def _axis(low: Tensor, high: Tensor, size: int, bins: int) -> tuple[list[int], list[Tensor]]:
-    """Give where the features under each box begin, and their weights [bins, length] in bins.
+def _axis(low: Tensor, high: Tensor, size: Tensor, bins: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Give where the features under each box begin, how many they are, their weights in bins.
 
-    ``low``, ``high`` [n]: the box along one axis, in features. Samples more than one feature
+    Gives int64 [n], int64 [n] and [n, bins, m], m at least the longest. ``low``, ``high`` [n]: the
+    box along one axis, in features; ``size`` int64 [n]: the map's. Samples more than one feature
     beyond the edge count as zeros, nearer ones as the feature at the edge.
     """
     length = (high - low) / bins
     counts = length.ceil().clamp(min=1)
-    samples = torch.arange(max(1, int(counts.max())) if len(low) else 1, device=low.device)
+    samples = torch.arange(int(counts.max()), device=low.device)
     number = torch.arange(bins, device=low.device)
     exists = samples < counts[:, None]
     places = torch.where(exists, samples + 0.5, 0.5) / counts[:, None]  # within a bin
     at = low[:, None, None] + (number[:, None] + places[:, None]) * length[:, None, None]
-    real = (exists & (length > 0)[:, None])[:, None] & (at >= -1) & (at <= size)
+    sizes = size[:, None, None]
+    real = (exists & (length > 0)[:, None])[:, None] & (at >= -1) & (at <= sizes)
     weight = real / counts[:, None, None]
-    at = at.clamp(0, size - 1)
-    first = at.floor().clamp(max=max(size - 2, 0))
+    at = torch.minimum(at.clamp(min=0), sizes - 1)
+    first = torch.minimum(at.floor(), (sizes - 2).clamp(min=0))
     share = at - first
     first = first.long()
     start = first.amin((1, 2))
-    reach = (first.amax((1, 2)) - start + 2).clamp(max=size)
+    reach = torch.minimum(first.amax((1, 2)) - start + 2, size)
     inside = first - start[:, None, None]
-    matrix = low.new_zeros(len(low), bins, int(reach.max()) + 1 if len(low) else 1)
+    matrix = low.new_zeros(len(low), bins, int(reach.max()) + 1)
     matrix.scatter_add_(2, inside, weight * (1 - share))
     matrix.scatter_add_(2, inside + 1, weight * share)
-    spans = reach.tolist()
-    return start.tolist(), [m[:, :span] for m, span in zip(matrix, spans, strict=True)]
+    return start, reach, matrix

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,7 @@ from costream.nn.operations import Operations
 from costream.nn.relative import RelativePosition
 from costream.nn.state import State, zeros
 
-_AT_ONCE = 4  # windows: their scores then stay in the cache
+_SCORES = 1 << 21  # at once, which then stay in the cache
 
 
 @dataclass(frozen=True)
@@ -41,19 +42,36 @@ class Windows:
         down, across = self.counts
         return down * across * self.size[0] * self.size[1]
 
-    def of_tokens(self, tokens: Tensor) -> Tensor:
-        """Give the number of the window of each token."""
-        down = tokens // self.width // self.size[0]
-        return down * self.counts[1] + tokens % self.width // self.size[1]
+    @property
+    def at_once(self) -> int:
+        """How many windows to compute at once."""
+        rows = self.size[0] * self.size[1]
+        return max(1, _SCORES // (self.heads * rows**2))
 
     def tokens(self) -> Tensor:
         """Give the token of each row of each window, int64 [windows, rows]; -1 beyond the frame."""
-        down, across = self.counts
-        (h, w), frame = self.size, torch.arange(self.height * self.width)
-        grid = frame.view(self.height, self.width)
-        right, below = across * w - self.width, down * h - self.height
-        grid = F.pad(grid, (0, right, 0, below), value=-1)
-        return grid.view(down, h, across, w).transpose(1, 2).reshape(down * across, h * w)
+        return _tokens(self.height, self.width, self.size)
+
+    def of_tokens(self) -> Tensor:
+        """Give the number of the window of each token, int64 [tokens]."""
+        return _windows(self.height, self.width, self.size)
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def _tokens(height: int, width: int, size: tuple[int, int]) -> Tensor:
+    (h, w), frame = size, torch.arange(height * width)
+    grid = F.pad(frame.view(height, width), (0, -width % w, 0, -height % h), value=-1)
+    down, across = grid.shape[0] // h, grid.shape[1] // w
+    return grid.view(down, h, across, w).transpose(1, 2).reshape(down * across, h * w)
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def _windows(height: int, width: int, size: tuple[int, int]) -> Tensor:
+    tokens = torch.arange(height * width)
+    down, across = tokens // width // size[0], tokens % width // size[1]
+    return down * -(-width // size[1]) + across
 
 
 @dataclass
@@ -93,15 +111,19 @@ class WindowAttention:
         ``bias`` [3 D]: what fills windows up. The result is the state's own memory.
         """
         chosen.put(new, qkv)
-        places = windows.tokens().to(qkv.device if not qkv.is_meta else "cpu")
+        device = qkv.device if not qkv.is_meta else torch.device("cpu")
+        places = windows.tokens().to(device)
         for stream, rows in enumerate(qkv.unbind(0)):
             touched = places
-            if self.skip:
-                touched = places[torch.unique(windows.of_tokens(chosen.tokens[stream]))]
-            for part in torch.split(touched, _AT_ONCE):
-                inside = part >= 0
-                out = attend_windows(_fill(rows, part, inside, bias), windows, position)
-                state.attended[stream][part[inside]] = out[inside]
+            if self.skip and chosen.places is not None:
+                changed = torch.zeros(len(places), dtype=torch.bool, device=device)
+                changed[windows.of_tokens().to(device)[chosen.tokens[stream]]] = True
+                touched = places[changed]
+            for part in torch.split(touched, windows.at_once):
+                out = attend_windows(_fill(rows, part, bias), windows, position).flatten(0, 1)
+                inside = (part >= 0).flatten().nonzero().flatten()
+                own = part.flatten()[inside]
+                state.attended[stream][own] = out.index_select(0, inside)
             count_windows(windows, rows.shape[1] // 3, len(touched), operations)
         return state.attended
 
@@ -112,7 +134,7 @@ def attend_frame_windows(
     """Give every token [B, N, D] attended within its window. It has a gradient."""
     places = windows.tokens().to(qkv.device)
     inside = places >= 0
-    rows = torch.cat([_fill(stream, places, inside, bias) for stream in qkv.unbind(0)])
+    rows = torch.cat([_fill(stream, places, bias) for stream in qkv.unbind(0)])
     out = torch.unflatten(attend_windows(rows, windows, position), 0, (len(qkv), -1))
     order = places[inside].argsort()
     return out[:, inside][:, order]
@@ -139,9 +161,11 @@ def count_windows(windows: Windows, width: int, count: int, operations: Operatio
         operations.bias += 3 * width
 
 
-def _fill(rows: Tensor, places: Tensor, inside: Tensor, bias: Tensor) -> Tensor:
+def _fill(rows: Tensor, places: Tensor, bias: Tensor) -> Tensor:
     """Give the rows [W, n, 3 D] of windows from those of tokens [N, 3 D] and ``bias`` beyond."""
-    filled = rows.index_select(0, places.flatten().clamp(min=0)).view(*places.shape, rows.shape[1])
-    if not inside.all():
-        filled[~inside] = bias.to(filled.dtype)
-    return filled
+    flat = places.flatten()
+    filled = rows.index_select(0, flat.clamp(min=0))
+    beyond = (flat < 0).nonzero().flatten()
+    if len(beyond):
+        filled[beyond] = bias.to(filled.dtype)
+    return filled.view(*places.shape, rows.shape[1])

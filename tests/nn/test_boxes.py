@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -50,6 +51,17 @@ def test_suppression_is_that_of_one_box_after_another(
     scores, groups = [float(i[1]) for i in items], [i[2] for i in items]
     given = suppress(boxes, torch.tensor(scores), torch.tensor(groups), threshold)
     assert given.tolist() == greedy(boxes, scores, groups, threshold)
+
+
+def test_suppression_of_groups_of_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    low, groups = 30 * torch.rand(400, 2), (torch.rand(400) * 5).exp().long()
+    boxes = torch.cat([low, low + 20 * torch.rand(400, 2)], 1)
+    scores = torch.rand(400)
+    expected = greedy(boxes, scores.tolist(), groups.tolist(), 0.3)
+    for at_once in (1, 20_000, 1 << 19):
+        monkeypatch.setattr("costream.nn.suppression._PAIRS", at_once)
+        assert suppress(boxes, scores, groups, 0.3).tolist() == expected
 
 
 def test_suppression_of_a_long_chain_and_of_many() -> None:

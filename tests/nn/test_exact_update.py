@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from eventful_nets import randomise
@@ -17,6 +19,14 @@ from costream.nn.relative import RelativePosition
 def chosen_tokens(tokens: list[Tensor], frame: Frame, fresh: bool = False) -> Chosen:
     places = torch.cat([t + stream * frame.tokens for stream, t in enumerate(tokens)])
     return Chosen(tuple(tokens), (fresh,) * len(tokens), places)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_frames() -> Iterator[None]:
+    """Let small frames be corrected, which would be computed anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("costream.nn.exact_update._OVERHEAD", 0)
+        yield
 
 
 class Running:
@@ -138,6 +148,27 @@ def test_what_is_counted_is_what_is_cheaper() -> None:
     running.operations = Operations()
     running.change([torch.arange(0)], torch.randn(0, 24))
     assert running.operations.total == 0
+
+
+def test_small_frames_are_computed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("costream.nn.exact_update._OVERHEAD", 4_000_000)
+    small, large = Frame(12, 20, 5), Frame(42, 42, 12)
+    assert not ExactUpdate.renews(small, 60, 60, 160)
+    assert ExactUpdate.renews(small, 100, 100, 160)
+    assert not ExactUpdate.renews(large, 880, 880, 768)
+    assert ExactUpdate.renews(large, 882, 882, 768)
+
+
+@pytest.mark.parametrize("at_once", [1, 40, 200])
+def test_heads_and_rows_in_parts(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("costream.nn.exact_update._SCORES", at_once)
+    monkeypatch.setattr("costream.nn.exact_update._rows", lambda columns: 1 + at_once // columns)
+    torch.manual_seed(0)
+    running = Running(Frame(3, 5, 4), 16)
+    for _ in range(20):
+        tokens = torch.randperm(15)[: int(torch.randint(0, 7, ()))].sort().values
+        running.change([tokens], torch.randn(len(tokens), 48))
+        assert running.error < 1e-5
 
 
 def test_products_in_half_precision_keep_sums_in_single() -> None:

@@ -1,0 +1,82 @@
+"""Maps and proposals of video, brought up to date where tokens have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from costream.models.vitdet_proposals import PREDICTED, ProposalNetwork
+from costream.models.vitdet_pyramid import SimplePyramid
+from costream.nn.gate import pass_tokens
+from costream.nn.operations import Operations
+from costream.nn.policy import Policy
+from costream.nn.state import State, zeros
+
+
+class View(NamedTuple):
+    """What is made of the tokens of pictures before boxes are chosen."""
+
+    maps: Sequence[Tensor]  # [B, C, H, W], the largest first
+    predicted: Sequence[tuple[Tensor, Tensor]]  # of the anchors of each: [B, n] and [B, n, 4]
+
+
+@dataclass
+class ViewState(State):
+    """What was last made of the tokens of every stream."""
+
+    reference: Tensor  # tokens when they last passed, [B, N, D]
+    narrow: Tensor  # what the last convolutions of the maps take, [B, places + 1, C]
+    rows: Tensor  # the maps
+    hidden: Tensor  # behind the first convolution of the proposals
+    predicted: Tensor  # of the anchors of each place, [B, places, 5 ratios]
+
+
+def begin_view(
+    pyramid: SimplePyramid, batch_size: int, height: int, width: int, like: Tensor
+) -> ViewState:
+    """Give the state of streams that have seen nothing, for frames of this size in tokens.
+
+    ``like``: a row [D].
+    """
+    places = pyramid.layout(height, width).places
+    shape = (batch_size, places + 1, pyramid.channels)
+    narrow, rows, hidden = (zeros(*shape, like=like) for _ in range(3))
+    reference = zeros(batch_size, height * width, len(like), like=like)
+    predicted = zeros(batch_size, places, PREDICTED, like=like)
+    return ViewState(reference, narrow, rows, hidden, predicted)
+
+
+@torch.no_grad()
+def renew_view(
+    pyramid: SimplePyramid,
+    proposals: ProposalNetwork,
+    tokens: Tensor,
+    state: ViewState,
+    fresh: Sequence[bool],
+    policy: Policy,
+    operations: Operations,
+) -> View:
+    """Give maps and what is predicted, computed anew where they hang on tokens that pass a gate.
+
+    ``tokens`` [B, h, w, D]. A last token gate, as those of the backbone: all that comes behind is
+    that of the tokens as they last passed, but for rounding. ``fresh``: of each stream, whether
+    all its tokens are computed. ``operations``: what is spent is added.
+    """
+    height, width = tokens.shape[1:3]
+    layout = pyramid.layout(height, width)
+    chosen = pass_tokens(tokens.flatten(1, 2), state.reference, fresh, policy, operations)
+    for stream, own in enumerate(chosen.tokens):
+        if not len(own):
+            continue
+        passed = torch.unflatten(state.reference[stream], 0, (height, width))
+        rows = state.rows[stream]
+        computed = pyramid.renew(passed, own, state.narrow[stream], rows, operations)
+        proposals.renew(
+            layout, rows, computed, state.hidden[stream], state.predicted[stream], operations
+        )
+    maps = [layout.part(state.rows, level) for level in range(len(layout.sizes))]
+    return View(maps, proposals.of_anchors(layout, state.predicted))

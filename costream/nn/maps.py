@@ -1,0 +1,123 @@
+"""Maps of several sizes as one list of places, and convolutions at some of these places.
+
+Rows for maps, [places + 1, C], end with one of zeros, which is what lies beyond the edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from costream.nn.operations import Operations
+
+_NUMBERS = 1 << 20  # that are gathered at once, which then stay in the cache
+_DENSE = 0.5  # of the places of maps from which it is quicker to compute all
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the places of maps of these ``sizes`` (height, width) stand in one list, row by row."""
+
+    sizes: tuple[tuple[int, int], ...]
+
+    @cached_property
+    def counts(self) -> list[int]:
+        """Places of each map."""
+        return [height * width for height, width in self.sizes]
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """The first place of each map."""
+        return [sum(self.counts[:k]) for k in range(len(self.counts))]
+
+    @cached_property
+    def places(self) -> int:
+        """Places of all maps."""
+        return sum(self.counts)
+
+    @cached_property
+    def neighbours(self) -> Tensor:
+        """Those 3 x 3 around each place, int64 [places, 9]; ``places``: beyond the edge."""
+        with torch.inference_mode(False):
+            parts = []
+            for (height, width), start in zip(self.sizes, self.starts, strict=True):
+                own = torch.arange(start, start + height * width).view(height, width)
+                grid = F.pad(own, (1, 1, 1, 1), value=self.places)
+                if own.numel():
+                    parts.append(grid.unfold(0, 3, 1).unfold(1, 3, 1).reshape(-1, 9))
+            return torch.cat(parts)
+
+    def span(self, levels: range) -> tuple[int, int]:
+        """Give the first place of maps that follow and the one after their last."""
+        last = levels[-1]
+        return self.starts[levels[0]], self.starts[last] + self.counts[last]
+
+    def part(self, rows: Tensor, level: int) -> Tensor:
+        """Give the map [B, C, H, W] at one level of rows [B, places + 1, C]; the very memory."""
+        start, (height, width) = self.starts[level], self.sizes[level]
+        own = rows[:, start : start + height * width]
+        return torch.unflatten(own, 1, (height, width)).permute(0, 3, 1, 2)
+
+
+@lru_cache(maxsize=64)
+def layout_of(sizes: tuple[tuple[int, int], ...]) -> Layout:
+    """Give the layout of maps of these sizes, the same one every time."""
+    return Layout(sizes)
+
+
+def list_places(maps: Sequence[Tensor]) -> tuple[Layout, Tensor]:
+    """Give the layout and the rows [B, places, C] of maps [B, C, H, W]."""
+    layout = layout_of(tuple((m.shape[2], m.shape[3]) for m in maps))
+    return layout, torch.cat([m.permute(0, 2, 3, 1).flatten(1, 2) for m in maps], 1)
+
+
+def around(changed: Tensor, layout: Layout, levels: range) -> Tensor:
+    """Say which places a convolution 3x3 changes, bool [places + 1], where these have changed.
+
+    ``changed`` bool [places + 1], within maps that follow. Where many have, all of these maps.
+    """
+    out, (first, stop) = torch.zeros_like(changed), layout.span(levels)
+    places = changed[first:stop].nonzero().flatten() + first
+    if len(places) > _DENSE * (stop - first):
+        out[first:stop] = True
+    else:
+        out[layout.neighbours.to(changed.device).index_select(0, places).flatten()] = True
+        out[-1] = False
+    return out
+
+
+def convolve(
+    rows: Tensor,
+    layout: Layout,
+    levels: range,
+    changed: Tensor,
+    layer: nn.Conv2d,
+    operations: Operations,
+) -> tuple[Tensor, Tensor]:
+    """Give the convolution 3x3 of ``rows`` [places + 1, C] at places of some maps that follow.
+
+    Gives the places, int64 [p], and their rows [p, O]: those where ``changed``, bool
+    [places + 1], is True; all places of these maps where that is quicker.
+    """
+    first, stop = layout.span(levels)
+    places = first + changed[first:stop].nonzero().flatten()
+    if len(places) > _DENSE * (stop - first):
+        places = torch.arange(first, stop, device=rows.device)
+        maps = (layout.part(rows[None], level) for level in levels if layout.counts[level])
+        outs = [F.conv2d(m, layer.weight, layer.bias, padding=1) for m in maps]
+        out = torch.cat([o.permute(0, 2, 3, 1).flatten(0, 2) for o in outs])
+    else:
+        weight = layer.weight.permute(0, 2, 3, 1).flatten(1)
+        near = layout.neighbours.to(rows.device).index_select(0, places)
+        parts = []
+        for part in torch.split(near, max(64, _NUMBERS // weight.shape[1])):
+            taken = rows.index_select(0, part.flatten()).view(-1, weight.shape[1])
+            parts.append(F.linear(taken, weight, layer.bias))
+        out = parts[0] if len(parts) == 1 else torch.cat(parts)
+    operations.count_linear(len(places), layer)
+    return places, out
