@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 # How long an example takes says nothing on a machine that does other things too.
 settings.register_profile("costream", deadline=None)
 settings.load_profile("costream")
+
+
+@pytest.fixture(autouse=True)
+def _subnormal_numbers() -> Iterator[None]:
+    """Runs inside a test flush them to zero, for speed; the next test has them again."""
+    yield
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_flush_denormal(False)
 
 
 # Files that take long, with few tests. Side by side with others they had better begin first.

@@ -36,7 +36,7 @@ BACKGROUNDS = ("background", SILENCE, "none", "nothing")
 VARIANTS = 4  # of each example, besides itself
 QUIET, QUIET_STEPS = 6, 8  # stretches of silence, and their length
 STREAMS = 8  # in a batch
-STEPS, PER_EXAMPLE, MOST = 60, 4, 600  # of fine-tuning; from scratch it takes twice as many
+STEPS, PER_EXAMPLE, MOST = 120, 8, 600  # of fine-tuning; from scratch it takes twice as many
 CHECKS = 8  # streams to validate with
 
 
@@ -80,11 +80,12 @@ def teach(
     rng = np.random.default_rng(settings.seed)
     checked = TokenStreams([views(h, card) for h in (*checks, *quiet)], lag)
     watched = [checked.draw(STREAM_STEPS[1], rng) for _ in range(CHECKS if checks else 0)]
+    spread = torch.cat([h.tokens[0] for h in heard]).std(0)
     if settings.scratch:
         standardise(network, torch.cat([h.tokens[0] for h in (*heard, *quiet)]))
     enough = min(MOST, STEPS + PER_EXAMPLE * len(examples[0])) * (2 if settings.scratch else 1)
     schedule = Schedule(settings.steps or enough, STREAMS, rate=1e-3, decay=0.05, smoothing=0.1)
-    history = descend(network, streams, schedule, settings.seed, watched, desk.partial)
+    history = descend(network, streams, schedule, settings.seed, watched, desk.partial, spread)
     if not checks:
         return Taught(history=history)
     return Taught(

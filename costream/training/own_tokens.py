@@ -24,6 +24,7 @@ from costream.training.watch import LOSS, Watch
 STREAM_STEPS = (16, 128)  # the shortest and the longest: windows are full only at times
 WINDOWS = 8  # steps of a stream that are learnt where each needs a window of its own
 WATCH, PATIENCE = 20, 6  # steps between two looks at the validation streams; looks without gain
+NOISE = 1.0  # of the spread of tokens
 COMING = 0.5  # weight of the labels of coming steps (OadTR, Wang et al., ICCV 2021)
 _AT_ONCE = 512  # steps of a stream that a network is asked about at once
 
@@ -55,10 +56,13 @@ def descend(
     seed: int,
     watched: Sequence[TokenStream] = (),
     partial: Partial | None = None,
+    spread: Tensor | None = None,
 ) -> list[dict[str, float]]:
     """Train the network; it ends with the weights that did best on the streams ``watched``.
 
-    Without such it ends with the last ones. Gives what was seen on the way, see ``Watch``.
+    Without such it ends with the last ones. ``spread`` [D]: standard deviation of the tokens, by
+    which they are varied, as few examples are learnt by heart else. Gives what was seen on the way,
+    see ``Watch``.
     """
     rng = np.random.default_rng(seed)
     counted = WINDOWS if slides(network) else None
@@ -72,6 +76,8 @@ def descend(
     for step in optimizer:
         length = int(rng.integers(STREAM_STEPS[0], STREAM_STEPS[1] + 1))
         tokens, labels = supply.batch(schedule.batch, length, rng)
+        if spread is not None:
+            tokens = tokens + NOISE * spread * torch.randn_like(tokens)
         # Any row of the recycled positions may come first.
         offset = torch.from_numpy(rng.integers(0, 1 << 16, size=len(tokens)))
         out: OadOutput = network(tokens, offset, counted)

@@ -84,12 +84,14 @@ def teach(
     if checks:
         streams = TokenStreams([s.streams(card.labels, still) for s in checked])
         watched = [streams.draw(STREAM_STEPS[1], rng) for _ in range(CHECKS)]
+    tokens = torch.cat([s.tokens[0] for s in seen])
+    spread = tokens.std(0)
     if settings.scratch:
-        standardise(network, torch.cat([s.tokens[0] for s in seen]))
+        standardise(network, tokens)
     enough = min(MOST, STEPS + PER_EXAMPLE * len(training)) * (2 if settings.scratch else 1)
     batch = STREAMS // 2 if slides(network) else STREAMS
     schedule = Schedule(settings.steps or enough, batch, rate=1e-3, decay=0.05, smoothing=0.1)
-    history = descend(network, supply, schedule, settings.seed, watched, desk.partial)
+    history = descend(network, supply, schedule, settings.seed, watched, desk.partial, spread)
     if not checks:
         return Taught(history=history)
     return Taught(

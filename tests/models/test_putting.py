@@ -22,6 +22,8 @@ from costream.models.registry import load_model
 from costream.models.skeleton_ensemble import SkeletonEnsemble
 from costream.models.skeleton_window import WindowSkeletonNet
 from costream.models.streaming import ModelState
+from costream.models.vitdet import ViTDetState
+from costream.models.vitdet_views import ViewState
 from costream.nn.policy import TopTokens
 from costream.nn.state import State
 from costream.nn.timing import ClockedState
@@ -147,9 +149,9 @@ def test_every_kind_of_state_is_tested() -> None:
     while new:
         new = [kind for base in new for kind in base.__subclasses__()]
         every.update(new)
-    # A state of objects is of one stream only: tests/models/test_objects.py.
+    # States of objects are of one stream only: tests/models/test_objects.py.
     untested = {k for k in every if k.__module__.startswith("costream")} - seen
-    assert untested == {ClockedState, ObjectState}
+    assert untested == {ClockedState, ObjectState, ViTDetState, ViewState}
 
 
 def test_the_persons_in_pictures_of_these_rows_are_found_anew() -> None:

@@ -159,4 +159,5 @@ def test_an_interruption_says_how_to_go_on(base, data, tmp_path):
     assert done.returncode == 2
     assert f"{unfinished}: an unfinished training with other options or data" in done.stderr
     assert costream(*changed, "--overwrite").returncode == 0
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["own.md", "own.safetensors"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "own.html", "own.md", "own.safetensors"]  # fmt: skip

@@ -125,21 +125,6 @@ def test_a_network_that_anticipates_learns_too(classes, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_label_after_the_end_is_named(base, classes, tmp_path):
-    table = tmp_path / "t.csv"
-    table.write_text(
-        "file,start,end,label\n"
-        f"{classes / 'grow' / 'grow0.mp4'},0,2,grow\n"
-        f"{classes / 'slide' / 'slide0.mp4'},0,1,slide\n"
-        f"{classes / 'slide' / 'slide0.mp4'},7,9,slide\n",
-        "utf-8",
-    )
-    call = ("train", base, "--data", table, "-o", tmp_path / "o.safetensors", "--validation", 0)
-    done = costream(*call, "--no-cache")
-    assert done.returncode == 2
-    assert f"{table}, line 4: begins after the end of its recording" in done.stderr
-
-
 def test_sound_is_no_video(base, tmp_path):
     from noises import write_folder
 

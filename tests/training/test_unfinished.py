@@ -45,7 +45,8 @@ def test_three_kills_change_nothing(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "going on after step" in done.stderr
     assert path.read_bytes() == whole.read_bytes()
-    assert sorted(p.name for p in path.parent.iterdir()) == ["own.md", "own.safetensors"]
+    assert sorted(p.name for p in path.parent.iterdir()) == [
+        "own.html", "own.md", "own.safetensors"]  # fmt: skip
     assert read_weights(path).card.name == "own"
 
 

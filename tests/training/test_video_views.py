@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costream.checkpoints.weights_file import read_weights
+from costream.errors import UsageError
 from costream.labels.examples import Example
 from costream.models.build import build
 from costream.training.clips import UNSCORED
@@ -101,6 +102,14 @@ def test_an_example_between_two_steps_has_the_nearest(base, tmp_path):
     example = stretch(1.01, 1.02, "slide", str(file))
     (seen,) = Reader(card, frontend, 0, 0, FeatureCache(None, card, frontend)).read([example])
     assert seen.steps(example).tolist() == [8]
+
+
+def test_a_label_after_the_end_is_named(base, tmp_path):
+    card, frontend = base
+    file = moving.write_clip(tmp_path / "a.mp4", [("slide", 20)], 3)
+    reader = Reader(card, frontend, 0, 0, FeatureCache(None, card, frontend))
+    with pytest.raises(UsageError, match="w: begins after the end of its recording"):
+        reader.read([stretch(0, 1, "slide", str(file)), stretch(7, 9, "slide", str(file))])
 
 
 def test_what_is_read_does_not_hang_on_where_labels_begin(base, tmp_path):
