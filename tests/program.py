@@ -16,7 +16,7 @@ from forks import Forks
 ROOT = Path(__file__).resolve().parents[1]
 COSTREAM = [sys.executable, "-m", "costream"]
 NOWHERE = str(ROOT / "tests" / "no-such-home")
-LIMIT_S = 120
+LIMIT_S = 300
 
 
 def environment(extra: dict[str, str] | None = None) -> dict[str, str]:

@@ -82,7 +82,7 @@ def test_a_lost_worker_costs_a_retry_of_its_file(clips, tmp_path, address):
         if any(file.path == str(part) for file in process.open_files()):
             process.send_signal(signal.SIGKILL)
             killed += 1
-    _, stderr = child.communicate(timeout=120)
+    _, stderr = child.communicate(timeout=300)
     assert killed == 1
     assert child.returncode == 3, stderr
     local = costream(*call, "-o", tmp_path / "local", "--jobs", 1)
