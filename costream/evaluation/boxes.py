@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.errors import UsageError
-from costream.labels.examples import spelling
+from costream.labels.examples import respelled
 
 log = logging.getLogger("costream")
 
@@ -72,13 +72,13 @@ def fit_boxes(clips: Sequence[Clip], names: Sequence[str]) -> list[Clip]:
 
     These are warned of. UsageError when none of the labels is known.
     """
-    alike = {spelling(name): name for name in reversed(names)}
+    called = respelled(names)
     lacking: Counter[str] = Counter()
     known = 0
 
     def fit(marks: Marks) -> Marks:
         nonlocal known
-        fitted = [alike.get(spelling(label)) for label in marks.labels]
+        fitted = [called(label) for label in marks.labels]
         lacking.update(m for m, f in zip(marks.labels, fitted, strict=True) if f is None)
         rows = [k for k, name in enumerate(fitted) if name is not None]
         known += len(rows)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from costream.errors import UsageError
 from costream.evaluation.told import Told
-from costream.labels.examples import spelling
+from costream.labels.examples import respelled
 from costream.labels.frames import frame_labels, frame_targets
 from costream.labels.recording import Label, Recording
 from costream.records import Segment
@@ -53,12 +53,10 @@ def fit_truth(
     none of the labels is known. ``ignored``: labels that are not to be warned of.
     """
     known = (*names, *ignored)
-    alike = {spelling(name): name for name in reversed(known)}
+    called = respelled(known)
 
     def fit(one: Label) -> Label:
-        if one.label in known:
-            return one
-        return replace(one, label=alike.get(spelling(one.label), one.label))
+        return replace(one, label=called(one.label) or one.label)
 
     fitted = [replace(r, labels=tuple(map(fit, r.labels))) for r in recordings]
     lacking = Counter(one.label for r in fitted for one in r.labels if one.label not in known)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -68,23 +68,13 @@ def fit_labels(examples: Sequence[Example], names: Sequence[str]) -> list[Exampl
     return [replace(example, label=fitted[example.label]) for example in examples]
 
 
-def fit_recordings(recordings: Sequence[Recording], names: Sequence[str]) -> list[Recording]:
-    """Give the recordings with their labels as ``names`` spell them; see ``fit_labels``."""
-    labels = (label for recording in recordings for label in recording.labels)
-    fitted = _fitted(((label.label, label.where) for label in labels), names)
-    return [
-        replace(r, labels=tuple(replace(lab, label=fitted[lab.label]) for lab in r.labels))
-        for r in recordings
-    ]
-
-
 def _fitted(found: Iterable[tuple[str, str]], names: Sequence[str]) -> dict[str, str]:
     """Give the name for each label; UsageError that says where unknown ones stand."""
-    alike = {spelling(name): name for name in reversed(names)}
+    called = respelled(names)
     fitted: dict[str, str] = {}
     unknown: dict[str, str] = {}
     for label, where in found:
-        name = label if label in names else alike.get(spelling(label))
+        name = called(label)
         if name is None:
             unknown.setdefault(label, where)
         else:
@@ -97,6 +87,12 @@ def _fitted(found: Iterable[tuple[str, str]], names: Sequence[str]) -> dict[str,
             hint="'costream models show NAME' lists its labels",
         )
     return fitted
+
+
+def respelled(names: Sequence[str]) -> Callable[[str], str | None]:
+    """Give what tells which of ``names`` a label is, itself or as ``spelling`` has it; or None."""
+    alike = {spelling(name): name for name in reversed(names)}
+    return lambda label: label if label in names else alike.get(spelling(label))
 
 
 def located(error: SourceError, example: Example) -> SourceError:

@@ -24,7 +24,7 @@ def frame_labels(
     Where labels overlap it is the one that began last. Without a label it is ``background`` in a
     recording that is labelled as a whole, and else UNKNOWN, also where ``background`` is None.
     Labels begin and end at a time as it is rounded (TOLERANCE_S). KeyError for a label that is
-    not among the names; see ``fit_recordings``.
+    not among the names; see ``respelled``.
     """
     index = {name: k for k, name in enumerate(names)}
     out = np.full(len(np.asarray(times)), UNKNOWN, np.int64)

@@ -99,9 +99,8 @@ class ProposalNetwork(nn.Module):
         """Bring what is predicted of one picture up to date where its maps have changed.
 
         ``rows`` [places + 1, C]: the maps; ``computed`` bool [places + 1]: what is new in them.
-        ``hidden``, alike: behind the first convolution; ``predicted``
-        [places, 5 ratios]: logits, then
-        deltas, of the anchors of each place.
+        ``hidden``, alike: behind the first convolution; ``predicted`` [places, 5 ratios]: logits,
+        then deltas, of the anchors of each place.
         """
         levels, head = range(len(layout.sizes)), self.rpn_head
         first, second = (cast(nn.Conv2d, layer) for layer in head.conv.values())

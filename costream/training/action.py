@@ -10,7 +10,6 @@ With ``--choose`` the weights stay as they are: temperature, timeline and figure
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ import torch
 from torch import nn
 
 from costream.checkpoints.weights_file import read_weights
-from costream.errors import CostreamError, UsageError
+from costream.errors import UsageError
 from costream.frontends.images import TemporalDifferenceNet
 from costream.models.build import build, save_model
 from costream.models.card import Card, Timeline
@@ -34,6 +33,7 @@ from costream.training.figure import LABELS
 from costream.training.fir_action import part, read_pack
 from costream.training.heads import token_bank, train_head
 from costream.training.loop import Schedule, train, train_frontend
+from costream.training.recipe import carry_out
 from costream.training.report import card_text, majority, predict, score
 from costream.training.timeline import Told
 from costream.training.trees import TREES
@@ -135,12 +135,14 @@ def make(video: Video, size: Size, seed: int, folder: Path) -> list[Path]:
     torch.manual_seed(seed)
     frontend, picture_net, networks = train_networks(samplers, size, seed)
     plain, linear = picture_net
+    every = [clip for clips in video.held_out.values() for clip in clips]
     learnt = [*video.train, *video.rendered]
+    guesses = iter(trees(learnt, every, len(LABELS), size.trees, seed))
     others: dict[str, dict[str, Any]] = {}
     for title, clips in video.held_out.items():
         rows = {
             "per-frame classifier": predict(plain, [linear], clips)[0],
-            "tree ensemble": trees(learnt, clips, len(LABELS), size.trees, seed),
+            "tree ensemble": [next(guesses) for _ in clips],
             "majority": majority(video.train, clips, len(LABELS)),
         }
         others[title] = {k: score(v, clips, LABELS, RATE_HZ) for k, v in rows.items()}
@@ -301,19 +303,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--choose", action="store_true", help="keep the weights of the folder")
     options = parser.parse_args(arguments)
-    torch.set_num_threads(options.threads)
-    try:
+
+    def work() -> list[Path]:
         size = Size()
         video = load(options.pack, size, options.seed)
         if options.choose:
-            written = choose(video, options.output)
-        else:
-            written = make(video, size, options.seed, options.output)
-        print(*written, sep="\n")
-    except CostreamError as error:
-        print(error, file=sys.stderr)
-        return int(error.exit_code)
-    return 0
+            return choose(video, options.output)
+        return make(video, size, options.seed, options.output)
+
+    return carry_out(work, options.threads)
 
 
 if __name__ == "__main__":

@@ -54,7 +54,6 @@ class Taught:
 
     told: list[npt.NDArray[Any]] = field(default_factory=list)
     streams: list[Told] = field(default_factory=list)
-    how: str = ""  # a sentence for the card: how it learnt
     baselines: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)  # see ``Watch``
 

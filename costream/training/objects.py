@@ -8,7 +8,6 @@ that was stopped goes on from its checkpoint.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 
 import torch
 
-from costream.errors import CostreamError
 from costream.models.build import save_model
 from costream.models.vitdet import ViTDet
 from costream.training.objects_card import make_card
@@ -26,6 +24,7 @@ from costream.training.objects_packs import LABELS
 from costream.training.objects_report import choose_threshold, detection_table, judge
 from costream.training.objects_scenes import make_supply
 from costream.training.objects_teacher import Yolox
+from costream.training.recipe import carry_out, parser
 from costream.training.report import card_text
 
 FRONTEND: dict[str, Any] = {"box": [320, 192], "patch": 16}
@@ -67,23 +66,15 @@ def make(packs: Path, course: Course, seed: int, folder: Path, checkpoint: Path)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the recipe from the command line; gives the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m costream.training.objects")
-    parser.add_argument("--packs", type=Path, required=True, help="folder of the .tar packs")
-    parser.add_argument("--output", type=Path, default=Path("weights"))
-    parser.add_argument("--checkpoint", type=Path, default=Path("eventful-vitdet.checkpoint"))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=2000)
-    options = parser.parse_args(argv)
-    torch.set_num_threads(options.threads)
-    try:
+    known = parser("objects", "folder of the .tar packs", 2000)
+    known.add_argument("--checkpoint", type=Path, default=Path("eventful-vitdet.checkpoint"))
+    options = known.parse_args(argv)
+
+    def work() -> list[Path]:
         course = Course(options.steps)
-        path = make(options.packs, course, options.seed, options.output, options.checkpoint)
-    except CostreamError as error:
-        print(error, file=sys.stderr)
-        return int(error.exit_code)
-    print(path)
-    return 0
+        return [make(options.packs, course, options.seed, options.output, options.checkpoint)]
+
+    return carry_out(work, options.threads)
 
 
 if __name__ == "__main__":

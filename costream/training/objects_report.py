@@ -7,10 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from costream.evaluation.detection import Found, Truth, box_precision, detection_scores
-from costream.evaluation.metrics import bootstrap
+from costream.evaluation.detection import Found, Truth, detection_scores, precision_interval
 from costream.models.vitdet import ViTDet
 from costream.training.objects_judge import (
     Box,
@@ -62,19 +59,11 @@ def judge_photographs(
         ("eventful-vitdet", find(network, test.pictures, box)),
         (_TEACHER, ask(teacher, packs, test.pictures)),
     ):
-        rows[title] = {**_score(found, test.truth), "AP50_95": _interval(found, test.truth)}
+        rows[title] = _score(found, test.truth)
+        limits = precision_interval(found, test.truth, range(len(found)), LABELS)
+        if limits is not None:
+            rows[title]["AP50_95"] = [round(limit, 4) for limit in limits]
     return rows
-
-
-def _interval(found: Sequence[Found], truth: Sequence[Truth]) -> list[float]:
-    """Give the 95 % interval of AP50 over pictures."""
-
-    def redraw(pictures: Sequence[int]) -> float:
-        said, true = [found[k] for k in pictures], [truth[k] for k in pictures]
-        each = [box_precision(said, true, k) for k in range(len(LABELS))]
-        return float(np.nanmean(each))
-
-    return [round(value, 4) for value in bootstrap(redraw, len(truth))]
 
 
 def choose_threshold(network: ViTDet, packs: Path, teacher: Yolox, box: Box) -> float:

@@ -7,8 +7,6 @@ patient and consistent", CVPR 2022). The teacher's weights are not in the shippe
 
 from __future__ import annotations
 
-import tarfile
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from torch import Tensor
 from costream.errors import UsageError
 from costream.models.vitdet_heads import Detections
 from costream.nn.suppression import suppress
+from costream.training.recipe import teacher_file
 
 SIDE = 416
 STRIDES = (8, 16, 32)
@@ -33,19 +32,16 @@ class Yolox:
     """
 
     def __init__(self, path: Path) -> None:
-        if not path.is_file():
-            raise UsageError("the teacher is not there", where=path)
-        try:
-            import cv2
-        except ImportError as error:
-            raise UsageError(
-                "the recipe needs OpenCV, which runs the teacher",
-                hint="pip install opencv-python-headless",
-            ) from error
-        cv2.setNumThreads(torch.get_num_threads())
-        with tarfile.open(path) as archive, tempfile.TemporaryDirectory() as place:
-            archive.extract("teachers/yolox_nano.onnx", place, filter="data")
-            self._network = cv2.dnn.readNetFromONNX(f"{place}/teachers/yolox_nano.onnx")
+        with teacher_file(path, "yolox_nano.onnx") as file:
+            try:
+                import cv2
+            except ImportError as error:
+                raise UsageError(
+                    "the recipe needs OpenCV, which runs the teacher",
+                    hint="pip install opencv-python-headless",
+                ) from error
+            cv2.setNumThreads(torch.get_num_threads())
+            self._network = cv2.dnn.readNetFromONNX(str(file))
 
     def maps(self, views: Tensor) -> list[Tensor]:
         """Give objectness and 80 classes, [B, h, w, 81] at strides 8, 16, 32, 0 to 1.

@@ -45,6 +45,7 @@ from costream.training.sequence_report import sequence_table
 
 log = logging.getLogger("costream")
 
+EARLY = "When to stop was chosen on the validation examples: the figures are a little too good."
 # Of networks for tokens and for skeletons.
 _CLASSIFIERS = ("network.head.", "network.anticipation_head.", "network.fc.")
 
@@ -222,7 +223,8 @@ def describe(
     training, checks = examples
     if chosen is not None:
         card = replace(card, timeline=chosen.timeline, temperature=chosen.temperature)
-    how = [taught.how, "" if chosen is None else chosen.how]
+    how = [EARLY] if checks else []
+    how += [] if chosen is None else [chosen.how]
     counts = Counter(e.label for e in training)
     listed = ", ".join(f"{label} {counts[label]}" for label in card.labels if counts[label])
     groups = f"by the column {settings.group!r}" if settings.group else "by file or group"
@@ -232,7 +234,7 @@ def describe(
         description=f"Own classes: {', '.join(sorted(counts))}.",
         trained_on=f"{len(training)} own examples ({listed}), {start}; seed {settings.seed}.",
         split=f"{len(training)} examples to train, {len(checks)} to validate, {groups}."
-        + "".join(f" {sentence}" for sentence in how if sentence),
+        + "".join(f" {sentence}" for sentence in how),
         limits="Knows the people, places and sensors of its examples; validated on few examples.",
         licence="That of the examples" + (f" and of {origin}" if origin else ""),
         metrics={"validation": _validation(card, taught, examples)} if checks else {},

@@ -11,7 +11,7 @@ import numpy as np
 
 from costream import __version__
 from costream.evaluation.reliability import calibration_error, reliability
-from costream.models.card import Card, Timeline
+from costream.models.card import LOW, Card, Timeline
 from costream.report.markup import Html, join, name, tag
 from costream.report.page import page_foot, page_head
 from costream.report.palette import Palette
@@ -169,7 +169,7 @@ def _settings(temperature: float, timeline: Timeline) -> dict[str, str]:
         "temperature": f"{temperature:g}",
         "threshold": f"{timeline.threshold:g}",
         **own,
-        "closes below": "0.6 of it" if timeline.low is None else f"{timeline.low:g}",
+        "closes below": f"{LOW:g} of it" if timeline.low is None else f"{timeline.low:g}",
         "time constant of smooth scores": f"{timeline.smooth_s:g} s",
         "least length": f"{timeline.min_length_s:g} s",
         "gaps that are joined": f"{timeline.min_gap_s:g} s",

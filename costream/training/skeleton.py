@@ -7,7 +7,6 @@ writes the weights with their card. Seeded; about 20 minutes on one core of 2023
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from costream.errors import CostreamError
 from costream.evaluation.clips import sequence_scores, stream_scores
 from costream.evaluation.motions import Motion
 from costream.frontends.joints import JointStreams
@@ -27,6 +25,7 @@ from costream.models.card import Card, Timeline
 from costream.models.skeleton import SkeletonNet
 from costream.training.loop import Schedule
 from costream.training.own_skeleton import BACKGROUND, predict
+from costream.training.recipe import carry_out, parser
 from costream.training.report import card_text
 from costream.training.sequence_report import sequence_table
 from costream.training.skeleton_augment import Augmenter, Variety
@@ -252,21 +251,12 @@ def _card(labels: Sequence[str], arguments: dict[str, Any], metrics: dict[str, A
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the recipe from the command line; gives the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m costream.training.skeleton")
-    parser.add_argument("--packs", type=Path, required=True, help="folder of skel_*.npz")
-    parser.add_argument("--output", type=Path, default=Path("weights"))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=Size().steps)
-    options = parser.parse_args(argv)
-    torch.set_num_threads(options.threads)
-    try:
-        path = make(options.packs, Size(options.steps), options.seed, options.output)
-    except CostreamError as error:
-        print(error, file=sys.stderr)
-        return int(error.exit_code)
-    print(path)
-    return 0
+    options = parser("skeleton", "folder of skel_*.npz", Size().steps).parse_args(argv)
+
+    def work() -> list[Path]:
+        return [make(options.packs, Size(options.steps), options.seed, options.output)]
+
+    return carry_out(work, options.threads)
 
 
 if __name__ == "__main__":

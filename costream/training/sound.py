@@ -8,7 +8,6 @@ about an hour on one core.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,12 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from costream.errors import CostreamError
 from costream.frontends.audio import ContinualAudioNet, fold
 from costream.models.audio import CoTrans
 from costream.models.build import save_model
 from costream.models.card import Card, Timeline
 from costream.training.loop import Schedule
+from costream.training.recipe import carry_out, parser
 from costream.training.report import card_text
 from costream.training.sequence_report import sequence_table
 from costream.training.sound_augment import NO_MUSIC, SILENCE, Supply, genre_label, sound_label
@@ -183,23 +182,14 @@ def _card(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the recipe from the command line; gives the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m costream.training.sound")
-    parser.add_argument("--packs", type=Path, required=True, help="folder of the .tar packs")
-    parser.add_argument("--output", type=Path, default=Path("weights"))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=Size().steps)
-    options = parser.parse_args(argv)
-    torch.set_num_threads(options.threads)
+    options = parser("sound", "folder of the .tar packs", Size().steps).parse_args(argv)
     np.seterr(all="raise", under="ignore")
-    try:
+
+    def work() -> list[Path]:
         teacher, size = Yamnet(options.packs / "teachers.tar"), Size(steps=options.steps)
-        paths = make(options.packs, teacher, size, options.seed, options.output)
-    except CostreamError as error:
-        print(error, file=sys.stderr)
-        return int(error.exit_code)
-    print(*paths, sep="\n")
-    return 0
+        return make(options.packs, teacher, size, options.seed, options.output)
+
+    return carry_out(work, options.threads)
 
 
 if __name__ == "__main__":

@@ -9,14 +9,13 @@ shipped weights.
 
 from __future__ import annotations
 
-import tarfile
-import tempfile
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from costream.errors import UsageError
+from costream.training.recipe import teacher_file
 
 WINDOW = 15_600  # samples that it looks at
 HOP = 8_000
@@ -31,22 +30,17 @@ class Yamnet:
     """
 
     def __init__(self, path: Path) -> None:
-        if not path.is_file():
-            raise UsageError("the teacher is not there", where=path)
-        try:
-            from ai_edge_litert.interpreter import Interpreter
-        except ImportError as error:
-            raise UsageError(
-                "the recipe needs a program that runs TFLite networks",
-                hint="pip install ai-edge-litert",
-            ) from error
-        with tarfile.open(path) as archive, tempfile.TemporaryDirectory() as place:
-            archive.extract("teachers/yamnet_a.tflite", place, filter="data")
+        with teacher_file(path, "yamnet_a.tflite") as file:
+            try:
+                from ai_edge_litert.interpreter import Interpreter
+            except ImportError as error:
+                raise UsageError(
+                    "the recipe needs a program that runs TFLite networks",
+                    hint="pip install ai-edge-litert",
+                ) from error
             # Features inside the network can be read only when nothing is thrown away.
             self._network = Interpreter(
-                f"{place}/teachers/yamnet_a.tflite",
-                num_threads=1,
-                experimental_preserve_all_tensors=True,
+                str(file), num_threads=1, experimental_preserve_all_tensors=True
             )
         self._network.allocate_tensors()
         self._input = self._network.get_input_details()[0]["index"]

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.labels.examples import fit_recordings, to_examples
+from costream.evaluation.truth import fit_truth
+from costream.labels.examples import to_examples
 from costream.labels.frames import frame_labels, frame_targets
 from costream.labels.recording import Label, Recording
 
@@ -65,5 +66,5 @@ def test_time_that_nobody_can_use_is_told(caplog):
 
 
 def test_recordings_are_spelt_as_the_model_does():
-    (fitted,) = fit_recordings([made((0.0, 1.0, "Dog_Bark"))], ["rain", "dog bark"])
+    (fitted,) = fit_truth([made((0.0, 1.0, "Dog_Bark"))], ["rain", "dog bark"])
     assert fitted.labels[0].label == "dog bark"
