@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from costream.checkpoints.kinetics import CLASSES
 from costream.errors import ModelError
 
 
@@ -123,12 +124,15 @@ COCO = Labels(
     None,
     30.0,
 )
+# Clips of all sorts; the networks have rates of their own.
+KINETICS400 = Labels(CLASSES, None, None)
 KNOWN = {
     "thumos14": THUMOS14,
     "tvseries": TVSERIES,
     "gtzan": GTZAN,
     "imagenet-vid": VID,
     "coco": COCO,
+    "kinetics-400": KINETICS400,
 }
 
 

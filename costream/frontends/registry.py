@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 FRONTENDS = {
     "tdn": "costream.frontends.images:TemporalDifferenceNet",
     "pixels": "costream.frontends.pixels:Pixels",
+    "crop": "costream.frontends.crop:CentreCrop",
+    "cox3d": "costream.frontends.volumes:VideoFeatures",
     "joints": "costream.frontends.joints:JointStreams",
     "audio": "costream.frontends.audio:ContinualAudioNet",
     "vggish": "costream.frontends.vggish:VGGish",

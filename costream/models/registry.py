@@ -39,6 +39,12 @@ ARCHITECTURES = {
     "agcn": "costream.models.skeleton_window:WindowSkeletonNet",
     "str": "costream.models.skeleton_window:WindowSkeletonNet",
     "vitdet": "costream.models.vitdet:ViTDet",
+    "cox3d": "costream.models.video:VideoNet",
+    "coslow": "costream.models.video:VideoNet",
+    "coi3d": "costream.models.video:VideoNet",
+    "x3d": "costream.models.video_window:WindowVideoNet",
+    "slow": "costream.models.video_window:WindowVideoNet",
+    "i3d": "costream.models.video_window:WindowVideoNet",
     "skeleton-ensemble": "costream.models.skeleton_ensemble:SkeletonEnsemble",
 }
 # name the user types -> what it is
@@ -55,6 +61,11 @@ MODELS = {
     "coagcn-s1": "skeleton actions, CoAGCN*: strides 1, no padding",
     "costr": "skeleton actions, continual spatial attention",
     "costr-s1": "skeleton actions, CoS-TR*: strides 1, no padding",
+    "cox3d-s": "actions in video, continual X3D of 160 x 160 pixels at 5 frames a second",
+    "cox3d-m": "actions in video, continual X3D of 224 x 224 pixels at 6 frames a second",
+    "cox3d-l": "actions in video, continual X3D of 312 x 312 pixels at 6 frames a second",
+    "coslow": "actions in video, continual Slow, a 3D ResNet-50",
+    "coi3d": "actions in video, continual I3D, a 3D ResNet-50",
     "eventful-vitdet": "objects in video, a transformer that computes what has changed",
 }
 VARIABLE = "COSTREAM_WEIGHTS"
