@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from costream.nn.bottleneck import Bottleneck, timing
+from costream.nn.bottleneck import Bottleneck, SqueezeExcitation, timing
 from costream.nn.frame_ring import FrameRing, FramesState
 from costream.nn.state import State
 from costream.nn.volume import VolumeStep
@@ -22,6 +22,30 @@ class BottleneckState(State):
 
     inputs: FramesState
     inner: FramesState | None
+
+    def __post_init__(self) -> None:
+        self.buffers: _Buffers | None = None  # made when needed, never saved or copied
+
+
+class _Gate:
+    """A ``SqueezeExcitation``: what channels are multiplied with, [B, C], for means [B, C]."""
+
+    def __init__(self, unit: SqueezeExcitation) -> None:
+        self._weights = [fc.weight.detach().T.contiguous() for fc in (unit.fc1, unit.fc2)]
+        self._biases = [fc.bias.detach() for fc in (unit.fc1, unit.fc2)]
+
+    def __call__(self, means: Tensor) -> Tensor:
+        hidden = torch.addmm(self._biases[0], means, self._weights[0]).relu_()
+        return torch.addmm(self._biases[1], hidden, self._weights[1]).sigmoid_()
+
+
+class _Buffers(NamedTuple):
+    """What a step overwrites, as rows and as frames [B, H, W, C]; of the same memory."""
+
+    first: Tensor
+    first_frame: Tensor
+    last: Tensor
+    last_frame: Tensor
 
 
 class FoldedBottleneck:
@@ -39,7 +63,7 @@ class FoldedBottleneck:
         self.shortcut = None
         if block.shortcut is not None:
             self.shortcut = VolumeStep(block.shortcut, block.shortcut_bn)
-        self.squeeze = block.squeeze
+        self.squeeze = None if block.squeeze is None else _Gate(block.squeeze)
         self.inputs = FrameRing(self.half + 1 if block.depthwise else block.kernel, start)
         self.inner = FrameRing(block.kernel, start) if block.depthwise else None
         self._like = block.a.weight.detach()
@@ -60,26 +84,53 @@ class FoldedBottleneck:
         self, x: Tensor, state: BottleneckState, rows: Sequence[int], out: Tensor | None
     ) -> Tensor | None:
         time = self.inputs.push(x, state.inputs, rows)
-        y = self._first(x, state, rows, time)
+        buffers = state.buffers or self._make_buffers(state)
+        y = self._first(x, state, rows, time, buffers)
         if y is None:
             return None
         if self.squeeze is not None:
-            y.mul_(self.squeeze.gate(y.mean((1, 2)))[:, None, None])
+            y.mul_(self.squeeze(y.mean((1, 2, 3)))[:, None, None, None])
         y = F.silu(y, inplace=True) if self.depthwise else y.relu_()
-        y = self.c(y.unsqueeze(1))
+        torch.addmm(
+            self.c.bias, y.reshape(buffers.last.shape[0], -1), self.c.taps[0], out=buffers.last
+        )
         past = self.inputs.frame(state.inputs, time - self.half)
-        y.add_(past if self.shortcut is None else self.shortcut(past.unsqueeze(1)))
-        return y.relu_() if out is None else torch.clamp_min(y, 0, out=out)
+        if self.shortcut is None:
+            buffers.last_frame.add_(past)
+        else:
+            buffers.last.add_(self.shortcut.multiply(past))
+        return torch.clamp_min(buffers.last_frame, 0, out=out)
 
     def _first(
-        self, x: Tensor, state: BottleneckState, rows: Sequence[int], time: int
+        self,
+        x: Tensor,
+        state: BottleneckState,
+        rows: Sequence[int],
+        time: int,
+        buffers: _Buffers,
     ) -> Tensor | None:
-        """Give what comes from b, or None."""
+        """Give what comes from b, [B, 1, H', W', C], or None."""
         late = time < self.timing.delay
         if self.inner is None:
-            return None if late else self.b(self.a(state.inputs.frames, time).relu_().unsqueeze(1))
+            if late:
+                return None
+            hidden = self.a.over_time(state.inputs, time).squeeze(1).relu_()
+            return self.b.convolve(hidden.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).unsqueeze(1)
         inner = cast(FramesState, state.inner)
         slot = self.inner.next_slot(inner)
-        torch.clamp_min(self.a(x.unsqueeze(1)), 0, out=slot)
+        self.a.multiply(x, buffers.first)
+        torch.clamp_min(buffers.first_frame, 0, out=slot)
         self.inner.push(slot, inner, rows)
-        return None if late else self.b(inner.frames, time)
+        return None if late else self.b.over_time(inner, time)
+
+    def _make_buffers(self, state: BottleneckState) -> _Buffers:
+        batch, _, *size = state.inputs.frames.shape
+        with torch.inference_mode(False):
+            frames = [
+                self._like.new_empty(batch, *part.output_size(given))
+                for part, given in ((self.a, size), (self.c, self.b.output_size(size)))
+            ]
+            first, last = frames
+            rows = [frame.view(-1, frame.shape[3]) for frame in frames]
+            state.buffers = _Buffers(rows[0], first, rows[1], last)
+        return state.buffers

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from costream.nn.state import zeros
@@ -18,6 +19,12 @@ class FramesState(ClockedState):
     """Frame t lies in slot t mod n."""
 
     frames: Tensor  # [B, n, H, W, C]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        with torch.inference_mode(False):  # views of the same memory; making one takes 2 us
+            self.slots = self.frames.unbind(1)
+            self.volume = self.frames.permute(0, 4, 1, 2, 3)
 
 
 class FrameRing:
@@ -38,7 +45,7 @@ class FrameRing:
 
     def next_slot(self, state: FramesState) -> Tensor:
         """Give the memory [B, H, W, C] of the next frame; who writes there may ``push`` it."""
-        return state.frames.select(1, state.peek() % self.slots)
+        return state.slots[state.peek() % self.slots]
 
     def push(self, x: Tensor, state: FramesState, rows: Sequence[int]) -> int:
         """Take a frame [B, H, W, C] of every stream, give its number t.
@@ -47,8 +54,8 @@ class FrameRing:
         "replicate" those that begin with this frame.
         """
         time = state.tick()
-        slot = state.frames.select(1, time % self.slots)
-        if x.data_ptr() != slot.data_ptr():
+        slot = state.slots[time % self.slots]
+        if x is not slot:
             check_shape(x.shape, slot.shape)
             slot.copy_(x)
         if rows:
@@ -61,4 +68,4 @@ class FrameRing:
 
     def frame(self, state: FramesState, time: int) -> Tensor:
         """Give frame t [B, H, W, C], one of the last n; the very memory."""
-        return state.frames.select(1, time % self.slots)
+        return state.slots[time % self.slots]

@@ -173,7 +173,7 @@ class ClockedState(State):
 
     def peek(self) -> int:
         """Give the number of steps taken so far."""
-        return int(self._clock.max())
+        return int(max(self._clock.tolist()))
 
 
 def check_shape(x: Sequence[int], state: Sequence[int]) -> None:

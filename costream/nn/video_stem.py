@@ -74,12 +74,12 @@ class FoldedStem:
     def step(  # noqa: D102
         self, x: Tensor, state: FramesState, rows: Sequence[int], out: Tensor | None
     ) -> Tensor | None:
-        seen = x if self.pixels is None else self.pixels(x.unsqueeze(1))
-        time = self.ring.push(seen, state, rows)
+        if self.pixels is not None:
+            x = self.pixels.convolve(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        time = self.ring.push(x, state, rows)
         if time < self.timing.delay:
             return None
-        y = self.conv(state.frames, time)
+        y = self.conv.over_time(state, time).squeeze(1)
         if self.pixels is None:
-            maps = F.max_pool2d(y.permute(0, 3, 1, 2), 3, 2, 1)
-            y = maps.permute(0, 2, 3, 1)
-        return y.relu_() if out is None else torch.clamp_min(y, 0, out=out)
+            y = F.max_pool2d(y.permute(0, 3, 1, 2), 3, 2, 1).permute(0, 2, 3, 1)
+        return torch.clamp_min(y, 0, out=out)

@@ -162,7 +162,7 @@ class FoldedVideo:
 
     def _pool(self, y: Tensor, state: MeanState, rows: Sequence[int]) -> Tensor | None:
         if self.conv is not None:
-            y = self.conv(y.unsqueeze(1)).relu_()
+            y = self.conv.multiply(y).relu_().view(*y.shape[:3], -1)
         feature = y.mean((1, 2))
         if rows and self.start == "zeros":
             feature[list(rows)] = 0

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from costream.nn.frame_ring import FramesState
 from costream.nn.graph import scale_and_shift
 
 # From so many pixels on, a depthwise tap a time is faster than all at once: with AVX-512 0.25 ms
@@ -31,15 +32,13 @@ class VolumeStep:
 
     def __init__(self, conv: nn.Conv3d, norm: nn.BatchNorm3d | None = None) -> None:
         weight = conv.weight.detach()
-        bias = None if conv.bias is None else conv.bias.detach()
+        bias = weight.new_zeros(len(weight)) if conv.bias is None else conv.bias.detach()
         if norm is not None:
             scale, shift = scale_and_shift(norm)
-            weight = weight * scale[:, None, None, None, None]
-            bias = shift if bias is None else bias * scale + shift
-        self.bias, self.groups = bias, conv.groups
-        self.pixel_stride, self.sides = conv.stride[1], conv.padding[1:]
+            weight, bias = weight * scale[:, None, None, None, None], bias * scale + shift
+        self.bias, self.groups, self.out_width = bias, conv.groups, conv.out_channels
+        self.pixel_stride, self.sides = conv.stride[1], cast("tuple[int, ...]", conv.padding)[1:]
         self.kernel = cast("tuple[int, int, int]", conv.kernel_size)
-        self.out_width = conv.out_channels
         self.pointwise = self.kernel[1:] == (1, 1)
         taps = weight.unbind(2)  # oldest first
         if not self.pointwise:
@@ -58,51 +57,56 @@ class VolumeStep:
         step = self.pixel_stride
         return -(-size[0] // step), -(-size[1] // step), self.out_width
 
-    def __call__(self, frames: Tensor, time: int = 0) -> Tensor:
-        """Give the output [B, H', W', O] of a ring [B, K, H, W, I] whose newest frame is ``time``.
-
-        Frame t lies in slot t mod K.
-        """
-        size = self.kernel[0]
-        if not self.pointwise and size > 1 and self.groups > 1 and not self._by_taps(frames):
-            return self._convolve_all(frames, time % size)
-        given = [frames.select(1, (time + 1 + k) % size) for k in range(size)]
-        if not self.pointwise:
-            return self._convolve(given)
+    def multiply(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """Give [B H' W', O] of a frame [B, H, W, I]; of a pointwise convolution with K = 1."""
         if self.pixel_stride > 1:
-            given = [f[:, :: self.pixel_stride, :: self.pixel_stride] for f in given]
-        return self._weigh(given) if self.groups > 1 else self._multiply(given)
+            x = x[:, :: self.pixel_stride, :: self.pixel_stride]
+        rows = x.reshape(-1, x.shape[3])
+        if out is None:
+            return torch.addmm(self.bias, rows, self.taps[0])
+        return torch.addmm(self.bias, rows, self.taps[0], out=out)
 
-    def _by_taps(self, frames: Tensor) -> bool:
-        return 0 < self._most <= frames.shape[2] * frames.shape[3]
+    def convolve(self, x: Tensor) -> Tensor:
+        """Give [B, O, H', W'] of a frame [B, I, H, W]; K = 1."""
+        stride, sides = self.pixel_stride, self.sides
+        return F.conv2d(x, self.taps[0], self.bias, stride, sides, 1, self.groups)
 
-    def _convolve_all(self, frames: Tensor, slot: int) -> Tensor:
-        stride, sides = (1, self.pixel_stride, self.pixel_stride), (0, *self.sides)
-        volume, weight = frames.permute(0, 4, 1, 2, 3), self.turned[slot]
-        out = F.conv3d(volume, weight, self.bias, stride, sides, 1, self.groups)
-        return out.squeeze(2).permute(0, 2, 3, 1)
+    def over_time(self, state: FramesState, time: int) -> Tensor:
+        """Give [B, 1, H', W', O] of the K frames of a ring up to frame ``time``."""
+        size = self.kernel[0]
+        if not (self.pointwise or self._by_taps(state)):
+            weight, step = self.turned[time % size], self.pixel_stride
+            strides, sides = (1, step, step), (0, *self.sides)
+            out = F.conv3d(state.volume, weight, self.bias, strides, sides, 1, self.groups)
+            return out.permute(0, 2, 3, 4, 1)
+        frames = [state.slots[(time + 1 + k) % size] for k in range(size)]
+        if not self.pointwise:
+            return self._convolve(frames)
+        return self._weigh(frames) if self.groups > 1 else self._mix(frames)
+
+    def _by_taps(self, state: FramesState) -> bool:
+        pixels = state.frames.shape[2] * state.frames.shape[3]
+        return self.groups > 1 and 0 < self._most <= pixels
 
     def _convolve(self, frames: Sequence[Tensor]) -> Tensor:
-        total, bias = None, self.bias
+        total, bias = None, cast("Tensor | None", self.bias)
         for frame, tap in zip(frames, self.taps, strict=True):
             maps = frame.permute(0, 3, 1, 2)
             out = F.conv2d(maps, tap, bias, self.pixel_stride, self.sides, 1, self.groups)
             total, bias = (out if total is None else total.add_(out)), None
-        return cast(Tensor, total).permute(0, 2, 3, 1)
+        return cast(Tensor, total).permute(0, 2, 3, 1).unsqueeze(1)
 
     def _weigh(self, frames: Sequence[Tensor]) -> Tensor:
         """Depthwise, over time alone."""
-        out = frames[-1] * self.taps[-1]
+        out = torch.addcmul(self.bias, frames[-1], self.taps[-1])
         for frame, tap in zip(frames[:-1], self.taps[:-1], strict=True):
             out.addcmul_(frame, tap)
-        return out if self.bias is None else out.add_(self.bias)
+        return out.unsqueeze(1)
 
-    def _multiply(self, frames: Sequence[Tensor]) -> Tensor:
+    def _mix(self, frames: Sequence[Tensor]) -> Tensor:
+        """Pointwise."""
         rows = [frame.reshape(-1, frame.shape[3]) for frame in frames]
-        if self.bias is None:
-            out = torch.mm(rows[-1], self.taps[-1])
-        else:
-            out = torch.addmm(self.bias, rows[-1], self.taps[-1])
+        out = torch.addmm(self.bias, rows[-1], self.taps[-1])
         for row, tap in zip(rows[:-1], self.taps[:-1], strict=True):
             out.addmm_(row, tap)
-        return out.view(*frames[-1].shape[:3], -1)
+        return out.view(frames[0].shape[0], 1, *frames[0].shape[1:3], -1)
