@@ -94,7 +94,7 @@ class FoldedVideo:
             self.parts = self._fold(net)
             self.conv = None if net.conv is None else VolumeStep(net.conv, net.conv_bn)
             self.linear = None if net.conv is None else net.linear.weight.detach().T.contiguous()
-        self._like = net.stem.conv.weight.detach()
+        self._like, self._width = net.stem.conv.weight.detach(), net.token_width
         # What a stream must have taken to have a frame before each part and, last, the mean; with
         # start "replicate": to have had one there before.
         timings = [part.timing for part in self.parts]
@@ -154,7 +154,7 @@ class FoldedVideo:
         rows = [row for row in given if row is not None]
         if rows:
             return torch.stack(rows, 1)
-        return x.new_zeros(len(x), 0, self._like.shape[0])
+        return x.new_zeros(len(x), 0, self._width)
 
     def _young(self, number: int, taken: Sequence[int]) -> list[int]:
         bound = self._bounds[number]
