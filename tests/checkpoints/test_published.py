@@ -57,6 +57,7 @@ def test_every_key(tmp_path: Path) -> None:
         (ENTRY.replace("1.5", "-1"), "megabytes is -1"),
         (ENTRY.replace("1.5", "nan"), "megabytes is nan"),
         (ENTRY.replace("https", "ftp"), "not an HTTP address"),
+        (ENTRY.replace("//host", "//[host"), "not an HTTP address"),
         (ENTRY.replace("https://host/net.pth", "https://host/a b.pth"), "not an HTTP address"),
         (ENTRY.replace("/net.pth", "/"), "not the address of a file"),
         (ENTRY.replace("/net.pth", "/.."), "not the address of a file"),
