@@ -20,8 +20,7 @@ from costream.models.video import VideoNet
 from costream.models.video_window import WindowVideoNet
 
 ROOM = Path(__file__).resolve().parents[2] / "samples" / "room.mp4"
-X3D: dict[str, Any] = {key: list(value) for key, value in KINDS["x3d"].items()}  # type: ignore[call-overload]
-X3D["stem_width"] = 4
+X3D = KINDS["x3d"]
 NET = {"num_classes": 3, "kind": "x3d", "size": 32, **X3D}
 OAD = {"input_width": 7, "num_classes": 3, "embed_dim": 8, "num_heads": 2, "feedforward": 8}
 
