@@ -28,15 +28,18 @@ class BottleneckState(State):
 
 
 class _Gate:
-    """A ``SqueezeExcitation``: what channels are multiplied with, [B, C], for means [B, C]."""
+    """A ``SqueezeExcitation``: what channels of frames [B, 1, H, W, C] are multiplied with."""
 
     def __init__(self, unit: SqueezeExcitation) -> None:
         self._weights = [fc.weight.detach().T.contiguous() for fc in (unit.fc1, unit.fc2)]
         self._biases = [fc.bias.detach() for fc in (unit.fc1, unit.fc2)]
 
-    def __call__(self, means: Tensor) -> Tensor:
-        hidden = torch.addmm(self._biases[0], means, self._weights[0]).relu_()
-        return torch.addmm(self._biases[1], hidden, self._weights[1]).sigmoid_()
+    def __call__(self, y: Tensor) -> Tensor:
+        # ``mean`` makes a tensor of the number that it divides by, which takes 50 us.
+        sums, share = y.sum((1, 2, 3)), 1 / (y.shape[2] * y.shape[3])
+        hidden = torch.addmm(self._biases[0], sums, self._weights[0], alpha=share).relu_()
+        gate = torch.addmm(self._biases[1], hidden, self._weights[1]).sigmoid_()
+        return gate.view(len(y), 1, 1, 1, -1)
 
 
 class _Buffers(NamedTuple):
@@ -89,7 +92,7 @@ class FoldedBottleneck:
         if y is None:
             return None
         if self.squeeze is not None:
-            y.mul_(self.squeeze(y.mean((1, 2, 3)))[:, None, None, None])
+            y.mul_(self.squeeze(y))
         y = F.silu(y, inplace=True) if self.depthwise else y.relu_()
         torch.addmm(
             self.c.bias, y.reshape(buffers.last.shape[0], -1), self.c.taps[0], out=buffers.last

@@ -98,10 +98,14 @@ class VolumeStep:
 
     def _weigh(self, frames: Sequence[Tensor]) -> Tensor:
         """Depthwise, over time alone."""
-        out = torch.addcmul(self.bias, frames[-1], self.taps[-1])
-        for frame, tap in zip(frames[:-1], self.taps[:-1], strict=True):
-            out.addcmul_(frame, tap)
-        return out.unsqueeze(1)
+        # Rows of pictures in place of single pixels: loops over few channels are slow.
+        batch, height, width, channels = frames[0].shape
+        rows = [frame.reshape(batch, height, -1) for frame in frames]
+        taps = [tap.repeat(width) for tap in self.taps]
+        out = torch.addcmul(self.bias.repeat(width), rows[-1], taps[-1])
+        for row, tap in zip(rows[:-1], taps[:-1], strict=True):
+            out.addcmul_(row, tap)
+        return out.view(batch, 1, height, width, channels)
 
     def _mix(self, frames: Sequence[Tensor]) -> Tensor:
         """Pointwise."""
