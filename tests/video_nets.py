@@ -48,26 +48,29 @@ def stepped(net: VideoNet, x: Tensor, state: object = None) -> dict[int, Tensor]
     return {t: out.logits for t, out in given if out is not None}
 
 
-def plain(net: VideoNet, x: Tensor) -> Tensor:
+def plain(net: VideoNet, x: Tensor, same: bool = False) -> Tensor:
     """Give the logits [B, K] of a clip without any padding in time, each frame squeezed alone.
 
+    ``same``: with zeros around the clip, which is squeezed as a whole: the ordinary network.
     Written from the papers with functions of torch alone, on the names of the weights.
     """
     w = {name.removeprefix("encoder."): value for name, value in net.state_dict().items()}
     y = x.transpose(1, 2)
     if "stem.conv_xy.weight" in w:
         y = F.conv3d(y, w["stem.conv_xy.weight"], None, (1, 2, 2), (0, 1, 1))
-        y = F.conv3d(y, w["stem.conv.weight"], groups=y.shape[1])
+        sides = (2 if same else 0, 0, 0)
+        y = F.conv3d(y, w["stem.conv.weight"], None, 1, sides, groups=y.shape[1])
         y = F.relu(_norm(y, w, "stem.bn"))
     else:
-        y = F.conv3d(y, w["stem.conv.weight"], None, (1, 2, 2), (0, 3, 3))
+        sides = (w["stem.conv.weight"].shape[2] // 2 if same else 0, 3, 3)
+        y = F.conv3d(y, w["stem.conv.weight"], None, (1, 2, 2), sides)
         y = F.max_pool3d(F.relu(_norm(y, w, "stem.bn")), (1, 3, 3), (1, 2, 2), (0, 1, 1))
     blocks = sorted({tuple(map(int, n.split(".")[1:3])) for n in w if n.startswith("stages.")})
     for stage, number in blocks:
         if (stage, number) == (1, 0) and net.encoder.kind == "i3d":
             y = F.max_pool3d(y, (2, 1, 1))
         strided = number == 0 and (stage > 0 or net.encoder.kind == "x3d")
-        y = _block(y, w, f"stages.{stage}.{number}", 2 if strided else 1)
+        y = _block(y, w, f"stages.{stage}.{number}", 2 if strided else 1, same)
     if "conv.weight" in w:
         y = F.relu(_norm(F.conv3d(y, w["conv.weight"]), w, "conv_bn"))
     row = y.mean((2, 3, 4))
@@ -75,20 +78,22 @@ def plain(net: VideoNet, x: Tensor) -> Tensor:
     return row @ w["classifier.weight"].T + w["classifier.bias"]
 
 
-def _block(x: Tensor, w: Mapping[str, Tensor], at: str, stride: int) -> Tensor:
+def _block(x: Tensor, w: Mapping[str, Tensor], at: str, stride: int, same: bool) -> Tensor:
     a, b = w[f"{at}.a.weight"], w[f"{at}.b.weight"]
     kernel, groups = max(a.shape[2], b.shape[2]), len(b) // b.shape[1]
-    y = F.relu(_norm(F.conv3d(x, a), w, f"{at}.a_bn"))
-    y = F.conv3d(y, b, None, (1, stride, stride), (0, 1, 1), groups=groups)
+    early, late = (size // 2 if same else 0 for size in (a.shape[2], b.shape[2]))
+    y = F.relu(_norm(F.conv3d(x, a, None, 1, (early, 0, 0)), w, f"{at}.a_bn"))
+    y = F.conv3d(y, b, None, (1, stride, stride), (late, 1, 1), groups=groups)
     y = _norm(y, w, f"{at}.b_bn")
     if f"{at}.squeeze.fc1.weight" in w:
         means = y.mean((3, 4)).transpose(1, 2)
+        means = means.mean(1, keepdim=True) if same else means
         hidden = F.relu(F.linear(means, w[f"{at}.squeeze.fc1.weight"], w[f"{at}.squeeze.fc1.bias"]))
         gate = F.linear(hidden, w[f"{at}.squeeze.fc2.weight"], w[f"{at}.squeeze.fc2.bias"])
         y = y * gate.sigmoid().transpose(1, 2)[..., None, None]
     y = y * y.sigmoid() if groups > 1 else F.relu(y)
     y = _norm(F.conv3d(y, w[f"{at}.c.weight"]), w, f"{at}.c_bn")
-    half = kernel // 2
+    half = 0 if same else kernel // 2
     beside = x[:, :, half : x.shape[2] - half]
     if f"{at}.shortcut.weight" in w:
         beside = F.conv3d(beside, w[f"{at}.shortcut.weight"], None, (1, stride, stride))

@@ -1,7 +1,9 @@
 """Residual bottlenecks of 3D networks over whole clips, with gradients.
 
-Clips are [B, C, T, H, W]. ``form`` says what kernels over time find before and after a clip: see
-``FORMS``. In a stream there is nothing after the newest frame, and what is squeezed is a frame.
+Clips are [B, C, T, H, W]. ``form`` says what kernels over time find before and after a clip:
+"same", as in the ordinary network, zeros on both sides. What a stream computes with all that
+there is at a time: "zeros" before frame 0 only, or frame 0 for ever ("replicate"); there is
+nothing after the newest frame then, and what is squeezed is a frame.
 """
 
 from __future__ import annotations
@@ -14,10 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.nn.timing import Timing
-
-# "same": the ordinary network, zeros on both sides. What a stream computes with all that there is
-# at a time: "zeros" before frame 0 only, or frame 0 for ever ("replicate").
-FORMS = ("same", "zeros", "replicate")
 
 
 def pad_time(x: Tensor, form: str, kernel: int) -> Tensor:

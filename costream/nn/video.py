@@ -173,10 +173,6 @@ class VideoEncoder(ContinualModule):
         self._folded = None  # parameters may be replaced
         super()._load_from_state_dict(*args, **kwargs)
 
-    def count_features(self, frames: int) -> int:
-        """Give how many features a clip of so many frames has."""
-        return frames // 2 if self.halving else frames
-
     def count_clip_macs(self, frames: int) -> int:
         """Multiply-accumulates of ``forward`` over a clip of so many frames."""
         return self._count(frames, squeezes=1)

@@ -33,11 +33,6 @@ class VideoStem(nn.Module):
             self.conv = convolution(3, width, (kernel, 7, 7), 2)
         self.bn = nn.BatchNorm3d(width)
 
-    @property
-    def stride(self) -> int:
-        """Pixels from one output to the next."""
-        return 2 if self.separate else 4
-
     def forward(self, x: Tensor, form: str) -> Tensor:
         """Give [B, O, T', H', W'] for clips ``x`` [B, 3, T, H, W]."""
         y = self.conv_xy(x) if self.separate else x
