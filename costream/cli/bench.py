@@ -168,12 +168,15 @@ def budget(
     from costream.bench.budget import budget_table, budget_trace, draw
     from costream.models.base import GatedModel
     from costream.models.registry import load_model
+    from costream.records import OBJECT_DETECTION
     from costream.runtime.machine import prepare_torch
 
     prepare_torch(threads)
     loaded = load_model(model, weights=weights, device="cpu")
     if not isinstance(loaded, GatedModel):
         raise UsageError(f"a step of {loaded.card.name} has one cost", where="--model")
+    if loaded.card.task != OBJECT_DETECTION:
+        raise UsageError(f"{loaded.card.name} finds no objects to judge", where="--model")
     trace = budget_trace(file, loaded, told, count)
     target = told.target(loaded.card.rate_hz)
     show([budget_table(trace, told, target, f"budget: {file}, {loaded.card.name}")], as_json)
