@@ -97,13 +97,14 @@ def steps(
 @_json
 def ops(as_json: bool) -> None:
     """Count the operations of the networks, the papers' way and costream's."""
+    from costream.bench.action_ops import action_ops_table
     from costream.bench.audio_ops import audio_ops_table
     from costream.bench.object_ops import object_ops_table
     from costream.bench.ops import ops_table
     from costream.bench.skeleton_ops import skeleton_ops_table
 
     tables = [ops_table(), skeleton_ops_table(), audio_ops_table(), object_ops_table()]
-    show(tables, as_json)
+    show([*tables, action_ops_table()], as_json)
 
 
 @command.command()

@@ -75,6 +75,9 @@ class ActionModel:
             )
         if network.size != (frontend.size // network.patch,) * 2 or frontend.size % network.patch:
             raise ModelError(f"{card.name}: {network.size} tokens, crops of {frontend.size} pixels")
+        classes = network.num_classes
+        if len(card.labels) != classes:
+            raise ModelError(f"{card.name} has {len(card.labels)} labels for {classes} classes")
         self.card, self.weights_sha256 = card, weights_sha256
         self.heads = (ModelHead(card, weights_sha256, slice(None)),)
         self.device = find_device(device)

@@ -204,7 +204,7 @@ class ViViT(nn.Module):
             self.spatial_model.forward_step(x, state, policy, operations) for x in tokens.unbind(1)
         ]
         out = self.temporal_model(torch.stack(rows, 1), operations)
-        return self._classify(out, operations)
+        return self.classify(out, operations)
 
     def init_state(self, batch_size: int = 1) -> ViViTState:
         """Give the state of streams that have seen nothing."""
@@ -232,7 +232,7 @@ class ViViT(nn.Module):
         (tokens,) = self.embed(tubelets, operations).unbind(1)
         row = self.spatial_model.forward_step(tokens, state.spatial, policy, operations)
         out = self.temporal_model.forward_step(row, state.temporal, operations)
-        return self._classify(out, operations)
+        return self.classify(out, operations)
 
     def embed(self, clips: Tensor, operations: Operations | None = None) -> Tensor:
         """Give tokens [B, S, N, D]. Raises ValueError for clips of another size."""
@@ -264,7 +264,8 @@ class ViViT(nn.Module):
         step = self.embedding.count_macs(self.tokens - 1) + self.spatial_model.count_macs()
         return int(self.window * step + self.temporal_model.dense_macs + _size(self.classifier))
 
-    def _classify(self, rows: Tensor, operations: Operations) -> Tensor:
+    def classify(self, rows: Tensor, operations: Operations) -> Tensor:
+        """Give logits [B, K] for what the temporal encoder gave, [B, D]."""
         operations.count_linear(len(rows), self.classifier)
         return cast(Tensor, self.classifier(rows))
 
