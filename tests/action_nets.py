@@ -32,7 +32,7 @@ ARGUMENTS: dict[str, Any] = {
 
 def small_vivit(**options: Any) -> ViViT:
     torch.manual_seed(0)
-    return randomise(ViViT(**{**ARGUMENTS, "scene_cut": None, **options}))  # type: ignore
+    return randomise(ViViT(**{**ARGUMENTS, **options}))  # type: ignore
 
 
 def action_card(**changes: Any) -> Card:

@@ -87,7 +87,7 @@ def _rest(data: DataSet) -> int:
 def _network(data: DataSet, variant: str) -> ViViT:
     """Give a ViViT-B with a single block in its spatial encoder."""
     sizes = (data.side, data.side)
-    return ViViT(data.classes, DIM, depth=1, size=sizes, variant=variant, scene_cut=None)
+    return ViViT(data.classes, DIM, depth=1, size=sizes, variant=variant)
 
 
 def action_ops_table() -> Table:

@@ -132,7 +132,8 @@ class ViViT(nn.Module):
         temporal_depth: its blocks. ``temporal``: "window", computed anew at each step, or
             "deepcot".
         variant: a name of ``VARIANTS`` without pooled keys; no weight depends on it.
-        scene_cut, refresh: see ``ViTDetBackbone``. The paper has neither.
+        scene_cut, refresh: see ``ViTDetBackbone``. The paper has neither; a camera that is carried
+            about moves most tokens all the time, and is no scene cut.
     """
 
     delay = 0
@@ -151,7 +152,7 @@ class ViViT(nn.Module):
         patch: int = 16,
         mlp_ratio: int = 4,
         variant: str = "exact",
-        scene_cut: float | None = 0.8,
+        scene_cut: float | None = None,
         refresh: int | None = None,
     ) -> None:
         super().__init__()
