@@ -74,7 +74,7 @@ class SpatialEncoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Give the class tokens [B, D] of tubelets [B, N, D], computed in full."""
-        return self._newest(self.backbone(self._with_class(x)))
+        return self._class_of(self.backbone(self._with_class(x)))
 
     def init_state(self, batch_size: int) -> BackboneState:
         """Give the state of streams that have seen nothing."""
@@ -89,7 +89,7 @@ class SpatialEncoder(nn.Module):
     ) -> Tensor:
         """Take the tokens [B, N, D] of the next tubelet of every stream, give class tokens."""
         x = self._with_class(x)
-        return self._newest(self.backbone.forward_step(x, state, policy, operations))
+        return self._class_of(self.backbone.forward_step(x, state, policy, operations))
 
     def count_macs(self, updated: int | None = None) -> int:
         """Give what a step costs one stream, see ``EventfulBlock.count_macs``."""
@@ -98,7 +98,7 @@ class SpatialEncoder(nn.Module):
     def _with_class(self, x: Tensor) -> Tensor:
         return torch.cat([self.class_token.expand(len(x), -1, -1), x], 1)[:, None]
 
-    def _newest(self, x: Tensor) -> Tensor:
+    def _class_of(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.layer_norm(x[:, 0, 0]))
 
 
@@ -115,7 +115,7 @@ class ViViT(nn.Module):
 
     The factorised encoder of Arnab et al., "ViViT: a video vision transformer" (ICCV 2021); the
     spatial one has the gates of Dutson, Li, Gupta, "Eventful Transformers" (ICCV 2023). A step
-    takes a tubelet, ``tubelet`` pictures of one time each. Pictures are normalised.
+    takes a tubelet, which is ``tubelet`` pictures in a row. Pictures are normalised.
 
     What equals what: with all tokens, a stream's output after each step is that of ``forward``
     over the last ``window`` tubelets, or over as many as there are. With fewer, it is what the
@@ -135,8 +135,6 @@ class ViViT(nn.Module):
         scene_cut, refresh: see ``ViTDetBackbone``. The paper has neither; a camera that is carried
             about moves most tokens all the time, and is no scene cut.
     """
-
-    delay = 0
 
     def __init__(
         self,
@@ -173,6 +171,11 @@ class ViViT(nn.Module):
     def stride(self) -> int:
         """Pictures from one output to the next."""
         return self.tubelet
+
+    @property
+    def delay(self) -> int:
+        """Pictures before that of the first output."""
+        return self.tubelet - 1
 
     @property
     def receptive_field(self) -> int:
