@@ -109,7 +109,7 @@ KEYS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     ),
     "labels": (
         *_TEXT,
-        "thumos14, tvseries, gtzan, coco, imagenet-vid, kinetics-400, or a file, one label a line",
+        "thumos14, tvseries, gtzan, coco, imagenet-vid, epic-verbs, kinetics-400, or a text file",
     ),
     "background": (*_TEXT, "the label that is no event"),
     "rate_hz": (

@@ -31,5 +31,9 @@ FORMATS: dict[str, tuple[str, str]] = {
         "X3D, Slow or I3D of SlowFast, its PyTorch or Caffe2 files",
     ),
     "pytorchvideo": ("costream.checkpoints.pytorchvideo", "X3D, Slow or I3D of PyTorchVideo"),
+    "vivit": (
+        "costream.checkpoints.vivit",
+        "ViViT, factorised encoder, of TAdaConv or of the Eventful Transformers",
+    ),
     "torch": ("costream.checkpoints.torch_encoder", "torch.nn.TransformerEncoder"),
 }

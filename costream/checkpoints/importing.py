@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from costream.checkpoints import torch_encoder, vggish
+from costream.checkpoints import torch_encoder, vggish, vivit
 from costream.checkpoints.config import CARD_KEYS, KEYS, Config
 from costream.checkpoints.ensembles import combine
 from costream.checkpoints.foreign import Foreign, read_foreign
@@ -27,13 +27,14 @@ def import_files(
 ) -> tuple[Card, dict[str, Tensor]]:
     """Read the checkpoints of one model: of a network, of the streams of one, and of its VGGish.
 
-    The files of VGGish are known by the names of their tensors and may stand anywhere. The rest
-    as for ``import_checkpoint`` and ``import_streams``. Raises what they raise, and ModelError
-    when a network does not take what VGGish gives.
+    The files of VGGish are known by the names of their tensors and may stand anywhere. Behind that
+    of a ViViT its tuned temporal encoder may stand. The rest as for ``import_checkpoint`` and
+    ``import_streams``. Raises what they raise, and ModelError when a network does not take what
+    VGGish gives, or a temporal encoder is of another network.
     """
     foreign = [read_foreign(path) for path in paths]
     sound = [part for part in foreign if vggish.detect(part.tensors)]
-    others = [part for part in foreign if not vggish.detect(part.tensors)]
+    others = vivit.overlay([part for part in foreign if not vggish.detect(part.tensors)])
     if not others:
         raise ModelError(
             "VGGish alone is no model",
