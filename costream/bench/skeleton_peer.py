@@ -52,7 +52,7 @@ def skeleton_peer(net: SkeletonNet, name: str, macs: int) -> Contender | None:
             y = mean.forward_step(y.mean((0, 2))[None])
         return cast(Tensor, net.fc(y)) if isinstance(y, Tensor) else x  # nothing until it is full
 
-    return Contender(name, step, macs, lambda: _state_bytes([blocks, mean]))
+    return Contender(name, step, macs, lambda: state_bytes([blocks, mean]))
 
 
 def _block(continual: Any, block: SkeletonBlock) -> Any:
@@ -72,7 +72,7 @@ def _block(continual: Any, block: SkeletonBlock) -> Any:
     return continual.Sequential(path, nn.ReLU())
 
 
-def _state_bytes(modules: list[nn.Module]) -> int:
+def state_bytes(modules: list[nn.Module]) -> int:
     """Give the bytes of what the package's own modules keep of a stream."""
     own = [
         m

@@ -86,7 +86,16 @@ KEYS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     ),
     "sliding": (
         *_COUNT,
-        "run a skeleton network over whole clips, anew every so many steps, not step by step",
+        "run a skeleton or 3D network over whole clips, anew every so many steps, not step by step",
+    ),
+    "network": (
+        *_one_of("x3d-xs", "x3d-s", "x3d-m"),
+        "which X3D; their weights look alike, their pictures and frame rates differ",
+    ),
+    "pool": (*_COUNT, "features that a 3D network averages (default: as many as a clip has)"),
+    "start": (
+        *_one_of("zeros", "replicate"),
+        "what a 3D network finds before a stream (replicate: its first frame)",
     ),
     "persons": (*_COUNT, "persons a skeleton network sees"),
     "axes": (*_COUNT, "coordinates a joint, without its score"),
@@ -100,7 +109,7 @@ KEYS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     ),
     "labels": (
         *_TEXT,
-        "thumos14, tvseries, gtzan, coco, imagenet-vid, epic-verbs, or a file with one a line",
+        "thumos14, tvseries, gtzan, coco, imagenet-vid, epic-verbs, kinetics-400, or a text file",
     ),
     "background": (*_TEXT, "the label that is no event"),
     "rate_hz": (

@@ -26,6 +26,11 @@ FORMATS: dict[str, tuple[str, str]] = {
         "costream.checkpoints.vitdet",
         "ViTDet of detectron2 or of the Eventful Transformers",
     ),
+    "slowfast": (
+        "costream.checkpoints.slowfast",
+        "X3D, Slow or I3D of SlowFast, its PyTorch or Caffe2 files",
+    ),
+    "pytorchvideo": ("costream.checkpoints.pytorchvideo", "X3D, Slow or I3D of PyTorchVideo"),
     "vivit": (
         "costream.checkpoints.vivit",
         "ViViT, factorised encoder, of TAdaConv or of the Eventful Transformers",

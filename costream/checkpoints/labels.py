@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from costream.checkpoints.kinetics import CLASSES
 from costream.errors import ModelError
 
 
@@ -123,6 +124,8 @@ COCO = Labels(
     None,
     30.0,
 )
+# Clips of all sorts; the networks have rates of their own.
+KINETICS400 = Labels(CLASSES, None, None)
 # The verbs of EPIC-KITCHENS-100, in the order of its annotations.
 EPIC_VERBS = Labels(
     (
@@ -147,6 +150,7 @@ KNOWN = {
     "gtzan": GTZAN,
     "imagenet-vid": VID,
     "coco": COCO,
+    "kinetics-400": KINETICS400,
     "epic-verbs": EPIC_VERBS,
 }
 

@@ -85,7 +85,7 @@ def _entry(name: str, table: Any, where: str) -> Published:
             raise ModelError(f"unknown key {key!r}", where=where, hint=f"known are {_list(kinds)}")
         if not isinstance(value, kinds[key]) or isinstance(value, bool):
             raise ModelError(f"{key} is {value!r}", where=where)
-    if urlsplit(table["url"]).scheme not in ("http", "https") or " " in table["url"]:
+    if not _is_http(table["url"]):
         raise ModelError(f"url is {table['url']!r}: not an HTTP address", where=where)
     if not 0 < table["megabytes"] < float("inf"):
         raise ModelError(f"megabytes is {table['megabytes']}", where=where)
@@ -128,6 +128,13 @@ def _config(pairs: dict[str, Any] | None, where: str) -> dict[str, str] | None:
     except UsageError as error:
         raise ModelError(str(error).replace("--config", "import:"), where=where) from error
     return config
+
+
+def _is_http(url: str) -> bool:
+    try:
+        return urlsplit(url).scheme in ("http", "https") and " " not in url
+    except ValueError:  # a single bracket
+        return False
 
 
 def _is_file_name(name: str) -> bool:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _SIZE = click.IntRange(min=1)
 _SKELETONS = ("costgcn-s1", "coagcn-s1", "costr-s1")
+_VIDEO = ("cox3d-s", "cox3d-m", "cox3d-l", "coslow", "coi3d")
 _SOUND, _OBJECTS = "cotrans", "vitdet"
 _OBJECT_MODEL = "eventful-vitdet"
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -40,8 +41,8 @@ def command() -> None:
 @click.option(
     "-m",
     "--model",
-    type=click.Choice((*_SKELETONS, _SOUND, _OBJECTS)),
-    help="Not encoders: a skeleton network or ViTDet of its paper's size, or the one for sound.",
+    type=click.Choice((*_SKELETONS, *_VIDEO, _SOUND, _OBJECTS)),
+    help="Not encoders: a network of its paper's size, or the one for sound.",
 )
 @click.option("--rounds", type=_SIZE, default=60, show_default=True, help="Turns of every way.")
 @click.option("--threads", type=_SIZE, default=1, show_default=True)
@@ -76,6 +77,11 @@ def steps(
 
             show([object_steps_table(rounds, threads)], as_json)
             return
+        if model in _VIDEO:
+            from costream.bench.video_steps import video_steps_table
+
+            show([video_steps_table(model, rounds, threads)], as_json)
+            return
         from costream.bench.skeleton_steps import skeleton_steps_table
 
         show([skeleton_steps_table(model, rounds, threads)], as_json)
@@ -102,9 +108,10 @@ def ops(as_json: bool) -> None:
     from costream.bench.object_ops import object_ops_table
     from costream.bench.ops import ops_table
     from costream.bench.skeleton_ops import skeleton_ops_table
+    from costream.bench.video_ops import video_ops_table
 
     tables = [ops_table(), skeleton_ops_table(), audio_ops_table(), object_ops_table()]
-    show([*tables, action_ops_table()], as_json)
+    show([*tables, action_ops_table(), video_ops_table()], as_json)
 
 
 @command.command()

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 FRONTENDS = {
     "tdn": "costream.frontends.images:TemporalDifferenceNet",
     "pixels": "costream.frontends.pixels:Pixels",
+    "crop": "costream.frontends.crop:CentreCrop",
+    "cox3d": "costream.frontends.volumes:VideoFeatures",
     "crops": "costream.frontends.crops:Crops",
     "joints": "costream.frontends.joints:JointStreams",
     "audio": "costream.frontends.audio:ContinualAudioNet",

@@ -147,7 +147,8 @@ class StreamingModel:
     @property
     def in_time(self) -> bool:
         """Whether streams have to step together: so with strides in time, and one detector each."""
-        return takes(self.frontend) == "skeleton"
+        parts = (self.frontend, self.network)
+        return takes(self.frontend) == "skeleton" or any(hasattr(p, "in_time") for p in parts)
 
     @property
     def input_width(self) -> int:

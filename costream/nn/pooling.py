@@ -82,6 +82,17 @@ class TemporalMean(ContinualModule):
         seen = zeros(batch_size) if self.partial else None
         return MeanState(zeros(batch_size), rows, newest, seen)
 
+    def fill(self, state: MeanState, rows: Sequence[int], x: Tensor) -> None:
+        """Make these streams ones all whose features so far were ``x`` [rows, ..., C]."""
+        slot, each = state.peek() % self.window, list(rows)
+        left = torch.arange(self.window, -1, -1, device=x.device)
+        left[:slot] = 1
+        shape = (1, -1, *[1] * (x.dim() - 1))
+        state.rows[each] = x.to(state.rows.dtype).unsqueeze(1) * left.view(shape)
+        state.newest[each] = x.to(state.rows.dtype) * slot
+        if state.seen is not None:
+            state.seen[each] = self.window
+
     def forward_step(self, x: Tensor, state: MeanState) -> Tensor | None:
         """Take a feature [B, ..., C] of every stream, give the mean [B, ..., C] or None."""
         check_shape(x.shape, state.newest.shape)

@@ -171,6 +171,10 @@ class ClockedState(State):
         self._clock.fill(taken + steps)
         return taken
 
+    def peek(self) -> int:
+        """Give the number of steps taken so far."""
+        return int(max(self._clock.tolist()))
+
 
 def check_shape(x: Sequence[int], state: Sequence[int]) -> None:
     """Raise ValueError unless a frame has the shape of its state's: torch would broadcast it."""

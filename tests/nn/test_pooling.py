@@ -197,3 +197,17 @@ def test_costs_are_of_one_step() -> None:
 def test_windows_that_make_no_sense_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="window"):
         TemporalMean(**options)
+
+
+@pytest.mark.parametrize("before", [0, 1, 4, 5, 12])
+def test_a_mean_may_begin_as_one_of_equal_features(before: int) -> None:
+    torch.manual_seed(0)
+    mean = TemporalMean(5, zeros=4)
+    x = torch.randn(2, before + 9, 3, dtype=torch.float64)
+    state = mean.init_state(2, (3,), x)
+    mean.forward_steps(x[:, :before], state)
+    mean.fill(state, [1], x[1:, before])
+    given = mean.forward_steps(x[:, before:], state)
+    endless = torch.cat([x[1:, before : before + 1].expand(-1, 4, -1), x[1:, before:]], 1)
+    torch.testing.assert_close(given[1:], mean(endless)[:, 4:])
+    torch.testing.assert_close(given[:1], mean(x[:1])[:, before:])

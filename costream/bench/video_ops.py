@@ -1,0 +1,112 @@
+"""Operation counts of the 3D networks, the paper's way and what is really computed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from costream.bench.table import Cell, Table
+from costream.models.video import VideoNet
+from costream.nn.video_sizes import find_size
+
+_CLASSES = 400
+
+
+@dataclass(frozen=True)
+class Count:
+    """A network of Hedegaard, Iosifidis (ECCV 2022) and its table's numbers, in millions."""
+
+    name: str
+    clip: float  # a clip
+    step: float  # a step of its continual form
+
+
+COUNTS = (
+    Count("x3d-s", 2061.366, 166.565),
+    Count("x3d-m", 4970.008, 325.456),
+    Count("x3d-l", 19166.052, 1245.549),
+    Count("slow", 54870.0, 6900.0),
+    Count("i3d", 28610.0, 5680.0),
+)
+
+
+def build_net(name: str) -> VideoNet:
+    """Give a network of ``SIZES`` for 400 classes with random weights; KeyError for others."""
+    size = find_size(name)
+    if size is None:
+        raise KeyError(name)
+    return VideoNet(_CLASSES, **size.arguments(), pool=size.features)
+
+
+def published_way(net: VideoNet, frames: int | None) -> int:
+    """Give the multiply-accumulates of a clip, or (None) of a step, as the paper counts them.
+
+    Convolutions and fully connected layers with their biases, 2 a number for batch norms, 1 for
+    ReLU and for what means and maxima are taken of; swish, sigmoid and sums are not counted. In
+    a step norms and ReLUs count twice, and outputs that a stride throws away count. A clip is
+    with its classifier, a step without.
+    """
+    encoder, step = net.encoder, frames is None
+    times, frames = (2 if step else 1), frames or 1
+    stem, size = encoder.stem, -(-encoder.size // 2)
+    width = stem.width
+    if stem.separate:
+        total = frames * size**2 * stem.conv_xy.weight.numel()
+    else:
+        total = frames * size**2 * width  # its maxima
+    total += frames * size**2 * (stem.conv.weight.numel() + times * 3 * width)
+    size = size if stem.separate else -(-size // 2)
+    for number, block in enumerate(encoder.blocks):
+        if encoder.halving and number == encoder.halved:
+            total += frames * size**2 * block.a.in_channels
+            frames = frames if step else frames // 2
+        within, inner, out = -(-size // block.stride), block.a.out_channels, block.c.out_channels
+        total += frames * size**2 * (block.a.weight.numel() + times * 3 * inner)
+        norms = (2 if block.depthwise else 3) * inner + 3 * out
+        weights = block.b.weight.numel() + block.c.weight.numel()
+        if block.shortcut is not None:
+            weights, norms = weights + block.shortcut.weight.numel(), norms + 2 * out
+        total += frames * within**2 * (weights + times * norms)
+        if block.squeeze is not None:
+            total += sum(p.numel() for p in block.squeeze.parameters())
+            total += frames * within**2 * inner + times * block.squeeze.fc1.out_features
+        size = within
+    if encoder.conv is not None:
+        width = encoder.conv.out_channels
+        total += frames * size**2 * (encoder.conv.weight.numel() + times * 3 * width)
+        total += encoder.linear.weight.numel() + times * encoder.token_width
+    else:
+        width = encoder.token_width
+    total += frames * size**2 * width
+    return total if step else total + math.prod(net.classifier.weight.shape) + _CLASSES
+
+
+def video_ops_table() -> Table:
+    """Give the table of operation counts, in millions of multiply-accumulates."""
+    columns = ("network", "paper's way", "published", "costream", "parameters", "rf", "delay")
+    rows: list[tuple[Cell, ...]] = []
+    for count in COUNTS:
+        size = find_size(count.name)
+        with torch.device("meta"):  # the sizes are enough
+            net = build_net(count.name)
+        frames = 0 if size is None else size.frames
+        weights = round(sum(p.numel() for p in net.parameters()) / 1e6, 3)
+        clip, step = published_way(net, frames) / 1e6, published_way(net, None) / 1e6
+        whole, own = net.count_clip_macs(frames) / 1e6, net.count_macs() / 1e6
+        clip_row = (round(clip, 3), count.clip, round(whole, 3), weights, frames, None)
+        step_row = (round(step, 3), count.step, round(own, 3), weights)
+        rows.append((count.name, *clip_row))
+        rows.append((f"co{count.name}", *step_row, net.receptive_field, net.delay))
+    notes = (
+        f"A clip, or (co...) one step; {_CLASSES} classes. rf, delay: in frames, of a mean over as",
+        "many features as a clip has.",
+        "Paper's way: convolutions and layers with biases, 2 a number for norms, 1 for ReLU and",
+        "for what is averaged; in steps norms and ReLU twice, and what a stride throws away. Clips",
+        "are with their classifier, steps without.",
+        "costream: every product with a weight, classifier included; coi3d's is the mean of a step",
+        "with an output and one without.",
+    )
+    title = "Multiply-accumulates of 3D networks, in millions"
+    return Table(title, columns, tuple(rows), notes)

@@ -1,0 +1,117 @@
+"""The step of a continual 3D network beside other ways to the same output."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import statistics
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from costream.bench.contenders import Contender
+from costream.bench.peer import peer_name
+from costream.bench.steps import measure, quiet_torch
+from costream.bench.table import Cell, Table
+from costream.bench.video_ops import build_net
+from costream.bench.video_peer import video_peer
+from costream.models.video import VideoNet
+
+MODELS = ("cox3d-s", "cox3d-m", "cox3d-l", "coslow", "coi3d")
+COLUMNS = ("way", "median us", "p10 us", "x costream", "MACs", "state bytes", "max error")
+_COMPARED = 4  # steps after the window is full
+
+
+def video_steps_table(model: str, rounds: int = 60, threads: int = 1) -> Table:
+    """Time the step of one of ``MODELS`` beside other ways, in turns.
+
+    ``rounds``: times that every way has its turn. Microseconds are of one step of one stream
+    with a full window; "x costream" compares medians; "max error" is the largest difference of a
+    number before the classifier to the step in float64, relative to the largest one. The clip
+    network is another: it has zeros around its clip, and squeezes it as a whole.
+    """
+    with quiet_torch(threads), torch.inference_mode():
+        torch.manual_seed(0)
+        net = build_net(model.removeprefix("co"))
+        fit_norms(net)
+        return compare(model, net, rounds, threads)
+
+
+def fit_norms(net: VideoNet) -> None:
+    """Fit batch norms to noise, so that features are of the size that they have when trained."""
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm3d):
+            module.momentum = 1.0
+    size = net.encoder.size
+    net.train()(torch.randn(2, 8, 3, size, size))
+    net.eval()
+
+
+def compare(title: str, net: VideoNet, rounds: int, threads: int = 1) -> Table:
+    """Give the table of a network; see ``video_steps_table``."""
+    size = net.encoder.size
+    frames = list(torch.randn(net.window + _COMPARED, 1, 3, size, size))
+    other = video_peer(net.encoder, peer_name(), net.encoder.count_macs())
+    ways = [continual(net), *([other] if other else []), clip(net)]
+    errors = _errors(ways[:-1], net, frames)
+    times = measure(ways, frames, rounds)
+    base = statistics.median(times[ways[0].name])
+    rows: list[tuple[Cell, ...]] = []
+    for way in ways:
+        given = sorted(times[way.name])
+        middle, tenth = statistics.median(given), given[len(given) // 10]
+        numbers = (round(middle, 1), round(tenth, 1), round(middle / base, 2))
+        rows.append((way.name, *numbers, way.macs, way.state_bytes(), errors.get(way.name)))
+    if other is None:
+        rows.insert(1, (peer_name(), *[None] * (len(COLUMNS) - 1)))
+    notes = (
+        f"{threads} thread(s), float32, one stream, {rounds} rounds in turns, random weights,",
+        f"without classifier. A clip has {net.encoder.pool * net.stride} frames of"
+        f" {size} x {size} pixels; a step has seen {net.window}.",
+        "Of continual-inference there is X3D only.",
+        "Max error: against costream's step in float64, relative to the largest number.",
+    )
+    return Table(title, COLUMNS, tuple(rows), notes)
+
+
+def continual(net: VideoNet) -> Contender:
+    """Give costream's own step."""
+    encoder = net.encoder
+    state = encoder.init_state()
+    bytes_held = sum(t.numel() * t.element_size() for t in state.tensors().values())
+
+    def step(x: Tensor) -> Tensor:
+        out = encoder.forward_step(x, state)
+        return x if out is None else out
+
+    return Contender("costream", step, encoder.count_macs(), lambda: bytes_held)
+
+
+def clip(net: VideoNet) -> Contender:
+    """Give the clip network over as many frames as features are averaged of."""
+    encoder = net.encoder
+    count = encoder.pool * encoder.stride
+    clips = torch.randn(2, 1, count, 3, encoder.size, encoder.size)
+    turn = itertools.cycle(clips)
+    held = clips[0].numel() * clips.element_size()
+    macs = encoder.count_clip_macs(count)
+
+    def step(x: Tensor) -> Tensor:
+        return cast(Tensor, encoder(next(turn)))
+
+    return Contender("the clip recomputed", step, macs, lambda: held)
+
+
+def _errors(ways: list[Contender], net: VideoNet, frames: list[Tensor]) -> dict[str, float]:
+    """Give each way's largest error over steps with a full window; it also fills the windows."""
+    exact = copy.deepcopy(net.encoder).double()
+    state, worst = exact.init_state(), dict.fromkeys((way.name for way in ways), 0.0)
+    for number, frame in enumerate(frames):
+        truth = exact.forward_step(frame.double(), state)
+        for way in ways:
+            out = way.step(frame)
+            if truth is not None and number >= net.window - 1:
+                error = float((out - truth).abs().max() / truth.abs().max())
+                worst[way.name] = max(worst[way.name], error)
+    return worst

@@ -1,0 +1,139 @@
+"""Residual bottlenecks of 3D networks in evaluation, frame by frame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from costream.nn.bottleneck import Bottleneck, SqueezeExcitation, timing
+from costream.nn.frame_ring import FrameRing, FramesState
+from costream.nn.state import State
+from costream.nn.volume import VolumeStep
+
+
+@dataclass
+class BottleneckState(State):
+    """The frames that a block takes, and those that its kernel over time does if it is inside."""
+
+    inputs: FramesState
+    inner: FramesState | None
+
+    def __post_init__(self) -> None:
+        self.buffers: _Buffers | None = None  # made when needed, never saved or copied
+
+
+class _Gate:
+    """A ``SqueezeExcitation``: what channels of frames [B, 1, H, W, C] are multiplied with."""
+
+    def __init__(self, unit: SqueezeExcitation) -> None:
+        self._weights = [fc.weight.detach().T.contiguous() for fc in (unit.fc1, unit.fc2)]
+        self._biases = [fc.bias.detach() for fc in (unit.fc1, unit.fc2)]
+
+    def __call__(self, y: Tensor) -> Tensor:
+        # ``mean`` makes a tensor of the number that it divides by, which takes 50 us.
+        sums, share = y.sum((1, 2, 3)), 1 / (y.shape[2] * y.shape[3])
+        hidden = torch.addmm(self._biases[0], sums, self._weights[0], alpha=share).relu_()
+        gate = torch.addmm(self._biases[1], hidden, self._weights[1]).sigmoid_()
+        return gate.view(len(y), 1, 1, 1, -1)
+
+
+class _Buffers(NamedTuple):
+    """What a step overwrites, as rows and as frames [B, H, W, C]; of the same memory."""
+
+    first: Tensor
+    first_frame: Tensor
+    last: Tensor
+    last_frame: Tensor
+
+
+class FoldedBottleneck:
+    """A ``Bottleneck`` in evaluation; no gradients. See ``video_step.Part``.
+
+    ``start``: see ``FrameRing``.
+    """
+
+    def __init__(self, block: Bottleneck, start: str) -> None:
+        self.timing = timing(block.kernel, start)
+        self.half, self.depthwise = block.kernel // 2, block.depthwise
+        self.a = VolumeStep(block.a, block.a_bn)
+        self.b = VolumeStep(block.b, block.b_bn)
+        self.c = VolumeStep(block.c, block.c_bn)
+        self.shortcut = None
+        if block.shortcut is not None:
+            self.shortcut = VolumeStep(block.shortcut, block.shortcut_bn)
+        self.squeeze = None if block.squeeze is None else _Gate(block.squeeze)
+        self.inputs = FrameRing(self.half + 1 if block.depthwise else block.kernel, start)
+        self.inner = FrameRing(block.kernel, start) if block.depthwise else None
+        self._like = block.a.weight.detach()
+
+    def init_state(self, batch_size: int, size: Sequence[int]) -> BottleneckState:  # noqa: D102
+        inner = None
+        if self.inner is not None:
+            inner = self.inner.init_state(batch_size, self.a.output_size(size), self._like)
+        return BottleneckState(self.inputs.init_state(batch_size, size, self._like), inner)
+
+    def output_size(self, size: Sequence[int]) -> tuple[int, int, int]:  # noqa: D102
+        return self.c.output_size(self.b.output_size(size))
+
+    def place(self, state: BottleneckState) -> Tensor:  # noqa: D102
+        return self.inputs.next_slot(state.inputs)
+
+    def step(  # noqa: D102
+        self, x: Tensor, state: BottleneckState, rows: Sequence[int], out: Tensor | None
+    ) -> Tensor | None:
+        time = self.inputs.push(x, state.inputs, rows)
+        buffers = state.buffers or self._make_buffers(state)
+        y = self._first(x, state, rows, time, buffers)
+        if y is None:
+            return None
+        if self.squeeze is not None:
+            y.mul_(self.squeeze(y))
+        y = F.silu(y, inplace=True) if self.depthwise else y.relu_()
+        torch.addmm(
+            self.c.bias, y.reshape(buffers.last.shape[0], -1), self.c.taps[0], out=buffers.last
+        )
+        past = self.inputs.frame(state.inputs, time - self.half)
+        if self.shortcut is None:
+            buffers.last_frame.add_(past)
+        else:
+            buffers.last.add_(self.shortcut.multiply(past))
+        return torch.clamp_min(buffers.last_frame, 0, out=out)
+
+    def _first(
+        self,
+        x: Tensor,
+        state: BottleneckState,
+        rows: Sequence[int],
+        time: int,
+        buffers: _Buffers,
+    ) -> Tensor | None:
+        """Give what comes from b, [B, 1, H', W', C], or None."""
+        late = time < self.timing.delay
+        if self.inner is None:
+            if late:
+                return None
+            hidden = self.a.over_time(state.inputs, time).squeeze(1).relu_()
+            return self.b.convolve(hidden.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).unsqueeze(1)
+        inner = cast(FramesState, state.inner)
+        slot = self.inner.next_slot(inner)
+        self.a.multiply(x, buffers.first)
+        torch.clamp_min(buffers.first_frame, 0, out=slot)
+        self.inner.push(slot, inner, rows)
+        return None if late else self.b.over_time(inner, time)
+
+    def _make_buffers(self, state: BottleneckState) -> _Buffers:
+        batch, _, *size = state.inputs.frames.shape
+        with torch.inference_mode(False):
+            frames = [
+                self._like.new_empty(batch, *part.output_size(given))
+                for part, given in ((self.a, size), (self.c, self.b.output_size(size)))
+            ]
+            first, last = frames
+            rows = [frame.view(-1, frame.shape[3]) for frame in frames]
+            state.buffers = _Buffers(rows[0], first, rows[1], last)
+        return state.buffers

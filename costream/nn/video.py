@@ -1,0 +1,267 @@
+"""3D convolutional networks, X3D and the ResNets Slow and I3D: video in, one row of values out.
+
+X3D: Feichtenhofer, CVPR 2020. Slow: Feichtenhofer et al., "SlowFast networks", ICCV 2019. I3D:
+Carreira, Zisserman, CVPR 2017, in the form of Wang et al., "Non-local neural networks", CVPR
+2018. Step by step: Hedegaard, Iosifidis, "Continual 3D Convolutional Neural Networks for
+Real-time Processing of Videos", ECCV 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from costream.nn.bottleneck import Bottleneck, convolution, timing
+from costream.nn.frame_ring import STARTS
+from costream.nn.pooling import TemporalMax, TemporalMean
+from costream.nn.timing import ContinualModule, Timing, in_sequence
+from costream.nn.video_stem import VideoStem
+from costream.nn.video_step import FoldedVideo, VideoState
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a kind of network is besides its sizes."""
+
+    stem_kernel: int  # of time
+    kernels: tuple[tuple[int, ...], ...]  # of time, of the blocks of each stage, again and again
+    strides: tuple[int, ...]  # in pixels, of the first block of each stage
+    halves: bool = False  # the maximum of each two frames is taken behind the first stage
+    depthwise: bool = False  # X3D's blocks, stem and head
+
+
+PLANS = {
+    "x3d": Plan(5, ((3,),) * 4, (2, 2, 2, 2), depthwise=True),
+    "slow": Plan(1, ((1,), (1,), (3,), (3,)), (1, 2, 2, 2)),
+    "i3d": Plan(5, ((3,), (3, 1), (3, 1), (1, 3)), (1, 2, 2, 2), halves=True),
+}
+
+
+class VideoEncoder(ContinualModule):
+    """Stem, stages of bottlenecks, mean over pictures and time; X3D has layers around the mean.
+
+    Args:
+        kind: one of ``PLANS``.
+        size: pixels along the sides of its square pictures.
+        widths, depths: channels behind each stage, and its blocks.
+        stem_width: channels behind the stem.
+        head: of X3D, channels of the layers before and behind the mean.
+        pool: features whose mean a stream takes; a clip takes that of all it has. More than a
+            clip has won accuracy in the paper ("extended pooling", 64).
+        start: what a stream finds before its first frame: "zeros", as clips do in each layer, so
+            that the first output comes at step ``delay``; or "replicate", the first frame for
+            ever, so that there is one from step 0 on.
+
+    Raises ValueError for arguments that do not go together.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        size: int,
+        widths: Sequence[int],
+        depths: Sequence[int],
+        stem_width: int,
+        *,
+        head: Sequence[int] = (),
+        pool: int = 1,
+        start: str = "zeros",
+    ) -> None:
+        super().__init__()
+        _check(kind, size, widths, depths, head, start)
+        plan = PLANS[kind]
+        self.kind, self.size, self.pool, self.start = kind, int(size), int(pool), start
+        self.stem = VideoStem(stem_width, plan.stem_kernel, plan.depthwise)
+        self.stages = nn.ModuleList()
+        for width, out, depth, kernels, stride in zip(
+            (stem_width, *widths), widths, depths, plan.kernels, plan.strides, strict=False
+        ):
+            blocks = [
+                _block(plan, k, width if not k else out, out, kernels, stride if not k else 1)
+                for k in range(depth)
+            ]
+            self.stages.append(nn.ModuleList(blocks))
+        self.token_width = head[1] if head else widths[-1]
+        self.conv: nn.Conv3d | None = None
+        if head:
+            self.conv = convolution(widths[-1], head[0], (1, 1, 1))
+            self.conv_bn = nn.BatchNorm3d(head[0])
+            self.linear = nn.Linear(head[0], head[1], bias=False)
+        self.halving: TemporalMax | None = None
+        if plan.halves:
+            self.halving = TemporalMax(2, 2, padding=(0 if start == "zeros" else 1, 0))
+        self.layer_timing = in_sequence(*self._layers())
+        # With start "replicate" no feature counts as zeros: see ``TemporalMean.fill``.
+        self.mean = TemporalMean(self.pool, zeros=0 if start == "zeros" else self.pool - 1)
+        self.timing = in_sequence(self.layer_timing, self.mean)
+        self._folded: FoldedVideo | None = None
+        for module in self.modules():
+            if isinstance(module, nn.Conv3d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    @property
+    def blocks(self) -> list[Bottleneck]:
+        """The bottlenecks in their order."""
+        return [cast(Bottleneck, b) for stage in self.stages for b in cast(nn.ModuleList, stage)]
+
+    @property
+    def halved(self) -> int:
+        """Number of blocks before ``halving``."""
+        return len(cast(nn.ModuleList, self.stages[0]))
+
+    @property
+    def age(self) -> float:
+        """Steps since the middle of what an output of a stream speaks of."""
+        return (self.layer_timing.receptive_field - 1 + (self.pool - 1) * self.stride) / 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Give the rows [B, D] of clips [B, T, 3, H, W], as the ordinary network does."""
+        return self._project(self._features(x, "same").mean((2, 3, 4)))
+
+    def forward_stream(self, x: Tensor) -> Tensor:
+        """Give what stepping through clips [B, T, 3, H, W] would, [B, T', D], with gradients."""
+        features = self._features(x, self.start).mean((3, 4)).transpose(1, 2)
+        before = self.mean.padding
+        features = torch.cat([features[:, :1].expand(-1, before, -1), features], 1)
+        return self._project(self.mean(features)[:, before:])
+
+    def init_state(self, batch_size: int = 1) -> VideoState:
+        """Give the state of streams that have seen nothing."""
+        return self.folded().init_state(batch_size)
+
+    def warmup(self, state: VideoState) -> tuple[bool, ...]:
+        """Say for each stream whether its frames do not yet fill what an output depends on."""
+        return tuple(steps < self.receptive_field for steps in state.taken.tolist())
+
+    @torch.no_grad()
+    def forward_step(self, x: Tensor, state: VideoState) -> Tensor | None:
+        """Take a frame [B, 3, H, W] of every stream, give rows [B, D], or None.
+
+        There are some at step ``delay`` of the batch and every ``stride`` steps after that. The
+        network is taken as in evaluation, with the parameters that it had when a stream or a
+        chunk was last begun.
+        """
+        return (self._folded or self.folded()).step(x, state)
+
+    @torch.no_grad()
+    def forward_steps(self, x: Tensor, state: VideoState) -> Tensor:
+        """Take T frames [B, T, 3, H, W], give the rows [B, T', D] of the steps that have some."""
+        return self.folded().steps(x, state)
+
+    def folded(self) -> FoldedVideo:
+        """Give the network in evaluation, with the parameters of now, as steps take it."""
+        # To look through all parameters for a change takes 0.1 ms, so not every step does.
+        if self._folded is None or not self._folded.is_current():
+            self._folded = FoldedVideo(self)
+        return self._folded
+
+    def train(self, mode: bool = True) -> VideoEncoder:
+        """Set training or evaluation mode, as ``nn.Module.train`` does."""
+        self._folded = None
+        return super().train(mode)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        self._folded = None  # device or type change
+        return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._folded = None  # parameters may be replaced
+        super()._load_from_state_dict(*args, **kwargs)
+
+    def count_clip_macs(self, frames: int) -> int:
+        """Multiply-accumulates of ``forward`` over a clip of so many frames."""
+        return self._count(frames, squeezes=1)
+
+    def count_macs(self) -> int:
+        """Multiply-accumulates of a step, the mean where there are strides in time."""
+        each = 2 if self.halving else 1
+        return round(self._count(each, squeezes=each) / each)
+
+    def _count(self, frames: int, squeezes: int) -> int:
+        """``squeezes``: how many times each squeeze-excitation is computed."""
+        size = -(-self.size // 2)
+        stem, total = self.stem, frames * size**2 * self.stem.conv.weight.numel()
+        if stem.separate:
+            total += frames * size**2 * stem.conv_xy.weight.numel()
+        else:
+            size = -(-size // 2)
+        for number, block in enumerate(self.blocks):
+            if self.halving and number == self.halved:
+                frames //= 2
+            within = -(-size // block.stride)
+            total += frames * size**2 * block.a.weight.numel()
+            for conv in (block.b, block.c, block.shortcut):
+                total += frames * within**2 * conv.weight.numel() if conv is not None else 0
+            if block.squeeze is not None:
+                total += squeezes * 2 * block.squeeze.fc1.weight.numel()
+            size = within
+        if self.conv is not None:
+            total += frames * size**2 * self.conv.weight.numel() + self.linear.weight.numel()
+        return total
+
+    def _features(self, x: Tensor, form: str) -> Tensor:
+        """Give what the time pooling takes, [B, C, T', H', W'], for clips [B, T, 3, H, W]."""
+        y = self.stem(x.transpose(1, 2), form)
+        for number, block in enumerate(self.blocks):
+            if self.halving and number == self.halved:
+                y = torch.cat([y[:, :, :1], y], 2) if form == "replicate" else y
+                y = F.max_pool3d(y, (2, 1, 1))
+            y = block(y, form)
+        return y if self.conv is None else F.relu(self.conv_bn(self.conv(y)))
+
+    def _project(self, means: Tensor) -> Tensor:
+        return means if self.conv is None else F.relu(self.linear(means))
+
+    def _layers(self) -> list[ContinualModule | Timing]:
+        """Give the timings of all layers before the mean."""
+        parts: list[ContinualModule | Timing] = [timing(self.stem.kernel, self.start)]
+        for number, block in enumerate(self.blocks):
+            if self.halving and number == self.halved:
+                parts.append(self.halving)
+            parts.append(timing(block.kernel, self.start))
+        return parts
+
+
+def _block(
+    plan: Plan, number: int, width: int, out: int, kernels: Sequence[int], stride: int
+) -> Bottleneck:
+    """Give block ``number`` of a stage."""
+    inner = int(2.25 * out) if plan.depthwise else out // 4
+    return Bottleneck(
+        width,
+        inner,
+        out,
+        kernel=kernels[number % len(kernels)],
+        stride=stride,
+        depthwise=plan.depthwise,
+        squeeze=squeezed(inner) if plan.depthwise and not number % 2 else 0,
+    )
+
+
+def squeezed(width: int) -> int:
+    """Give the inner width of squeeze-excitation: a 16th in eights, not below nine tenths of it."""
+    wanted = width / 16
+    rounded = max(8, int(wanted + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * wanted else rounded
+
+
+def _check(
+    kind: str,
+    size: int,
+    widths: Sequence[int],
+    depths: Sequence[int],
+    head: Sequence[int],
+    start: str,
+) -> None:
+    for name, value, known in (("kind", kind, tuple(PLANS)), ("start", start, STARTS)):
+        if value not in known:
+            raise ValueError(f"{name} {value!r} is not one of {', '.join(known)}")
+    if size < 1 or not 1 <= len(widths) == len(depths) <= 4 or min(depths) < 1:
+        raise ValueError(f"size {size}, {len(widths)} widths and {len(depths)} depths")
+    if len(head) != (2 if PLANS[kind].depthwise else 0):
+        raise ValueError(f"{kind} with a head of {len(head)} layers")

@@ -1,0 +1,60 @@
+"""The published 3D networks by name: their sizes, and the video that they take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+PAPER = "https://arxiv.org/abs/2106.00050"
+TASK = "action recognition"
+
+
+@dataclass(frozen=True)
+class Size:
+    """One network: its arguments but for the number of classes, and the video it takes."""
+
+    clip: str  # the name of the ordinary network; "co" before it, of the continual one
+    kind: str  # see nn.video.PLANS
+    size: int  # pixels along the sides of what it sees
+    short_side: int  # pixels that pictures are resized to before that is cut out
+    frames: int  # of a clip
+    rate_hz: float  # frames a second: those of the data, 30, by the frames from one to the next
+    depths: tuple[int, ...]
+
+    @property
+    def continual(self) -> str:
+        """The name of the continual network."""
+        return f"co{self.clip}"
+
+    @property
+    def features(self) -> int:
+        """Features of a clip, whose mean is classified."""
+        return self.frames // 2 if self.kind == "i3d" else self.frames
+
+    def arguments(self) -> dict[str, Any]:
+        """Give the arguments of ``nn.video.VideoEncoder`` but for ``pool`` and ``start``."""
+        x3d = self.kind == "x3d"
+        return {
+            "kind": self.kind,
+            "size": self.size,
+            "widths": [24, 48, 96, 192] if x3d else [256, 512, 1024, 2048],
+            "depths": list(self.depths),
+            "stem_width": 24 if x3d else 64,
+            "head": [432, 2048] if x3d else [],
+        }
+
+
+_SHALLOW, _DEEP, _R50 = (3, 5, 11, 7), (5, 10, 25, 15), (3, 4, 6, 3)
+SIZES = (
+    Size("x3d-xs", "x3d", 160, 182, 4, 2.5, _SHALLOW),
+    Size("x3d-s", "x3d", 160, 182, 13, 5.0, _SHALLOW),
+    Size("x3d-m", "x3d", 224, 256, 16, 6.0, _SHALLOW),
+    Size("x3d-l", "x3d", 312, 356, 16, 6.0, _DEEP),
+    Size("slow", "slow", 256, 256, 8, 3.75, _R50),
+    Size("i3d", "i3d", 224, 256, 8, 3.75, _R50),
+)
+
+
+def find_size(name: str) -> Size | None:
+    """Give the sizes of a network, clip or continual, by name; None for an unknown one."""
+    return next((s for s in SIZES if name in (s.clip, s.continual)), None)

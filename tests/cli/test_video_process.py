@@ -1,0 +1,69 @@
+"""Actions in a video file with continual 3D networks, as processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from program import costream
+from torch import nn
+from video_nets import KINDS
+
+from costream.frontends.registry import load_frontend
+from costream.models.build import save_model
+from costream.models.card import Card
+from costream.models.oad import CoOadTR
+from costream.models.video import VideoNet
+from costream.models.video_window import WindowVideoNet
+
+ROOM = Path(__file__).resolve().parents[2] / "samples" / "room.mp4"
+X3D = KINDS["x3d"]
+NET = {"num_classes": 3, "kind": "x3d", "size": 32, **X3D}
+OAD = {"input_width": 7, "num_classes": 3, "embed_dim": 8, "num_heads": 2, "feedforward": 8}
+
+
+def write(path: Path, architecture: str) -> None:
+    torch.manual_seed(0)
+    front: dict[str, Any] = {"size": 32, "short_side": 36}
+    frontend: nn.Module | None = None
+    if architecture == "cox3d":
+        arguments = {**NET, "pool": 3}
+        network: nn.Module = VideoNet(**arguments)
+    elif architecture == "x3d":
+        arguments = {**NET, "window": 6, "hop": 2}
+        network = WindowVideoNet(**arguments)
+    else:
+        arguments = {**OAD, "window": 4}
+        network, front = CoOadTR(**arguments), {**front, **X3D, "pool": 2}
+        frontend = load_frontend("cox3d", **front)
+    card = Card(
+        name="tiny",
+        task="action recognition",
+        architecture=architecture,
+        arguments=arguments,
+        labels=("walk", "run", "jump"),
+        rate_hz=5.0,
+        frontend="crop" if frontend is None else "cox3d",
+        frontend_arguments=front,
+    )
+    save_model(path, card, network, frontend)
+
+
+# delay: of the stem 2, of five blocks 1 each, of the mean 2
+@pytest.mark.parametrize(
+    ("architecture", "first", "every"), [("cox3d", 9, 1), ("cooadtr", 0, 1), ("x3d", 0, 2)]
+)
+def test_from_pixel_to_label(tmp_path: Path, architecture: str, first: int, every: int) -> None:
+    weights = tmp_path / "tiny.safetensors"
+    write(weights, architecture)
+    done = costream("detect", ROOM, "-m", weights, "--duration", "4", "-o", "-", "-f", "jsonl")
+    assert done.returncode == 0, done.stderr
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    steps = [r["i"] for r in records if r["type"] == "prediction"]
+    assert steps == list(range(first, 20, every))
+    assert records[0]["rate_hz"] == 5.0
+    assert records[-1]["complete"]
+    assert records[-1]["macs"] <= records[-1]["dense_macs"]

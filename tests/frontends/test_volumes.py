@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from costream.errors import ModelError
+from costream.frontends.registry import load_frontend
+from costream.models.card import Card
+from costream.models.oad import CoOadTR
+from costream.models.streaming import StreamingModel
+from costream.records import VideoFrame
+
+SMALL: dict[str, Any] = {
+    "size": 19,
+    "short_side": 24,
+    "widths": (8, 12),
+    "depths": (1, 2),
+    "stem_width": 4,
+    "head": (6, 10),
+    "pool": 4,
+}
+
+
+def test_a_token_at_every_frame_as_over_clips() -> None:
+    torch.manual_seed(0)
+    frontend = load_frontend("cox3d", **SMALL).double().eval()
+    clip = torch.randint(0, 256, (2, 12, 3, 19, 19), dtype=torch.uint8)
+    state = frontend.init_state(2)
+    with torch.no_grad():
+        first = torch.stack([frontend.forward_step(f, state) for f in clip[:, :5].unbind(1)], 1)
+        rest = frontend.forward_steps(clip[:, 5:], state)
+        whole = frontend(clip)
+    torch.testing.assert_close(torch.cat([first, rest], 1), whole)
+    assert whole.shape == (2, 12, frontend.token_width)
+    assert frontend.dense_macs > 3 * frontend.count_macs()
+
+
+def test_a_network_that_skips_frames_is_no_frontend() -> None:
+    with pytest.raises(ModelError, match="a token at every 2nd frame only"):
+        load_frontend("cox3d", **{**SMALL, "kind": "i3d", "head": ()})
+
+
+def test_cooadtr_from_pixel_to_label() -> None:
+    """Nothing is computed twice, and each stream of a batch gets what it would alone."""
+    torch.manual_seed(0)
+    frontend = load_frontend("cox3d", **SMALL)
+    network = CoOadTR(10, 3, embed_dim=8, num_heads=2, feedforward=8, window=5)
+    card = Card("x", "online action detection", "cooadtr", {"input_width": 10}, ("a", "b", "c"), 5)
+    model = StreamingModel(card, network, frontend, device="cpu", dtype="float64")
+    assert model.box == (72, 48)
+    assert model.in_time
+    pictures = [torch.randint(0, 256, (24, 30, 3), dtype=torch.uint8).numpy() for _ in range(12)]
+    frames = [VideoFrame(i, i / 5, i, rgb.copy) for i, rgb in enumerate(pictures)]
+    both, alone = model.init_state(2), model.init_state()
+    for k in range(0, 12, 2):
+        pair = model.step(frames[k : k + 2], both)
+        single = model.step(frames[k : k + 1], alone)
+        assert pair.probabilities is not None
+        assert single.probabilities is not None
+        assert abs(pair.probabilities[0] - single.probabilities[0]).max() < 1e-6
+    assert single.macs == frontend.count_macs() + network.count_macs()
+    assert single.warmup == (False,)
