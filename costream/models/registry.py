@@ -7,6 +7,7 @@ user cache, the weights that come with the package. Nothing here needs torch but
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -58,6 +59,7 @@ MODELS = {
     "eventful-vitdet": "objects in video, a transformer that computes what has changed",
 }
 VARIABLE = "COSTREAM_WEIGHTS"
+log = logging.getLogger("costream")
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,8 @@ def load_model(
     path = find_weights(name, weights)
     find_device(device)  # a wrong device is told before a large file is read
     stored = read_weights(path)
+    if stored.card.untrained:
+        log.warning("%s has random weights: what it says means nothing", stored.card.name)
     kind: Any = ObjectModel if stored.card.task == OBJECT_DETECTION else StreamingModel
     try:
         network, frontend = build(stored.card, stored.tensors)
