@@ -80,6 +80,7 @@ INITIAL: dict[str, Initial] = {
     "cooadtr": Initial(_THUMOS14),
     "cotrans": Initial({"num_classes": 10}, SOUND),
     "oadtr": Initial(_THUMOS14),
+    "miniroad": Initial(_THUMOS14),
     "deepcot": Initial(_GTZAN, SOUND),
     "encoder": Initial(
         {"embed_dim": 1024, "num_heads": 8, "feedforward": 1024, "depth": 1, "window": 64},
@@ -165,8 +166,8 @@ def initial(
             network: Any = new_network(card)
         except (ModelError, RuntimeError, ValueError) as error:
             raise UsageError(str(error), where=architecture) from error
-    said = arguments.get("num_classes") or arguments.get("classes")
-    count: int = said or getattr(network, "num_classes", 0)
+    said = (arguments.get("num_classes"), arguments.get("classes"))
+    count = next(filter(None, said), getattr(network, "num_classes", 0))
     labels = tuple(f"random {k}" for k in range(count))
     delay_s = (network.receptive_field - 1) / 2 / rate_hz if plan.whole else 0.0
     return replace(card, labels=labels, delay_s=delay_s), network, front.module
