@@ -16,7 +16,6 @@ from costream.frontends.registry import FRONTENDS, load_frontend
 from costream.layouts import NTU_25
 from costream.models.build import build, new_network
 from costream.models.card import UNTRAINED, Card
-from costream.models.fitting import takes
 from costream.models.registry import ARCHITECTURES, find_weights, nearest
 from costream.records import OBJECT_DETECTION
 
@@ -25,6 +24,8 @@ OAD, SOUND, SKELETONS = (
     "sound classification",
     "skeleton action recognition",
 )
+# the argument of a network that takes rows of any width
+_WIDTHS = {OAD: "input_width", SOUND: "input_width", "features": "embed_dim"}
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ INITIAL: dict[str, Initial] = {
         "encoder",
         0.0,
     ),
+    "features": Initial({"embed_dim": 4096}, "features", frontend="tsn"),
     "deepcot-encoder": Initial(
         {"embed_dim": 192, "num_heads": 16, "feedforward": 192, "depth": 2, "window": 120},
         "encoder",
@@ -149,8 +151,8 @@ def initial(
             if plan.task != "encoder" and not 0 < rate_hz < math.inf:
                 raise ValueError(f"rate_hz {rate_hz} is not a positive number")
             arguments = plan.arguments | given
-            if front.module is not None and takes(front.module) != "skeleton" and _rows(plan):
-                arguments = arguments | {"input_width": front.module.token_width}
+            if front.module is not None and plan.task in _WIDTHS:
+                arguments = arguments | {_WIDTHS[plan.task]: front.module.token_width}
             card = Card(
                 name=name,
                 task=plan.task,
@@ -171,11 +173,6 @@ def initial(
     labels = tuple(f"random {k}" for k in range(count))
     delay_s = (network.receptive_field - 1) / 2 / rate_hz if plan.whole else 0.0
     return replace(card, labels=labels, delay_s=delay_s), network, front.module
-
-
-def _rows(plan: Initial) -> bool:
-    """Say whether a network takes rows of features, of any width."""
-    return plan.task in (OAD, SOUND)
 
 
 def _front(plan: Initial, name: str | None, arguments: dict[str, Any]) -> _Front:

@@ -32,6 +32,7 @@ ARCHITECTURES = {
     "oadtr": "costream.models.oadtr:OadTR",
     "deepcot": "costream.models.deepcot:DeepCoT",
     "miniroad": "costream.models.miniroad:MiniRoad",
+    "features": "costream.models.features:Features",
     "encoder": "costream.nn.encoder:Encoder",
     "deepcot-encoder": "costream.nn.deep:DeepEncoder",
     "costgcn": "costream.models.skeleton:SkeletonNet",

@@ -74,7 +74,7 @@ def test_the_card_says_what_it_is(trained):
     assert list(card.metrics["validation"]) == [
         *("own", "nearest centroid of mean tokens", "majority")
     ]
-    assert card.metrics["validation"][card.name]["top1"] > 0.5["own"]["sequences"] >= 12  # of one recording of four
+    assert card.metrics["validation"]["own"]["sequences"] >= 12  # of one recording of four
     assert trained[1].stdout.startswith(f"{trained[0]}: background, blink, grow, slide\n")
 
 
