@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -11,7 +12,7 @@ from itertools import chain
 from typing import TypeAlias
 
 from costream.errors import UsageError
-from costream.records import Data, Fault, Gap, Item, VideoFrame
+from costream.records import AudioBlock, Data, Fault, Gap, Item, VideoFrame
 
 # An item this little after a tick still belongs to it. Matroska and FLV round times to 1 ms, so
 # the first frame and this one may each be 0.5 ms off: at 24 frames a second the frame meant for
@@ -74,11 +75,32 @@ def resample(
 
     ``frames``: pictures that a tick takes, where the items are such; they are taken so many times
     as fast. A tick is at the time of its last, which has the others as ``earlier``. What is left
-    over before a gap or the end makes no tick.
+    over before a gap or the end makes no tick. Sound between pictures goes with the tick at which
+    it is known.
     """
-    if frames == 1:
-        return Ticker(rate_hz, gap_tolerance_s).run(items)
-    return _in_chunks(iter(items), rate_hz, gap_tolerance_s, frames)
+    blocks: deque[AudioBlock] = deque()
+    data = _aside(items, blocks)
+    ticks = Ticker(rate_hz, gap_tolerance_s).run(data) if frames == 1 else None
+    for tick in ticks or _in_chunks(data, rate_hz, gap_tolerance_s, frames):
+        if isinstance(tick, Fault) or not blocks:
+            yield tick
+            continue
+        now_s = tick.end_s if isinstance(tick, Gap) else tick.time_s + TOLERANCE_S
+        known: list[AudioBlock] = []
+        while blocks and blocks[0].time_s <= now_s:
+            known.append(blocks.popleft())
+        if isinstance(tick, Tick) and isinstance(tick.item, VideoFrame):
+            tick = replace(tick, item=replace(tick.item, sound=tuple(known)))
+        yield tick
+
+
+def _aside(items: Iterable[Item], blocks: deque[AudioBlock]) -> Iterator[Item]:
+    """Yield all but sound, which is put into ``blocks``."""
+    for item in items:
+        if isinstance(item, AudioBlock):
+            blocks.append(item)
+        else:
+            yield item
 
 
 def _in_chunks(

@@ -99,7 +99,11 @@ def _row(
 ) -> tuple[Cell, ...]:
     card = model.card
     options = SourceOptions(
-        end_s=settings.end_s, box=model.box, sound=model.sound, rate_hz=card.rate_hz
+        end_s=settings.end_s,
+        box=model.box,
+        sound=model.sound,
+        beside=model.beside,
+        rate_hz=card.rate_hz,
     )
     kilobytes = _state_bytes(model, settings.uri, options) / 1e3
     listener = Listener()

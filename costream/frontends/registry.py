@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 # init_state, forward_step and count_macs; one for pictures or skeletons also box and prepare, see
 # frontends/images.py and frontends/joints.py; one that takes several pictures a step also frames,
 # and its prepare is given them as VideoFrames, see frontends/tsn.py; one for sound sample_rate_hz,
-# block (samples of a step), forward_steps and newest_spectrum, see frontends/audio.py. That of
+# block (samples of a step), forward_steps and newest_spectrum, see frontends/audio.py; one for both
+# what those for pictures have, sample_rate_hz and block, see frontends/audiovisual.py. That of
 # object models has no memory, only takes, box, prepare, forward and count_macs, see
 # frontends/pixels.py.
 FRONTENDS = {
@@ -23,6 +24,7 @@ FRONTENDS = {
     "pixels": "costream.frontends.pixels:Pixels",
     "joints": "costream.frontends.joints:JointStreams",
     "audio": "costream.frontends.audio:ContinualAudioNet",
+    "audiovisual": "costream.frontends.audiovisual:AudioVisual",
     "vggish": "costream.frontends.vggish:VGGish",
 }
 

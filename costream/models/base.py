@@ -87,6 +87,10 @@ class Model(Protocol):
         """The sound it takes; None when it takes none."""
 
     @property
+    def beside(self) -> Sound | None:
+        """The sound it takes beside pictures; None when it takes none."""
+
+    @property
     def chunk(self) -> int:
         """How many items of one stream ``steps`` is best given at once; 1: it gains nothing."""
 

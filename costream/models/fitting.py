@@ -59,6 +59,9 @@ def notes(frontend: Any, info: SourceInfo) -> dict[str, Any]:
     """Give what the header says of the way from this source to the network."""
     if takes(frontend) == "skeleton" and info.kind == "video":
         return {"pose": f"MediaPipe {installed_version()}, its operations are not counted"}
+    if takes(frontend) == info.kind == "video" and hasattr(frontend, "block") and not info.beside:
+        why = info.silent or "it is taken from files only"
+        return {"sound": f"none, its part of the tokens is zeros ({why})"}
     return {}
 
 

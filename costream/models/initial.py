@@ -133,7 +133,8 @@ def initial(
 
     ``settings``: arguments of the architecture, and ``rate_hz``; those of the frontend are called
     ``frontend.NAME``. ``frontend``: a key of ``frontends.registry.FRONTENDS``, which then has
-    random weights too, or a model or weight file, whose frontend is taken as it is, with its rate.
+    random weights too, or a model or weight file, whose frontend is taken as it is, with its rate;
+    of video + of sound: both, as ``frontends.audiovisual`` joins them.
     The labels are numbered, and say that they are random. Raises UsageError for what does not
     fit, ModelError when the weights of ``frontend`` are not there or it has none.
     """
@@ -176,6 +177,10 @@ def initial(
 
 
 def _front(plan: Initial, name: str | None, arguments: dict[str, Any]) -> _Front:
+    if name is not None and "+" in name:
+        if arguments:
+            raise ValueError(f"{', '.join(arguments)} of two frontends cannot be set")
+        return _beside(*(_front(plan, part, {}) for part in name.split("+", 1)))
     if name is None or name in FRONTENDS:
         kind = name or plan.frontend
         own = arguments if name else plan.frontend_arguments | arguments
@@ -192,3 +197,18 @@ def _front(plan: Initial, name: str | None, arguments: dict[str, Any]) -> _Front
         raise ValueError(f"the frontend of {card.name} is taken as it is")
     origin = f"; the frontend is that of {card.name}"
     return _Front(module, card.frontend, card.frontend_arguments, card.rate_hz, origin)
+
+
+def _beside(video: _Front, audio: _Front) -> _Front:
+    """Give pictures and sound side by side, at the rate of the pictures."""
+    arguments = {
+        "video": video.name,
+        "audio": audio.name,
+        "video_arguments": video.arguments,
+        "audio_arguments": audio.arguments,
+        "rate_hz": video.rate_hz,
+    }
+    module: Any = load_frontend("audiovisual", **arguments)
+    module.video.load_state_dict(video.module.state_dict())
+    module.audio.load_state_dict(audio.module.state_dict())
+    return _Front(module, "audiovisual", arguments, video.rate_hz, video.origin + audio.origin)

@@ -145,6 +145,14 @@ class StreamingModel:
         return Sound(self.frontend.sample_rate_hz, self.frontend.block)
 
     @property
+    def beside(self) -> Sound | None:
+        """The sound that the frontend takes beside pictures; None: it takes none."""
+        block = getattr(self.frontend, "block", None)
+        if takes(self.frontend) != "video" or block is None:
+            return None
+        return Sound(self.frontend.sample_rate_hz, block)
+
+    @property
     def chunk(self) -> int:
         """How many items ``steps`` is best given at once."""
         return CHUNK if takes(self.frontend) == "audio" else 1
@@ -321,8 +329,19 @@ class StreamingModel:
             given = given.to(self.device)
         elif self.frontend.takes == "audio":
             given = given.to(self.device, self.dtype)
-        tokens: Tensor = self.frontend.forward_step(given, state.frontend)
+        if self.beside is None:
+            tokens: Tensor = self.frontend.forward_step(given, state.frontend)
+        else:
+            sound = [self._hear(item) for item in items]
+            tokens = self.frontend.forward_step(given, state.frontend, sound)
         return tokens.to(self.device, self.dtype)
+
+    def _hear(self, item: Data) -> Tensor:
+        """Give the blocks of sound beside a picture, [n, block]."""
+        blocks = [b.samples for b in item.sound] if isinstance(item, VideoFrame) else []
+        flat = np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
+        samples = torch.from_numpy(flat).to(self.device, self.dtype)
+        return samples.view(len(blocks), -1) if blocks else samples
 
     def _prepare(self, item: Data) -> npt.NDArray[Any]:
         if isinstance(item, AudioBlock):

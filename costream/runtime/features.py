@@ -90,7 +90,11 @@ def read_features(
     card = model.card
     rate_hz = settings.rate_hz or card.rate_hz
     options = SourceOptions(
-        start_s=settings.start_s, end_s=settings.end_s, box=model.box, sound=model.sound
+        start_s=settings.start_s,
+        end_s=settings.end_s,
+        box=model.box,
+        sound=model.sound,
+        beside=model.beside,
     )
     kind, wanted = sniff(uri, options), takes(model.frontend)
     if kind != wanted:

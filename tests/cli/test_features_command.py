@@ -94,3 +94,45 @@ def test_what_cannot_be_done_is_told_in_a_line(clip: Path, tmp_path: Path) -> No
         assert (done.returncode, done.stdout) == (code, ""), done.stderr
         assert message in done.stderr
     assert not (tmp_path / "x.npz").exists()
+
+
+def test_pictures_with_their_sound(tmp_path: Path) -> None:
+    clip = make_video(tmp_path / "a.mp4", 60, size=(96, 64), rate=24, pattern=busy, audio_s=2.4)
+    sizes = ("--set", "embed_dim=16", "--set", "feedforward=16")
+    begun = ("models", "init", "cooadtr", *sizes, "--frontend", "cooadtr+cotrans", "-o")
+    done = costream(*begun, "av.safetensors", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    files = {}
+    for model in ("av.safetensors", "cooadtr", "cotrans"):
+        done = costream("features", clip, "-m", model, "-o", f"{model}.npz", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        files[model] = dict(np.load(tmp_path / f"{model}.npz"))
+    both, heard = files["av.safetensors"], files["cotrans"]
+    assert both["rgb"] == pytest.approx(files["cooadtr"]["features"], abs=1e-4)
+    for time_s, row in zip(both["times"], both["audio"], strict=True):
+        known = np.flatnonzero(heard["times"] <= time_s + 0.002)
+        expected = heard["features"][known[-1]] if len(known) else np.zeros(128)
+        assert row == pytest.approx(expected, abs=1e-4)
+    direct = scores(clip, "-m", "av.safetensors", cwd=tmp_path)
+    again = scores("av.safetensors.npz", "-m", "av.safetensors", cwd=tmp_path)
+    assert again == pytest.approx(direct, abs=1e-5)
+
+
+def test_a_video_without_sound_says_so_once(clip: Path, tmp_path: Path) -> None:
+    begun = (
+        "models",
+        "init",
+        "miniroad",
+        *NETWORK,
+        "--frontend",
+        "tdn+audio",
+        "-o",
+        "m.safetensors",
+    )
+    assert costream(*begun, cwd=tmp_path).returncode == 0
+    done = costream("detect", clip, "-m", "m.safetensors", "-f", "jsonl", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    assert "its part of the tokens is zeros" in records[0]["options"]["sound"]
+    assert records[-1]["errors"] == 0
+    assert done.stdout.count("zeros") == 1

@@ -10,11 +10,13 @@ import torch
 from eventful_nets import small_backbone
 from skeleton_nets import BONES, SIZES, randomise, small_net
 from torch import Tensor
+from tsn_nets import SMALL as SMALL_TSN
 
 from costream.frontends.joints import JointStreams
 from costream.frontends.registry import load_frontend
 from costream.frontends.vggish import VGGish
 from costream.models.deepcot import DeepCoT
+from costream.models.features import Features
 from costream.models.miniroad import MiniRoad
 from costream.models.oad import CoOadTR
 from costream.models.oadtr import OadTR
@@ -81,6 +83,12 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "ensemble": (ensemble, (2, 5, 4)),
     "window": (window, (2, 5, 2)),
     "tdn": (lambda: load_frontend("tdn", box=(32, 24), lags=(1, 3)), (3, 24, 32)),
+    "tsn": (lambda: load_frontend("tsn", **SMALL_TSN).eval(), (13, 32, 32)),
+    "audiovisual": (
+        lambda: load_frontend("audiovisual", video_arguments={"box": (32, 24), "lags": (1, 3)}),
+        (3, 24, 32),
+    ),
+    "features": (lambda: Features(7), (7,)),
     "mel": (lambda: load_model("cotrans").frontend, (4000,)),
     "vggish": (lambda: VGGish(widths=(2,) * 6, hidden=8, width=8), (4000,)),
     "joints": (lambda: JointStreams("body-15"), (2, 15, 4)),

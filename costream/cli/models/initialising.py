@@ -32,9 +32,9 @@ from costream.models.registry import ARCHITECTURES
 )
 @click.option(
     "--frontend",
-    metavar="NAME|MODEL",
+    metavar="NAME|MODEL[+...]",
     help="What makes tokens of video or sound: a kind, which then has random weights too, or a"
-    " model or weight file, whose trained frontend is taken.",
+    " model or weight file, whose trained frontend is taken; VIDEO+SOUND for both.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--overwrite/--no-overwrite", default=False, help="Replace an existing file.")
@@ -55,6 +55,7 @@ def init_command(
     \b
     costream models init cooadtr --set depth=2 --set window=32
     costream models init oadtr --frontend cooadtr -o mine.safetensors
+    costream models init cooadtr --frontend cooadtr+cotrans -o with-sound.safetensors
     costream train mine.safetensors --data recordings/ --labels corrected/
     """
     target = output or Path(f"{architecture}-random{SUFFIX}")
