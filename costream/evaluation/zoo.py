@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -157,4 +158,10 @@ def _accuracy(
     except UsageError:
         return None, None
     frames = judging.scores([(recording, listener.told()) for recording in fitted])["frames"]
-    return (None, None) if frames is None else (frames["mAP"], frames["accuracy"])
+    if frames is None:
+        return None, None
+    precision, accuracy = frames["mAP"], frames["accuracy"]
+    return (
+        None if math.isnan(precision) else precision,  # nothing but background is true
+        None if math.isnan(accuracy) else accuracy,
+    )

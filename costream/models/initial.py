@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -120,6 +121,7 @@ class _Front:
     arguments: dict[str, Any]
     rate_hz: float
     origin: str = ""  # of its weights, where they are not random
+    licence: str = ""
 
 
 def initial(
@@ -134,9 +136,8 @@ def initial(
     ``settings``: arguments of the architecture, and ``rate_hz``; those of the frontend are called
     ``frontend.NAME``. ``frontend``: a key of ``frontends.registry.FRONTENDS``, which then has
     random weights too, or a model or weight file, whose frontend is taken as it is, with its rate;
-    of video + of sound: both, as ``frontends.audiovisual`` joins them.
-    The labels are numbered, and say that they are random. Raises UsageError for what does not
-    fit, ModelError when the weights of ``frontend`` are not there or it has none.
+    VIDEO+SOUND are both, as ``frontends.audiovisual`` joins them. The labels are numbered, and say
+    that they are random. Raises UsageError for what does not fit or is not there.
     """
     if architecture not in INITIAL:
         hint = nearest(architecture, ARCHITECTURES)
@@ -165,6 +166,7 @@ def initial(
                 frontend_arguments=front.arguments,
                 description="Random weights, trained on nothing: for costs, trials and training.",
                 trained_on=UNTRAINED + front.origin,
+                licence=front.licence,
             )
             network: Any = new_network(card)
         except (ModelError, RuntimeError, ValueError) as error:
@@ -177,7 +179,7 @@ def initial(
 
 
 def _front(plan: Initial, name: str | None, arguments: dict[str, Any]) -> _Front:
-    if name is not None and "+" in name:
+    if name is not None and "+" in name and not Path(name).is_file():
         if arguments:
             raise ValueError(f"{', '.join(arguments)} of two frontends cannot be set")
         return _beside(*(_front(plan, part, {}) for part in name.split("+", 1)))
@@ -196,7 +198,9 @@ def _front(plan: Initial, name: str | None, arguments: dict[str, Any]) -> _Front
     if arguments:
         raise ValueError(f"the frontend of {card.name} is taken as it is")
     origin = f"; the frontend is that of {card.name}"
-    return _Front(module, card.frontend, card.frontend_arguments, card.rate_hz, origin)
+    licence = f"Frontend of {card.name}: {card.licence}" if card.licence else ""
+    kind, own = card.frontend, card.frontend_arguments
+    return _Front(module, kind, own, card.rate_hz, origin, licence)
 
 
 def _beside(video: _Front, audio: _Front) -> _Front:
@@ -211,4 +215,6 @@ def _beside(video: _Front, audio: _Front) -> _Front:
     module: Any = load_frontend("audiovisual", **arguments)
     module.video.load_state_dict(video.module.state_dict())
     module.audio.load_state_dict(audio.module.state_dict())
-    return _Front(module, "audiovisual", arguments, video.rate_hz, video.origin + audio.origin)
+    origin = video.origin + audio.origin
+    licence = " ".join(filter(None, (video.licence, audio.licence)))
+    return _Front(module, "audiovisual", arguments, video.rate_hz, origin, licence)

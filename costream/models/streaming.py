@@ -224,7 +224,7 @@ class StreamingModel:
         if rows:
             tokens = torch.from_numpy(np.stack(rows)).to(self.device, self.dtype)
         else:
-            tokens = self._see(skeletons or items, state)
+            tokens = self.see(skeletons or items, state)
         synchronize(self.device)
         seen = time.perf_counter()
         out: Output | None = self.network.forward_step(tokens, state.network)
@@ -283,18 +283,6 @@ class StreamingModel:
             for k, ago in enumerate(ages)
         ]
 
-    @torch.inference_mode()
-    def tokens(self, items: Sequence[Data], state: ModelState) -> npt.NDArray[np.float32]:
-        """Give what the frontend makes of T items of one stream, [T, D], and nothing more."""
-        blocks = [item.samples for item in items if isinstance(item, AudioBlock)]
-        if blocks:
-            given = torch.from_numpy(np.stack(blocks)[None]).to(self.device, self.dtype)
-            tokens: Tensor = self.frontend.forward_steps(given, state.frontend)[0]
-        else:
-            tokens = torch.cat([self._see([item], state) for item in items])
-        rows: npt.NDArray[np.float32] = tokens.float().cpu().numpy()
-        return rows
-
     def _spectra(self, state: ModelState, steps: int) -> npt.NDArray[np.float32]:
         """Give what the frontend heard in the newest steps, [B, steps, frames, bands]."""
         heard = self.frontend.newest_spectrum(state.frontend).float().cpu().numpy()
@@ -321,7 +309,8 @@ class StreamingModel:
             state.poses = PoseTrackers(len(items), self.frontend.persons)
         return tuple(state.poses.find(frames))
 
-    def _see(self, items: Sequence[Data], state: ModelState) -> Tensor:
+    def see(self, items: Sequence[Data], state: ModelState) -> Tensor:
+        """Take one item a stream, no feature rows, and give their tokens [B, ...]."""
         if self.frontend is None:
             raise SourceError(f"{self.card.name} takes precomputed features")
         given = torch.from_numpy(np.stack([self._prepare(item) for item in items]))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from costream.clock import Tick, format_time, one_by_one, resample
 from costream.errors import ExitCode, SourceError, UsageError
@@ -105,12 +106,15 @@ def read_features(
     whole, state = True, model.init_state()
     try:
         with stop.while_running(source.stop):
-            source.open()
+            for what, note in model.notes(source.open()).items():
+                log.warning("%s: %s: %s", uri, what, note)
             items = source.items()
             ticks = resample(items, rate_hz, card.gap_tolerance_s, model.frames)
             for tick in one_by_one(items) if kind == "audio" else ticks:
                 if isinstance(tick, Tick):
-                    rows.append(model.tokens([tick.item], state))
+                    with torch.inference_mode():
+                        tokens = model.see([tick.item], state)
+                    rows.append(tokens.float().cpu().numpy())
                     times.append(tick.time_s)
                 elif isinstance(tick, Gap):
                     start_s, end_s = format_time(tick.start_s), format_time(tick.end_s)
@@ -153,6 +157,8 @@ def _load(settings: FeatureSettings) -> StreamingModel:
     model = load_model(settings.model, settings.weights, settings.device, settings.dtype)
     if not isinstance(model, StreamingModel) or takes(model.frontend) not in ("video", "audio"):
         raise UsageError(f"{model.card.name} makes no features of video or sound", where="--model")
+    if model.sound is not None and settings.rate_hz is not None:
+        raise UsageError(f"the steps of {model.card.name} are blocks of sound", where="--fps")
     check_flow(model.card, model.frontend)
     return model
 

@@ -85,6 +85,7 @@ def test_what_cannot_be_done_is_told_in_a_line(clip: Path, tmp_path: Path) -> No
         ((clip, clip, "-o", "x.npz"), 2, "several sources; give a folder"),
         ((clip, clip, "-o", "x"), 2, "several sources would write"),
         ((clip, "-m", "costgcn", "-o", "x.npz"), 2, "makes no features of video or sound"),
+        ((clip, "-m", "cotrans", "-o", "x.npz", "--fps", 2), 2, "are blocks of sound"),
         (("rows.npy", "-o", "x.npz"), 4, "this is no video, which cooadtr takes"),
         (("nowhere.mp4", "-o", "x.npz"), 4, "no such file"),
         ((clip, "-o", "x.npz", "--start", "100"), 4, "is after the end"),
@@ -136,3 +137,7 @@ def test_a_video_without_sound_says_so_once(clip: Path, tmp_path: Path) -> None:
     assert "its part of the tokens is zeros" in records[0]["options"]["sound"]
     assert records[-1]["errors"] == 0
     assert done.stdout.count("zeros") == 1
+    done = costream("features", clip, "-m", "m.safetensors", "-o", "f.npz", cwd=tmp_path)
+    assert "clip.mp4: sound: none, its part of the tokens is zeros" in done.stderr
+    with np.load(tmp_path / "f.npz") as file:
+        assert not file["audio"].any()

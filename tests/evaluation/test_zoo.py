@@ -49,6 +49,15 @@ def test_networks_for_video_beside_each_other(tmp_path: Path) -> None:
     assert (tmp_path / "zoo.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_where_nothing_happens_there_is_no_precision(tmp_path: Path) -> None:
+    labels = tmp_path / "room.csv"
+    labels.write_text("start_s,end_s,label\n0,3,background\n", "utf-8")
+    weights = ("--labels", labels, "--duration", 1)
+    rows = zoo(SAMPLE, *weights, cwd=tmp_path)
+    assert rows["cooadtr"]["mAP"] is None
+    assert rows["cooadtr"]["accuracy"] == 1
+
+
 def test_rows_of_features_fit_by_their_width(tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).random((20, 128), np.float32))
     rows = zoo("rows.npy", cwd=tmp_path)
