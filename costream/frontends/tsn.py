@@ -35,9 +35,9 @@ class TSN(nn.Module):
     Wang et al., "Temporal segment networks" (ECCV 2016), as features of OadTR, LSTR, MiniROAD and
     others: video at 24 frames a second in chunks of 6, so 4 tokens a second; the picture is the
     fourth, the flow that between the 6 as 5 fields of 2 channels (see ``flow.flow_pictures``). A
-    token has what the RGB network says, then what the flow network says; the former is computed
-    without the latter where only one of them is asked for. Pictures are resized to ``short`` and
-    their middle is seen.
+    token has what the RGB network says, then what the flow network says. Pictures are resized to
+    ``short``, and their middle is seen. Published networks of 3072 values a row take the flow of a
+    BN-Inception, which this is not; those of 4096 that of a ResNet.
 
     Args:
         streams: of "rgb" and "flow", in this order.

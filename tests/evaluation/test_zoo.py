@@ -32,7 +32,7 @@ def test_networks_for_video_beside_each_other(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     given = ("--labels", LABELS, "--weights", "x.safetensors", "--png", "zoo.png")
-    rows = zoo(SAMPLE, *given, "--duration", 5, cwd=tmp_path)
+    rows = zoo(SAMPLE, *given, "--duration", 4, cwd=tmp_path)
     assert {"cooadtr", "cooadtr-b2", "oadtr", "eventful-vitdet", "x"} <= rows.keys()
     assert rows["cooadtr"]["weights"] == "shipped"
     assert 0.5 < rows["cooadtr"]["accuracy"] <= 1
