@@ -141,10 +141,10 @@ def test_a_network_that_anticipates_learns_too(classes, tmp_path):
 
 
 def test_random_weights_learn_on_a_trained_frontend(base, classes, tmp_path):
-    given = ("--frontend", base, "--set", "embed_dim=16", "--set", "hidden=16")
+    given = ("--frontend", base, "--set", "embed_dim=64", "--set", "hidden=64")
     assert costream("models", "init", "miniroad", *given, cwd=tmp_path).returncode == 0
     begun, path = tmp_path / "miniroad-random.safetensors", tmp_path / "own.safetensors"
-    done = costream("train", begun, "--data", classes, "-o", path, "--steps", 100, "--no-cache")
+    done = costream("train", begun, "--data", classes, "-o", path, "--steps", 200, "--no-cache")
     assert done.returncode == 0, done.stderr
     card = read_card(path)
     assert not card.untrained
