@@ -100,7 +100,7 @@ KEYS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     ),
     "labels": (
         *_TEXT,
-        "thumos14, tvseries, gtzan, coco, imagenet-vid, or a file with one label a line",
+        "thumos14, tvseries, gtzan, coco, imagenet-vid, epic-verbs, or a file with one a line",
     ),
     "background": (*_TEXT, "the label that is no event"),
     "rate_hz": (

@@ -31,7 +31,7 @@ from costream.checkpoints.restricted import (
 from costream.checkpoints.weights_file import FORMAT, read_header
 from costream.errors import ModelError
 
-_WRAPPERS = ("model", "state_dict", "model_state_dict")
+_WRAPPERS = ("model", "state_dict", "model_state_dict", "model_state")
 _SETTINGS = ("args", "config", "hyper_parameters")
 _PREFIXES = ("module.", "model.", "_orig_mod.")  # DataParallel, Lightning, torch.compile
 _OLD_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number of torch < 1.6

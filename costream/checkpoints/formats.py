@@ -27,5 +27,9 @@ FORMATS: dict[str, tuple[str, str]] = {
         "costream.checkpoints.vitdet",
         "ViTDet of detectron2 or of the Eventful Transformers",
     ),
+    "vivit": (
+        "costream.checkpoints.vivit",
+        "ViViT, factorised encoder, of TAdaConv or of the Eventful Transformers",
+    ),
     "torch": ("costream.checkpoints.torch_encoder", "torch.nn.TransformerEncoder"),
 }

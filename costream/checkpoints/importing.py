@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from costream.checkpoints import torch_encoder, tsn, vggish
+from costream.checkpoints import torch_encoder, tsn, vggish, vivit
 from costream.checkpoints.config import CARD_KEYS, KEYS, Config
 from costream.checkpoints.ensembles import combine
 from costream.checkpoints.foreign import Foreign, read_foreign
@@ -28,14 +28,16 @@ def import_files(
     """Read the checkpoints of one model: of a network, of the streams of one, of its frontend.
 
     The files of VGGish and TSN are known by the names of their tensors and may stand anywhere;
-    those of TSN alone become a model that gives features. The rest as for ``import_checkpoint``
-    and ``import_streams``. Raises what they raise, and ModelError when a network does not take
-    what its frontend gives.
+    those of TSN alone become a model that gives features. Behind that of a ViViT its tuned temporal
+    encoder may stand. The rest as for ``import_checkpoint`` and ``import_streams``. Raises what
+    they raise, and ModelError when a network does not take what its frontend gives, or a temporal
+    encoder is of another network.
     """
     foreign = [read_foreign(path) for path in paths]
     pictures = [part for part in foreign if tsn.detect(part.tensors)]
     sound = [part for part in foreign if vggish.detect(part.tensors)]
-    others = [p for p in foreign if not (vggish.detect(p.tensors) or tsn.detect(p.tensors))]
+    fronts = [p for p in foreign if vggish.detect(p.tensors) or tsn.detect(p.tensors)]
+    others = vivit.overlay([p for p in foreign if all(p is not front for front in fronts)])
     if pictures and sound:
         raise ModelError("a network takes TSN or VGGish, not both", where=paths[0])
     if pictures and not others:

@@ -123,12 +123,31 @@ COCO = Labels(
     None,
     30.0,
 )
+# The verbs of EPIC-KITCHENS-100, in the order of its annotations.
+EPIC_VERBS = Labels(
+    (
+        *("take", "put", "wash", "open", "close", "insert", "turn-on", "cut", "turn-off", "pour"),
+        *("mix", "move", "remove", "throw", "dry", "shake", "scoop", "adjust", "squeeze", "peel"),
+        *("empty", "press", "flip", "turn", "check", "scrape", "fill", "apply", "fold", "scrub"),
+        *("break", "pull", "pat", "lift", "hold", "eat", "wrap", "filter", "look", "unroll"),
+        *("sort", "hang", "sprinkle", "rip", "spray", "cook", "add", "roll", "search", "crush"),
+        *("stretch", "knead", "divide", "set", "feel", "rub", "soak", "brush", "sharpen", "drop"),
+        *("drink", "slide", "water", "gather", "attach", "turn-down", "coat", "transition"),
+        *("wear", "measure", "increase", "unscrew", "wait", "lower", "form", "smell", "use"),
+        *("grate", "screw", "let-go", "finish", "stab", "serve", "uncover", "unwrap", "choose"),
+        *("lock", "flatten", "switch", "carry", "season", "unlock", "prepare", "bake", "mark"),
+        *("bend", "unfreeze"),
+    ),
+    None,
+    None,
+)
 KNOWN = {
     "thumos14": THUMOS14,
     "tvseries": TVSERIES,
     "gtzan": GTZAN,
     "imagenet-vid": VID,
     "coco": COCO,
+    "epic-verbs": EPIC_VERBS,
 }
 
 

@@ -97,13 +97,14 @@ def steps(
 @_json
 def ops(as_json: bool) -> None:
     """Count the operations of the networks, the papers' way and costream's."""
+    from costream.bench.action_ops import action_ops_table
     from costream.bench.audio_ops import audio_ops_table
     from costream.bench.object_ops import object_ops_table
     from costream.bench.ops import ops_table
     from costream.bench.skeleton_ops import skeleton_ops_table
 
     tables = [ops_table(), skeleton_ops_table(), audio_ops_table(), object_ops_table()]
-    show(tables, as_json)
+    show([*tables, action_ops_table()], as_json)
 
 
 @command.command()
@@ -168,12 +169,15 @@ def budget(
     from costream.bench.budget import budget_table, budget_trace, draw
     from costream.models.base import GatedModel
     from costream.models.registry import load_model
+    from costream.records import OBJECT_DETECTION
     from costream.runtime.machine import prepare_torch
 
     prepare_torch(threads)
     loaded = load_model(model, weights=weights, device="cpu")
     if not isinstance(loaded, GatedModel):
         raise UsageError(f"a step of {loaded.card.name} has one cost", where="--model")
+    if loaded.card.task != OBJECT_DETECTION:
+        raise UsageError(f"{loaded.card.name} finds no objects to judge", where="--model")
     trace = budget_trace(file, loaded, told, count)
     target = told.target(loaded.card.rate_hz)
     show([budget_table(trace, told, target, f"budget: {file}, {loaded.card.name}")], as_json)

@@ -92,12 +92,12 @@ from costream.sources.columns import parse_columns
     "--tokens",
     type=click.IntRange(1),
     metavar="N",
-    help="Objects: how many tokens of a frame are computed, at most.  [default: all]",
+    help="Models eventful-*: how many tokens of a frame are computed, at most.  [default: all]",
 )
 @option(
     "--budget",
     metavar="40ms|20GMAC|0.5x|@FILE",
-    help="Objects: what a step may cost, at most; in FILE, it may change meanwhile.",
+    help="Models eventful-*: what a step may cost, at most; in FILE, it may change meanwhile.",
 )
 @option("--track/--no-track", default=False, help="Objects: ids through the frames.")
 @option("--wait/--no-wait", default=False, help="No output before the model's window is full.")

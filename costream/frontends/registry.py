@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 # and its prepare is given them as VideoFrames, see frontends/tsn.py; one for sound sample_rate_hz,
 # block (samples of a step), forward_steps and newest_spectrum, see frontends/audio.py; one for both
 # what those for pictures have, sample_rate_hz and block, see frontends/audiovisual.py. That of
-# object models has no memory, only takes, box, prepare, forward and count_macs, see
+# token-gated models has no memory, only takes, box, prepare, forward and count_macs, see
 # frontends/pixels.py.
 FRONTENDS = {
     "tdn": "costream.frontends.images:TemporalDifferenceNet",
     "tsn": "costream.frontends.tsn:TSN",
     "pixels": "costream.frontends.pixels:Pixels",
+    "crops": "costream.frontends.crops:Crops",
     "joints": "costream.frontends.joints:JointStreams",
     "audio": "costream.frontends.audio:ContinualAudioNet",
     "audiovisual": "costream.frontends.audiovisual:AudioVisual",

@@ -28,7 +28,9 @@ class StepResult:
     skeletons: tuple[SkeletonFrame, ...] | None = None  # [B], where the model looks at such
     spectra: tuple[npt.NDArray[np.float32], ...] | None = None  # [B] of [frames, bands], ln
     objects: tuple[tuple[Box, ...], ...] | None = None  # [B], where the model finds such
-    updated: tuple[npt.NDArray[np.bool_], ...] | None = None  # [B] of [h, w], token-gated models
+    # [B] of [h, w], token-gated models whose tokens cover the picture
+    updated: tuple[npt.NDArray[np.bool_], ...] | None = None
+    tokens: tuple[int, ...] | None = None  # [B], computed; None: no gates, or no output
 
     def row(self, k: int) -> StepResult:
         """Give what one stream of the batch has got (B = 1), and its share of what it cost."""
@@ -45,6 +47,7 @@ class StepResult:
             None if self.spectra is None else self.spectra[one],
             None if self.objects is None else self.objects[one],
             None if self.updated is None else self.updated[one],
+            None if self.tokens is None else self.tokens[one],
         )
 
 

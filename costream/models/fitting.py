@@ -9,7 +9,6 @@ from costream.frontends.flow import load_opencv
 from costream.frontends.pose import installed_version, load_mediapipe
 from costream.layouts import MEDIAPIPE_33, find_layout
 from costream.models.card import Card
-from costream.records import OBJECT_DETECTION
 from costream.sources.base import SourceInfo, SourceKind
 
 
@@ -34,7 +33,8 @@ def check_source(card: Card, frontend: Any, info: SourceInfo) -> None:
             else "use it from Python: load_model(...).network",
         )
     wanted = takes(frontend)
-    if info.kind == "features" and wanted != "skeleton" and card.task != OBJECT_DETECTION:
+    tokens = frontend is None or hasattr(frontend, "token_width")
+    if info.kind == "features" and wanted != "skeleton" and tokens:
         _check_width(card, info.width)
     elif wanted == "skeleton" and info.kind == "video":
         frontend.check(MEDIAPIPE_33, 3, card.name)

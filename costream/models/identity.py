@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from costream.checkpoints.weights_file import read_header
 from costream.models.card import Card
-from costream.models.registry import find_weights
+from costream.models.registry import GATED, find_weights
 from costream.records import OBJECT_DETECTION
 
 
@@ -19,6 +19,7 @@ class WeightsIdentity:
     weights_sha256: str  # of the tensors
     card_sha256: str  # of the card: labels, thresholds, rates
     finds_objects: bool = False
+    gated: bool = False  # it computes as many tokens as it is told
 
 
 def identify(name: str, weights: str | os.PathLike[str] | None = None) -> WeightsIdentity:
@@ -34,5 +35,8 @@ def identify(name: str, weights: str | os.PathLike[str] | None = None) -> Weight
     texts = [metadata.get("card", "") for metadata in each]
     cards = "".join(texts)
     tensors = ",".join(metadata.get("tensors_sha256", "") for metadata in each)
-    finds_objects = any(Card.from_json(text).task == OBJECT_DETECTION for text in texts if text)
-    return WeightsIdentity(tensors, hashlib.sha256(cards.encode()).hexdigest(), finds_objects)
+    known = [Card.from_json(text) for text in texts if text]
+    finds_objects = any(card.task == OBJECT_DETECTION for card in known)
+    gated = any(card.architecture in GATED for card in known)
+    sha256 = hashlib.sha256(cards.encode()).hexdigest()
+    return WeightsIdentity(tensors, sha256, finds_objects, gated)

@@ -102,6 +102,7 @@ INITIAL: dict[str, Initial] = {
     "agcn": _skeletons("agcn", window=300, attention="clip"),
     "str": _skeletons("str", window=300),
     "skeleton-ensemble": _two_streams(),
+    "vivit": Initial({"num_classes": 400}, "action recognition", 15.0, frontend="crops"),
     "vitdet": Initial(
         {"classes": 30},
         OBJECT_DETECTION,

@@ -21,7 +21,7 @@ from costream.models.vitdet_heads import Detections
 from costream.nn.boxes import clip
 from costream.nn.eventful import compute_in_half
 from costream.nn.operations import Operations
-from costream.nn.policy import Policy, TopTokens
+from costream.nn.policy import Noted, TopTokens
 from costream.nn.state import State, zeros
 from costream.records import Box, Data, VideoFrame
 from costream.sources.base import SourceInfo
@@ -220,9 +220,10 @@ class ObjectModel:
         tokens = network.embed(pictures, rest)
         height, width = tokens.shape[1:3]
         count = height * width
-        gates = _Noted(TopTokens(count if state.tokens is None else state.tokens), count)
+        gates = Noted(TopTokens(count if state.tokens is None else state.tokens), count)
         view = network.view_step(tokens, state.network(*size), gates, gated)
         boxes = self._boxes(network.detect(view, size, rest)[0], frame)
+        updated = gates.updated.view(height, width).cpu().numpy()
         state.rest_macs = rest.total
         return StepResult(
             None,
@@ -233,7 +234,8 @@ class ObjectModel:
             frontend_s=seen - began,
             network_s=time.perf_counter() - seen,
             objects=(boxes,),
-            updated=(gates.updated.view(height, width).cpu().numpy(),),
+            updated=(updated,),
+            tokens=(int(updated.sum()),),
         )
 
     def steps(self, items: Sequence[Data], state: ObjectState) -> list[StepResult]:
@@ -256,30 +258,6 @@ class ObjectModel:
             for (x1, y1, x2, y2), score, label in rows
             if x1 < x2 and y1 < y2
         )
-
-
-class _Noted:
-    """Chooses as ``policy`` does and notes the first choice, that among the tokens as they come.
-
-    Without any choice all tokens were computed: the stream began.
-    """
-
-    def __init__(self, policy: Policy, count: int) -> None:
-        self._policy, self._count = policy, count
-        self._first: Tensor | None = None
-
-    def choose(self, errors: Tensor) -> Tensor:
-        """Give the chosen places."""
-        chosen = self._policy.choose(errors)
-        self._first = chosen if self._first is None else self._first
-        return chosen
-
-    @property
-    def updated(self) -> Tensor:
-        """Which of the tokens were computed, bool [N]."""
-        if self._first is None:
-            return torch.ones(self._count, dtype=torch.bool)
-        return torch.zeros(self._count, dtype=torch.bool).index_fill_(0, self._first.cpu(), True)
 
 
 def _check_row(rows: Sequence[int]) -> None:

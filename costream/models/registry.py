@@ -13,15 +13,15 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import costream
 from costream.checkpoints.published import FILE, Published, read_published
 from costream.checkpoints.weights_file import SUFFIX, read_card, read_weights
 from costream.errors import ModelError, UsageError
-from costream.records import OBJECT_DETECTION
 
 if TYPE_CHECKING:
+    from costream.models.actions import ActionModel
     from costream.models.objects import ObjectModel
     from costream.models.streaming import StreamingModel
 
@@ -42,8 +42,11 @@ ARCHITECTURES = {
     "agcn": "costream.models.skeleton_window:WindowSkeletonNet",
     "str": "costream.models.skeleton_window:WindowSkeletonNet",
     "vitdet": "costream.models.vitdet:ViTDet",
+    "vivit": "costream.models.vivit:ViViT",
     "skeleton-ensemble": "costream.models.skeleton_ensemble:SkeletonEnsemble",
 }
+# those that compute as many tokens as they are told
+GATED = ("vitdet", "vivit")
 # name the user types -> what it is
 MODELS = {
     "cooadtr": "online action detection, continual transformer of one block (default)",
@@ -60,6 +63,7 @@ MODELS = {
     "costr": "skeleton actions, continual spatial attention",
     "costr-s1": "skeleton actions, CoS-TR*: strides 1, no padding",
     "eventful-vitdet": "objects in video, a transformer that computes what has changed",
+    "eventful-vivit": "actions in video, a transformer that computes what has changed",
 }
 VARIABLE = "COSTREAM_WEIGHTS"
 log = logging.getLogger("costream")
@@ -128,17 +132,17 @@ def load_model(
     weights: str | os.PathLike[str] | None = None,
     device: str = "auto",
     dtype: str = "float32",
-) -> StreamingModel | ObjectModel:
+) -> StreamingModel | ObjectModel | ActionModel:
     """Load a model, ready to step.
 
     ``name`` and ``weights`` as for ``find_weights``; several names, divided by commas, are models
     on the same frontend, which then run side by side. ``device``: auto, cpu, cuda, cuda:N or mps;
-    ``dtype``: float32, float64, bfloat16 or float16; for models that find objects see
-    ``models.objects.ObjectModel``. Raises ModelError when weights or device are not there,
-    damaged, or do not fit the architecture that their card names.
+    ``dtype``: float32, float64, bfloat16 or float16; for token-gated models see
+    ``models.objects.ObjectModel`` and ``models.actions.ActionModel``. Raises ModelError when
+    weights or device are not there, damaged, or do not fit the architecture that their card names.
     """
     from costream.models.build import build
-    from costream.models.objects import ObjectModel
+    from costream.models.kinds import model_class
     from costream.models.streaming import StreamingModel, find_device
 
     names = [part.strip() for part in name.split(",") if part.strip()]
@@ -149,19 +153,18 @@ def load_model(
         models = [load_model(part, weights, device, dtype) for part in names]
         beside = [model for model in models if isinstance(model, StreamingModel)]
         if len(beside) < len(models):
-            raise ModelError("a model that finds objects runs alone", where=name)
+            raise ModelError("a model that computes what has changed runs alone", where=name)
         return join(beside)
     path = find_weights(name, weights)
     find_device(device)  # a wrong device is told before a large file is read
     stored = read_weights(path)
     if stored.card.untrained:
         log.warning("%s has random weights: what it says means nothing", stored.card.name)
-    kind: Any = ObjectModel if stored.card.task == OBJECT_DETECTION else StreamingModel
     try:
         network, frontend = build(stored.card, stored.tensors)
     except ModelError as error:
         raise ModelError(str(error), where=path) from error
-    model: StreamingModel | ObjectModel = kind(
+    model: StreamingModel | ObjectModel | ActionModel = model_class(stored.card)(
         stored.card, network, frontend, weights_sha256=stored.sha256, device=device, dtype=dtype
     )
     return model

@@ -16,6 +16,7 @@ from costream.errors import ModelError
 from costream.models.build import build
 from costream.models.card import Card
 from costream.models.fitting import takes
+from costream.models.kinds import model_class
 from costream.models.streaming import StreamingModel
 from costream.nn.policy import TopShare
 from costream.records import (
@@ -44,7 +45,7 @@ def verify(path: Path) -> str:
         if stored.card.task == OBJECT_DETECTION:
             _check_detector(network.eval(), stored.card)
         elif stored.card.labels:
-            model = StreamingModel(stored.card, network, frontend)
+            model = model_class(stored.card)(stored.card, network, frontend)
             _check_classifier(model)
         else:
             _check_encoder(network.eval(), stored.card.arguments["embed_dim"])

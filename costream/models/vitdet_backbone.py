@@ -77,7 +77,8 @@ class ViTDetBackbone(nn.Module):
 
     Args:
         dim, heads, depth: D, H and the number of blocks. ``mlp_ratio``: of the feed-forward.
-        size: height and width, in tokens, of the frames it is for; others are possible.
+        size: height and width, in tokens, of the frames it is for; others are possible. None:
+            positions are only added to the tokens, not to attention among all of them.
         window: height and width of windows, in tokens.
         global_blocks: which blocks attend among all tokens.
         position_size: height and width of the table of absolute positions.
@@ -93,7 +94,7 @@ class ViTDetBackbone(nn.Module):
         dim: int = 768,
         heads: int = 12,
         depth: int = 12,
-        size: tuple[int, int] = (64, 64),
+        size: tuple[int, int] | None = (64, 64),
         window: tuple[int, int] = (14, 14),
         global_blocks: Sequence[int] = (2, 5, 8, 11),
         position_size: tuple[int, int] = (14, 14),

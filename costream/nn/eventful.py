@@ -11,14 +11,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.nn.exact_update import ExactUpdate
-from costream.nn.frame_attention import DenseAttention, Frame, attend_frame
+from costream.nn.frame_attention import DenseAttention, Frame, attend_frame, count_frame
 from costream.nn.gate import Chosen, pass_tokens
 from costream.nn.operations import Operations
 from costream.nn.paper_update import PaperUpdate
 from costream.nn.policy import Policy
 from costream.nn.relative import RelativePosition
 from costream.nn.state import State, zeros
-from costream.nn.window_attention import WindowAttention, Windows, attend_frame_windows
+from costream.nn.window_attention import (
+    WindowAttention,
+    Windows,
+    attend_frame_windows,
+    count_windows,
+)
 
 UPDATES = {"exact": ExactUpdate, "dense": DenseAttention, "paper": PaperUpdate}
 
@@ -80,8 +85,10 @@ class EventfulBlock(nn.Module):
 
     Args:
         dim: D. ``heads``: H. ``mlp_ratio``: width of the feed-forward over D.
-        size: height and width, in tokens, that relative positions are learned for.
-        window: height and width of windows; None: attention among all tokens.
+        size: height and width, in tokens, that relative positions are learned for; None: there
+            are none.
+        window: height and width of windows, which have positions; None: attention among all
+            tokens.
         rule: how positions reach other sizes, see ``RelativePosition``.
         variant: how attention is kept up to date; no weight depends on it.
     """
@@ -90,7 +97,7 @@ class EventfulBlock(nn.Module):
         self,
         dim: int,
         heads: int,
-        size: tuple[int, int],
+        size: tuple[int, int] | None,
         window: tuple[int, int] | None = None,
         mlp_ratio: int = 4,
         rule: str = "bicubic",
@@ -103,7 +110,10 @@ class EventfulBlock(nn.Module):
         self.input_layer_norm = nn.LayerNorm(dim, eps=1e-6)
         self.qkv = nn.Linear(dim, 3 * dim)
         self.pool = 1 if window else variant.pool
-        self.relative_position = RelativePosition(window or size, dim // heads, rule, self.pool)
+        learned = window or size
+        self.relative_position = (
+            RelativePosition(learned, dim // heads, rule, self.pool) if learned else None
+        )
         self.projection = nn.Linear(dim, dim)
         self.mlp_layer_norm = nn.LayerNorm(dim, eps=1e-6)
         self.mlp_1 = nn.Linear(dim, mlp_ratio * dim)
@@ -113,16 +123,21 @@ class EventfulBlock(nn.Module):
             WindowAttention(variant.skip_windows) if window else UPDATES[variant.update]()
         )
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Give the tokens [B, h, w, D] of frames that are computed in full."""
-        shape = x.shape
+    def forward(self, x: Tensor, operations: Operations | None = None) -> Tensor:
+        """Give the tokens [B, h, w, D] of frames that are computed in full.
+
+        ``operations``: what is spent is added.
+        """
+        if operations is not None:
+            self._count_full(x, operations)
+        shape, position = x.shape, self.relative_position
         qkv = _linear(self.qkv, self.input_layer_norm(x)).flatten(1, 2)
         frame = self._frame(*shape[1:3])
         if isinstance(frame, Windows):
-            bias = self.qkv.bias
-            attended = attend_frame_windows(qkv, frame, self.relative_position, bias)
+            assert position is not None
+            attended = attend_frame_windows(qkv, frame, position, self.qkv.bias)
         else:
-            attended = attend_frame(qkv, frame, self.relative_position)
+            attended = attend_frame(qkv, frame, position)
         y = x + _linear(self.projection, attended).view(shape)
         return y + self._feedforward(self.mlp_layer_norm(y))
 
@@ -194,25 +209,37 @@ class EventfulBlock(nn.Module):
             (h, w), padded = frame.size, frame.padded
             extra = 3 * d if padded != n else 0
             return total + padded * (2 * h * w * (d + self.heads) + (h + w) * d) + extra
-        keys, along = frame.keys, sum(frame.key_sizes) * d
+        keys, along, added = frame.keys, sum(frame.positions) * d, frame.added * self.heads
         mk = m // self.pool**2 if columns is None else columns
-        full = 2 * n * keys * (d + self.heads) + n * along
+        full = n * keys * (2 * d + added) + n * along
         if updated is None or self.variant.update == "dense":
             return total + full
         if self.variant.update == "paper":
             products = m * keys * d + 3 * n * mk * d
-            adds = 3 * self.heads * n * keys + keys * d + mk * d + 2 * n * d
+            adds = (self.heads + added) * n * keys + keys * d + mk * d + 2 * n * d
             return total + products + adds + n * along
         if ExactUpdate.renews(frame, m, mk, d):
             return total + full
-        corrected = (n - m) * (4 * mk * d + 3 * self.heads * mk + 2 * d)
-        return total + corrected + 2 * m * keys * (d + self.heads) + m * along
+        corrected = (n - m) * (4 * mk * d + 3 * added // 2 * mk + 2 * d)
+        return total + corrected + m * keys * (2 * d + added) + m * along
 
     def _frame(self, height: int, width: int) -> Frame | Windows:
         products = self.qkv.weight.dtype
         if self.window:
             return Windows(height, width, self.heads, self.window, products)
-        return Frame(height, width, self.heads, self.pool, products)
+        relative = self.relative_position is not None
+        return Frame(height, width, self.heads, self.pool, products, relative)
+
+    def _count_full(self, x: Tensor, operations: Operations) -> None:
+        rows, frame = x.numel() // self.dim, self._frame(*x.shape[1:3])
+        for layer in (self.qkv, self.projection, self.mlp_1, self.mlp_2):
+            operations.count_linear(rows, layer)
+        if isinstance(frame, Windows):
+            for _ in x:
+                count_windows(frame, self.dim, frame.counts[0] * frame.counts[1], operations)
+        else:
+            count_frame(frame, self.dim, len(x), operations)
+        operations.add += 2 * x.numel()
 
     def _attend(
         self,

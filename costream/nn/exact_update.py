@@ -84,7 +84,7 @@ class ExactUpdate:
     def init_state(self, batch_size: int, frame: Frame, like: Tensor) -> ExactState:
         """Give the state of streams that have seen nothing. ``like``: a row [..., D]."""
         of_head = (batch_size, frame.heads, frame.tokens)
-        down, across = frame.key_sizes
+        down, across = frame.positions
         largest, total, turnover = (zeros(*of_head, like=like) for _ in range(3))
         return ExactState(
             largest,
@@ -102,7 +102,7 @@ class ExactUpdate:
         chosen: Chosen,
         state: ExactState,
         frame: Frame,
-        position: RelativePosition,
+        position: RelativePosition | None,
         operations: Operations,
     ) -> Tensor:
         """Write new rows, give every token attended. The queries in ``qkv`` are scaled."""
@@ -129,7 +129,7 @@ class _Stream:
     def __init__(
         self,
         frame: Frame,
-        position: RelativePosition,
+        position: RelativePosition | None,
         qkv: Tensor,
         state: ExactState,
         stream: int,
@@ -148,25 +148,27 @@ class _Stream:
 
     def begin(self) -> None:
         """Compute every row anew."""
-        frame = self.frame
-        queries = torch.unflatten(self.qkv[:, : self.width], 1, (frame.heads, -1))
-        along = self.position(torch.unflatten(queries, 0, (frame.height, frame.width))[None])
-        self._place(slice(None), (along[0][0], along[1][0]))
+        frame, position = self.frame, self.position
+        if position is not None:
+            queries = torch.unflatten(self.qkv[:, : self.width], 1, (frame.heads, -1))
+            along = position(torch.unflatten(queries, 0, (frame.height, frame.width))[None])
+            self._place(slice(None), (along[0][0], along[1][0]))
         keys, values = self._by_head(*frame.keys_values(self.qkv))
         for heads in self._groups(frame.tokens * frame.keys):
             self._renew(heads, None, keys, values)
-        self.operations.position += frame.tokens * self.width * sum(frame.key_sizes)
+        self.operations.position += frame.tokens * self.width * sum(frame.positions)
 
     def update(self, tokens: Tensor, columns: Tensor, new: Tensor) -> None:
         """Write rows of these tokens, compute them anew, correct the others."""
-        frame = self.frame
+        frame, position = self.frame, self.position
         old = self._by_head(*frame.keys_values(self.qkv, columns))
         self.qkv[tokens] = new
         now = self._by_head(*frame.keys_values(self.qkv, columns))
         keys, values = self._by_head(*frame.keys_values(self.qkv))
-        q = torch.unflatten(new[:, : self.width], 1, (frame.heads, -1))
-        self._place(tokens, self.position.of_tokens(q, tokens, frame.height, frame.width))
-        self.operations.position += len(tokens) * self.width * sum(frame.key_sizes)
+        if position is not None:
+            q = torch.unflatten(new[:, : self.width], 1, (frame.heads, -1))
+            self._place(tokens, position.of_tokens(q, tokens, frame.height, frame.width))
+        self.operations.position += len(tokens) * self.width * sum(frame.positions)
         others = torch.ones(frame.tokens, dtype=torch.bool, device=tokens.device)
         others[tokens] = False
         rest = others.nonzero().flatten()
@@ -219,14 +221,8 @@ class _Stream:
 
         ``changes``: keys and values [H, m, e], and whether they go (-1) or come (1).
         """
-        across, at = self.frame.key_sizes[1], self._at(heads, rows)
-        shape = (heads.stop - heads.start, len(rows), len(columns))
-        bias, scores = (self.state.room(k, *shape) for k in range(2))
-        flat = [room.flatten(0, 1) for room in (bias, scores)]
-        torch.index_select(_take(self.along_y, at), 1, columns // across, out=flat[0])
-        bias += torch.index_select(_take(self.along_x, at), 1, columns % across, out=flat[1]).view(
-            shape
-        )
+        at, shape = self._at(heads, rows), (heads.stop - heads.start, len(rows), len(columns))
+        bias, scores = self._bias(at, columns, shape), self.state.room(1, *shape)
         q = self._of_heads(self.qkv, heads, rows).to(self.frame.products)
         weighted = self._of_heads(self.weighted, heads, rows)
         total, turnover, largest = (
@@ -246,9 +242,20 @@ class _Stream:
         # Without numbers, where only sizes are computed, all is well.
         return rows[:0] if sound.is_meta else rows[~sound.all(0)]
 
+    def _bias(self, at: Tensor | slice, columns: Tensor, shape: tuple[int, ...]) -> Tensor | None:
+        """Give what is added to the scores [h, n, m] of these keys for rows at ``at``."""
+        if self.position is None:
+            return None
+        across, (bias, room) = self.frame.positions[1], (self.state.room(k, *shape) for k in (0, 1))
+        flat = [both.flatten(0, 1) for both in (bias, room)]
+        torch.index_select(_take(self.along_y, at), 1, columns // across, out=flat[0])
+        torch.index_select(_take(self.along_x, at), 1, columns % across, out=flat[1])
+        return bias.add_(room)
+
     def _count(self, heads: int, rows: int, columns: int) -> None:
         self.operations.product += 4 * heads * rows * columns * self.head_dim
-        self.operations.add += 3 * heads * rows * columns
+        if self.frame.relative:  # along both axes, and for the old score and the new one
+            self.operations.add += 3 * heads * rows * columns
         self.operations.accumulate += 2 * heads * rows * self.head_dim
 
     def _renew(self, heads: slice, rows: Tensor | None, keys: Tensor, values: Tensor) -> None:
@@ -259,16 +266,17 @@ class _Stream:
             self._renew_part(heads, part if rows is None else rows[part], keys, values)
         scores = (heads.stop - heads.start) * count * self.frame.keys
         self.operations.product += 2 * scores * self.head_dim
-        self.operations.add += 2 * scores
+        self.operations.add += self.frame.added * scores
 
     def _renew_part(self, heads: slice, rows: Tensor | slice, keys: Tensor, values: Tensor) -> None:
         at = self._at(heads, rows)
-        y, x = _take(self.along_y, at), _take(self.along_x, at)
-        count = heads.stop - heads.start
-        bias = self.state.room(0, count, len(y) // count, keys.shape[1])
-        torch.add(y[:, :, None], x[:, None], out=bias.view(*y.shape, -1))
         q = self._of_heads(self.qkv, heads, rows).to(keys.dtype)
-        scores = _score(bias, q, keys[heads], bias)
+        room, bias = self.state.room(0, *q.shape[:2], keys.shape[1]), None
+        if self.position is not None:
+            y, x = _take(self.along_y, at), _take(self.along_x, at)
+            bias = room
+            torch.add(y[:, :, None], x[:, None], out=bias.view(*y.shape, -1))
+        scores = _score(bias, q, keys[heads], room)
         largest = scores.amax(2)
         scores.sub_(largest[..., None]).exp2_()
         self.largest[at], self.total[at] = largest.flatten(), scores.sum(2).flatten()
@@ -291,11 +299,13 @@ def _take(x: Tensor, rows: Tensor | slice) -> Tensor:
     return x[rows] if isinstance(rows, slice) else x.index_select(0, rows)
 
 
-def _score(bias: Tensor, q: Tensor, keys: Tensor, out: Tensor) -> Tensor:
+def _score(bias: Tensor | None, q: Tensor, keys: Tensor, out: Tensor) -> Tensor:
     """Give the scores [h, n, m] of keys [h, m, e] for queries [h, n, e].
 
     ``out`` may be ``bias``.
     """
+    if bias is None:
+        return torch.bmm(q, keys.mT, out=out) if q.dtype == out.dtype else out.copy_(q @ keys.mT)
     if q.dtype == bias.dtype:
         return torch.baddbmm(bias, q, keys.mT, out=out)
     return torch.add(bias, q @ keys.mT, out=out)

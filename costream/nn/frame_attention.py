@@ -19,6 +19,7 @@ class Frame:
     """How the tokens of a frame stand to each other in attention.
 
     With ``pool`` p a key is the mean over a square of p x p tokens, and so is its value.
+    ``relative``: scores have relative positions added, along the height and along the width.
     """
 
     height: int
@@ -26,6 +27,7 @@ class Frame:
     heads: int
     pool: int = 1
     products: torch.dtype = torch.float32  # of the operands of queries times keys and so on
+    relative: bool = True
 
     @property
     def tokens(self) -> int:
@@ -38,9 +40,16 @@ class Frame:
         return self.tokens // self.pool**2
 
     @property
-    def key_sizes(self) -> tuple[int, int]:
-        """Keys along the height and the width."""
+    def positions(self) -> tuple[int, int]:
+        """Relative positions of keys along the height and the width; none without them."""
+        if not self.relative:
+            return 0, 0
         return self.height // self.pool, self.width // self.pool
+
+    @property
+    def added(self) -> int:
+        """Additions to a score."""
+        return 2 if self.relative else 0
 
     def columns(self, tokens: Tensor) -> Tensor:
         """Give the keys, rising, that these tokens are part of."""
@@ -92,7 +101,7 @@ class DenseAttention:
         chosen: Chosen,
         state: NoState,
         frame: Frame,
-        position: RelativePosition,
+        position: RelativePosition | None,
         operations: Operations,
     ) -> Tensor:
         """Write the ``new`` rows [M, 3 D] into ``qkv`` [B, N, 3 D], give every token attended.
@@ -104,26 +113,33 @@ class DenseAttention:
         return attend_frame(qkv, frame, position)
 
 
-def attend_frame(qkv: Tensor, frame: Frame, position: RelativePosition) -> Tensor:
-    """Give every token [B, N, D] attended for rows ``qkv`` [B, N, 3 D]. It has a gradient."""
+def attend_frame(qkv: Tensor, frame: Frame, position: RelativePosition | None) -> Tensor:
+    """Give every token [B, N, D] attended for rows ``qkv`` [B, N, 3 D]. It has a gradient.
+
+    ``position`` is None where the frame has no relative ones.
+    """
     heads = (frame.heads, -1)
     q = torch.unflatten(qkv[..., : qkv.shape[2] // 3], 2, heads)
     pairs = [frame.keys_values(rows) for rows in qkv.unbind(0)]
     k, v = (torch.unflatten(torch.stack(c), 2, heads) for c in zip(*pairs, strict=True))
+    if position is None:
+        q, k, v = (t.to(frame.products).transpose(1, 2) for t in (q, k, v))
+        out = F.scaled_dot_product_attention(q, k, v)
+        return out.transpose(1, 2).flatten(2).to(qkv.dtype)
     along = position(torch.unflatten(q, 1, (frame.height, frame.width)))
     q, k, v = (t.to(frame.products) for t in (q, k, v))
-    out = []
+    each = []
     for head in range(frame.heads):  # the positions of one head at a time take little memory
         y, x = (part[:, head].to(frame.products) for part in along)
         bias = (y[..., None] + x[..., None, :]).flatten(2)
         one = q[:, :, head], k[:, :, head], v[:, :, head]
-        out.append(F.scaled_dot_product_attention(*one, attn_mask=bias))
-    return torch.cat(out, 2).to(qkv.dtype)
+        each.append(F.scaled_dot_product_attention(*one, attn_mask=bias))
+    return torch.cat(each, 2).to(qkv.dtype)
 
 
 def count_frame(frame: Frame, width: int, streams: int, operations: Operations) -> None:
     """Count attention of all tokens among each other, D = ``width``."""
     rows = streams * frame.tokens
     operations.product += 2 * rows * frame.keys * width
-    operations.position += rows * width * sum(frame.key_sizes)
-    operations.add += 2 * frame.heads * rows * frame.keys
+    operations.position += rows * width * sum(frame.positions)
+    operations.add += frame.added * frame.heads * rows * frame.keys

@@ -49,7 +49,7 @@ class PaperUpdate:
         chosen: Chosen,
         state: PaperState,
         frame: Frame,
-        position: RelativePosition,
+        position: RelativePosition | None,
         operations: Operations,
     ) -> Tensor:
         """Write new rows, give every token attended."""
@@ -59,7 +59,9 @@ class PaperUpdate:
             heads = (frame.heads, -1)
             q = torch.unflatten(rows[:, :width], 1, heads)
             k, v = frame.keys_values(rows)
-            along = position(torch.unflatten(q, 0, (frame.height, frame.width))[None])
+            along = None
+            if position is not None:
+                along = position(torch.unflatten(q, 0, (frame.height, frame.width))[None])
             q = q.transpose(0, 1) * (width // frame.heads) ** -0.5
             k = _by_head(k, frame)
             scores, reference = state.scores[stream], state.weights[stream]
@@ -73,10 +75,13 @@ class PaperUpdate:
                 scores[:, :, columns] = q @ k[:, columns].mT
                 products = len(tokens) * frame.keys + 3 * frame.tokens * len(columns)
                 operations.product += products * width
-                operations.position += frame.tokens * width * sum(frame.key_sizes)
-                operations.add += 2 * scores.numel()
-            y, x = (part[0] for part in along)
-            weights = (scores + (y[..., None] + x[..., None, :]).flatten(2)).softmax(-1)
+                operations.position += frame.tokens * width * sum(frame.positions)
+                operations.add += frame.added * scores.numel()
+            placed = scores
+            if along is not None:
+                y, x = (part[0] for part in along)
+                placed = scores + (y[..., None] + x[..., None, :]).flatten(2)
+            weights = placed.softmax(-1)
             if chosen.fresh[stream]:
                 reference.copy_(weights)
                 state.values[stream] = v

@@ -52,6 +52,30 @@ class AboveThreshold:
         return (errors > self.threshold).nonzero().flatten()
 
 
+class Noted:
+    """Chooses as ``policy`` does and notes the first choice, that among the tokens as they come.
+
+    Without any choice all tokens were computed: the stream began.
+    """
+
+    def __init__(self, policy: Policy, count: int) -> None:
+        self._policy, self._count = policy, count
+        self._first: Tensor | None = None
+
+    def choose(self, errors: Tensor) -> Tensor:
+        """Give the chosen places."""
+        chosen = self._policy.choose(errors)
+        self._first = chosen if self._first is None else self._first
+        return chosen
+
+    @property
+    def updated(self) -> Tensor:
+        """Which of the tokens were computed, bool [N]."""
+        if self._first is None:
+            return torch.ones(self._count, dtype=torch.bool)
+        return torch.zeros(self._count, dtype=torch.bool).index_fill_(0, self._first.cpu(), True)
+
+
 def _largest(errors: Tensor, count: int) -> Tensor:
     count = min(max(count, 0), len(errors))
     if count == len(errors):

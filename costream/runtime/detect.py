@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from costream.errors import CostreamError, ExitCode, SourceError, UsageError
-from costream.models.base import Model
+from costream.models.base import GatedModel, Model
 from costream.records import OBJECT_DETECTION
 from costream.runtime.logs import logging_to
-from costream.runtime.options import check_objects, run_options, source_options
+from costream.runtime.options import check_options, run_options, source_options
 from costream.runtime.pipeline import run
 from costream.runtime.stop import Stop
 from costream.settings import DetectSettings
@@ -116,7 +116,7 @@ def _inputs(settings: DetectSettings, plan: _Plan) -> tuple[list[str], list[Exit
 
 
 def load(settings: DetectSettings) -> Model:
-    """Prepare torch and load the model. Raises ModelError, and UsageError as ``check_objects``."""
+    """Prepare torch and load the model. Raises ModelError, and UsageError as ``check_options``."""
     from costream.models.registry import load_model
     from costream.runtime.machine import prepare_torch
 
@@ -124,7 +124,8 @@ def load(settings: DetectSettings) -> Model:
     model = load_model(
         settings.model, weights=settings.weights, device=settings.device, dtype=settings.dtype
     )
-    check_objects(settings, found=model.card.task == OBJECT_DETECTION)
+    found, gated = model.card.task == OBJECT_DETECTION, isinstance(model, GatedModel)
+    check_options(settings, found=found, gated=gated)
     log.info("%s: weights %s", model.card.name, model.weights_sha256[:12])
     return model
 

@@ -65,15 +65,24 @@ def source_options(settings: DetectSettings, model: Model, formats: Sequence[str
     )
 
 
-def check_objects(settings: DetectSettings, *, found: bool) -> None:
-    """Raise UsageError for an option about objects when the model finds none (``found``)."""
-    options = (("--tokens", settings.tokens), ("--budget", settings.budget))
-    for name, told in (*options, ("--track", settings.track or None)):
-        if told is not None and not found:
+def check_options(settings: DetectSettings, *, found: bool, gated: bool) -> None:
+    """Raise UsageError for an option that is not for the model.
+
+    ``found``: whether it finds objects. ``gated``: whether it computes as many tokens as it is
+    told.
+    """
+    every = "computes every token"
+    options = (
+        ("--tokens", settings.tokens, gated, every),
+        ("--budget", settings.budget, gated, every),
+        ("--track", settings.track or None, found, "finds no objects"),
+    )
+    for name, told, fits, why in options:
+        if told is not None and not fits:
             raise UsageError(
-                f"{settings.model} finds no objects",
+                f"{settings.model} {why}",
                 where=name,
-                hint="leave it out, or use a model that does, such as eventful-vitdet",
+                hint="leave it out, or use another model, such as eventful-vitdet",
             )
 
 

@@ -16,11 +16,15 @@ class Throttle:
     """Goes along with one stream of a model: ``before`` each step and ``after`` it."""
 
     def __init__(self, model: GatedModel, budget: Budget | BudgetFile, rate_hz: float) -> None:
-        """``budget``: in a file, it may change. ``rate_hz``: steps a second."""
+        """``budget``: in a file, it may change. ``rate_hz``: steps a second.
+
+        It is what a step with an output may cost: those between outputs cost next to nothing.
+        """
         self._model = model
         self._file = budget if isinstance(budget, BudgetFile) else None
         first = budget.budget if isinstance(budget, BudgetFile) else budget
-        self._controller = Controller(first, rate_hz)
+        self._controller = Controller(first, rate_hz / model.stride)
+        self._state: Any = None
         self._foreseen: float | None = None
         self._told = False
 
@@ -31,7 +35,7 @@ class Throttle:
 
     def before(self, state: Any) -> None:
         """Set how many tokens the next step of the stream with this state updates."""
-        controller, model = self._controller, self._model
+        controller, model, self._state = self._controller, self._model, state
         if self._file is not None and self._file.look() is not controller.budget:
             controller.set(self._file.budget)
             self._told = False
@@ -45,7 +49,9 @@ class Throttle:
 
     def after(self, result: StepResult) -> None:
         """Take what the step has cost (B = 1)."""
-        in_full = result.updated is not None and bool(result.updated[0].all())
+        if result.tokens is None:  # no output
+            return
+        in_full = result.tokens[0] == self._model.token_count(self._state)
         ms = 1e3 * (result.frontend_s + result.network_s)
         self._controller.observe(result.macs, ms, None if in_full else self._foreseen)
         if not self._controller.reachable and not self._told:

@@ -153,7 +153,7 @@ class Track:
             ),
             lag_s=self.lag_s,
             dropped=self.dropped,
-            tokens=None if result.updated is None else int(result.updated[0].sum()),
+            tokens=None if result.tokens is None else result.tokens[0],
             budget=self.budget,
         )
         began = time.perf_counter()

@@ -28,8 +28,7 @@ from costream.labels.reading import read_recordings
 from costream.models.build import build, new_network, save_model
 from costream.models.card import Card, Timeline
 from costream.models.fitting import takes
-from costream.models.registry import find_weights
-from costream.records import OBJECT_DETECTION
+from costream.models.registry import GATED, find_weights
 from costream.runtime.logs import logging_to
 from costream.runtime.machine import prepare_torch
 from costream.runtime.stop import Stop, Stopped
@@ -135,13 +134,13 @@ def unfinished(
 
 
 def family_of(card: Card) -> Family:
-    """Give how a model learns. ModelError for one that takes features or finds objects."""
+    """Give how a model learns. ModelError for one that takes features or has token gates."""
     kind = takes(None if card.frontend is None else frontend_class(card.frontend))
     if kind == "skeleton":
         return own_skeleton
     if kind == "audio":
         return own_sound
-    if kind == "video" and card.task != OBJECT_DETECTION:
+    if kind == "video" and card.architecture not in GATED:
         return own_video
     raise cannot_be_taught(card)
 

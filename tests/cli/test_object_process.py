@@ -119,15 +119,18 @@ def test_a_feed_that_is_watched(weights: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["detect", "batch"])
-@pytest.mark.parametrize("option", [("--tokens", "6"), ("--track",)])
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [(("--tokens", "6"), "computes every token"), (("--track",), "finds no objects")],
+)
 def test_options_that_are_not_for_this_model(
-    command: str, option: tuple[str, ...], tmp_path: Path
+    command: str, option: tuple[str, ...], why: str, tmp_path: Path
 ) -> None:
     done = costream(command, SAMPLE, "-m", "cooadtr", "-o", tmp_path / "out", *option)
     assert done.returncode == 2
     assert done.stderr == (
-        f"costream: {option[0]}: cooadtr finds no objects; leave it out, or use a model that"
-        " does, such as eventful-vitdet\n"
+        f"costream: {option[0]}: cooadtr {why}; leave it out, or use another model, such as"
+        " eventful-vitdet\n"
     )
     assert not list(tmp_path.rglob("*.*"))
 
@@ -142,7 +145,7 @@ def test_how_it_is_known(weights: Path, tmp_path: Path) -> None:
     assert costream("models", "verify", "tiny-objects", env=env).returncode == 0
     several = costream("detect", SAMPLE, "-m", "cooadtr,tiny-objects", env=env)
     assert several.returncode != 0
-    assert "a model that finds objects runs alone" in several.stderr
+    assert "a model that computes what has changed runs alone" in several.stderr
     assert "objects in video" in costream("detect", "--help").stdout
     sound = costream("detect", ROOT / "samples" / "street.ogg", "-m", "tiny-objects", env=env)
     assert sound.returncode == 4

@@ -136,7 +136,7 @@ def test_what_is_counted_is_what_is_cheaper() -> None:
     torch.manual_seed(0)
     frame, dim = Frame(6, 7, 2), 8
     running = Running(frame, dim)
-    n, e = 42, sum(frame.key_sizes) * dim
+    n, e = 42, sum(frame.positions) * dim
     assert running.operations.product == 2 * n * n * dim
     assert running.operations.position == n * e
     for m, products in ((5, 4 * 37 * 5 + 2 * 5 * n), (21, 2 * n * n), (42, 2 * n * n)):

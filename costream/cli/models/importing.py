@@ -58,7 +58,8 @@ def import_command(
     streams in this order (--config stream=joint,bone). A network for sound becomes one with its
     VGGish: give that checkpoint too, and its PCA file where the network was trained with it. A
     network for video becomes one with its TSN: give MMAction2's checkpoints of RGB and flow too.
-    Those alone become a model for 'costream features'.
+    Those alone become a model for 'costream features'. ViViT gets the temporal encoder of a second
+    checkpoint, tuned for fewer tokens.
     """
     config = read_pairs(pairs)
     Config(config, KEYS)  # a typo is told before torch is imported

@@ -24,7 +24,7 @@ from costream.runtime.batch.plan import Plan, check_folder, make_plan, remove_re
 from costream.runtime.batch.pool import Pool, Progress
 from costream.runtime.batch.work import Work, discard, record_path, remove_copies
 from costream.runtime.logs import logging_to
-from costream.runtime.options import check_objects
+from costream.runtime.options import check_options
 from costream.runtime.stop import Stop
 from costream.settings import BatchSettings, DetectSettings
 from costream.sinks.merged import MergedInput, MergedTables
@@ -55,7 +55,7 @@ class _Batch:
         self.settings, self.stop = settings, stop
         self.output = Path(os.path.abspath(settings.output))
         self.weights = identify(settings.detect.model, settings.detect.weights)
-        check_objects(settings.detect, found=self.weights.finds_objects)
+        check_options(settings.detect, found=self.weights.finds_objects, gated=self.weights.gated)
         self.work = Work(
             _absolute(settings.detect),
             str(self.output),

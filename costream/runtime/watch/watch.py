@@ -115,7 +115,7 @@ def _share(settings: WatchSettings, model: Model) -> float | None:
         return None
     budget = parse_budget(settings.budget)
     if isinstance(budget, BudgetFile) or budget.kind != "share":
-        hint = "give a share of real time, 0.5x, or a model that finds objects"
+        hint = "give a share of real time, 0.5x, or a token-gated model"
         raise UsageError(f"a step of {model.card.name} has one cost", where="--budget", hint=hint)
     return budget.amount
 

@@ -1,0 +1,206 @@
+"""Models that say what is done in video, at the cost of what has changed in it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from costream.errors import ModelError
+from costream.frontends.crops import Crops, temporal_views
+from costream.models.base import ModelHead, StepResult
+from costream.models.card import Card
+from costream.models.fitting import check_source
+from costream.models.streaming import DTYPES, find_device, synchronize
+from costream.models.vivit import ViViT, ViViTState
+from costream.nn.eventful import compute_in_half
+from costream.nn.operations import Operations
+from costream.nn.policy import Noted, TopTokens
+from costream.nn.state import State, zeros
+from costream.records import Data, VideoFrame
+from costream.sources.base import SourceInfo
+
+VIEWS = (4, 3)  # of a video in time and in space, in the paper
+
+
+@dataclass
+class ActionState(State):
+    """What a stream has shown: in the network, and in the pictures of a tubelet that is not full.
+
+    How many tokens are computed is told and not seen: it stays when all else is forgotten, or
+    taken from another stream.
+    """
+
+    network: ViViTState
+    pictures: Tensor  # [B, t - 1, 3, S, S]
+    count: Tensor  # int64 [B], pictures so far
+
+    def __post_init__(self) -> None:
+        self.tokens: int | None = None  # to be computed of a tubelet, at most; None: all
+
+
+class ActionModel:
+    """Network and frontend of one weight file, ready to step; implements ``GatedModel``.
+
+    A step takes a picture; one that fills a tubelet gives an output, the others cost nothing.
+    ``network`` and ``frontend`` are in ``eval`` mode on ``device``. ``dtype``: "float32" or
+    "float64", or "bfloat16" for the products of blocks alone, see ``compute_in_half``.
+    """
+
+    sound = None
+    beside = None
+    frames = 1
+    chunk = 1
+    in_time = True  # tubelets of streams may begin at different times
+
+    def __init__(
+        self,
+        card: Card,
+        network: ViViT,
+        frontend: Crops | None,
+        *,
+        weights_sha256: str = "",
+        device: str = "cpu",
+        dtype: str = "float32",
+    ) -> None:
+        """Take the modules over. Raises ModelError for a device or type that is not there."""
+        if not isinstance(frontend, Crops):
+            raise ModelError(
+                f"{card.name} takes clips, but its card does not name the frontend crops",
+                hint="import its checkpoint again",
+            )
+        if network.size != (frontend.size // network.patch,) * 2 or frontend.size % network.patch:
+            raise ModelError(f"{card.name}: {network.size} tokens, crops of {frontend.size} pixels")
+        classes = network.num_classes
+        if len(card.labels) != classes:
+            raise ModelError(f"{card.name} has {len(card.labels)} labels for {classes} classes")
+        self.card, self.weights_sha256 = card, weights_sha256
+        self.heads = (ModelHead(card, weights_sha256, slice(None)),)
+        self.device = find_device(device)
+        known = ("float32", "float64", "bfloat16")
+        if dtype not in known:
+            raise ModelError(f"unknown type {dtype!r}", hint=f"known are {', '.join(known)}")
+        of_weights = torch.float32 if dtype == "bfloat16" else DTYPES[dtype]
+        self.network = network.to(self.device, of_weights).eval().requires_grad_(False)
+        self.frontend = frontend.to(self.device, of_weights)
+        if dtype == "bfloat16":
+            compute_in_half(self.network)
+
+    @property
+    def stride(self) -> int:
+        """Pictures from one output to the next."""
+        return self.network.stride
+
+    @property
+    def box(self) -> tuple[int, int]:
+        """Width and height that pictures should be fitted into."""
+        return self.frontend.box
+
+    def check(self, info: SourceInfo) -> None:
+        """Raise SourceError when this source gives no pictures."""
+        check_source(self.card, self.frontend, info)
+
+    def notes(self, info: SourceInfo) -> dict[str, Any]:
+        """Give what the header should say of the way from this source to the network."""
+        return {}
+
+    def init_state(self, batch_size: int = 1) -> ActionState:
+        """Give a fresh state. ValueError for more than one stream: each has a state."""
+        if batch_size != 1:
+            raise ValueError(f"{batch_size} streams in a state; each has its own")
+        size, like = self.frontend.size, self.network.classifier.weight
+        pictures = zeros(1, self.network.tubelet - 1, 3, size, size, like=like)
+        return ActionState(self.network.init_state(1), pictures, zeros(1))
+
+    def reset(self, state: ActionState, rows: Sequence[int]) -> None:
+        """Forget what the stream has shown."""
+        state.reset(rows)
+
+    def token_count(self, state: ActionState) -> int | None:
+        """Give how many tokens a tubelet of this stream has; None before its first."""
+        return self.network.tokens if int(state.count) >= self.stride else None
+
+    def set_tokens(self, state: ActionState, count: int | None) -> None:
+        """Say how many tokens of the next tubelets are updated at most; None: all."""
+        state.tokens = count
+
+    def step_macs(self, state: ActionState, count: int) -> int:
+        """Give about what a step with an output costs with so many tokens."""
+        return self.network.count_macs(min(count, self.network.tokens))
+
+    @torch.inference_mode()
+    def step(self, items: Sequence[Data], state: ActionState) -> StepResult:
+        """Take the next picture of the stream, give what is done where it fills a tubelet."""
+        began = time.perf_counter()
+        (frame,) = items
+        if not isinstance(frame, VideoFrame):
+            raise TypeError(f"a {type(frame).__name__} is no picture")
+        prepared = torch.from_numpy(self.frontend.prepare(frame.rgb))
+        (picture,) = self.frontend(prepared[None].to(self.device))
+        synchronize(self.device)
+        seen = time.perf_counter()
+        place = int(state.count) % self.stride
+        state.count += 1
+        if place < self.stride - 1:
+            state.pictures[:, place] = picture
+            warmup = self.network.warmup(state.network)
+            return StepResult(None, None, warmup, 0, 0, seen - began, time.perf_counter() - seen)
+        network, spent = self.network, Operations()
+        count = network.tokens
+        gates = Noted(TopTokens(count if state.tokens is None else state.tokens), count)
+        tubelet = torch.cat([state.pictures, picture[:, None]], 1)
+        logits = network.forward_step(tubelet, state.network, gates, spent)
+        return StepResult(
+            self._probabilities(logits),
+            None,
+            network.warmup(state.network),
+            macs=spent.total,
+            dense_macs=network.dense_macs,
+            frontend_s=seen - began,
+            network_s=time.perf_counter() - seen,
+            tokens=(int(gates.updated.sum()),),
+        )
+
+    def steps(self, items: Sequence[Data], state: ActionState) -> list[StepResult]:
+        """Take pictures one after another."""
+        return [self.step([item], state) for item in items]
+
+    @torch.inference_mode()
+    def classify(
+        self,
+        video: npt.NDArray[np.uint8],
+        tokens: int | None = None,
+        *,
+        stride: int = 1,
+        views: tuple[int, int] = VIEWS,
+        operations: Operations | None = None,
+    ) -> npt.NDArray[np.float32]:
+        """Give the probabilities [K] of a whole video, uint8 [T, h, w, 3], as the paper does.
+
+        ``tokens``: that are computed of a tubelet after the first of each view; None: all.
+        ``stride``: frames from one picture of a view to the next. ``views``: in time and in
+        space; the logits are their means. Each is a stream of its own. ``operations``: what is
+        spent is added.
+        """
+        network, logits = self.network, []
+        policy = TopTokens(network.tokens if tokens is None else tokens)
+        length = network.tubelet * network.window
+        for chosen in temporal_views(len(video), length, stride, views[0]):
+            pictures = torch.from_numpy(video[chosen].transpose(0, 3, 1, 2))
+            clips = self.frontend(pictures.to(self.device), views[1])
+            logits.append(network.forward_clip(clips, policy, operations))
+        probabilities: npt.NDArray[np.float32] = self._probabilities(
+            torch.cat(logits).mean(0, keepdim=True)
+        )[0]
+        return probabilities
+
+    def _probabilities(self, logits: Tensor) -> npt.NDArray[np.float32]:
+        scaled = logits.float() / self.card.temperature
+        probabilities: npt.NDArray[np.float32] = scaled.softmax(-1).cpu().numpy()
+        return probabilities

@@ -1,0 +1,90 @@
+"""ViViT from the command line: tokens and budgets of its steps, batches, watches, what it is."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from action_nets import LABELS, write_model
+from media import excerpt
+from program import ROOT, costream
+
+SAMPLE = ROOT / "samples" / "room.mp4"
+TOKENS = 10
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("weights") / "tiny-actions.safetensors")
+
+
+def records(text: str, kind: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in text.splitlines()]
+    return [line for line in lines if line["type"] == kind]
+
+
+def test_records_of_raw_video(weights: Path) -> None:
+    done = costream("detect", SAMPLE, "-m", weights, "--tokens", 6, "--end", 2)
+    assert done.returncode == 0, done.stderr
+    (header,) = records(done.stdout, "header")
+    assert (header["task"], header["options"]["tokens"]) == ("action recognition", 6)
+    predictions = records(done.stdout, "prediction")
+    assert [p["i"] for p in predictions] == list(range(1, 20, 2))  # a tubelet is two pictures
+    assert [p["warmup"] for p in predictions] == [True] * 4 + [False] * 6
+    assert {label for p in predictions for label, _ in p["top"]} == set(LABELS)
+    costs = records(done.stdout, "compute")
+    assert [c.get("tokens") for c in costs] == [None, TOKENS, *([None, 6] * 9)]
+    assert all((c["macs"] > 0) == ("tokens" in c) for c in costs)
+    assert all(c["macs"] < c["dense_macs"] for c in costs if "tokens" in c)
+
+
+def test_a_budget_sets_the_tokens_of_steps_with_an_output(weights: Path) -> None:
+    full, one = (
+        records(costream("detect", SAMPLE, "-m", weights, *told, "--end", 3).stdout, "compute")
+        for told in (("--tokens", TOKENS), ("--tokens", 1))
+    )
+    budget = (full[-1]["macs"] + one[-1]["macs"]) // 2
+    done = costream("detect", SAMPLE, "-m", weights, "--budget", f"{budget}MAC", "--end", 3)
+    assert done.returncode == 0, done.stderr
+    costs = [c for c in records(done.stdout, "compute") if "tokens" in c]
+    assert {c["budget"] for c in costs} == {budget}
+    assert costs[0]["tokens"] == TOKENS
+    later = costs[6:]
+    assert {1 < c["tokens"] < TOKENS for c in later} == {True}
+    assert max(c["macs"] for c in later) < 1.1 * budget
+
+
+def test_a_batch_and_a_watch(weights: Path, tmp_path: Path) -> None:
+    clip = excerpt(SAMPLE, tmp_path / "door.mp4", 0, 2)
+    told = ("-m", weights, "--tokens", 6, "-q")
+    done = costream("batch", clip, "-o", tmp_path / "out", *told, "-f", "csv", "--jobs", 1)
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "out" / "door.mp4.compute.csv").open(encoding="utf-8", newline="") as file:
+        assert [row["tokens"] for row in csv.DictReader(file)][:4] == ["", "10", "", "6"]
+    pace = ("--realtime", "--fps", 8, "--on-late", "block")
+    done = costream("watch", clip, "-o", tmp_path, *pace, *told)
+    assert done.returncode == 0, done.stderr
+    costs = records((tmp_path / "door.mp4.jsonl").read_text("utf-8"), "compute")
+    assert [c["tokens"] for c in costs if "tokens" in c] == [TOKENS, *([6] * (len(costs) // 2 - 1))]
+
+
+def test_what_is_not_for_it(weights: Path) -> None:
+    for words, told in (
+        ("finds no objects", ("detect", SAMPLE, "-m", weights, "--track")),
+        ("finds no objects to judge", ("bench", "budget", SAMPLE, "-m", weights)),
+    ):
+        done = costream(*told)
+        assert done.returncode == 2
+        assert words in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    env = {"COSTREAM_WEIGHTS": str(weights.parent)}
+    several = costream("detect", SAMPLE, "-m", "cooadtr,tiny-actions", env=env)
+    assert several.returncode == 5
+    assert "a model that computes what has changed runs alone" in several.stderr
+    sound = costream("detect", ROOT / "samples" / "street.ogg", "-m", weights)
+    assert sound.returncode == 4
+    assert "no video stream" in sound.stderr
+    assert costream("models", "verify", weights).returncode == 0

@@ -1,0 +1,160 @@
+"""Models that say what is done: equal to the network by hand, in the views of the paper too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from action_nets import LABELS, SIDE, action_card, small_model, small_vivit
+
+from costream.errors import ModelError, SourceError
+from costream.frontends.crops import Crops, temporal_views
+from costream.models.actions import ActionModel, ActionState
+from costream.models.base import GatedModel, Model, StepResult
+from costream.nn.operations import Operations
+from costream.nn.policy import TopTokens
+from costream.records import VideoFrame
+from costream.sources.base import SourceInfo
+
+TOKENS, WINDOW = 10, 5
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> None:
+    torch.set_num_threads(1)
+
+
+def video(count: int, size: tuple[int, int] = (20, 12)) -> np.ndarray:
+    """Noise that moves slowly, uint8 [T, h, w, 3]."""
+    random = np.random.default_rng(0)
+    x, out = random.uniform(0, 255, (size[1], size[0], 3)), []
+    for _ in range(count):
+        moves = random.random((size[1], size[0], 1)) < 0.1
+        x = np.where(moves, random.uniform(0, 255, x.shape), x)
+        out.append(x.astype(np.uint8))
+    return np.stack(out)
+
+
+def frames(pictures: np.ndarray) -> list[VideoFrame]:
+    return [VideoFrame(k, k / 10, k, p.copy) for k, p in enumerate(pictures)]
+
+
+def told(results: list[StepResult]) -> list[Any]:
+    """All that does not depend on the clock."""
+    return [
+        (None if r.probabilities is None else r.probabilities.tolist(), r.macs, r.tokens, r.warmup)
+        for r in results
+    ]
+
+
+def test_it_is_a_token_gated_model_with_an_output_for_every_tubelet() -> None:
+    model: Model = small_model()
+    assert isinstance(model, GatedModel)
+    assert (model.box, model.sound, model.in_time, model.stride) == ((24, 24), None, True, 2)
+
+
+@torch.no_grad()
+def test_it_gives_what_the_network_gives_by_hand() -> None:
+    model, network, crops = small_model(), small_vivit(), Crops(SIDE)
+    state, memory, pictures = model.init_state(), network.init_state(1), video(16)
+    model.set_tokens(state, 4)
+    results = model.steps(frames(pictures), state)  # type: ignore[arg-type]
+    for k, result in enumerate(results):
+        assert result.warmup == (k < 2 * WINDOW - 1,)
+        if k % 2 == 0:
+            assert (result.probabilities, result.tokens) == (None, None)
+            assert (result.macs, result.dense_macs) == (0, 0)
+            continue
+        pair = torch.from_numpy(pictures[k - 1 : k + 1].transpose(0, 3, 1, 2))
+        spent = Operations()
+        logits = network.forward_step(crops(pair), memory, TopTokens(4), spent)
+        expected = logits.softmax(-1).numpy()
+        assert np.allclose(result.probabilities, expected, rtol=0, atol=1e-6)
+        assert result.macs == spent.total
+        assert result.tokens == (4 if k > 1 else TOKENS,)
+        assert result.dense_macs == network.dense_macs > result.macs
+
+
+def test_what_a_step_costs_is_foreseen() -> None:
+    model = small_model(variant="token-wise")
+    state, pictures = model.init_state(), frames(video(16))
+    assert model.token_count(state) is None
+    for k, picture in enumerate(pictures):
+        model.set_tokens(state, k)
+        result = model.step([picture], state)
+        if k > 2 * WINDOW and k % 2:
+            assert result.macs == model.step_macs(state, k)
+    assert model.token_count(state) == TOKENS
+    costs = [model.step_macs(state, count) for count in range(1, TOKENS + 3)]
+    assert costs == sorted(costs)
+    assert costs[-1] == costs[TOKENS - 1]
+
+
+def test_saved_and_restored_bit_for_bit_in_the_middle_of_a_tubelet() -> None:
+    model, pictures = small_model(), frames(video(16))
+
+    def fresh() -> ActionState:
+        state = model.init_state()
+        model.set_tokens(state, 4)
+        return state
+
+    state, other, third = fresh(), fresh(), fresh()
+    model.steps(pictures[:7], state)  # type: ignore[arg-type]
+    other.load_tensors({name: tensor.clone() for name, tensor in state.tensors().items()})
+    third.put([0], state.take([0]))
+    expected = told(model.steps(pictures[7:], state))  # type: ignore[arg-type]
+    assert told(model.steps(pictures[7:], other)) == expected  # type: ignore[arg-type]
+    assert told(model.steps(pictures[7:], third)) == expected  # type: ignore[arg-type]
+    model.reset(state, [0])
+    again = told(model.steps(pictures, state))  # type: ignore[arg-type]
+    assert again == told(model.steps(pictures, fresh()))  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("tokens", [None, 3])
+def test_a_video_in_the_views_of_the_paper(tokens: int | None) -> None:
+    model, network, crops = small_model(), small_vivit(), Crops(SIDE)
+    pictures, spent, logits = video(30), Operations(), []
+    given = model.classify(pictures, tokens, stride=2, operations=spent)
+    total = 0
+    for chosen in temporal_views(30, 2 * WINDOW, 2, 4):
+        view = crops(torch.from_numpy(pictures[chosen].transpose(0, 3, 1, 2)), 3)
+        for clip in view.split(1):
+            operations = Operations()
+            policy = TopTokens(TOKENS if tokens is None else tokens)
+            logits.append(network.forward_clip(clip, policy, operations))
+            total += operations.total
+            if tokens is None:
+                assert torch.allclose(logits[-1], network(clip), rtol=0, atol=1e-5)
+    expected = torch.cat(logits).mean(0).softmax(-1).numpy()
+    assert len(logits) == 12
+    assert np.allclose(given, expected, rtol=0, atol=1e-6)
+    assert spent.total == total
+
+
+@pytest.mark.parametrize(("dtype", "near"), [("float64", 1e-6), ("bfloat16", 0.05)])
+def test_other_types_give_nearly_the_same(dtype: str, near: float) -> None:
+    pictures = frames(video(10))
+    model, other = small_model(), small_model(dtype)
+    mine, theirs = (m.steps(pictures, m.init_state())[-1] for m in (model, other))  # type: ignore
+    assert np.abs(mine.probabilities - theirs.probabilities).max() < near  # type: ignore[operator]
+
+
+def test_what_does_not_fit() -> None:
+    model = small_model()
+    model.check(SourceInfo("x", "x", "video", None, None, size=(10, 10)))
+    for kind in ("audio", "features", "skeleton"):
+        with pytest.raises(SourceError, match="takes video, not"):
+            model.check(SourceInfo("x", "x", kind, None, None, width=16))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="each has its own"):
+        model.init_state(2)
+    with pytest.raises(ModelError, match="unknown type 'float16'"):
+        small_model("float16")
+    with pytest.raises(ModelError, match="does not name the frontend crops"):
+        ActionModel(action_card(), small_vivit(), None)
+    with pytest.raises(ModelError, match="crops of 16 pixels"):
+        ActionModel(action_card(), small_vivit(), Crops(16))
+    with pytest.raises(ModelError, match="3 labels for 4 classes"):
+        ActionModel(action_card(), small_vivit(num_classes=len(LABELS) + 1), Crops(SIDE))
