@@ -64,7 +64,11 @@ def measure(model: Model, path: Path, truth: Truth, end_s: float | None = None) 
     """
     card, sink = model.card, _Collector(model)
     options = SourceOptions(
-        end_s=end_s, box=model.box, sound=model.sound, rate_hz=model.card.rate_hz
+        end_s=end_s,
+        box=model.box,
+        sound=model.sound,
+        beside=model.beside,
+        rate_hz=model.card.rate_hz,
     )
     detects = card.task == OBJECT_DETECTION
     run_options = RunOptions(scores=True, threshold=_LEAST if detects else None)

@@ -96,6 +96,7 @@ def source_options(settings: EvaluateSettings, model: Model) -> SourceOptions:
     return SourceOptions(
         box=model.box,
         sound=model.sound,
+        beside=model.beside,
         rate_hz=settings.rate_hz or model.card.rate_hz,
         frame_rate_hz=settings.rate_hz,
         layout=settings.layout,

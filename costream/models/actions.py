@@ -54,6 +54,8 @@ class ActionModel:
     """
 
     sound = None
+    beside = None
+    frames = 1
     chunk = 1
     in_time = True  # tubelets of streams may begin at different times
 

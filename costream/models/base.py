@@ -82,8 +82,16 @@ class Model(Protocol):
         """Width, height pictures should be fitted into; None when no pictures are taken."""
 
     @property
+    def frames(self) -> int:
+        """Pictures that a step takes."""
+
+    @property
     def sound(self) -> Sound | None:
         """The sound it takes; None when it takes none."""
+
+    @property
+    def beside(self) -> Sound | None:
+        """The sound it takes beside pictures; None when it takes none."""
 
     @property
     def chunk(self) -> int:

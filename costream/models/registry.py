@@ -7,6 +7,7 @@ user cache, the weights that come with the package. Nothing here needs torch but
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -30,6 +31,8 @@ ARCHITECTURES = {
     "cotrans": "costream.models.audio:CoTrans",
     "oadtr": "costream.models.oadtr:OadTR",
     "deepcot": "costream.models.deepcot:DeepCoT",
+    "miniroad": "costream.models.miniroad:MiniRoad",
+    "features": "costream.models.features:Features",
     "encoder": "costream.nn.encoder:Encoder",
     "deepcot-encoder": "costream.nn.deep:DeepEncoder",
     "costgcn": "costream.models.skeleton:SkeletonNet",
@@ -55,6 +58,7 @@ MODELS = {
     "cooadtr": "online action detection, continual transformer of one block (default)",
     "cooadtr-b2": "online action detection, continual transformer of two blocks",
     "oadtr": "online action detection over a sliding window, with anticipation",
+    "miniroad": "online action detection, recurrent network",
     "cotrans": "music genres in sound, continual transformer",
     "cosounds": "sounds of the environment, continual transformer",
     "deepcot": "stack of any depth, each block with a window of its own",
@@ -73,6 +77,7 @@ MODELS = {
     "eventful-vivit": "actions in video, a transformer that computes what has changed",
 }
 VARIABLE = "COSTREAM_WEIGHTS"
+log = logging.getLogger("costream")
 
 
 @dataclass(frozen=True)
@@ -164,6 +169,8 @@ def load_model(
     path = find_weights(name, weights)
     find_device(device)  # a wrong device is told before a large file is read
     stored = read_weights(path)
+    if stored.card.untrained:
+        log.warning("%s has random weights: what it says means nothing", stored.card.name)
     try:
         network, frontend = build(stored.card, stored.tensors)
     except ModelError as error:

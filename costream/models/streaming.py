@@ -133,11 +133,24 @@ class StreamingModel:
         return (self.frontend.box[0], self.frontend.box[1]) if kind == "video" else None
 
     @property
+    def frames(self) -> int:
+        """Pictures that a step takes."""
+        return int(getattr(self.frontend, "frames", 1))
+
+    @property
     def sound(self) -> Sound | None:
         """The sound that the frontend takes; None: it takes none."""
         if takes(self.frontend) != "audio":
             return None
         return Sound(self.frontend.sample_rate_hz, self.frontend.block)
+
+    @property
+    def beside(self) -> Sound | None:
+        """The sound that the frontend takes beside pictures; None: it takes none."""
+        block = getattr(self.frontend, "block", None)
+        if takes(self.frontend) != "video" or block is None:
+            return None
+        return Sound(self.frontend.sample_rate_hz, block)
 
     @property
     def chunk(self) -> int:
@@ -212,7 +225,7 @@ class StreamingModel:
         if rows:
             tokens = torch.from_numpy(np.stack(rows)).to(self.device, self.dtype)
         else:
-            tokens = self._see(skeletons or items, state)
+            tokens = self.see(skeletons or items, state)
         synchronize(self.device)
         seen = time.perf_counter()
         out: Output | None = self.network.forward_step(tokens, state.network)
@@ -297,7 +310,8 @@ class StreamingModel:
             state.poses = PoseTrackers(len(items), self.frontend.persons)
         return tuple(state.poses.find(frames))
 
-    def _see(self, items: Sequence[Data], state: ModelState) -> Tensor:
+    def see(self, items: Sequence[Data], state: ModelState) -> Tensor:
+        """Take one item a stream, no feature rows, and give their tokens [B, ...]."""
         if self.frontend is None:
             raise SourceError(f"{self.card.name} takes precomputed features")
         given = torch.from_numpy(np.stack([self._prepare(item) for item in items]))
@@ -305,13 +319,27 @@ class StreamingModel:
             given = given.to(self.device)
         elif self.frontend.takes == "audio":
             given = given.to(self.device, self.dtype)
-        tokens: Tensor = self.frontend.forward_step(given, state.frontend)
+        if self.beside is None:
+            tokens: Tensor = self.frontend.forward_step(given, state.frontend)
+        else:
+            sound = [self._hear(item) for item in items]
+            tokens = self.frontend.forward_step(given, state.frontend, sound)
         return tokens.to(self.device, self.dtype)
+
+    def _hear(self, item: Data) -> Tensor:
+        """Give the blocks of sound beside a picture, [n, block]."""
+        blocks = [b.samples for b in item.sound] if isinstance(item, VideoFrame) else []
+        flat = np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
+        samples = torch.from_numpy(flat).to(self.device, self.dtype)
+        return samples.view(len(blocks), -1) if blocks else samples
 
     def _prepare(self, item: Data) -> npt.NDArray[Any]:
         if isinstance(item, AudioBlock):
             return item.samples
-        given = item.rgb if isinstance(item, VideoFrame) else item
+        if self.frames > 1 and isinstance(item, VideoFrame):
+            given: Any = (*item.earlier, item)
+        else:
+            given = item.rgb if isinstance(item, VideoFrame) else item
         prepared: npt.NDArray[Any] = self.frontend.prepare(given)
         return prepared
 

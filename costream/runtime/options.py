@@ -54,6 +54,7 @@ def source_options(settings: DetectSettings, model: Model, formats: Sequence[str
         end_s=settings.end_s,
         box=model.box,
         sound=model.sound,
+        beside=model.beside,
         channel=settings.channel,
         raw=settings.raw,
         drawing=drawing_box(formats),

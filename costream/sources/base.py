@@ -73,6 +73,7 @@ class SourceOptions:
     columns: str | None = None  # skeletons: what the columns of a table are; None = found
     persons: int = 2  # skeletons: how many persons a frame has room for
     sound: Sound | None = None  # give the sound of media, like this; None: their pictures
+    beside: Sound | None = None  # give the sound of video files as well, like this
     channel: int | None = None  # take this channel of the sound, from 1; None: the mean of all
     raw: RawSound | None = None  # read "-" and pipes as bare samples
     connecting: Connecting | None = None  # take live feeds (URLs, cameras); None: files only
@@ -91,6 +92,8 @@ class SourceInfo:
     width: int | None = None  # features: values a row
     layout: str | None = None  # skeletons: name of the joint layout
     axes: int | None = None  # skeletons: coordinates a joint, 2 or 3
+    beside: bool = False  # sound comes beside the pictures
+    silent: str | None = None  # why it does not, where that is known
     live: bool = False  # data come when they happen: nothing may wait for more of them
     began_s: float | None = None  # live: time.time() at 0 s
 

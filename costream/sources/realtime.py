@@ -9,13 +9,14 @@ from typing import TypeAlias
 
 from costream.records import AudioBlock, Fault, Gap, Item, VideoFrame
 from costream.sources.audio import AudioSource
+from costream.sources.audiovisual import AudioVisualSource
 from costream.sources.base import Connection, SourceInfo
 from costream.sources.features import FeatureSource
 from costream.sources.halt import Halt
 from costream.sources.skeleton import SkeletonSource
 from costream.sources.video import VideoSource
 
-File: TypeAlias = VideoSource | AudioSource | SkeletonSource | FeatureSource
+File: TypeAlias = VideoSource | AudioSource | AudioVisualSource | SkeletonSource | FeatureSource
 
 
 class RealtimeSource:

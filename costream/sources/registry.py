@@ -20,6 +20,7 @@ from costream.sources.arrays import (
     video_names,
 )
 from costream.sources.audio import AudioSource
+from costream.sources.audiovisual import AudioVisualSource
 from costream.sources.base import Source, SourceKind, SourceOptions
 from costream.sources.features import FeatureSource, file_name
 from costream.sources.keypoints import keypoint_files
@@ -118,6 +119,8 @@ def _file(path: str, options: SourceOptions | None) -> File:
         return FeatureSource(path, options)
     if options is not None and kind == "audio":
         return AudioSource(path, options)
+    if options is not None and options.beside is not None:
+        return AudioVisualSource(path, options)
     return VideoSource(path, options)
 
 

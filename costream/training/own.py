@@ -64,6 +64,8 @@ def train(settings: TrainSettings) -> ExitCode:
         recordings = read_recordings(settings.data, settings.labels, settings.group)
         prepare_torch(settings.threads)
         base = read_weights(find_weights(settings.model, settings.weights))
+        # Random weights are nothing to start from, whatever was asked for.
+        settings = replace(settings, scratch=settings.scratch or base.card.untrained)
         family = family_of(base.card)
         family.check(base.card, settings)
         labels = family.labels({x.label for r in recordings for x in r.labels}, base.card)

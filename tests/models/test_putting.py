@@ -10,11 +10,14 @@ import torch
 from eventful_nets import small_backbone
 from skeleton_nets import BONES, SIZES, randomise, small_net
 from torch import Tensor
+from tsn_nets import SMALL as SMALL_TSN
 
 from costream.frontends.joints import JointStreams
 from costream.frontends.registry import load_frontend
 from costream.frontends.vggish import VGGish
 from costream.models.deepcot import DeepCoT
+from costream.models.features import Features
+from costream.models.miniroad import MiniRoad
 from costream.models.oad import CoOadTR
 from costream.models.oadtr import OadTR
 from costream.models.objects import ObjectState
@@ -72,6 +75,7 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "cooadtr-b2": (lambda: CoOadTR(10, 5, depth=2, **TRANSFORMER), (10,)),
     "deepcot": (lambda: DeepCoT(10, 5, depth=2, **TRANSFORMER), (10,)),
     "oadtr": (lambda: OadTR(10, 5, 16, 2, 4, 24, 6, decoder_depth=1), (10,)),
+    "miniroad": (lambda: MiniRoad(10, 5, 12, 8), (10,)),
     "cotrans": (lambda: load_model("cotrans").network, (128,)),
     "joint": (lambda: load_model("cotrans,cosounds").network, (128,)),
     "stgcn": (lambda: small_net("stgcn"), (2, 5, 2)),
@@ -79,6 +83,12 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "ensemble": (ensemble, (2, 5, 4)),
     "window": (window, (2, 5, 2)),
     "tdn": (lambda: load_frontend("tdn", box=(32, 24), lags=(1, 3)), (3, 24, 32)),
+    "tsn": (lambda: load_frontend("tsn", **SMALL_TSN).eval(), (13, 32, 32)),
+    "audiovisual": (
+        lambda: load_frontend("audiovisual", video_arguments={"box": (32, 24), "lags": (1, 3)}),
+        (3, 24, 32),
+    ),
+    "features": (lambda: Features(7), (7,)),
     "mel": (lambda: load_model("cotrans").frontend, (4000,)),
     "vggish": (lambda: VGGish(widths=(2,) * 6, hidden=8, width=8), (4000,)),
     "joints": (lambda: JointStreams("body-15"), (2, 15, 4)),

@@ -100,7 +100,7 @@ SKELETONS: dict[str, Callable[[Path], Path]] = {
         *SKELETONS,
         *("fifo wide csv", "fifo long csv", "fifo ntu", "fifo kinetics", "fifo array"),
         *("wav", "flac", "stereo mkv", "fifo wav", "fifo stereo mkv", "fifo raw"),
-        *("realtime mp4", "realtime wav"),
+        *("realtime mp4", "realtime wav", "silent mp4"),
     ]
 )
 def case(request: pytest.FixtureRequest, media: Path, tmp_path: Path) -> Iterator[Case]:
@@ -118,6 +118,9 @@ def case(request: pytest.FixtureRequest, media: Path, tmp_path: Path) -> Iterato
             options = replace(options, sound=Sound(16000, BLOCK), raw=raw)
         if what == "realtime mp4":
             return RealtimeSource(VideoSource(str(media / "plain.mp4"), options), FAST)
+        if what == "silent mp4":
+            beside = replace(options, beside=Sound(16000, BLOCK))
+            return open_source(str(media / "plain.mp4"), beside)
         if what == "realtime wav":
             return RealtimeSource(AudioSource(str(SOUNDS["wav"](tmp_path)), options), FAST)
         if what in SOUNDS:
