@@ -17,7 +17,8 @@ from costream.frontends.registry import FRONTENDS, load_frontend
 from costream.layouts import NTU_25
 from costream.models.build import build, new_network
 from costream.models.card import UNTRAINED, Card
-from costream.models.registry import ARCHITECTURES, find_weights, nearest
+from costream.models.registry import find_weights, nearest
+from costream.nn.video_sizes import SIZES, TASK, find_size
 from costream.records import OBJECT_DETECTION
 
 OAD, SOUND, SKELETONS = (
@@ -39,6 +40,24 @@ class Initial:
     whole: bool = False  # an output speaks of all that it depends on, not of its end
     frontend: str | None = None  # None: it takes features
     frontend_arguments: dict[str, Any] = field(default_factory=dict)
+    architecture: str | None = None  # None: it is called as its architecture
+
+
+def _video(name: str) -> Initial:
+    """Give a 3D network for Kinetics-400, a clip network or a continual one."""
+    size = find_size(name)
+    assert size is not None
+    clip = name == size.clip
+    more = {"window": size.frames} if clip else {"pool": size.features}
+    return Initial(
+        {"num_classes": 400, **size.arguments(), **more},
+        TASK,
+        size.rate_hz,
+        whole=True,
+        frontend="crop",
+        frontend_arguments={"size": size.size, "short_side": size.short_side},
+        architecture=size.kind if clip else f"co{size.kind}",
+    )
 
 
 def _skeletons(kind: str, **more: Any) -> Initial:
@@ -77,7 +96,7 @@ def _two_streams() -> Initial:
 
 _THUMOS14 = {"input_width": 3072, "num_classes": 22}  # RGB and flow of ActivityNet's TSN
 _GTZAN = {"input_width": 128, "num_classes": 10}  # VGGish
-# architecture -> what it is like in its paper
+# architecture, or a size of it -> what it is like in its paper
 INITIAL: dict[str, Initial] = {
     "cooadtr": Initial(_THUMOS14),
     "cotrans": Initial({"num_classes": 10}, SOUND),
@@ -102,6 +121,8 @@ INITIAL: dict[str, Initial] = {
     "agcn": _skeletons("agcn", window=300, attention="clip"),
     "str": _skeletons("str", window=300),
     "skeleton-ensemble": _two_streams(),
+    **{kind: _video(f"{kind}-s") for kind in ("cox3d", "x3d")},
+    **{name: _video(name) for size in SIZES for name in (size.clip, size.continual)},
     "vivit": Initial({"num_classes": 400}, "action recognition", 15.0, frontend="crops"),
     "vitdet": Initial(
         {"classes": 30},
@@ -134,14 +155,15 @@ def initial(
 ) -> tuple[Card, nn.Module, nn.Module | None]:
     """Give the card of a network with random weights, the network, and what goes in front of it.
 
-    ``settings``: arguments of the architecture, and ``rate_hz``; those of the frontend are called
-    ``frontend.NAME``. ``frontend``: a key of ``frontends.registry.FRONTENDS``, which then has
-    random weights too, or a model or weight file, whose frontend is taken as it is, with its rate;
-    VIDEO+SOUND are both, as ``frontends.audiovisual`` joins them. The labels are numbered, and say
+    ``architecture``: a key of ``INITIAL``. ``settings``: arguments of the architecture, and
+    ``rate_hz``; those of the frontend are called ``frontend.NAME``. ``frontend``: a key of
+    ``frontends.registry.FRONTENDS``, which then has random weights too, or a model or weight file,
+    whose frontend is taken as it is, with its rate; VIDEO+SOUND are both, as
+    ``frontends.audiovisual`` joins them. The labels are numbered, and say
     that they are random. Raises UsageError for what does not fit or is not there.
     """
     if architecture not in INITIAL:
-        hint = nearest(architecture, ARCHITECTURES)
+        hint = nearest(architecture, INITIAL)
         raise UsageError(f"unknown architecture {architecture!r}", hint=hint)
     plan = INITIAL[architecture]
     own = {k.removeprefix("frontend."): v for k, v in settings.items() if k.startswith("frontend.")}
@@ -159,7 +181,7 @@ def initial(
             card = Card(
                 name=name,
                 task=plan.task,
-                architecture=architecture,
+                architecture=plan.architecture or architecture,
                 arguments=arguments,
                 labels=(),
                 rate_hz=rate_hz,

@@ -24,11 +24,16 @@ def digest(**how: Any) -> str:
 
 
 def test_every_architecture_can_be_begun_with() -> None:
-    assert INITIAL.keys() == ARCHITECTURES.keys()
+    assert {plan.architecture or name for name, plan in INITIAL.items()} == ARCHITECTURES.keys()
 
 
 @pytest.mark.parametrize(
-    "architecture", [a for a in INITIAL if a not in ("oadtr", "vitdet", "vivit")]
+    "architecture",
+    [
+        a
+        for a in INITIAL
+        if a not in ("oadtr", "vitdet", "vivit", "x3d-l", "cox3d-l", "slow", "i3d")
+    ],
 )
 def test_a_card_says_what_it_is(architecture: str) -> None:
     card, network, frontend = initial(architecture, "name", {})
@@ -39,7 +44,7 @@ def test_a_card_says_what_it_is(architecture: str) -> None:
     assert bool(card.labels) == (card.task not in ("encoder", "features"))
     parts = [network] if frontend is None else [network, frontend]
     assert sum(p.numel() for part in parts for p in part.parameters()) > 100_000
-    assert card.delay_s > 0 if card.task.startswith("skeleton") else card.delay_s == 0
+    assert (card.delay_s > 0) == card.task.endswith("action recognition")
 
 
 def test_the_seed_says_all() -> None:
