@@ -1,0 +1,82 @@
+"""Single-output Nyström attention: the newest row of the window."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from costream.nn.functional import linear
+from costream.nn.nystrom_continual import ContinualNystrom, NystromState
+from costream.nn.nystrom_summary import chunk_size
+
+_SPAN = 32  # steps of a clip at once: each has weights for all landmarks
+
+
+class SingleOutputNystrom(ContinualNystrom):
+    """Nyström attention whose output is the newest row of the window."""
+
+    def forward(self, x: Tensor, segments: Tensor | None = None) -> Tensor:
+        """Give each row of a clip [B, T, d] as stepping through it would.
+
+        ``segments`` are those of a window form and have no meaning here; ValueError for such.
+        """
+        if segments is not None:
+            raise ValueError("a clip has the segments of its stream")
+        q, k, v = self.split(x)
+        out = [
+            self._band(q, k, v, landmarks, low, min(low + _SPAN, stop))
+            for start, stop, landmarks in self.spans(q, k)
+            for low in range(start, stop, _SPAN)
+        ]
+        return linear(self, "out_proj", torch.cat(out, 2).transpose(1, 2).flatten(2))
+
+    def _band(
+        self, q: Tensor, k: Tensor, v: Tensor, landmarks: Tensor, start: int, stop: int
+    ) -> Tensor:
+        """Give the heads' outputs [B, h, stop - start, e] of some steps of a clip."""
+        low = max(0, start + 1 - self.window)
+        k, v = k[:, :, low:stop], v[:, :, low:stop]
+        age = torch.arange(start, stop)[:, None] - torch.arange(low, stop)
+        hidden = ((age < 0) | (age >= self.window)).to(q.device)
+        keys, queries = landmarks.unbind(1)
+        inverse = self.inverse[None] if self.fixed else self.invert(landmarks)
+        asked = (q[:, :, start:stop] @ keys.mT).softmax(-1) @ inverse
+        logits = (queries @ k.mT)[:, :, None].masked_fill(hidden[:, None], -math.inf)
+        weights = (asked[:, :, :, None] @ logits.softmax(-1))[:, :, :, 0]
+        return F.dropout(weights, self.dropout, self.training) @ v
+
+    def init_state(self, batch_size: int = 1) -> NystromState:
+        """Give the state of streams that have seen nothing."""
+        return NystromState(*self.keep(batch_size))
+
+    def forward_step(self, x: Tensor, state: NystromState) -> Tensor:
+        """Take one row [B, d] of every stream, give it after attention, [B, d].
+
+        Streams that are not in step are taken one by one but for their projections.
+        """
+        row = F.linear(x, self.in_proj_weight, self.in_proj_bias)
+        return linear(self, "out_proj", self._heads(row, state))
+
+    def forward_steps(self, x: Tensor, state: NystromState) -> Tensor:
+        """Take T rows [B, T, d], give what T calls of ``forward_step`` would, [B, T, d]."""
+        rows = F.linear(x, self.in_proj_weight, self.in_proj_bias)
+        heads = [self._heads(row, state) for row in rows.unbind(1)]
+        return linear(self, "out_proj", torch.stack(heads, 1)) if heads else x
+
+    def _heads(self, row: Tensor, state: NystromState) -> Tensor:
+        """Take projected rows [B, 3 d], give the heads' outputs [B, d]."""
+        if not self.in_step(state):
+            pairs = zip(row.split(1), self.streams(state), strict=True)
+            return torch.cat([self._heads(*pair) for pair in pairs])
+        taken = self.take(row, state)
+        out = torch.bmm(torch.bmm(taken.asked, taken.weights), taken.rows)
+        return out.view(-1, self.embed_dim)
+
+    def count_macs(self, rows: int | None = None, newest: bool = True) -> int:
+        """Multiply-accumulates of a step over a full window for one stream, averaged over n."""
+        m, c = self.num_landmarks, chunk_size(self.window)
+        heads = m * (m + c) * self.num_heads + (m + c) * self.embed_dim
+        return self.row_macs() + heads + self.embed_dim**2
