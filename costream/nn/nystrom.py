@@ -73,7 +73,7 @@ class NystromAttention(MultiheadAttention):
         qkv_bias, out_bias, dropout: see ``MultiheadAttention``.
     """
 
-    landmarks: Tensor  # [2, h, m, e], K~ and Q~, each / sqrt(e)
+    landmarks: Tensor  # [h, 2, m, e], Q~ and K~, each / sqrt(e)
     inverse: Tensor  # [h, m, m]
 
     def __init__(
@@ -95,22 +95,22 @@ class NystromAttention(MultiheadAttention):
             raise ValueError(f"num_landmarks {num_landmarks} must be at least 1")
         self.num_landmarks, self.fixed, self.iterations = num_landmarks, fixed, iterations
         if fixed:
-            shape = (num_heads, num_landmarks, self.head_dim)
-            self.register_buffer("landmarks", torch.empty(2, *shape))
-            self.register_buffer("inverse", torch.empty(num_heads, *shape[1:2] * 2))
-            self.fix_landmarks(torch.randn(shape), torch.randn(shape))
+            h, m, e = num_heads, num_landmarks, self.head_dim
+            self.register_buffer("landmarks", torch.empty(h, 2, m, e))
+            self.register_buffer("inverse", torch.empty(h, m, m))
+            self.fix_landmarks(torch.randn(h, m, e), torch.randn(h, m, e))
 
     @torch.no_grad()
     def fix_landmarks(self, queries: Tensor, keys: Tensor) -> None:
         """Take landmarks [h, m, e] from now on. States made before are of no use after it."""
-        self.landmarks.copy_(torch.stack([keys, queries]) * self.scale)
+        self.landmarks.copy_(torch.stack([queries, keys], 1) * self.scale)
         wide = self.landmarks.device.type != "mps"  # which has no float64
         self.inverse.copy_(self.invert(self.landmarks.double() if wide else self.landmarks))
         self.fixed = True
 
     def invert(self, landmarks: Tensor) -> Tensor:
-        """Give G^+ [..., h, m, m] of landmarks [..., 2, h, m, e]."""
-        keys, queries = landmarks.unbind(-4)
+        """Give G^+ [..., h, m, m] of landmarks [..., h, 2, m, e]."""
+        queries, keys = landmarks.unbind(-3)
         return pseudo_inverse((queries @ keys.mT / self.scale).softmax(-1), self.iterations)
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -135,7 +135,7 @@ class NystromAttention(MultiheadAttention):
         return self.attend(q[:, :, row : row + 1], k, v, found)[:, 0]
 
     def find_landmarks(self, q: Tensor, k: Tensor, segments: Tensor | None = None) -> Tensor:
-        """Give the landmarks [B or 1, 2, h, m, e] for a window of queries and keys [B, h, n, e].
+        """Give the landmarks [B or 1, h, 2, m, e] for a window of queries and keys [B, h, n, e].
 
         A window of fewer than m rows has a landmark for each of them.
         """
@@ -144,7 +144,7 @@ class NystromAttention(MultiheadAttention):
         if segments is None:
             segments = segment_of_rows(q.shape[2], min(q.shape[2], self.num_landmarks))
         counts = torch.bincount(segments).to(q.device, q.dtype)
-        pair = torch.stack([k, q], 1)
+        pair = torch.stack([q, k], 2)
         sums = pair.new_zeros(*pair.shape[:3], len(counts), self.head_dim)
         sums = sums.index_add(3, segments.to(q.device), pair)
         return sums * (self.scale / counts)[:, None]
@@ -152,7 +152,7 @@ class NystromAttention(MultiheadAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, landmarks: Tensor) -> Tensor:
         """Give [B, r, d] for queries [B, h, r, e], and keys and values [B, h, n, e]."""
         inverse = self.inverse[None] if self.fixed else self.invert(landmarks)
-        keys, queries = landmarks.unbind(1)
+        queries, keys = landmarks.unbind(2)
         gathered = F.dropout((queries @ k.mT).softmax(-1), self.dropout, self.training) @ v
         out = (q @ keys.mT).softmax(-1) @ (inverse @ gathered)
         return linear(self, "out_proj", out.transpose(1, 2).flatten(2))

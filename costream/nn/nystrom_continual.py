@@ -20,9 +20,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from costream.nn.nystrom import NystromAttention, segment_of_rows, segment_sizes
@@ -36,10 +37,9 @@ S = TypeVar("S", bound="NystromState")
 class LandmarkState(State):
     """Landmarks of a stream."""
 
-    keys: Tensor  # K~ / sqrt(e), [B, h, m, e]
-    queries: Tensor  # Q~ / sqrt(e), the same
+    rows: Tensor  # [B, h, 2, m, e], Q~ and K~, each / sqrt(e)
     inverse: Tensor  # [B, h, m, m]
-    pending: Tensor  # [B, 2, h, e], sums of the queries and keys of the segment that has begun
+    pending: Tensor  # [B, h, 2, e], sums of the queries and keys of the segment that has begun
 
 
 @dataclass
@@ -51,32 +51,45 @@ class NystromState(State):
     landmarks: LandmarkState | None  # None: fixed
 
     def __post_init__(self) -> None:
-        self.work: _Work | None = None  # made when needed, never saved or copied
-        self.alone: list[NystromState] = []  # each stream as a state on the same memory
+        self.work: Work | None = None  # made when needed, never saved or copied
+        self.alone: list[NystromState] = []  # each stream on the same memory; the same
+
+    def cut(self: S, stream: int) -> S:
+        """Give a state of one stream on the same memory."""
+        return self._map([self], lambda parts: parts[0].narrow(0, stream, 1))
 
 
 @dataclass(frozen=True)
-class _Work:
-    """Views of the state of streams that are in step, B h heads in one dimension."""
+class Work:
+    """Views of the state of streams that are in step, and room for their newest row.
 
+    As in ``attention``: an operation takes a few microseconds whatever its size.
+    """
+
+    steps: Any  # the state's own counters as a NumPy array
     summary: Summary
-    keys: Tensor  # K~^T / sqrt(e), [B h, e, m]
+    landmarks: Tensor  # Q~^T and K~^T, each / sqrt(e), [B h, e, 2 m]
     queries: Tensor  # Q~ / sqrt(e), [B h, m, e]
     inverse: Tensor  # [B h, m, m]
+    projected: Tensor  # [B, 3 d], written by every step
+    pair: Tensor  # query and key of it, [B, h, 2, e]
+    heads: Tensor  # the same as [B h, 2, e], for several streams to be copied
+    row: Tensor  # key and value of it, [B, h, 2, e]
+    products: Tensor  # [B h, 2, 2 m], of pair and landmarks
+    asking: Tensor  # q K~^T / sqrt(e), [B h, 1, m]
+    logits: Tensor  # Q~ k^T / sqrt(e), [B h, m]
 
 
-@dataclass(frozen=True)
-class Taken:
-    """What there is after a row has been taken; m' landmarks so far, r rows to look at."""
+class Taken(NamedTuple):
+    """What there is after a row has been taken."""
 
     slot: int
     filled: int  # rows in the window
-    landmarks: int  # m'
-    query: Tensor  # [B h, 1, e]
-    asked: Tensor  # softmax(q K~^T) G^+ of it, [B h, 1, m']
-    weights: Tensor  # [B h, m', r]; with ``rows`` it gives the summary of the window
-    rows: Tensor  # [B h, r, e]
-    renewed: bool  # a landmark is another
+    landmarks: int  # m', those there are so far
+    asked: Tensor  # softmax(q K~^T) G^+ of the new row, [B h, 1, m']
+    weights: Tensor  # [B h, m', r]; with ``values`` it gives the summary of the window
+    values: Tensor  # [B h, r, e]
+    renewed: bool  # whether a landmark is another
 
 
 class ContinualNystrom(NystromAttention):
@@ -127,11 +140,6 @@ class ContinualNystrom(NystromAttention):
         """Say for each stream whether its window is not yet full."""
         return tuple(t < self.window for t in state.steps.tolist())
 
-    def in_step(self, state: NystromState) -> bool:
-        """Say whether all streams have taken as many steps."""
-        steps: list[int] = state.steps.tolist()
-        return steps.count(steps[0]) == len(steps)
-
     def keep(self, batch_size: int) -> tuple[Tensor, SummaryState, LandmarkState | None]:
         """Give what streams that have seen nothing keep in both forms."""
         h, m, e = self.num_heads, self.num_landmarks, self.head_dim
@@ -139,64 +147,101 @@ class ContinualNystrom(NystromAttention):
         landmarks = None
         if not self.fixed:
             landmarks = LandmarkState(
-                keys=zeros(batch_size, h, m, e, like=like),
-                queries=zeros(batch_size, h, m, e, like=like),
+                rows=zeros(batch_size, h, 2, m, e, like=like),
                 inverse=zeros(batch_size, h, m, m, like=like),
-                pending=zeros(batch_size, 2, h, e, like=like),
+                pending=zeros(batch_size, h, 2, e, like=like),
             )
         summary = init_summary(batch_size, h, m, self.window, e, like)
         return zeros(batch_size), summary, landmarks
 
-    def _work(self, state: NystromState) -> _Work:
-        if state.work is None:
-            with torch.inference_mode(False):
-                if state.landmarks is None:
-                    batch = state.batch_size
-                    keys, queries = (x.repeat(batch, 1, 1) for x in self.landmarks)
-                    inverse = self.inverse.repeat(batch, 1, 1)
-                else:
-                    own = state.landmarks
-                    keys, queries = own.keys.flatten(0, 1), own.queries.flatten(0, 1)
-                    inverse = own.inverse.flatten(0, 1)
-                summary = Summary(state.summary, self.window)
-                state.work = _Work(summary, keys.mT, queries, inverse)
-        return state.work
+    def project_row(self, x: Tensor, state: S) -> list[S]:
+        """Project the new row [B, d] of every stream, give the states that are to take it.
 
-    def streams(self, state: S) -> list[S]:
-        """Give each stream as a state of its own on the same memory."""
+        That is the state itself, or where streams are not in step, each as a state of its own on
+        the same memory: their chunks and landmarks change at different steps.
+        """
+        weight, bias = self._parameters.values()
+        if len(x) == 1 or self._in_step(state):
+            work = self.work(state)
+            if bias is None:
+                torch.mm(x, weight.t(), out=work.projected)  # type: ignore[union-attr]
+            else:
+                torch.addmm(bias, x, weight.t(), out=work.projected)  # type: ignore[union-attr]
+            return [state]
+        rows = F.linear(x, weight, bias)  # type: ignore[arg-type]
         if not state.alone:
-            for b in range(state.batch_size):
-                state.alone.append(state._map([state], lambda x, b=b: x[0].narrow(0, b, 1)))
+            cut = [state.cut(b) for b in range(len(x))]
+            state.alone.extend(cut)
+        for row, alone in zip(rows, state.alone, strict=True):
+            self.work(alone).projected[0] = row
         return state.alone  # type: ignore[return-value]
 
-    def take(self, row: Tensor, state: NystromState) -> Taken:
-        """Take a projected row [B, 3 d] of streams that are in step."""
-        work, t = self._work(state), int(state.steps[0])
-        state.steps.add_(1)
-        slot, h, m = t % self.window, self.num_heads, self.num_landmarks
-        parts = row.detach().view(-1, 3, h, self.head_dim)
-        query, key, value = (x.reshape(-1, 1, self.head_dim) for x in parts.unbind(1))
+    def _in_step(self, state: NystromState) -> bool:
+        steps: list[int] = state.steps.tolist()
+        return steps.count(steps[0]) == len(steps)
+
+    def work(self, state: NystromState) -> Work:
+        """Give the views of a state; made once."""
+        if state.work is None:
+            with torch.inference_mode(False):
+                state.work = self._see(state)
+        return state.work
+
+    def _see(self, state: NystromState) -> Work:
+        batch, own = state.batch_size, state.landmarks
+        h, m, e = self.num_heads, self.num_landmarks, self.head_dim
+        if own is None:
+            landmarks = self.landmarks.repeat(batch, 1, 1, 1)
+            inverse = self.inverse.repeat(batch, 1, 1)
+        else:
+            landmarks, inverse = own.rows.flatten(0, 1), own.inverse.flatten(0, 1)
+        projected = inverse.new_empty(batch, 3 * self.embed_dim)
+        parts = projected.view(batch, 3, h, e).transpose(1, 2)
+        products = inverse.new_empty(batch * h, 2, 2 * m)
+        return Work(
+            steps=state.steps.numpy(),
+            summary=Summary(state.summary, self.window),
+            landmarks=landmarks.flatten(1, 2).mT,
+            queries=landmarks[:, 0],
+            inverse=inverse,
+            projected=projected,
+            pair=parts[:, :, :2],
+            heads=parts[:, :, :2].reshape(-1, 2, e),
+            row=parts[:, :, 1:],
+            products=products,
+            asking=products[:, :1, m:],
+            logits=products[:, 1, :m],
+        )
+
+    def take(self, state: NystromState) -> Taken:
+        """Let streams that are in step take the row that has been projected."""
+        work, m, n = self.work(state), self.num_landmarks, self.window
+        t = int(work.steps[0])
+        work.steps[:] = t + 1
+        slot, renewed = t % n, None
         work.summary.enter(t, work.queries)
-        renewed = None
         if state.landmarks is not None:
-            renewed = self._renew(t, parts[:, :2], state.landmarks)
-            if t < self.window:
-                m = self._segment[slot] + 1
-        work.summary.put(t, key, torch.bmm(work.queries, key.mT), value)
+            renewed = self._renew(t, work.pair, state.landmarks)
+            m = m if t >= n else self._segment[slot] + 1
+        if len(work.pair) > 1:
+            work.heads.view_as(work.pair).copy_(work.pair)
+        torch.bmm(work.heads, work.landmarks, out=work.products)
+        work.summary.put(t, work.row, work.logits)
         if renewed is not None:
             work.summary.renew(t, renewed, work.queries[:, renewed])
-        weights, rows = work.summary.look(t, m)
-        filled, asked = min(t + 1, self.window), self.ask(query, state, m)
-        return Taken(slot, filled, m, query, asked, weights, rows, renewed is not None)
+        weights, values = work.summary.look(t, m)
+        asked = self.ask(work.asking, work, m)
+        return Taken(slot, min(t + 1, n), m, asked, weights, values, renewed is not None)
 
-    def ask(self, queries: Tensor, state: NystromState, landmarks: int) -> Tensor:
-        """Give softmax(q K~^T) G^+ [B h, r, m'] of queries [B h, r, e]; m' landmarks."""
-        work = self._work(state)
-        weights = torch.bmm(queries, work.keys[:, :, :landmarks]).softmax(-1)
-        return torch.bmm(weights, work.inverse[:, :landmarks, :landmarks])
+    def ask(self, logits: Tensor, work: Work, landmarks: int) -> Tensor:
+        """Give softmax(q K~^T) G^+ [B h, r, m'] of logits [B h, r, m]; m' landmarks."""
+        inverse = work.inverse
+        if landmarks < self.num_landmarks:
+            logits, inverse = logits[:, :, :landmarks], inverse[:, :landmarks, :landmarks]
+        return torch.bmm(logits.softmax(-1), inverse)
 
     def _renew(self, t: int, pair: Tensor, own: LandmarkState) -> int | None:
-        """Take a query and a key, [B, 2, h, e]; give the landmark that is another by them."""
+        """Take a query and a key, [B, h, 2, e]; give the landmark that is another by them."""
         slot = t % self.window
         landmark = self._segment[slot]
         start, end = self._starts[landmark], self._ends[landmark]
@@ -207,14 +252,12 @@ class ContinualNystrom(NystromAttention):
         if t >= self.window and slot + 1 < end:
             return None
         m = landmark + 1 if t < self.window else self.num_landmarks
-        queries, keys = (own.pending * (self.scale / (slot + 1 - start))).unbind(1)
-        own.queries[:, :, landmark], own.keys[:, :, landmark] = queries, keys
-        found = torch.stack([own.keys[:, :, :m], own.queries[:, :, :m]], 1)
-        own.inverse[:, :, :m, :m] = self.invert(found)
+        torch.mul(own.pending, self.scale / (slot + 1 - start), out=own.rows[:, :, :, landmark])
+        own.inverse[:, :, :m, :m] = self.invert(own.rows[:, :, :, :m])
         return landmark
 
     def spans(self, q: Tensor, k: Tensor) -> Iterator[tuple[int, int, Tensor]]:
-        """Give spans of a clip's steps and the landmarks that they have, [B or 1, 2, h, m', e].
+        """Give spans of a clip's steps and the landmarks that they have, [B or 1, h, 2, m', e].
 
         ``q``, ``k``: [B, h, T, e].
         """
@@ -222,7 +265,7 @@ class ContinualNystrom(NystromAttention):
         if self.fixed:
             yield 0, length, self.landmarks[None]
             return
-        pair, found = torch.stack([k, q], 1) * self.scale, list[Tensor]()
+        pair, found = torch.stack([q, k], 2) * self.scale, list[Tensor]()
         for t in range(length):
             slot = t % self.window
             landmark = self._segment[slot]
@@ -245,7 +288,7 @@ class ContinualNystrom(NystromAttention):
         d, m, n = self.embed_dim, self.num_landmarks, self.window
         c = chunk_size(n)
         chunks = -(-n // c)
-        row = 3 * d**2 + 2 * m * d + m**2 * self.num_heads
+        row = 3 * d**2 + 4 * m * d + m**2 * self.num_heads
         entering = 2 * m * c * d + (m * chunks * d if chunks > 1 else 0)
         renewing = 0 if self.fixed else 2 * chunks * c * d + chunks * d + self.inverse_macs(m)
         return row + (chunks * entering + m * renewing) // n

@@ -54,38 +54,34 @@ class RetroactiveNystrom(ContinualNystrom):
         While no stream has seen n rows, there are as many as the longest has seen. Streams that
         are not in step are taken one by one but for their projections.
         """
-        row = F.linear(x, self.in_proj_weight, self.in_proj_bias)
-        return linear(self, "out_proj", self._heads(row, state))
+        with torch.no_grad():
+            parts = [self._heads(part) for part in self.project_row(x, state)]
+            filled = max(part.shape[1] for part in parts)
+            rows = torch.cat([_padded(part, filled) for part in parts])
+            return linear(self, "out_proj", rows)
 
     def forward_steps(self, x: Tensor, state: RetroactiveNystromState) -> Tensor:
         """Take T rows [B, T, d], give the rows of each of the T windows, [B, T, n, d].
 
         Rows of slots that are still empty have no meaning.
         """
-        rows = F.linear(x, self.in_proj_weight, self.in_proj_bias)
-        heads = [_padded(self._heads(row, state), self.window) for row in rows.unbind(1)]
-        shape = (x.shape[0], 0, self.window, x.shape[2])
-        return linear(self, "out_proj", torch.stack(heads, 1)) if heads else x.new_empty(shape)
+        steps = [_padded(self.forward_step(row, state), self.window) for row in x.unbind(1)]
+        return torch.stack(steps, 1) if steps else x.new_empty(len(x), 0, *x.shape[1:])
 
-    def _heads(self, row: Tensor, state: RetroactiveNystromState) -> Tensor:
-        """Take projected rows [B, 3 d], give the heads' outputs of all rows, [B, n, d]."""
-        if not self.in_step(state):
-            pairs = zip(row.split(1), self.streams(state), strict=True)
-            parts = [self._heads(*pair) for pair in pairs]
-            filled = max(part.shape[1] for part in parts)
-            return torch.cat([_padded(part, filled) for part in parts])
-        taken = self.take(row, state)
+    def _heads(self, state: RetroactiveNystromState) -> Tensor:
+        """Let streams in step take the projected row, give the heads' outputs [B, r, d]."""
+        taken, work, batch = self.take(state), self.work(state), (-1, self.num_heads)
         slot, filled, m = taken.slot, taken.filled, taken.landmarks
-        batch = (-1, self.num_heads)
         state.weights[:, :, slot, :m] = taken.asked.unflatten(0, batch)[:, :, 0]
         if state.queries is not None:
-            state.queries[:, :, slot] = taken.query.unflatten(0, batch)[:, :, 0]
+            state.queries[:, :, slot] = work.pair[:, :, 0]
             if taken.renewed:
                 queries = state.queries[:, :, :filled].flatten(0, 1)
-                asked = self.ask(queries, state, m).unflatten(0, batch)
+                logits = torch.bmm(queries, work.landmarks[:, :, self.num_landmarks :])
+                asked = self.ask(logits, work, m).unflatten(0, batch)
                 state.weights[:, :, :filled, :m] = asked
         weights = state.weights[:, :, :filled, :m].flatten(0, 1)
-        out = torch.bmm(weights, torch.bmm(taken.weights, taken.rows))
+        out = torch.bmm(weights, torch.bmm(taken.weights, taken.values))
         return out.unflatten(0, batch).transpose(1, 2).flatten(2)
 
     def count_macs(self, rows: int | None = None, newest: bool = False) -> int:

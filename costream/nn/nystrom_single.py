@@ -41,7 +41,7 @@ class SingleOutputNystrom(ContinualNystrom):
         k, v = k[:, :, low:stop], v[:, :, low:stop]
         age = torch.arange(start, stop)[:, None] - torch.arange(low, stop)
         hidden = ((age < 0) | (age >= self.window)).to(q.device)
-        keys, queries = landmarks.unbind(1)
+        queries, keys = landmarks.unbind(2)
         inverse = self.inverse[None] if self.fixed else self.invert(landmarks)
         asked = (q[:, :, start:stop] @ keys.mT).softmax(-1) @ inverse
         logits = (queries @ k.mT)[:, :, None].masked_fill(hidden[:, None], -math.inf)
@@ -57,23 +57,24 @@ class SingleOutputNystrom(ContinualNystrom):
 
         Streams that are not in step are taken one by one but for their projections.
         """
-        row = F.linear(x, self.in_proj_weight, self.in_proj_bias)
-        return linear(self, "out_proj", self._heads(row, state))
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                return self.forward_step(x, state)
+        return linear(self, "out_proj", self._heads(x, state))
 
     def forward_steps(self, x: Tensor, state: NystromState) -> Tensor:
         """Take T rows [B, T, d], give what T calls of ``forward_step`` would, [B, T, d]."""
-        rows = F.linear(x, self.in_proj_weight, self.in_proj_bias)
-        heads = [self._heads(row, state) for row in rows.unbind(1)]
-        return linear(self, "out_proj", torch.stack(heads, 1)) if heads else x
+        with torch.no_grad():
+            heads = [self._heads(row, state) for row in x.unbind(1)]
+            return linear(self, "out_proj", torch.stack(heads, 1)) if heads else x
 
-    def _heads(self, row: Tensor, state: NystromState) -> Tensor:
-        """Take projected rows [B, 3 d], give the heads' outputs [B, d]."""
-        if not self.in_step(state):
-            pairs = zip(row.split(1), self.streams(state), strict=True)
-            return torch.cat([self._heads(*pair) for pair in pairs])
-        taken = self.take(row, state)
-        out = torch.bmm(torch.bmm(taken.asked, taken.weights), taken.rows)
-        return out.view(-1, self.embed_dim)
+    def _heads(self, x: Tensor, state: NystromState) -> Tensor:
+        out = []
+        for part in self.project_row(x, state):
+            taken = self.take(part)
+            rows = torch.bmm(torch.bmm(taken.asked, taken.weights), taken.values)
+            out.append(rows.view(-1, self.embed_dim))
+        return out[0] if len(out) == 1 else torch.cat(out)
 
     def count_macs(self, rows: int | None = None, newest: bool = True) -> int:
         """Multiply-accumulates of a step over a full window for one stream, averaged over n."""

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from costream.nn.nystrom import NystromAttention, pseudo_inverse, segment_sizes
+from costream.nn.nystrom import segment_sizes
 from costream.nn.nystrom_continual import ContinualNystrom
 from costream.nn.nystrom_retroactive import RetroactiveNystrom
 from costream.nn.nystrom_single import SingleOutputNystrom
@@ -64,7 +64,7 @@ def oracle(module: Any, x: Tensor, t: int) -> Tensor:
         part = slice(head * d // h, (head + 1) * d // h)
         q, k, v = (rows[:, part] for rows in qkv.chunk(3, 1))
         if module.fixed:
-            kt, qt = module.landmarks[:, head] * math.sqrt(d // h)
+            qt, kt = module.landmarks[head] * math.sqrt(d // h)
         else:
             ends, size, spans = [], segment_sizes(n, m), []
             while not ends or ends[-1] <= t:
