@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 ARCHITECTURES = {
     "cooadtr": "costream.models.oad:CoOadTR",
     "cotrans": "costream.models.audio:CoTrans",
+    "conystrom": "costream.models.conystrom:CoNystrom",
+    "conystrom-audio": "costream.models.conystrom:CoNystromAudio",
     "oadtr": "costream.models.oadtr:OadTR",
     "deepcot": "costream.models.deepcot:DeepCoT",
     "encoder": "costream.nn.encoder:Encoder",
@@ -48,6 +50,8 @@ MODELS = {
     "oadtr": "online action detection over a sliding window, with anticipation",
     "cotrans": "music genres in sound, continual transformer",
     "cosounds": "sounds of the environment, continual transformer",
+    "conystrom": "online action detection, continual Nyström attention",
+    "conystrom-audio": "sound, continual Nyström attention",
     "deepcot": "stack of any depth, each block with a window of its own",
     "costgcn": "skeleton actions, continual graph convolutions",
     "costgcn-s1": "skeleton actions, CoST-GCN*: strides 1, no padding",
