@@ -39,8 +39,8 @@ def segment_sizes(window: int, landmarks: int) -> list[int]:
 
 def segment_of_rows(window: int, landmarks: int) -> Tensor:
     """Give int64 [n]: the segment that each row of a window belongs to."""
-    sizes = torch.tensor(segment_sizes(window, landmarks))
-    return torch.repeat_interleave(torch.arange(landmarks), sizes)
+    sizes = segment_sizes(window, landmarks)
+    return torch.tensor([k for k, size in enumerate(sizes) for _ in range(size)], device="cpu")
 
 
 def pseudo_inverse(g: Tensor, iterations: int = ITERATIONS) -> Tensor:
@@ -50,7 +50,8 @@ def pseudo_inverse(g: Tensor, iterations: int = ITERATIONS) -> Tensor:
     and of a column. With ``iterations`` 0 the exact one, by singular values in float64.
     """
     if not iterations:  # on the CPU: some accelerators have no float64
-        return torch.linalg.pinv(g.to("cpu", torch.float64)).to(g.device, g.dtype)
+        exact: Tensor = torch.linalg.pinv(g.to("cpu", torch.float64))
+        return exact.to(g.device, g.dtype)
     shape, g = g.shape, g.flatten(0, -3)
     sums = g.sum(-2).amax(-1) * g.sum(-1).amax(-1)
     z = g.mT / sums[:, None, None]

@@ -243,7 +243,7 @@ class ContinualNystrom(NystromAttention):
     def _renew(self, t: int, pair: Tensor, own: LandmarkState) -> int | None:
         """Take a query and a key, [B, h, 2, e]; give the landmark that is another by them."""
         slot = t % self.window
-        landmark = self._segment[slot]
+        landmark: int = self._segment[slot]
         start, end = self._starts[landmark], self._ends[landmark]
         if slot == start:
             own.pending.copy_(pair)

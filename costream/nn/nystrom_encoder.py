@@ -11,6 +11,7 @@ then ordinary Nyström blocks over its rows, whose segments begin with the oldes
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -91,6 +92,11 @@ class NystromEncoder(nn.Module):
         self.norm = nn.LayerNorm(embed_dim) if final_norm else None
 
     @property
+    def attention(self) -> list[NystromAttention]:
+        """The attention of each block."""
+        return [block.self_attn for block in self._blocks]
+
+    @property
     def receptive_field(self) -> int:
         """Rows that an output depends on."""
         return int(self._blocks[0].self_attn.receptive_field)
@@ -102,14 +108,38 @@ class NystromEncoder(nn.Module):
         of its own; the result is [B, last, d].
         """
         last = min(last or x.shape[1], x.shape[1])
-        first, entered = self._blocks[0], self._blocks[0].enter(x)
         if self.depth == 1:
-            return self._normalise(first.leave(x, first.self_attn(entered))[:, -last:])
-        out = []
-        for t, changed in enumerate(first.self_attn.windows(entered, last), x.shape[1] - last):
-            rows = first.leave(x[:, max(0, t + 1 - self.window) : t + 1], changed)
-            out.append(self._finish(rows, rows.shape[1] - 1))
-        return torch.stack(out, 1)
+            (block,) = self._blocks
+            y = block.leave(x, block.self_attn(block.enter(x)))
+            return self._normalise(y[:, -last:])
+        windows = self._windows(x, last)
+        return torch.stack([self._finish(rows, rows.shape[1] - 1) for rows in windows], 1)
+
+    @torch.no_grad()
+    def attended(self, x: Tensor, block: int, last: int) -> Tensor:
+        """Give rows [B, r, d] that the attention of a block sees in a clip [B, T, d].
+
+        Of the first block each row once; of another those of the windows that end at the last so
+        many rows. For fitting landmarks.
+        """
+        if not block:
+            return self._blocks[0].enter(x)
+        seen = []
+        for y in self._windows(x, min(last, x.shape[1])):
+            for ordinary in self._blocks[1:block]:
+                y = ordinary(y)
+            seen.append(self._blocks[block].enter(y))
+        return torch.cat(seen, 1)
+
+    def _windows(self, x: Tensor, last: int) -> Iterator[Tensor]:
+        """Give the rows [B, r, d] of the last windows of a clip after the first block of a stack.
+
+        In order of time; r is n but for the first windows.
+        """
+        first = self._blocks[0]
+        changed = first.self_attn.windows(first.enter(x), last)
+        for t, rows in enumerate(changed, x.shape[1] - last):
+            yield first.leave(x[:, max(0, t + 1 - self.window) : t + 1], rows)
 
     def init_state(self, batch_size: int = 1) -> NystromEncoderState:
         """Give the state of streams that have seen nothing."""
@@ -137,7 +167,7 @@ class NystromEncoder(nn.Module):
         y = first.leave(state.rows[:, : max(filled)], changed)
         if len(set(slots)) == len(set(filled)) == 1:
             return self._finish(y, slots[0])
-        places = zip(y.split(1), slots, filled, strict=True)
+        places = zip(torch.split(y, 1), slots, filled, strict=True)
         return torch.cat([self._finish(row[:, :count], slot) for row, slot, count in places])
 
     def forward_steps(self, x: Tensor, state: NystromEncoderState) -> Tensor:

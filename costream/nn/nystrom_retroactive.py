@@ -72,17 +72,18 @@ class RetroactiveNystrom(ContinualNystrom):
         """Let streams in step take the projected row, give the heads' outputs [B, r, d]."""
         taken, work, batch = self.take(state), self.work(state), (-1, self.num_heads)
         slot, filled, m = taken.slot, taken.filled, taken.landmarks
-        state.weights[:, :, slot, :m] = taken.asked.unflatten(0, batch)[:, :, 0]
+        state.weights[:, :, slot, :m] = torch.unflatten(taken.asked, 0, batch)[:, :, 0]
         if state.queries is not None:
             state.queries[:, :, slot] = work.pair[:, :, 0]
             if taken.renewed:
                 queries = state.queries[:, :, :filled].flatten(0, 1)
                 logits = torch.bmm(queries, work.landmarks[:, :, self.num_landmarks :])
-                asked = self.ask(logits, work, m).unflatten(0, batch)
+                asked = torch.unflatten(self.ask(logits, work, m), 0, batch)
                 state.weights[:, :, :filled, :m] = asked
         weights = state.weights[:, :, :filled, :m].flatten(0, 1)
         out = torch.bmm(weights, torch.bmm(taken.weights, taken.values))
-        return out.unflatten(0, batch).transpose(1, 2).flatten(2)
+        rows: Tensor = torch.unflatten(out, 0, batch)
+        return rows.transpose(1, 2).flatten(2)
 
     def count_macs(self, rows: int | None = None, newest: bool = False) -> int:
         """Multiply-accumulates of a step over a full window for one stream, averaged over n."""

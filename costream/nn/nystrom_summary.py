@@ -71,7 +71,7 @@ class Summary:
         self._others = self._logits[:, :, :m].diagonal(dim1=1, dim2=2)
         self._fresh = self._logits[:, :, m:]
         # Slot by slot, for making a view takes as long as a small product.
-        self._row_slots = state.rows.unflatten(3, (2, e))[:, :, m:].unbind(2)
+        self._row_slots = torch.unflatten(state.rows, 3, (2, e))[:, :, m:].unbind(2)
         self._logit_slots = self._fresh.unbind(2)
 
     def enter(self, t: int, queries: Tensor) -> None:
@@ -118,8 +118,8 @@ class Summary:
         keys, values = self._held.chunk(2, 2)
         logits = torch.bmm(keys, query[:, :, None])[:, :, 0]
         logits[:, self.window :] = -math.inf
-        parts = logits.unflatten(1, (self.chunks, self.size))
-        means = parts.softmax(-1)[:, :, None] @ values.unflatten(1, parts.shape[1:])
+        parts = torch.unflatten(logits, 1, (self.chunks, self.size))
+        means = parts.softmax(-1)[:, :, None] @ torch.unflatten(values, 1, parts.shape[1:])
         self._means[:, landmark] = means[:, :, 0]
         self._masses[:, landmark] = parts.logsumexp(-1)
         self._fresh[:, landmark] = parts[:, chunk]

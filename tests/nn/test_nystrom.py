@@ -45,7 +45,7 @@ def test_every_step_is_the_formula(kind: type, fixed: bool, n: int, m: int) -> N
 
 @pytest.mark.parametrize("fixed", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(data=st.data())
 def test_any_sizes_and_logits(kind: type, fixed: bool, data: st.DataObject) -> None:
     n = data.draw(st.integers(12, 64))
@@ -84,7 +84,9 @@ def test_float32_error_does_not_grow_with_the_logits(kind: type, fixed: bool, sc
 
 
 @pytest.mark.parametrize("fixed", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [SingleOutputNystrom, pytest.param(RetroactiveNystrom, marks=pytest.mark.slow)]
+)
 def test_ten_thousand_steps_with_hard_logits_leave_no_trace(kind: type, fixed: bool) -> None:
     module = build(kind, 8, 2, 8, 3, 16.0, fixed=fixed).float()
     x = torch.randn(10_000, 8)
@@ -199,7 +201,7 @@ def test_macs_are_those_of_the_products() -> None:
     """Counted by what PyTorch multiplies, over n steps of a full window."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    n, m = 64, 6
+    n, m = 40, 6
     for kind in KINDS:
         for fixed in (False, True):
             module = build(kind, 16, 2, n, m, fixed=fixed)
