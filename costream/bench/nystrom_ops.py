@@ -107,12 +107,11 @@ def nystrom_ops_table(s: Sizes) -> Table:
             add(name, average_ops(s, True, fixed), all_rows, macs)
     columns = ("attention", "paper's way", "printed", "costream", "x single-output", "numbers kept")
     notes = (
-        "One layer without projections. Paper's way: closed forms of additions with products and"
-        " exp, the average over steps with and without a new landmark; they do not depend on the"
-        " number of heads.",
-        "costream: every product of a step that this program runs, on average. The papers' running"
-        " sums, from which the oldest row is subtracted, are cheaper and not exact; see"
-        " nn/nystrom_summary.py. x single-output: by exact single-output attention here.",
+        "One layer without projections. Paper's way: closed forms of additions with products, and",
+        "exp, the average of steps with and without a new landmark; whatever the number of heads.",
+        "costream: every product of a step that this program runs, on average. The papers' running",
+        "sums, from which the oldest row is subtracted, are cheaper and not exact; see",
+        "nn/nystrom_summary.py. x single-output: by exact single-output attention here.",
         "Numbers kept: the state of a stream; of a window its rows.",
     )
     title = f"Nyström attention, {s.name}: n={n} d={d} m={m} h={s.heads}, millions a step"
