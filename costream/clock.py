@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from itertools import chain
 from typing import TypeAlias
 
 from costream.errors import UsageError
-from costream.records import Data, Fault, Gap, Item
+from costream.records import Data, Fault, Gap, Item, VideoFrame
 
 # An item this little after a tick still belongs to it. Matroska and FLV round times to 1 ms, so
 # the first frame and this one may each be 0.5 ms off: at 24 frames a second the frame meant for
@@ -66,9 +67,42 @@ class Tick:
 TickItem: TypeAlias = Tick | Gap | Fault
 
 
-def resample(items: Iterable[Item], rate_hz: float, gap_tolerance_s: float) -> Iterator[TickItem]:
-    """Give ticks at a fixed rate from items at any rate; see Ticker."""
-    return Ticker(rate_hz, gap_tolerance_s).run(items)
+def resample(
+    items: Iterable[Item], rate_hz: float, gap_tolerance_s: float, frames: int = 1
+) -> Iterator[TickItem]:
+    """Give ticks at a fixed rate from items at any rate; see Ticker.
+
+    ``frames``: pictures that a tick takes, where the items are such; they are taken so many times
+    as fast. A tick is at the time of its last, which has the others as ``earlier``. What is left
+    over before a gap or the end makes no tick.
+    """
+    if frames == 1:
+        return Ticker(rate_hz, gap_tolerance_s).run(items)
+    return _in_chunks(iter(items), rate_hz, gap_tolerance_s, frames)
+
+
+def _in_chunks(
+    items: Iterator[Item], rate_hz: float, gap_tolerance_s: float, count: int
+) -> Iterator[TickItem]:
+    ahead: list[Item] = []
+    for item in items:
+        ahead.append(item)
+        if not isinstance(item, (Gap, Fault)):
+            break
+    if ahead and not isinstance(ahead[-1], VideoFrame):
+        count = 1
+    parts: list[Tick] = []
+    for tick in Ticker(count * rate_hz, gap_tolerance_s).run(chain(ahead, items)):
+        if not isinstance(tick, Tick):
+            parts = [] if isinstance(tick, Gap) else parts
+            yield tick
+            continue
+        parts.append(tick)
+        if len(parts) == count:
+            pictures = [part.item for part in parts if isinstance(part.item, VideoFrame)]
+            item = replace(pictures[-1], earlier=tuple(pictures[:-1])) if pictures else tick.item
+            yield Tick(tick.i // count, tick.time_s, item, any(part.fresh for part in parts))
+            parts = []
 
 
 def one_by_one(items: Iterable[Item]) -> Iterator[TickItem]:

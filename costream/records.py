@@ -44,6 +44,7 @@ class VideoFrame:
     drawing: Callable[[], npt.NDArray[np.uint8]] | None = field(default=None, repr=False)  # larger
     arrived_s: float | None = None  # live: time.monotonic() when a frame of its time is due here
     size: tuple[int, int] | None = None  # upright width, height of the source; None: as ``rgb``
+    earlier: tuple[VideoFrame, ...] = ()  # those before it that belong to the same step
 
     @cached_property
     def rgb(self) -> npt.NDArray[np.uint8]:

@@ -237,3 +237,32 @@ def test_senseless_rates(rate: float, tolerance: float) -> None:
 def test_the_time_of_the_day_in_utc():
     assert utc(0.0) == "1970-01-01T00:00:00.000Z"
     assert utc(1795316449.1236) == "2026-11-22T03:00:49.123Z"
+
+
+def picture(i: int, time_s: float) -> VideoFrame:
+    return VideoFrame(i, time_s, i, lambda: np.zeros((1, 1, 3), np.uint8))
+
+
+def test_ticks_of_several_pictures() -> None:
+    items: list[Item] = [picture(i, i / 24) for i in range(20)]
+    items.insert(9, Fault(0.3, "damage"))
+    ticks = [t for t in resample(items, 4.0, 1.0, frames=6) if isinstance(t, Tick)]
+    assert [t.i for t in ticks] == [0, 1, 2]
+    assert [t.time_s for t in ticks] == pytest.approx([(6 * k + 5) / 24 for k in range(3)])
+    seen = [[f.i for f in (*t.item.earlier, t.item)] for t in ticks]  # type: ignore[union-attr]
+    assert seen == [list(range(6 * k, 6 * k + 6)) for k in range(3)]
+
+
+def test_a_chunk_begins_anew_after_a_gap() -> None:
+    times = [*(i / 24 for i in range(9)), *(5 + i / 24 for i in range(7))]
+    items = [picture(i, t) for i, t in enumerate(times)]
+    events = list(resample(items, 4.0, 1.0, frames=6))
+    assert [type(e) for e in events] == [Tick, Gap, Tick]
+    last = events[-1].item  # type: ignore[union-attr]
+    assert [f.i for f in (*last.earlier, last)] == list(range(9, 15))  # type: ignore[union-attr]
+
+
+def test_other_items_are_never_chunks() -> None:
+    rows = [row(i, i / 4) for i in range(5)]
+    assert list(resample(rows, 4.0, 1.0, frames=6)) == list(resample(rows, 4.0, 1.0))
+    assert list(resample([], 4.0, 1.0, frames=6)) == []

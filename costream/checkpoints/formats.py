@@ -5,6 +5,7 @@ from __future__ import annotations
 # name -> (module with KEYS, detect and convert; what it is), in the order they are tried
 FORMATS: dict[str, tuple[str, str]] = {
     "oadtr": ("costream.checkpoints.oadtr", "official OadTR"),
+    "miniroad": ("costream.checkpoints.miniroad", "MiniROAD"),
     "cooadtr": ("costream.checkpoints.cooadtr", "CoOadTR or CoTrans, one or two blocks"),
     "deepcot": ("costream.checkpoints.deepcot", "DeepCoT"),
     "continual-0.17": (

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from costream.checkpoints import torch_encoder, vggish
+from costream.checkpoints import torch_encoder, tsn, vggish
 from costream.checkpoints.config import CARD_KEYS, KEYS, Config
 from costream.checkpoints.ensembles import combine
 from costream.checkpoints.foreign import Foreign, read_foreign
@@ -25,15 +25,21 @@ from costream.models.card import Card
 def import_files(
     paths: Sequence[Path], name: str, config: Mapping[str, str], form: str | None = None
 ) -> tuple[Card, dict[str, Tensor]]:
-    """Read the checkpoints of one model: of a network, of the streams of one, and of its VGGish.
+    """Read the checkpoints of one model: of a network, of the streams of one, of its frontend.
 
-    The files of VGGish are known by the names of their tensors and may stand anywhere. The rest
-    as for ``import_checkpoint`` and ``import_streams``. Raises what they raise, and ModelError
-    when a network does not take what VGGish gives.
+    The files of VGGish and TSN are known by the names of their tensors and may stand anywhere;
+    those of TSN alone become a model that gives features. The rest as for ``import_checkpoint``
+    and ``import_streams``. Raises what they raise, and ModelError when a network does not take
+    what its frontend gives.
     """
     foreign = [read_foreign(path) for path in paths]
+    pictures = [part for part in foreign if tsn.detect(part.tensors)]
     sound = [part for part in foreign if vggish.detect(part.tensors)]
-    others = [part for part in foreign if not vggish.detect(part.tensors)]
+    others = [p for p in foreign if not (vggish.detect(p.tensors) or tsn.detect(p.tensors))]
+    if pictures and sound:
+        raise ModelError("a network takes TSN or VGGish, not both", where=paths[0])
+    if pictures and not others:
+        return _extractor(pictures, name, config)
     if not others:
         raise ModelError(
             "VGGish alone is no model",
@@ -47,26 +53,55 @@ def import_files(
         card, tensors = _import_streams(others, name, own, form)
     else:
         card, tensors = _import_one(others[0], name, own, form)
-    if not sound:
+    parts, importer = (sound, vggish) if sound else (pictures, tsn)
+    if not parts:
         return card, tensors
+    what = "VGGish" if sound else "TSN"
     if not card.labels:
-        raise ModelError("an encoder without classifier takes no VGGish", where=others[0].path)
+        raise ModelError(f"an encoder without classifier takes no {what}", where=others[0].path)
     try:
-        front = vggish.read_frontend(sound, Config(config, KEYS), card.rate_hz)
+        front = importer.read_frontend(parts, Config(config, KEYS), card.rate_hz)
     except ModelError as error:
-        raise ModelError(str(error), where=sound[0].path) from error
+        raise ModelError(str(error), where=parts[0].path) from error
     wanted = card.arguments.get("input_width")
     if wanted != front.token_width:
         raise ModelError(
-            f"takes {wanted} features, VGGish gives {front.token_width}", where=others[0].path
+            f"takes {wanted} features, {what} gives {front.token_width}", where=others[0].path
         )
     card = dataclasses.replace(
         card,
         frontend=front.name,
         frontend_arguments=front.arguments,
-        description=f"{card.description.removesuffix('.')}; VGGish of torchvggish.",
+        description=f"{card.description.removesuffix('.')}; {front.what}.",
     )
     return card, tensors | {f"frontend.{name}": value for name, value in front.tensors.items()}
+
+
+def _extractor(
+    parts: Sequence[Foreign], name: str, config: Mapping[str, str]
+) -> tuple[Card, dict[str, Tensor]]:
+    """Give a model that is a frontend alone."""
+    settings = Config(config, ("rate_hz", "trained_on", "licence"))
+    rate_hz = settings.get("rate_hz") or tsn.RATE_HZ
+    try:
+        front = tsn.read_frontend(parts, settings, rate_hz)
+    except ModelError as error:
+        raise ModelError(str(error), where=parts[0].path) from error
+    card = Card(
+        name=name,
+        task="features",
+        architecture="features",
+        arguments={"embed_dim": front.token_width},
+        labels=(),
+        rate_hz=rate_hz,
+        frontend=front.name,
+        frontend_arguments=front.arguments,
+        description=f"Features of video: {front.what}.",
+        paper=tsn.PAPER,
+        trained_on=settings.get("trained_on") or "",
+        licence=settings.get("licence") or "",
+    )
+    return card, {f"frontend.{name}": value for name, value in front.tensors.items()}
 
 
 def import_checkpoint(

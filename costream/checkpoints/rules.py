@@ -46,6 +46,17 @@ class Imported:
     delay_steps: float = 0.0  # what an output speaks of happened so many steps before
 
 
+@dataclass(frozen=True)
+class ImportedFrontend:
+    """Foreign checkpoints as what goes in front of a network."""
+
+    name: str
+    arguments: dict[str, Any]
+    tensors: dict[str, Tensor]
+    token_width: int
+    what: str  # for the card
+
+
 def apply(
     rules: Iterable[Rule], tensors: Mapping[str, Tensor], unused: Iterable[str] = ()
 ) -> dict[str, Tensor]:

@@ -7,14 +7,12 @@ The PCA may be in the checkpoint itself (``pproc.*``), in the file that goes wit
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
 from costream.checkpoints.config import Config
 from costream.checkpoints.foreign import Foreign
-from costream.checkpoints.rules import Rule, apply, linear, shape_of
+from costream.checkpoints.rules import ImportedFrontend, Rule, apply, linear, shape_of
 from costream.errors import ModelError
 
 KEYS = ("embedding",)
@@ -26,23 +24,13 @@ _VECTORS, _MEANS = "pca_eigen_vectors", "pca_means"
 _PLACES = 24  # of the last feature maps
 
 
-@dataclass(frozen=True)
-class SoundFrontend:
-    """What goes in front of a network."""
-
-    name: str
-    arguments: dict[str, Any]
-    tensors: dict[str, Tensor]
-    token_width: int
-
-
 def detect(tensors: Mapping[str, Tensor]) -> bool:
     """Tell whether the names are those of VGGish, of its PCA, or of both."""
     names = {name.removeprefix(_POST) for name in tensors}
     return _VECTORS in names or {"features.0.weight", "embeddings.0.weight"} <= names
 
 
-def read_frontend(parts: Sequence[Foreign], config: Config, rate_hz: float) -> SoundFrontend:
+def read_frontend(parts: Sequence[Foreign], config: Config, rate_hz: float) -> ImportedFrontend:
     """Give the frontend of these files for a network of so many steps a second.
 
     Raises ModelError when they do not make one VGGish, and for a rate that its frames of 10 ms
@@ -68,7 +56,7 @@ def read_frontend(parts: Sequence[Foreign], config: Config, rate_hz: float) -> S
     return _frontend(tensors, output, int(hop))
 
 
-def _frontend(tensors: dict[str, Tensor], output: str, hop_frames: int) -> SoundFrontend:
+def _frontend(tensors: dict[str, Tensor], output: str, hop_frames: int) -> ImportedFrontend:
     rules: list[Rule] = []
     widths, channels = [], 1
     for k in _CONVOLUTIONS:
@@ -100,4 +88,5 @@ def _frontend(tensors: dict[str, Tensor], output: str, hop_frames: int) -> Sound
         "width": width,
     }
     token_width = hidden if output == "penultimate" else width
-    return SoundFrontend("vggish", arguments, apply(rules, tensors, unused), token_width)
+    taken = apply(rules, tensors, unused)
+    return ImportedFrontend("vggish", arguments, taken, token_width, "VGGish of torchvggish")

@@ -19,6 +19,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "watch": ("costream.cli.watch", "Live feeds, cameras, microphones: monitoring with alerts."),
     "batch": ("costream.cli.batch", "Whole folders to files and tables, resumable."),
     "models": ("costream.cli.models", "List, show, fetch, import and verify models and weights."),
+    "features": (
+        "costream.cli.features",
+        "Feature files of video or sound.",
+    ),
     "report": ("costream.cli.report", "Results as a page or picture; where two runs differ."),
     "train": ("costream.cli.train", "Teach a model own classes from labelled recordings."),
     "evaluate": ("costream.cli.evaluate", "A model's metrics on labelled recordings."),

@@ -191,6 +191,66 @@ def budget(
             raise OutputError(error.strerror or str(error), where=png) from error
 
 
+@command.command()
+@click.argument("file", metavar="INPUT")
+@click.option(
+    "--labels",
+    type=click.Path(path_type=Path, exists=True),
+    metavar="PATH",
+    help="What is true in it, in any format that 'evaluate' takes.",
+)
+@click.option(
+    "--weights",
+    multiple=True,
+    metavar="FILE",
+    help="Another network, besides those that are shipped or in the cache; repeatable.",
+)
+@click.option("--duration", type=float, help="Seconds of the input to use; the default is all.")
+@click.option("--device", default="cpu", show_default=True, metavar="cpu|cuda:N|mps")
+@click.option("--threads", type=_SIZE, default=1, show_default=True)
+@click.option("--png", type=click.Path(dir_okay=False), metavar="FILE", help="Draw it there too.")
+@_json
+def zoo(
+    file: str,
+    labels: Path | None,
+    weights: tuple[str, ...],
+    duration: float | None,
+    device: str,
+    threads: int,
+    png: str | None,
+    as_json: bool,
+) -> int | None:
+    """Run every network that fits INPUT: how right each is, and what it costs.
+
+    \b
+    costream bench zoo samples/room.mp4 --labels samples/room.json --png zoo.png
+    costream models init miniroad --frontend cooadtr -o try.safetensors
+    costream bench zoo clip.mp4 --weights try.safetensors
+    """
+    from costream.sources.registry import sniff
+
+    if png is not None and not Path(png).absolute().parent.is_dir():
+        raise UsageError("there is no such folder", where=Path(png).parent)
+    sniff(file)  # a wrong name is told before torch is imported
+    from costream.evaluation.picture import draw_table
+    from costream.evaluation.zoo import ZooSettings, zoo_table
+    from costream.runtime.machine import prepare_torch
+    from costream.runtime.stop import Stop
+
+    prepare_torch(threads)
+    with Stop() as stop:
+        table = zoo_table(ZooSettings(file, labels, weights, duration, device), stop)
+    if stop.exit_code is not None:
+        return int(stop.exit_code)
+    show([table], as_json)
+    if png is not None:
+        try:
+            Path(png).write_bytes(draw_table(table))
+        except OSError as error:
+            raise OutputError(error.strerror or str(error), where=png) from error
+    return None
+
+
 def show(tables: Sequence[Table], as_json: bool) -> None:
     """Print tables to stdout, as text or as one JSON list."""
     if as_json:

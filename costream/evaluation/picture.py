@@ -1,9 +1,10 @@
-"""The metrics of ``costream evaluate`` as one PNG: classes, reliability, precision against cost."""
+"""Metrics as a PNG: classes, reliability and precision against cost, or a table."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import av
 import numpy as np
 
+from costream.bench.table import Table
 from costream.sinks.drawing import COLORS, Canvas, Color, dots, fill, path, write
 from costream.sinks.font import text_width
 
@@ -42,6 +44,22 @@ def draw(result: Mapping[str, Any]) -> bytes:
     for panel in panels:
         page[2 * _LINE : 2 * _LINE + len(panel), x : x + panel.shape[1]] = panel
         x += panel.shape[1]
+    return _png(page)
+
+
+def draw_table(table: Table) -> bytes:
+    """Give the PNG of a table: words to the left, numbers to the right."""
+    lines = table.to_text().split("\n")
+    head, last = 2, 4 + len(table.rows)  # lines of the names of columns and behind the rows
+    wide = 2 * _EDGE + _LETTER * max(map(len, lines))
+    page = _blank(wide, 2 * _EDGE + _LINE * len(lines))
+    for k, line in enumerate(lines):
+        y = _EDGE + _LINE * k
+        if head + 1 < k < last and k % 2:
+            fill(page, _EDGE, y - 4, wide - 2 * _EDGE, _LINE, _GROUND)
+        for word in re.finditer(r"\S+", line):
+            color = _INK if k < last else _DIM
+            write(page, _EDGE + _LETTER * word.start(), y, word[0], color)
     return _png(page)
 
 

@@ -12,11 +12,14 @@ if TYPE_CHECKING:
 
 # name -> "module:Class"; a frontend has takes ("video", "skeleton" or "audio"), token_width,
 # init_state, forward_step and count_macs; one for pictures or skeletons also box and prepare, see
-# frontends/images.py and frontends/joints.py; one for sound sample_rate_hz, block (samples of a
-# step), forward_steps and newest_spectrum, see frontends/audio.py. That of object models has no
-# memory, only takes, box, prepare, forward and count_macs, see frontends/pixels.py.
+# frontends/images.py and frontends/joints.py; one that takes several pictures a step also frames,
+# and its prepare is given them as VideoFrames, see frontends/tsn.py; one for sound sample_rate_hz,
+# block (samples of a step), forward_steps and newest_spectrum, see frontends/audio.py. That of
+# object models has no memory, only takes, box, prepare, forward and count_macs, see
+# frontends/pixels.py.
 FRONTENDS = {
     "tdn": "costream.frontends.images:TemporalDifferenceNet",
+    "tsn": "costream.frontends.tsn:TSN",
     "pixels": "costream.frontends.pixels:Pixels",
     "joints": "costream.frontends.joints:JointStreams",
     "audio": "costream.frontends.audio:ContinualAudioNet",

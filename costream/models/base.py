@@ -79,6 +79,10 @@ class Model(Protocol):
         """Width, height pictures should be fitted into; None when no pictures are taken."""
 
     @property
+    def frames(self) -> int:
+        """Pictures that a step takes."""
+
+    @property
     def sound(self) -> Sound | None:
         """The sound it takes; None when it takes none."""
 

@@ -15,6 +15,7 @@ from typing import Any
 from costream.errors import ModelError
 
 LOW = 0.6  # of the threshold, where a timeline does not say what is low
+UNTRAINED = "nothing, random weights"  # what such weights are trained on
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,11 @@ class Card:
     sample: dict[str, Any] = field(default_factory=dict)  # see evaluation/sample.py
     limits: str = ""  # what the model cannot do
     licence: str = ""
+
+    @property
+    def untrained(self) -> bool:
+        """Whether the network has random weights, so that what it says means nothing."""
+        return self.trained_on.startswith(UNTRAINED)
 
     def to_json(self) -> str:
         """Give the card as JSON text, keys in the order of the fields."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from costream.errors import ModelError, SourceError, UsageError
+from costream.frontends.flow import load_opencv
 from costream.frontends.pose import installed_version, load_mediapipe
 from costream.layouts import MEDIAPIPE_33, find_layout
 from costream.models.card import Card
@@ -28,7 +29,9 @@ def check_source(card: Card, frontend: Any, info: SourceInfo) -> None:
     if not card.labels:
         raise ModelError(
             f"{card.name} is an encoder without classifier: it gives no scores",
-            hint="use it from Python: load_model(...).network",
+            hint="costream features writes what its frontend gives"
+            if frontend is not None
+            else "use it from Python: load_model(...).network",
         )
     wanted = takes(frontend)
     if info.kind == "features" and wanted != "skeleton" and card.task != OBJECT_DETECTION:
@@ -38,10 +41,18 @@ def check_source(card: Card, frontend: Any, info: SourceInfo) -> None:
         load_mediapipe(card.name)
     elif wanted == "skeleton" and info.kind == "skeleton":
         _check_skeleton(card, frontend, info)
+    elif wanted == info.kind == "video":
+        check_flow(card, frontend)
     elif wanted != info.kind:
         raise SourceError(
             f"{card.name} takes {_NAMES[wanted]}, not {_NAMES[info.kind]}", hint=_hint(card, wanted)
         )
+
+
+def check_flow(card: Card, frontend: Any) -> None:
+    """Raise ModelError when a frontend looks at optical flow, and nothing here computes it."""
+    if "flow" in getattr(frontend, "streams", ()):
+        load_opencv(card.name)
 
 
 def notes(frontend: Any, info: SourceInfo) -> dict[str, Any]:

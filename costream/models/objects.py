@@ -117,6 +117,7 @@ class ObjectModel:
 
     stride = 1
     sound = None
+    frames = 1
     chunk = 1
     in_time = True  # the pictures of streams may differ in size
 

@@ -7,6 +7,7 @@ user cache, the weights that come with the package. Nothing here needs torch but
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -32,6 +33,8 @@ ARCHITECTURES = {
     "conystrom-audio": "costream.models.conystrom:CoNystromAudio",
     "oadtr": "costream.models.oadtr:OadTR",
     "deepcot": "costream.models.deepcot:DeepCoT",
+    "miniroad": "costream.models.miniroad:MiniRoad",
+    "features": "costream.models.features:Features",
     "encoder": "costream.nn.encoder:Encoder",
     "deepcot-encoder": "costream.nn.deep:DeepEncoder",
     "costgcn": "costream.models.skeleton:SkeletonNet",
@@ -48,6 +51,7 @@ MODELS = {
     "cooadtr": "online action detection, continual transformer of one block (default)",
     "cooadtr-b2": "online action detection, continual transformer of two blocks",
     "oadtr": "online action detection over a sliding window, with anticipation",
+    "miniroad": "online action detection, recurrent network",
     "cotrans": "music genres in sound, continual transformer",
     "cosounds": "sounds of the environment, continual transformer",
     "conystrom": "online action detection, continual Nyström attention",
@@ -62,6 +66,7 @@ MODELS = {
     "eventful-vitdet": "objects in video, a transformer that computes what has changed",
 }
 VARIABLE = "COSTREAM_WEIGHTS"
+log = logging.getLogger("costream")
 
 
 @dataclass(frozen=True)
@@ -153,6 +158,8 @@ def load_model(
     path = find_weights(name, weights)
     find_device(device)  # a wrong device is told before a large file is read
     stored = read_weights(path)
+    if stored.card.untrained:
+        log.warning("%s has random weights: what it says means nothing", stored.card.name)
     kind: Any = ObjectModel if stored.card.task == OBJECT_DETECTION else StreamingModel
     try:
         network, frontend = build(stored.card, stored.tensors)

@@ -133,6 +133,11 @@ class StreamingModel:
         return (self.frontend.box[0], self.frontend.box[1]) if kind == "video" else None
 
     @property
+    def frames(self) -> int:
+        """Pictures that a step takes."""
+        return int(getattr(self.frontend, "frames", 1))
+
+    @property
     def sound(self) -> Sound | None:
         """The sound that the frontend takes; None: it takes none."""
         if takes(self.frontend) != "audio":
@@ -270,6 +275,18 @@ class StreamingModel:
             for k, ago in enumerate(ages)
         ]
 
+    @torch.inference_mode()
+    def tokens(self, items: Sequence[Data], state: ModelState) -> npt.NDArray[np.float32]:
+        """Give what the frontend makes of T items of one stream, [T, D], and nothing more."""
+        blocks = [item.samples for item in items if isinstance(item, AudioBlock)]
+        if blocks:
+            given = torch.from_numpy(np.stack(blocks)[None]).to(self.device, self.dtype)
+            tokens: Tensor = self.frontend.forward_steps(given, state.frontend)[0]
+        else:
+            tokens = torch.cat([self._see([item], state) for item in items])
+        rows: npt.NDArray[np.float32] = tokens.float().cpu().numpy()
+        return rows
+
     def _spectra(self, state: ModelState, steps: int) -> npt.NDArray[np.float32]:
         """Give what the frontend heard in the newest steps, [B, steps, frames, bands]."""
         heard = self.frontend.newest_spectrum(state.frontend).float().cpu().numpy()
@@ -310,7 +327,10 @@ class StreamingModel:
     def _prepare(self, item: Data) -> npt.NDArray[Any]:
         if isinstance(item, AudioBlock):
             return item.samples
-        given = item.rgb if isinstance(item, VideoFrame) else item
+        if self.frames > 1 and isinstance(item, VideoFrame):
+            given: Any = (*item.earlier, item)
+        else:
+            given = item.rgb if isinstance(item, VideoFrame) else item
         prepared: npt.NDArray[Any] = self.frontend.prepare(given)
         return prepared
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -83,7 +84,8 @@ def _items(model: StreamingModel) -> list[Data]:
         return [AudioBlock(i, float(i), wave) for i, wave in enumerate(waves)]
     width, height = model.frontend.box
     pictures = random.integers(0, 256, (steps, height, width, 3), dtype=np.uint8)
-    return [VideoFrame(i, float(i), i, picture.copy) for i, picture in enumerate(pictures)]
+    frames = [VideoFrame(i, float(i), i, picture.copy) for i, picture in enumerate(pictures)]
+    return [replace(frame, earlier=(frame,) * (model.frames - 1)) for frame in frames]
 
 
 def _skeleton(i: int, frontend: Any, random: np.random.Generator) -> SkeletonFrame:

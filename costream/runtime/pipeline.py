@@ -88,7 +88,8 @@ class _Run:
             if ticks:
                 for tick in ticks:
                     if isinstance(tick.item, VideoFrame):
-                        _ = tick.item.rgb  # convert and resize here: it counts as decoding
+                        for frame in (*tick.item.earlier, tick.item):
+                            _ = frame.rgb  # convert and resize here: it counts as decoding
                 decode_s = (time.perf_counter() - mark) / len(ticks)
                 if throttle is not None:
                     throttle.before(state)
@@ -125,7 +126,8 @@ class _Run:
         if info.kind == "audio":
             events = one_by_one(items)
         else:
-            events = resample(items, self.track.rate_hz, self.model.card.gap_tolerance_s)
+            tolerance_s = self.model.card.gap_tolerance_s
+            events = resample(items, self.track.rate_hz, tolerance_s, self.model.frames)
         size = 1 if info.live else self.model.chunk
         together: list[TickItem] = []
         for event in events:

@@ -14,7 +14,7 @@ from costream import __version__
 from costream.clock import Tick, utc
 from costream.errors import CostreamError, ExitCode
 from costream.models.base import Model, ModelHead, StepResult
-from costream.models.card import Card, Timeline
+from costream.models.card import UNTRAINED, Card, Timeline
 from costream.records import (
     OBJECT_DETECTION,
     AudioBlock,
@@ -333,6 +333,7 @@ class Track:
                 "wait": options.wait,
                 "timeline": options.timeline(card),
                 "temperature": card.temperature,
+                **({"weights": UNTRAINED} if card.untrained else {}),
                 **options.recorded,
                 **self.model.notes(info),
             },

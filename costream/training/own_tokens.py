@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from costream.models.miniroad import MiniRoad
 from costream.models.oad import OadOutput, TokenClassifier
 from costream.models.oadtr import OadTR
 from costream.nn.encoder import Encoder
@@ -40,14 +41,14 @@ class Supply(Protocol):
 
 def classifies_tokens(network: nn.Module) -> bool:
     """Say whether a network can learn here: it classifies each token of a stream."""
-    return isinstance(network, (TokenClassifier, OadTR))
+    return isinstance(network, (TokenClassifier, OadTR, MiniRoad))
 
 
 def slides(network: nn.Module) -> bool:
     """Say whether each step has a window of its own in training: then a few steps cost as much."""
     if isinstance(network, OadTR):
         return True
-    encoder = network.encoder
+    encoder = getattr(network, "encoder", None)
     return isinstance(encoder, (Encoder, NystromEncoder)) and encoder.depth > 1
 
 

@@ -15,6 +15,7 @@ from costream.frontends.joints import JointStreams
 from costream.frontends.registry import load_frontend
 from costream.frontends.vggish import VGGish
 from costream.models.deepcot import DeepCoT
+from costream.models.miniroad import MiniRoad
 from costream.models.oad import CoOadTR
 from costream.models.oadtr import OadTR
 from costream.models.objects import ObjectState
@@ -72,6 +73,7 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "cooadtr-b2": (lambda: CoOadTR(10, 5, depth=2, **TRANSFORMER), (10,)),
     "deepcot": (lambda: DeepCoT(10, 5, depth=2, **TRANSFORMER), (10,)),
     "oadtr": (lambda: OadTR(10, 5, 16, 2, 4, 24, 6, decoder_depth=1), (10,)),
+    "miniroad": (lambda: MiniRoad(10, 5, 12, 8), (10,)),
     "cotrans": (lambda: load_model("cotrans").network, (128,)),
     "joint": (lambda: load_model("cotrans,cosounds").network, (128,)),
     "stgcn": (lambda: small_net("stgcn"), (2, 5, 2)),

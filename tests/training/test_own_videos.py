@@ -125,6 +125,21 @@ def test_a_network_that_anticipates_learns_too(classes, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_random_weights_learn_on_a_trained_frontend(base, classes, tmp_path):
+    given = ("--frontend", base, "--set", "embed_dim=16", "--set", "hidden=16")
+    assert costream("models", "init", "miniroad", *given, cwd=tmp_path).returncode == 0
+    begun, path = tmp_path / "miniroad-random.safetensors", tmp_path / "own.safetensors"
+    done = costream("train", begun, "--data", classes, "-o", path, "--steps", 100, "--no-cache")
+    assert done.returncode == 0, done.stderr
+    card = read_card(path)
+    assert not card.untrained
+    assert card.labels == moving.LABELS
+    assert card.metrics["validation"][card.name]["top1"] > 0.5
+    clip = classes / "grow" / "grow0.mp4"
+    done = costream("detect", clip, "-m", path, "-f", "jsonl", "-o", "-")
+    assert '"grow", 0.' in done.stdout
+
+
 def test_sound_is_no_video(base, tmp_path):
     from noises import write_folder
 

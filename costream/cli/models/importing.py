@@ -56,7 +56,9 @@ def import_command(
 
     Skeleton networks of several streams become one model: give their checkpoints and name their
     streams in this order (--config stream=joint,bone). A network for sound becomes one with its
-    VGGish: give that checkpoint too, and its PCA file where the network was trained with it.
+    VGGish: give that checkpoint too, and its PCA file where the network was trained with it. A
+    network for video becomes one with its TSN: give MMAction2's checkpoints of RGB and flow too.
+    Those alone become a model for 'costream features'.
     """
     config = read_pairs(pairs)
     Config(config, KEYS)  # a typo is told before torch is imported

@@ -74,7 +74,8 @@ class Feed:
             for event in self._clock(self._count(self.source.items())):
                 if isinstance(event, Tick):
                     if isinstance(event.item, VideoFrame):
-                        _ = event.item.rgb  # here, so that the network's thread need not
+                        for frame in (*event.item.earlier, event.item):
+                            _ = frame.rgb  # here, so that the network's thread need not
                     spent_s, busy_s = time.thread_time() - busy_s, time.thread_time()
                     self.buffer.put(Ready(self._moved(event), spent_s, time.monotonic()))
                 elif isinstance(event, Gap):

@@ -194,7 +194,10 @@ class _Watch:
         clock: Clock = one_by_one
         if model.sound is None:
             clock = partial(
-                resample, rate_hz=track.rate_hz, gap_tolerance_s=model.card.gap_tolerance_s
+                resample,
+                rate_hz=track.rate_hz,
+                gap_tolerance_s=model.card.gap_tolerance_s,
+                frames=model.frames,
             )
         size = max(1, min(BUFFER_STEPS, math.ceil(settings.max_lag_s * track.rate_hz)))
         block = settings.on_late == "block"

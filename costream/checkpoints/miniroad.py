@@ -1,0 +1,47 @@
+"""MiniROAD checkpoints (An et al., MiniROAD: Minimal RNN Framework for OAD, ICCV 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from costream.checkpoints.config import Config
+from costream.checkpoints.foreign import Foreign
+from costream.checkpoints.labels import class_names
+from costream.checkpoints.rules import Imported, Rule, apply, linear, norm, shape_of
+
+KEYS = ("input_width", "embed_dim", "num_classes")
+PAPER = "https://arxiv.org/abs/2308.16444"
+
+
+def detect(tensors: Mapping[str, Tensor]) -> bool:
+    """Tell whether the names are those of MiniROAD."""
+    return {"layer1.0.weight", "gru.weight_ih_l0", "f_classification.0.weight"} <= tensors.keys()
+
+
+def convert(foreign: Foreign, config: Config) -> Imported:
+    """Give the network; ModelError when something is missing, left over or contradictory.
+
+    A network with more than one recurrent layer, or that anticipates, has tensors left over.
+    """
+    tensors = foreign.tensors
+    d, width = shape_of(tensors, "layer1.0.weight", 2)
+    classes, hidden = shape_of(tensors, "f_classification.0.weight", 2)
+    rules = [
+        *linear("input_projection", "layer1.0", d, width),
+        *norm("norm", "layer1.1", d),
+        *linear("head", "f_classification.0", classes, hidden),
+    ]
+    for part, columns in (("ih", d), ("hh", hidden)):
+        for kind, shape in (("weight", (3 * hidden, columns)), ("bias", (3 * hidden,))):
+            name = f"gru.{kind}_{part}_l0"
+            rules.append(Rule(name, (name,), shape))
+    arguments = {
+        "input_width": config.agree("input_width", width),
+        "num_classes": config.agree("num_classes", classes),
+        "embed_dim": config.agree("embed_dim", d),
+        "hidden": hidden,
+    }
+    names = class_names(foreign.settings, classes)
+    return Imported("miniroad", arguments, apply(rules, tensors), classes, names, PAPER)

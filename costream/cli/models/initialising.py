@@ -1,0 +1,88 @@
+"""``costream models init``: weight files of random weights, which say so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from costream.checkpoints.weights_file import SUFFIX
+from costream.errors import UsageError
+from costream.models.registry import ARCHITECTURES
+
+
+@click.command("init", epilog=f"Architectures: {', '.join(ARCHITECTURES)}.")
+@click.argument("architecture")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The weight file.  [default: ARCHITECTURE-random.safetensors]",
+)
+@click.option(
+    "--set",
+    "pairs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An argument of the network in place of its paper's, rate_hz, or frontend.NAME;"
+    " repeatable.",
+)
+@click.option(
+    "--frontend",
+    metavar="NAME|MODEL",
+    help="What makes tokens of video or sound: a kind, which then has random weights too, or a"
+    " model or weight file, whose trained frontend is taken.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--overwrite/--no-overwrite", default=False, help="Replace an existing file.")
+def init_command(
+    architecture: str,
+    output: Path | None,
+    pairs: tuple[str, ...],
+    frontend: str | None,
+    seed: int,
+    overwrite: bool,
+) -> None:
+    """Write a weight file of random weights, in the sizes of the network's paper; prints the file.
+
+    For costs, for trials, and as a start to train from. What such a network says means nothing:
+    its labels are "random 0", "random 1", ..., and its results are marked. The same seed gives
+    the same weights.
+
+    \b
+    costream models init cooadtr --set depth=2 --set window=32
+    costream models init oadtr --frontend cooadtr -o mine.safetensors
+    costream train mine.safetensors --data recordings/ --labels corrected/
+    """
+    target = output or Path(f"{architecture}-random{SUFFIX}")
+    if target.suffix != SUFFIX:
+        raise UsageError(f"-o {target}: the name must end in {SUFFIX}")
+    if target.exists() and not overwrite:
+        raise UsageError("exists already", where=target, hint="use -o or --overwrite")
+    settings = _settings(pairs)
+    from costream.models.build import save_model
+    from costream.models.initial import initial
+
+    card, network, front = initial(architecture, target.stem, settings, frontend, seed)
+    save_model(target, card, network, front)
+    click.echo(f"{card.name}: {card.description} See: costream models show {target}", err=True)
+    click.echo(str(target))
+
+
+def _settings(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """Read NAME=VALUE: numbers, true, false, null and lists as JSON has them, all else text."""
+    out: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name or not text:
+            raise UsageError(f"--set {pair}: not name=value")
+        if name in out:
+            raise UsageError(f"--set {name}: given twice")
+        try:
+            out[name] = json.loads(text)
+        except ValueError:
+            out[name] = text
+    return out

@@ -1,0 +1,156 @@
+"""Every network that fits an input, beside each other: how right it is, and what it costs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from costream.bench.table import Cell, Table
+from costream.clock import Tick, one_by_one, resample
+from costream.errors import ModelError, SourceError, UsageError
+from costream.evaluation.recordings import Judging
+from costream.evaluation.settings import EvaluateSettings
+from costream.evaluation.told import Listener
+from costream.labels.reading import read_recordings
+from costream.labels.recording import Recording
+from costream.models.base import Model
+from costream.models.card import Card
+from costream.models.registry import list_models, load_model
+from costream.runtime.options import RunOptions
+from costream.runtime.pipeline import run
+from costream.runtime.stop import Stop
+from costream.sources.base import SourceOptions
+from costream.sources.registry import open_source
+
+COLUMNS = (
+    *("network", "weights", "mAP", "accuracy", "steps a second", "MMAC a step"),
+    *("MMAC a second", "ms a step", "state kB", "delay s"),
+)
+
+
+@dataclass(frozen=True)
+class ZooSettings:
+    """Everything ``costream bench zoo`` was told."""
+
+    uri: str
+    labels: Path | None
+    weights: tuple[str, ...]  # files besides the weights that are here
+    end_s: float | None
+    device: str
+
+
+def zoo_table(settings: ZooSettings, stop: Stop) -> Table:
+    """Run every network over the input as ``detect`` does, the cheapest a second first.
+
+    Those are the shipped ones, those in the user's cache, and ``weights``. mAP and accuracy are of
+    frames (see ``frames.frame_scores``), for networks that know the labels; they say nothing of
+    those that find objects. Costs include the frontend, milliseconds are medians, a second is one
+    of the recording. The state is what a stream keeps after its first step.
+
+    Raises SourceError when the input cannot be read or fits no network, UsageError for labels that
+    cannot be used, ModelError for ``weights`` that cannot.
+    """
+    truth = None
+    if settings.labels is not None:
+        truth = read_recordings(Path(settings.uri), settings.labels)
+    rows: list[tuple[Cell, ...]] = []
+    left_out: list[str] = []
+    for origin, name in _candidates(settings.weights):
+        if stop.requested:
+            break
+        try:
+            model = load_model(name, device=settings.device)
+            rows.append(_row(model, origin, settings, truth, stop))
+        except (ModelError, SourceError) as error:
+            if origin == "given":
+                raise
+            left_out.append(f"left out: {Path(name).stem} ({error})")
+    if not rows:
+        raise SourceError("no network here fits it", where=settings.uri)
+    rows.sort(key=lambda row: float(row[COLUMNS.index("MMAC a second")] or 0))
+    notes = (
+        "MAC: multiply-accumulates, frontend and network. ms: median of both, on one thread; the",
+        "state is what a stream keeps. mAP and accuracy: of frames, where the network knows the"
+        " labels.",
+        *left_out,
+    )
+    return Table(f"zoo: {settings.uri}", COLUMNS, tuple(rows), notes, decimals=3)
+
+
+def _candidates(weights: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield where the weights of each network are from, and their file."""
+    for entry in list_models():
+        if entry.path is not None:
+            yield str(entry.origin), str(entry.path)
+    for name in weights:
+        yield "given", name
+
+
+def _row(
+    model: Model,
+    origin: str,
+    settings: ZooSettings,
+    truth: Sequence[Recording] | None,
+    stop: Stop,
+) -> tuple[Cell, ...]:
+    card = model.card
+    options = SourceOptions(
+        end_s=settings.end_s, box=model.box, sound=model.sound, rate_hz=card.rate_hz
+    )
+    kilobytes = _state_bytes(model, settings.uri, options) / 1e3
+    listener = Listener()
+    source = open_source(settings.uri, options)
+    run(source, model, [listener], options=RunOptions(scores=True, end_s=settings.end_s), stop=stop)
+    precision, accuracy = _accuracy(card, listener, settings, truth)
+    macs = statistics.fmean(listener.macs) / 1e6
+    return (
+        card.name,
+        f"{origin}, random" if card.untrained else origin,
+        precision,
+        accuracy,
+        card.rate_hz,
+        macs,
+        macs * card.rate_hz,
+        statistics.median(listener.ms),
+        kilobytes,
+        card.delay_s,
+    )
+
+
+def _state_bytes(model: Model, uri: str, options: SourceOptions) -> int:
+    """Give the memory of one stream after its first step. SourceError when it does not fit."""
+    source = open_source(uri, options)
+    try:
+        info = source.open()
+        model.check(info)
+        items = source.items()
+        events: Iterable[Any] = one_by_one(items)
+        if info.kind != "audio":
+            card = model.card
+            events = resample(items, card.rate_hz, card.gap_tolerance_s, model.frames)
+        state = model.init_state(1)
+        for tick in islice((e for e in events if isinstance(e, Tick)), 1):
+            model.step([tick.item], state)
+        return sum(t.numel() * t.element_size() for t in state.tensors().values())
+    finally:
+        source.close()
+
+
+def _accuracy(
+    card: Card, listener: Listener, settings: ZooSettings, truth: Sequence[Recording] | None
+) -> tuple[float | None, float | None]:
+    """Give mAP and accuracy of frames; None for a network that does not know the labels."""
+    if truth is None or listener.silent or card.untrained:
+        return None, None
+    asked = EvaluateSettings(card.name, None, Path(settings.uri), settings.labels)
+    judging = Judging(asked, card.labels, card.background, card.name)
+    try:
+        fitted = judging.fit(truth)
+    except UsageError:
+        return None, None
+    frames = judging.scores([(recording, listener.told()) for recording in fitted])["frames"]
+    return (None, None) if frames is None else (frames["mAP"], frames["accuracy"])

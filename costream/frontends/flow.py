@@ -1,0 +1,45 @@
+"""Optical flow between pictures, by OpenCV (the extra ``flow``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from costream.errors import ModelError
+
+BOUND = 20.0  # pixels that a flow picture can hold; faster is as fast as that
+
+
+def load_opencv(model: str) -> Any:
+    """Give OpenCV's module, set to one thread; ModelError says how to install it for ``model``."""
+    try:
+        opencv = import_module("cv2")
+    except ImportError as error:
+        raise ModelError(
+            f"{model} looks at optical flow, which needs OpenCV",
+            hint="pip install 'costream[flow]', or give it feature files",
+        ) from error
+    opencv.setNumThreads(1)
+    return opencv
+
+
+def flow_pictures(pictures: Sequence[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
+    """Give the flow from each picture, uint8 [h, w, 3], to the next, as pictures of flow.
+
+    uint8 [2 (T - 1), h, w]: right and down, pair after pair; 0 to 255 are -20 to 20 pixels, as
+    the published networks were shown it. The method is DIS (Kroeger et al., ECCV 2016). Those
+    networks learnt from TV-L1, which OpenCV's wheels do not have and whose fields are others: what
+    they score on DIS is not what their papers say, and how far it is off has to be measured.
+    """
+    opencv = load_opencv("TSN")
+    method = opencv.DISOpticalFlow_create(opencv.DISOPTICAL_FLOW_PRESET_MEDIUM)
+    grey = [opencv.cvtColor(p, opencv.COLOR_RGB2GRAY) for p in pictures]
+    fields = [method.calc(before, after, None) for before, after in pairwise(grey)]
+    scaled = np.stack(fields).transpose(0, 3, 1, 2) * (127.5 / BOUND) + 127.5
+    flat: npt.NDArray[np.uint8] = np.clip(np.rint(scaled), 0, 255).astype(np.uint8)
+    return flat.reshape(-1, *flat.shape[2:])

@@ -1,0 +1,194 @@
+"""Networks as their papers have them, but for their weights, which are random."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from costream.checkpoints.weights_file import read_weights
+from costream.errors import ModelError, UsageError
+from costream.frontends.registry import FRONTENDS, load_frontend
+from costream.layouts import NTU_25
+from costream.models.build import build, new_network
+from costream.models.card import UNTRAINED, Card
+from costream.models.registry import ARCHITECTURES, find_weights, nearest
+from costream.records import OBJECT_DETECTION
+
+OAD, SOUND, SKELETONS = (
+    "online action detection",
+    "sound classification",
+    "skeleton action recognition",
+)
+# the argument of a network that takes rows of any width
+_WIDTHS = {OAD: "input_width", SOUND: "input_width", "features": "embed_dim"}
+
+
+@dataclass(frozen=True)
+class Initial:
+    """What the defaults of an architecture leave open."""
+
+    arguments: dict[str, Any]  # the sizes of the paper, where they are no defaults
+    task: str = OAD
+    rate_hz: float = 4.0
+    whole: bool = False  # an output speaks of all that it depends on, not of its end
+    frontend: str | None = None  # None: it takes features
+    frontend_arguments: dict[str, Any] = field(default_factory=dict)
+
+
+def _skeletons(kind: str, **more: Any) -> Initial:
+    """Give a network for NTU RGB+D 60 as 2s-AGCN prepares it."""
+    return Initial(
+        {**_ntu(kind), **more},
+        SKELETONS,
+        30.0,
+        whole=True,
+        frontend="joints",
+        frontend_arguments={
+            "layout": NTU_25.name,
+            "persons": 2,
+            "normalise": "ntu",
+            "missing": "zero",
+        },
+    )
+
+
+def _ntu(kind: str) -> dict[str, Any]:
+    return {
+        "num_classes": 60,
+        "joints": len(NTU_25.joints),
+        "bones": [list(bone) for bone in NTU_25.bones],
+        "centre": NTU_25.centre,
+        "kind": kind,
+    }
+
+
+def _two_streams() -> Initial:
+    one = _skeletons("stgcn")
+    streams = {**one.frontend_arguments, "streams": ["joint", "bone"]}
+    arguments = {"members": [_ntu("stgcn")] * 2, "channels": [[0, 1, 2], [3, 4, 5]]}
+    return replace(one, arguments=arguments, frontend_arguments=streams)
+
+
+_THUMOS14 = {"input_width": 3072, "num_classes": 22}  # RGB and flow of ActivityNet's TSN
+_GTZAN = {"input_width": 128, "num_classes": 10}  # VGGish
+# architecture -> what it is like in its paper
+INITIAL: dict[str, Initial] = {
+    "cooadtr": Initial(_THUMOS14),
+    "cotrans": Initial({"num_classes": 10}, SOUND),
+    "oadtr": Initial(_THUMOS14),
+    "miniroad": Initial(_THUMOS14),
+    "deepcot": Initial(_GTZAN, SOUND),
+    "encoder": Initial(
+        {"embed_dim": 1024, "num_heads": 8, "feedforward": 1024, "depth": 1, "window": 64},
+        "encoder",
+        0.0,
+    ),
+    "features": Initial({"embed_dim": 4096}, "features", frontend="tsn"),
+    "deepcot-encoder": Initial(
+        {"embed_dim": 192, "num_heads": 16, "feedforward": 192, "depth": 2, "window": 120},
+        "encoder",
+        0.0,
+    ),
+    "costgcn": _skeletons("stgcn"),
+    "coagcn": _skeletons("agcn"),
+    "costr": _skeletons("str"),
+    "stgcn": _skeletons("stgcn", window=300),
+    "agcn": _skeletons("agcn", window=300, attention="clip"),
+    "str": _skeletons("str", window=300),
+    "skeleton-ensemble": _two_streams(),
+    "vitdet": Initial(
+        {"classes": 30},
+        OBJECT_DETECTION,
+        30.0,
+        frontend="pixels",
+        frontend_arguments={"box": [1024, 1024]},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class _Front:
+    """What goes in front of a network, as its card says it."""
+
+    module: Any
+    name: str | None
+    arguments: dict[str, Any]
+    rate_hz: float
+    origin: str = ""  # of its weights, where they are not random
+
+
+def initial(
+    architecture: str,
+    name: str,
+    settings: Mapping[str, Any],
+    frontend: str | None = None,
+    seed: int = 0,
+) -> tuple[Card, nn.Module, nn.Module | None]:
+    """Give the card of a network with random weights, the network, and what goes in front of it.
+
+    ``settings``: arguments of the architecture, and ``rate_hz``; those of the frontend are called
+    ``frontend.NAME``. ``frontend``: a key of ``frontends.registry.FRONTENDS``, which then has
+    random weights too, or a model or weight file, whose frontend is taken as it is, with its rate.
+    The labels are numbered, and say that they are random. Raises UsageError for what does not
+    fit, ModelError when the weights of ``frontend`` are not there or it has none.
+    """
+    if architecture not in INITIAL:
+        hint = nearest(architecture, ARCHITECTURES)
+        raise UsageError(f"unknown architecture {architecture!r}", hint=hint)
+    plan = INITIAL[architecture]
+    own = {k.removeprefix("frontend."): v for k, v in settings.items() if k.startswith("frontend.")}
+    given = {k: v for k, v in settings.items() if not k.startswith("frontend.")}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            front = _front(plan, frontend, own)
+            rate_hz = float(given.pop("rate_hz", front.rate_hz))
+            if plan.task != "encoder" and not 0 < rate_hz < math.inf:
+                raise ValueError(f"rate_hz {rate_hz} is not a positive number")
+            arguments = plan.arguments | given
+            if front.module is not None and plan.task in _WIDTHS:
+                arguments = arguments | {_WIDTHS[plan.task]: front.module.token_width}
+            card = Card(
+                name=name,
+                task=plan.task,
+                architecture=architecture,
+                arguments=arguments,
+                labels=(),
+                rate_hz=rate_hz,
+                frontend=front.name,
+                frontend_arguments=front.arguments,
+                description="Random weights, trained on nothing: for costs, trials and training.",
+                trained_on=UNTRAINED + front.origin,
+            )
+            network: Any = new_network(card)
+        except (ModelError, RuntimeError, ValueError) as error:
+            raise UsageError(str(error), where=architecture) from error
+    said = (arguments.get("num_classes"), arguments.get("classes"))
+    count = next(filter(None, said), getattr(network, "num_classes", 0))
+    labels = tuple(f"random {k}" for k in range(count))
+    delay_s = (network.receptive_field - 1) / 2 / rate_hz if plan.whole else 0.0
+    return replace(card, labels=labels, delay_s=delay_s), network, front.module
+
+
+def _front(plan: Initial, name: str | None, arguments: dict[str, Any]) -> _Front:
+    if name is None or name in FRONTENDS:
+        kind = name or plan.frontend
+        own = arguments if name else plan.frontend_arguments | arguments
+        module = None if kind is None else load_frontend(kind, **own)
+        if kind is None and own:
+            raise ValueError(f"there is no frontend that takes {', '.join(own)}")
+        return _Front(module, kind, own, plan.rate_hz)
+    stored = read_weights(find_weights(name))
+    card = stored.card
+    _, module = build(card, stored.tensors)
+    if module is None:
+        raise ModelError(f"{card.name} has no frontend")
+    if arguments:
+        raise ValueError(f"the frontend of {card.name} is taken as it is")
+    origin = f"; the frontend is that of {card.name}"
+    return _Front(module, card.frontend, card.frontend_arguments, card.rate_hz, origin)

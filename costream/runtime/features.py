@@ -1,0 +1,168 @@
+"""``features``: what the frontend of a model makes of video or sound, as files."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from costream.clock import Tick, format_time, one_by_one, resample
+from costream.errors import ExitCode, SourceError, UsageError
+from costream.models.fitting import check_flow, takes
+from costream.models.streaming import StreamingModel
+from costream.records import Gap
+from costream.runtime.logs import logging_to
+from costream.runtime.stop import Stop
+from costream.sinks.atomic import BinaryFile, exists_error
+from costream.sources.base import SourceOptions
+from costream.sources.registry import expand, name_of, open_source, sniff
+
+log = logging.getLogger("costream")
+
+ENDING = ".npz"
+
+
+@dataclass(frozen=True)
+class FeatureSettings:
+    """Everything ``costream features`` was told, checked."""
+
+    sources: tuple[str, ...]
+    model: str
+    weights: str | None
+    output: Path  # a file for one source, else a folder
+    start_s: float
+    end_s: float | None
+    rate_hz: float | None  # None: the model's
+    device: str
+    dtype: str
+    threads: int
+    overwrite: bool
+    verbosity: int
+
+
+@dataclass(frozen=True)
+class Features:
+    """The tokens of one source (T of them)."""
+
+    rows: npt.NDArray[np.float32]  # [T, D]
+    times: npt.NDArray[np.float64]  # [T], seconds
+    whole: bool  # False: the source could not be read to its end
+
+
+def features(settings: FeatureSettings) -> ExitCode:
+    """Write a feature file for each source, print their names, and give the exit code of all.
+
+    Nothing is written of a source that was stopped. Raises UsageError for a model that makes no
+    features of video or sound and for files that are there, ModelError, OutputError.
+    """
+    with Stop() as stop, logging_to(settings.verbosity, "auto", None):
+        targets = _targets(settings)
+        model = _load(settings)
+        failed: list[ExitCode] = []
+        for uri, target in targets.items():
+            try:
+                found = read_features(uri, model, settings, stop)
+            except SourceError as error:
+                if stop.exit_code is not None:
+                    return stop.exit_code
+                log.error("%s", error)
+                failed.append(error.exit_code)
+                continue
+            if stop.exit_code is not None:
+                return stop.exit_code
+            _write(target, found, model, settings)
+            print(target)
+            if not found.whole:
+                failed.append(ExitCode.PARTIAL)
+        if len(failed) == len(targets) == 1:
+            return failed[0]
+        return ExitCode.PARTIAL if failed else ExitCode.OK
+
+
+def read_features(
+    uri: str, model: StreamingModel, settings: FeatureSettings, stop: Stop
+) -> Features:
+    """Give the tokens of a source. SourceError when it cannot be read, or nothing is in it."""
+    card = model.card
+    rate_hz = settings.rate_hz or card.rate_hz
+    options = SourceOptions(
+        start_s=settings.start_s, end_s=settings.end_s, box=model.box, sound=model.sound
+    )
+    kind, wanted = sniff(uri, options), takes(model.frontend)
+    if kind != wanted:
+        raise SourceError(f"this is no {wanted}, which {card.name} takes", where=uri)
+    source = open_source(uri, options)
+    rows: list[npt.NDArray[np.float32]] = []
+    times: list[float] = []
+    whole, state = True, model.init_state()
+    try:
+        with stop.while_running(source.stop):
+            source.open()
+            items = source.items()
+            ticks = resample(items, rate_hz, card.gap_tolerance_s, model.frames)
+            for tick in one_by_one(items) if kind == "audio" else ticks:
+                if isinstance(tick, Tick):
+                    rows.append(model.tokens([tick.item], state))
+                    times.append(tick.time_s)
+                elif isinstance(tick, Gap):
+                    start_s, end_s = format_time(tick.start_s), format_time(tick.end_s)
+                    log.warning("%s: no rows from %s to %s (%s)", uri, start_s, end_s, tick.reason)
+                    model.reset(state, [0])
+                else:
+                    log.warning("%s: %s", uri, tick.message)
+                    whole = whole and not tick.fatal
+    finally:
+        source.close()
+    if not rows:
+        raise SourceError("too short for a single row", where=uri)
+    return Features(np.concatenate(rows), np.array(times), whole)
+
+
+def _targets(settings: FeatureSettings) -> dict[str, Path]:
+    """Give the file of each source. UsageError when one is there, or two are the same."""
+    sources = [uri for argument in settings.sources for uri in expand(argument)]
+    output = settings.output
+    if output.suffix == ENDING:
+        if len(sources) > 1:
+            raise UsageError("several sources", where=output, hint="give a folder: -o FOLDER")
+        targets = {sources[0]: output}
+    else:
+        targets = {uri: output / f"{name_of(uri)}{ENDING}" for uri in sources}
+    if len(set(targets.values())) < len(sources):
+        raise UsageError("several sources would write the same file", where=output)
+    for target in targets.values():
+        if target.exists() and not settings.overwrite:
+            raise exists_error(target)
+    return targets
+
+
+def _load(settings: FeatureSettings) -> StreamingModel:
+    """Load the model. UsageError for one whose frontend gives no rows."""
+    from costream.models.registry import load_model
+    from costream.runtime.machine import prepare_torch
+
+    prepare_torch(settings.threads)
+    model = load_model(settings.model, settings.weights, settings.device, settings.dtype)
+    if not isinstance(model, StreamingModel) or takes(model.frontend) not in ("video", "audio"):
+        raise UsageError(f"{model.card.name} makes no features of video or sound", where="--model")
+    check_flow(model.card, model.frontend)
+    return model
+
+
+def _write(target: Path, found: Features, model: StreamingModel, settings: FeatureSettings) -> None:
+    """Write rows under the names by which feature files are read, with times and rate."""
+    parts: dict[str, int] = getattr(model.frontend, "parts", {"features": found.rows.shape[1]})
+    ends = np.cumsum(list(parts.values()))
+    arrays: dict[str, Any] = dict(zip(parts, np.split(found.rows, ends[:-1], 1), strict=True))
+    arrays |= {"times": found.times, "rate_hz": settings.rate_hz or model.card.rate_hz}
+    file = BinaryFile(target, overwrite=settings.overwrite)
+    file.open()
+    content = file.file
+    if content is not None:
+        file.attempt(lambda: np.savez(content, **arrays))
+    file.finish()
+    log.info("%s: %d rows of %d values", target, *found.rows.shape)

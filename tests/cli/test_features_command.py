@@ -1,0 +1,96 @@
+"""``costream features`` as a process: a file of features says what the recording says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from media import busy, make_video
+from program import costream
+from tsn_nets import SMALL, WIDTH
+
+ROOT = Path(__file__).resolve().parents[2]
+NETWORK = ("--set", "embed_dim=16", "--set", "hidden=16")
+
+
+def scores(*arguments: object, cwd: Path) -> np.ndarray:
+    done = costream("detect", *arguments, "--scores", "-f", "jsonl", cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return said(done.stdout)
+
+
+def said(text: str) -> np.ndarray:
+    records: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines()]
+    return np.array([r["scores"] for r in records if r["type"] == "prediction"])
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("clip") / "clip.mp4"
+    make_video(path, 60, size=(96, 64), rate=24, pattern=busy)
+    return path
+
+
+def test_tsn_there_and_back(clip: Path, tmp_path: Path) -> None:
+    pytest.importorskip("cv2", reason="needs the extra 'flow' (opencv-python-headless)")
+    sizes = [f"--set=frontend.{k}={json.dumps(v)}" for k, v in SMALL.items()]
+    begun = ("models", "init", "miniroad", *NETWORK, "--frontend", "tsn", *sizes)
+    assert costream(*begun, "-o", "m.safetensors", cwd=tmp_path).returncode == 0
+    done = costream("features", clip, "-m", "m.safetensors", "-o", "f.npz", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "f.npz\n"), done.stderr
+    with np.load(tmp_path / "f.npz") as file:
+        assert {name: file[name].shape for name in file.files} == {
+            "rgb": (10, WIDTH),
+            "flow": (10, WIDTH),
+            "times": (10,),
+            "rate_hz": (),
+        }
+        assert file["times"] == pytest.approx(5 / 24 + np.arange(10) / 4)
+    direct = scores(clip, "-m", "m.safetensors", cwd=tmp_path)
+    assert len(direct) == 10
+    assert scores("f.npz", "-m", "m.safetensors", cwd=tmp_path) == pytest.approx(direct, abs=1e-5)
+    short = ("--duration", "0.1", "-m", "m.safetensors", "-o", "g.npz")
+    done = costream("features", clip, *short, cwd=tmp_path)
+    assert done.returncode == 4
+    assert "too short for a single row" in done.stderr
+    done = costream("models", "verify", "m.safetensors", cwd=tmp_path)
+    assert done.stdout == "ok    m.safetensors\n"
+
+
+def test_pictures_and_sound_there_and_back(clip: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.mp4"
+    other.write_bytes(clip.read_bytes())
+    done = costream("features", clip, other, "-o", "all", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    files = [tmp_path / "all" / f"{name}.mp4.npz" for name in ("clip", "other")]
+    assert done.stdout.split() == [str(f.relative_to(tmp_path)) for f in files]
+    assert scores(files[1], cwd=tmp_path) == pytest.approx(scores(clip, cwd=tmp_path), abs=1e-5)
+    street = ROOT / "samples" / "street.ogg"
+    part = ("--duration", "4")
+    done = costream("features", street, *part, "-m", "cotrans", "-o", "s.npz", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    heard = costream("listen", street, *part, "-m", "cotrans", "--scores", "-f", "jsonl")
+    told = scores("s.npz", "-m", "cotrans", cwd=tmp_path)
+    assert told == pytest.approx(said(heard.stdout), abs=1e-4)
+
+
+def test_what_cannot_be_done_is_told_in_a_line(clip: Path, tmp_path: Path) -> None:
+    (tmp_path / "there.npz").touch()
+    np.save(tmp_path / "rows.npy", np.ones((4, 6), np.float32))
+    cases: list[tuple[tuple[object, ...], int, str]] = [
+        ((clip, "-o", "there.npz"), 2, "exists already"),
+        ((clip, clip, "-o", "x.npz"), 2, "several sources; give a folder"),
+        ((clip, clip, "-o", "x"), 2, "several sources would write"),
+        ((clip, "-m", "costgcn", "-o", "x.npz"), 2, "makes no features of video or sound"),
+        (("rows.npy", "-o", "x.npz"), 4, "this is no video, which cooadtr takes"),
+        (("nowhere.mp4", "-o", "x.npz"), 4, "no such file"),
+        ((clip, "-o", "x.npz", "--start", "100"), 4, "is after the end"),
+    ]
+    for arguments, code, message in cases:
+        done = costream("features", *arguments, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (code, ""), done.stderr
+        assert message in done.stderr
+    assert not (tmp_path / "x.npz").exists()

@@ -1,0 +1,91 @@
+"""``costream bench zoo``: every network that fits, what it scores and what it costs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from program import ROOT, costream
+
+from costream.evaluation.picture import draw_table
+from costream.models.registry import load_model
+
+SAMPLE, LABELS = ROOT / "samples" / "room.mp4", ROOT / "samples" / "room.json"
+SMALL = ("--set", "embed_dim=16", "--set", "hidden=16", "--set", "num_classes=3")
+
+
+def zoo(*arguments: object, cwd: Path) -> dict[str, Any]:
+    done = costream("bench", "zoo", *arguments, "--json", cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    (table,) = json.loads(done.stdout)
+    return {"notes": table["notes"], **{row["network"]: row for row in table["rows"]}}
+
+
+def test_networks_for_video_beside_each_other(tmp_path: Path) -> None:
+    done = costream(
+        *("models", "init", "miniroad", *SMALL, "--frontend", "cooadtr", "-o", "x.safetensors"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    given = ("--labels", LABELS, "--weights", "x.safetensors", "--png", "zoo.png")
+    rows = zoo(SAMPLE, *given, "--duration", 5, cwd=tmp_path)
+    assert {"cooadtr", "cooadtr-b2", "oadtr", "eventful-vitdet", "x"} <= rows.keys()
+    assert rows["cooadtr"]["weights"] == "shipped"
+    assert 0.5 < rows["cooadtr"]["accuracy"] <= 1
+    assert 0 < rows["cooadtr"]["mAP"] <= 1
+    assert rows["x"]["weights"] == "given, random"
+    assert rows["x"]["accuracy"] is rows["eventful-vitdet"]["accuracy"] is None
+    model = load_model("cooadtr")
+    assert rows["cooadtr"]["MMAC a step"] == pytest.approx(model.macs / 1e6)
+    assert rows["cooadtr"]["MMAC a second"] == pytest.approx(8 * model.macs / 1e6)
+    state = sum(t.numel() * t.element_size() for t in model.init_state().tensors().values())
+    assert rows["cooadtr"]["state kB"] == pytest.approx(state / 1e3)
+    assert all(row["ms a step"] > 0 for name, row in rows.items() if name != "notes")
+    assert any(note.startswith("left out: cotrans") for note in rows["notes"])
+    assert (tmp_path / "zoo.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_rows_of_features_fit_by_their_width(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).random((20, 128), np.float32))
+    rows = zoo("rows.npy", cwd=tmp_path)
+    assert rows.keys() == {"notes", "cotrans", "cosounds"}
+    done = costream("bench", "zoo", "rows.npy", "--weights", "nowhere.safetensors", cwd=tmp_path)
+    assert done.returncode == 5
+    assert "there is no such weight file" in done.stderr
+    np.save(tmp_path / "odd.npy", np.ones((4, 3), np.float32))
+    done = costream("bench", "zoo", "odd.npy", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "odd.npy: no network here fits it" in done.stderr
+
+
+def test_sound_has_its_own_networks(tmp_path: Path) -> None:
+    street = ROOT / "samples" / "street.ogg"
+    labels = ROOT / "samples" / "street.json"
+    rows = zoo(street, "--labels", labels, "--duration", 6, cwd=tmp_path)
+    assert {"cotrans", "cosounds"} <= rows.keys()
+    assert rows["cosounds"]["accuracy"] > 0.5
+
+
+def test_a_table_is_drawn_whole() -> None:
+    import av
+
+    from costream.bench.table import Table
+
+    table = Table("title", ("a", "b"), (("long name", 1.5), ("x", None)), ("a note",))
+    data = draw_table(table)
+    decoder = av.CodecContext.create("png", "r")
+    (picture,) = decoder.decode(av.Packet(data))
+    rgb = torch.from_numpy(picture.to_ndarray(format="rgb24"))
+    assert rgb.shape[0] > 5 * 22
+    ink = (rgb < 100).all(-1)
+    letters = [ink[24 + 22 * k : 46 + 22 * k, 24:].any(0).nonzero() // 12 for k in range(6)]
+    assert [sorted(set(row.flatten().tolist())) for row in letters[4:]] == [
+        [0, 1, 2, 3, 5, 6, 7, 8, *range(11, 15)],
+        [0, 14],
+    ]
+    assert not ink[:20].any()
+    assert not ink[:, -20:].any()

@@ -1,0 +1,98 @@
+"""Random weights: any network, the same for the same seed, and nobody takes them for trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from program import costream
+
+from costream.checkpoints.weights_file import read_card, tensors_digest
+from costream.errors import UsageError
+from costream.models.initial import INITIAL, initial
+from costream.models.registry import ARCHITECTURES
+
+SMALL = {"input_width": 6, "num_classes": 3, "embed_dim": 8, "num_heads": 2, "feedforward": 8}
+
+
+def digest(**how: Any) -> str:
+    return tensors_digest(initial("cooadtr", "x", SMALL, **how)[1].state_dict())
+
+
+def test_every_architecture_can_be_begun_with() -> None:
+    assert INITIAL.keys() == ARCHITECTURES.keys()
+
+
+@pytest.mark.parametrize("architecture", [a for a in INITIAL if a not in ("oadtr", "vitdet")])
+def test_a_card_says_what_it_is(architecture: str) -> None:
+    card, network, frontend = initial(architecture, "name", {})
+    assert card.untrained
+    assert card.name == "name"
+    assert (frontend is None) == (card.frontend is None)
+    assert all(label.startswith("random ") for label in card.labels)
+    assert bool(card.labels) == (card.task not in ("encoder", "features"))
+    parts = [network] if frontend is None else [network, frontend]
+    assert sum(p.numel() for part in parts for p in part.parameters()) > 100_000
+    assert card.delay_s > 0 if card.task.startswith("skeleton") else card.delay_s == 0
+
+
+def test_the_seed_says_all() -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    assert digest() == digest(seed=0) != digest(seed=1)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_trained_frontend_is_taken_as_it_is() -> None:
+    card, _, frontend = initial("oadtr", "x", {"embed_dim": 8}, "cooadtr")
+    other = initial("cooadtr", "x", {"embed_dim": 8}, "cooadtr", seed=3)[2]
+    assert (card.rate_hz, card.arguments["input_width"]) == (8.0, 256)
+    assert card.trained_on == "nothing, random weights; the frontend is that of cooadtr"
+    assert tensors_digest(frontend.state_dict()) == tensors_digest(other.state_dict())
+    fresh = initial("oadtr", "x", {"embed_dim": 8, "frontend.blocks": 0}, "tdn")
+    assert fresh[0].frontend_arguments == {"blocks": 0}
+    assert fresh[0].trained_on == "nothing, random weights"
+    with pytest.raises(UsageError, match="taken as it is"):
+        initial("oadtr", "x", {"frontend.blocks": 0}, "cooadtr")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "settings", "message"),
+    [
+        ("cooadtrr", {}, "did you mean cooadtr"),
+        ("cooadtr", {"windows": 3}, "unexpected keyword argument 'windows'"),
+        ("cooadtr", {"num_classes": -1}, "negative"),
+        ("cooadtr", {"rate_hz": 0}, "not a positive number"),
+        ("cooadtr", {"frontend.box": 3}, "no frontend that takes box"),
+        ("costgcn", {"frontend.streams": ["x"]}, "streams"),
+    ],
+)
+def test_what_does_not_fit(architecture: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        initial(architecture, "x", settings)
+
+
+def test_results_are_marked(tmp_path: Path) -> None:
+    settings = [f"--set={name}={value}" for name, value in SMALL.items()]
+    done = costream("models", "init", "cooadtr", *settings, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "cooadtr-random.safetensors\n")
+    assert "trained on nothing" in done.stderr
+    file = tmp_path / "cooadtr-random.safetensors"
+    assert read_card(file).trained_on == "nothing, random weights"
+    again = costream("models", "init", "cooadtr", *settings, cwd=tmp_path)
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+    np.save(tmp_path / "rows.npy", np.ones((4, 6), np.float32))
+    done = costream("detect", "rows.npy", "-m", file, cwd=tmp_path)
+    assert done.returncode == 0
+    assert "cooadtr-random has random weights: what it says means nothing" in done.stderr
+    header, first, *_ = map(json.loads, done.stdout.splitlines())
+    assert header["options"]["weights"] == "nothing, random weights"
+    assert first["top"][0][0].startswith("random ")
+    wrong = costream("models", "init", "cooadtr", "--set", "window", "-o", "x.safetensors")
+    assert wrong.returncode == 2
+    assert "--set window: not name=value" in wrong.stderr
