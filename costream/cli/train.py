@@ -49,6 +49,11 @@ from costream.errors import UsageError
     help="Training steps at most.  [default: by the number of examples]",
 )
 @option("--scratch/--no-scratch", default=False, help="Start from random weights.")
+@option(
+    "--fine-tune/--no-fine-tune",
+    default=False,
+    help="Of a model for video, let the frontend learn too: some minutes more.",
+)
 @option("--seed", type=click.IntRange(0), default=0)
 @option("--fps", type=float, callback=positive, help="Frame rate of recordings without times.")
 @option("--layout", metavar="NAME|FILE", help="Joint layout of the recordings.")
@@ -73,10 +78,10 @@ def command(**values: Any) -> int:
     """Teach MODEL the actions or sounds of labelled recordings, in minutes on one core.
 
     MODEL's weights are where it starts from; its labels are replaced by those of the data. Of a
-    model for video or sound only the temporal part learns, and a class called background, none or
-    nothing (sound: silence too) makes no segments. A part of the recordings, never of their
-    frames, is kept to validate with. The same seed gives the same weights. What is interrupted,
-    even killed, goes on when the same command is given again.
+    model for video or sound only the temporal part learns unless told otherwise, and a class called
+    background, none or nothing (sound: silence too) makes no segments. A part of the recordings,
+    never of their frames, is kept to validate with. The same seed gives the same weights. What is
+    interrupted, even killed, goes on when the same command is given again.
 
     \b
     costream train cooadtr --data recordings/ --labels corrected/ -o mine.safetensors
@@ -105,6 +110,7 @@ def command(**values: Any) -> int:
         validation=values["validation"],
         steps=values["steps"],
         scratch=values["scratch"],
+        fine_tune=values["fine_tune"],
         seed=values["seed"],
         rate_hz=values["fps"],
         layout=values["layout"],

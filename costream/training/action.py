@@ -305,7 +305,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
 
     def work() -> list[Path]:
-        size = Size()
+        size = Size(scenes=0) if options.choose else Size()  # nothing is learnt then
         video = load(options.pack, size, options.seed)
         if options.choose:
             return choose(video, options.output)

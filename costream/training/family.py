@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy.typing as npt
 from torch import nn
 
-from costream.errors import ModelError
+from costream.errors import ModelError, UsageError
 from costream.labels.examples import Example, spelling
 from costream.models.card import Card
 from costream.training.feature_cache import FeatureCache
@@ -34,6 +34,7 @@ class TrainSettings:
     validation: float  # share of each class's examples
     steps: int | None
     scratch: bool
+    fine_tune: bool
     seed: int
     rate_hz: float | None  # frames a second of recordings without times
     layout: str | None
@@ -64,6 +65,7 @@ class Desk:
 
     cache: FeatureCache
     partial: Partial
+    second: Partial  # of what comes after that
 
 
 class Family(Protocol):
@@ -104,3 +106,9 @@ def cannot_be_taught(card: Card) -> ModelError:
         hint="cooadtr (video), costgcn (skeletons) and cotrans (sound) can: they give an output"
         " at every step",
     )
+
+
+def refuse_fine_tuning(card: Card, settings: TrainSettings, why: str) -> None:
+    """Raise UsageError when a frontend should learn that cannot."""
+    if settings.fine_tune:
+        raise UsageError(f"{card.name} has no frontend to train: {why}", where="--fine-tune")

@@ -46,6 +46,7 @@ from costream.training.sequence_report import sequence_table
 log = logging.getLogger("costream")
 
 EARLY = "When to stop was chosen on the validation examples: the figures are a little too good."
+PARTIALS = (".partial", ".frontend.partial")  # of the network, and of what learns after it
 # Of networks for tokens and for skeletons.
 _CLASSIFIERS = ("network.head.", "network.anticipation_head.", "network.fc.")
 
@@ -72,11 +73,13 @@ def train(settings: TrainSettings) -> ExitCode:
         log.info("%d examples to train on, %d to validate with", *map(len, divided))
         network, frontend, card = student(base, labels, settings)
         cache = FeatureCache(settings.cache, card, frontend)
-        partial = unfinished(settings, base, examples)
+        partials = [unfinished(settings, base, examples, end) for end in PARTIALS]
+        desk = Desk(cache, *partials)
         try:
-            taught = family.teach(network, frontend, card, divided, settings, Desk(cache, partial))
+            taught = family.teach(network, frontend, card, divided, settings, desk)
         except Stopped:
-            way = f"goes on from {partial.path}" if partial.path.exists() else "begins anew"
+            there = [str(p.path) for p in partials if p.path.exists()]
+            way = f"goes on from {' and '.join(there)}" if there else "begins anew"
             log.error("stopped; the same command %s", way)
             raise
         cache.prune()
@@ -86,7 +89,8 @@ def train(settings: TrainSettings) -> ExitCode:
         save_model(paths[0], card, network, frontend)
         paths[1].write_text(card_text(card, sequence_table), encoding="utf-8")
         paths[2].write_text(reported(card, taught, chosen, divided, paths[0]), encoding="utf-8")
-        partial.remove()
+        for partial in partials:
+            partial.remove()
         _tell(card, paths[0], len(divided[1]))
         return ExitCode.OK
 
@@ -102,8 +106,10 @@ def long_enough(examples: Sequence[Example], background: str, card: Card) -> lis
     ]
 
 
-def unfinished(settings: TrainSettings, base: Weights, examples: Sequence[Example]) -> Partial:
-    """Give the file of this training while it is not over.
+def unfinished(
+    settings: TrainSettings, base: Weights, examples: Sequence[Example], end: str
+) -> Partial:
+    """Give the file of this training while it is not over, whose name has this end.
 
     It is another training when any option that changes the result, the weights to start from, a
     label or a recording has changed.
@@ -112,11 +118,17 @@ def unfinished(settings: TrainSettings, base: Weights, examples: Sequence[Exampl
         "version": [costream.__version__, torch.__version__, base.sha256],
         "options": [
             *(settings.validation, settings.steps, settings.scratch, settings.seed),
-            *(settings.rate_hz, settings.layout, settings.columns, settings.threads),
+            *(
+                settings.fine_tune,
+                settings.rate_hz,
+                settings.layout,
+                settings.columns,
+                settings.threads,
+            ),
         ],
         "examples": [[e.source, e.label, e.start_s, e.end_s, e.group, key_of(e)] for e in examples],
     }
-    path = settings.output.with_name(settings.output.name + ".partial")
+    path = settings.output.with_name(settings.output.name + end)
     return Partial(path, identity, settings.overwrite)
 
 
@@ -229,6 +241,7 @@ def describe(
     listed = ", ".join(f"{label} {counts[label]}" for label in card.labels if counts[label])
     groups = f"by the column {settings.group!r}" if settings.group else "by file or group"
     start = f"started from {origin}" if origin else "started from nothing"
+    start += ", frontend fine-tuned" if settings.fine_tune else ""
     return replace(
         card,
         description=f"Own classes: {', '.join(sorted(counts))}.",

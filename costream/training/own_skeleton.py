@@ -14,7 +14,13 @@ from costream.frontends.joints import JointStreams
 from costream.labels.examples import Example
 from costream.models.card import Card
 from costream.sources.base import SourceOptions
-from costream.training.family import Desk, Taught, TrainSettings, cannot_be_taught
+from costream.training.family import (
+    Desk,
+    Taught,
+    TrainSettings,
+    cannot_be_taught,
+    refuse_fine_tuning,
+)
 from costream.training.loop import Schedule
 from costream.training.own_baselines import CENTROID, nearest_centroid
 from costream.training.recordings import read_motions
@@ -40,7 +46,11 @@ def labels(found: set[str], card: Card) -> tuple[str, ...]:
 
 
 def check(card: Card, settings: TrainSettings) -> None:
-    """Raise ModelError for a network that does not give an output for every step."""
+    """Raise ModelError for a network that does not give an output for every step.
+
+    UsageError for --fine-tune.
+    """
+    refuse_fine_tuning(card, settings, "all of a network for skeletons learns in any case")
     if card.arguments.get("padding") != "causal":
         raise cannot_be_taught(card)
 

@@ -21,6 +21,7 @@ from costream.training.family import (
     TrainSettings,
     background_first,
     cannot_be_taught,
+    refuse_fine_tuning,
 )
 from costream.training.loop import Schedule
 from costream.training.own_baselines import CENTROID, nearest_centroid
@@ -50,7 +51,8 @@ def labels(found: set[str], card: Card) -> tuple[str, ...]:
 
 
 def check(card: Card, settings: TrainSettings) -> None:
-    """Raise UsageError for --fps."""
+    """Raise UsageError for --fps and --fine-tune."""
+    refuse_fine_tuning(card, settings, "only the temporal part of a model for sound learns")
     if settings.rate_hz is not None:
         raise UsageError(f"the steps of {card.name} are blocks of sound", where="--fps")
 

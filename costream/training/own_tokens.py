@@ -84,21 +84,36 @@ def descend(
         tokens, labels = supply.batch(schedule.batch, length, rng)
         if spread is not None:
             tokens = tokens + NOISE * spread * torch.randn_like(tokens)
-        # Any row of the recycled positions may come first.
-        offset = torch.from_numpy(rng.integers(0, 1 << 16, size=len(tokens)))
-        out: OadOutput = network(tokens, offset, counted)
-        steps = out.logits.shape[1]
-        error = cross_entropy(out.logits, labels[:, -steps:], schedule.smoothing)
-        if out.anticipation is not None:
-            ahead = coming(labels, steps, out.anticipation.shape[2])
-            error = error + COMING * cross_entropy(out.anticipation, ahead, schedule.smoothing)
-        optimizer.descend(error)
+        optimizer.descend(error(network, tokens, labels, schedule.smoothing, counted, rng))
         if fixing.over(step) and watch.enough(step + 1, optimizer.loss):
             break
     network.eval()
     if watch.best:
         network.load_state_dict(watch.best)
     return watch.history
+
+
+def error(
+    network: nn.Module,
+    tokens: Tensor,
+    labels: Tensor,
+    smoothing: float,
+    counted: int | None,
+    rng: np.random.Generator,
+) -> Tensor:
+    """Give how far off a network is on streams of tokens [B, T, D] with labels [B, T].
+
+    ``counted``: of so many steps at the end; None: of all.
+    """
+    # Any row of the recycled positions may come first.
+    offset = torch.from_numpy(rng.integers(0, 1 << 16, size=len(tokens)))
+    out: OadOutput = network(tokens, offset, counted)
+    steps = out.logits.shape[1]
+    total = cross_entropy(out.logits, labels[:, -steps:], smoothing)
+    if out.anticipation is not None:
+        ahead = coming(labels, steps, out.anticipation.shape[2])
+        total = total + COMING * cross_entropy(out.anticipation, ahead, smoothing)
+    return total
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Own classes of video on the frozen frontend of a model, see ``training.own``."""
+"""Own classes of video, on the frontend of a model as it is or fine-tuned; see ``training.own``."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from costream.training.family import (
     background_first,
     cannot_be_taught,
 )
+from costream.training.feature_cache import FeatureCache
+from costream.training.fine_tuning import fine_tune
 from costream.training.loop import Schedule
 from costream.training.own_baselines import CENTROID, nearest_centroid
 from costream.training.own_tokens import (
@@ -32,7 +34,9 @@ from costream.training.own_tokens import (
     standardise,
     tell,
 )
-from costream.training.token_streams import TokenStreams
+from costream.training.partial import Partial
+from costream.training.picture_pieces import Pieces, read_pieces
+from costream.training.token_streams import TokenStream, TokenStreams
 from costream.training.video_recordings import Reader, Seen
 
 BACKGROUND = "background"
@@ -40,6 +44,8 @@ VIEWS, CHECKED_VIEWS = 4, 1  # of each recording, besides itself
 STREAMS = 8  # in a batch; half as many where each step has a window of its own
 STEPS, PER_EXAMPLE, MOST = 150, 4, 600  # of fine-tuning; from scratch it takes twice as many
 CHECKS = 8  # streams to validate with
+# Of frontend and network together: steps, pieces in each and to validate with.
+FINE_STEPS, FINE_PIECES, FINE_CHECKS = 100, 4, 12
 
 
 def labels(found: set[str], card: Card) -> tuple[str, ...]:
@@ -68,8 +74,9 @@ def teach(
 ) -> Taught:
     """Train the network on streams made of the recordings' tokens, which are computed once.
 
-    Where no example is of the background, pictures that stand still are: what is seen before and
-    after a clip. ModelError for a network that is no classifier of tokens.
+    And then, where it was asked for, with the frontend on pictures. Where no example is of the
+    background, pictures that stand still are: what is seen before and after a clip. ModelError for
+    a network that is no classifier of tokens.
     """
     if not classifies_tokens(network) or not hasattr(frontend, "forward_steps"):
         raise cannot_be_taught(card)
@@ -79,11 +86,7 @@ def teach(
     checked = Reader(card, frontend, CHECKED_VIEWS, settings.seed, desk.cache).read(checks)
     still = UNSCORED if any(e.label == card.labels[0] for e in training) else 0
     supply = TokenStreams([s.streams(card.labels, still) for s in seen])
-    rng = np.random.default_rng(settings.seed)
-    watched = []
-    if checks:
-        streams = TokenStreams([s.streams(card.labels, still) for s in checked])
-        watched = [streams.draw(STREAM_STEPS[1], rng) for _ in range(CHECKS)]
+    watched = to_watch(checked, card, still, settings.seed)
     tokens = torch.cat([s.tokens[0] for s in seen])
     spread = tokens.std(0)
     if settings.scratch:
@@ -92,14 +95,42 @@ def teach(
     batch = STREAMS // 2 if slides(network) else STREAMS
     schedule = Schedule(settings.steps or enough, batch, rate=1e-3, decay=0.05, smoothing=0.1)
     history = descend(network, supply, schedule, settings.seed, watched, desk.partial, spread)
+    simple = {CENTROID: _centroid(seen, checked, card.labels)} if checks else {}
+    if settings.fine_tune:
+        history += fine_tuned(network, frontend, card, examples, settings, desk.second)
+        unkept = FeatureCache(None, card, frontend)
+        checked = Reader(card, frontend, CHECKED_VIEWS, settings.seed, unkept).read(checks)
+        watched = to_watch(checked, card, still, settings.seed)
     if not checks:
         return Taught(history=history)
-    return Taught(
-        answers(network, checked),
-        tell(network, watched),
-        {CENTROID: _centroid(seen, checked, card.labels)},
-        history,
-    )
+    return Taught(answers(network, checked), tell(network, watched), simple, history)
+
+
+def to_watch(checked: Sequence[Seen], card: Card, still: int, seed: int) -> list[TokenStream]:
+    """Give streams to validate with, made of these recordings; none where there are none."""
+    if not checked:
+        return []
+    streams = TokenStreams([s.streams(card.labels, still) for s in checked])
+    rng = np.random.default_rng(seed)
+    return [streams.draw(STREAM_STEPS[1], rng) for _ in range(CHECKS)]
+
+
+def fine_tuned(
+    network: nn.Module,
+    frontend: Any,
+    card: Card,
+    examples: tuple[Sequence[Example], Sequence[Example]],
+    settings: TrainSettings,
+    partial: Partial,
+) -> list[dict[str, float]]:
+    """Train the network and the frontend together; gives what was seen on the way."""
+    seed = settings.seed
+    training, checks = (read_pieces(card, frontend, e, card.labels, seed) for e in examples)
+    still = UNSCORED if any(e.label == card.labels[0] for e in examples[0]) else 0
+    few = [checks[k] for k in np.random.default_rng(seed).permutation(len(checks))[:FINE_CHECKS]]
+    schedule = Schedule(settings.steps or FINE_STEPS, FINE_PIECES, rate=3e-4, smoothing=0.1)
+    pieces = Pieces(training, frontend.box, still)
+    return fine_tune(network, frontend, pieces, schedule, seed, few, partial)
 
 
 def answers(network: nn.Module, recordings: Sequence[Seen]) -> list[npt.NDArray[Any]]:

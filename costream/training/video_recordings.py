@@ -81,6 +81,49 @@ def labels_at(
     return out
 
 
+def by_recording(examples: Sequence[Example]) -> dict[str, list[int]]:
+    """Give the places of each recording's examples among all, recordings in order."""
+    places: dict[str, list[int]] = {}
+    for k, example in enumerate(examples):
+        places.setdefault(example.source, []).append(k)
+    return places
+
+
+def stretch(examples: Sequence[Example]) -> Example:
+    """Give what is read of a recording for the examples in it."""
+    first = min(examples, key=lambda e: e.start_s)
+    ends = [e.end_s for e in examples if e.end_s is not None]
+    known = len(ends) == len(examples)
+    return replace(
+        first,
+        start_s=max(0, (first.start_s - LEAD_S) // WHOLE_S) * WHOLE_S,
+        end_s=math.ceil(max(ends) / WHOLE_S) * WHOLE_S if known else None,
+    )
+
+
+def frames_of(card: Card, frontend: Any, example: Example) -> Iterator[Tick | Gap]:
+    """Give the pictures of a stretch on the card's clock.
+
+    UsageError for features; SourceError when it cannot be read or is no video.
+    """
+    options = SourceOptions(start_s=example.start_s, end_s=example.end_s, box=frontend.box)
+    source = open_source(example.source, options)
+    try:
+        info = source.open()
+        if info.kind == "features":
+            raise UsageError("features are no video", where=example.where)
+        check_source(card, frontend, info)
+        for item in resample(source.items(), card.rate_hz, card.gap_tolerance_s):
+            if isinstance(item, Fault):
+                log.warning("%s: %s", example.where, item.message)
+            else:
+                yield item
+    except SourceError as error:
+        raise located(error, example) from error
+    finally:
+        source.close()
+
+
 class Reader:
     """Turns video into tokens at the card's rate, each recording once and in so many ``views``.
 
@@ -99,21 +142,12 @@ class Reader:
         UsageError, naming file or line, for a recording without pictures; SourceError when it
         cannot be read or is no video.
         """
-        places: dict[str, list[int]] = {}
-        for k, example in enumerate(examples):
-            places.setdefault(example.source, []).append(k)
-        bar = tqdm(places.values(), "watching", file=sys.stderr, disable=None, leave=False)
+        places = by_recording(examples).values()
+        bar = tqdm(places, "watching", file=sys.stderr, disable=None, leave=False)
         return [self._read([examples[k] for k in own], tuple(own)) for own in bar]
 
     def _read(self, examples: list[Example], places: tuple[int, ...]) -> Seen:
-        first = min(examples, key=lambda e: e.start_s)
-        ends = [e.end_s for e in examples if e.end_s is not None]
-        known = len(ends) == len(examples)
-        whole = replace(
-            first,
-            start_s=max(0, (first.start_s - LEAD_S) // WHOLE_S) * WHOLE_S,
-            end_s=math.ceil(max(ends) / WHOLE_S) * WHOLE_S if known else None,
-        )
+        whole = stretch(examples)
         key = join_keys(key_of(whole), [self._seed, self._views])
         parts = self._cache.make(key, lambda: self._look(whole))
         times = tuple(x.numpy() for x in parts[1::2])
@@ -139,7 +173,7 @@ class Reader:
             pictures.clear()
             times.clear()
 
-        for item in self._items(example):
+        for item in frames_of(self._card, self._frontend, example):
             if isinstance(item, Gap):
                 look()
                 for eye in eyes:
@@ -151,26 +185,6 @@ class Reader:
                     look()
         look()
         return [part for eye in eyes for part in eye.close(example)]
-
-    def _items(self, example: Example) -> Iterator[Tick | Gap]:
-        options = SourceOptions(
-            start_s=example.start_s, end_s=example.end_s, box=self._frontend.box
-        )
-        source = open_source(example.source, options)
-        try:
-            info = source.open()
-            if info.kind == "features":
-                raise UsageError("features are no video", where=example.where)
-            check_source(self._card, self._frontend, info)
-            for item in resample(source.items(), self._card.rate_hz, self._card.gap_tolerance_s):
-                if isinstance(item, Fault):
-                    log.warning("%s: %s", example.where, item.message)
-                else:
-                    yield item
-        except SourceError as error:
-            raise located(error, example) from error
-        finally:
-            source.close()
 
 
 class Eye:

@@ -31,8 +31,16 @@ class Watch:
         self._steps, self._every, self._patience = steps, every, patience
         self._total, self._count = 0.0, 0  # of the losses since the last look
         self._since = 0  # looks without gain
-        self.history: list[dict[str, float]] = []  # step, mean loss since the last look, figures
+        # Of each look: step, mean loss since the last one, figures.
+        self.history: list[dict[str, float]] = []
         self.best: dict[str, Tensor] = {}  # empty while there was nothing to go by
+
+    def begin(self) -> None:
+        """Take a look before the first step: the weights that there are may stay the best."""
+        figures = self._look()
+        if LOSS in figures:
+            self.history.append({"step": 0.0, **figures})
+            self.best = {k: v.detach().clone() for k, v in self._weights().items()}
 
     def enough(self, steps: int, loss: float) -> bool:
         """Take the loss of a step, the how manieth it was; say whether to stop after it."""

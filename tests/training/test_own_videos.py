@@ -85,6 +85,21 @@ def test_the_frontend_stays_as_it_was(base, trained):
     assert all(torch.equal(before[name], after[name]) for name in frontend)
 
 
+def test_the_frontend_learns_where_it_is_told_to(base, recordings, tmp_path):
+    path = tmp_path / "own.safetensors"
+    given = ("--data", recordings[0], "--labels", recordings[1], "--no-cache", "--fine-tune")
+    done = costream("train", base, *given, "-o", path, "--scratch", "--steps", 60)
+    assert done.returncode == 0, done.stderr
+    before, after = read_weights(base).tensors, read_weights(path).tensors
+    names = [name for name in before if name.startswith("frontend.")]
+    changed = {name for name in names if not torch.equal(before[name], after[name])}
+    assert any(name.endswith("weight") for name in changed)
+    assert not any("running" in name for name in changed)  # statistics stay as they were
+    assert "frontend fine-tuned" in read_card(path).trained_on
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "own.html", "own.md", "own.safetensors"]  # fmt: skip
+
+
 def test_steps_say_what_the_whole_clip_says(trained, classes):
     file = classes / "grow" / "grow0.mp4"
     done = costream("detect", file, "-m", trained[0], "-f", "jsonl", "--scores", "-o", "-")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import time
 
+import acted
+import moving
 import noises
 import numpy as np
 import pytest
@@ -18,21 +20,29 @@ from costream.training.partial import Chance, Partial
 from costream.training.watch import LOSS, Watch
 
 
-def test_three_kills_change_nothing(tmp_path):
-    base = noises.write_tiny_weights(tmp_path / "tiny.safetensors")
-    data = noises.write_folder(tmp_path / "data", 4)
+@pytest.mark.parametrize("family", ["sound", "video", "skeletons"])
+def test_three_kills_change_nothing(family, tmp_path):
+    kind, steps, more = {
+        "sound": (noises, 500, ()),
+        "video": (moving, 100, ("--fine-tune",)),
+        "skeletons": (acted, 120, ()),
+    }[family]
+    base = kind.write_tiny_weights(tmp_path / "tiny.safetensors")
+    data = kind.write_folder(tmp_path / "data", 4)
+    options = (*more, "--scratch", "--steps", steps, "--cache", tmp_path / "cache")
 
     def call(name):
         path = tmp_path / name / "own.safetensors"
-        steps = ("--scratch", "--steps", 500, "--cache", tmp_path / "cache")
-        return path, ("train", base, "--data", data, "-o", path, *steps)
+        return path, ("train", base, "--data", data, "-o", path, *options)
 
     whole, undisturbed = call("whole")
     done = costream(*undisturbed)
     assert done.returncode == 0, done.stderr
     path, killed = call("killed")
     unfinished = path.with_name("own.safetensors.partial")
-    for _ in range(3):
+    for turn in range(3):
+        if turn == 2 and family == "video":
+            unfinished = path.with_name("own.safetensors.frontend.partial")
         before = unfinished.stat().st_mtime_ns if unfinished.exists() else 0
         process = start(*killed)
         while not (unfinished.exists() and unfinished.stat().st_mtime_ns > before):

@@ -1,0 +1,110 @@
+"""Pieces of a user's video as pictures, for a frontend that learns too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from costream.labels.examples import Example
+from costream.models.card import Card
+from costream.records import Gap, VideoFrame
+from costream.training.clips import UNSCORED
+from costream.training.video_recordings import by_recording, frames_of, labels_at, stretch
+from costream.training.video_views import View
+
+STEPS = 48  # of a piece
+MOST_BYTES = 400_000_000  # of pictures that are kept in memory
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Pictures uint8 [T, 3, H, W] that follow one another, each with its class or UNSCORED [T]."""
+
+    frames: npt.NDArray[np.uint8]
+    labels: npt.NDArray[np.int64]
+
+    def filled(self, before: int, still: int) -> Piece:
+        """Give ``STEPS`` steps: the first picture stands so long before, the last one after."""
+        after = STEPS - before - len(self.labels)
+        return Piece(
+            np.pad(self.frames, ((before, after), (0, 0), (0, 0), (0, 0)), mode="edge"),
+            np.pad(self.labels, (before, after), constant_values=still),
+        )
+
+
+class Pieces:
+    """Draws pieces, each class as often, every time as another view.
+
+    ``still``: the label of pictures that stand before and after a piece.
+    """
+
+    def __init__(self, pieces: Sequence[Piece], box: tuple[int, int], still: int) -> None:
+        self._box, self._still = box, still
+        having: dict[int, list[Piece]] = {}
+        for piece in pieces:
+            for label in np.unique(piece.labels[piece.labels != UNSCORED]).tolist():
+                having.setdefault(label, []).append(piece)
+        self._having = [having[label] for label in sorted(having)]
+
+    def batch(self, count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Give so many as pictures float32 [B, T, 3, H, W], 0 to 255, and labels int64 [B, T]."""
+        frames, labels = [], []
+        for _ in range(count):
+            own = self._having[int(rng.integers(len(self._having)))]
+            piece = own[int(rng.integers(len(own)))]
+            piece = piece.filled(int(rng.integers(STEPS - len(piece.labels) + 1)), self._still)
+            frames.append(View(rng, self._box).show(torch.from_numpy(piece.frames)))
+            labels.append(torch.from_numpy(piece.labels))
+        return torch.stack(frames), torch.stack(labels)
+
+
+def read_pieces(
+    card: Card, frontend: Any, examples: Sequence[Example], labels: Sequence[str], seed: int
+) -> list[Piece]:
+    """Give pieces with a label from the recordings of these examples.
+
+    Where there are more than memory is given for, a random choice of them. SourceError, UsageError
+    as ``Reader.read``.
+    """
+    rng = np.random.default_rng(seed)
+    kept: list[Piece] = []
+    seen = 0
+    for own in by_recording(examples).values():
+        some = [examples[k] for k in own]
+        for piece in _pieces(card, frontend, some, labels):
+            if (piece.labels == UNSCORED).all():
+                continue
+            seen += 1
+            if len(kept) < max(1, MOST_BYTES // (STEPS * piece.frames[0].nbytes)):
+                kept.append(piece)
+            elif (place := int(rng.integers(seen))) < len(kept):  # Vitter's algorithm R
+                kept[place] = piece
+    return kept
+
+
+def _pieces(
+    card: Card, frontend: Any, examples: Sequence[Example], labels: Sequence[str]
+) -> Iterator[Piece]:
+    frames: list[npt.NDArray[np.uint8]] = []
+    times: list[float] = []
+
+    def piece() -> Piece:
+        known = labels_at(examples, np.array(times), labels, UNSCORED)
+        return Piece(np.stack(frames), known)
+
+    for item in frames_of(card, frontend, stretch(examples)):
+        if not isinstance(item, Gap) and isinstance(item.item, VideoFrame):
+            frames.append(frontend.prepare(item.item.rgb))
+            times.append(item.time_s)
+        if frames and (isinstance(item, Gap) or len(frames) == STEPS):
+            yield piece()
+            frames.clear()
+            times.clear()
+    if frames:
+        yield piece()
