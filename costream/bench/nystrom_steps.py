@@ -44,10 +44,10 @@ def nystrom_steps_table(rounds: int = 60, threads: int = 1) -> Table:
         rows = [row for sizes in SIZES for row in _compare(*sizes, rounds)]
     notes = (
         f"{threads} thread(s), float32, one stream, full window, {rounds} rounds in turns.",
-        "A step with landmarks takes more and smaller operations, each of some microseconds"
-        " whatever its size, and has to save more than that. In windows of the papers' sizes it"
-        " does not: use cooadtr and cotrans there. It is also another function than softmax"
-        " attention, and wants weights of its own.",
+        "A step with landmarks takes more and smaller operations, each of some microseconds",
+        "whatever its size, and has to save more than that. In windows of the papers' sizes it",
+        "does not: use cooadtr and cotrans there. It is also another function than softmax",
+        "attention, and wants weights of its own.",
     )
     return Table("Nyström attention, single-output", COLUMNS, tuple(rows), notes)
 

@@ -155,23 +155,28 @@ class ContinualNystrom(NystromAttention):
         return zeros(batch_size), summary, landmarks
 
     def project_row(self, x: Tensor, state: S) -> list[S]:
-        """Project the new row [B, d] of every stream, give the states that are to take it.
+        """Project the new row [B, d] of every stream, give the states to take it, see ``hand``."""
+        weight, bias = self._parameters.values()
+        if len(x) > 1 and not self._in_step(state):
+            return self.hand(F.linear(x, weight, bias), state)  # type: ignore[arg-type]
+        work = self.work(state)
+        if bias is None:
+            torch.mm(x, weight.t(), out=work.projected)  # type: ignore[union-attr]
+        else:
+            torch.addmm(bias, x, weight.t(), out=work.projected)  # type: ignore[union-attr]
+        return [state]
+
+    def hand(self, rows: Tensor, state: S) -> list[S]:
+        """Put a projected row [B, 3 d] of every stream where it is taken, give who is to take it.
 
         That is the state itself, or where streams are not in step, each as a state of its own on
         the same memory: their chunks and landmarks change at different steps.
         """
-        weight, bias = self._parameters.values()
-        if len(x) == 1 or self._in_step(state):
-            work = self.work(state)
-            if bias is None:
-                torch.mm(x, weight.t(), out=work.projected)  # type: ignore[union-attr]
-            else:
-                torch.addmm(bias, x, weight.t(), out=work.projected)  # type: ignore[union-attr]
+        if len(rows) == 1 or self._in_step(state):
+            self.work(state).projected.copy_(rows)
             return [state]
-        rows = F.linear(x, weight, bias)  # type: ignore[arg-type]
         if not state.alone:
-            cut = [state.cut(b) for b in range(len(x))]
-            state.alone.extend(cut)
+            state.alone.extend([state.cut(b) for b in range(len(rows))])
         for row, alone in zip(rows, state.alone, strict=True):
             self.work(alone).projected[0] = row
         return state.alone  # type: ignore[return-value]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -60,18 +61,20 @@ class SingleOutputNystrom(ContinualNystrom):
         if torch.is_grad_enabled():
             with torch.no_grad():
                 return self.forward_step(x, state)
-        return linear(self, "out_proj", self._heads(x, state))
+        return linear(self, "out_proj", self._heads(self.project_row(x, state)))
 
     def forward_steps(self, x: Tensor, state: NystromState) -> Tensor:
         """Take T rows [B, T, d], give what T calls of ``forward_step`` would, [B, T, d]."""
         with torch.no_grad():
-            heads = [self._heads(row, state) for row in x.unbind(1)]
+            rows = F.linear(x, self.in_proj_weight, self.in_proj_bias).unbind(1)
+            heads = [self._heads(self.hand(row, state)) for row in rows]
             return linear(self, "out_proj", torch.stack(heads, 1)) if heads else x
 
-    def _heads(self, x: Tensor, state: NystromState) -> Tensor:
+    def _heads(self, states: Sequence[NystromState]) -> Tensor:
+        """Let these streams take their projected row, give the heads' outputs [B, d]."""
         out = []
-        for part in self.project_row(x, state):
-            taken = self.take(part)
+        for state in states:
+            taken = self.take(state)
             rows = torch.bmm(torch.bmm(taken.asked, taken.weights), taken.values)
             out.append(rows.view(-1, self.embed_dim))
         return out[0] if len(out) == 1 else torch.cat(out)

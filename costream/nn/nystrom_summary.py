@@ -36,8 +36,8 @@ class SummaryState(State):
 
 
 def chunk_size(window: int) -> int:
-    """Give c, slots of a chunk: about sqrt(n), for which a step costs least."""
-    return min(window, max(_LEAST, math.isqrt(window)))
+    """Give c, slots of a chunk: sqrt(4 n) of a long window."""
+    return min(window, max(_LEAST, math.isqrt(4 * window)))
 
 
 def init_summary(
@@ -119,9 +119,9 @@ class Summary:
         logits = torch.bmm(keys, query[:, :, None])[:, :, 0]
         logits[:, self.window :] = -math.inf
         parts = torch.unflatten(logits, 1, (self.chunks, self.size))
-        means = parts.softmax(-1)[:, :, None] @ torch.unflatten(values, 1, parts.shape[1:])
+        weights, self._masses[:, landmark] = _softmax(parts)
+        means = weights[:, :, None] @ torch.unflatten(values, 1, parts.shape[1:])
         self._means[:, landmark] = means[:, :, 0]
-        self._masses[:, landmark] = parts.logsumexp(-1)
         self._fresh[:, landmark] = parts[:, chunk]
         self._sum_up(chunk, t, slice(landmark, landmark + 1))
 
@@ -136,8 +136,8 @@ class Summary:
         """Put the open chunk back, and what it amounts to."""
         count = self._store(chunk)
         logits, values = self._fresh[:, :, :count], self._values[:, self.landmarks :][:, :count]
-        self._masses[:, :, chunk] = logits.logsumexp(-1)
-        self._means[:, :, chunk] = torch.bmm(logits.softmax(-1), values)
+        weights, self._masses[:, :, chunk] = _softmax(logits)
+        self._means[:, :, chunk] = torch.bmm(weights, values)
 
     def _sum_up(self, chunk: int, t: int, landmarks: slice) -> None:
         """See the finished chunks but ``chunk`` as one value for each of these landmarks."""
@@ -149,6 +149,16 @@ class Summary:
             return
         masses = self._masses[:, landmarks].clone()
         masses[:, :, chunk : None if t < self.window else chunk + 1] = -math.inf
-        others.copy_(masses.logsumexp(-1))
-        weights = masses.softmax(-1)[:, :, None]
-        values.copy_(torch.matmul(weights, self._means[:, landmarks])[:, :, 0])
+        weights, mass = _softmax(masses)
+        others.copy_(mass)
+        means = self._means[:, landmarks].flatten(0, 1)
+        values.copy_(torch.bmm(weights.flatten(0, 1)[:, None], means).view_as(values))
+
+
+def _softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Give softmax and log sum exp over the last dimension of logits that are not all -inf.
+
+    The second follows from the largest of each, with fewer operations than by itself.
+    """
+    weights = logits.softmax(-1)
+    return weights, logits.amax(-1) - weights.amax(-1).log()

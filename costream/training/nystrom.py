@@ -82,9 +82,17 @@ def fit(
 def centres(points: Tensor, count: int, rng: np.random.Generator) -> Tensor:
     """Give the means [h, m, e] of the m clusters of points [h, N, e], by Lloyd's algorithm.
 
-    From m of the points; a cluster that loses all its points stays where it was.
+    From points that are drawn by how far they are from those drawn before (k-means++, Arthur and
+    Vassilvitskii, 2007). A cluster that loses all its points stays where it was.
     """
-    found = points[:, torch.from_numpy(rng.choice(points.shape[1], count, replace=False))]
+    chance = torch.Generator().manual_seed(int(rng.integers(1 << 31)))
+    heads, apart = torch.arange(len(points)), points.new_ones(points.shape[:2])
+    found = points[:, :0]
+    for _ in range(count):
+        drawn = points[heads, torch.multinomial(apart + 1e-12, 1, generator=chance)[:, 0]][:, None]
+        distance = torch.cdist(points, drawn)[:, :, 0].square()
+        apart = torch.minimum(apart, distance) if found.shape[1] else distance
+        found = torch.cat([found, drawn], 1)
     nearest = torch.empty(0)
     for _ in range(ROUNDS):
         before, nearest = nearest, torch.cdist(points, found).argmin(2)

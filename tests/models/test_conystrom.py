@@ -57,7 +57,7 @@ def test_from_a_weight_file(architecture: str, tmp_path: Path) -> None:
     model = load_model(str(tmp_path / "mine.safetensors"), device="cpu")
     state, rows = model.init_state(), np.random.default_rng(0).normal(size=(9, 10))
     for t, row in enumerate(rows.astype(np.float32)):
-        result = model.step([FeatureRow(t / 4, row)], state)
+        result = model.step([FeatureRow(t, t / 4, row)], state)
     clip = network(torch.from_numpy(rows.astype(np.float32))[None]).logits[0, -1].softmax(-1)
     assert result.probabilities[0] == pytest.approx(clip.numpy(), abs=1e-5)
     assert result.macs == network.count_macs() < result.dense_macs

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from nystrom_oracle import build, oracle
 from torch import Tensor
 
+from costream.nn import nystrom_summary
 from costream.nn.attention import MultiheadAttention
 from costream.nn.nystrom import NystromAttention, pseudo_inverse, segment_sizes
 from costream.nn.nystrom_retroactive import RetroactiveNystrom
@@ -55,6 +56,18 @@ def test_any_sizes_and_logits(kind: type, fixed: bool, data: st.DataObject) -> N
     module = build(kind, 8, h, n, m, scale, fixed=fixed)
     x = torch.randn(3 * n + 5, 8).double()
     check(module, x, [0, n // 2, n - 1, n, 2 * n - 3, 3 * n + 4])
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("n", "m"), [(30, 4), (31, 7), (17, 17)])
+def test_windows_of_many_chunks(
+    kind: type, fixed: bool, n: int, m: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nystrom_summary, "_LEAST", 1)  # of 8 to 11 slots
+    module = build(kind, 8, 2, n, m, fixed=fixed)
+    times = [0, 3, 4, 9, n - 2, n - 1, n, n + 1, n + 5, 2 * n - 1, 3 * n + 3]
+    check(module, torch.randn(3 * n + 4, 8).double(), times)
 
 
 EVERY = [(n, m) for n in range(12, 65) for m in range(12, n + 1)]
