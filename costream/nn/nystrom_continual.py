@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from costream.nn.nystrom import NystromAttention, segment_of_rows, segment_sizes
-from costream.nn.nystrom_summary import Summary, SummaryState, chunk_size, init_summary
+from costream.nn.nystrom_summary import Summary, SummaryState, chunk_size, chunk_sizes, init_summary
 from costream.nn.state import State, zeros
 
 S = TypeVar("S", bound="NystromState")
@@ -284,16 +284,16 @@ class ContinualNystrom(NystromAttention):
                 stop += 1
             yield t, stop, torch.stack(found, 3)
 
-    def row_macs(self) -> int:
+    def row_macs(self) -> float:
         """Multiply-accumulates of a step until there is a summary to look at, without that.
 
         Averaged over n steps: the row's projection, its logits and weights, the chunks, and with
         continual landmarks these and their inverse.
         """
         d, m, n = self.embed_dim, self.num_landmarks, self.window
-        c = chunk_size(n)
-        chunks = -(-n // c)
+        c, chunks = chunk_size(n), len(chunk_sizes(n))
         row = 3 * d**2 + 4 * m * d + m**2 * self.num_heads
-        entering = 2 * m * c * d + (m * chunks * d if chunks > 1 else 0)
+        finishing = m * n * d
+        entering = m * c * d + (m * chunks * d if chunks > 1 else 0)
         renewing = 0 if self.fixed else 2 * chunks * c * d + chunks * d + self.inverse_macs(m)
-        return row + (chunks * entering + m * renewing) // n
+        return row + (finishing + chunks * entering + m * renewing) / n

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from costream.nn.functional import linear
 from costream.nn.nystrom_continual import ContinualNystrom, NystromState
-from costream.nn.nystrom_summary import chunk_size
+from costream.nn.nystrom_summary import rows_seen
 from costream.nn.state import zeros
 
 
@@ -88,9 +88,9 @@ class RetroactiveNystrom(ContinualNystrom):
     def count_macs(self, rows: int | None = None, newest: bool = False) -> int:
         """Multiply-accumulates of a step over a full window for one stream, averaged over n."""
         n, m, d, h = self.window, self.num_landmarks, self.embed_dim, self.num_heads
-        summary = m * (m + chunk_size(n)) * d
+        summary = m * (m + rows_seen(n)) * d
         renewing = 0 if self.fixed else n * m * d + n * m**2 * h
-        return self.row_macs() + summary + n * m * d + n * d**2 + m * renewing // n
+        return round(self.row_macs() + summary + n * m * d + n * d**2 + m * renewing / n)
 
 
 def _padded(rows: Tensor, count: int) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from costream.nn.functional import linear
 from costream.nn.nystrom_continual import ContinualNystrom, NystromState
-from costream.nn.nystrom_summary import chunk_size
+from costream.nn.nystrom_summary import rows_seen
 
 _SPAN = 32  # steps of a clip at once: each has weights for all landmarks
 
@@ -81,6 +81,6 @@ class SingleOutputNystrom(ContinualNystrom):
 
     def count_macs(self, rows: int | None = None, newest: bool = True) -> int:
         """Multiply-accumulates of a step over a full window for one stream, averaged over n."""
-        m, c = self.num_landmarks, chunk_size(self.window)
-        heads = m * (m + c) * self.num_heads + (m + c) * self.embed_dim
-        return self.row_macs() + heads + self.embed_dim**2
+        m, seen = self.num_landmarks, self.num_landmarks + rows_seen(self.window)
+        heads = m * seen * self.num_heads + seen * self.embed_dim
+        return round(self.row_macs() + heads + self.embed_dim**2)

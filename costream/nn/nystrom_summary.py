@@ -40,6 +40,17 @@ def chunk_size(window: int) -> int:
     return min(window, max(_LEAST, math.isqrt(4 * window)))
 
 
+def chunk_sizes(window: int) -> list[int]:
+    """Give the filled slots of each chunk of a full window; the last may have fewer than c."""
+    c = chunk_size(window)
+    return [min(c, window - start) for start in range(0, window, c)]
+
+
+def rows_seen(window: int) -> float:
+    """Give how many rows a step sees one by one in a full window, averaged over n steps."""
+    return sum(size**2 for size in chunk_sizes(window)) / window
+
+
 def init_summary(
     batch_size: int, num_heads: int, landmarks: int, window: int, head_dim: int, like: Tensor
 ) -> SummaryState:
