@@ -25,7 +25,6 @@ SIZES = (
     (192, 8, 2048, 16),
     (512, 8, 2048, 8),
     (512, 8, 2048, 32),
-    (1024, 8, 4096, 16),
 )
 COLUMNS = (
     *("d", "heads", "n", "m", "landmarks", "MACs", "fewer by", "median us", "exact us"),
