@@ -62,16 +62,20 @@ def write_folder(folder: Path, each: int, first_seed: int = 0) -> Path:
     return folder
 
 
-def write_tiny_weights(path: Path, labels: tuple[str, ...] = LABELS) -> Path:
-    """Write a weight file with random weights; the card has the file's name."""
+def write_tiny_weights(
+    path: Path, labels: tuple[str, ...] = LABELS, architecture: str = "cotrans", **more: object
+) -> Path:
+    """Write a weight file with random weights; the card has the file's name.
+
+    ``more``: arguments of the architecture.
+    """
     import torch
 
     from costream.frontends.audio import ContinualAudioNet
-    from costream.models.audio import CoTrans
-    from costream.models.build import save_model
+    from costream.models.build import new_network, save_model
 
     torch.manual_seed(0)
-    arguments = {**NETWORK, "num_classes": len(labels)}
+    arguments = {**NETWORK, "num_classes": len(labels), **more}
     frontend = ContinualAudioNet(**FRONTEND)
     bands = torch.arange(257)[:, None] // 4 == torch.arange(64)  # librosa would take seconds
     frontend.mel.matrix.copy_(bands.float())
@@ -80,7 +84,7 @@ def write_tiny_weights(path: Path, labels: tuple[str, ...] = LABELS) -> Path:
     card = Card(
         name=path.stem,
         task="sound classification",
-        architecture="cotrans",
+        architecture=architecture,
         arguments=arguments,
         labels=labels,
         rate_hz=4.0,
@@ -90,5 +94,5 @@ def write_tiny_weights(path: Path, labels: tuple[str, ...] = LABELS) -> Path:
         frontend_arguments=FRONTEND,
         licence="public domain",
     )
-    save_model(path, card, CoTrans(**arguments), frontend)
+    save_model(path, card, new_network(card), frontend)
     return path

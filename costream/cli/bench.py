@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SIZE = click.IntRange(min=1)
 _SKELETONS = ("costgcn-s1", "coagcn-s1", "costr-s1")
 _VIDEO = ("cox3d-s", "cox3d-m", "cox3d-l", "coslow", "coi3d")
-_SOUND, _OBJECTS = "cotrans", "vitdet"
+_SOUND, _OBJECTS, _NYSTROM = "cotrans", "vitdet", "conystrom"
 _OBJECT_MODEL = "eventful-vitdet"
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -41,8 +41,9 @@ def command() -> None:
 @click.option(
     "-m",
     "--model",
-    type=click.Choice((*_SKELETONS, *_VIDEO, _SOUND, _OBJECTS)),
-    help="Not encoders: a network of its paper's size, or the one for sound.",
+    type=click.Choice((*_SKELETONS, *_VIDEO, _SOUND, _OBJECTS, _NYSTROM)),
+    help="Not encoders: a network of its paper's size, the one for sound, or Nyström attention"
+    " beside exact attention.",
 )
 @click.option("--rounds", type=_SIZE, default=60, show_default=True, help="Turns of every way.")
 @click.option("--threads", type=_SIZE, default=1, show_default=True)
@@ -82,6 +83,11 @@ def steps(
 
             show([video_steps_table(model, rounds, threads)], as_json)
             return
+        if model == _NYSTROM:
+            from costream.bench.nystrom_steps import nystrom_steps_table
+
+            show([nystrom_steps_table(rounds, threads)], as_json)
+            return
         from costream.bench.skeleton_steps import skeleton_steps_table
 
         show([skeleton_steps_table(model, rounds, threads)], as_json)
@@ -105,13 +111,15 @@ def ops(as_json: bool) -> None:
     """Count the operations of the networks, the papers' way and costream's."""
     from costream.bench.action_ops import action_ops_table
     from costream.bench.audio_ops import audio_ops_table
+    from costream.bench.nystrom_ops import SIZES, nystrom_ops_table
     from costream.bench.object_ops import object_ops_table
     from costream.bench.ops import ops_table
     from costream.bench.skeleton_ops import skeleton_ops_table
     from costream.bench.video_ops import video_ops_table
 
     tables = [ops_table(), skeleton_ops_table(), audio_ops_table(), object_ops_table()]
-    show([*tables, action_ops_table(), video_ops_table()], as_json)
+    tables += [action_ops_table(), video_ops_table(), *map(nystrom_ops_table, SIZES)]
+    show(tables, as_json)
 
 
 @command.command()

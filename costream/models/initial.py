@@ -100,6 +100,8 @@ _GTZAN = {"input_width": 128, "num_classes": 10}  # VGGish
 INITIAL: dict[str, Initial] = {
     "cooadtr": Initial(_THUMOS14),
     "cotrans": Initial({"num_classes": 10}, SOUND),
+    "conystrom": Initial(_THUMOS14),
+    "conystrom-audio": Initial({"num_classes": 10}, SOUND),
     "oadtr": Initial(_THUMOS14),
     "miniroad": Initial(_THUMOS14),
     "deepcot": Initial(_GTZAN, SOUND),

@@ -80,10 +80,12 @@ class TokenClassifier(nn.Module):
         table of positions recyclable. ``last``: only the last so many steps, which saves time
         with two blocks or more, where each step has a window of its own.
         """
+        return self._classify(self.encoder(self.dropout(self.embed(x, offset)), last))
+
+    def embed(self, x: Tensor, offset: int | Tensor = 0) -> Tensor:
+        """Give the rows [B, T, d] that the encoder takes of a clip [B, T, C]; see ``forward``."""
         x = self._embed(x)
-        if self.positions is not None:
-            x = self.positions(x, offset)
-        return self._classify(self.encoder(self.dropout(x), last))
+        return x if self.positions is None else cast(Tensor, self.positions(x, offset))
 
     def init_state(self, batch_size: int = 1) -> ClassifierState:
         """Give the state of streams that have seen nothing."""

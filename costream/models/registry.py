@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 ARCHITECTURES = {
     "cooadtr": "costream.models.oad:CoOadTR",
     "cotrans": "costream.models.audio:CoTrans",
+    "conystrom": "costream.models.conystrom:CoNystrom",
+    "conystrom-audio": "costream.models.conystrom:CoNystromAudio",
     "oadtr": "costream.models.oadtr:OadTR",
     "deepcot": "costream.models.deepcot:DeepCoT",
     "miniroad": "costream.models.miniroad:MiniRoad",
@@ -61,6 +63,8 @@ MODELS = {
     "miniroad": "online action detection, recurrent network",
     "cotrans": "music genres in sound, continual transformer",
     "cosounds": "sounds of the environment, continual transformer",
+    "conystrom": "online action detection, continual Nyström attention",
+    "conystrom-audio": "sound, continual Nyström attention",
     "deepcot": "stack of any depth, each block with a window of its own",
     "costgcn": "skeleton actions, continual graph convolutions",
     "costgcn-s1": "skeleton actions, CoST-GCN*: strides 1, no padding",

@@ -15,8 +15,10 @@ from costream.models.miniroad import MiniRoad
 from costream.models.oad import OadOutput, TokenClassifier
 from costream.models.oadtr import OadTR
 from costream.nn.encoder import Encoder
+from costream.nn.nystrom_encoder import NystromEncoder
 from costream.training.clips import UNSCORED
 from costream.training.loop import Optimizer, Schedule
+from costream.training.nystrom import Fixing
 from costream.training.partial import Chance, Part, Partial
 from costream.training.timeline import Told
 from costream.training.token_streams import TokenStream
@@ -47,7 +49,7 @@ def slides(network: nn.Module) -> bool:
     if isinstance(network, OadTR):
         return True
     encoder = getattr(network, "encoder", None)
-    return isinstance(encoder, Encoder) and encoder.depth > 1
+    return isinstance(encoder, (Encoder, NystromEncoder)) and encoder.depth > 1
 
 
 def descend(
@@ -61,7 +63,8 @@ def descend(
 ) -> list[dict[str, float]]:
     """Train the network; it ends with the weights that did best on the streams ``watched``.
 
-    Without such it ends with the last ones. ``spread`` [D]: standard deviation of the tokens, by
+    Without such it ends with the last ones. Fixed landmarks are fitted on the way, see ``Fixing``,
+    and nothing counts as best before they are. ``spread`` [D]: standard deviation of the tokens, by
     which they are varied, as few examples are learnt by heart else. Gives what was seen on the way,
     see ``Watch``.
     """
@@ -74,13 +77,15 @@ def descend(
     watch = Watch(look, network.state_dict, schedule.steps, WATCH, PATIENCE)
     parts: dict[str, Part] = {"chance": Chance(rng), "watch": watch}
     optimizer = Optimizer([network], schedule, "training", partial, parts)
+    fixing = Fixing(network, schedule)
     for step in optimizer:
+        fixing.begin(step, supply, rng)
         length = int(rng.integers(STREAM_STEPS[0], STREAM_STEPS[1] + 1))
         tokens, labels = supply.batch(schedule.batch, length, rng)
         if spread is not None:
             tokens = tokens + NOISE * spread * torch.randn_like(tokens)
         optimizer.descend(error(network, tokens, labels, schedule.smoothing, counted, rng))
-        if watch.enough(step + 1, optimizer.loss):
+        if fixing.over(step) and watch.enough(step + 1, optimizer.loss):
             break
     network.eval()
     if watch.best:

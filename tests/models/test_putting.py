@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from action_nets import small_vivit
 from eventful_nets import small_backbone
 from skeleton_nets import BONES, SIZES, randomise, small_net
 from torch import Tensor
@@ -15,6 +16,7 @@ from tsn_nets import SMALL as SMALL_TSN
 from costream.frontends.joints import JointStreams
 from costream.frontends.registry import load_frontend
 from costream.frontends.vggish import VGGish
+from costream.models.actions import ActionState
 from costream.models.deepcot import DeepCoT
 from costream.models.features import Features
 from costream.models.miniroad import MiniRoad
@@ -69,6 +71,20 @@ class Gated(torch.nn.Module):
         return self.net.forward_step(x, state, TopTokens(9))
 
 
+class Tubelets(torch.nn.Module):
+    """A ViViT with a policy."""
+
+    def __init__(self, temporal: str) -> None:
+        super().__init__()
+        self.net = small_vivit(temporal=temporal)
+
+    def init_state(self, batch_size: int) -> State:
+        return self.net.init_state(batch_size)
+
+    def forward_step(self, x: Tensor, state: Any) -> Tensor:
+        return self.net.forward_step(x, state, TopTokens(4))
+
+
 # name -> a network or frontend, and the shape of what a stream of it is given a step
 KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "cooadtr": (lambda: CoOadTR(10, 5, depth=1, **TRANSFORMER), (10,)),
@@ -92,6 +108,8 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "mel": (lambda: load_model("cotrans").frontend, (4000,)),
     "vggish": (lambda: VGGish(widths=(2,) * 6, hidden=8, width=8), (4000,)),
     "joints": (lambda: JointStreams("body-15"), (2, 15, 4)),
+    "vivit": (lambda: Tubelets("window"), (2, 3, 12, 12)),
+    "vivit, deep": (lambda: Tubelets("deepcot"), (2, 3, 12, 12)),
     "eventful": (lambda: Gated("exact"), (6, 8, 16)),
     "eventful, as published": (lambda: Gated("eventful"), (6, 8, 16)),
     "eventful, token-wise": (lambda: Gated("token-wise"), (6, 8, 16)),
@@ -159,9 +177,9 @@ def test_every_kind_of_state_is_tested() -> None:
     while new:
         new = [kind for base in new for kind in base.__subclasses__()]
         every.update(new)
-    # States of objects are of one stream only: tests/models/test_objects.py.
+    # Those of models with gates are of one stream only: tests/models/test_{objects,actions}.py.
     untested = {k for k in every if k.__module__.startswith("costream")} - seen
-    assert untested == {ClockedState, ObjectState, ViTDetState, ViewState}
+    assert untested == {ActionState, ClockedState, ObjectState, ViTDetState, ViewState}
 
 
 def test_the_persons_in_pictures_of_these_rows_are_found_anew() -> None:

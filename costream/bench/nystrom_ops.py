@@ -1,0 +1,122 @@
+"""Operation counts of Nyström attention: the paper's closed forms, and what is computed here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from costream.bench.audio_ops import attention_ops
+from costream.bench.table import Cell, Table
+from costream.nn.attention import MultiheadAttention, SingleOutputAttention
+from costream.nn.nystrom import NystromAttention
+from costream.nn.nystrom_retroactive import RetroactiveNystrom
+from costream.nn.nystrom_single import SingleOutputNystrom
+from costream.nn.retroactive import RetroactiveAttention
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """An attention layer: n rows, m landmarks, width d, h heads."""
+
+    name: str
+    window: int
+    landmarks: int
+    width: int
+    heads: int
+    printed: float | None = None  # millions a step, single-output with continual landmarks
+
+
+SIZES = (
+    Sizes("GTZAN", 120, 4, 192, 16, 0.0109),
+    Sizes("THUMOS14", 64, 16, 1024, 8, 0.461),
+    Sizes("long window", 1024, 16, 192, 8),
+)
+
+
+def window_ops(s: Sizes, fixed: bool) -> int:
+    """Operations of Nyström attention over a window, as the paper counts them: * and +, exp."""
+    n, m, d = s.window, s.landmarks, s.width
+    if fixed:
+        return 4 * n * d * m + n * m**2 + 2 * n * m + n + m
+    own = 2 * n * d + d * m**2 + 24 * m**3 + 22 * m**2 + 2 * m
+    return 4 * n * d * m + own + n + n * m**2 + 2 * n * m
+
+
+def step_ops(s: Sizes, retroactive: bool, landmark: bool) -> int:
+    """Operations of a continual step as the paper counts them.
+
+    ``landmark``: of one in which a landmark changes; else of one in which none does, which with
+    fixed landmarks is every one.
+    """
+    n, m, d = s.window, s.landmarks, s.width
+    if not landmark:
+        return m**2 + 6 * m + (n * d * m + 6 * d * m if retroactive else 7 * d * m)
+    inverse = 24 * m**3 + 22 * m**2
+    if retroactive:
+        rows = n * d * m + 8 * n * d + n * m**2 + n * m + 11 * n
+        return rows + 15 * d * m + 2 * d + inverse + 22 * m
+    return n * d * m + 3 * n * d + n + 9 * d * m + 2 * d + inverse + 13 * m
+
+
+def average_ops(s: Sizes, retroactive: bool, fixed: bool) -> float:
+    """Operations of a continual step on average: every n / m th changes a landmark."""
+    usual = step_ops(s, retroactive, landmark=False)
+    if fixed:
+        return usual
+    every = s.window / s.landmarks
+    return (step_ops(s, retroactive, landmark=True) + (every - 1) * usual) / every
+
+
+def nystrom_ops_table(s: Sizes) -> Table:
+    """Give the table of one layer's counts, in millions a step."""
+    n, m, d = s.window, s.landmarks, s.width
+    size = (d, s.heads)
+    rows: list[tuple[Cell, ...]] = []
+
+    def add(name: str, paper: float, module: Any, macs: int, printed: float | None = None) -> None:
+        # Without projections: in all forms 3 d^2 for each new row and d^2 for each output.
+        stepped = hasattr(module, "init_state")
+        kept = sum(x.numel() for x in module.init_state().tensors().values()) - 1 if stepped else 0
+        rows.append((name, paper / 1e6, printed, macs / 1e6, macs / exact, kept or n * d))
+
+    with torch.device("meta"):  # the sizes are enough
+        single = SingleOutputAttention(*size, n)
+        exact = single.count_macs() - 4 * d**2
+        whole = MultiheadAttention(*size)
+        add("window", attention_ops("window", 1, n, d), whole, 2 * n**2 * d)
+        for fixed in (False, True):
+            name = f"window, Nyström, {_kind(fixed)}"
+            nystrom = NystromAttention(*size, m, fixed=fixed)
+            add(name, window_ops(s, fixed), nystrom, nystrom.count_macs(n) - 4 * n * d**2)
+        add("single-output", attention_ops("cotrans", 1, n, d), single, exact)
+        for fixed in (False, True):
+            one = SingleOutputNystrom(*size, n, m, fixed=fixed)
+            printed = None if fixed else s.printed
+            paper = average_ops(s, False, fixed)
+            macs = one.count_macs() - 4 * d**2
+            add(f"single-output, Nyström, {_kind(fixed)}", paper, one, macs, printed)
+        retroactive = RetroactiveAttention(*size, n)
+        paper = attention_ops("cotrans", 2, n, d) - attention_ops("cotrans", 1, n, d)
+        add("retroactive", paper, retroactive, retroactive.count_macs() - (n + 3) * d**2)
+        for fixed in (False, True):
+            all_rows = RetroactiveNystrom(*size, n, m, fixed=fixed)
+            macs = all_rows.count_macs() - (n + 3) * d**2
+            name = f"retroactive, Nyström, {_kind(fixed)}"
+            add(name, average_ops(s, True, fixed), all_rows, macs)
+    columns = ("attention", "paper's way", "printed", "costream", "x single-output", "numbers kept")
+    notes = (
+        "One layer without projections. Paper's way: closed forms of additions with products, and",
+        "exp, the average of steps with and without a new landmark; whatever the number of heads.",
+        "costream: every product of a step that this program runs, on average. The papers' running",
+        "sums, from which the oldest row is subtracted, are cheaper and not exact; see",
+        "nn/nystrom_summary.py. x single-output: by exact single-output attention here.",
+        "Numbers kept: the state of a stream; of a window its rows.",
+    )
+    title = f"Nyström attention, {s.name}: n={n} d={d} m={m} h={s.heads}, millions a step"
+    return Table(title, columns, tuple(rows), notes, decimals=4)
+
+
+def _kind(fixed: bool) -> str:
+    return "fixed" if fixed else "continual"

@@ -1,0 +1,299 @@
+"""Nyström attention over a sliding window, step by step: single-output and retroactive.
+
+What equals what (n rows, m landmarks, ``NystromAttention.forward`` as the window form):
+
+* Fixed landmarks: every step equals the window form over the last n rows, or as many as there are.
+* Continual landmarks: segments divide the stream, not the window. Their sizes are those of the
+  first window, over and over, so that the last m whole segments always have n rows. When a segment
+  is whole, its mean takes the place of the oldest landmark, whose segment had the same size
+  (Carreto Picon et al., 2024). At those steps, every n / m on average, the step equals the window
+  form over the last n rows with the sizes as far rotated: where m divides n, the window form as
+  it is. Between them landmarks are as they were, up to a segment older than the window; everything
+  else is of the window. While the window is not full, its landmarks are the segments begun so far,
+  the last one the mean of the rows that it has, and every step equals the window form over those.
+
+Outputs of steps carry no gradient: training takes clips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from costream.nn.nystrom import NystromAttention, segment_of_rows, segment_sizes
+from costream.nn.nystrom_summary import Summary, SummaryState, chunk_size, chunk_sizes, init_summary
+from costream.nn.state import State, zeros
+
+S = TypeVar("S", bound="NystromState")
+
+
+@dataclass
+class LandmarkState(State):
+    """Landmarks of a stream."""
+
+    rows: Tensor  # [B, h, 2, m, e], Q~ and K~, each / sqrt(e)
+    inverse: Tensor  # [B, h, m, m]
+    pending: Tensor  # [B, h, 2, e], sums of the queries and keys of the segment that has begun
+
+
+@dataclass
+class NystromState(State):
+    """What Nyström attention keeps of a stream."""
+
+    steps: Tensor  # int64 [B]
+    summary: SummaryState
+    landmarks: LandmarkState | None  # None: fixed
+
+    def __post_init__(self) -> None:
+        self.work: Work | None = None  # made when needed, never saved or copied
+        self.alone: list[NystromState] = []  # each stream on the same memory; the same
+
+    def cut(self: S, stream: int) -> S:
+        """Give a state of one stream on the same memory."""
+        return self._map([self], lambda parts: parts[0].narrow(0, stream, 1))
+
+
+@dataclass(frozen=True)
+class Work:
+    """Views of the state of streams that are in step, and room for their newest row.
+
+    As in ``attention``: an operation takes a few microseconds whatever its size.
+    """
+
+    steps: Any  # the state's own counters as a NumPy array
+    summary: Summary
+    landmarks: Tensor  # Q~^T and K~^T, each / sqrt(e), [B h, e, 2 m]
+    queries: Tensor  # Q~ / sqrt(e), [B h, m, e]
+    inverse: Tensor  # [B h, m, m]
+    projected: Tensor  # [B, 3 d], written by every step
+    pair: Tensor  # query and key of it, [B, h, 2, e]
+    heads: Tensor  # the same as [B h, 2, e], for several streams to be copied
+    row: Tensor  # key and value of it, [B, h, 2, e]
+    products: Tensor  # [B h, 2, 2 m], of pair and landmarks
+    asking: Tensor  # q K~^T / sqrt(e), [B h, 1, m]
+    logits: Tensor  # Q~ k^T / sqrt(e), [B h, m]
+
+
+class Taken(NamedTuple):
+    """What there is after a row has been taken."""
+
+    slot: int
+    filled: int  # rows in the window
+    landmarks: int  # m', those there are so far
+    asked: Tensor  # softmax(q K~^T) G^+ of the new row, [B h, 1, m']
+    weights: Tensor  # [B h, m', r]; with ``values`` it gives the summary of the window
+    values: Tensor  # [B h, r, e]
+    renewed: bool  # whether a landmark is another
+
+
+class ContinualNystrom(NystromAttention):
+    """What the single-output and the retroactive form share."""
+
+    delay = 0
+    stride = 1
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        window: int,
+        num_landmarks: int,
+        *,
+        fixed: bool = False,
+        iterations: int = 6,
+        qkv_bias: bool = True,
+        out_bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(
+            embed_dim,
+            num_heads,
+            num_landmarks,
+            fixed=fixed,
+            iterations=iterations,
+            qkv_bias=qkv_bias,
+            out_bias=out_bias,
+            dropout=dropout,
+        )
+        if num_landmarks > window:
+            raise ValueError(f"{num_landmarks} landmarks of a window of {window} rows")
+        self.window = window
+        sizes = segment_sizes(window, num_landmarks)
+        self._segment = segment_of_rows(window, num_landmarks).tolist()  # of each slot
+        self._ends = list(accumulate(sizes))
+        self._starts = [end - size for end, size in zip(self._ends, sizes, strict=True)]
+
+    @property
+    def receptive_field(self) -> int:
+        """Rows that an output depends on; more with continual landmarks, see above."""
+        if self.fixed:
+            return self.window
+        return self.window + -(-self.window // self.num_landmarks) - 1
+
+    def warmup(self, state: NystromState) -> tuple[bool, ...]:
+        """Say for each stream whether its window is not yet full."""
+        return tuple(t < self.window for t in state.steps.tolist())
+
+    def keep(self, batch_size: int) -> tuple[Tensor, SummaryState, LandmarkState | None]:
+        """Give what streams that have seen nothing keep in both forms."""
+        h, m, e = self.num_heads, self.num_landmarks, self.head_dim
+        like = self.in_proj_weight
+        landmarks = None
+        if not self.fixed:
+            landmarks = LandmarkState(
+                rows=zeros(batch_size, h, 2, m, e, like=like),
+                inverse=zeros(batch_size, h, m, m, like=like),
+                pending=zeros(batch_size, h, 2, e, like=like),
+            )
+        summary = init_summary(batch_size, h, m, self.window, e, like)
+        return zeros(batch_size), summary, landmarks
+
+    def project_row(self, x: Tensor, state: S) -> list[S]:
+        """Project the new row [B, d] of every stream, give the states to take it, see ``hand``."""
+        weight, bias = self._parameters.values()
+        if len(x) > 1 and not self._in_step(state):
+            return self.hand(F.linear(x, weight, bias), state)  # type: ignore[arg-type]
+        work = self.work(state)
+        if bias is None:
+            torch.mm(x, weight.t(), out=work.projected)  # type: ignore[union-attr]
+        else:
+            torch.addmm(bias, x, weight.t(), out=work.projected)  # type: ignore[union-attr]
+        return [state]
+
+    def hand(self, rows: Tensor, state: S) -> list[S]:
+        """Put a projected row [B, 3 d] of every stream where it is taken, give who is to take it.
+
+        That is the state itself, or where streams are not in step, each as a state of its own on
+        the same memory: their chunks and landmarks change at different steps.
+        """
+        if len(rows) == 1 or self._in_step(state):
+            self.work(state).projected.copy_(rows)
+            return [state]
+        if not state.alone:
+            state.alone.extend([state.cut(b) for b in range(len(rows))])
+        for row, alone in zip(rows, state.alone, strict=True):
+            self.work(alone).projected[0] = row
+        return state.alone  # type: ignore[return-value]
+
+    def _in_step(self, state: NystromState) -> bool:
+        steps: list[int] = state.steps.tolist()
+        return steps.count(steps[0]) == len(steps)
+
+    def work(self, state: NystromState) -> Work:
+        """Give the views of a state; made once."""
+        if state.work is None:
+            with torch.inference_mode(False):
+                state.work = self._see(state)
+        return state.work
+
+    def _see(self, state: NystromState) -> Work:
+        batch, own = state.batch_size, state.landmarks
+        h, m, e = self.num_heads, self.num_landmarks, self.head_dim
+        if own is None:
+            landmarks = self.landmarks.repeat(batch, 1, 1, 1)
+            inverse = self.inverse.repeat(batch, 1, 1)
+        else:
+            landmarks, inverse = own.rows.flatten(0, 1), own.inverse.flatten(0, 1)
+        projected = inverse.new_empty(batch, 3 * self.embed_dim)
+        parts = projected.view(batch, 3, h, e).transpose(1, 2)
+        products = inverse.new_empty(batch * h, 2, 2 * m)
+        return Work(
+            steps=state.steps.numpy(),
+            summary=Summary(state.summary, self.window),
+            landmarks=landmarks.flatten(1, 2).mT,
+            queries=landmarks[:, 0],
+            inverse=inverse,
+            projected=projected,
+            pair=parts[:, :, :2],
+            heads=parts[:, :, :2].reshape(-1, 2, e),
+            row=parts[:, :, 1:],
+            products=products,
+            asking=products[:, :1, m:],
+            logits=products[:, 1, :m],
+        )
+
+    def take(self, state: NystromState) -> Taken:
+        """Let streams that are in step take the row that has been projected."""
+        work, m, n = self.work(state), self.num_landmarks, self.window
+        t = int(work.steps[0])
+        work.steps[:] = t + 1
+        slot, renewed = t % n, None
+        work.summary.enter(t, work.queries)
+        if state.landmarks is not None:
+            renewed = self._renew(t, work.pair, state.landmarks)
+            m = m if t >= n else self._segment[slot] + 1
+        if len(work.pair) > 1:
+            work.heads.view_as(work.pair).copy_(work.pair)
+        torch.bmm(work.heads, work.landmarks, out=work.products)
+        work.summary.put(t, work.row, work.logits)
+        if renewed is not None:
+            work.summary.renew(t, renewed, work.queries[:, renewed])
+        weights, values = work.summary.look(t, m)
+        asked = self.ask(work.asking, work, m)
+        return Taken(slot, min(t + 1, n), m, asked, weights, values, renewed is not None)
+
+    def ask(self, logits: Tensor, work: Work, landmarks: int) -> Tensor:
+        """Give softmax(q K~^T) G^+ [B h, r, m'] of logits [B h, r, m]; m' landmarks."""
+        inverse = work.inverse
+        if landmarks < self.num_landmarks:
+            logits, inverse = logits[:, :, :landmarks], inverse[:, :landmarks, :landmarks]
+        return torch.bmm(logits.softmax(-1), inverse)
+
+    def _renew(self, t: int, pair: Tensor, own: LandmarkState) -> int | None:
+        """Take a query and a key, [B, h, 2, e]; give the landmark that is another by them."""
+        slot = t % self.window
+        landmark: int = self._segment[slot]
+        start, end = self._starts[landmark], self._ends[landmark]
+        if slot == start:
+            own.pending.copy_(pair)
+        else:
+            own.pending.add_(pair)
+        if t >= self.window and slot + 1 < end:
+            return None
+        m = landmark + 1 if t < self.window else self.num_landmarks
+        torch.mul(own.pending, self.scale / (slot + 1 - start), out=own.rows[:, :, :, landmark])
+        own.inverse[:, :, :m, :m] = self.invert(own.rows[:, :, :, :m])
+        return landmark
+
+    def spans(self, q: Tensor, k: Tensor) -> Iterator[tuple[int, int, Tensor]]:
+        """Give spans of a clip's steps and the landmarks that they have, [B or 1, h, 2, m', e].
+
+        ``q``, ``k``: [B, h, T, e].
+        """
+        length = q.shape[2]
+        if self.fixed:
+            yield 0, length, self.landmarks[None]
+            return
+        pair, found = torch.stack([q, k], 2) * self.scale, list[Tensor]()
+        for t in range(length):
+            slot = t % self.window
+            landmark = self._segment[slot]
+            start, whole = self._starts[landmark], slot + 1 == self._ends[landmark]
+            if t >= self.window and not whole:
+                continue
+            mean = pair[:, :, :, t - (slot - start) : t + 1].mean(3)
+            found[landmark : landmark + 1] = [mean]
+            warm, stop = t + 1 < self.window, t + 1
+            while not warm and stop < length and stop % self.window + 1 not in self._ends:
+                stop += 1
+            yield t, stop, torch.stack(found, 3)
+
+    def row_macs(self) -> float:
+        """Multiply-accumulates of a step until there is a summary to look at, without that.
+
+        Averaged over n steps: the row's projection, its logits and weights, the chunks, and with
+        continual landmarks these and their inverse.
+        """
+        d, m, n = self.embed_dim, self.num_landmarks, self.window
+        c, chunks = chunk_size(n), len(chunk_sizes(n))
+        row = 3 * d**2 + 4 * m * d + m**2 * self.num_heads
+        finishing = m * n * d
+        entering = m * c * d + (m * chunks * d if chunks > 1 else 0)
+        renewing = 0 if self.fixed else 2 * chunks * c * d + chunks * d + self.inverse_macs(m)
+        return row + (finishing + chunks * entering + m * renewing) / n

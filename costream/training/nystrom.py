@@ -1,0 +1,106 @@
+"""Fixed landmarks of Nyström attention: fitted to what a training shows, block by block.
+
+Carreto Picon et al., Continual Low-Rank Scaled Dot-product Attention (2024), train in two phases:
+first with landmarks of the window; then those of one block after another are fixed to centres of
+its queries and keys, and what follows learns on with them.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from costream.models.conystrom import CoNystrom
+from costream.nn.nystrom_encoder import NystromEncoder
+from costream.training.loop import Schedule
+
+TOKENS = 50_000  # that centres are fitted to
+ROUNDS = 25  # of Lloyd's algorithm at most
+STEPS, WINDOWS = 128, 8  # of a stream; those of a stack that are looked at
+FIRST = 0.5  # share of the steps with landmarks of the window
+
+
+class Streams(Protocol):
+    """Where streams come from."""
+
+    def batch(self, streams: int, steps: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Give so many streams as tokens [B, T, D] and labels int64 [B, T]."""
+
+
+class Fixing:
+    """The two phases of a training; of networks without fixed landmarks there is only one.
+
+    The first half of the steps learns with landmarks of the window; in the second, blocks are
+    fixed one by one, the first at once, at equal distances.
+    """
+
+    def __init__(self, network: nn.Module, schedule: Schedule) -> None:
+        self._network = network if isinstance(network, CoNystrom) else None
+        self._batch, self._when = schedule.batch, list[int]()
+        if self._network is not None and self._network.encoder.attention[0].fixed:
+            count, rest = self._network.encoder.depth, schedule.steps * (1 - FIRST)
+            self._when = [int(schedule.steps * FIRST + k * rest / count) for k in range(count)]
+
+    def begin(self, step: int, supply: Streams, rng: np.random.Generator) -> None:
+        """Before a step: have the landmarks that it learns with, and fit those that are due."""
+        if self._network is None:
+            return
+        for block, when in enumerate(self._when):
+            self._network.encoder.attention[block].fixed = step > when
+            if step == when:
+                fit(self._network, block, supply, rng, self._batch)
+
+    def over(self, step: int) -> bool:
+        """Say whether all landmarks are fitted at a step."""
+        return not self._when or step >= self._when[-1]
+
+
+@torch.no_grad()
+def fit(
+    network: CoNystrom, block: int, supply: Streams, rng: np.random.Generator, streams: int
+) -> None:
+    """Fix the landmarks of a block to the centres of its queries and of its keys, head by head."""
+    training = network.training
+    network.eval()
+    encoder: NystromEncoder = network.encoder
+    attention = encoder.attention[block]
+    rows, count = [], 0
+    while count < TOKENS:
+        tokens, _ = supply.batch(streams, STEPS, rng)
+        offset = torch.from_numpy(rng.integers(0, 1 << 16, size=len(tokens)))
+        rows.append(encoder.attended(network.embed(tokens, offset), block, WINDOWS).flatten(0, 1))
+        count += len(rows[-1])
+    queries, keys, _ = attention.split(torch.cat(rows)[:TOKENS][None])
+    m = attention.num_landmarks
+    attention.fix_landmarks(centres(queries[0], m, rng), centres(keys[0], m, rng))
+    network.train(training)
+
+
+def centres(points: Tensor, count: int, rng: np.random.Generator) -> Tensor:
+    """Give the means [h, m, e] of the m clusters of points [h, N, e], by Lloyd's algorithm.
+
+    From points that are drawn by how far they are from those drawn before (k-means++, Arthur and
+    Vassilvitskii, 2007). A cluster that loses all its points stays where it was.
+    """
+    chance = torch.Generator().manual_seed(int(rng.integers(1 << 31)))
+    heads, apart = torch.arange(len(points)), points.new_ones(points.shape[:2])
+    found = points[:, :0]
+    for _ in range(count):
+        drawn = points[heads, torch.multinomial(apart + 1e-12, 1, generator=chance)[:, 0]][:, None]
+        distance = torch.cdist(points, drawn)[:, :, 0].square()
+        apart = torch.minimum(apart, distance) if found.shape[1] else distance
+        found = torch.cat([found, drawn], 1)
+    nearest = torch.empty(0)
+    for _ in range(ROUNDS):
+        before, nearest = nearest, torch.cdist(points, found).argmin(2)
+        if torch.equal(before, nearest):
+            break
+        ones = points.new_ones(nearest.shape)
+        sizes = found.new_zeros(found.shape[:2]).scatter_add_(1, nearest, ones)[:, :, None]
+        index = nearest[:, :, None].expand_as(points)
+        sums = torch.zeros_like(found).scatter_add_(1, index, points)
+        found = torch.where(sizes > 0, sums / sizes.clamp(min=1), found)
+    return found

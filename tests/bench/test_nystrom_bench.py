@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import pytest
+
+from costream.bench import nystrom_steps
+from costream.bench.nystrom_ops import SIZES, average_ops, nystrom_ops_table
+from costream.bench.nystrom_steps import COLUMNS, nystrom_steps_table
+
+
+@pytest.mark.parametrize("sizes", SIZES[:2])
+def test_closed_forms_are_as_printed(sizes) -> None:
+    assert average_ops(sizes, False, False) / 1e6 == pytest.approx(sizes.printed, rel=0.005)
+
+
+def test_fixed_landmarks_pay_in_long_windows_only() -> None:
+    def beside(sizes) -> float:
+        rows = {row[0]: row for row in nystrom_ops_table(sizes).rows}
+        assert rows["single-output"][4] == 1
+        return float(rows["single-output, Nyström, fixed"][4])
+
+    _, thumos, long = map(beside, SIZES)
+    assert thumos > 1 > 8 * long
+
+
+def test_steps_are_timed_beside_exact_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nystrom_steps, "SIZES", ((16, 2, 40, 4),))
+    table = nystrom_steps_table(rounds=2)
+    rows = [dict(zip(COLUMNS, row, strict=True)) for row in table.rows]
+    assert [row["landmarks"] for row in rows] == ["continual", "fixed"]
+    assert rows[0]["MACs"] > rows[1]["MACs"] > 0
+    for row in rows:
+        assert row["worth it"] == ("yes" if row["median us"] < row["exact us"] else "no")

@@ -1,0 +1,102 @@
+"""Fixed landmarks: their centres, the two phases, and a training as users run it."""
+
+from __future__ import annotations
+
+import json
+
+import noises
+import numpy as np
+import pytest
+import torch
+from program import costream
+
+from costream.checkpoints.weights_file import read_weights
+from costream.models.conystrom import CoNystrom
+from costream.training import nystrom
+from costream.training.loop import Schedule
+from costream.training.nystrom import Fixing, centres
+from costream.training.own_tokens import descend
+from costream.training.token_streams import TokenStream, TokenStreams
+
+
+def network(depth: int) -> CoNystrom:
+    torch.manual_seed(0)
+    return CoNystrom(6, 2, 8, depth, 2, 8, window=5, num_landmarks=3, landmarks="fixed")
+
+
+@pytest.fixture
+def supply(monkeypatch: pytest.MonkeyPatch) -> TokenStreams:
+    monkeypatch.setattr(nystrom, "TOKENS", 600)
+    rng = np.random.default_rng(0)
+    tokens = [torch.from_numpy(rng.normal(k, 1.0, (40, 6))).float() for k in (0, 2)]
+    return TokenStreams([[TokenStream(x, np.full(40, k))] for k, x in enumerate(tokens)])
+
+
+def test_centres_are_the_means_of_their_clusters() -> None:
+    rng = np.random.default_rng(1)
+    middles = np.array([[0.0, 0.0], [9.0, 0.0], [0.0, 18.0]])
+    points = np.concatenate([rng.normal(m, 0.5, (200, 2)) for m in middles])
+    heads = torch.from_numpy(np.stack([points, -points])).float()
+    found = centres(heads, 3, rng)
+    expected = torch.stack([heads[:, k * 200 : k * 200 + 200].mean(1) for k in range(3)], 1)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one[one.sum(1).argsort()], other[other.sum(1).argsort()])
+
+
+def test_as_many_centres_as_there_are_points_may_be_the_same() -> None:
+    found = centres(torch.ones(1, 5, 2), 3, np.random.default_rng(0))
+    assert torch.equal(found, torch.ones(1, 3, 2))
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_blocks_are_fixed_one_after_another(depth: int, supply: TokenStreams) -> None:
+    model, rng = network(depth), np.random.default_rng(0)
+    before = [a.landmarks.clone() for a in model.encoder.attention]
+    fixing, seen = Fixing(model, Schedule(8, 2)), []
+    for step in range(8):
+        fixing.begin(step, supply, rng)
+        seen.append(sum(a.fixed for a in model.encoder.attention))
+        assert fixing.over(step) == (seen[-1] == depth)
+    assert seen == ([0] * 4 + [1] * 4 if depth == 1 else [0] * 4 + [1] * 2 + [2] * 2)
+    for attention, old in zip(model.encoder.attention, before, strict=True):
+        assert not torch.equal(attention.landmarks, old)
+        torch.testing.assert_close(attention.invert(attention.landmarks), attention.inverse)
+
+
+def test_other_networks_have_one_phase(supply: TokenStreams) -> None:
+    model = CoNystrom(6, 2, 8, 1, 2, 8, window=5, num_landmarks=3)
+    fixing = Fixing(model, Schedule(4, 2))
+    fixing.begin(2, supply, np.random.default_rng(0))
+    assert fixing.over(0)
+    assert not model.encoder.attention[0].fixed
+
+
+def test_what_counts_as_best_has_fitted_landmarks(supply: TokenStreams) -> None:
+    model, rng = network(1), np.random.default_rng(0)
+    watched = [supply.draw(40, rng)]
+    history = descend(model, supply, Schedule(40, 4, rate=5e-3), 0, watched)
+    assert [row["step"] for row in history] == [40]
+    assert model.encoder.attention[0].fixed
+    assert history[-1]["validation_accuracy"] > 0.8
+
+
+def test_own_sounds_with_fixed_landmarks(tmp_path) -> None:
+    base = noises.write_tiny_weights(
+        tmp_path / "tiny.safetensors",
+        architecture="conystrom-audio",
+        num_landmarks=4,
+        landmarks="fixed",
+    )
+    data, out = noises.write_folder(tmp_path / "data", 4), tmp_path / "own.safetensors"
+    done = costream(
+        *("train", base, "--data", data, "-o", out, "--scratch", "--steps", 60, "--no-cache")
+    )
+    assert done.returncode == 0, done.stderr
+    stored = read_weights(out)
+    assert stored.card.architecture == "conystrom-audio"
+    landmarks = "network.encoder.layers.0.self_attn.landmarks"
+    assert not torch.equal(stored.tensors[landmarks], read_weights(base).tensors[landmarks])
+    new = noises.write_folder(tmp_path / "new", 4, first_seed=1000)
+    judged = costream("evaluate", "-m", out, "--data", new, "--json")
+    assert judged.returncode == 0, judged.stderr
+    assert json.loads(judged.stdout)["sequences"]["top1"] > 0.6  # a third is what guessing gives
