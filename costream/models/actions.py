@@ -14,14 +14,14 @@ from torch import Tensor
 
 from costream.errors import ModelError
 from costream.frontends.crops import Crops, temporal_views
-from costream.models.base import ModelHead, StepResult
+from costream.models.base import ModelHead, Pace, StepResult
 from costream.models.card import Card
 from costream.models.fitting import check_source
 from costream.models.streaming import DTYPES, find_device, synchronize
 from costream.models.vivit import ViViT, ViViTState
 from costream.nn.eventful import compute_in_half
 from costream.nn.operations import Operations
-from costream.nn.policy import Noted, TopTokens
+from costream.nn.policy import Noted, Paced, TopTokens
 from costream.nn.state import State, zeros
 from costream.records import Data, VideoFrame
 from costream.sources.base import SourceInfo
@@ -43,6 +43,7 @@ class ActionState(State):
 
     def __post_init__(self) -> None:
         self.tokens: int | None = None  # to be computed of a tubelet, at most; None: all
+        self.pace: Pace | None = None  # says it anew at every gate
 
 
 class ActionModel:
@@ -126,9 +127,12 @@ class ActionModel:
         """Give how many tokens a tubelet of this stream has; None before its first."""
         return self.network.tokens if int(state.count) >= self.stride else None
 
-    def set_tokens(self, state: ActionState, count: int | None) -> None:
-        """Say how many tokens of the next tubelets are updated at most; None: all."""
-        state.tokens = count
+    def set_tokens(self, state: ActionState, count: int | None, pace: Pace | None = None) -> None:
+        """Say how many tokens of the next tubelets are updated at most; None: all.
+
+        With a ``pace``, that is asked for the number anew at every gate.
+        """
+        state.tokens, state.pace = count, pace
 
     def step_macs(self, state: ActionState, count: int) -> int:
         """Give about what a step with an output costs with so many tokens."""
@@ -153,7 +157,8 @@ class ActionModel:
             return StepResult(None, None, warmup, 0, 0, seen - began, time.perf_counter() - seen)
         network, spent = self.network, Operations()
         count = network.tokens
-        gates = Noted(TopTokens(count if state.tokens is None else state.tokens), count)
+        top = TopTokens(count if state.tokens is None else state.tokens)
+        gates = Noted(top if state.pace is None else Paced(state.pace), count)
         tubelet = torch.cat([state.pictures, picture[:, None]], 1)
         logits = network.forward_step(tubelet, state.network, gates, spent)
         return StepResult(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -123,6 +123,9 @@ class Model(Protocol):
         """
 
 
+Pace: TypeAlias = Callable[[int], int]  # the number of a gate to the tokens that it may pass
+
+
 @runtime_checkable
 class GatedModel(Model, Protocol):
     """A model that computes only some tokens of a frame, as many as it is told.
@@ -133,8 +136,11 @@ class GatedModel(Model, Protocol):
     def token_count(self, state: Any) -> int | None:
         """Give how many tokens a frame of this stream has; None before its first frame."""
 
-    def set_tokens(self, state: Any, count: int | None) -> None:
-        """Say how many tokens of the next frames are updated at most; None: all."""
+    def set_tokens(self, state: Any, count: int | None, pace: Pace | None = None) -> None:
+        """Say how many tokens of the next frames are updated at most; None: all.
+
+        With a ``pace``, that is asked for the number anew at every gate of a frame.
+        """
 
     def step_macs(self, state: Any, count: int) -> int:
         """Give about what a step costs with so many tokens, once there was a frame.

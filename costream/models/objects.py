@@ -12,7 +12,7 @@ from torch import Tensor
 
 from costream.errors import ModelError
 from costream.frontends.pixels import Pixels
-from costream.models.base import ModelHead, StepResult
+from costream.models.base import ModelHead, Pace, StepResult
 from costream.models.card import Card
 from costream.models.fitting import check_source
 from costream.models.streaming import DTYPES, find_device, synchronize
@@ -21,7 +21,7 @@ from costream.models.vitdet_heads import Detections
 from costream.nn.boxes import clip
 from costream.nn.eventful import compute_in_half
 from costream.nn.operations import Operations
-from costream.nn.policy import Noted, TopTokens
+from costream.nn.policy import Noted, Paced, TopTokens
 from costream.nn.state import State, zeros
 from costream.records import Box, Data, VideoFrame
 from costream.sources.base import SourceInfo
@@ -42,6 +42,7 @@ class ObjectState(State):
         self._size = zeros(1, 2)  # height and width of its pictures, in pixels; zeros: none yet
         self._network: ViTDetState | None = None
         self.tokens: int | None = None  # to be computed of a frame, at most; None: all
+        self.pace: Pace | None = None  # says it anew at every gate
         self.rest_macs: int | None = None  # of the newest frame, before gates and behind
 
     @property
@@ -88,7 +89,7 @@ class ObjectState(State):
         copy = ObjectState(self._begin)
         copy._size = self._size.clone()
         copy._network = None if self._network is None else self._network.clone()
-        copy.tokens, copy.rest_macs = self.tokens, self.rest_macs
+        copy.tokens, copy.pace, copy.rest_macs = self.tokens, self.pace, self.rest_macs
         return copy
 
     def reset(self, rows: Sequence[int] | None = None) -> None:
@@ -186,9 +187,12 @@ class ObjectModel:
             return None
         return math.prod(self._grid(*state.size))
 
-    def set_tokens(self, state: ObjectState, count: int | None) -> None:
-        """Say how many tokens of the next frames are updated at most; None: all."""
-        state.tokens = count
+    def set_tokens(self, state: ObjectState, count: int | None, pace: Pace | None = None) -> None:
+        """Say how many tokens of the next frames are updated at most; None: all.
+
+        With a ``pace``, that is asked for the number anew at every gate.
+        """
+        state.tokens, state.pace = count, pace
 
     def step_macs(self, state: ObjectState, count: int) -> int:
         """Give about what a step costs with so many tokens; ValueError before the first frame.
@@ -220,7 +224,8 @@ class ObjectModel:
         tokens = network.embed(pictures, rest)
         height, width = tokens.shape[1:3]
         count = height * width
-        gates = Noted(TopTokens(count if state.tokens is None else state.tokens), count)
+        top = TopTokens(count if state.tokens is None else state.tokens)
+        gates = Noted(top if state.pace is None else Paced(state.pace), count)
         view = network.view_step(tokens, state.network(*size), gates, gated)
         boxes = self._boxes(network.detect(view, size, rest)[0], frame)
         updated = gates.updated.view(height, width).cpu().numpy()

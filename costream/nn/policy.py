@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -50,6 +51,22 @@ class AboveThreshold:
     def choose(self, errors: Tensor) -> Tensor:
         """Give the chosen places."""
         return (errors > self.threshold).nonzero().flatten()
+
+
+class Paced:
+    """The tokens with the largest errors, as many as ``pace`` says for each gate, from 0 on.
+
+    For one frame: gates are counted as they ask.
+    """
+
+    def __init__(self, pace: Callable[[int], int]) -> None:
+        self._pace, self._gate = pace, 0
+
+    def choose(self, errors: Tensor) -> Tensor:
+        """Give the chosen places."""
+        count = self._pace(self._gate)
+        self._gate += 1
+        return _largest(errors, count)
 
 
 class Noted:

@@ -169,6 +169,13 @@ class Controller:
         if foreseen is not None:
             self._counted.append(macs / foreseen)
 
+    def cost_ms(self, macs: Callable[[int], float]) -> Callable[[int], float] | None:
+        """Give how many milliseconds a step with so many tokens takes.
+
+        None where that is not known, or the budget is one of operations.
+        """
+        return None if self.budget.unit == "macs" else self._cost(macs)
+
     def _cost(self, macs: Callable[[int], float]) -> Callable[[int], float] | None:
         """Give what a step with so many tokens costs, in the budget's unit; None: not known."""
         share = statistics.median(self._counted) if self._counted else 1.0

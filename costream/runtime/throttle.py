@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from costream.models.base import GatedModel, StepResult
 from costream.runtime.budget import Budget, Controller
 from costream.runtime.budgetfile import BudgetFile
+from costream.runtime.pacing import Pacer
 
 log = logging.getLogger("costream")
 
@@ -25,7 +28,9 @@ class Throttle:
         first = budget.budget if isinstance(budget, BudgetFile) else budget
         self._controller = Controller(first, rate_hz / model.stride)
         self._state: Any = None
-        self._foreseen: float | None = None
+        self._pacer = Pacer()
+        self._macs: Callable[[int], float] | None = None  # of a step, by its tokens; None: begins
+        self._count = 0  # tokens of the step
         self._told = False
 
     @property
@@ -41,11 +46,13 @@ class Throttle:
             self._told = False
         most = model.token_count(state)
         if most is None:  # its first frame, computed in full
-            self._foreseen = None
+            self._macs = None
             return
-        count = controller.tokens(most, lambda tokens: model.step_macs(state, tokens))
-        model.set_tokens(state, count)
-        self._foreseen = model.step_macs(state, count)
+        self._macs = macs = partial(model.step_macs, state)
+        self._count = count = controller.tokens(most, macs)
+        cost_ms = controller.cost_ms(macs)
+        pace = self._pacer.begin(count, most, self.target, cost_ms) if cost_ms else None
+        model.set_tokens(state, count, pace)
 
     def after(self, result: StepResult) -> None:
         """Take what the step has cost (B = 1)."""
@@ -53,7 +60,9 @@ class Throttle:
             return
         in_full = result.tokens[0] == self._model.token_count(self._state)
         ms = 1e3 * (result.frontend_s + result.network_s)
-        self._controller.observe(result.macs, ms, None if in_full else self._foreseen)
+        count = self._pacer.end(ms) or self._count
+        foreseen = None if in_full or self._macs is None else self._macs(count)
+        self._controller.observe(result.macs, ms, foreseen)
         if not self._controller.reachable and not self._told:
             self._told = True
             text = self._controller.budget.text
