@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+import video_nets
 from action_nets import small_vivit
 from eventful_nets import small_backbone
 from skeleton_nets import BONES, SIZES, randomise, small_net
@@ -17,6 +19,7 @@ from costream.frontends.joints import JointStreams
 from costream.frontends.registry import load_frontend
 from costream.frontends.vggish import VGGish
 from costream.models.actions import ActionState
+from costream.models.conystrom import CoNystrom
 from costream.models.deepcot import DeepCoT
 from costream.models.features import Features
 from costream.models.miniroad import MiniRoad
@@ -27,6 +30,7 @@ from costream.models.registry import load_model
 from costream.models.skeleton_ensemble import SkeletonEnsemble
 from costream.models.skeleton_window import WindowSkeletonNet
 from costream.models.streaming import ModelState
+from costream.models.video_window import WindowVideoNet
 from costream.models.vitdet import ViTDetState
 from costream.models.vitdet_views import ViewState
 from costream.nn.policy import TopTokens
@@ -55,6 +59,11 @@ def window() -> WindowSkeletonNet:
     net = WindowSkeletonNet(3, 5, BONES, 0, 2, **{**SIZES, "window": 30})
     randomise(net)
     return net
+
+
+def clip_network() -> WindowVideoNet:
+    sizes: dict[str, Any] = video_nets.KINDS["x3d"]
+    return WindowVideoNet(3, "x3d", 19, **sizes, window=5, hop=2)
 
 
 class Gated(torch.nn.Module):
@@ -108,6 +117,20 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "mel": (lambda: load_model("cotrans").frontend, (4000,)),
     "vggish": (lambda: VGGish(widths=(2,) * 6, hidden=8, width=8), (4000,)),
     "joints": (lambda: JointStreams("body-15"), (2, 15, 4)),
+    **{
+        f"conystrom, {landmarks}, {depth}": (
+            partial(
+                CoNystrom, 10, 5, depth=depth, num_landmarks=4, landmarks=landmarks, **TRANSFORMER
+            ),
+            (10,),
+        )
+        for landmarks in ("continual", "fixed")
+        for depth in (1, 2)
+    },
+    **{
+        f"co{kind}": (partial(video_nets.small_net, kind), (3, 19, 19)) for kind in video_nets.KINDS
+    },
+    "x3d": (clip_network, (3, 19, 19)),
     "vivit": (lambda: Tubelets("window"), (2, 3, 12, 12)),
     "vivit, deep": (lambda: Tubelets("deepcot"), (2, 3, 12, 12)),
     "eventful": (lambda: Gated("exact"), (6, 8, 16)),

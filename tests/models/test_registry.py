@@ -168,7 +168,7 @@ def test_list_tells_what_is_where(places: dict[str, Path]) -> None:
     [
         ("oadtr", None, r"no weights for oadtr here; .*costream models import FILE --name oadtr"),
         ("coadtr", None, r"unknown model 'coadtr'; did you mean cooadtr"),
-        ("zebra", None, r"unknown model 'zebra'; known are cooadtr, cooadtr-b2, oadtr, cotrans"),
+        ("zebra", None, r"unknown model 'zebra'; known are cooadtr, cooadtr-b2, oadtr, miniroad"),
         ("./here.safetensors", None, r"here\.safetensors: there is no such weight file"),
         ("cooadtr", "nowhere", r"nowhere: --weights names what is not there"),
         ("cooadtr", ".", r"no cooadtr\.safetensors; it has no weight files"),

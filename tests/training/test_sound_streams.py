@@ -39,7 +39,7 @@ def told(path, **values):
     fixed = {"weights": None, "data": path, "labels": None, "group": None, "validation": 0.2}
     free = {"rate_hz": None, "layout": None, "columns": None, "threads": 1, "verbosity": 0}
     rest = {"model": "m", "output": path / "own.safetensors", "seed": 0, "scratch": False}
-    last = {"steps": None, "cache": None, "overwrite": False}
+    last = {"steps": None, "cache": None, "overwrite": False, "fine_tune": False}
     return TrainSettings(**{**fixed, **free, **rest, **last, **values})
 
 

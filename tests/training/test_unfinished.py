@@ -20,7 +20,10 @@ from costream.training.partial import Chance, Partial
 from costream.training.watch import LOSS, Watch
 
 
-@pytest.mark.parametrize("family", ["sound", "video", "skeletons"])
+@pytest.mark.parametrize(
+    "family",
+    ["sound", *(pytest.param(f, marks=pytest.mark.slow) for f in ("video", "skeletons"))],
+)
 def test_three_kills_change_nothing(family, tmp_path):
     kind, steps, more = {
         "sound": (noises, 500, ()),
