@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,17 +13,15 @@ from torch import Tensor
 
 from costream.errors import ModelError
 from costream.frontends.crops import Crops, temporal_views
-from costream.models.base import ModelHead, Pace, StepResult
+from costream.models.base import Pace, StepResult
 from costream.models.card import Card
-from costream.models.fitting import check_source
-from costream.models.streaming import DTYPES, find_device, synchronize
+from costream.models.gated import GatedPictures, check_alone, gates_of
+from costream.models.streaming import synchronize
 from costream.models.vivit import ViViT, ViViTState
-from costream.nn.eventful import compute_in_half
 from costream.nn.operations import Operations
-from costream.nn.policy import Noted, Paced, TopTokens
+from costream.nn.policy import TopTokens
 from costream.nn.state import State, zeros
 from costream.records import Data, VideoFrame
-from costream.sources.base import SourceInfo
 
 VIEWS = (4, 3)  # of a video in time and in space, in the paper
 
@@ -46,19 +43,13 @@ class ActionState(State):
         self.pace: Pace | None = None  # says it anew at every gate
 
 
-class ActionModel:
+class ActionModel(GatedPictures[ViViT, Crops, ActionState]):
     """Network and frontend of one weight file, ready to step; implements ``GatedModel``.
 
     A step takes a picture; one that fills a tubelet gives an output, the others cost nothing.
     ``network`` and ``frontend`` are in ``eval`` mode on ``device``. ``dtype``: "float32" or
     "float64", or "bfloat16" for the products of blocks alone, see ``compute_in_half``.
     """
-
-    sound = None
-    beside = None
-    frames = 1
-    chunk = 1
-    in_time = True  # tubelets of streams may begin at different times
 
     def __init__(
         self,
@@ -78,61 +69,25 @@ class ActionModel:
             )
         if network.size != (frontend.size // network.patch,) * 2 or frontend.size % network.patch:
             raise ModelError(f"{card.name}: {network.size} tokens, crops of {frontend.size} pixels")
-        classes = network.num_classes
-        if len(card.labels) != classes:
-            raise ModelError(f"{card.name} has {len(card.labels)} labels for {classes} classes")
-        self.card, self.weights_sha256 = card, weights_sha256
-        self.heads = (ModelHead(card, weights_sha256, slice(None)),)
-        self.device = find_device(device)
-        known = ("float32", "float64", "bfloat16")
-        if dtype not in known:
-            raise ModelError(f"unknown type {dtype!r}", hint=f"known are {', '.join(known)}")
-        of_weights = torch.float32 if dtype == "bfloat16" else DTYPES[dtype]
-        self.network = network.to(self.device, of_weights).eval().requires_grad_(False)
-        self.frontend = frontend.to(self.device, of_weights)
-        if dtype == "bfloat16":
-            compute_in_half(self.network)
+        super().__init__(
+            card, network, frontend, network.num_classes, weights_sha256, device, dtype
+        )
 
     @property
     def stride(self) -> int:
         """Pictures from one output to the next."""
         return self.network.stride
 
-    @property
-    def box(self) -> tuple[int, int]:
-        """Width and height that pictures should be fitted into."""
-        return self.frontend.box
-
-    def check(self, info: SourceInfo) -> None:
-        """Raise SourceError when this source gives no pictures."""
-        check_source(self.card, self.frontend, info)
-
-    def notes(self, info: SourceInfo) -> dict[str, Any]:
-        """Give what the header should say of the way from this source to the network."""
-        return {}
-
     def init_state(self, batch_size: int = 1) -> ActionState:
         """Give a fresh state. ValueError for more than one stream: each has a state."""
-        if batch_size != 1:
-            raise ValueError(f"{batch_size} streams in a state; each has its own")
+        check_alone(batch_size)
         size, like = self.frontend.size, self.network.classifier.weight
         pictures = zeros(1, self.network.tubelet - 1, 3, size, size, like=like)
         return ActionState(self.network.init_state(1), pictures, zeros(1))
 
-    def reset(self, state: ActionState, rows: Sequence[int]) -> None:
-        """Forget what the stream has shown."""
-        state.reset(rows)
-
     def token_count(self, state: ActionState) -> int | None:
         """Give how many tokens a tubelet of this stream has; None before its first."""
         return self.network.tokens if int(state.count) >= self.stride else None
-
-    def set_tokens(self, state: ActionState, count: int | None, pace: Pace | None = None) -> None:
-        """Say how many tokens of the next tubelets are updated at most; None: all.
-
-        With a ``pace``, that is asked for the number anew at every gate.
-        """
-        state.tokens, state.pace = count, pace
 
     def step_macs(self, state: ActionState, count: int) -> int:
         """Give about what a step with an output costs with so many tokens."""
@@ -157,8 +112,7 @@ class ActionModel:
             return StepResult(None, None, warmup, 0, 0, seen - began, time.perf_counter() - seen)
         network, spent = self.network, Operations()
         count = network.tokens
-        top = TopTokens(count if state.tokens is None else state.tokens)
-        gates = Noted(top if state.pace is None else Paced(state.pace), count)
+        gates = gates_of(state, count)
         tubelet = torch.cat([state.pictures, picture[:, None]], 1)
         logits = network.forward_step(tubelet, state.network, gates, spent)
         return StepResult(
@@ -171,10 +125,6 @@ class ActionModel:
             network_s=time.perf_counter() - seen,
             tokens=(int(gates.updated.sum()),),
         )
-
-    def steps(self, items: Sequence[Data], state: ActionState) -> list[StepResult]:
-        """Take pictures one after another."""
-        return [self.step([item], state) for item in items]
 
     @torch.inference_mode()
     def classify(

@@ -5,26 +5,22 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from costream.errors import ModelError
 from costream.frontends.pixels import Pixels
-from costream.models.base import ModelHead, Pace, StepResult
+from costream.models.base import Pace, StepResult
 from costream.models.card import Card
-from costream.models.fitting import check_source
-from costream.models.streaming import DTYPES, find_device, synchronize
+from costream.models.gated import GatedPictures, check_alone, gates_of
+from costream.models.streaming import synchronize
 from costream.models.vitdet import ViTDet, ViTDetState
 from costream.models.vitdet_heads import Detections
 from costream.nn.boxes import clip
-from costream.nn.eventful import compute_in_half
 from costream.nn.operations import Operations
-from costream.nn.policy import Noted, Paced, TopTokens
 from costream.nn.state import State, zeros
 from costream.records import Box, Data, VideoFrame
-from costream.sources.base import SourceInfo
 
 Size = tuple[int, int]  # height, width
 
@@ -109,7 +105,7 @@ class ObjectState(State):
         self.load_tensors(other.tensors())
 
 
-class ObjectModel:
+class ObjectModel(GatedPictures[ViTDet, Pixels, ObjectState]):
     """Network and frontend of one weight file, ready to step; implements ``GatedModel``.
 
     ``network`` and ``frontend`` are in ``eval`` mode on ``device``. ``dtype``: "float32" or
@@ -117,11 +113,6 @@ class ObjectModel:
     """
 
     stride = 1
-    sound = None
-    frames = 1
-    beside = None
-    chunk = 1
-    in_time = True  # the pictures of streams may differ in size
 
     def __init__(
         self,
@@ -139,60 +130,24 @@ class ObjectModel:
                 f"{card.name} finds objects, but its card does not name the frontend pixels",
                 hint="import its checkpoint again",
             )
-        classes = network.roi_heads.classes
-        if len(card.labels) != classes:
-            raise ModelError(f"{card.name} has {len(card.labels)} labels for {classes} classes")
-        self.card, self.weights_sha256 = card, weights_sha256
-        self.heads = (ModelHead(card, weights_sha256, slice(None)),)
-        self.device = find_device(device)
-        known = ("float32", "float64", "bfloat16")
-        if dtype not in known:
-            raise ModelError(f"unknown type {dtype!r}", hint=f"known are {', '.join(known)}")
-        of_weights = torch.float32 if dtype == "bfloat16" else DTYPES[dtype]
-        self.network = network.to(self.device, of_weights).eval().requires_grad_(False)
-        self.frontend = frontend.to(self.device, of_weights)
+        super().__init__(
+            card, network, frontend, network.roi_heads.classes, weights_sha256, device, dtype
+        )
         # Convolutions then take and give the channels of a place in one stretch of memory.
         for weight in self.network.parameters():
             if weight.ndim == 4:
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
-        if dtype == "bfloat16":
-            compute_in_half(self.network)
-
-    @property
-    def box(self) -> tuple[int, int]:
-        """Width and height that pictures should be fitted into."""
-        return self.frontend.box
-
-    def check(self, info: SourceInfo) -> None:
-        """Raise SourceError when this source gives no pictures."""
-        check_source(self.card, self.frontend, info)
-
-    def notes(self, info: SourceInfo) -> dict[str, Any]:
-        """Give what the header should say of the way from this source to the network."""
-        return {}
 
     def init_state(self, batch_size: int = 1) -> ObjectState:
         """Give a fresh state. ValueError for more than one stream: each has a state."""
-        if batch_size != 1:
-            raise ValueError(f"{batch_size} streams in a state; each has its own")
+        check_alone(batch_size)
         return ObjectState(lambda height, width: self.network.init_state(1, height, width))
-
-    def reset(self, state: ObjectState, rows: Sequence[int]) -> None:
-        """Forget what the stream has shown."""
-        state.reset(rows)
 
     def token_count(self, state: ObjectState) -> int | None:
         """Give how many tokens a frame of this stream has; None before its first frame."""
         if state.size is None or state.rest_macs is None:
             return None
         return math.prod(self._grid(*state.size))
-
-    def set_tokens(self, state: ObjectState, count: int | None, pace: Pace | None = None) -> None:
-        """Say how many tokens of the next frames are updated at most; None: all.
-
-        With a ``pace``, that is asked for the number anew at every gate.
-        """
-        state.tokens, state.pace = count, pace
 
     def step_macs(self, state: ObjectState, count: int) -> int:
         """Give about what a step costs with so many tokens; ValueError before the first frame.
@@ -224,8 +179,7 @@ class ObjectModel:
         tokens = network.embed(pictures, rest)
         height, width = tokens.shape[1:3]
         count = height * width
-        top = TopTokens(count if state.tokens is None else state.tokens)
-        gates = Noted(top if state.pace is None else Paced(state.pace), count)
+        gates = gates_of(state, count)
         view = network.view_step(tokens, state.network(*size), gates, gated)
         boxes = self._boxes(network.detect(view, size, rest)[0], frame)
         updated = gates.updated.view(height, width).cpu().numpy()
@@ -242,10 +196,6 @@ class ObjectModel:
             updated=(updated,),
             tokens=(int(updated.sum()),),
         )
-
-    def steps(self, items: Sequence[Data], state: ObjectState) -> list[StepResult]:
-        """Take frames one after another."""
-        return [self.step([item], state) for item in items]
 
     def _grid(self, height: int, width: int) -> Size:
         return height // self.network.patch, width // self.network.patch

@@ -1,0 +1,119 @@
+"""What models that compute only some tokens of pictures have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch import nn
+
+from costream.errors import ModelError
+from costream.models.base import ModelHead, Pace, StepResult
+from costream.models.card import Card
+from costream.models.fitting import check_source
+from costream.models.streaming import DTYPES, find_device
+from costream.nn.eventful import compute_in_half
+from costream.nn.policy import Noted, Paced, TopTokens
+from costream.records import Data
+from costream.sources.base import SourceInfo
+
+
+class _GatedState(Protocol):
+    """What is told of a stream: it stays when what it has shown is forgotten."""
+
+    tokens: int | None  # to be computed, at most; None: all
+    pace: Pace | None  # says it anew at every gate
+
+    def reset(self, rows: Sequence[int] | None = None) -> None: ...
+
+
+N = TypeVar("N", bound=nn.Module)
+F = TypeVar("F", bound=Any)
+S = TypeVar("S", bound=_GatedState)
+
+
+class GatedPictures(Generic[N, F, S]):
+    """Network and frontend of one weight file for pictures; a part of each ``GatedModel``.
+
+    Each stream has a state of its own. ``network`` and ``frontend`` are in ``eval`` mode on
+    ``device``. ``dtype``: "float32" or "float64", or "bfloat16" for the products of blocks alone,
+    see ``compute_in_half``. Raises ModelError for a device or type that is not there, and for
+    another number of labels than ``classes``.
+    """
+
+    sound = None
+    beside = None
+    frames = 1
+    chunk = 1
+    in_time = True  # streams may differ in size and begin at different times
+
+    def __init__(
+        self,
+        card: Card,
+        network: N,
+        frontend: F,
+        classes: int,
+        weights_sha256: str,
+        device: str,
+        dtype: str,
+    ) -> None:
+        if len(card.labels) != classes:
+            raise ModelError(f"{card.name} has {len(card.labels)} labels for {classes} classes")
+        self.card, self.weights_sha256 = card, weights_sha256
+        self.heads = (ModelHead(card, weights_sha256, slice(None)),)
+        self.device = find_device(device)
+        known = ("float32", "float64", "bfloat16")
+        if dtype not in known:
+            raise ModelError(f"unknown type {dtype!r}", hint=f"known are {', '.join(known)}")
+        of_weights = torch.float32 if dtype == "bfloat16" else DTYPES[dtype]
+        self.network: N = network.to(self.device, of_weights).eval().requires_grad_(False)
+        self.frontend: F = frontend.to(self.device, of_weights)
+        if dtype == "bfloat16":
+            compute_in_half(self.network)
+
+    @property
+    def box(self) -> tuple[int, int]:
+        """Width and height that pictures should be fitted into."""
+        box: tuple[int, int] = self.frontend.box
+        return box
+
+    def check(self, info: SourceInfo) -> None:
+        """Raise SourceError when this source gives no pictures."""
+        check_source(self.card, self.frontend, info)
+
+    def notes(self, info: SourceInfo) -> dict[str, Any]:
+        """Give what the header should say of the way from this source to the network."""
+        return {}
+
+    def reset(self, state: S, rows: Sequence[int]) -> None:
+        """Forget what the stream has shown."""
+        state.reset(rows)
+
+    def set_tokens(self, state: S, count: int | None, pace: Pace | None = None) -> None:
+        """Say how many tokens are updated at most from now on; None: all.
+
+        With a ``pace``, that is asked for the number anew at every gate.
+        """
+        state.tokens, state.pace = count, pace
+
+    def step(self, items: Sequence[Data], state: S) -> StepResult:
+        """Take the next picture of the stream."""
+        raise NotImplementedError
+
+    def steps(self, items: Sequence[Data], state: S) -> list[StepResult]:
+        """Take pictures one after another."""
+        return [self.step([item], state) for item in items]
+
+
+def gates_of(state: _GatedState, count: int) -> Noted:
+    """Give what chooses the tokens of a step, ``count`` in all, as a stream was told."""
+    if state.pace is not None:
+        return Noted(Paced(state.pace), count)
+    return Noted(TopTokens(count if state.tokens is None else state.tokens), count)
+
+
+def check_alone(batch_size: int) -> None:
+    """Raise ValueError for more than one stream in a state."""
+    if batch_size != 1:
+        raise ValueError(f"{batch_size} streams in a state; each has its own")
