@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +12,11 @@ from costream.models.oad import OadOutput
 from costream.models.skeleton_blocks import PADDINGS, SkeletonBlock, Spatial
 from costream.models.skeleton_state import SkeletonState
 from costream.models.skeleton_step import FoldedSkeleton
+from costream.nn.folding import Foldable
 from costream.nn.graph import AdaptiveGraphConvolution, GraphConvolution, adjacency
 from costream.nn.pooling import TemporalMean
 from costream.nn.spatial_attention import SpatialAttention
-from costream.nn.timing import ContinualModule, in_sequence
+from costream.nn.timing import in_sequence
 
 KINDS = ("stgcn", "agcn", "str")
 WIDTHS = (64, 64, 64, 64, 128, 128, 128, 256, 256, 256)
@@ -23,7 +24,7 @@ STRIDES = (1, 1, 1, 1, 2, 1, 1, 2, 1, 1)
 _GRAPH_BLOCKS = 3  # of S-TR; attention follows
 
 
-class SkeletonNet(ContinualModule):
+class SkeletonNet(Foldable[FoldedSkeleton]):
     """Batch norm, blocks of space and time, mean over time, joints and persons, Linear.
 
     Hedegaard et al., "Continual spatio-temporal graph convolutional networks" (Pattern
@@ -124,7 +125,6 @@ class SkeletonNet(ContinualModule):
             partial=padding == "causal",
         )
         self.timing = in_sequence(self.layer_timing, self.mean)
-        self._folded: FoldedSkeleton | None = None
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out")
@@ -180,25 +180,9 @@ class SkeletonNet(ContinualModule):
         """Take T frames [B, T, M, V, C], give logits [B, T', K] of the steps that have some."""
         return OadOutput(self.folded().steps(x, state), None)
 
-    def folded(self) -> FoldedSkeleton:
+    def fold(self) -> FoldedSkeleton:
         """Give the network in evaluation, with the parameters of now, as steps take it."""
-        # To look through all parameters for a change takes 0.1 ms, so not every step does.
-        if self._folded is None or not self._folded.is_current():
-            self._folded = FoldedSkeleton(self)
-        return self._folded
-
-    def train(self, mode: bool = True) -> SkeletonNet:
-        """Set training or evaluation mode, as ``nn.Module.train`` does."""
-        self._folded = None
-        return super().train(mode)
-
-    def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        self._folded = None  # device or type change
-        return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
-
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self._folded = None  # parameters may be replaced
-        super()._load_from_state_dict(*args, **kwargs)
+        return FoldedSkeleton(self)
 
     def count_macs(self, persons: int | None = None) -> int:
         """Multiply-accumulates of the matrix products of a step of one stream.

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.nn.bottleneck import Bottleneck, convolution, timing
+from costream.nn.folding import Foldable
 from costream.nn.frame_ring import STARTS
 from costream.nn.pooling import TemporalMax, TemporalMean
 from costream.nn.timing import ContinualModule, Timing, in_sequence
@@ -42,7 +43,7 @@ PLANS = {
 }
 
 
-class VideoEncoder(ContinualModule):
+class VideoEncoder(Foldable[FoldedVideo]):
     """Stem, stages of bottlenecks, mean over pictures and time; X3D has layers around the mean.
 
     Args:
@@ -99,7 +100,6 @@ class VideoEncoder(ContinualModule):
         # With start "replicate" no feature counts as zeros: see ``TemporalMean.fill``.
         self.mean = TemporalMean(self.pool, zeros=0 if start == "zeros" else self.pool - 1)
         self.timing = in_sequence(self.layer_timing, self.mean)
-        self._folded: FoldedVideo | None = None
         for module in self.modules():
             if isinstance(module, nn.Conv3d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -153,25 +153,9 @@ class VideoEncoder(ContinualModule):
         """Take T frames [B, T, 3, H, W], give the rows [B, T', D] of the steps that have some."""
         return self.folded().steps(x, state)
 
-    def folded(self) -> FoldedVideo:
+    def fold(self) -> FoldedVideo:
         """Give the network in evaluation, with the parameters of now, as steps take it."""
-        # To look through all parameters for a change takes 0.1 ms, so not every step does.
-        if self._folded is None or not self._folded.is_current():
-            self._folded = FoldedVideo(self)
-        return self._folded
-
-    def train(self, mode: bool = True) -> VideoEncoder:
-        """Set training or evaluation mode, as ``nn.Module.train`` does."""
-        self._folded = None
-        return super().train(mode)
-
-    def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        self._folded = None  # device or type change
-        return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
-
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self._folded = None  # parameters may be replaced
-        super()._load_from_state_dict(*args, **kwargs)
+        return FoldedVideo(self)
 
     def count_clip_macs(self, frames: int) -> int:
         """Multiply-accumulates of ``forward`` over a clip of so many frames."""

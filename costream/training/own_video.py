@@ -97,7 +97,7 @@ def teach(
     history = descend(network, supply, schedule, settings.seed, watched, desk.partial, spread)
     simple = {CENTROID: _centroid(seen, checked, card.labels)} if checks else {}
     if settings.fine_tune:
-        history += fine_tuned(network, frontend, card, examples, settings, desk.second)
+        history += fine_tuned(network, frontend, card, examples, still, settings, desk.second)
         unkept = FeatureCache(None, card, frontend)
         checked = Reader(card, frontend, CHECKED_VIEWS, settings.seed, unkept).read(checks)
         watched = to_watch(checked, card, still, settings.seed)
@@ -120,13 +120,13 @@ def fine_tuned(
     frontend: Any,
     card: Card,
     examples: tuple[Sequence[Example], Sequence[Example]],
+    still: int,
     settings: TrainSettings,
     partial: Partial,
 ) -> list[dict[str, float]]:
     """Train the network and the frontend together; gives what was seen on the way."""
     seed = settings.seed
     training, checks = (read_pieces(card, frontend, e, card.labels, seed) for e in examples)
-    still = UNSCORED if any(e.label == card.labels[0] for e in examples[0]) else 0
     few = [checks[k] for k in np.random.default_rng(seed).permutation(len(checks))[:FINE_CHECKS]]
     schedule = Schedule(settings.steps or FINE_STEPS, FINE_PIECES, rate=3e-4, smoothing=0.1)
     pieces = Pieces(training, frontend.box, still)
