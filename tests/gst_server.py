@@ -27,7 +27,6 @@ def serve(told: dict) -> None:
     for name, pipeline in told["mounts"].items():
         factory = GstRtspServer.RTSPMediaFactory()
         factory.set_launch(f"( {pipeline} )")
-        factory.set_shared("is-live=true" in pipeline)  # a file plays anew for each client
         if told["transport"]:
             factory.set_protocols(getattr(GstRtsp.RTSPLowerTrans, told["transport"].upper()))
         if told["login"]:

@@ -6,6 +6,7 @@ import functools
 import json
 import signal
 import subprocess
+import threading
 from pathlib import Path
 from typing import Literal
 
@@ -75,7 +76,9 @@ def recording(path: Path) -> str:
 class RtspServer:
     """A server of ``mounts`` (name -> pipeline), started as a context manager.
 
-    After ``kill`` it can be started again, on the same port, with other mounts too.
+    After ``kill`` it can be started again, on the same port, with other mounts too. Should it
+    crash of itself, as GStreamer's does at times where many clients come at once, then it comes
+    up again, as cameras do.
     """
 
     def __init__(
@@ -114,6 +117,12 @@ class RtspServer:
         ready = process.stdout.readline().split()
         assert ready[:1] == ["READY"], f"the server ended with {process.wait(START_S)}"
         self.port = int(ready[1])
+        threading.Thread(target=self._keep_up, args=(process,), daemon=True).start()
+
+    def _keep_up(self, process: subprocess.Popen[str]) -> None:
+        process.wait()
+        if self._process is process:  # nobody has killed it
+            self.start()
 
     def kill(self) -> None:
         """Kill it, as if its machine had lost power, or had crashed."""
