@@ -78,6 +78,7 @@ def make_video(
     rotation: int | None = None,
     flip: bool = False,
     audio_s: float = 0.0,
+    tone_hz: float = 440.0,
     fmt: str | None = None,
     container_options: dict[str, str] | None = None,
 ) -> Path:
@@ -85,7 +86,7 @@ def make_video(
 
     ``times``: when each frame is shown (variable rate); else frame k is at start_s + k / rate.
     ``rotation``: degrees that a player turns the picture counter-clockwise. ``audio_s``: length
-    of a tone beside it.
+    of a tone beside it, of ``tone_hz``.
     """
     with av.open(str(path), "w", format=fmt, options=container_options or {}) as container:
         stream = container.add_stream(codec, rate=rate)
@@ -114,7 +115,7 @@ def make_video(
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
         if sound is not None:
-            container.mux(_tone(sound, audio_s))
+            container.mux(_tone(sound, audio_s, tone_hz))
     return path
 
 
@@ -189,11 +190,11 @@ def make_sound(
     return path
 
 
-def _tone(stream: Any, seconds: float) -> Iterable[av.Packet]:
+def _tone(stream: Any, seconds: float, hz: float = 440.0) -> Iterable[av.Packet]:
     rate, block = 16000, 1024
     packets = []
     for start in range(0, int(seconds * rate), block):
-        wave = np.sin(2 * np.pi * 440 * np.arange(start, start + block) / rate)
+        wave = np.sin(2 * np.pi * hz * np.arange(start, start + block) / rate)
         samples = (wave * 8000).astype(np.int16).reshape(1, -1)
         frame = av.AudioFrame.from_ndarray(samples, "s16", "mono")
         frame.sample_rate, frame.pts, frame.time_base = rate, start, Fraction(1, rate)

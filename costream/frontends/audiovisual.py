@@ -83,7 +83,12 @@ class AudioVisual(nn.Module):
         ``sound``: for each stream the blocks that have ended since the step before, [n, block]; n
         may be 0, and nothing at all says that none has.
         """
-        seen = self.video.forward_step(frames, state.video)
+        return torch.cat(
+            (self.video.forward_step(frames, state.video), self.hear(sound, state)), -1
+        )
+
+    def hear(self, sound: Sequence[Tensor], state: AudioVisualState) -> Tensor:
+        """Give the part of the sound [B, D of sound] of the next step; see ``forward_step``."""
         state.age += 1
         for row, blocks in enumerate(sound):
             if len(blocks):
@@ -91,8 +96,7 @@ class AudioVisual(nn.Module):
                 state.heard[row] = self.audio.forward_steps(blocks[None], own)[0, -1]
                 state.audio.put([row], own)
                 state.age[row] = 0
-        fresh = (state.age <= self.patience).to(state.heard)
-        return torch.cat((seen, state.heard * fresh[:, None]), -1)
+        return state.heard * (state.age <= self.patience).to(state.heard)[:, None]
 
     def count_macs(self) -> int:
         """Multiply-accumulates of one step, with the share of a block that comes in it."""

@@ -20,6 +20,7 @@ from costream.training.family import (
     TrainSettings,
     background_first,
     cannot_be_taught,
+    refuse_fine_tuning,
 )
 from costream.training.feature_cache import FeatureCache
 from costream.training.fine_tuning import fine_tune
@@ -37,7 +38,7 @@ from costream.training.own_tokens import (
 from costream.training.partial import Partial
 from costream.training.picture_pieces import Pieces, read_pieces
 from costream.training.token_streams import TokenStream, TokenStreams
-from costream.training.video_recordings import Reader, Seen
+from costream.training.video_recordings import Reader, Seen, of_pictures
 
 BACKGROUND = "background"
 VIEWS, CHECKED_VIEWS = 4, 1  # of each recording, besides itself
@@ -59,7 +60,9 @@ def labels(found: set[str], card: Card) -> tuple[str, ...]:
 
 
 def check(card: Card, settings: TrainSettings) -> None:
-    """Raise UsageError for --fps."""
+    """Raise UsageError for --fps, and for --fine-tune of a frontend that hears."""
+    if card.frontend == "audiovisual":
+        refuse_fine_tuning(card, settings, "that learns from pictures alone")
     if settings.rate_hz is not None:
         raise UsageError(f"{card.name} takes {card.rate_hz:g} pictures a second", where="--fps")
 
@@ -78,7 +81,7 @@ def teach(
     background, pictures that stand still are: what is seen before and after a clip. ModelError for
     a network that is no classifier of tokens.
     """
-    if not classifies_tokens(network) or not hasattr(frontend, "forward_steps"):
+    if not classifies_tokens(network) or not hasattr(of_pictures(frontend), "forward_steps"):
         raise cannot_be_taught(card)
     frontend.eval().requires_grad_(False)
     training, checks = examples

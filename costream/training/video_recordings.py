@@ -17,11 +17,12 @@ from tqdm import tqdm
 
 from costream.clock import Tick, resample
 from costream.errors import SourceError, UsageError
+from costream.frontends.audiovisual import AudioVisual
 from costream.labels.examples import Example, located
 from costream.models.card import Card
 from costream.models.fitting import check_source
 from costream.records import Fault, Gap, VideoFrame
-from costream.sources.base import SourceOptions
+from costream.sources.base import Sound, SourceOptions
 from costream.sources.registry import open_source
 from costream.training.clips import UNSCORED
 from costream.training.feature_cache import FeatureCache, chance_of, join_keys, key_of
@@ -106,13 +107,20 @@ def frames_of(card: Card, frontend: Any, example: Example) -> Iterator[Tick | Ga
 
     UsageError for features; SourceError when it cannot be read or is no video.
     """
-    options = SourceOptions(start_s=example.start_s, end_s=example.end_s, box=frontend.box)
+    sound = None
+    if isinstance(frontend, AudioVisual):
+        sound = Sound(frontend.sample_rate_hz, frontend.block)
+    options = SourceOptions(
+        start_s=example.start_s, end_s=example.end_s, box=frontend.box, beside=sound
+    )
     source = open_source(example.source, options)
     try:
         info = source.open()
         if info.kind == "features":
             raise UsageError("features are no video", where=example.where)
         check_source(card, frontend, info)
+        if info.silent:
+            log.warning("%s: %s; its pictures are learnt from", example.where, info.silent)
         for item in resample(source.items(), card.rate_hz, card.gap_tolerance_s):
             if isinstance(item, Fault):
                 log.warning("%s: %s", example.where, item.message)
@@ -161,25 +169,30 @@ class Reader:
         """Give tokens float32 [T, D] and times float64 [T] of the recording and of its views."""
         rng = np.random.default_rng(chance_of(example, self._seed))
         views = [View(rng, self._frontend.box) for _ in range(self._views)]
-        eyes = [Eye(self._frontend, view) for view in (None, *views)]
+        eyes = [Eye(of_pictures(self._frontend), view) for view in (None, *views)]
+        ear = Ear(self._frontend)
         pictures: list[npt.NDArray[np.uint8]] = []
+        heard: list[Tensor] = []
         times: list[float] = []
 
         def look() -> None:
             if pictures:
                 frames = torch.from_numpy(np.stack(pictures))
                 for eye in eyes:
-                    eye.see(frames, np.array(times))
+                    eye.see(frames, torch.stack(heard), np.array(times))
             pictures.clear()
+            heard.clear()
             times.clear()
 
         for item in frames_of(self._card, self._frontend, example):
             if isinstance(item, Gap):
                 look()
+                ear.forget()
                 for eye in eyes:
                     eye.forget()
             elif isinstance(item.item, VideoFrame):
                 pictures.append(self._frontend.prepare(item.item.rgb))
+                heard.append(ear.hear(item.item))
                 times.append(item.time_s)
                 if len(pictures) == CHUNK:
                     look()
@@ -187,8 +200,36 @@ class Reader:
         return [part for eye in eyes for part in eye.close(example)]
 
 
+def of_pictures(frontend: Any) -> Any:
+    """Give the frontend that looks at the pictures."""
+    return frontend.video if isinstance(frontend, AudioVisual) else frontend
+
+
+class Ear:
+    """What is heard beside the pictures of a recording, for a frontend that hears."""
+
+    def __init__(self, frontend: Any) -> None:
+        self._frontend = frontend if isinstance(frontend, AudioVisual) else None
+        self._state = frontend.init_state(1)
+
+    def hear(self, frame: VideoFrame) -> Tensor:
+        """Give what a step hears [D]; without such a frontend D is 0."""
+        if self._frontend is None:
+            return torch.zeros(0)
+        blocks = [torch.from_numpy(block.samples) for block in frame.sound]
+        sound = [torch.stack(blocks)] if blocks else []
+        return self._frontend.hear(sound, self._state)[0]
+
+    def forget(self) -> None:
+        """Begin anew after a gap, as a run does."""
+        self._state.reset()
+
+
 class Eye:
-    """One view of a recording, or the recording as it is, through a frontend."""
+    """One view of a recording, or the recording as it is, through a frontend.
+
+    What is heard goes with the pictures that are shown; beside those that stand still is silence.
+    """
 
     def __init__(self, frontend: Any, view: View | None) -> None:
         self._frontend, self._view = frontend, view
@@ -197,17 +238,20 @@ class Eye:
         self._times: list[Times] = []
         self._seen = 0  # pictures of the recording
         self._last: Tensor | None = None
+        self._silence = torch.zeros(1, 0)
 
-    def see(self, frames: Tensor, times: Times) -> None:
-        """Take the next pictures, uint8 [T, 3, H, W], and their times [T]."""
+    def see(self, frames: Tensor, heard: Tensor, times: Times) -> None:
+        """Take the next pictures, uint8 [T, 3, H, W], what goes with them [T, D] and times [T]."""
         if self._view is not None:
+            self._silence = torch.zeros_like(heard[:1])
             if not self._seen:
                 self._stand(frames[:1], self._view.lead)
             chosen = self._view.chosen(self._seen, len(frames))
             self._last = frames[-1:]
             self._seen += len(frames)
-            frames, times = frames[torch.from_numpy(chosen)], times[chosen]
-        self._take(frames, times)
+            shown = torch.from_numpy(chosen)
+            frames, heard, times = frames[shown], heard[shown], times[chosen]
+        self._take(frames, heard, times)
 
     def forget(self) -> None:
         """Begin anew after a gap, as a run does."""
@@ -222,12 +266,14 @@ class Eye:
         return torch.cat(self._tokens), torch.from_numpy(np.concatenate(self._times))
 
     def _stand(self, picture: Tensor, steps: int) -> None:
-        self._take(picture.expand(steps, -1, -1, -1), np.full(steps, np.nan))
+        still, silence = picture.expand(steps, -1, -1, -1), self._silence.expand(steps, -1)
+        self._take(still, silence, np.full(steps, np.nan))
 
-    def _take(self, frames: Tensor, times: Times) -> None:
+    def _take(self, frames: Tensor, heard: Tensor, times: Times) -> None:
         if not len(frames):
             return
         if self._view is not None:
             frames = self._view.show(frames)
-        self._tokens.append(self._frontend.forward_steps(frames[None], self._state)[0])
+        seen = self._frontend.forward_steps(frames[None], self._state)[0]
+        self._tokens.append(torch.cat((seen, heard), 1))
         self._times.append(times)
