@@ -76,43 +76,42 @@ def nystrom_ops_table(s: Sizes) -> Table:
     rows: list[tuple[Cell, ...]] = []
 
     def add(name: str, paper: float, module: Any, macs: int, printed: float | None = None) -> None:
-        # Without projections: in all forms 3 d^2 for each new row and d^2 for each output.
         stepped = hasattr(module, "init_state")
         kept = sum(x.numel() for x in module.init_state().tensors().values()) - 1 if stepped else 0
         rows.append((name, paper / 1e6, printed, macs / 1e6, macs / exact, kept or n * d))
 
     with torch.device("meta"):  # the sizes are enough
         single = SingleOutputAttention(*size, n)
-        exact = single.count_macs() - 4 * d**2
+        exact = single.count_macs()
         whole = MultiheadAttention(*size)
-        add("window", attention_ops("window", 1, n, d), whole, 2 * n**2 * d)
+        add("window", attention_ops("window", 1, n, d), whole, 2 * n**2 * d + 4 * n * d**2)
         for fixed in (False, True):
             name = f"window, Nyström, {_kind(fixed)}"
             nystrom = NystromAttention(*size, m, fixed=fixed)
-            add(name, window_ops(s, fixed), nystrom, nystrom.count_macs(n) - 4 * n * d**2)
+            add(name, window_ops(s, fixed), nystrom, nystrom.count_macs(n))
         add("single-output", attention_ops("cotrans", 1, n, d), single, exact)
         for fixed in (False, True):
             one = SingleOutputNystrom(*size, n, m, fixed=fixed)
             printed = None if fixed else s.printed
             paper = average_ops(s, False, fixed)
-            macs = one.count_macs() - 4 * d**2
-            add(f"single-output, Nyström, {_kind(fixed)}", paper, one, macs, printed)
+            name = f"single-output, Nyström, {_kind(fixed)}"
+            add(name, paper, one, one.count_macs(), printed)
         retroactive = RetroactiveAttention(*size, n)
         paper = attention_ops("cotrans", 2, n, d) - attention_ops("cotrans", 1, n, d)
-        add("retroactive", paper, retroactive, retroactive.count_macs() - (n + 3) * d**2)
+        add("retroactive", paper, retroactive, retroactive.count_macs())
         for fixed in (False, True):
             all_rows = RetroactiveNystrom(*size, n, m, fixed=fixed)
-            macs = all_rows.count_macs() - (n + 3) * d**2
             name = f"retroactive, Nyström, {_kind(fixed)}"
-            add(name, average_ops(s, True, fixed), all_rows, macs)
+            add(name, average_ops(s, True, fixed), all_rows, all_rows.count_macs())
     columns = ("attention", "paper's way", "printed", "costream", "x single-output", "numbers kept")
     notes = (
-        "One layer without projections. Paper's way: closed forms of additions with products, and",
-        "exp, the average of steps with and without a new landmark; whatever the number of heads.",
-        "costream: every product of a step that this program runs, on average. The papers' running",
-        "sums, from which the oldest row is subtracted, are cheaper and not exact; see",
-        "nn/nystrom_summary.py. x single-output: by exact single-output attention here.",
-        "Numbers kept: the state of a stream; of a window its rows.",
+        "One layer. Paper's way: closed forms of additions with products, and exp, without",
+        "projections, the average of steps with and without a new landmark; whatever the number of",
+        "heads. costream: every product of a step that this program runs, on average, projections",
+        "included, for fixed landmarks are folded into them. The papers' running sums, from which",
+        "the oldest row is subtracted, are cheaper and not exact; see nn/nystrom_summary.py.",
+        "x single-output: by exact single-output attention here. Numbers kept: the state of a",
+        "stream; of a window its rows.",
     )
     title = f"Nyström attention, {s.name}: n={n} d={d} m={m} h={s.heads}, millions a step"
     return Table(title, columns, tuple(rows), notes, decimals=4)

@@ -44,9 +44,8 @@ def nystrom_steps_table(rounds: int = 60, threads: int = 1) -> Table:
     notes = (
         f"{threads} thread(s), float32, one stream, full window, {rounds} rounds in turns.",
         "A step with landmarks takes more and smaller operations, each of some microseconds",
-        "whatever its size, and has to save more than that. In windows of the papers' sizes it",
-        "does not: use cooadtr and cotrans there. It is also another function than softmax",
-        "attention, and wants weights of its own.",
+        "whatever its size, and has to save more than that: where it does not, use cooadtr or",
+        "cotrans. It is also another function than softmax attention; its weights are its own.",
     )
     return Table("Nyström attention, single-output", COLUMNS, tuple(rows), notes)
 

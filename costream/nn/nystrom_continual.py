@@ -26,7 +26,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from costream.nn.folding import Foldable
 from costream.nn.nystrom import NystromAttention, segment_of_rows, segment_sizes
+from costream.nn.nystrom_fixed import FoldedProjection
 from costream.nn.nystrom_summary import Summary, SummaryState, chunk_size, chunk_sizes, init_summary
 from costream.nn.state import State, zeros
 
@@ -68,16 +70,17 @@ class Work:
 
     steps: Any  # the state's own counters as a NumPy array
     summary: Summary
-    landmarks: Tensor  # Q~^T and K~^T, each / sqrt(e), [B h, e, 2 m]
-    queries: Tensor  # Q~ / sqrt(e), [B h, m, e]
     inverse: Tensor  # [B h, m, m]
-    projected: Tensor  # [B, 3 d], written by every step
-    pair: Tensor  # query and key of it, [B, h, 2, e]
-    heads: Tensor  # the same as [B h, 2, e], for several streams to be copied
-    row: Tensor  # key and value of it, [B, h, 2, e]
-    products: Tensor  # [B h, 2, 2 m], of pair and landmarks
+    projected: Tensor  # [B, 3 d], or of fixed landmarks [B, h (2 m + e)]; written by every step
+    asked: Tensor  # of it: query and key, [B, h, 2, e], or q K~^T / sqrt(e), [B, h, 1, m]
+    heads: Tensor  # the same of all heads, [B h, ...], for several streams to be copied
+    row: Tensor  # of it, what the summary keeps: [B, h, 2, e] or [B, h, m + e]
     asking: Tensor  # q K~^T / sqrt(e), [B h, 1, m]
-    logits: Tensor  # Q~ k^T / sqrt(e), [B h, m]
+    logits: Tensor  # Q~ k^T / sqrt(e), [B, h, m]
+    # Of landmarks that are not fixed:
+    landmarks: Tensor | None  # Q~^T and K~^T, each / sqrt(e), [B h, e, 2 m]
+    queries: Tensor | None  # Q~ / sqrt(e), [B h, m, e]
+    products: Tensor | None  # [B h, 2, 2 m], of query and key with them
 
 
 class Taken(NamedTuple):
@@ -92,7 +95,7 @@ class Taken(NamedTuple):
     renewed: bool  # whether a landmark is another
 
 
-class ContinualNystrom(NystromAttention):
+class ContinualNystrom(NystromAttention, Foldable[FoldedProjection]):
     """What the single-output and the retroactive form share."""
 
     delay = 0
@@ -151,23 +154,34 @@ class ContinualNystrom(NystromAttention):
                 inverse=zeros(batch_size, h, m, m, like=like),
                 pending=zeros(batch_size, h, 2, e, like=like),
             )
-        summary = init_summary(batch_size, h, m, self.window, e, like)
+        summary = init_summary(batch_size, h, m, self.window, e, self.fixed, like)
         return zeros(batch_size), summary, landmarks
 
     def project_row(self, x: Tensor, state: S) -> list[S]:
         """Project the new row [B, d] of every stream, give the states to take it, see ``hand``."""
-        weight, bias = self._parameters.values()
+        weight, bias = self.projection()
         if len(x) > 1 and not self._in_step(state):
-            return self.hand(F.linear(x, weight, bias), state)  # type: ignore[arg-type]
+            return self.hand(F.linear(x, weight, bias), state)
         work = self.work(state)
         if bias is None:
-            torch.mm(x, weight.t(), out=work.projected)  # type: ignore[union-attr]
+            torch.mm(x, weight.t(), out=work.projected)
         else:
-            torch.addmm(bias, x, weight.t(), out=work.projected)  # type: ignore[union-attr]
+            torch.addmm(bias, x, weight.t(), out=work.projected)
         return [state]
 
+    def fold(self) -> FoldedProjection:
+        """Give the projection of rows for fixed landmarks."""
+        return FoldedProjection(self)
+
+    def projection(self) -> tuple[Tensor, Tensor | None]:
+        """Give weight and bias of what a step projects its row by."""
+        if self.fixed:
+            folded = self.folded()
+            return folded.weight, folded.bias
+        return self._parameters.values()  # type: ignore[return-value]
+
     def hand(self, rows: Tensor, state: S) -> list[S]:
-        """Put a projected row [B, 3 d] of every stream where it is taken, give who is to take it.
+        """Put a projected row [B, ...] of every stream where it is taken, give who is to take it.
 
         That is the state itself, or where streams are not in step, each as a state of its own on
         the same memory: their chunks and landmarks change at different steps.
@@ -195,28 +209,28 @@ class ContinualNystrom(NystromAttention):
     def _see(self, state: NystromState) -> Work:
         batch, own = state.batch_size, state.landmarks
         h, m, e = self.num_heads, self.num_landmarks, self.head_dim
+        landmarks = queries = products = None
         if own is None:
-            landmarks = self.landmarks.repeat(batch, 1, 1, 1)
             inverse = self.inverse.repeat(batch, 1, 1)
+            projected = inverse.new_empty(batch, h * (2 * m + e))
+            asked = projected[:, : h * m].view(batch, h, 1, m)
+            row = projected[:, h * m :].view(batch, h, m + e)
+            asking = heads = asked.reshape(-1, 1, m)
+            logits = row[:, :, :m]
         else:
-            landmarks, inverse = own.rows.flatten(0, 1), own.inverse.flatten(0, 1)
-        projected = inverse.new_empty(batch, 3 * self.embed_dim)
-        parts = projected.view(batch, 3, h, e).transpose(1, 2)
-        products = inverse.new_empty(batch * h, 2, 2 * m)
-        return Work(
-            steps=state.steps.numpy(),
-            summary=Summary(state.summary, self.window),
-            landmarks=landmarks.flatten(1, 2).mT,
-            queries=landmarks[:, 0],
-            inverse=inverse,
-            projected=projected,
-            pair=parts[:, :, :2],
-            heads=parts[:, :, :2].reshape(-1, 2, e),
-            row=parts[:, :, 1:],
-            products=products,
-            asking=products[:, :1, m:],
-            logits=products[:, 1, :m],
-        )
+            rows, inverse = own.rows.flatten(0, 1), own.inverse.flatten(0, 1)
+            landmarks, queries = rows.flatten(1, 2).mT, rows[:, 0]
+            projected = inverse.new_empty(batch, 3 * self.embed_dim)
+            parts = projected.view(batch, 3, h, e).transpose(1, 2)
+            asked, row = parts[:, :, :2], parts[:, :, 1:]
+            heads = asked.reshape(-1, 2, e)
+            products = inverse.new_empty(batch * h, 2, 2 * m)
+            asking = products[:, :1, m:]
+            logits = products.view(batch, h, 2, 2 * m)[:, :, 1, :m]
+        summary = Summary(state.summary, self.window, row)
+        found = (landmarks, queries, products)
+        steps = state.steps.numpy()
+        return Work(steps, summary, inverse, projected, asked, heads, row, asking, logits, *found)
 
     def take(self, state: NystromState) -> Taken:
         """Let streams that are in step take the row that has been projected."""
@@ -226,13 +240,14 @@ class ContinualNystrom(NystromAttention):
         slot, renewed = t % n, None
         work.summary.enter(t, work.queries)
         if state.landmarks is not None:
-            renewed = self._renew(t, work.pair, state.landmarks)
+            renewed = self._renew(t, work.asked, state.landmarks)
             m = m if t >= n else self._segment[slot] + 1
-        if len(work.pair) > 1:
-            work.heads.view_as(work.pair).copy_(work.pair)
-        torch.bmm(work.heads, work.landmarks, out=work.products)
+        if len(work.asked) > 1:
+            work.heads.view_as(work.asked).copy_(work.asked)
+        if work.landmarks is not None:
+            torch.bmm(work.heads, work.landmarks, out=work.products)
         work.summary.put(t, work.row, work.logits)
-        if renewed is not None:
+        if renewed is not None and work.queries is not None:
             work.summary.renew(t, renewed, work.queries[:, renewed])
         weights, values = work.summary.look(t, m)
         asked = self.ask(work.asking, work, m)
@@ -291,9 +306,10 @@ class ContinualNystrom(NystromAttention):
         continual landmarks these and their inverse.
         """
         d, m, n = self.embed_dim, self.num_landmarks, self.window
-        c, chunks = chunk_size(n), len(chunk_sizes(n))
-        row = 3 * d**2 + 4 * m * d + m**2 * self.num_heads
-        finishing = m * n * d
-        entering = m * c * d + (m * chunks * d if chunks > 1 else 0)
-        renewing = 0 if self.fixed else 2 * chunks * c * d + chunks * d + self.inverse_macs(m)
-        return row + (finishing + chunks * entering + m * renewing) / n
+        h, c, chunks = self.num_heads, chunk_size(n), len(chunk_sizes(n))
+        others = m * chunks * d if chunks > 1 else 0
+        if self.fixed:
+            return (2 * h * m + d) * d + m**2 * h + (m * n * d + chunks * others) / n
+        row = 3 * d**2 + 4 * m * d + m**2 * h
+        renewing = 2 * chunks * c * d + chunks * d + self.inverse_macs(m)
+        return row + (m * n * d + chunks * (m * c * d + others) + m * renewing) / n

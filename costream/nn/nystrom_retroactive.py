@@ -73,8 +73,8 @@ class RetroactiveNystrom(ContinualNystrom):
         taken, work, batch = self.take(state), self.work(state), (-1, self.num_heads)
         slot, filled, m = taken.slot, taken.filled, taken.landmarks
         state.weights[:, :, slot, :m] = torch.unflatten(taken.asked, 0, batch)[:, :, 0]
-        if state.queries is not None:
-            state.queries[:, :, slot] = work.pair[:, :, 0]
+        if state.queries is not None and work.landmarks is not None:
+            state.queries[:, :, slot] = work.asked[:, :, 0]
             if taken.renewed:
                 queries = state.queries[:, :, :filled].flatten(0, 1)
                 logits = torch.bmm(queries, work.landmarks[:, :, self.num_landmarks :])

@@ -66,7 +66,7 @@ class SingleOutputNystrom(ContinualNystrom):
     def forward_steps(self, x: Tensor, state: NystromState) -> Tensor:
         """Take T rows [B, T, d], give what T calls of ``forward_step`` would, [B, T, d]."""
         with torch.no_grad():
-            rows = F.linear(x, self.in_proj_weight, self.in_proj_bias).unbind(1)
+            rows = F.linear(x, *self.projection()).unbind(1)
             heads = [self._heads(self.hand(row, state)) for row in rows]
             return linear(self, "out_proj", torch.stack(heads, 1)) if heads else x
 

@@ -26,13 +26,15 @@ _LEAST = 32  # slots of a chunk: opening one takes as long as a few steps
 class SummaryState(State):
     """Rows of the window and what is known of its chunks. C chunks of c slots, C c >= n."""
 
-    held: Tensor  # [B, h, C c, 2 e]: keys and values, those of the open chunk as they were
+    # w numbers of a row: its key and value, 2 e, or where landmarks are fixed its logits Q~ k^T,
+    # which will not change, and its value, m + e.
+    held: Tensor  # [B, h, C c, w]: all rows, those of the open chunk as they were
     masses: Tensor  # [B, h, m, C]: log sum exp(Q~ k^T) over a chunk
     means: Tensor  # [B, h, m, C, e]: softmax(Q~ k^T) v over a chunk
     # The open chunk, and before it the other chunks as one value a landmark, which only that
     # landmark sees:
     logits: Tensor  # [B, h, m, m + c]
-    rows: Tensor  # [B, h, m + c, 2 e]
+    rows: Tensor  # [B, h, m + c, w]
 
 
 def chunk_size(window: int) -> int:
@@ -52,25 +54,35 @@ def rows_seen(window: int) -> float:
 
 
 def init_summary(
-    batch_size: int, num_heads: int, landmarks: int, window: int, head_dim: int, like: Tensor
+    batch_size: int,
+    num_heads: int,
+    landmarks: int,
+    window: int,
+    head_dim: int,
+    fixed: bool,
+    like: Tensor,
 ) -> SummaryState:
     """Give the state of streams that have seen nothing, of the type and place of ``like``."""
     c, m, e = chunk_size(window), landmarks, head_dim
+    w = (m if fixed else e) + e
     chunks = -(-window // c)
     size = (batch_size, num_heads)
     return SummaryState(
-        held=zeros(*size, chunks * c, 2 * e, like=like),
+        held=zeros(*size, chunks * c, w, like=like),
         masses=zeros(*size, m, chunks, like=like),
         means=zeros(*size, m, chunks, e, like=like),
         logits=zeros(*size, m, m + c, like=like),
-        rows=zeros(*size, m + c, 2 * e, like=like),
+        rows=zeros(*size, m + c, w, like=like),
     )
 
 
 class Summary:
-    """A summary at work: views of the state of streams that are in step."""
+    """A summary at work: views of the state of streams that are in step.
 
-    def __init__(self, state: SummaryState, window: int) -> None:
+    ``row``: what ``put`` takes of a row, as it will lie there.
+    """
+
+    def __init__(self, state: SummaryState, window: int, row: Tensor) -> None:
         self.window, self.size = window, chunk_size(window)
         self.landmarks, self.chunks = state.masses.shape[2:]
         m, e = self.landmarks, state.means.shape[4]
@@ -78,17 +90,17 @@ class Summary:
         self._held, self._masses = state.held.flatten(0, 1), state.masses.flatten(0, 1)
         self._means, self._logits = state.means.flatten(0, 1), state.logits.flatten(0, 1)
         rows = state.rows.flatten(0, 1)
-        self._values, self._fresh_rows = rows[:, :, e:], rows[:, m:]
+        self._values, self._fresh_rows = rows[:, :, -e:], rows[:, m:]
         self._others = self._logits[:, :, :m].diagonal(dim1=1, dim2=2)
         self._fresh = self._logits[:, :, m:]
         # Slot by slot, for making a view takes as long as a small product.
-        self._row_slots = torch.unflatten(state.rows, 3, (2, e))[:, :, m:].unbind(2)
-        self._logit_slots = self._fresh.unbind(2)
+        self._row_slots = torch.unflatten(state.rows, 3, row.shape[2:])[:, :, m:].unbind(2)
+        self._logit_slots = state.logits[:, :, :, m:].unbind(3)
 
-    def enter(self, t: int, queries: Tensor) -> None:
+    def enter(self, t: int, queries: Tensor | None) -> None:
         """Before step ``t``: where a chunk begins, finish the one before and open it.
 
-        ``queries``: Q~ / sqrt(e), [B h, m, e], as they were until now.
+        ``queries``: Q~ / sqrt(e), [B h, m, e], as they were until now; None: they are fixed.
         """
         slot = t % self.window
         if slot % self.size:
@@ -101,11 +113,14 @@ class Summary:
         if t >= self.window:
             held = self._held[:, slot : slot + self.size]
             self._fresh_rows.copy_(held)
-            torch.bmm(queries, held[:, :, : queries.shape[2]].mT, out=self._fresh)
+            if queries is None:
+                self._fresh.copy_(held[:, :, : self.landmarks].mT)
+            else:
+                torch.bmm(queries, held[:, :, : queries.shape[2]].mT, out=self._fresh)
         self._sum_up(chunk, t, slice(None))
 
     def put(self, t: int, row: Tensor, logits: Tensor) -> None:
-        """Take the row of step ``t``: key and value [B, h, 2, e], Q~ k^T / sqrt(e) [B h, m]."""
+        """Take the row of step ``t``: w numbers [B, h, ...], and Q~ k^T / sqrt(e), [B, h, m]."""
         place = t % self.window % self.size
         self._row_slots[place].copy_(row)
         self._logit_slots[place].copy_(logits)
