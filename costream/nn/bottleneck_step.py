@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -23,9 +23,6 @@ class BottleneckState(State):
     inputs: FramesState
     inner: FramesState | None
 
-    def __post_init__(self) -> None:
-        self.buffers: _Buffers | None = None  # made when needed, never saved or copied
-
 
 class _Gate:
     """A ``SqueezeExcitation``: what channels of frames [B, 1, H, W, C] are multiplied with."""
@@ -40,15 +37,6 @@ class _Gate:
         hidden = torch.addmm(self._biases[0], sums, self._weights[0], alpha=share).relu_()
         gate = torch.addmm(self._biases[1], hidden, self._weights[1]).sigmoid_()
         return gate.view(len(y), 1, 1, 1, -1)
-
-
-class _Buffers(NamedTuple):
-    """What a step overwrites, as rows and as frames [B, H, W, C]; of the same memory."""
-
-    first: Tensor
-    first_frame: Tensor
-    last: Tensor
-    last_frame: Tensor
 
 
 class FoldedBottleneck:
@@ -66,6 +54,7 @@ class FoldedBottleneck:
         self.shortcut = None
         if block.shortcut is not None:
             self.shortcut = VolumeStep(block.shortcut, block.shortcut_bn)
+            self.shortcut.bias = self.shortcut.bias + self.c.bias  # c is added to it
         self.squeeze = None if block.squeeze is None else _Gate(block.squeeze)
         self.inputs = FrameRing(self.half + 1 if block.depthwise else block.kernel, start)
         self.inner = FrameRing(block.kernel, start) if block.depthwise else None
@@ -87,30 +76,22 @@ class FoldedBottleneck:
         self, x: Tensor, state: BottleneckState, rows: Sequence[int], out: Tensor | None
     ) -> Tensor | None:
         time = self.inputs.push(x, state.inputs, rows)
-        buffers = state.buffers or self._make_buffers(state)
-        y = self._first(x, state, rows, time, buffers)
+        y = self._first(x, state, rows, time)
         if y is None:
             return None
         if self.squeeze is not None:
             y.mul_(self.squeeze(y))
         y = F.silu(y, inplace=True) if self.depthwise else y.relu_()
-        torch.addmm(
-            self.c.bias, y.reshape(buffers.last.shape[0], -1), self.c.taps[0], out=buffers.last
-        )
         past = self.inputs.frame(state.inputs, time - self.half)
         if self.shortcut is None:
-            buffers.last_frame.add_(past)
+            given = torch.add(past, self.c.bias, out=out)
         else:
-            buffers.last.add_(self.shortcut.multiply(past))
-        return torch.clamp_min(buffers.last_frame, 0, out=out)
+            given = self.shortcut.multiply(past, out)
+        self.c.add(y.squeeze(1), given)
+        return given.relu_()
 
     def _first(
-        self,
-        x: Tensor,
-        state: BottleneckState,
-        rows: Sequence[int],
-        time: int,
-        buffers: _Buffers,
+        self, x: Tensor, state: BottleneckState, rows: Sequence[int], time: int
     ) -> Tensor | None:
         """Give what comes from b, [B, 1, H', W', C], or None."""
         late = time < self.timing.delay
@@ -121,19 +102,6 @@ class FoldedBottleneck:
             return self.b.convolve(hidden.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).unsqueeze(1)
         inner = cast(FramesState, state.inner)
         slot = self.inner.next_slot(inner)
-        self.a.multiply(x, buffers.first)
-        torch.clamp_min(buffers.first_frame, 0, out=slot)
+        self.a.multiply(x, slot).relu_()
         self.inner.push(slot, inner, rows)
         return None if late else self.b.over_time(inner, time)
-
-    def _make_buffers(self, state: BottleneckState) -> _Buffers:
-        batch, _, *size = state.inputs.frames.shape
-        with torch.inference_mode(False):
-            frames = [
-                self._like.new_empty(batch, *part.output_size(given))
-                for part, given in ((self.a, size), (self.c, self.b.output_size(size)))
-            ]
-            first, last = frames
-            rows = [frame.view(-1, frame.shape[3]) for frame in frames]
-            state.buffers = _Buffers(rows[0], first, rows[1], last)
-        return state.buffers

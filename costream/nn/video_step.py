@@ -135,7 +135,7 @@ class FoldedVideo:
         taken: list[int] = state.taken.tolist()
         state.tick()
         state.taken += 1
-        y = x.permute(0, 2, 3, 1).contiguous()
+        y = x.permute(0, 2, 3, 1)
         for number, (part, kept) in enumerate(zip(self.parts, state.parts, strict=True)):
             following = self.parts[number + 1 : number + 2]
             out = following[0].place(state.parts[number + 1]) if following else None
@@ -162,7 +162,7 @@ class FoldedVideo:
 
     def _pool(self, y: Tensor, state: MeanState, rows: Sequence[int]) -> Tensor | None:
         if self.conv is not None:
-            y = self.conv.multiply(y).relu_().view(*y.shape[:3], -1)
+            y = self.conv.multiply(y).relu_()
         feature = y.mean((1, 2))
         if rows and self.start == "zeros":
             feature[list(rows)] = 0

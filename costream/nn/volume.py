@@ -42,9 +42,10 @@ class VolumeStep:
         self.pointwise = self.kernel[1:] == (1, 1)
         taps = weight.unbind(2)  # oldest first
         if not self.pointwise:
-            taps = tuple(tap.contiguous() for tap in taps)
+            taps = tuple(tap.contiguous(memory_format=torch.channels_last) for tap in taps)
         elif self.groups > 1:
             taps = tuple(tap.flatten() for tap in taps)
+            self._wide: dict[int, list[Tensor]] = {}  # see ``_widen``
         else:
             taps = tuple(tap.flatten(1).T.contiguous() for tap in taps)
         self.taps = taps
@@ -58,13 +59,26 @@ class VolumeStep:
         return -(-size[0] // step), -(-size[1] // step), self.out_width
 
     def multiply(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """Give [B H' W', O] of a frame [B, H, W, I]; of a pointwise convolution with K = 1."""
+        """Give [B, H', W', O] of a frame [B, H, W, I]; of a pointwise convolution with K = 1.
+
+        ``out``: where it shall lie, such as a slot of a ring.
+        """
         if self.pixel_stride > 1:
             x = x[:, :: self.pixel_stride, :: self.pixel_stride]
-        rows = x.reshape(-1, x.shape[3])
         if out is None:
-            return torch.addmm(self.bias, rows, self.taps[0])
-        return torch.addmm(self.bias, rows, self.taps[0], out=out)
+            out = x.new_empty(*x.shape[:3], self.out_width)
+        # A slot has its rows together within a stream only.
+        rows = out.view(len(x), -1, self.out_width)
+        torch.baddbmm(self.bias, x.flatten(1, 2), self._shared(len(x)), out=rows)
+        return out
+
+    def add(self, x: Tensor, out: Tensor) -> None:
+        """Add what ``multiply`` would give, without the bias, to frames [B, H, W, O]."""
+        rows = out.view(len(x), -1, self.out_width)
+        rows.baddbmm_(x.flatten(1, 2), self._shared(len(x)))
+
+    def _shared(self, streams: int) -> Tensor:
+        return self.taps[0].expand(streams, -1, -1)
 
     def convolve(self, x: Tensor) -> Tensor:
         """Give [B, O, H', W'] of a frame [B, I, H, W]; K = 1."""
@@ -79,14 +93,44 @@ class VolumeStep:
             strides, sides = (1, step, step), (0, *self.sides)
             out = F.conv3d(state.volume, weight, self.bias, strides, sides, 1, self.groups)
             return out.permute(0, 2, 3, 4, 1)
-        frames = [state.slots[(time + 1 + k) % size] for k in range(size)]
-        if not self.pointwise:
-            return self._convolve(frames)
-        return self._weigh(frames) if self.groups > 1 else self._mix(frames)
+        if self.pointwise and self.groups > 1:
+            return self.weigh(state, time).unsqueeze(1)
+        frames = self._frames(state, time)
+        return self._mix(frames) if self.pointwise else self._convolve(frames)
+
+    def weigh(self, state: FramesState, time: int, out: Tensor | None = None) -> Tensor:
+        """Give what ``over_time`` does, as [B, H, W, O], of a depthwise one over time alone.
+
+        ``out``: where it shall lie.
+        """
+        frames = self._frames(state, time)
+        if out is None:
+            out = torch.empty_like(frames[0])
+        # Rows of pictures in place of single pixels: loops over few channels are slow.
+        batch, height, width, _ = out.shape
+        rows, (bias, *taps) = out.view(batch, height, -1), self._widen(width)
+        olds = [frame.view(batch, height, -1) for frame in frames]
+        torch.addcmul(bias, olds[-1], taps[-1], out=rows)
+        for old, tap in zip(olds[:-1], taps[:-1], strict=True):
+            rows.addcmul_(old, tap)
+        return out
+
+    def _widen(self, width: int) -> list[Tensor]:
+        """Give bias and taps for a row of so many pixels."""
+        if width not in self._wide:
+            with torch.inference_mode(False):
+                self._wide[width] = [t.repeat(width) for t in (self.bias, *self.taps)]
+        return self._wide[width]
+
+    def _frames(self, state: FramesState, time: int) -> list[Tensor]:
+        """Give the K frames of a ring up to frame ``time``, the oldest first."""
+        size = self.kernel[0]
+        return [state.slots[(time + 1 + k) % size] for k in range(size)]
 
     def _by_taps(self, state: FramesState) -> bool:
-        pixels = state.frames.shape[2] * state.frames.shape[3]
-        return self.groups > 1 and 0 < self._most <= pixels
+        if self.groups == 1 or not self._most:
+            return False
+        return state.frames.shape[2] * state.frames.shape[3] >= self._most
 
     def _convolve(self, frames: Sequence[Tensor]) -> Tensor:
         total, bias = None, cast("Tensor | None", self.bias)
@@ -95,17 +139,6 @@ class VolumeStep:
             out = F.conv2d(maps, tap, bias, self.pixel_stride, self.sides, 1, self.groups)
             total, bias = (out if total is None else total.add_(out)), None
         return cast(Tensor, total).permute(0, 2, 3, 1).unsqueeze(1)
-
-    def _weigh(self, frames: Sequence[Tensor]) -> Tensor:
-        """Depthwise, over time alone."""
-        # Rows of pictures in place of single pixels: loops over few channels are slow.
-        batch, height, width, channels = frames[0].shape
-        rows = [frame.reshape(batch, height, -1) for frame in frames]
-        taps = [tap.repeat(width) for tap in self.taps]
-        out = torch.addcmul(self.bias.repeat(width), rows[-1], taps[-1])
-        for row, tap in zip(rows[:-1], taps[:-1], strict=True):
-            out.addcmul_(row, tap)
-        return out.view(batch, 1, height, width, channels)
 
     def _mix(self, frames: Sequence[Tensor]) -> Tensor:
         """Pointwise."""

@@ -56,8 +56,8 @@ def test_single_frames() -> None:
     with torch.no_grad():
         conv = nn.Conv3d(6, 4, 1, (1, 2, 2))
         maps = F.conv2d(x.permute(0, 3, 1, 2), conv.weight[:, :, 0], conv.bias, 2)
-        rows = maps.permute(0, 2, 3, 1).flatten(0, 2)
-        torch.testing.assert_close(VolumeStep(conv).multiply(x), rows)
+        frames = maps.permute(0, 2, 3, 1)
+        torch.testing.assert_close(VolumeStep(conv).multiply(x), frames)
         wide = nn.Conv3d(6, 4, (1, 3, 3), 1, (0, 1, 1), bias=False)
         maps = F.conv2d(x.permute(0, 3, 1, 2), wide.weight[:, :, 0], None, 1, 1)
         given = VolumeStep(wide).convolve(x.permute(0, 3, 1, 2))
