@@ -22,15 +22,21 @@ from costream.training.watch import LOSS, Watch
 
 @pytest.mark.parametrize(
     "family",
-    ["sound", *(pytest.param(f, marks=pytest.mark.slow) for f in ("video", "skeletons"))],
+    [
+        "sound",
+        *(pytest.param(f, marks=pytest.mark.slow) for f in ("video", "skeletons", "landmarks")),
+    ],
 )
 def test_three_kills_change_nothing(family, tmp_path):
     kind, steps, more = {
         "sound": (noises, 500, ()),
         "video": (moving, 100, ("--fine-tune",)),
         "skeletons": (acted, 120, ()),
+        "landmarks": (noises, 300, ()),
     }[family]
-    base = kind.write_tiny_weights(tmp_path / "tiny.safetensors")
+    fixed = {"architecture": "conystrom-audio", "num_landmarks": 4, "landmarks": "fixed"}
+    other = fixed if family == "landmarks" else {}
+    base = kind.write_tiny_weights(tmp_path / "tiny.safetensors", **other)
     data = kind.write_folder(tmp_path / "data", 4)
     options = (*more, "--scratch", "--steps", steps, "--cache", tmp_path / "cache")
 
