@@ -35,7 +35,7 @@ def recordings(tmp_path_factory):
 def trained(base, recordings, tmp_path_factory):
     path = tmp_path_factory.mktemp("trained") / "own.safetensors"
     given = ("--data", recordings[0], "--labels", recordings[1], "--cache", path.parent / "cache")
-    done = costream("train", base, *given, "-o", path, "--scratch", "--steps", 100)
+    done = costream("train", base, *given, "-o", path, "--scratch", "--steps", 250)
     assert done.returncode == 0, done.stderr
     return path, done
 
@@ -123,7 +123,7 @@ def test_the_same_seed_gives_the_same_bytes(kept, base, recordings, trained, tmp
     path = tmp_path / "own.safetensors"
     cache = ("--cache", trained[0].parent / "cache") if kept else ("--no-cache",)
     given = ("--data", recordings[0], "--labels", recordings[1], *cache)
-    done = python("-m", "costream", "train", base, *given, "-o", path, "--scratch", "--steps", 100)
+    done = python("-m", "costream", "train", base, *given, "-o", path, "--scratch", "--steps", 250)
     assert done.returncode == 0, done.stderr
     assert path.read_bytes() == trained[0].read_bytes()
 
