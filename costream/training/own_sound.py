@@ -25,7 +25,14 @@ from costream.training.family import (
 )
 from costream.training.loop import Schedule
 from costream.training.own_baselines import CENTROID, nearest_centroid
-from costream.training.own_tokens import STREAM_STEPS, descend, predict, standardise, tell
+from costream.training.own_tokens import (
+    STREAM_STEPS,
+    VARIED,
+    descend,
+    predict,
+    standardise,
+    tell,
+)
 from costream.training.sound_baselines import linear
 from costream.training.sound_recordings import Heard, Reader
 from costream.training.token_streams import TokenStream, TokenStreams
@@ -78,7 +85,8 @@ def teach(
     heard = reader.read(examples[0])
     checks = Reader(card, frontend, 0, settings.seed, desk.cache).read(examples[1])
     lag = max(0, round(card.delay_s * card.rate_hz) - 1)
-    streams = TokenStreams([views(h, card) for h in (*heard, *quiet)], lag)
+    varied = 0.0 if settings.scratch else VARIED
+    streams = TokenStreams([views(h, card) for h in (*heard, *quiet)], lag, varied)
     rng = np.random.default_rng(settings.seed)
     checked = TokenStreams([views(h, card) for h in (*checks, *quiet)], lag)
     watched = [checked.draw(STREAM_STEPS[1], rng) for _ in range(CHECKS if checks else 0)]

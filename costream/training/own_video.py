@@ -28,6 +28,7 @@ from costream.training.loop import Schedule
 from costream.training.own_baselines import CENTROID, nearest_centroid
 from costream.training.own_tokens import (
     STREAM_STEPS,
+    VARIED,
     classifies_tokens,
     descend,
     predict,
@@ -88,7 +89,8 @@ def teach(
     seen = Reader(card, frontend, VIEWS, settings.seed, desk.cache).read(training)
     checked = Reader(card, frontend, CHECKED_VIEWS, settings.seed, desk.cache).read(checks)
     still = UNSCORED if any(e.label == card.labels[0] for e in training) else 0
-    supply = TokenStreams([s.streams(card.labels, still) for s in seen])
+    varied = 0.0 if settings.scratch else VARIED
+    supply = TokenStreams([s.streams(card.labels, still) for s in seen], varied=varied)
     watched = to_watch(checked, card, still, settings.seed)
     tokens = torch.cat([s.tokens[0] for s in seen])
     spread = tokens.std(0)
@@ -100,7 +102,9 @@ def teach(
     history = descend(network, supply, schedule, settings.seed, watched, desk.partial, spread)
     simple = {CENTROID: _centroid(seen, checked, card.labels)} if checks else {}
     if settings.fine_tune:
-        history += fine_tuned(network, frontend, card, examples, still, settings, desk.second)
+        further = fine_tuned(network, frontend, card, examples, still, settings, desk.second)
+        before = history[-1]["step"] if history else 0
+        history += [{**row, "step": before + row["step"]} for row in further]
         unkept = FeatureCache(None, card, frontend)
         checked = Reader(card, frontend, CHECKED_VIEWS, settings.seed, unkept).read(checks)
         watched = to_watch(checked, card, still, settings.seed)

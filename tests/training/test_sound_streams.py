@@ -95,6 +95,38 @@ def test_pieces_of_recordings_keep_their_labels(seed, labels):
         assert stream.labels[begin : end + 1].max() >= 0  # each piece has a class
 
 
+def scattered(count, seed=0):
+    """Give recordings of two classes that differ within theirs in one direction only."""
+    places = np.random.default_rng(seed).normal(size=(2, count))
+    way = torch.tensor([3.0, 4.0, 0.0])
+    return [
+        [TokenStream(float(x) * way + torch.tensor([0.0, 0.0, k]).expand(8, 3), np.full(8, k))]
+        for k, own in enumerate(places)
+        for x in own
+    ], places.var(1, ddof=1).mean()
+
+
+def test_pieces_are_moved_as_recordings_of_a_class_differ():
+    recordings, variance = scattered(5)
+    rng = np.random.default_rng(0)
+    plain, moved = (TokenStreams(recordings, varied=v).batch(2000, 1, rng)[0] for v in (0.0, 2.0))
+    along, across = moved[:, 0] @ torch.tensor([0.6, 0.8, 0.0]), moved[:, 0, :2]
+    assert torch.allclose(across @ torch.tensor([0.8, -0.6]), torch.zeros(2000), atol=1e-5)
+    assert set(moved[:, 0, 2].tolist()) == {0.0, 1.0}  # classes stay apart
+    added = float(along.var() - (plain[:, 0] @ torch.tensor([0.6, 0.8, 0.0])).var())
+    assert added == pytest.approx(4 * 25 * variance, rel=0.15)
+
+
+def test_one_recording_of_a_class_does_not_say_how_they_differ():
+    recordings = [marked(0, 9), marked(1, 9)]
+    rngs = (np.random.default_rng(0) for _ in range(2))
+    plain, moved = (
+        TokenStreams(recordings, varied=v).draw(40, rng).tokens
+        for v, rng in zip((0.0, 2.0), rngs, strict=True)
+    )
+    assert torch.equal(plain, moved)
+
+
 def test_only_the_classifier_begins_anew(base, tmp_path):
     labels = ("silence", "x", "y", "z")  # as many as the model has, but others
     network, _, card = student(base, labels, told(tmp_path))
