@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from costream.frontends.registry import load_frontend
 from costream.nn.state import State, zeros
+from costream.records import VideoFrame
 
 _PATIENCE_S = 2.0  # a token of sound that is older is none
 
@@ -23,6 +25,13 @@ class AudioVisualState(State):
     audio: State
     heard: Tensor  # [B, D of sound], zeros before there is one
     age: Tensor  # int64 [B], steps since it came
+
+
+def blocks_of(frame: VideoFrame) -> Tensor:
+    """Give the blocks of sound beside a picture, float32 [n, block]; [0] where there are none."""
+    if not frame.sound:
+        return torch.zeros(0)
+    return torch.from_numpy(np.stack([block.samples for block in frame.sound]))
 
 
 class AudioVisual(nn.Module):

@@ -9,13 +9,20 @@ from costream.frontends.flow import load_opencv
 from costream.frontends.pose import installed_version, load_mediapipe
 from costream.layouts import MEDIAPIPE_33, find_layout
 from costream.models.card import Card
-from costream.sources.base import SourceInfo, SourceKind
+from costream.sources.base import Sound, SourceInfo, SourceKind
 
 
 def takes(frontend: Any) -> SourceKind:
     """Give what a model with this frontend was made for; without one it takes features."""
     kind: SourceKind = "features" if frontend is None else frontend.takes
     return kind
+
+
+def sound_beside(frontend: Any) -> Sound | None:
+    """Give the sound that a frontend takes beside pictures; None: it takes none."""
+    if takes(frontend) != "video" or not hasattr(frontend, "block"):
+        return None
+    return Sound(frontend.sample_rate_hz, frontend.block)
 
 
 def check_source(card: Card, frontend: Any, info: SourceInfo) -> None:
@@ -59,7 +66,7 @@ def notes(frontend: Any, info: SourceInfo) -> dict[str, Any]:
     """Give what the header says of the way from this source to the network."""
     if takes(frontend) == "skeleton" and info.kind == "video":
         return {"pose": f"MediaPipe {installed_version()}, its operations are not counted"}
-    if takes(frontend) == info.kind == "video" and hasattr(frontend, "block") and not info.beside:
+    if info.kind == "video" and sound_beside(frontend) is not None and not info.beside:
         why = info.silent or "it is taken from files only"
         return {"sound": f"none, its part of the tokens is zeros ({why})"}
     return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -33,7 +34,7 @@ F = TypeVar("F", bound=Any)
 S = TypeVar("S", bound=_GatedState)
 
 
-class GatedPictures(Generic[N, F, S]):
+class GatedPictures(ABC, Generic[N, F, S]):
     """Network and frontend of one weight file for pictures; a part of each ``GatedModel``.
 
     Each stream has a state of its own. ``network`` and ``frontend`` are in ``eval`` mode on
@@ -97,9 +98,9 @@ class GatedPictures(Generic[N, F, S]):
         """
         state.tokens, state.pace = count, pace
 
+    @abstractmethod
     def step(self, items: Sequence[Data], state: S) -> StepResult:
         """Take the next picture of the stream."""
-        raise NotImplementedError
 
     def steps(self, items: Sequence[Data], state: S) -> list[StepResult]:
         """Take pictures one after another."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from costream.models.skeleton_fold import FoldedBlock
 from costream.models.skeleton_plan import StepPlan
 from costream.models.skeleton_state import PersonState, SkeletonState
+from costream.nn.folding import Folded
 from costream.nn.graph import scale_and_shift
 from costream.nn.state import zeros
 from costream.nn.timing import Timing, check_shape, hide_unstarted, in_sequence
@@ -25,17 +26,11 @@ if TYPE_CHECKING:
 _PIECE = 128  # frames that go through the blocks at once: bounds memory
 
 
-class FoldedSkeleton:
-    """A ``SkeletonNet`` in evaluation, ready to step; no gradients.
-
-    It holds products of the network's parameters; ``is_current`` says whether these are still
-    the ones it was made of.
-    """
+class FoldedSkeleton(Folded):
+    """A ``SkeletonNet`` in evaluation, ready to step."""
 
     def __init__(self, net: SkeletonNet) -> None:
-        tensors = [*net.parameters(), *net.buffers()]
-        self._sources = [t for t in tensors if not t.is_inference()]
-        self._versions = self._version()
+        super().__init__([*net.parameters(), *net.buffers()])
         self.mean, self.layers, self.form = net.mean, net.layer_timing, net.form
         with torch.inference_mode(False), torch.no_grad():
             self._fold(net)
@@ -62,13 +57,6 @@ class FoldedSkeleton:
             own = slice(low, high)
             self.ranges[low, high] = (self.scale[own, None], self.shift[own, None], others)
         self.share = 1 / (persons * net.joints)
-
-    def is_current(self) -> bool:
-        """Whether the parameters have not changed since; changes through ``.data`` escape it."""
-        return self._version() == self._versions
-
-    def _version(self) -> int:
-        return sum([t._version for t in self._sources])
 
     def init_state(self, batch_size: int) -> SkeletonState:
         """Give the state of streams that have seen nothing."""

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from costream.errors import ModelError, SourceError
+from costream.frontends.audiovisual import blocks_of
 from costream.frontends.pose import BOX, PoseTrackers
 from costream.models.base import ModelHead, StepResult
 from costream.models.card import Card
-from costream.models.fitting import check_source, input_width, notes, takes
+from costream.models.fitting import check_source, input_width, notes, sound_beside, takes
 from costream.nn.functional import store_by_columns
 from costream.nn.state import State
 from costream.records import AudioBlock, Data, FeatureRow, SkeletonFrame, VideoFrame
@@ -147,10 +148,7 @@ class StreamingModel:
     @property
     def beside(self) -> Sound | None:
         """The sound that the frontend takes beside pictures; None: it takes none."""
-        block = getattr(self.frontend, "block", None)
-        if takes(self.frontend) != "video" or block is None:
-            return None
-        return Sound(self.frontend.sample_rate_hz, block)
+        return sound_beside(self.frontend)
 
     @property
     def chunk(self) -> int:
@@ -328,10 +326,8 @@ class StreamingModel:
 
     def _hear(self, item: Data) -> Tensor:
         """Give the blocks of sound beside a picture, [n, block]."""
-        blocks = [b.samples for b in item.sound] if isinstance(item, VideoFrame) else []
-        flat = np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
-        samples = torch.from_numpy(flat).to(self.device, self.dtype)
-        return samples.view(len(blocks), -1) if blocks else samples
+        blocks = blocks_of(item) if isinstance(item, VideoFrame) else torch.zeros(0)
+        return blocks.to(self.device, self.dtype)
 
     def _prepare(self, item: Data) -> npt.NDArray[Any]:
         if isinstance(item, AudioBlock):

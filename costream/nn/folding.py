@@ -1,36 +1,50 @@
-"""Networks that step with folded parameters: batch norms within the layers before them."""
+"""Modules that step with folded parameters: norms, or landmarks, within the layers before them."""
 
 from __future__ import annotations
 
-from typing import Any, Generic, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, Generic, TypeVar
+
+from torch import Tensor
 
 from costream.nn.timing import ContinualModule
 
 
-class _Folded(Protocol):
-    """A network in evaluation."""
+class Folded:
+    """What steps use in place of a module: products of its parameters. No gradients.
+
+    ``sources``: the parameters and buffers that they are made of.
+    """
+
+    def __init__(self, sources: Iterable[Tensor]) -> None:
+        self._sources = [t for t in sources if not t.is_inference()]
+        self._versions = self._version()
 
     def is_current(self) -> bool:
-        """Say whether the parameters are still those that it was made of."""
-        ...
+        """Whether the sources have not changed since; changes through ``.data`` escape it."""
+        return self._version() == self._versions
+
+    def _version(self) -> int:
+        return sum([t._version for t in self._sources])
 
 
-T = TypeVar("T", bound=_Folded)
+T = TypeVar("T", bound=Folded)
 M = TypeVar("M", bound="Foldable[Any]")
 
 
-class Foldable(ContinualModule, Generic[T]):
+class Foldable(ContinualModule, ABC, Generic[T]):
     """A module that is folded when a step wants it, and anew when its parameters have changed."""
 
     _folded: T | None = None
 
+    @abstractmethod
     def fold(self) -> T:
         """Give the module in evaluation, with the parameters of now, as steps take it."""
-        raise NotImplementedError
 
     def folded(self) -> T:
         """Give what ``fold`` gives, made once."""
-        # To look through all parameters for a change takes 0.1 ms, so not every step does.
+        # To look through all parameters of a network takes 0.1 ms, so not every step of one does.
         if self._folded is None or not self._folded.is_current():
             self._folded = self.fold()
         return self._folded

@@ -63,6 +63,11 @@ def pseudo_inverse(g: Tensor, iterations: int = ITERATIONS) -> Tensor:
     return z.view(shape)
 
 
+def widened(x: Tensor) -> Tensor:
+    """Give numbers as float64 where the device has it; Apple's has not."""
+    return x if x.device.type == "mps" else x.double()
+
+
 class NystromAttention(MultiheadAttention):
     """Nyström attention among the rows of a window, with projections and heads.
 
@@ -105,8 +110,7 @@ class NystromAttention(MultiheadAttention):
     def fix_landmarks(self, queries: Tensor, keys: Tensor) -> None:
         """Take landmarks [h, m, e] from now on. States made before are of no use after it."""
         self.landmarks.copy_(torch.stack([queries, keys], 1) * self.scale)
-        wide = self.landmarks.device.type != "mps"  # which has no float64
-        self.inverse.copy_(self.invert(self.landmarks.double() if wide else self.landmarks))
+        self.inverse.copy_(self.invert(widened(self.landmarks)))
         self.fixed = True
 
     def invert(self, landmarks: Tensor) -> Tensor:

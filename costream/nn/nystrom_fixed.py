@@ -5,42 +5,31 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from costream.nn.folding import Folded
 from costream.nn.functional import by_columns
-from costream.nn.nystrom import NystromAttention
+from costream.nn.nystrom import NystromAttention, widened
 
 
-class FoldedProjection:
+class FoldedProjection(Folded):
     """The input projection of Nyström attention with its fixed landmarks multiplied into it.
 
     Of its query and key a row needs no more than q K~^T and Q~ k^T, and these are linear in the
     row x: q K~^T = x (K~ W_q)^T + K~ b_q, and in the same way with W_k. So m columns a head take
-    the place of e, twice, and a step has one product less. Made in float64; no gradients.
-
-    ``is_current`` says whether the parameters are still those that it was made of.
+    the place of e, twice, and a step has one product less. Made in float64.
     """
 
     def __init__(self, module: NystromAttention) -> None:
         weight, bias, landmarks = module.in_proj_weight, module.in_proj_bias, module.landmarks
-        tensors = [t for t in (weight, bias, landmarks) if t is not None]
-        self._sources = [t for t in tensors if not t.is_inference()]
-        self._versions = self._version()
+        super().__init__([t for t in (weight, bias, landmarks) if t is not None])
         with torch.inference_mode(False), torch.no_grad():
             self.weight = by_columns(_fold(weight, landmarks))
             self.bias = None if bias is None else _fold(bias[:, None], landmarks)[:, 0]
-
-    def is_current(self) -> bool:
-        """Whether the parameters have not changed since; changes through ``.data`` escape it."""
-        return self._version() == self._versions
-
-    def _version(self) -> int:
-        return sum([t._version for t in self._sources])
 
 
 def _fold(weight: Tensor, landmarks: Tensor) -> Tensor:
     """Give [h m + h (m + e), c] of [3 d, c]: q K~^T of all heads; Q~ k^T and value of each."""
     h, e = landmarks.shape[0], landmarks.shape[3]
-    wide = landmarks.device.type != "mps"  # which has no float64
-    queries, keys = (landmarks.double() if wide else landmarks).unbind(1)
+    queries, keys = widened(landmarks).unbind(1)
     q, k, v = weight.to(queries.dtype).view(3, h, e, -1)
     asking, logits = keys @ q, queries @ k
     rows = torch.cat([asking.flatten(0, 1), torch.cat([logits, v], 1).flatten(0, 1)])

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from costream.nn.bottleneck_step import FoldedBottleneck
+from costream.nn.folding import Folded
 from costream.nn.pooling import MaxState, MeanState, TemporalMax
 from costream.nn.state import State, zeros
 from costream.nn.timing import ClockedState, Timing, check_shape, in_sequence
@@ -78,17 +79,11 @@ class VideoState(ClockedState):
         self.taken: Any = self.steps.numpy()  # the same memory, read and written faster
 
 
-class FoldedVideo:
-    """A ``VideoEncoder`` in evaluation, ready to step; no gradients.
-
-    It holds products of the network's parameters; ``is_current`` says whether these are still
-    the ones it was made of.
-    """
+class FoldedVideo(Folded):
+    """A ``VideoEncoder`` in evaluation, ready to step."""
 
     def __init__(self, net: VideoEncoder) -> None:
-        tensors = [*net.parameters(), *net.buffers()]
-        self._sources = [t for t in tensors if not t.is_inference()]
-        self._versions = self._version()
+        super().__init__([*net.parameters(), *net.buffers()])
         self.picture, self.start, self.mean = (net.size, net.size, 3), net.start, net.mean
         with torch.inference_mode(False), torch.no_grad():
             self.parts = self._fold(net)
@@ -108,13 +103,6 @@ class FoldedVideo:
                 parts.append(FoldedHalving(net.halving, net.stem.conv.weight.detach()))
             parts.append(FoldedBottleneck(block, net.start))
         return parts
-
-    def is_current(self) -> bool:
-        """Whether the parameters have not changed since; changes through ``.data`` escape it."""
-        return self._version() == self._versions
-
-    def _version(self) -> int:
-        return sum([t._version for t in self._sources])
 
     def init_state(self, batch_size: int) -> VideoState:
         """Give the state of streams that have seen nothing."""

@@ -17,12 +17,12 @@ from tqdm import tqdm
 
 from costream.clock import Tick, resample
 from costream.errors import SourceError, UsageError
-from costream.frontends.audiovisual import AudioVisual
+from costream.frontends.audiovisual import AudioVisual, blocks_of
 from costream.labels.examples import Example, located
 from costream.models.card import Card
-from costream.models.fitting import check_source
+from costream.models.fitting import check_source, sound_beside
 from costream.records import Fault, Gap, VideoFrame
-from costream.sources.base import Sound, SourceOptions
+from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 from costream.training.clips import UNSCORED
 from costream.training.feature_cache import FeatureCache, chance_of, join_keys, key_of
@@ -107,11 +107,11 @@ def frames_of(card: Card, frontend: Any, example: Example) -> Iterator[Tick | Ga
 
     UsageError for features; SourceError when it cannot be read or is no video.
     """
-    sound = None
-    if isinstance(frontend, AudioVisual):
-        sound = Sound(frontend.sample_rate_hz, frontend.block)
     options = SourceOptions(
-        start_s=example.start_s, end_s=example.end_s, box=frontend.box, beside=sound
+        start_s=example.start_s,
+        end_s=example.end_s,
+        box=frontend.box,
+        beside=sound_beside(frontend),
     )
     source = open_source(example.source, options)
     try:
@@ -216,9 +216,7 @@ class Ear:
         """Give what a step hears [D]; without such a frontend D is 0."""
         if self._frontend is None:
             return torch.zeros(0)
-        blocks = [torch.from_numpy(block.samples) for block in frame.sound]
-        sound = [torch.stack(blocks)] if blocks else []
-        return self._frontend.hear(sound, self._state)[0]
+        return self._frontend.hear([blocks_of(frame)], self._state)[0]
 
     def forget(self) -> None:
         """Begin anew after a gap, as a run does."""
@@ -237,17 +235,16 @@ class Eye:
         self._tokens: list[Tensor] = []
         self._times: list[Times] = []
         self._seen = 0  # pictures of the recording
-        self._last: Tensor | None = None
-        self._silence = torch.zeros(1, 0)
+        self._last: tuple[Tensor, Tensor] | None = None  # the newest picture, and silence
 
     def see(self, frames: Tensor, heard: Tensor, times: Times) -> None:
         """Take the next pictures, uint8 [T, 3, H, W], what goes with them [T, D] and times [T]."""
         if self._view is not None:
-            self._silence = torch.zeros_like(heard[:1])
+            silence = torch.zeros_like(heard[:1])
             if not self._seen:
-                self._stand(frames[:1], self._view.lead)
+                self._stand(frames[:1], silence, self._view.lead)
             chosen = self._view.chosen(self._seen, len(frames))
-            self._last = frames[-1:]
+            self._last = frames[-1:], silence
             self._seen += len(frames)
             shown = torch.from_numpy(chosen)
             frames, heard, times = frames[shown], heard[shown], times[chosen]
@@ -260,14 +257,14 @@ class Eye:
     def close(self, example: Example) -> tuple[Tensor, Tensor]:
         """Give tokens [T, D] and times [T]. UsageError where there were no pictures."""
         if self._view is not None and self._last is not None:
-            self._stand(self._last, self._view.tail)
+            self._stand(*self._last, self._view.tail)
         if not self._tokens:
             raise UsageError("nothing is to be seen in this example", where=example.where)
         return torch.cat(self._tokens), torch.from_numpy(np.concatenate(self._times))
 
-    def _stand(self, picture: Tensor, steps: int) -> None:
-        still, silence = picture.expand(steps, -1, -1, -1), self._silence.expand(steps, -1)
-        self._take(still, silence, np.full(steps, np.nan))
+    def _stand(self, picture: Tensor, silence: Tensor, steps: int) -> None:
+        still = picture.expand(steps, -1, -1, -1)
+        self._take(still, silence.expand(steps, -1), np.full(steps, np.nan))
 
     def _take(self, frames: Tensor, heard: Tensor, times: Times) -> None:
         if not len(frames):
