@@ -10,7 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from costream.frontends.audio_step import FoldedAudio, HopRoom
 from costream.frontends.mel import LogMel, LogMelState
+from costream.nn.folding import Foldable
+from costream.nn.functional import linear
 from costream.nn.state import State, zeros
 from costream.nn.time_frequency import TimeFrequencyConvolution
 
@@ -30,9 +33,10 @@ class AudioState(State):
 
     def __post_init__(self) -> None:
         self.newest: Tensor | None = None  # spectrogram of the last steps, for views of it
+        self.room: HopRoom | None = None  # of which ``past`` is a part, once hops come singly
 
 
-class _Layer(nn.Module):
+class AudioLayer(nn.Module):
     """Convolution and ReLU, around which a residual runs where the shape stays."""
 
     def __init__(
@@ -51,13 +55,22 @@ class _Layer(nn.Module):
         self.residual = stride == (1, 1) and in_width == out_width
 
     def forward(self, x: Tensor, past: Tensor | None = None) -> Tensor:
+        """Give [B, T', F', O] of a clip [B, T, F, I], or of what follows ``past``."""
         y = self.convolution(x) if past is None else self.convolution.forward_steps(x, past)
         if self.norm is not None:
             y = self.norm(y.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
         return F.relu_(y.add_(x) if self.residual else y)
 
+    def folded(self) -> tuple[Tensor, Tensor]:
+        """Give weight and bias of the convolution with the norm within it. No gradients."""
+        weight, bias, norm = self.convolution.weight.detach(), self.convolution.bias, self.norm
+        if norm is None or norm.running_var is None or norm.running_mean is None:
+            return weight, weight.new_zeros(len(weight)) if bias is None else bias.detach()
+        scale = (norm.weight / torch.sqrt(norm.running_var + norm.eps)).detach()
+        return weight * scale[:, None, None, None], norm.bias.detach() - norm.running_mean * scale
 
-class ContinualAudioNet(nn.Module):
+
+class ContinualAudioNet(Foldable[FoldedAudio]):
     """Sound to tokens, one each hop of 16 spectrogram frames: the features of the last second.
 
     A convolutional network over a log-mel spectrogram, causal in time, gives one feature row a
@@ -103,12 +116,12 @@ class ContinualAudioNet(nn.Module):
         self._bands: list[int] = []
         width = 1
         for out_width, stride in zip(widths, _STRIDES, strict=True):
-            layer = _Layer(width, out_width, (3, 3), stride, norm)
+            layer = AudioLayer(width, out_width, (3, 3), stride, norm)
             self.layers.append(layer)
             self._bands.append(bands)
             width, bands = out_width, layer.convolution.bands(bands)
         # What is left of a hop: two frames of a few bands.
-        self.layers.append(_Layer(width, feature_width, (2, bands), (2, 1), norm))
+        self.layers.append(AudioLayer(width, feature_width, (2, bands), (2, 1), norm))
         self._bands.append(bands)
         self.pool = pool
         self.project = nn.Linear(feature_width, token_width)
@@ -127,7 +140,7 @@ class ContinualAudioNet(nn.Module):
 
     def init_state(self, batch_size: int = 1) -> AudioState:
         """Give the state of streams that have heard nothing."""
-        parts = zip(self._layers(), self._bands, strict=True)
+        parts = zip(self.blocks, self._bands, strict=True)
         past = tuple(layer.convolution.init_state(batch_size, bands) for layer, bands in parts)
         shape = (batch_size, self.pool - 1, self.project.in_features)
         features = zeros(*shape, like=self.project.weight)
@@ -141,14 +154,30 @@ class ContinualAudioNet(nn.Module):
         """Take T blocks [B, T, block] of every stream, give T tokens [B, T, D]."""
         heard = self.mel.forward_steps(x.flatten(1), state.mel)
         state.newest = heard
-        rows = self._normalise(heard)
-        for layer, past in zip(self._layers(), state.past, strict=True):
-            rows = layer(rows, past)
-        features = torch.cat([state.features, rows.squeeze(2)], 1)
+        if x.shape[1] == 1 and not self.training and not torch.is_grad_enabled():
+            new = self._room(state).step(heard)[:, None]
+        else:
+            rows = self._normalise(heard)
+            for layer, past in zip(self.blocks, state.past, strict=True):
+                rows = layer(rows, past)
+            new = rows.squeeze(2)
+        features = torch.cat([state.features, new], 1)
         tokens = self._average(features, state.hops)
         state.features.copy_(features[:, features.shape[1] - self.pool + 1 :].detach())
         state.hops += x.shape[1]
         return tokens
+
+    def fold(self) -> FoldedAudio:
+        """Give the layers as single hops take them."""
+        return FoldedAudio(self)
+
+    def _room(self, state: AudioState) -> HopRoom:
+        """Give where the hops of these streams lie."""
+        folded = self.folded()
+        if state.room is None or state.room.folded is not folded:
+            state.room = folded.lay_out(state.past, _HOP_FRAMES)
+            state.past = state.room.past
+        return state.room
 
     def newest_spectrum(self, state: AudioState) -> Tensor:
         """Give the log-mel frames of the last call, [B, frames, bands]."""
@@ -160,7 +189,7 @@ class ContinualAudioNet(nn.Module):
     def receptive_field_s(self) -> float:
         """Seconds of sound that a token depends on."""
         reach, jump = 0, 1
-        for layer in self._layers():
+        for layer in self.blocks:
             kernel, stride = layer.convolution.kernel[0], layer.convolution.stride[0]
             reach, jump = reach + (kernel - 1) * jump, jump * stride
         frames = reach + (self.pool - 1) * jump
@@ -170,7 +199,7 @@ class ContinualAudioNet(nn.Module):
         """Multiply-accumulates of so many new hops of one stream."""
         frames = _HOP_FRAMES * hops
         total = self.mel.count_macs(frames)
-        for layer, bands in zip(self._layers(), self._bands, strict=True):
+        for layer, bands in zip(self.blocks, self._bands, strict=True):
             total += layer.convolution.count_macs(frames, bands)
             frames //= layer.convolution.stride[0]
         return total + hops * self.project.weight.numel()
@@ -180,8 +209,10 @@ class ContinualAudioNet(nn.Module):
         """Multiply-accumulates of a token when the hops that it is the mean of are seen anew."""
         return self.count_macs(self.pool) - (self.pool - 1) * self.project.weight.numel()
 
-    def _layers(self) -> Sequence[_Layer]:
-        return cast(Sequence[_Layer], self.layers)
+    @property
+    def blocks(self) -> Sequence[AudioLayer]:
+        """The layers, in order."""
+        return cast(Sequence[AudioLayer], self.layers)
 
     def _average(self, features: Tensor, hops: Tensor) -> Tensor:
         """Give tokens [B, T, D] for features [B, pool - 1 + T, W] of streams after ``hops`` [B].
@@ -189,31 +220,29 @@ class ContinualAudioNet(nn.Module):
         The first tokens are means of as many hops as there are.
         """
         count = features.shape[1] - self.pool + 1
+        full = min(hops.tolist()) + 1 >= self.pool
+        if full and count == 1:
+            return linear(self, "project", features.mean(1, keepdim=True))
         total = features[:, self.pool - 1 :]
         for age in range(1, self.pool):
             total = total + features[:, self.pool - 1 - age :][:, :count]
+        if full:
+            return linear(self, "project", total / self.pool)
         heard = hops[:, None] + torch.arange(1, count + 1)
-        if int(hops.min()) + 1 >= self.pool:
-            return cast(Tensor, self.project(total / self.pool))
         means = total / heard.clamp_(max=self.pool)[:, :, None].to(total)
-        return cast(Tensor, self.project(means))
+        return linear(self, "project", means)
 
     def _normalise(self, spectrogram: Tensor) -> Tensor:
         return ((spectrogram - self.centre) / self.spread).unsqueeze(3)
 
 
-def fold(net: ContinualAudioNet) -> ContinualAudioNet:
+def without_norms(net: ContinualAudioNet) -> ContinualAudioNet:
     """Give the same network with the batch normalisation inside the convolutions."""
-    layers = net._layers()
-    widths = [layer.convolution.out_width for layer in layers]
+    widths = [layer.convolution.out_width for layer in net.blocks]
     out = ContinualAudioNet(net.token_width, widths[:-1], widths[-1], net.pool, net.sample_rate_hz)
     state = {k: v for k, v in net.state_dict().items() if ".norm." not in k}
-    for k, layer in enumerate(layers):
-        norm, weight = layer.norm, layer.convolution.weight
-        if norm is None or norm.running_var is None or norm.running_mean is None:
-            continue
-        scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
-        state[f"layers.{k}.convolution.weight"] = weight * scale[:, None, None, None]
-        state[f"layers.{k}.convolution.bias"] = norm.bias - norm.running_mean * scale
+    for k, layer in enumerate(net.blocks):
+        weight, bias = layer.folded()
+        state |= {f"layers.{k}.convolution.weight": weight, f"layers.{k}.convolution.bias": bias}
     out.load_state_dict(state)
     return out.train(net.training)

@@ -16,7 +16,7 @@ from costream.nn.folding import Foldable
 from costream.nn.graph import AdaptiveGraphConvolution, GraphConvolution, adjacency
 from costream.nn.pooling import TemporalMean
 from costream.nn.spatial_attention import SpatialAttention
-from costream.nn.timing import in_sequence
+from costream.nn.timing import ContinualModule, in_sequence
 
 KINDS = ("stgcn", "agcn", "str")
 WIDTHS = (64, 64, 64, 64, 128, 128, 128, 256, 256, 256)
@@ -24,7 +24,7 @@ STRIDES = (1, 1, 1, 1, 2, 1, 1, 2, 1, 1)
 _GRAPH_BLOCKS = 3  # of S-TR; attention follows
 
 
-class SkeletonNet(Foldable[FoldedSkeleton]):
+class SkeletonNet(ContinualModule, Foldable[FoldedSkeleton]):
     """Batch norm, blocks of space and time, mean over time, joints and persons, Linear.
 
     Hedegaard et al., "Continual spatio-temporal graph convolutional networks" (Pattern

@@ -6,9 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
-from torch import Tensor
-
-from costream.nn.timing import ContinualModule
+from torch import Tensor, nn
 
 
 class Folded:
@@ -33,7 +31,7 @@ T = TypeVar("T", bound=Folded)
 M = TypeVar("M", bound="Foldable[Any]")
 
 
-class Foldable(ContinualModule, ABC, Generic[T]):
+class Foldable(nn.Module, ABC, Generic[T]):
     """A module that is folded when a step wants it, and anew when its parameters have changed."""
 
     _folded: T | None = None

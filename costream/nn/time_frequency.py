@@ -46,7 +46,7 @@ class TimeFrequencyConvolution(nn.Module):
         self.in_width, self.out_width = in_width, out_width
         self.kernel, self.stride = kernel, stride
         self.reach = kernel[0] - stride[0]  # frames before the new ones
-        self._pads = (0, (kernel[1] - 1) // 2 if kernel[1] % 2 else 0)
+        self.pads = (0, (kernel[1] - 1) // 2 if kernel[1] % 2 else 0)
         # The layout in which a convolution of few frames runs at full speed; in torch's own one
         # the weights are turned round at every call, which takes two to four times as long.
         weight = torch.empty(out_width, *kernel, in_width).permute(0, 3, 1, 2)
@@ -72,7 +72,7 @@ class TimeFrequencyConvolution(nn.Module):
 
     def bands(self, bands: int) -> int:
         """Give F' for F."""
-        return (bands + 2 * self._pads[1] - self.kernel[1]) // self.stride[1] + 1
+        return (bands + 2 * self.pads[1] - self.kernel[1]) // self.stride[1] + 1
 
     def count_macs(self, frames: int, bands: int) -> int:
         """Multiply-accumulates for so many new frames of so many bands, of one stream."""
@@ -81,5 +81,5 @@ class TimeFrequencyConvolution(nn.Module):
 
     def _convolve(self, rows: Tensor) -> Tensor:
         images = rows.permute(0, 3, 1, 2)
-        out = F.conv2d(images, self.weight, self.bias, self.stride, self._pads)
+        out = F.conv2d(images, self.weight, self.bias, self.stride, self.pads)
         return out.permute(0, 2, 3, 1)

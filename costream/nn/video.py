@@ -43,7 +43,7 @@ PLANS = {
 }
 
 
-class VideoEncoder(Foldable[FoldedVideo]):
+class VideoEncoder(ContinualModule, Foldable[FoldedVideo]):
     """Stem, stages of bottlenecks, mean over pictures and time; X3D has layers around the mean.
 
     Args:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from costream.frontends.audio import ContinualAudioNet, fold
+from costream.frontends.audio import ContinualAudioNet, without_norms
 from costream.models.audio import CoTrans
 from costream.models.build import save_model
 from costream.models.card import Card, Timeline
@@ -92,7 +92,7 @@ def make(
     lessons = prepare(supply, teacher, size.pieces, seed)
     schedule = Schedule(size.steps, size.batch, rate=3e-3, decay=0.05, smoothing=0.1)
     student = train_backbone(lessons, schedule, seed, watch)
-    backbone = rounded(fold(student.backbone).eval())
+    backbone = rounded(without_norms(student.backbone).eval())
     bank = token_bank(backbone, supply, size.streams, seed + 1)
     tests = {
         title: [c for c in clips if c.part == "test" and chosen(c)]

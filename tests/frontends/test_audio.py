@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from costream.frontends.audio import ContinualAudioNet, fold
+from costream.frontends.audio import ContinualAudioNet, without_norms
 
 WIDTHS = (4, 6, 6, 8, 8, 10, 10)
 
@@ -27,15 +27,31 @@ def sound(steps: int, batch: int = 1) -> torch.Tensor:
     return 0.1 * torch.randn(batch, steps, 4000, generator=generator)
 
 
-@given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(1, 5))
-@settings(max_examples=12, deadline=None)
-def test_any_chunks_give_the_whole(chunks, pool):
-    net, x = build(pool=pool).double(), sound(sum(chunks), 2).double()
+def with_norms(pool: int = 4) -> ContinualAudioNet:
+    net = build(norm=True, pool=pool)
+    for layer in net.layers:
+        for values in (layer.norm.running_mean, layer.norm.weight, layer.norm.bias):
+            values.normal_(0.5, 0.5)
+        layer.norm.running_var.uniform_(0.5, 2)
+    return net
+
+
+@given(
+    st.lists(st.sampled_from([1, 1, 2, 5]), min_size=1, max_size=6),
+    st.integers(1, 5),
+    st.sampled_from([build, with_norms]),
+    st.booleans(),
+)
+@settings(max_examples=24, deadline=None)
+def test_any_chunks_give_the_whole(chunks, pool, made, gradients):
+    net, x = made(pool=pool).double(), sound(sum(chunks), 2).double()
     state = net.init_state(2)
-    tokens = torch.cat([net.forward_steps(part, state) for part in x.split(chunks, 1)], 1)
+    with torch.set_grad_enabled(gradients):  # single hops are laid out in memory without
+        tokens = torch.cat([net.forward_steps(part, state) for part in x.split(chunks, 1)], 1)
     torch.testing.assert_close(tokens, net(x), rtol=1e-10, atol=1e-10)
 
 
+@torch.inference_mode()
 def test_steps_in_float32_over_a_minute():
     net, x = build(), sound(240)
     state = net.init_state()
@@ -54,21 +70,54 @@ def test_the_last_token_needs_no_more_than_the_receptive_field():
     assert (net(other)[:, -1] - net(x)[:, -1]).abs().max() > 1e-12
 
 
-def test_streams_that_join_late_or_begin_anew():
+def hops(net, x, state) -> torch.Tensor:
+    return torch.stack([net.forward_step(hop, state) for hop in x.unbind(1)], 1)
+
+
+@pytest.mark.parametrize("take", [ContinualAudioNet.forward_steps, hops])
+@torch.inference_mode()
+def test_streams_that_join_late_or_begin_anew(take):
     net, x = build().double(), sound(10, 2).double()
     state = net.init_state(2)
-    net.forward_steps(x[:, :4], state)
+    take(net, x[:, :4], state)
     state.reset([1])
-    later = net.forward_steps(x[:, 4:], state)
+    later = take(net, x[:, 4:], state)
     torch.testing.assert_close(later[:1], net(x)[:1, 4:], rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(later[1:], net(x[1:, 4:]), rtol=1e-10, atol=1e-10)
     alone, other = net.init_state(1), net.init_state(1)
-    net.forward_steps(x[:1, :4], alone)
+    take(net, x[:1, :4], alone)
     both = type(alone).cat([alone, other])
-    joined = net.forward_steps(x[:, 4:], both)
-    torch.testing.assert_close(joined, later, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(take(net, x[:, 4:], both), later, rtol=1e-10, atol=1e-10)
 
 
+@torch.inference_mode()
+def test_streams_that_are_taken_out_or_put_back_keep_their_past():
+    net, x = build().double(), sound(10, 2).double()
+    state, spare = net.init_state(2), net.init_state(2)
+    hops(net, x[:, :4], state)
+    alone = state.take([1])
+    first = hops(net, x[1:, 4:6], alone)
+    hops(net, x[:, :1], spare)
+    spare.put([0], alone)
+    torch.testing.assert_close(first, net(x)[1:, 4:6], rtol=1e-10, atol=1e-10)
+    again = hops(net, torch.cat([x[1:, 6:], x[1:, 1:5]]), spare)
+    expected = torch.cat([net(x)[1:, 6:], net(x)[1:, 1:5]])
+    torch.testing.assert_close(again, expected, rtol=1e-10, atol=1e-10)
+
+
+@torch.no_grad()
+def test_other_weights_are_seen_at_once():
+    net, x = build().double(), sound(12).double()
+    state, own = net.init_state(), net.init_state()
+    hops(net, x[:, :4], state)
+    net.layers[2].convolution.weight.mul_(0.5)
+    other = build().double()
+    other.load_state_dict(net.state_dict())
+    own.load_tensors({k: v.clone() for k, v in state.tensors().items()})
+    assert torch.equal(hops(net, x[:, 4:], state), hops(other, x[:, 4:], own))
+
+
+@torch.inference_mode()
 def test_a_state_goes_on_bit_for_bit_where_it_was_saved():
     net, x = build(), sound(8)
     state, again = net.init_state(), net.init_state()
@@ -80,12 +129,8 @@ def test_a_state_goes_on_bit_for_bit_where_it_was_saved():
 
 
 def test_folding_the_norms_changes_nothing():
-    net = build(norm=True)
-    for layer in net.layers:
-        for values in (layer.norm.running_mean, layer.norm.weight, layer.norm.bias):
-            values.normal_(0.5, 0.5)
-        layer.norm.running_var.uniform_(0.5, 2)
-    folded = fold(net)
+    net = with_norms()
+    folded = without_norms(net)
     assert not [k for k in folded.state_dict() if "norm" in k]
     x = sound(6).double()
     torch.testing.assert_close(folded.double()(x), net.double()(x), rtol=1e-5, atol=1e-5)

@@ -1,0 +1,104 @@
+"""A hop of the network for sound: laid out in memory once, then only copies and products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from costream.nn.folding import Folded
+from costream.nn.state import zeros
+
+if TYPE_CHECKING:
+    from costream.frontends.audio import AudioLayer, ContinualAudioNet
+
+
+class FoldedAudio(Folded):
+    """The layers of a ``ContinualAudioNet`` in evaluation, as hops take them."""
+
+    def __init__(self, net: ContinualAudioNet) -> None:
+        super().__init__([*net.layers.parameters(), *net.layers.buffers()])
+        self.layers, self.centre, self.spread = net.blocks, net.centre, net.spread
+        self._parameters = [layer.folded() for layer in self.layers]
+
+    def lay_out(self, past: Sequence[Tensor], frames: int) -> HopRoom:
+        """Give the room for hops of so many spectrogram frames, behind these past frames.
+
+        ``past``: of each layer, [B, K_time - stride, F, I].
+        """
+        rooms = []
+        for layer, held, (weight, bias) in zip(self.layers, past, self._parameters, strict=True):
+            rooms.append(LayerRoom(layer, weight, bias, held, frames))
+            frames //= layer.convolution.stride[0]
+        return HopRoom(self, rooms)
+
+
+class LayerRoom:
+    """Where a layer's hops of B streams lie: the frames before, the new ones, their patches.
+
+    Frames before and after each other, and the zeros beside the bands, are one block of memory; a
+    hop copies its patches out of there (im2col) and multiplies them with the weights. With a few
+    frames at a time, to arrange these anew would take as long as the product.
+    """
+
+    def __init__(
+        self, layer: AudioLayer, weight: Tensor, bias: Tensor, past: Tensor, frames: int
+    ) -> None:
+        convolution, (streams, before, bands, width) = layer.convolution, past.shape
+        (k_time, k_band), (over_time, over_bands) = convolution.kernel, convolution.stride
+        pad = convolution.pads[1]
+        block = zeros(streams, before + frames, bands + 2 * pad, width, like=past)
+        inside = block[:, :, pad : pad + bands]
+        self.past, self.new, self._newest = (
+            inside[:, :before],
+            inside[:, before:],
+            inside[:, frames:] if before else None,
+        )
+        self.past.copy_(past)
+        stream, frame, band, one = block.stride()
+        shape = (streams, frames // over_time, convolution.bands(bands), k_time, k_band * width)
+        strides = (stream, over_time * frame, over_bands * band, frame, one)
+        self._patches = block.as_strided(shape, strides)
+        self._columns = zeros(*shape, like=past)
+        self._rows = self._columns.view(-1, weight[0].numel())
+        self._matrix = weight.permute(0, 2, 3, 1).reshape(len(weight), -1).t()
+        self._bias = bias
+        self._out = zeros(len(self._rows), len(weight), like=past)
+        self._images = self._out.view(*shape[:3], -1)
+        self._around = self.new if layer.residual else None
+
+    def step(self, out: Tensor) -> None:
+        """Write the layer's output for the frames in ``new`` into ``out`` [B, T', F', O]."""
+        self._columns.copy_(self._patches)
+        torch.addmm(self._bias, self._rows, self._matrix, out=self._out)
+        if self._around is not None:
+            self._images.add_(self._around)
+        if self._newest is not None:
+            self.past.copy_(self._newest)
+        torch.clamp_min(self._images, 0, out=out)
+
+
+class HopRoom:
+    """Where the hops of B streams lie, layer behind layer; ``folded``: whose hops."""
+
+    def __init__(self, folded: FoldedAudio, layers: Sequence[LayerRoom]) -> None:
+        self.folded = folded
+        self.past = tuple(layer.past for layer in layers)
+        self._first = layers[0].new.squeeze(3)
+        last = layers[-1]
+        self._features = torch.empty_like(last._images)
+        outs = [*(layer.new for layer in layers[1:]), self._features]
+        self._layers = list(zip(layers, outs, strict=True))
+
+    def step(self, spectrogram: Tensor) -> Tensor:
+        """Take the log-mel frames [B, T, bands] of a hop, give its features [B, W].
+
+        ``past`` is brought up to date. The next call overwrites what this one gave.
+        """
+        torch.sub(spectrogram, self.folded.centre, out=self._first)
+        self._first.div_(self.folded.spread)
+        for layer, out in self._layers:
+            layer.step(out)
+        return self._features[:, 0, 0]
