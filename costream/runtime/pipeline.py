@@ -46,6 +46,7 @@ class _Run:
         stop: Stop,
     ) -> None:
         self.source, self.model, self.stop = source, model, stop
+        self._live = source if isinstance(source, LiveSource) else None
         self.track = Track(model, options, sinks)
 
     def go(self) -> Summary:
@@ -97,8 +98,8 @@ class _Run:
                 results = self.model.steps([tick.item for tick in ticks], state)
                 if throttle is not None:
                     throttle.after(results[-1])
-                if isinstance(self.source, LiveSource):
-                    self.track.dropped = self.source.dropped
+                if self._live is not None:
+                    self.track.dropped = self._live.dropped
                 for tick, result in zip(ticks, results, strict=True):
                     self.track.step(tick, result, decode_s)
             for event in events:
@@ -153,7 +154,7 @@ class _Run:
         return ExitCode.PARTIAL if self.track.fatal else ExitCode.OK
 
     def _summary(self, exit_code: ExitCode, wall_s: float) -> Summary:
-        live = self.source if isinstance(self.source, LiveSource) else None
+        live = self._live
         if live is not None:
             self.track.dropped = live.dropped
         complete = exit_code is ExitCode.OK and not self.stop.requested

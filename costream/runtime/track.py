@@ -63,6 +63,8 @@ class Track:
     def __init__(self, model: Model, options: RunOptions, sinks: Sequence[Sink]) -> None:
         self.model, self.options, self.sinks = model, options, sinks
         self.open_sinks: list[Sink] = []
+        # Found out once: to ask whether a protocol is met takes longer than to write a record.
+        self._pictures = [sink for sink in sinks if isinstance(sink, PictureSink)]
         self.rate_hz = options.rate_hz or model.card.rate_hz
         self.first_step = 0  # the number of the first step: above 0 where a run goes on
         self.steps = self.segments = self.errors = self.gaps = self.macs = self.dense_macs = 0
@@ -255,13 +257,12 @@ class Track:
         )
 
     def _draw(self, tick: Tick, result: StepResult) -> None:
-        sinks = [sink for sink in self.open_sinks if isinstance(sink, PictureSink)]
-        if sinks:
+        if self._pictures:
             skeleton = None if result.skeletons is None else result.skeletons[0]
             spectrum = None if result.spectra is None else result.spectra[0]
             updated = None if result.updated is None else result.updated[0]
             picture = Picture(tick.time_s, tick.item, skeleton, spectrum, updated)
-            for sink in sinks:
+            for sink in self._pictures:
                 sink.draw(picture)
 
     def _objects(self, step: int, tick: Tick, boxes: Sequence[Box], voice: _Voice) -> Objects:

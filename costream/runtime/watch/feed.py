@@ -29,6 +29,7 @@ class Feed:
 
     def __init__(self, name: str, source: Source, clock: Clock, buffer: Buffer) -> None:
         self.source, self.buffer = source, buffer
+        self._live = source if isinstance(source, LiveSource) else None
         self.offset_s = 0.0
         self.rate = Rate()  # of what comes
         self.newest_s: float | None = None  # time.monotonic() when something came last
@@ -38,19 +39,19 @@ class Feed:
     @property
     def connection(self) -> Connection:
         """How the source is doing."""
-        if isinstance(self.source, LiveSource):
-            return self.source.connection
+        if self._live is not None:
+            return self._live.connection
         return Connection("live" if self._thread.is_alive() else "ended")
 
     @property
     def drift_ppm(self) -> float | None:
         """How much faster the source's clock runs than ours."""
-        return self.source.drift_ppm if isinstance(self.source, LiveSource) else None
+        return None if self._live is None else self._live.drift_ppm
 
     @property
     def dropped(self) -> int:
         """What the source itself lost because nobody took it in time."""
-        return self.source.dropped if isinstance(self.source, LiveSource) else 0
+        return 0 if self._live is None else self._live.dropped
 
     def start(self) -> None:
         """Begin to read."""
