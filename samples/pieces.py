@@ -355,7 +355,7 @@ def rock(rng: Rng) -> Wave:
     band = Band(128, 18)
     roots = (45, 45, 50, 52, 45)
     notes = [(b, roots[int(b // 4)] + up, 0.5) for b in band.every(0.5) for up in (0, 7, 12, 16)]
-    guitar = amplified(band.part(0, notes, lambda k, s: pluck(rng, k, s, 0.6, 3)), 2)
+    guitar = amplified(band.part(0, notes, lambda k, s: pluck(rng, k, s, 0.6, 3)), 4)
     band.mix += 0.6 * filtered(guitar, spectrum(((80, 3), (400, 3), (1500, -5), (6000, -12))))
     low = [(b, roots[int(b // 4)] - 12, 0.5) for b in band.every(0.5)]
     band.part(0.9, low, lambda k, s: bass(rng, k, s))
@@ -374,7 +374,7 @@ def rock(rng: Rng) -> Wave:
         (16, 69, 2),
     )
     solo = amplified(band.part(0, tune, lambda k, s: pluck(rng, k, s, 0.8, 5)), 6)
-    band.mix += 0.25 * solo
+    band.mix += 0.12 * solo
     return band.master(rng, 0.6, 0.3, 0.5)
 
 
@@ -401,7 +401,7 @@ PIECES: dict[str, Callable[[Rng], Wave]] = {
     play.__name__: play
     for play in (blues, classical, country, disco, hiphop, jazz, metal, pop, reggae, rock)
 }
-BAND = ("classical", "metal", "disco")
+BAND = ("classical", "rock", "disco")
 
 
 def band() -> list[tuple[str, Wave]]:

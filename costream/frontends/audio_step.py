@@ -51,12 +51,9 @@ class LayerRoom:
         pad = convolution.pads[1]
         block = zeros(streams, before + frames, bands + 2 * pad, width, like=past)
         inside = block[:, :, pad : pad + bands]
-        self.past, self.new, self._newest = (
-            inside[:, :before],
-            inside[:, before:],
-            inside[:, frames:] if before else None,
-        )
+        self.past, self.new = inside[:, :before], inside[:, before:]
         self.past.copy_(past)
+        self._newest = inside[:, frames:] if before else None  # what is past to the next hop
         stream, frame, band, one = block.stride()
         shape = (streams, frames // over_time, convolution.bands(bands), k_time, k_band * width)
         strides = (stream, over_time * frame, over_bands * band, frame, one)
@@ -66,7 +63,7 @@ class LayerRoom:
         self._matrix = weight.permute(0, 2, 3, 1).reshape(len(weight), -1).t()
         self._bias = bias
         self._out = zeros(len(self._rows), len(weight), like=past)
-        self._images = self._out.view(*shape[:3], -1)
+        self.images = self._out.view(*shape[:3], -1)
         self._around = self.new if layer.residual else None
 
     def step(self, out: Tensor) -> None:
@@ -74,10 +71,10 @@ class LayerRoom:
         self._columns.copy_(self._patches)
         torch.addmm(self._bias, self._rows, self._matrix, out=self._out)
         if self._around is not None:
-            self._images.add_(self._around)
+            self.images.add_(self._around)
         if self._newest is not None:
             self.past.copy_(self._newest)
-        torch.clamp_min(self._images, 0, out=out)
+        torch.clamp_min(self.images, 0, out=out)
 
 
 class HopRoom:
@@ -87,8 +84,7 @@ class HopRoom:
         self.folded = folded
         self.past = tuple(layer.past for layer in layers)
         self._first = layers[0].new.squeeze(3)
-        last = layers[-1]
-        self._features = torch.empty_like(last._images)
+        self._features = torch.empty_like(layers[-1].images)
         outs = [*(layer.new for layer in layers[1:]), self._features]
         self._layers = list(zip(layers, outs, strict=True))
 

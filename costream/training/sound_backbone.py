@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import TypeAlias
 
 import numpy as np
@@ -16,14 +16,18 @@ from tqdm import tqdm
 
 from costream.frontends.audio import ContinualAudioNet
 from costream.frontends.mel import LogMel
-from costream.training import sound_teacher
 from costream.training.loop import Optimizer, Schedule, soft_cross_entropy
 from costream.training.sound_augment import STEPS, Supply, mask
 from costream.training.sound_packs import RATE_HZ
+from costream.training.sound_teacher import CLASSES, WIDTH, Said
 
-Teacher: TypeAlias = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]
+Teacher: TypeAlias = Callable[[npt.NDArray[np.float32]], Said]
 
-_TAUGHT = 2.0  # weight of the teacher
+# Weights of the teacher's features, its logits, the labels of sounds and those of genres.
+WEIGHTS = (2.0, 1.0, 1.0, 1.0)
+# What hardly ever changes counts for less: added to spreads before these are divided by.
+_FEATURE_FLOOR, _LOGIT_FLOOR = 0.02, 0.1
+_HIDDEN = 512
 _LOW_HZ, _HIGH_HZ = 50.0, 7800.0
 # The first token whose second of sound is that of the teacher's first window, and how many
 # tokens lie between two windows.
@@ -37,7 +41,16 @@ class Lessons:
     spectrograms: Tensor  # float16 [N, F, bands]
     sounds: Tensor  # [N, K]
     genres: Tensor
-    taught: Tensor  # float16 [N, windows, 1024], standardised
+    features: Tensor  # float16 [N, windows, 1024]
+    logits: Tensor  # float16 [N, windows, 521]
+
+    def parts(self) -> tuple[Tensor, ...]:
+        """Give the fields, in order."""
+        return tuple(getattr(self, f.name) for f in fields(self))
+
+    def take(self, rows: Tensor) -> Lessons:
+        """Give these pieces."""
+        return Lessons(*(part[rows] for part in self.parts()))
 
 
 def prepare(supply: Supply, teacher: Teacher, pieces: int, seed: int) -> Lessons:
@@ -48,12 +61,15 @@ def prepare(supply: Supply, teacher: Teacher, pieces: int, seed: int) -> Lessons
     bar = tqdm(range(pieces), desc="teacher", file=sys.stderr, disable=None, leave=False)
     for _ in bar:
         batch = supply.batch(1, rng)
-        taught = torch.from_numpy(teacher(batch.waves[0].numpy()))
-        parts.append((mel(batch.waves)[0].half(), batch.sounds[0], batch.genres[0], taught.half()))
-    spectrograms, sounds, genres, said = (torch.stack(c) for c in zip(*parts, strict=True))
-    rows = said.float().flatten(0, 1)
-    said = ((said - rows.mean(0)) / (rows.std(0) + 0.02)).half()
-    return Lessons(spectrograms, sounds, genres, said)
+        said = [torch.from_numpy(x).half() for x in teacher(batch.waves[0].numpy())]
+        parts.append((mel(batch.waves)[0].half(), batch.sounds[0], batch.genres[0], *said))
+    return Lessons(*(torch.stack(column) for column in zip(*parts, strict=True)))
+
+
+def join(lessons: Sequence[Lessons]) -> Lessons:
+    """Give all pieces of these."""
+    columns = zip(*(each.parts() for each in lessons), strict=True)
+    return Lessons(*(torch.cat(column) for column in columns))
 
 
 def make_mel() -> LogMel:
@@ -62,59 +78,75 @@ def make_mel() -> LogMel:
 
 
 class Student(nn.Module):
-    """The backbone and the linear readers that teach it; only the backbone is kept."""
+    """The backbone and what reads its tokens to teach it; only the backbone is kept.
 
-    def __init__(self, sounds: int, genres: int) -> None:
+    ``lessons``: by some of them spectrograms, features and logits are standardised.
+    """
+
+    def __init__(self, lessons: Lessons) -> None:
         super().__init__()
         self.backbone = ContinualAudioNet(norm=True)
         self.backbone.mel = make_mel()
         width = self.backbone.token_width
-        self.sounds, self.genres = nn.Linear(width, sounds), nn.Linear(width, genres)
-        self.features = nn.Sequential(
-            nn.Linear(width, 512), nn.ReLU(), nn.Linear(512, sound_teacher.WIDTH)
-        )
+        self.sounds = nn.Linear(width, lessons.sounds.shape[1])
+        self.genres = nn.Linear(width, lessons.genres.shape[1])
+        self.hidden = nn.Sequential(nn.Linear(width, _HIDDEN), nn.ReLU())
+        self.features, self.logits = nn.Linear(_HIDDEN, WIDTH), nn.Linear(_HIDDEN, CLASSES)
+        rows = lessons.spectrograms[:512].float().flatten(0, 1)
+        self.backbone.centre.copy_(rows.mean(0))
+        self.backbone.spread.copy_(rows.std(0))
+        self._features = _standard(lessons.features, _FEATURE_FLOOR)
+        self._logits = _standard(lessons.logits, _LOGIT_FLOOR)
 
     def losses(self, spectrograms: Tensor, lessons: Lessons, smoothing: float) -> Tensor:
-        """Give the losses of the teacher's features, of sounds and of genres, [3]."""
+        """Give the losses of the teacher's features and logits, of sounds and of genres, [4]."""
         tokens = self.backbone.encode(spectrograms)[:, _FIRST:]
-        heard = self.features(tokens[:, ::_EVERY])
-        taught = F.mse_loss(heard, lessons.taught.float())
+        hidden = self.hidden(tokens[:, ::_EVERY])
+        taught = [
+            F.mse_loss(reader(hidden), (said.float() - mean) / spread)
+            for reader, said, (mean, spread) in (
+                (self.features, lessons.features, self._features),
+                (self.logits, lessons.logits, self._logits),
+            )
+        ]
         read = [
             soft_cross_entropy(
                 reader(tokens), target[:, None].expand(-1, tokens.shape[1], -1), smoothing
             )
             for reader, target in ((self.sounds, lessons.sounds), (self.genres, lessons.genres))
         ]
-        return torch.stack([_TAUGHT * taught, *read])
+        return torch.stack([*taught, *read])
+
+
+def _standard(said: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+    """Give mean and spread of numbers [N, windows, D], by every fourth piece."""
+    rows = said[::4].float().flatten(0, 1)
+    return rows.mean(0), rows.std(0) + floor
 
 
 Watch: TypeAlias = Callable[[int, Student, Tensor], None]
 
 
 def train_backbone(
-    lessons: Lessons,
-    schedule: Schedule,
-    seed: int,
-    watch: Watch | None = None,
+    lessons: Lessons, cycles: Sequence[Schedule], seed: int, watch: Watch | None = None
 ) -> Student:
-    """Train a student; ``watch`` is shown each step, the student and its losses."""
-    rng = np.random.default_rng(seed)
+    """Train a student; ``watch`` is shown each step, the student and its losses.
+
+    ``cycles``: one after another, each with a fresh optimiser (warm restarts: Loshchilov, Hutter,
+    ICLR 2017).
+    """
     torch.manual_seed(seed)
-    student = Student(lessons.sounds.shape[1], lessons.genres.shape[1]).train()
-    rows = lessons.spectrograms[:512].float().flatten(0, 1)
-    student.backbone.centre.copy_(rows.mean(0))
-    student.backbone.spread.copy_(rows.std(0))
-    bar = Optimizer([student], schedule, f"backbone, pieces of {STEPS} steps")
-    for step in bar:
-        some = torch.from_numpy(rng.choice(len(lessons.sounds), schedule.batch, replace=False))
-        drawn = Lessons(*(part[some] for part in _parts(lessons)))
-        spectrograms = mask(drawn.spectrograms.float(), rng)
-        losses = student.losses(spectrograms, drawn, schedule.smoothing)
-        bar.descend(losses.sum())
-        if watch is not None:
-            watch(step, student, losses.detach())
+    student, weights = Student(lessons), torch.tensor(WEIGHTS)
+    for number, schedule in enumerate(cycles):
+        rng = np.random.default_rng(seed + number)
+        bar = Optimizer([student], schedule, f"backbone, pieces of {STEPS} steps")
+        student.train()
+        for step in bar:
+            some = rng.choice(len(lessons.sounds), schedule.batch, replace=False)
+            drawn = lessons.take(torch.from_numpy(some))
+            spectrograms = mask(drawn.spectrograms.float(), rng)
+            losses = student.losses(spectrograms, drawn, schedule.smoothing)
+            bar.descend((weights * losses).sum())
+            if watch is not None:
+                watch(step, student, losses.detach())
     return student.eval()
-
-
-def _parts(lessons: Lessons) -> tuple[Tensor, ...]:
-    return lessons.spectrograms, lessons.sounds, lessons.genres, lessons.taught

@@ -25,15 +25,18 @@ def _number(clip: Clip) -> int:
 _DATA = (
     "ESC-10 (folds 1 to 3), UrbanSound8K (folds 1 and 2; fold 3 is incomplete in this copy) and"
     " excerpts of GTZAN (songs 1 to 4, 6, 7 and 10 to 30 of each genre), resampled to 16 kHz;"
-    " an eighth of the sources kept to develop with. Varied in speed, level, colour and noise, two"
-    " at a time, joined into streams; made-up silence. The features of YAMNet (AudioSet) on the"
-    " same clips were a second target of the backbone. Weights are rounded to half precision."
+    " an eighth of the sources kept from the backbone to develop with. Varied in speed, level,"
+    " colour and noise, two at a time, joined into streams; made-up silence. Features and class"
+    " scores of YAMNet (AudioSet) on the same clips were further targets of the backbone. Weights"
+    " are rounded to half precision."
 )
 _SPLIT = (
     "By official fold and by song; a Freesound source that is in both sets of sounds is on one"
     " side. Widths, rates and lengths of training were chosen on an eighth of the training"
-    " sources and by what they cost. While the recipe was developed, earlier backbones were scored"
-    " on the test clips twice and a linear classifier of the teacher's features three times."
+    " sources and by what they cost; the temporal models then learnt from that eighth too. While"
+    " the recipe was developed, earlier backbones were scored on the test clips three times, one of"
+    " them with eleven variants of training what is behind it, and linear classifiers of what the"
+    " teacher says nine times; no variant was chosen by that."
 )
 _LICENCE = (
     "Research use only, not commercial: UrbanSound8K (CC BY-NC 3.0), ESC-10 (CC BY 3.0; clips"

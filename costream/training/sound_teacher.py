@@ -1,15 +1,16 @@
 """What YAMNet hears: targets that small sets of labels do not give.
 
-YAMNet (Plakal, Ellis; Apache-2.0) knows AudioSet. Its 1024 features of every half second teach
-the backbone to tell sounds apart for which there are no labels here. Teacher and student hear
-the very same pieces, mixed and coloured (Beyer et al., Knowledge distillation: A good teacher is
-patient and consistent, CVPR 2022). Neither the teacher's weights nor what it says are in the
-shipped weights.
+YAMNet (Plakal, Ellis; Apache-2.0) knows AudioSet. Its 1024 features of every half second and its
+scores of 521 classes teach the backbone to tell sounds apart for which there are no labels here.
+Teacher and student hear the very same pieces, mixed and coloured (Beyer et al., Knowledge
+distillation: A good teacher is patient and consistent, CVPR 2022). Neither the teacher's weights
+nor what it says are in the shipped weights.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +20,20 @@ from costream.training.recipe import teacher_file
 
 WINDOW = 15_600  # samples that it looks at
 HOP = 8_000
-WIDTH = 1024
+WIDTH, CLASSES = 1024, 521
+_SURE = 1e-6  # scores count as no nearer than this to 0 and 1
 _FEATURES = "global_average_pooling2d/Mean"
 
 
+class Said(NamedTuple):
+    """What the teacher says of a sound, window by window."""
+
+    features: npt.NDArray[np.float32]  # [windows, WIDTH], square roots
+    logits: npt.NDArray[np.float32]  # [windows, CLASSES]
+
+
 class Yamnet:
-    """The teacher: sound to features, a window every HOP samples.
+    """The teacher: sound to features and class scores, a window every HOP samples.
 
     Raises UsageError when the pack ``teachers.tar`` or what runs TFLite networks is not there.
     """
@@ -46,15 +55,19 @@ class Yamnet:
         self._input = self._network.get_input_details()[0]["index"]
         details = self._network.get_tensor_details()
         (self._features,) = (d["index"] for d in details if d["name"].endswith(_FEATURES))
+        outputs = self._network.get_output_details()
+        (self._scores,) = (d["index"] for d in outputs if d["shape"][-1] == CLASSES)
 
-    def __call__(self, wave: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Give the square roots of the features, [windows, 1024], of a sound [N] at 16 kHz.
+    def __call__(self, wave: npt.NDArray[np.float32]) -> Said:
+        """Listen to a sound [N] at 16 kHz.
 
-        They are means of what is never negative; their roots are spread more evenly.
+        Features are means of what is never negative; their roots are spread more evenly.
         """
-        rows = []
+        features, logits = [], []
         for begin in range(0, len(wave) - WINDOW + 1, HOP):
             self._network.set_tensor(self._input, wave[None, begin : begin + WINDOW])
             self._network.invoke()
-            rows.append(np.sqrt(self._network.get_tensor(self._features)[0]))
-        return np.stack(rows)
+            features.append(np.sqrt(self._network.get_tensor(self._features)[0]))
+            scores = np.clip(self._network.get_tensor(self._scores)[0], _SURE, 1 - _SURE)
+            logits.append(np.log(scores / (1 - scores)))
+        return Said(np.stack(features), np.stack(logits))
