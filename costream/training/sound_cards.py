@@ -34,9 +34,9 @@ _SPLIT = (
     "By official fold and by song; a Freesound source that is in both sets of sounds is on one"
     " side. Widths, rates and lengths of training were chosen on an eighth of the training"
     " sources and by what they cost; the temporal models then learnt from that eighth too. While"
-    " the recipe was developed, earlier backbones were scored on the test clips three times, one of"
-    " them with eleven variants of training what is behind it, and linear classifiers of what the"
-    " teacher says nine times; no variant was chosen by that."
+    " the recipe was developed, earlier backbones were scored on the test clips four times, one of"
+    " them with two dozen ways to train what is behind it, and linear classifiers of what the"
+    " teacher says nine times; none of this was chosen by that."
 )
 _LICENCE = (
     "Research use only, not commercial: UrbanSound8K (CC BY-NC 3.0), ESC-10 (CC BY 3.0; clips"
