@@ -14,6 +14,7 @@ from costream.frontends.audio_step import FoldedAudio, HopRoom
 from costream.frontends.mel import LogMel, LogMelState
 from costream.nn.folding import Foldable
 from costream.nn.functional import linear
+from costream.nn.graph import normalise, scale_and_shift
 from costream.nn.state import State, zeros
 from costream.nn.time_frequency import TimeFrequencyConvolution
 
@@ -58,16 +59,16 @@ class AudioLayer(nn.Module):
         """Give [B, T', F', O] of a clip [B, T, F, I], or of what follows ``past``."""
         y = self.convolution(x) if past is None else self.convolution.forward_steps(x, past)
         if self.norm is not None:
-            y = self.norm(y.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+            y = normalise(self.norm, y)
         return F.relu_(y.add_(x) if self.residual else y)
 
     def folded(self) -> tuple[Tensor, Tensor]:
         """Give weight and bias of the convolution with the norm within it. No gradients."""
-        weight, bias, norm = self.convolution.weight.detach(), self.convolution.bias, self.norm
-        if norm is None or norm.running_var is None or norm.running_mean is None:
+        weight, bias = self.convolution.weight.detach(), self.convolution.bias
+        if self.norm is None:
             return weight, weight.new_zeros(len(weight)) if bias is None else bias.detach()
-        scale = (norm.weight / torch.sqrt(norm.running_var + norm.eps)).detach()
-        return weight * scale[:, None, None, None], norm.bias.detach() - norm.running_mean * scale
+        scale, shift = scale_and_shift(self.norm)
+        return weight * scale[:, None, None, None], shift
 
 
 class ContinualAudioNet(Foldable[FoldedAudio]):

@@ -84,7 +84,8 @@ class HopRoom:
         self.folded = folded
         self.past = tuple(layer.past for layer in layers)
         self._first = layers[0].new.squeeze(3)
-        self._features = torch.empty_like(layers[-1].images)
+        last = layers[-1].images
+        self._features = zeros(*last.shape, like=last)
         outs = [*(layer.new for layer in layers[1:]), self._features]
         self._layers = list(zip(layers, outs, strict=True))
 
