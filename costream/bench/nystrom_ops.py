@@ -69,16 +69,47 @@ def average_ops(s: Sizes, retroactive: bool, fixed: bool) -> float:
     return (step_ops(s, retroactive, landmark=True) + (every - 1) * usual) / every
 
 
+def exact_memory(s: Sizes, retroactive: bool) -> int:
+    """Numbers that exact attention keeps from step to step (Hedegaard et al., ICLR 2023).
+
+    Keys and values of the rows before; retroactively also their queries, sums and denominators.
+    """
+    return (s.window - 1) * (4 * s.width + 1 if retroactive else 2 * s.width)
+
+
+def landmark_memory(s: Sizes, retroactive: bool, fixed: bool) -> int:
+    """Numbers that Nyström attention keeps from step to step: the tensors of its authors' code.
+
+    Those that a form uses, of one head (Carreto Picón et al., arXiv 2412.03214, and their
+    published ``ContinualNystromMultiheadAttention``): keys, values and landmarks, the inverse of
+    the landmarks' kernel, summed values and denominators; retroactively the rows' products with
+    landmarks. Landmarks that change need queries, unnormalised kernels and the mean begun, too.
+    """
+    n, m, d = s.window, s.landmarks, s.width
+    kept = 2 * n * d + 3 * m * d + m**2 + m + (n * m if retroactive else 0)
+    if not fixed:
+        kept += n * d + m**2 + m + 2 * d + (n * m + n if retroactive else 0)
+    return kept
+
+
 def nystrom_ops_table(s: Sizes) -> Table:
     """Give the table of one layer's counts, in millions a step."""
     n, m, d = s.window, s.landmarks, s.width
     size = (d, s.heads)
     rows: list[tuple[Cell, ...]] = []
 
-    def add(name: str, paper: float, module: Any, macs: int, printed: float | None = None) -> None:
+    def add(
+        name: str,
+        paper: float,
+        module: Any,
+        macs: int,
+        memory: int | None = None,
+        printed: float | None = None,
+    ) -> None:
         stepped = hasattr(module, "init_state")
         kept = sum(x.numel() for x in module.init_state().tensors().values()) - 1 if stepped else 0
-        rows.append((name, paper / 1e6, printed, macs / 1e6, macs / exact, kept or n * d))
+        counts = (paper / 1e6, printed, macs / 1e6, macs / exact)
+        rows.append((name, *counts, memory, kept or n * d))
 
     with torch.device("meta"):  # the sizes are enough
         single = SingleOutputAttention(*size, n)
@@ -89,29 +120,41 @@ def nystrom_ops_table(s: Sizes) -> Table:
             name = f"window, Nyström, {_kind(fixed)}"
             nystrom = NystromAttention(*size, m, fixed=fixed)
             add(name, window_ops(s, fixed), nystrom, nystrom.count_macs(n))
-        add("single-output", attention_ops("cotrans", 1, n, d), single, exact)
+        paper: float = attention_ops("cotrans", 1, n, d)
+        add("single-output", paper, single, exact, exact_memory(s, False))
         for fixed in (False, True):
             one = SingleOutputNystrom(*size, n, m, fixed=fixed)
             printed = None if fixed else s.printed
             paper = average_ops(s, False, fixed)
             name = f"single-output, Nyström, {_kind(fixed)}"
-            add(name, paper, one, one.count_macs(), printed)
+            memory = landmark_memory(s, False, fixed)
+            add(name, paper, one, one.count_macs(), memory, printed)
         retroactive = RetroactiveAttention(*size, n)
         paper = attention_ops("cotrans", 2, n, d) - attention_ops("cotrans", 1, n, d)
-        add("retroactive", paper, retroactive, retroactive.count_macs())
+        add("retroactive", paper, retroactive, retroactive.count_macs(), exact_memory(s, True))
         for fixed in (False, True):
             all_rows = RetroactiveNystrom(*size, n, m, fixed=fixed)
             name = f"retroactive, Nyström, {_kind(fixed)}"
-            add(name, average_ops(s, True, fixed), all_rows, all_rows.count_macs())
-    columns = ("attention", "paper's way", "printed", "costream", "x single-output", "numbers kept")
+            paper, memory = average_ops(s, True, fixed), landmark_memory(s, True, fixed)
+            add(name, paper, all_rows, all_rows.count_macs(), memory)
+    columns = (
+        "attention",
+        "paper's way",
+        "printed",
+        "costream",
+        "x single-output",
+        "kept, paper's way",
+        "kept",
+    )
     notes = (
         "One layer. Paper's way: closed forms of additions with products, and exp, without",
         "projections, the average of steps with and without a new landmark; whatever the number of",
         "heads. costream: every product of a step that this program runs, on average, projections",
         "included, for fixed landmarks are folded into them. The papers' running sums, from which",
         "the oldest row is subtracted, are cheaper and not exact; see nn/nystrom_summary.py.",
-        "x single-output: by exact single-output attention here. Numbers kept: the state of a",
-        "stream; of a window its rows.",
+        "x single-output: by exact single-output attention here. Kept: numbers in the state of a",
+        "stream; of a window its rows. Paper's way: closed forms of what the authors' code keeps",
+        "and a form uses, of one head.",
     )
     title = f"Nyström attention, {s.name}: n={n} d={d} m={m} h={s.heads}, millions a step"
     return Table(title, columns, tuple(rows), notes, decimals=4)
