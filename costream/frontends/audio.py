@@ -156,17 +156,27 @@ class ContinualAudioNet(Foldable[FoldedAudio]):
         heard = self.mel.forward_steps(x.flatten(1), state.mel)
         state.newest = heard
         if x.shape[1] == 1 and not self.training and not torch.is_grad_enabled():
-            new = self._room(state).step(heard)[:, None]
-        else:
-            rows = self._normalise(heard)
-            for layer, past in zip(self.blocks, state.past, strict=True):
-                rows = layer(rows, past)
-            new = rows.squeeze(2)
-        features = torch.cat([state.features, new], 1)
+            return self._hop(heard, state)[:, None]
+        rows = self._normalise(heard)
+        for layer, past in zip(self.blocks, state.past, strict=True):
+            rows = layer(rows, past)
+        features = torch.cat([state.features, rows.squeeze(2)], 1)
         tokens = self._average(features, state.hops)
         state.features.copy_(features[:, features.shape[1] - self.pool + 1 :].detach())
         state.hops += x.shape[1]
         return tokens
+
+    def _hop(self, heard: Tensor, state: AudioState) -> Tensor:
+        """Take the log-mel frames [B, 16, bands] of one hop, give its token [B, D]."""
+        new = self._room(state).step(heard)
+        features = torch.cat([state.features, new[:, None]], 1)
+        state.features.copy_(features[:, 1:])
+        hops = state.hops.numpy()  # whose numbers cost a tenth of a tensor's
+        fewest = int(hops.min())
+        hops += 1
+        if fewest + 1 >= self.pool:
+            return linear(self, "project", features.mean(1))
+        return self._average(features, state.hops - 1)[:, 0]
 
     def fold(self) -> FoldedAudio:
         """Give the layers as single hops take them."""
@@ -221,13 +231,10 @@ class ContinualAudioNet(Foldable[FoldedAudio]):
         The first tokens are means of as many hops as there are.
         """
         count = features.shape[1] - self.pool + 1
-        full = min(hops.tolist()) + 1 >= self.pool
-        if full and count == 1:
-            return linear(self, "project", features.mean(1, keepdim=True))
         total = features[:, self.pool - 1 :]
         for age in range(1, self.pool):
             total = total + features[:, self.pool - 1 - age :][:, :count]
-        if full:
+        if min(hops.tolist()) + 1 >= self.pool:
             return linear(self, "project", total / self.pool)
         heard = hops[:, None] + torch.arange(1, count + 1)
         means = total / heard.clamp_(max=self.pool)[:, :, None].to(total)

@@ -19,8 +19,11 @@ class FoldedAudio(Folded):
     """The layers of a ``ContinualAudioNet`` in evaluation, as hops take them."""
 
     def __init__(self, net: ContinualAudioNet) -> None:
-        super().__init__([*net.layers.parameters(), *net.layers.buffers()])
-        self.layers, self.centre, self.spread = net.blocks, net.centre, net.spread
+        sources = [*net.layers.parameters(), *net.layers.buffers(), net.centre, net.spread]
+        super().__init__(sources)
+        self.layers = net.blocks
+        self.scale = 1 / net.spread
+        self.shift = -net.centre * self.scale
         self._parameters = [layer.folded() for layer in self.layers]
 
     def lay_out(self, past: Sequence[Tensor], frames: int) -> HopRoom:
@@ -94,8 +97,7 @@ class HopRoom:
 
         ``past`` is brought up to date. The next call overwrites what this one gave.
         """
-        torch.sub(spectrogram, self.folded.centre, out=self._first)
-        self._first.div_(self.folded.spread)
+        torch.addcmul(self.folded.shift, spectrogram, self.folded.scale, out=self._first)
         for layer, out in self._layers:
             layer.step(out)
         return self._features[:, 0, 0]

@@ -88,4 +88,4 @@ class DeepCoT(TokenClassifier):
         x = self._embed(x)
         if self.positions is not None and state.positions is not None:
             x = self.positions.forward_steps(x, state.positions)
-        return self._classify(self.encoder.forward_step(self.dropout(x), state.encoder))
+        return self._classify(self.encoder.forward_step(self._drop(x), state.encoder))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.nn.encoder import Encoder
+from costream.nn.functional import linear
 from costream.nn.position import PositionState, RecyclingPositions
 from costream.nn.state import State
 
@@ -64,7 +66,7 @@ class TokenClassifier(nn.Module):
         learned = positions == "learned"
         rows = num_positions or (window if learned else 2 * window - 1)
         self.positions = None if positions == "none" else RecyclingPositions(rows, width, learned)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropout
         self.encoder = encoder
         self.head = nn.Linear(width, num_classes) if head else None
 
@@ -80,7 +82,7 @@ class TokenClassifier(nn.Module):
         table of positions recyclable. ``last``: only the last so many steps, which saves time
         with two blocks or more, where each step has a window of its own.
         """
-        return self._classify(self.encoder(self.dropout(self.embed(x, offset)), last))
+        return self._classify(self.encoder(self._drop(self.embed(x, offset)), last))
 
     def embed(self, x: Tensor, offset: int | Tensor = 0) -> Tensor:
         """Give the rows [B, T, d] that the encoder takes of a clip [B, T, C]; see ``forward``."""
@@ -104,14 +106,14 @@ class TokenClassifier(nn.Module):
         x = self._embed(x)
         if self.positions is not None and state.positions is not None:
             x = self.positions.forward_step(x, state.positions)
-        return self._classify(self.encoder.forward_step(self.dropout(x), state.encoder))
+        return self._classify(self.encoder.forward_step(self._drop(x), state.encoder))
 
     def forward_steps(self, x: Tensor, state: ClassifierState) -> OadOutput:
         """Take T feature rows [B, T, C], give what T calls of ``forward_step`` would."""
         x = self._embed(x)
         if self.positions is not None and state.positions is not None:
             x = self.positions.forward_steps(x, state.positions)
-        return self._classify(self.encoder.forward_steps(self.dropout(x), state.encoder))
+        return self._classify(self.encoder.forward_steps(self._drop(x), state.encoder))
 
     def count_macs(self) -> int:
         """Multiply-accumulates of one step for one stream whose window is full."""
@@ -127,10 +129,13 @@ class TokenClassifier(nn.Module):
         return rows * projection + (0 if self.head is None else self.head.weight.numel())
 
     def _embed(self, x: Tensor) -> Tensor:
-        return x if self.input_projection is None else cast(Tensor, self.input_projection(x))
+        return x if self.input_projection is None else linear(self, "input_projection", x)
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout) if self.training else x
 
     def _classify(self, x: Tensor) -> OadOutput:
-        return OadOutput(x if self.head is None else self.head(x), None)
+        return OadOutput(x if self.head is None else linear(self, "head", x), None)
 
 
 class CoOadTR(TokenClassifier):

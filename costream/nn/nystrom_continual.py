@@ -236,7 +236,7 @@ class ContinualNystrom(NystromAttention, Foldable[FoldedProjection]):
         """Let streams that are in step take the row that has been projected."""
         work, m, n = self.work(state), self.num_landmarks, self.window
         t = int(work.steps[0])
-        work.steps[:] = t + 1
+        work.steps.fill(t + 1)
         slot, renewed = t % n, None
         work.summary.enter(t, work.queries)
         if state.landmarks is not None:
