@@ -15,6 +15,7 @@ from costream.errors import UsageError
 from costream.labels.examples import Example
 from costream.models.card import Card
 from costream.models.oad import TokenClassifier
+from costream.training.clips import UNSCORED
 from costream.training.family import (
     Desk,
     Taught,
@@ -27,14 +28,13 @@ from costream.training.loop import Schedule
 from costream.training.own_baselines import CENTROID, nearest_centroid
 from costream.training.own_tokens import (
     STREAM_STEPS,
-    VARIED,
     descend,
     predict,
     standardise,
     tell,
 )
 from costream.training.sound_baselines import linear
-from costream.training.sound_recordings import Heard, Reader
+from costream.training.sound_recordings import LEAD, Heard, Reader
 from costream.training.token_streams import TokenStream, TokenStreams
 
 log = logging.getLogger("costream")
@@ -84,11 +84,9 @@ def teach(
     quiet = reader.silence(card.labels[0], QUIET, QUIET_STEPS)
     heard = reader.read(examples[0])
     checks = Reader(card, frontend, 0, settings.seed, desk.cache).read(examples[1])
-    lag = max(0, round(card.delay_s * card.rate_hz) - 1)
-    varied = 0.0 if settings.scratch else VARIED
-    streams = TokenStreams([views(h, card) for h in (*heard, *quiet)], lag, varied)
+    streams = TokenStreams([views(h, card) for h in (*heard, *quiet)])
     rng = np.random.default_rng(settings.seed)
-    checked = TokenStreams([views(h, card) for h in (*checks, *quiet)], lag)
+    checked = TokenStreams([views(h, card) for h in (*checks, *quiet)])
     watched = [checked.draw(STREAM_STEPS[1], rng) for _ in range(CHECKS if checks else 0)]
     spread = torch.cat([h.tokens[0] for h in heard]).std(0)
     if settings.scratch:
@@ -110,9 +108,16 @@ def teach(
 
 
 def views(heard: Heard, card: Card) -> list[TokenStream]:
-    """Give an example and its variants with their label at every step."""
+    """Give an example and its variants with their label at every step.
+
+    The first steps of a variant, at most half of them, are UNSCORED: they still hold what was heard
+    before. That taught the classes to be taken for each other.
+    """
     label = card.labels.index(heard.label)
-    return [TokenStream(x, np.full(len(x), label)) for x in heard.tokens]
+    streams = [TokenStream(x, np.full(len(x), label)) for x in heard.tokens]
+    for varied in streams[1:]:
+        varied.labels[: min(LEAD - 1, len(varied.labels) // 2)] = UNSCORED
+    return streams
 
 
 def _centroid(

@@ -28,7 +28,6 @@ STREAM_STEPS = (16, 128)  # the shortest and the longest: windows are full only 
 WINDOWS = 8  # steps of a stream that are learnt where each needs a window of its own
 WATCH, PATIENCE = 20, 6  # steps between two looks at the validation streams; looks without gain
 NOISE = 1.0  # of the spread of tokens
-VARIED = 2.0  # times as much as recordings of a class differ; not from scratch, which it hinders
 COMING = 0.5  # weight of the labels of coming steps (OadTR, Wang et al., ICCV 2021)
 _AT_ONCE = 512  # steps of a stream that a network is asked about at once
 

@@ -28,7 +28,6 @@ from costream.training.loop import Schedule
 from costream.training.own_baselines import CENTROID, nearest_centroid
 from costream.training.own_tokens import (
     STREAM_STEPS,
-    VARIED,
     classifies_tokens,
     descend,
     predict,
@@ -43,6 +42,7 @@ from costream.training.video_recordings import Reader, Seen, of_pictures
 
 BACKGROUND = "background"
 VIEWS, CHECKED_VIEWS = 4, 1  # of each recording, besides itself
+VARIED = 2.0  # times as much as recordings of a class differ; not from scratch, which it hinders
 STREAMS = 8  # in a batch; half as many where each step has a window of its own
 STEPS, PER_EXAMPLE, MOST = 150, 4, 600  # of fine-tuning; from scratch it takes twice as many
 CHECKS = 8  # streams to validate with

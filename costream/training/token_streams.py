@@ -27,23 +27,19 @@ class TokenStream:
 class TokenStreams:
     """Draws streams: pieces of recordings, each class as often, joined without a pause.
 
-    ``recordings``: of each, the views there are of it, which are drawn equally often. ``lag``:
-    steps of a new piece that still have the label of the one before, because a token stands for
-    more than its own step. ``varied``: by how much each piece is moved at random, in the ways in
-    which recordings of one class differ (see ``differences``); 1: as much as they do.
+    ``recordings``: of each, the views there are of it, which are drawn equally often. ``varied``:
+    by how much each piece is moved at random, in the ways in which recordings of one class differ
+    (see ``differences``); 1: as much as they do.
     """
 
-    def __init__(
-        self, recordings: Sequence[Sequence[TokenStream]], lag: int = 0, varied: float = 0.0
-    ) -> None:
+    def __init__(self, recordings: Sequence[Sequence[TokenStream]], varied: float = 0.0) -> None:
         self._by_class: dict[int, list[list[TokenStream]]] = {}
         for views in recordings:
             found = {int(k) for view in views for k in np.unique(view.labels)} - {UNSCORED}
             for label in found:
                 having = [view for view in views if (view.labels == label).any()]
                 self._by_class.setdefault(label, []).append(having)
-        self._classes, self._lag = sorted(self._by_class), lag
-        self._varied = varied
+        self._classes, self._varied = sorted(self._by_class), varied
         self._ways = differences(self._by_class.items()) if varied else None
 
     def draw(self, steps: int, rng: np.random.Generator) -> TokenStream:
@@ -56,8 +52,7 @@ class TokenStreams:
             pieces.append(self._piece(label, steps - length, rng))
             length += len(pieces[-1].labels)
         labels = np.concatenate([piece.labels for piece in pieces])
-        late = np.concatenate([np.full(self._lag, labels[0]), labels])
-        return TokenStream(torch.cat([piece.tokens for piece in pieces])[:steps], late[:steps])
+        return TokenStream(torch.cat([piece.tokens for piece in pieces])[:steps], labels[:steps])
 
     def batch(self, streams: int, steps: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Give so many streams as tokens [B, T, D] and labels int64 [B, T]."""

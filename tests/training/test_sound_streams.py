@@ -18,6 +18,7 @@ from costream.labels.examples import Example
 from costream.models.audio import CoTrans
 from costream.models.build import build
 from costream.training import own_sound
+from costream.training.clips import UNSCORED
 from costream.training.family import TrainSettings
 from costream.training.feature_cache import FeatureCache
 from costream.training.loop import Schedule
@@ -65,14 +66,21 @@ def marked(kind, steps):
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.integers(0, 2**31), st.integers(1, 60), st.integers(0, 3))
-def test_labels_follow_their_tokens_by_the_lag(seed, steps, lag):
-    maker = TokenStreams([marked(0, 3), marked(1, 9), marked(2, 30)], lag)
+@given(st.integers(0, 2**31), st.integers(1, 60))
+def test_every_token_has_its_label(seed, steps):
+    maker = TokenStreams([marked(0, 3), marked(1, 9), marked(2, 30)])
     stream = maker.draw(steps, np.random.default_rng(seed))
-    kinds = stream.tokens[:, 0].numpy().astype(int)
     assert len(stream.tokens) == len(stream.labels) == steps
-    assert np.array_equal(stream.labels[lag:], kinds[: max(0, steps - lag)])
-    assert set(stream.labels[:lag]) <= {kinds[0]}
+    assert np.array_equal(stream.labels, stream.tokens[:, 0].numpy())
+
+
+@pytest.mark.parametrize(("steps", "unknown"), [(1, 0), (2, 1), (5, 2), (6, 3), (30, 3)])
+def test_tokens_that_hold_what_was_before_teach_nothing(base, steps, unknown):
+    heard = Heard(base.card.labels[1], tuple(torch.zeros(steps, 4) for _ in range(3)))
+    plain, *varied = own_sound.views(heard, base.card)
+    assert plain.labels.tolist() == [1] * steps
+    for view in varied:
+        assert view.labels.tolist() == [UNSCORED] * unknown + [1] * (steps - unknown)
 
 
 def test_classes_come_equally_often_whatever_their_number():
