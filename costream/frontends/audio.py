@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from costream.frontends.audio_step import FoldedAudio, HopRoom
 from costream.frontends.mel import LogMel, LogMelState
+from costream.frontends.mel_step import MelRoom
 from costream.nn.folding import Foldable
 from costream.nn.functional import linear
 from costream.nn.graph import normalise, scale_and_shift
@@ -153,10 +154,10 @@ class ContinualAudioNet(Foldable[FoldedAudio]):
 
     def forward_steps(self, x: Tensor, state: AudioState) -> Tensor:
         """Take T blocks [B, T, block] of every stream, give T tokens [B, T, D]."""
+        if x.shape[1] == 1 and x.is_cpu and not self.training and not torch.is_grad_enabled():
+            return self._hop(x[:, 0], state)[:, None]
         heard = self.mel.forward_steps(x.flatten(1), state.mel)
         state.newest = heard
-        if x.shape[1] == 1 and not self.training and not torch.is_grad_enabled():
-            return self._hop(heard, state)[:, None]
         rows = self._normalise(heard)
         for layer, past in zip(self.blocks, state.past, strict=True):
             rows = layer(rows, past)
@@ -166,13 +167,15 @@ class ContinualAudioNet(Foldable[FoldedAudio]):
         state.hops += x.shape[1]
         return tokens
 
-    def _hop(self, heard: Tensor, state: AudioState) -> Tensor:
-        """Take the log-mel frames [B, 16, bands] of one hop, give its token [B, D]."""
-        new = self._room(state).step(heard)
+    def _hop(self, x: Tensor, state: AudioState) -> Tensor:
+        """Take one block [B, block] of every stream, give its token [B, D]."""
+        state.newest, new = self._room(state).step(x)
         features = torch.cat([state.features, new[:, None]], 1)
         state.features.copy_(features[:, 1:])
-        hops = state.hops.numpy()  # whose numbers cost a tenth of a tensor's
+        # Numbers of these cost a tenth of a tensor's.
+        samples, hops = state.mel.samples.numpy(), state.hops.numpy()
         fewest = int(hops.min())
+        samples += self.block
         hops += 1
         if fewest + 1 >= self.pool:
             return linear(self, "project", features.mean(1))
@@ -186,8 +189,9 @@ class ContinualAudioNet(Foldable[FoldedAudio]):
         """Give where the hops of these streams lie."""
         folded = self.folded()
         if state.room is None or state.room.folded is not folded:
-            state.room = folded.lay_out(state.past, _HOP_FRAMES)
-            state.past = state.room.past
+            mel = MelRoom(self.mel, state.mel.held, self.block)
+            state.room = folded.lay_out(mel, state.past, _HOP_FRAMES)
+            state.past, state.mel.held = state.room.past, mel.held
         return state.room
 
     def newest_spectrum(self, state: AudioState) -> Tensor:

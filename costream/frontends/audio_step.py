@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from costream.frontends.mel_step import MelRoom
 from costream.nn.folding import Folded
 from costream.nn.state import zeros
 
@@ -26,16 +28,16 @@ class FoldedAudio(Folded):
         self.shift = -net.centre * self.scale
         self._parameters = [layer.folded() for layer in self.layers]
 
-    def lay_out(self, past: Sequence[Tensor], frames: int) -> HopRoom:
+    def lay_out(self, mel: MelRoom, past: Sequence[Tensor], frames: int) -> HopRoom:
         """Give the room for hops of so many spectrogram frames, behind these past frames.
 
-        ``past``: of each layer, [B, K_time - stride, F, I].
+        ``mel``: what makes them. ``past``: of each layer, [B, K_time - stride, F, I].
         """
         rooms = []
         for layer, held, (weight, bias) in zip(self.layers, past, self._parameters, strict=True):
             rooms.append(LayerRoom(layer, weight, bias, held, frames))
             frames //= layer.convolution.stride[0]
-        return HopRoom(self, rooms)
+        return HopRoom(self, mel, rooms)
 
 
 class LayerRoom:
@@ -58,21 +60,24 @@ class LayerRoom:
         self.past.copy_(past)
         self._newest = inside[:, frames:] if before else None  # what is past to the next hop
         stream, frame, band, one = block.stride()
-        shape = (streams, frames // over_time, convolution.bands(bands), k_time, k_band * width)
+        images = (streams, frames // over_time, convolution.bands(bands))
+        patch = (k_time, k_band * width)
         strides = (stream, over_time * frame, over_bands * band, frame, one)
-        self._patches = block.as_strided(shape, strides)
-        self._columns = zeros(*shape, like=past)
-        self._rows = self._columns.view(-1, weight[0].numel())
-        self._matrix = weight.permute(0, 2, 3, 1).reshape(len(weight), -1).t()
-        self._bias = bias
+        self._patches = block.as_strided((*images, *patch), strides)
+        # The bias is a row more of the weights, for a column of ones: it needs no sum of its own.
+        matrix = weight.permute(0, 2, 3, 1).reshape(len(weight), -1)
+        self._matrix = torch.cat([matrix, bias[:, None]], 1).t().contiguous()
+        self._rows = zeros(math.prod(images), len(self._matrix), like=past)
+        self._rows[:, -1] = 1
+        self._columns = self._rows[:, :-1].view(*images, *patch)
         self._out = zeros(len(self._rows), len(weight), like=past)
-        self.images = self._out.view(*shape[:3], -1)
+        self.images = self._out.view(*images, -1)
         self._around = self.new if layer.residual else None
 
     def step(self, out: Tensor) -> None:
         """Write the layer's output for the frames in ``new`` into ``out`` [B, T', F', O]."""
         self._columns.copy_(self._patches)
-        torch.addmm(self._bias, self._rows, self._matrix, out=self._out)
+        torch.mm(self._rows, self._matrix, out=self._out)
         if self._around is not None:
             self.images.add_(self._around)
         if self._newest is not None:
@@ -83,8 +88,8 @@ class LayerRoom:
 class HopRoom:
     """Where the hops of B streams lie, layer behind layer; ``folded``: whose hops."""
 
-    def __init__(self, folded: FoldedAudio, layers: Sequence[LayerRoom]) -> None:
-        self.folded = folded
+    def __init__(self, folded: FoldedAudio, mel: MelRoom, layers: Sequence[LayerRoom]) -> None:
+        self.folded, self.mel = folded, mel
         self.past = tuple(layer.past for layer in layers)
         self._first = layers[0].new.squeeze(3)
         last = layers[-1].images
@@ -92,12 +97,13 @@ class HopRoom:
         outs = [*(layer.new for layer in layers[1:]), self._features]
         self._layers = list(zip(layers, outs, strict=True))
 
-    def step(self, spectrogram: Tensor) -> Tensor:
-        """Take the log-mel frames [B, T, bands] of a hop, give its features [B, W].
+    def step(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Take the samples of a hop [B, N], give its log-mel frames [B, T, bands] and row [B, W].
 
-        ``past`` is brought up to date. The next call overwrites what this one gave.
+        ``past`` is brought up to date. The next call overwrites the row.
         """
+        spectrogram = self.mel.step(x)
         torch.addcmul(self.folded.shift, spectrogram, self.folded.scale, out=self._first)
         for layer, out in self._layers:
             layer.step(out)
-        return self._features[:, 0, 0]
+        return spectrogram, self._features[:, 0, 0]

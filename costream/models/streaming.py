@@ -118,6 +118,8 @@ class StreamingModel:
         self.dtype = DTYPES[dtype]
         if self.device.type == "mps" and self.dtype is torch.float64:
             raise ModelError("mps has no float64", hint="use --dtype float32")
+        if self.dtype.itemsize < 4 and (takes(frontend) == "audio" or sound_beside(frontend)):
+            raise ModelError(f"there is no spectrogram in {dtype}", hint="use --dtype float32")
         self.network = self._settle(network)
         if self.device.type == "cpu":
             store_by_columns(self.network)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costream.frontends.mel import LogMel, torchaudio_functional
+from costream.frontends.mel_step import MelRoom
 from costream.nn.state import State
 
 RATE = 16_000
@@ -51,6 +52,30 @@ def test_any_blocks_give_the_whole(blocks, sizes):
     state = mel.init_state(2)
     frames = torch.cat([mel.forward_steps(part, state) for part in x.split(blocks, 1)], 1)
     torch.testing.assert_close(frames, mel(x), rtol=0, atol=1e-12)
+
+
+@given(
+    st.lists(st.sampled_from([1, 1, 1, 3]), min_size=1, max_size=8),
+    st.sampled_from([(500, 250, 250), (400, 160, 240), (64, 64, 0)]),
+    st.sampled_from([1, 2]),
+)
+@settings(max_examples=40, deadline=None)
+def test_blocks_laid_out_once_give_the_whole(counts, sizes, power):
+    """Also where others come between them."""
+    window, hop, lead = sizes
+    mel = filled(window=window, hop=hop, lead=lead, power=power)
+    size = 4 * hop
+    x = noise(sum(counts) * size, 2)
+    state, frames = mel.init_state(2), []
+    room = MelRoom(mel, state.held, size)
+    state.held = room.held
+    for part in x.split([count * size for count in counts], 1):
+        if part.shape[1] == size:
+            frames.append(room.step(part))
+            state.samples += size
+        else:
+            frames.append(mel.forward_steps(part, state))
+    torch.testing.assert_close(torch.cat(frames, 1), mel(x), rtol=0, atol=1e-12)
 
 
 def test_float32_blocks_give_the_whole_to_rounding():

@@ -12,6 +12,7 @@ from costream.models.base import Model
 from costream.models.card import Card
 from costream.models.oad import CoOadTR
 from costream.models.oadtr import OadTR
+from costream.models.registry import load_model
 from costream.models.streaming import ModelState, StreamingModel, find_device
 from costream.nn.encoder import Encoder
 from costream.records import Data, FeatureRow, VideoFrame
@@ -208,6 +209,12 @@ def test_devices() -> None:
             find_device(name)
     with pytest.raises(ModelError, match="unknown type 'int8'; known are float32"):
         features_model(dtype="int8")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_spectrograms_are_not_of_16_bits(dtype: str) -> None:
+    with pytest.raises(ModelError, match=f"there is no spectrogram in {dtype}"):
+        load_model("cosounds", dtype=dtype)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
