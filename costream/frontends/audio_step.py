@@ -26,7 +26,7 @@ class FoldedAudio(Folded):
         self.layers = net.blocks
         self.scale = 1 / net.spread
         self.shift = -net.centre * self.scale
-        self._parameters = [layer.folded() for layer in self.layers]
+        self._matrices = [_matrix(*layer.folded()) for layer in self.layers]
 
     def lay_out(self, mel: MelRoom, past: Sequence[Tensor], frames: int) -> HopRoom:
         """Give the room for hops of so many spectrogram frames, behind these past frames.
@@ -34,8 +34,8 @@ class FoldedAudio(Folded):
         ``mel``: what makes them. ``past``: of each layer, [B, K_time - stride, F, I].
         """
         rooms = []
-        for layer, held, (weight, bias) in zip(self.layers, past, self._parameters, strict=True):
-            rooms.append(LayerRoom(layer, weight, bias, held, frames))
+        for layer, held, matrix in zip(self.layers, past, self._matrices, strict=True):
+            rooms.append(LayerRoom(layer, matrix, held, frames))
             frames //= layer.convolution.stride[0]
         return HopRoom(self, mel, rooms)
 
@@ -45,12 +45,11 @@ class LayerRoom:
 
     Frames before and after each other, and the zeros beside the bands, are one block of memory; a
     hop copies its patches out of there (im2col) and multiplies them with the weights. With a few
-    frames at a time, to arrange these anew would take as long as the product.
+    frames at a time, to arrange these anew would take as long as the product. ``matrix``: see
+    ``_matrix``.
     """
 
-    def __init__(
-        self, layer: AudioLayer, weight: Tensor, bias: Tensor, past: Tensor, frames: int
-    ) -> None:
+    def __init__(self, layer: AudioLayer, matrix: Tensor, past: Tensor, frames: int) -> None:
         convolution, (streams, before, bands, width) = layer.convolution, past.shape
         (k_time, k_band), (over_time, over_bands) = convolution.kernel, convolution.stride
         pad = convolution.pads[1]
@@ -64,13 +63,11 @@ class LayerRoom:
         patch = (k_time, k_band * width)
         strides = (stream, over_time * frame, over_bands * band, frame, one)
         self._patches = block.as_strided((*images, *patch), strides)
-        # The bias is a row more of the weights, for a column of ones: it needs no sum of its own.
-        matrix = weight.permute(0, 2, 3, 1).reshape(len(weight), -1)
-        self._matrix = torch.cat([matrix, bias[:, None]], 1).t().contiguous()
-        self._rows = zeros(math.prod(images), len(self._matrix), like=past)
-        self._rows[:, -1] = 1
+        self._matrix = matrix
+        self._rows = zeros(math.prod(images), len(matrix), like=past)
+        self._rows[:, -1] = 1  # for the bias
         self._columns = self._rows[:, :-1].view(*images, *patch)
-        self._out = zeros(len(self._rows), len(weight), like=past)
+        self._out = zeros(len(self._rows), matrix.shape[1], like=past)
         self.images = self._out.view(*images, -1)
         self._around = self.new if layer.residual else None
 
@@ -107,3 +104,12 @@ class HopRoom:
         for layer, out in self._layers:
             layer.step(out)
         return spectrogram, self._features[:, 0, 0]
+
+
+def _matrix(weight: Tensor, bias: Tensor) -> Tensor:
+    """Give what patches are multiplied with, [K_time K_bands I + 1, O] of weight and bias.
+
+    The bias is the last row, for a column of ones: so it needs no sum of its own.
+    """
+    rows = weight.permute(0, 2, 3, 1).flatten(1)
+    return torch.cat([rows, bias[:, None]], 1).t().contiguous()
