@@ -111,7 +111,7 @@ def views(heard: Heard, card: Card) -> list[TokenStream]:
     """Give an example and its variants with their label at every step.
 
     The first steps of a variant, at most half of them, are UNSCORED: they still hold what was heard
-    before. That taught the classes to be taken for each other.
+    before, which may be of any class.
     """
     label = card.labels.index(heard.label)
     streams = [TokenStream(x, np.full(len(x), label)) for x in heard.tokens]
