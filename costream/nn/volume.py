@@ -18,11 +18,6 @@ from torch import Tensor, nn
 from costream.nn.frame_ring import FramesState
 from costream.nn.graph import scale_and_shift
 
-# From so many pixels on, a depthwise tap a time is faster than all at once: with AVX-512 0.25 ms
-# against 0.52 for 40 x 40 x 54, and 0.16 against 0.15 for 10 x 10 x 216. With AVX2 it never is:
-# 0.49 against 0.34, and 0.31 against 0.15.
-_TAP_BY_TAP = {"AVX512": 256}
-
 
 class VolumeStep:
     """A ``torch.nn.Conv3d`` and the batch norm behind it, in evaluation; no gradients.
@@ -41,17 +36,16 @@ class VolumeStep:
         self.kernel = cast("tuple[int, int, int]", conv.kernel_size)
         self.pointwise = self.kernel[1:] == (1, 1)
         taps = weight.unbind(2)  # oldest first
-        if not self.pointwise:
-            taps = tuple(tap.contiguous(memory_format=torch.channels_last) for tap in taps)
-        elif self.groups > 1:
+        if self.pointwise and self.groups > 1:
             taps = tuple(tap.flatten() for tap in taps)
             self._wide: dict[int, list[Tensor]] = {}  # see ``_widen``
-        else:
+        elif self.pointwise:
             taps = tuple(tap.flatten(1).T.contiguous() for tap in taps)
+        else:
+            taps = tuple(tap.contiguous(memory_format=torch.channels_last) for tap in taps)
         self.taps = taps
         # For each slot of the newest frame the weights in the order of the slots.
         self.turned = [weight.roll(k + 1, 2) for k in range(self.kernel[0])]
-        self._most = _TAP_BY_TAP.get(torch.backends.cpu.get_cpu_capability(), 0)
 
     def output_size(self, size: Sequence[int]) -> tuple[int, int, int]:
         """Give height, width and channels of outputs for inputs of ``size``, (H, W, I)."""
@@ -87,16 +81,14 @@ class VolumeStep:
 
     def over_time(self, state: FramesState, time: int) -> Tensor:
         """Give [B, 1, H', W', O] of the K frames of a ring up to frame ``time``."""
-        size = self.kernel[0]
-        if not (self.pointwise or self._by_taps(state)):
-            weight, step = self.turned[time % size], self.pixel_stride
-            strides, sides = (1, step, step), (0, *self.sides)
-            out = F.conv3d(state.volume, weight, self.bias, strides, sides, 1, self.groups)
-            return out.permute(0, 2, 3, 4, 1)
         if self.pointwise and self.groups > 1:
             return self.weigh(state, time).unsqueeze(1)
-        frames = self._frames(state, time)
-        return self._mix(frames) if self.pointwise else self._convolve(frames)
+        if self.pointwise:
+            return self._mix(self._frames(state, time))
+        weight, step = self.turned[time % self.kernel[0]], self.pixel_stride
+        strides, sides = (1, step, step), (0, *self.sides)
+        out = F.conv3d(state.volume, weight, self.bias, strides, sides, 1, self.groups)
+        return out.permute(0, 2, 3, 4, 1)
 
     def weigh(self, state: FramesState, time: int, out: Tensor | None = None) -> Tensor:
         """Give what ``over_time`` does, as [B, H, W, O], of a depthwise one over time alone.
@@ -126,19 +118,6 @@ class VolumeStep:
         """Give the K frames of a ring up to frame ``time``, the oldest first."""
         size = self.kernel[0]
         return [state.slots[(time + 1 + k) % size] for k in range(size)]
-
-    def _by_taps(self, state: FramesState) -> bool:
-        if self.groups == 1 or not self._most:
-            return False
-        return state.frames.shape[2] * state.frames.shape[3] >= self._most
-
-    def _convolve(self, frames: Sequence[Tensor]) -> Tensor:
-        total, bias = None, cast("Tensor | None", self.bias)
-        for frame, tap in zip(frames, self.taps, strict=True):
-            maps = frame.permute(0, 3, 1, 2)
-            out = F.conv2d(maps, tap, bias, self.pixel_stride, self.sides, 1, self.groups)
-            total, bias = (out if total is None else total.add_(out)), None
-        return cast(Tensor, total).permute(0, 2, 3, 1).unsqueeze(1)
 
     def _mix(self, frames: Sequence[Tensor]) -> Tensor:
         """Pointwise."""

@@ -71,6 +71,10 @@ def small(kind: str) -> VideoNet:
     return net
 
 
+# Rounding alone makes 1e-5 of a number in float32, more or less by processor; a fault makes 1e-1.
+ROUNDED = 5e-5
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_way_gives_the_same_output(kind: str) -> None:
     if kind == "x3d":
@@ -80,10 +84,10 @@ def test_every_way_gives_the_same_output(kind: str) -> None:
         table = compare("small", net, rounds=1)
     rows = {str(row[0]).split(" 1.")[0]: dict(zip(COLUMNS, row, strict=True)) for row in table.rows}
     assert list(rows)[::2] == ["costream", "the clip recomputed"]
-    assert rows["costream"]["max error"] < 1e-5
+    assert rows["costream"]["max error"] < ROUNDED
     assert rows["costream"]["MACs"] == net.encoder.count_macs()
     if kind == "x3d":
-        assert rows["continual-inference"]["max error"] < 1e-5
+        assert rows["continual-inference"]["max error"] < ROUNDED
         assert rows["continual-inference"]["state bytes"] > 1000
 
 

@@ -5,7 +5,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from costream.nn import volume
 from costream.nn.frame_ring import FrameRing
 from costream.nn.volume import VolumeStep
 
@@ -15,18 +14,9 @@ from costream.nn.volume import VolumeStep
     ("kernel", "groups", "stride"),
     [((3, 3, 3), 6, 1), ((3, 3, 3), 6, 2), ((5, 1, 1), 6, 1), ((3, 1, 1), 1, 1), ((5, 7, 7), 1, 2)],
 )
-@pytest.mark.parametrize("taps", [False, True])
 def test_steps_are_a_convolution_of_three_dimensions(
-    kernel: tuple[int, int, int],
-    groups: int,
-    stride: int,
-    start: str,
-    taps: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    kernel: tuple[int, int, int], groups: int, stride: int, start: str
 ) -> None:
-    """Both ways of depthwise kernels, whichever this machine would take."""
-    capability = torch.backends.cpu.get_cpu_capability()
-    monkeypatch.setattr(volume, "_TAP_BY_TAP", {capability: 1} if taps else {})
     torch.manual_seed(0)
     sides = (0, kernel[1] // 2, kernel[2] // 2)
     conv = nn.Conv3d(6, 6, kernel, (1, stride, stride), sides, groups=groups).double()
