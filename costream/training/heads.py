@@ -11,7 +11,13 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from costream.training.augment import Sampler
-from costream.training.loop import Optimizer, Schedule, batch, soft_cross_entropy
+from costream.training.loop import (
+    Optimizer,
+    Schedule,
+    batch,
+    fast_products,
+    soft_cross_entropy,
+)
 
 
 @torch.no_grad()
@@ -19,12 +25,12 @@ def token_bank(
     frontend: nn.Module, samplers: Sequence[Sampler], batches: int, clips: int, seed: int
 ) -> tuple[Tensor, Tensor]:
     """Give augmented clips as tokens [N, T, D] with their targets [N, T, K]."""
-    rng = np.random.default_rng(seed)
+    rng, products = np.random.default_rng(seed), fast_products()
     tokens, targets = [], []
     frontend.eval()
     for _ in tqdm(range(batches), desc="tokens", file=sys.stderr, disable=None, leave=False):
         frames, target = batch(samplers, clips, rng)
-        with torch.autocast("cpu", torch.bfloat16):
+        with products:
             tokens.append(frontend(frames).float())
         targets.append(target)
     return torch.cat(tokens), torch.cat(targets)

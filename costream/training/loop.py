@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from costream.frontends.images import TemporalDifferenceNet
+from costream.runtime.machine import has_fast_bfloat16
 from costream.training.augment import Sampler
 from costream.training.partial import Part, Partial, Remembered
 
@@ -41,15 +42,15 @@ def train_frontend(
     """Train a frontend with a linear layer on single moments: their label, and where somebody is.
 
     Moments from all over say more than a clip, whose frames are alike. Rendered video shows
-    which pixels are the figure's. Computed in bfloat16.
+    which pixels are the figure's.
     """
-    rng = np.random.default_rng(seed)
+    rng, products = np.random.default_rng(seed), fast_products()
     bar = Optimizer([frontend, head], schedule, title)
     for step in bar:
         if step == int(schedule.settle * schedule.steps):
             fix_statistics(frontend)
         frames, targets, masks, known = moments(samplers, schedule.batch, frontend.lags, rng)
-        with torch.autocast("cpu", torch.bfloat16):
+        with products:
             tokens, focus = frontend.forward_moments(frames)
         loss = soft_cross_entropy(head(tokens.float()), targets, schedule.smoothing)
         places = F.adaptive_avg_pool2d(masks[:, None], (focus.shape[1], focus.shape[2]))[:, 0]
@@ -68,15 +69,14 @@ def train(
     """Train a frontend and the temporal models on it together, on clips.
 
     Random starts in the table of positions and in the clips teach that any row can come first
-    and that a window may not be full. BatchNorm keeps its statistics. The frontend is computed
-    in bfloat16.
+    and that a window may not be full. BatchNorm keeps its statistics.
     """
-    rng = np.random.default_rng(seed)
+    rng, products = np.random.default_rng(seed), fast_products()
     bar = Optimizer([frontend, *heads], schedule, title)
     fix_statistics(frontend)
     for _ in bar:
         frames, targets = batch(samplers, schedule.batch, rng)
-        with torch.autocast("cpu", torch.bfloat16):
+        with products:
             tokens = frontend(frames)
         losses = [
             soft_cross_entropy(logits(head, tokens.float(), rng), targets, schedule.smoothing)
@@ -217,6 +217,11 @@ def soft_cross_entropy(scores: Tensor, targets: Tensor, smoothing: float) -> Ten
     smooth = (1 - smoothing) * targets + smoothing / targets.shape[-1]
     each = -(smooth * scores.log_softmax(-1)).sum(-1)
     return (each * counts).sum() / counts.sum().clamp(min=1)
+
+
+def fast_products() -> torch.autocast:
+    """Give a context in which the processor multiplies as it does fastest: bfloat16 or float32."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=has_fast_bfloat16())
 
 
 def fix_statistics(module: nn.Module) -> None:

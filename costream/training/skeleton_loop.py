@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from costream.evaluation.motions import batch
 from costream.frontends.joints import JointStreams
-from costream.runtime.machine import has_fast_bfloat16
-from costream.training.loop import Optimizer, Schedule
+from costream.training.loop import Optimizer, Schedule, fast_products
 from costream.training.partial import Chance, Part, Partial, Remembered
 from costream.training.skeleton_streams import UNSCORED, StreamMaker
 from costream.training.watch import Watch
@@ -49,10 +48,9 @@ def train_network(
     The frontend prepares the streams step by step, as in a run. Every step is supervised, the
     first ones of a motion less. ``fixed_statistics``: those of BatchNorm stay as they are, for
     networks that only learn on. With a ``look`` at the averaged network, those averages are kept
-    that it liked best, see ``Watch``; gives what was seen. The weights are float32; products are
-    computed in bfloat16 where the processor has it.
+    that it liked best, see ``Watch``; gives what was seen.
     """
-    rng, fast = np.random.default_rng(seed), has_fast_bfloat16()
+    rng, products = np.random.default_rng(seed), fast_products()
     average, stride = Average(network), int(getattr(network, "stride", 1))
 
     def looked() -> dict[str, float]:
@@ -71,7 +69,7 @@ def train_network(
                 part.eval()
     for step in optimizer:
         tokens, labels, weights = draw(frontend, supplies, steps, rng)
-        with torch.autocast("cpu", torch.bfloat16, enabled=fast):
+        with products:
             logits = network(tokens)
         optimizer.descend(
             loss(logits.float(), labels[:, ::stride], weights[:, ::stride], schedule.smoothing)

@@ -60,7 +60,8 @@ def test_blocks_are_fixed_one_after_another(depth: int, supply: TokenStreams) ->
     assert seen == ([0] * 4 + [1] * 4 if depth == 1 else [0] * 4 + [1] * 2 + [2] * 2)
     for attention, old in zip(model.encoder.attention, before, strict=True):
         assert not torch.equal(attention.landmarks, old)
-        torch.testing.assert_close(attention.invert(attention.landmarks), attention.inverse)
+        again = attention.invert(attention.landmarks)  # rounding grows in an inverse
+        torch.testing.assert_close(again, attention.inverse, rtol=1e-3, atol=1e-3)
 
 
 def test_other_networks_have_one_phase(supply: TokenStreams) -> None:
