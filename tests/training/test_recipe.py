@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from costream.checkpoints.weights_file import read_card
+from costream.checkpoints.weights_file import read_card, read_weights
 from costream.frontends.images import TemporalDifferenceNet
 from costream.models.card import Timeline
 from costream.models.oad import CoOadTR
@@ -105,7 +105,15 @@ def test_whole_recipe(pack, tmp_path, monkeypatch):
     monkeypatch.setattr(action, "ROUNDS", 1)
     videos = ("20200626_154313", "20200628_145326", "20200626_175151")
     size = action.Size(
-        steps=2, joint_steps=1, head_steps=2, bank=2, scenes=1, check_scenes=1, only=videos, trees=2
+        steps=2,
+        joint_steps=1,
+        head_steps=2,
+        bank=2,
+        last_bank=2,
+        scenes=1,
+        check_scenes=1,
+        only=videos,
+        trees=2,
     )
     video = action.load(pack, size, 0)
     for part in fields(video):
@@ -131,6 +139,14 @@ def test_whole_recipe(pack, tmp_path, monkeypatch):
         text = path.with_suffix(".md").read_text("utf-8")
         assert card.licence in text
         assert "| majority |" in text
+    before = read_weights(written[0]).tensors
+    assert action.again(video, size, 1, tmp_path, heads=True) == written
+    after, changed = read_weights(written[0]), set()
+    for name, tensor in after.tensors.items():
+        if not torch.equal(tensor, before[name]):
+            changed.add(name.partition(".")[0])
+    assert changed == {"network"}
+    assert "tree ensemble" in after.card.metrics["test"]
 
 
 def test_missing_pack_is_one_line(tmp_path, capsys):
