@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 from media import busy, make_audio, make_video, numbered
-from program import costream, start
+from program import ROOT, costream, start
 
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
 FORMATS = "jsonl,json,csv,srt"
@@ -78,6 +78,7 @@ def tree(tmp_path_factory) -> Path:
         folder = root / f"d{k % 3}" / ("" if k % 2 else "deeper")
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(kinds[k % 3], folder / f"{k:02d}{kinds[k % 3].suffix}")
+    shutil.copy(ROOT / "samples" / "room.mp4", root / "d0" / "51.mp4")  # in which things happen
     chance = random.Random(3)
     rotten = bytearray(stream.read_bytes())
     for _ in range(200):
