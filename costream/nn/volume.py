@@ -36,16 +36,18 @@ class VolumeStep:
         self.kernel = cast("tuple[int, int, int]", conv.kernel_size)
         self.pointwise = self.kernel[1:] == (1, 1)
         taps = weight.unbind(2)  # oldest first
+        # For each slot of the newest frame the weights in the order of the slots.
+        self.turned: list[Tensor] = []
         if self.pointwise and self.groups > 1:
             taps = tuple(tap.flatten() for tap in taps)
             self._wide: dict[int, list[Tensor]] = {}  # see ``_widen``
         elif self.pointwise:
             taps = tuple(tap.flatten(1).T.contiguous() for tap in taps)
         else:
-            taps = tuple(tap.contiguous(memory_format=torch.channels_last) for tap in taps)
+            single = taps if len(taps) == 1 else ()  # for ``convolve``
+            taps = tuple(tap.contiguous(memory_format=torch.channels_last) for tap in single)
+            self.turned = [weight.roll(k + 1, 2) for k in range(self.kernel[0])]
         self.taps = taps
-        # For each slot of the newest frame the weights in the order of the slots.
-        self.turned = [weight.roll(k + 1, 2) for k in range(self.kernel[0])]
 
     def output_size(self, size: Sequence[int]) -> tuple[int, int, int]:
         """Give height, width and channels of outputs for inputs of ``size``, (H, W, I)."""

@@ -265,8 +265,7 @@ def _card(labels: Sequence[str], metrics: dict[str, Any]) -> Card:
             " sets worse than by a network that sees single steps, which has nothing to forget."
             " Running in a quiet style is taken for walking, hammering and pickup throw for like"
             " motions, a sore lower back for a stretch. Probabilities are low, being shared by 42"
-            " labels."
-            " Joints in pictures (2-D) do not fit. Not for medical use or safety."
+            " labels. Joints in pictures (2-D) do not fit. Not for medical use or safety."
         ),
         licence=(
             "Research use only: MSR-Action3D (Microsoft Research, research use), GTU3D (no"

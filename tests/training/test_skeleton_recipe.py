@@ -78,7 +78,7 @@ def test_the_recipe_makes_weights_that_run(packs, tmp_path):
     assert card.background == card.labels[0] == "background"
     assert list(card.metrics) == [part.title for part in PARTS.values()]
     for models in card.metrics.values():
-        assert list(models) == [*("costgcn", "per-frame network", "tree ensemble", "majority")]
+        assert list(models) == ["costgcn", "per-frame network", "tree ensemble", "majority"]
         assert 0 <= models["costgcn"]["top1"] <= 1
     text = (tmp_path / "costgcn.md").read_text("utf-8")
     assert "Research use only" in text
