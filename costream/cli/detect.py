@@ -155,6 +155,10 @@ def settings_of(values: dict[str, Any]) -> DetectSettings:
         from costream.runtime.budgetfile import parse_budget
 
         parse_budget(values["budget"])
+    formats = parse_formats(values["formats"])
+    if "coco" in formats and start > 0:
+        hint = "leave --start out"
+        raise UsageError("numbers the frames of the whole video", where="--format coco", hint=hint)
     if values["quiet"] and values["verbose"]:
         raise UsageError("--quiet and --verbose exclude each other")
     return DetectSettings(
@@ -162,7 +166,7 @@ def settings_of(values: dict[str, Any]) -> DetectSettings:
         model=values["model"],
         weights=values["weights"],
         output=values["output"],
-        formats=parse_formats(values["formats"]),
+        formats=formats,
         start_s=start,
         end_s=end,
         rate_hz=values["fps"],

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from costream.evaluation.boxes import Clip, fit_boxes, read_boxes
 from costream.evaluation.detection import Found, Truth, detection_scores, precision_interval
 from costream.evaluation.joined import Joined
 from costream.evaluation.settings import (
@@ -20,6 +19,7 @@ from costream.evaluation.settings import (
     progress,
     source_options,
 )
+from costream.labels.boxes import Clip, fit_boxes, read_boxes
 from costream.models.base import Model
 from costream.records import Box, Compute, Header, Objects, Picture, Record, Summary, VideoFrame
 from costream.runtime.options import RunOptions
@@ -80,7 +80,7 @@ def object_scores(settings: EvaluateSettings, stop: Stop) -> dict[str, Any]:
 
     Raises UsageError for boxes that cannot be used, ModelError, SourceError.
     """
-    clips = read_boxes(settings.data or Path(), settings.labels or Path())
+    clips = read_boxes(settings.data or Path(), settings.labels or Path(), settings.group)
     clips = fit_boxes(clips, card_of(settings).labels)
     return measure(load(settings), clips, settings, stop)
 
@@ -125,11 +125,13 @@ def _row(
     seen, title = _Seen(labels), "pictures" if tokens is None else f"{tokens} tokens"
     asked = RunOptions(rate_hz=settings.rate_hz, threshold=_ANY_SCORE, tokens=tokens)
     places: list[int] = []
-    for number, clip in enumerate(progress(clips, title)):
+    groups = sorted({clip.group or clip.sources[0] for clip in clips})
+    for clip in progress(clips, title):
         seen.clip = clip
         run(_open(clip, options), model, [seen], options=asked, stop=stop)
         if stop.requested:
             return {}
+        number = groups.index(clip.group or clip.sources[0])
         places += [number] * (len(seen.found) - len(places))
     return {
         **detection_scores(seen.found, seen.truth, labels),

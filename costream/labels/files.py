@@ -34,7 +34,10 @@ READERS: dict[str, Reader] = {
     ".pkl": read_arrays,
 }
 # What runs write besides timelines.
-_OTHERS = ("predictions.csv", "objects.csv", "compute.csv", "failures.csv", "summary.json")
+_OTHERS = (
+    *("predictions.csv", "objects.csv", "compute.csv", "failures.csv", "summary.json"),
+    "coco.json",
+)
 _SUFFIXES = sorted((f".{s}" for f in FORMATS.values() for s in f.files), key=len, reverse=True)
 
 

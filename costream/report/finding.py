@@ -13,6 +13,7 @@ from costream.sources.opening import shown
 # Of one run that was written in several formats, the first of these is read. What a crash left
 # behind (.part) is read where nothing better is there.
 SUFFIXES = (".jsonl", ".json", ".jsonl.part", ".json.part")
+_BOXES = (".coco.json", ".coco.json.part")  # nothing that a report shows
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def _below(folder: Path) -> Iterator[Found]:
         best: dict[str, tuple[int, str]] = {}
         for name in files:
             stem = without_suffix(name)
-            if name.startswith(".") or stem == name:
+            if name.startswith(".") or stem == name or name.endswith(_BOXES):
                 continue
             if name == "summary.json" and "failures.csv" in files:  # the tables of a batch
                 continue

@@ -12,7 +12,7 @@ from costream.models.card import Card, Timeline
 from costream.runtime.budget import Budget
 from costream.runtime.budgetfile import BudgetFile, parse_budget
 from costream.settings import DetectSettings
-from costream.sinks.registry import drawing_box
+from costream.sinks.registry import drawing_box, for_objects_only
 from costream.sources.base import SourceOptions
 
 
@@ -71,11 +71,12 @@ def check_options(settings: DetectSettings, *, found: bool, gated: bool) -> None
     ``found``: whether it finds objects. ``gated``: whether it computes as many tokens as it is
     told.
     """
-    every = "computes every token"
+    every, none = "computes every token", "finds no objects"
     options = (
         ("--tokens", settings.tokens, gated, every),
         ("--budget", settings.budget, gated, every),
-        ("--track", settings.track or None, found, "finds no objects"),
+        ("--track", settings.track or None, found, none),
+        *((f"--format {name}", name, found, none) for name in for_objects_only(settings.formats)),
     )
     for name, told, fits, why in options:
         if told is not None and not fits:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from costream.records import Header, Record, Summary
-from costream.sinks.base import Sink, finds_objects
+from costream.records import Header, Picture, Record, Summary
+from costream.sinks.base import PictureSink, Sink, finds_objects
 
 
-class OnlyFor:
-    """A sink for the runs of models that find objects, or for those of all others.
+def only_for(sink: Sink, *, objects: bool) -> Sink:
+    """Give a sink for the runs of models that find objects, or for those of all others.
 
     Of other runs it makes no file.
     """
+    if isinstance(sink, PictureSink):
+        return _OnlyPicturesFor(sink, objects=objects)
+    return _OnlyFor(sink, objects=objects)
+
+
+class _OnlyFor:
+    """Hands on what comes from such a run."""
 
     def __init__(self, sink: Sink, *, objects: bool) -> None:
         self._given, self._objects = sink, objects
@@ -31,3 +38,16 @@ class OnlyFor:
         """Hand the summary on."""
         if self._sink is not None:
             self._sink.close(summary)
+
+
+class _OnlyPicturesFor(_OnlyFor):
+    """For a sink that also draws."""
+
+    def __init__(self, sink: PictureSink, *, objects: bool) -> None:
+        super().__init__(sink, objects=objects)
+        self._drawing = sink
+
+    def draw(self, picture: Picture) -> None:
+        """Hand a picture on."""
+        if self._sink is not None:
+            self._drawing.draw(picture)

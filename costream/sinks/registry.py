@@ -12,11 +12,12 @@ from typing import Any, TextIO
 from costream.errors import UsageError
 from costream.sinks.atomic import AtomicFile, BinaryFile, Stream, exists_error
 from costream.sinks.base import Sink
+from costream.sinks.coco import Coco
 from costream.sinks.document import Document
 from costream.sinks.elan import Elan
 from costream.sinks.jsonl import JsonLines
 from costream.sinks.labels import Audacity, Raven, Rttm
-from costream.sinks.only import OnlyFor
+from costream.sinks.only import only_for
 from costream.sinks.subtitles import subrip, webvtt
 from costream.sinks.tables import ComputeTable, ObjectTable, PredictionTable, TimelineTable
 
@@ -60,6 +61,7 @@ FORMATS: dict[str, Format] = {
     "raven": Format("timeline as a Raven Pro selection table", {"raven.txt": Raven}),
     "rttm": Format("timeline as NIST RTTM", {"rttm": Rttm}),
     "eaf": Format("timeline as ELAN annotations", {"eaf": Elan}),
+    "coco": Format("boxes as COCO JSON", {"coco.json": Coco}, only={"coco.json": True}),
     "mp4": Format("annotated video", {"mp4": _overlay}, binary=True, draws=(960, 720)),
 }
 
@@ -90,6 +92,11 @@ def paths_for(
         s for s in FORMATS[format].files if objects is None or only.get(s, objects) == objects
     )
     return [directory / f"{name}.{suffix}" for suffix in suffixes]
+
+
+def for_objects_only(formats: Iterable[str]) -> list[str]:
+    """Give those of ``formats`` that make no file of a run which finds no objects."""
+    return [f for f in formats if not paths_for(f, Path(), "", objects=False)]
 
 
 def check_outputs(
@@ -150,7 +157,7 @@ def make_sinks(
             else:
                 continue
             objects = FORMATS[format].only.get(suffix)
-            sinks.append(sink if objects is None else OnlyFor(sink, objects=objects))
+            sinks.append(sink if objects is None else only_for(sink, objects=objects))
     return sinks
 
 
@@ -170,9 +177,10 @@ def is_complete(formats: Sequence[str], directory: Path, name: str) -> bool:
     )
 
 
-def _is_whole(format: str, paths: Iterable[Path]) -> bool:
+def _is_whole(format: str, paths: Sequence[Path]) -> bool:
     checked = FORMATS[format].has_summary
-    return all(path.is_file() and (not checked or _says_complete(path)) for path in paths)
+    whole = all(path.is_file() and (not checked or _says_complete(path)) for path in paths)
+    return whole and len(paths) > 0
 
 
 def _says_complete(path: Path) -> bool:

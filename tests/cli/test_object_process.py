@@ -13,6 +13,8 @@ from media import excerpt
 from object_nets import LABELS, write_model
 from program import COSTREAM, ROOT, costream, environment
 
+from costream.labels.boxes import read_boxes
+
 SAMPLE = ROOT / "samples" / "room.mp4"
 
 
@@ -92,6 +94,44 @@ def test_tables_of_a_file_and_of_a_batch(weights: Path, tmp_path: Path) -> None:
     other = costream("batch", SAMPLE, "-o", tmp_path, *told, "--tokens", 8, "--jobs", 1)
     assert other.returncode == 2
     assert "tokens 9, now 8" in other.stderr
+
+
+def test_boxes_for_annotation_tools(weights: Path, tmp_path: Path) -> None:
+    """They are those of the records, are read back, and are made again by a batch."""
+    clip = excerpt(SAMPLE, tmp_path / "door.mp4", 0, 2)
+    told = ("-m", weights, "--tokens", 9, "-f", "coco,jsonl")
+    done = costream("detect", clip, "-o", tmp_path / "out", *told, "-q")
+    assert done.returncode == 0, done.stderr
+    path = tmp_path / "out" / "door.mp4.coco.json"
+    steps = records((tmp_path / "out" / "door.mp4.jsonl").read_text("utf-8"), "objects")
+    (found,) = read_boxes(clip, path)
+    steps.reverse()  # some see the frame of the step before: the first counts
+    first = {step["frame"]: step for step in steps}
+    assert len(first) < len(steps)
+    assert list(found.frames) == sorted(first)
+    for frame, step in first.items():
+        marks = found.frames[frame]
+        assert list(marks.labels) == [box[5] for box in step["boxes"]]
+        for own, box in zip(marks.boxes.tolist(), step["boxes"], strict=True):
+            assert own == pytest.approx(box[:4], abs=2e-6)
+    assert sum(len(marks.labels) for marks in found.frames.values()) > 0
+    batch = ("batch", clip, "-o", tmp_path / "batch", *told[:4], "-f", "coco", "--jobs", 1)
+    assert costream(*batch, "-q").returncode == 0
+    assert (tmp_path / "batch" / "door.mp4.coco.json").read_bytes() == path.read_bytes()
+    assert "1 kept" in costream(*batch).stderr
+
+
+@pytest.mark.parametrize("more", [(), ("--skip-existing",)])
+@pytest.mark.parametrize("command", ["detect", "batch"])
+def test_boxes_are_not_for_every_run(command: str, more: tuple[str, ...], tmp_path: Path) -> None:
+    told = (command, SAMPLE, "-o", tmp_path / "out", "-f", "coco", *more)
+    done = costream(*told, "-m", "cooadtr")
+    assert done.returncode == 2
+    assert done.stderr.startswith("costream: --format coco: cooadtr finds no objects; leave it out")
+    done = costream(*told, "-m", "eventful-vitdet", "--start", 1)
+    assert done.returncode == 2
+    assert "--format coco: numbers the frames of the whole video; leave --start" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_feed_that_is_watched(weights: Path, tmp_path: Path) -> None:

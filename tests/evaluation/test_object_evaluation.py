@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,11 +12,11 @@ from object_nets import LABELS, bright_model, write_model
 from program import costream
 
 from costream.errors import UsageError
-from costream.evaluation.boxes import Clip, fit_boxes, read_boxes
 from costream.evaluation.objects import measure
 from costream.evaluation.picture import draw
 from costream.evaluation.settings import EvaluateSettings
 from costream.evaluation.text import to_text
+from costream.labels.boxes import Clip, fit_boxes, read_boxes
 from costream.runtime.stop import Stop
 
 SIZE = (224, 160)
@@ -118,6 +119,13 @@ def test_fewer_tokens_cost_less_and_each_number_has_a_row(scene):
     text = to_text(result)
     assert "AP50, 6 tokens" in text
     assert draw(result).startswith(b"\x89PNG")
+
+
+def test_intervals_are_over_groups(scene):
+    picture = read_boxes(scene / "data", scene / "labels")[1]
+    clips = [replace(picture, group=str(k)) for k in range(6)]
+    assert measured(clips)["budgets"][0]["AP50_95"] is not None
+    assert measured([*clips[:5], clips[0]])["budgets"][0]["AP50_95"] is None
 
 
 def test_pictures_one_after_another_are_a_clip(scene, tmp_path):

@@ -30,7 +30,7 @@ def sources(data, labels):
     return [os.path.relpath(r.source, data) for r in read_recordings(data, labels)]
 
 
-@pytest.mark.parametrize("format", sorted(set(FORMATS) - {"mp4"}))
+@pytest.mark.parametrize("format", sorted(set(FORMATS) - {"coco", "mp4"}))
 def test_results_find_what_they_are_of(format, written, tmp_path):
     data = media(tmp_path / "in", "one/clip a.mp4", "two/clip a.mp4", "three/b.mp4")
     for name in ("one/clip a.mp4", "two/clip a.mp4"):
@@ -148,17 +148,19 @@ def test_a_correction_under_a_name_of_its_own_counts(written, tmp_path):
     assert [r.source for r in read_recordings(None, tmp_path)] == ["clip.mp4", "clip", "clip.wav"]
 
 
-def test_tables_over_all_of_a_batch(written, tmp_path):
+def test_tables_over_all_of_a_batch(written, tmp_path, caplog):
     for name in ("a.mp4", "sub/b.mp4"):
         written(["csv"], tmp_path, name, WAVE)
     rows = "".join(f"{name},1.0,2.0,1.0,wave,0.9\n" for name in ("a.mp4", "sub/b.mp4"))
     table = tmp_path / "timeline.csv"
     table.write_text(f"name,start_s,end_s,length_s,label,score\n{rows}", "utf-8")
     (tmp_path / "summary.json").write_text("{}", "utf-8")
+    (tmp_path / "a.mp4.coco.json").write_text("{}", "utf-8")
     recordings = read_recordings(None, tmp_path)
     assert [r.source for r in recordings] == ["a.mp4", "sub/b.mp4"]
     assert all(r.whole for r in recordings)
     assert [r.source for r in read_recordings(None, table)] == ["a.mp4", "sub/b.mp4"]
+    assert not caplog.text
 
 
 def test_heads_are_parts(written, tmp_path):

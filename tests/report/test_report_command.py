@@ -90,10 +90,11 @@ def test_other_files_are_named_in_one_line_each(result, tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_the_summary_of_a_batch_is_no_stranger(result, tmp_path, capsys):
+def test_what_a_batch_writes_besides_is_no_stranger(result, tmp_path, capsys):
     result()
     (tmp_path / "out" / "failures.csv").write_text("name,status,exit,reason\n")
     (tmp_path / "out" / "summary.json").write_text('{"schema": "costream-batch/1"}')
+    (tmp_path / "out" / "clip.mp4.coco.json").write_text('{"images": []}')
     assert main(["report", str(tmp_path / "out")]) == 0
     assert capsys.readouterr().err == ""
 

@@ -52,7 +52,12 @@ def _step(i: int, label: int, score: float) -> tuple[Record, Record]:
 
 
 @pytest.fixture
-def run() -> Run:
+def run(run_of_actions: Run) -> Run:
+    return run_of_actions
+
+
+@pytest.fixture
+def run_of_actions() -> Run:
     header = Header(
         version="0.1.0",
         model="cooadtr",
@@ -90,14 +95,14 @@ SOUNDS = ("silence", "dog\tbark", "<siren>")
 
 
 @pytest.fixture
-def run_of_heads(run: Run) -> Run:
+def run_of_heads(run_of_actions: Run) -> Run:
     """Two models that listen to the same sound; both know the label "silence"."""
     heads = (
         Head("cotrans", "ab" * 32, GENRES, None, 0.0, 0.5),
         Head("cosounds", "cd" * 32, SOUNDS, "silence", 0.25, 0.4),
     )
     header = replace(
-        run.header,
+        run_of_actions.header,
         model="cotrans,cosounds",
         labels=(*GENRES, *SOUNDS),
         background=None,
@@ -122,16 +127,16 @@ def run_of_heads(run: Run) -> Run:
         Segment(0.25, 0.75, "rock", 0.8, "cotrans"),  # began first, is known last
         Segment(0.75, 1.25, "jazz", 0.8, "cotrans"),
     ]
-    summary = replace(run.summary, steps=4, dropped=0, errors=0, drift_ppm=12.5)
+    summary = replace(run_of_actions.summary, steps=4, dropped=0, errors=0, drift_ppm=12.5)
     return Run(header, tuple(records), summary)
 
 
 @pytest.fixture
-def run_of_objects(run: Run) -> Run:
+def run_of_objects(run_of_actions: Run) -> Run:
     """A model that finds objects; segments of two labels overlap, and one is known late."""
     labels = ("person", 'car, "red"', "<dog>")
     header = replace(
-        run.header,
+        run_of_actions.header,
         model="eventful-vitdet",
         labels=labels,
         background=None,
@@ -153,5 +158,5 @@ def run_of_objects(run: Run) -> Run:
         Segment(1 / 3, 2 / 3, labels[1], 0.5, count=1),
         Segment(0.0, 1.0, labels[0], 0.91, count=2),
     ]
-    summary = replace(run.summary, steps=3, segments=2, dropped=0, errors=0)
+    summary = replace(run_of_actions.summary, steps=3, segments=2, dropped=0, errors=0)
     return Run(header, tuple(records), summary)

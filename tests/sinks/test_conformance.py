@@ -28,12 +28,14 @@ from costream.records import (
     Segment,
     SkeletonFrame,
     StageTimes,
+    VideoFrame,
 )
 from costream.sinks.base import PictureSink, Sink
 from costream.sinks.labels import RAVEN_COLUMNS
 from costream.sinks.registry import (
     FORMATS,
     check_outputs,
+    for_objects_only,
     is_complete,
     make_sinks,
     parse_formats,
@@ -44,6 +46,14 @@ NAME = "mappe/clip ä 日本.mp4"  # as of an input folder that is mirrored
 EVERY = pytest.mark.parametrize("format", sorted(FORMATS))
 TEXTS = pytest.mark.parametrize("format", sorted(f for f in FORMATS if not FORMATS[f].binary))
 ONE_TEXT = pytest.mark.parametrize("format", sorted(set(FORMATS) - {"csv", "mp4"}))
+OF_OBJECTS = {"coco"}  # formats of runs that find objects alone
+
+
+@pytest.fixture
+def run(run_of_actions: Any, run_of_objects: Any, request: pytest.FixtureRequest) -> Any:
+    """The run that a format is of."""
+    format = request.getfixturevalue("format") if "format" in request.fixturenames else None
+    return run_of_objects if format in OF_OBJECTS else run_of_actions
 
 
 def play(sinks: list[Sink], run: Any) -> None:
@@ -53,19 +63,26 @@ def play(sinks: list[Sink], run: Any) -> None:
         for sink in sinks:
             sink.write(record)
             if isinstance(sink, PictureSink) and isinstance(record, (Prediction, Objects)):
-                sink.draw(picture(record.i, record.time_s))
+                sink.draw(picture(record))
     for sink in sinks:
         sink.close(run.summary)
 
 
-def files(format: str, directory: Path, name: str = NAME, objects: bool = False) -> list[Path]:
-    return paths_for(format, directory, name, objects=objects)
+def files(
+    format: str, directory: Path, name: str = NAME, objects: bool | None = None
+) -> list[Path]:
+    found = format in OF_OBJECTS if objects is None else objects
+    return paths_for(format, directory, name, objects=found)
 
 
-def picture(i: int, time_s: float) -> Picture:
-    joints = np.random.default_rng(i).standard_normal((2, 15, 3)).astype(np.float32)
-    skeleton = SkeletonFrame(i, time_s, joints, np.ones((2, 15), np.float32), BODY_15)
-    return Picture(time_s, skeleton, skeleton)
+def picture(step: Prediction | Objects) -> Picture:
+    if isinstance(step, Objects):
+        rgb = np.zeros((48, 64, 3), np.uint8)
+        frame = VideoFrame(step.frame, step.time_s, step.pts, rgb.copy, size=(640, 480))
+        return Picture(step.time_s, frame, None)
+    joints = np.random.default_rng(step.i).standard_normal((2, 15, 3)).astype(np.float32)
+    skeleton = SkeletonFrame(step.i, step.time_s, joints, np.ones((2, 15), np.float32), BODY_15)
+    return Picture(step.time_s, skeleton, skeleton)
 
 
 def check_valid(path: Path) -> None:
@@ -82,6 +99,8 @@ def check_valid(path: Path) -> None:
         assert records[0]["type"] == "header"
         assert records[-1]["type"] == "summary"
         assert all("type" in record for record in records)
+    elif path.name.endswith(".coco.json"):
+        check_coco(json.loads(text))
     elif path.suffix == ".json":
         assert json.loads(text)["schema"] == "costream/1"
     elif path.suffix == ".csv":
@@ -131,6 +150,24 @@ def check_eaf(root: ElementTree.Element) -> None:
             end = after
 
 
+def check_coco(document: dict[str, Any]) -> None:
+    """Check what pycocotools, CVAT and Label Studio take for granted."""
+    ids = {}
+    for key in ("images", "annotations", "categories"):
+        ids[key] = [row["id"] for row in document[key]]
+        assert ids[key] == list(range(1, len(ids[key]) + 1))
+    assert len({row["file_name"] for row in document["images"]}) == len(ids["images"])
+    assert all(row["width"] > 0 and row["height"] > 0 for row in document["images"])
+    for row in document["annotations"]:
+        assert row["image_id"] in ids["images"]
+        assert row["category_id"] in ids["categories"]
+        x, y, width, height = row["bbox"]
+        assert min(x, y) >= 0
+        assert row["area"] == pytest.approx(width * height)
+        assert (row["iscrowd"], row["segmentation"]) == (0, [])
+        assert 0 < row["score"] <= 1
+
+
 @EVERY
 def test_files_appear_when_finished(format: str, run: Any, tmp_path: Path) -> None:
     paths = files(format, tmp_path)
@@ -167,7 +204,7 @@ def test_a_run_without_records_leaves_valid_files(format: str, run: Any, tmp_pat
 @EVERY
 def test_several_heads(format: str, run_of_heads: Any, tmp_path: Path) -> None:
     play(make_sinks([format], tmp_path, NAME), run_of_heads)
-    for path in files(format, tmp_path):
+    for path in files(format, tmp_path, objects=False):
         check_valid(path)
 
 
@@ -359,8 +396,12 @@ def test_standard_output_takes_one_text() -> None:
 
 
 def test_all_formats_at_once(run: Any, tmp_path: Path) -> None:
-    formats = parse_formats(["jsonl, JSON,csv", "srt", "vtt,audacity,jsonl,", "raven,rttm,eaf,mp4"])
+    formats = parse_formats(
+        ["jsonl, JSON,csv", "srt", "vtt,audacity,jsonl,", "raven,rttm,eaf,coco,mp4"]
+    )
     assert formats == tuple(FORMATS)
+    assert for_objects_only(formats) == ["coco"]
+    formats = tuple(f for f in formats if f != "coco")
     play(make_sinks(formats, tmp_path, NAME), run)
     assert is_complete(formats, tmp_path, NAME)
     paths = [path for format in formats for path in files(format, tmp_path)]

@@ -1,0 +1,191 @@
+"""Pictures and clips with the boxes of what is in them: YOLO text files, or COCO JSON.
+
+YOLO: a text file for each picture, in a folder that mirrors that of the pictures, see ``yolo``;
+names of the classes in ``classes.txt`` or ``obj.names`` in that folder or above. Of a clip the
+frames have a file each, in a folder named after it (of a single clip, in any folder); the last
+digits of their names count the frames from 0.
+
+COCO: see ``coco``; a file, or a folder of such. The clip of some images is a video file, or its
+images are pictures one after another. Images of no clip are frames of the video that the file is
+called after, or that is all there is, counted by their names as above.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from costream.errors import UsageError
+from costream.labels.coco import read_coco
+from costream.labels.examples import respelled
+from costream.labels.rectangles import Rectangles, frame_number
+from costream.labels.yolo import NAMES, class_names, find_names, read_lines
+
+log = logging.getLogger("costream")
+
+PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The true boxes of a picture."""
+
+    boxes: npt.NDArray[np.float64]  # [n, 4], x1, y1, x2, y2
+    labels: tuple[str, ...]  # [n]
+    relative: bool  # boxes are shares of width and height, not pixels
+
+    def pixels(self, size: tuple[int, int]) -> npt.NDArray[np.float64]:
+        """Give the boxes in pixels of a picture of a width and height."""
+        return self.boxes * np.tile(size, 2) if self.relative else self.boxes
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Pictures that are one stream, and the true boxes of those of which they are known."""
+
+    sources: tuple[str, ...]  # a video, or pictures one after another
+    frames: Mapping[int, Marks] = field(default_factory=dict)  # by number of the frame, from 0
+    group: str = ""  # what may never be on both sides of a split; "": its source
+
+
+def read_boxes(data: Path, labels: Path, group: str | None = None) -> list[Clip]:
+    """Give the pictures and videos in a folder, or a file, whose boxes are known.
+
+    ``group``: the key of COCO's ``videos`` or ``images`` that says what belongs together. Boxes
+    without width or height are left out, and a warning says so. Raises UsageError that says what
+    is wrong in which file and line.
+    """
+    for path in (data, labels):
+        if not path.exists():
+            raise UsageError("is not there", where=path)
+    empty: list[str] = []
+    if files := _documents(labels):
+        clips = [clip for file in files for clip in _coco(data, file, group, empty)]
+    elif group is None:
+        clips = _yolo(data, labels, empty)
+    else:
+        raise UsageError("text files have no columns, it is for COCO JSON", where="--group")
+    if empty:
+        told = "%s: boxes without width or height are left out: %d, the first in %s"
+        log.warning(told, labels, len(empty), empty[0])
+    if not any(clip.frames for clip in clips):
+        raise UsageError("no boxes for what is there", where=labels, hint=f"pictures are in {data}")
+    return clips
+
+
+def fit_boxes(clips: Sequence[Clip], names: Sequence[str]) -> list[Clip]:
+    """Give the clips with labels as ``names`` spell them, without the boxes of others.
+
+    These are warned of. UsageError when none of the labels is known.
+    """
+    called = respelled(names)
+    lacking: Counter[str] = Counter()
+    known = 0
+
+    def fit(marks: Marks) -> Marks:
+        nonlocal known
+        fitted = [called(label) for label in marks.labels]
+        lacking.update(m for m, f in zip(marks.labels, fitted, strict=True) if f is None)
+        rows = [k for k, name in enumerate(fitted) if name is not None]
+        known += len(rows)
+        return Marks(marks.boxes[rows], tuple(str(fitted[k]) for k in rows), marks.relative)
+
+    out = [replace(c, frames={k: fit(m) for k, m in c.frames.items()}) for c in clips]
+    told = ", ".join(f"{label} ({count})" for label, count in lacking.most_common(8))
+    if not known:
+        raise UsageError(f"the model finds nothing of what is there: {told or 'no objects at all'}")
+    if lacking:
+        log.warning("the model does not find these objects, which do not count: %s", told)
+    return out
+
+
+def _documents(labels: Path) -> list[Path]:
+    """Give the files of COCO JSON; none where text files are meant."""
+    if not labels.is_dir():
+        return [labels]
+    files = [] if find_names(labels) else sorted(labels.rglob("*.json"))
+    # Beside those of ``detect -f coco`` there may be its other results.
+    return [file for file in files if file.name.endswith(".coco.json")] or files
+
+
+def _yolo(data: Path, labels: Path, empty: list[str]) -> list[Clip]:
+    """Give the clips; ``empty`` takes where boxes have no width or no height."""
+    names = class_names(labels)
+    clips = []
+    for path in _files(data):
+        place = path.relative_to(data) if data.is_dir() else Path(path.name)
+        if path.suffix.lower() in PICTURES:
+            own = (labels / place).with_suffix(".txt")
+            # A picture without a file has no objects in it: so it is usual.
+            found = read_lines(own, names) if own.is_file() else Rectangles()
+            clips.append((Clip((str(path),), {0: _marks(found, True, empty)}), own.is_file()))
+            continue
+        folders = [labels / place, (labels / place).with_suffix("")]
+        folders += [] if data.is_dir() else [labels]
+        folder = next((f for f in folders if f.is_dir()), None)
+        if folder is not None:
+            files = [f for f in sorted(folder.glob("*.txt")) if f.name not in NAMES]
+            frames = {
+                frame_number(f.name, f): _marks(read_lines(f, names), True, empty) for f in files
+            }
+            if len(frames) < len(files):
+                raise UsageError("two files are the same frame", where=folder)
+            clips.append((Clip((str(path),), frames), bool(frames)))
+    return [clip for clip, _ in clips] if any(there for _, there in clips) else []
+
+
+def _coco(data: Path, labels: Path, group: str | None, empty: list[str]) -> list[Clip]:
+    """Give the clips; ``empty`` takes where boxes have no width or no height."""
+    videos = [p for p in _files(data) if p.suffix.lower() not in PICTURES]
+    if data.is_dir():  # of one of several the file is called as it
+        videos = [
+            p for p in videos if labels.name.startswith(f"{p.name}.") or labels.stem == p.stem
+        ]
+    video = videos[0].name if videos and labels not in videos else None
+    streams = read_coco(labels, video=video, group=group)
+    files = {p.relative_to(data).as_posix(): p for p in _files(data)} if data.is_dir() else {}
+    files |= {p.name: p for p in (files.values() if files else [data])}
+    clips = []
+    missing = []
+    for stream in streams:
+        clip = _find(files, stream.video)
+        sources = [clip] if clip else [_find(files, image.name) for image in stream.images]
+        if not all(sources):
+            missing.append(stream.images[0].name)
+            continue
+        frames = {
+            image.frame if clip else place: _marks(image.boxes, False, empty)
+            for place, image in enumerate(stream.images)
+        }
+        if len(frames) < len(stream.images):
+            raise UsageError("two images are the same frame", where=f"{labels}, {stream.video}")
+        clips.append(Clip(tuple(map(str, sources)), frames, stream.group))
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        log.warning("%s: not there: %s%s", data, ", ".join(missing[:3]), more)
+    return clips
+
+
+def _marks(found: Rectangles, relative: bool, empty: list[str]) -> Marks:
+    empty += found.empty
+    boxes = np.array(found.corners, np.float64).reshape(-1, 4)
+    return Marks(boxes, tuple(found.labels), relative)
+
+
+def _find(files: Mapping[str, Path], name: str) -> Path | None:
+    path = Path(name)
+    return next((files[n] for n in (path.as_posix(), path.name) if n in files), None) or next(
+        (file for file in files.values() if name and file.stem == path.name), None
+    )
+
+
+def _files(data: Path) -> list[Path]:
+    if not data.is_dir():
+        return [data]
+    return sorted(p for p in data.rglob("*") if p.is_file() and not p.name.startswith("."))

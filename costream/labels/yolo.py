@@ -1,0 +1,57 @@
+"""Boxes as YOLO text: ``class x y width height`` a line, relative, x and y of the centre."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from costream.errors import UsageError
+from costream.labels.rectangles import Rectangles, finite
+
+NAMES = ("classes.txt", "obj.names")
+
+
+def find_names(folder: Path) -> Path | None:
+    """Give the file of class names in a folder of labels, or up to two above it; None: none."""
+    places = (folder, *list(folder.absolute().parents)[:2])
+    return next((p / name for p in places for name in NAMES if (p / name).is_file()), None)
+
+
+def class_names(folder: Path) -> list[str]:
+    """Give the names of the classes. UsageError where there is no file of them."""
+    path = find_names(folder)
+    if path is None:
+        raise UsageError(
+            "no names of the classes",
+            where=folder,
+            hint=f"put {NAMES[0]}, a name a line, into this folder or above it",
+        )
+    text = path.read_text(encoding="utf-8-sig")
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def read_lines(path: Path, names: Sequence[str]) -> Rectangles:
+    """Give the boxes of a picture, as shares of its width and height.
+
+    UsageError that names the line for what is no box.
+    """
+    found = Rectangles()
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            kind, *numbers = line.split()
+            x, y, width, height = finite(numbers[:4])
+            label = names[_index(kind, len(names))]
+        except ValueError as error:
+            raise UsageError(f"not 'class x y width height' ({error})", where=where) from error
+        corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+        found.add(corners, label, where)
+    return found
+
+
+def _index(text: str, count: int) -> int:
+    if not 0 <= int(text) < count:
+        raise ValueError(f"there are {count} classes")
+    return int(text)
