@@ -102,6 +102,7 @@ def write_tiny_weights(path: Path) -> Path:
         background="background",
         frontend="joints",
         frontend_arguments=FRONTEND,
+        sample={"file": "moves.csv"},  # of other labels than those that will be learnt
         licence="public domain",
     )
     torch.manual_seed(0)

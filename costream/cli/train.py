@@ -18,14 +18,14 @@ from costream.errors import UsageError
     type=click.Path(path_type=Path),
     metavar="FOLDER|TABLE.csv",
     help="A folder with one folder a class, or a table: file,start,end,label; with --labels the"
-    " recordings that they are of.",
+    " recordings, or the pictures, that they are of.",
 )
 @option(
     "--labels",
     type=click.Path(path_type=Path),
     metavar="FOLDER|FILE",
     help="Timelines of whole recordings, as detect and batch write them, or other tools: time"
-    " without a label is background.",
+    " without a label is background. Of objects: boxes, as COCO JSON or YOLO text files.",
 )
 @option("--weights", metavar="PATH", help="Weights to start from, instead of MODEL's own.")
 @option(
@@ -51,8 +51,9 @@ from costream.errors import UsageError
 @option("--scratch/--no-scratch", default=False, help="Start from random weights.")
 @option(
     "--fine-tune/--no-fine-tune",
-    default=False,
-    help="Of a model for video, let the frontend learn too: some minutes more.",
+    default=None,
+    help="Of a model for video or objects, let what looks at pictures learn too: some minutes more."
+    "  [default: objects yes, video no]",
 )
 @option("--seed", type=click.IntRange(0), default=0)
 @option("--fps", type=float, callback=positive, help="Frame rate of recordings without times.")
@@ -75,7 +76,7 @@ from costream.errors import UsageError
 @option("-q", "--quiet", is_flag=True, default=False, help="Errors only on stderr.")
 @config_option()
 def command(**values: Any) -> int:
-    """Teach MODEL the actions or sounds of labelled recordings, in minutes on one core.
+    """Teach MODEL actions, sounds or objects that are labelled, in minutes on one core.
 
     MODEL's weights are where it starts from; its labels are replaced by those of the data. Of a
     model for video or sound only the temporal part learns unless told otherwise, and a class called
@@ -87,6 +88,7 @@ def command(**values: Any) -> int:
     costream train cooadtr --data recordings/ --labels corrected/ -o mine.safetensors
     costream train costgcn --data moves/ -o moves.safetensors
     costream train cotrans --data sounds/ -o sounds.safetensors
+    costream train eventful-vitdet --data pictures/ --labels boxes.json -o things.safetensors
     costream detect new.mp4 -m mine.safetensors
     """
     if values["quiet"] and values["verbose"]:

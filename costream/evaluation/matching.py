@@ -10,19 +10,25 @@ Mask = npt.NDArray[np.bool_]
 
 
 def take_best(likeness: Floats, least: float) -> Mask:
-    """Say which of n told things, the surest first, are right, bool [n].
+    """Say which of n told things, the surest first, are right, bool [n]; see ``taken``."""
+    right: Mask = taken(likeness, least) >= 0
+    return right
+
+
+def taken(likeness: Floats, least: float) -> npt.NDArray[np.int64]:
+    """Give which true thing each of n told ones, the surest first, takes, int64 [n]; -1: none.
 
     Each takes the true one that it is most like, if it is by ``least`` and none before took it.
     ``likeness`` [n, m]: of told and true ones.
     """
     free = np.array(likeness, np.float64)
-    right = np.zeros(len(free), dtype=bool)
+    out = np.full(len(free), -1)
     for number in np.flatnonzero((free >= least).any(1)):
         best = int(free[number].argmax())
         if free[number, best] >= least:
-            right[number] = True
-            free[:, best] = -np.inf  # taken
-    return right
+            out[number] = best
+            free[:, best] = -np.inf
+    return out
 
 
 def ranked_precision(right: Mask, total: int) -> float:

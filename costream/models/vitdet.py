@@ -142,6 +142,8 @@ class ViTDet(nn.Module):
         )
         self.gate_maps = VARIANTS[variant].gate_maps
         self.pyramid = SimplePyramid(dim, channels)
+        # Those of the pyramid are for patches of 16 pixels; all are in proportion.
+        self.strides = [stride * patch // 16 for stride in self.pyramid.strides]
         self.proposal_generator = ProposalNetwork(channels, proposals, candidates)
         self.roi_heads = BoxHeads(channels, classes, width, convolutions, cascade, score)
 
@@ -210,11 +212,9 @@ class ViTDet(nn.Module):
         self, view: View, size: tuple[int, int], operations: Operations | None = None
     ) -> list[Detections]:
         """Give the objects of pictures of this ``size``, height and width in pixels."""
-        # strides are those for patches of 16 pixels; all are in proportion
-        strides = [stride * self.patch // 16 for stride in self.pyramid.strides]
-        anchors = pyramid_anchors(view.maps, strides)
+        anchors = pyramid_anchors(view.maps, self.strides)
         proposals = self.proposal_generator.choose(view.predicted, anchors, size)
-        found = self.roi_heads(view.maps, strides, proposals, size, operations)
+        found = self.roi_heads(view.maps, self.strides, proposals, size, operations)
         return cast(list[Detections], found)
 
     def count_macs(self, height: int, width: int, updated: int | None = None) -> int:

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy.typing as npt
+import torch
 from torch import nn
 
+import costream
+from costream.checkpoints.weights_file import Weights
 from costream.errors import ModelError, UsageError
 from costream.labels.examples import Example, spelling
 from costream.models.card import Card
+from costream.runtime.stop import Stopped
 from costream.training.feature_cache import FeatureCache
 from costream.training.partial import Partial
 from costream.training.timeline import Told
 
 log = logging.getLogger("costream")
+
+EARLY = "When to stop was chosen on the validation examples: the figures are a little too good."
+PARTIALS = (".partial", ".frontend.partial")  # of the network, and of what learns after it
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,7 @@ class TrainSettings:
     validation: float  # share of each class's examples
     steps: int | None
     scratch: bool
-    fine_tune: bool
+    fine_tune: bool | None  # None: as the family does
     seed: int
     rate_hz: float | None  # frames a second of recordings without times
     layout: str | None
@@ -89,6 +97,44 @@ class Family(Protocol):
         """Train the network on the first of the examples; the second are to validate with."""
 
 
+def unfinished(
+    settings: TrainSettings, base: Weights, examples: Sequence[Any], end: str
+) -> Partial:
+    """Give the file of this training while it is not over, whose name has this end.
+
+    It is another training when any option that changes the result, the weights to start from, or
+    one of the ``examples``, which are values of JSON, has changed.
+    """
+    identity = {
+        "version": [costream.__version__, torch.__version__, base.sha256],
+        "options": [
+            *(settings.validation, settings.steps, settings.scratch, settings.seed),
+            *(
+                settings.fine_tune,
+                settings.rate_hz,
+                settings.layout,
+                settings.columns,
+                settings.threads,
+            ),
+        ],
+        "examples": list(examples),
+    }
+    path = settings.output.with_name(settings.output.name + end)
+    return Partial(path, identity, settings.overwrite)
+
+
+@contextmanager
+def stopping(partials: Sequence[Partial]) -> Iterator[None]:
+    """Say how to go on when what is within is stopped."""
+    try:
+        yield
+    except Stopped:
+        there = [str(p.path) for p in partials if p.path.exists()]
+        way = f"goes on from {' and '.join(there)}" if there else "begins anew"
+        log.error("stopped; the same command %s", way)
+        raise
+
+
 def background_first(found: set[str], names: Sequence[str], added: str) -> tuple[str, ...]:
     """Give labels with the background first: the first of ``names`` that there is, or ``added``."""
     for name in names:
@@ -103,8 +149,8 @@ def cannot_be_taught(card: Card) -> ModelError:
     """Give the error for a model of which no family knows how it learns."""
     return ModelError(
         f"{card.name} cannot be taught",
-        hint="cooadtr (video), costgcn (skeletons) and cotrans (sound) can: they give an output"
-        " at every step",
+        hint="cooadtr (video), costgcn (skeletons), cotrans (sound) and eventful-vitdet (objects)"
+        " can",
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from costream.evaluation.detection import Found, Truth, match
+from costream.evaluation.detection import Found, Truth
 from costream.frontends.pixels import Pixels
 from costream.models.vitdet import ViTDet
 from costream.models.vitdet_heads import Detections
@@ -26,8 +26,6 @@ from costream.training.objects_teacher import Yolox
 from costream.training.objects_truth import SIZE, WATCHED, boxes_at
 
 Box = tuple[int, int]
-
-_NEAR = 0.01  # of F1
 
 
 @dataclass(frozen=True)
@@ -128,25 +126,6 @@ def ask(teacher: Yolox, packs: Path, pictures: Sequence[Tensor]) -> list[Found]:
             Found(rows.numpy()[order], np.array(scores)[order], np.array(labels, int)[order])
         )
     return found
-
-
-def best_threshold(found: Sequence[Found], truth: Sequence[Truth]) -> float:
-    """Give the lowest score from which on F1 is within ``_NEAR`` of the best.
-
-    Boxes are right from an overlap of half on. Where F1 hardly depends on the score a low one
-    loses least of what is less like the pictures here.
-    """
-    scores, right = [], []
-    for said, true in zip(found, truth, strict=True):
-        for number in np.unique(said.labels):
-            own = said.labels == number
-            scores.append(said.scores[own])
-            right.append(match(said.boxes[own], true.boxes[true.labels == number], 0.5))
-    ranked = np.argsort(-np.concatenate(scores))
-    hits = np.concatenate(right)[ranked].cumsum()
-    total = sum(len(t.labels) for t in truth)
-    f1 = 2 * hits / (np.arange(1, len(hits) + 1) + total)
-    return float(np.concatenate(scores)[ranked][f1 >= f1.max() - _NEAR][-1])
 
 
 def _found(said: Detections, picture: Tensor) -> Found:

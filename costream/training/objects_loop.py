@@ -16,16 +16,12 @@ from tqdm import tqdm
 
 from costream.frontends.pixels import Pixels
 from costream.models.vitdet import ViTDet
-from costream.models.vitdet_heads import pool
-from costream.models.vitdet_proposals import pyramid_anchors
-from costream.training.objects_losses import MapHead, head_loss, map_loss, proposal_loss
-from costream.training.objects_targets import sample_boxes
+from costream.training.objects_losses import MapHead, detector_losses, map_loss
 from costream.training.objects_teacher import SIDE
 from costream.training.objects_views import SHAPES, SMALL_SHAPES, Supply, View
 
 TeacherMaps = Callable[[Tensor], list[Tensor]]  # uint8 [B, 3, H, W] to maps at three strides
 _TEACHER = 0.2  # weight of its maps
-_SAMPLES = 24  # boxes of a picture that the head learns from
 
 
 @dataclass(frozen=True)
@@ -92,22 +88,8 @@ class Learner:
         network = self.network
         size = (pixels.shape[2], pixels.shape[3])
         tokens = network.backbone(network.embed(self._pixels(pixels)))
-        maps = network.pyramid(tokens)
-        strides = [s * network.patch // 16 for s in network.pyramid.strides]
-        predicted = network.proposal_generator.predict(maps)
-        anchors = pyramid_anchors(maps, strides)
-        proposing = proposal_loss(predicted, anchors, [v.boxes for v in views])
-        with torch.no_grad():
-            detached = [(a.detach(), b.detach()) for a, b in predicted]
-            proposals = network.proposal_generator.choose(detached, anchors, size)
-        classes = network.roi_heads.classes
-        samples = [
-            sample_boxes(p.boxes, v.boxes, v.labels, classes, _SAMPLES)
-            for p, v in zip(proposals, views, strict=True)
-        ]
-        ((head, predictor),) = network.roi_heads.stages()
-        logits, deltas = predictor(head(pool(maps, strides, [s.boxes for s in samples])))
-        telling = head_loss(logits, deltas, samples)
+        boxes, labels = [v.boxes for v in views], [v.labels for v in views]
+        proposing, telling = detector_losses(network, tokens, size, boxes, labels)
         watching = pixels.new_zeros((), dtype=torch.float32)
         if teacher is not None:
             watching = map_loss(self.maps(tokens), teacher)

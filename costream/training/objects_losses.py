@@ -8,12 +8,60 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.models.vitdet_heads import WEIGHTS
-from costream.nn.boxes import differences, overlaps
-from costream.training.objects_targets import Sample, draw, match
+from costream.models.vitdet import ViTDet
+from costream.models.vitdet_heads import WEIGHTS, pool
+from costream.models.vitdet_proposals import pyramid_anchors
+from costream.nn.boxes import clip, differences, move, overlaps
+from costream.training.objects_targets import Sample, assign, draw, match, sample_boxes
 
 _ANCHORS = 128  # of a picture that are learnt from
+_SAMPLES = 24  # boxes of a picture that the heads learn from
+_STAGES = (0.5, 0.6, 0.7)  # overlap from which on a box is something, in each stage of a cascade
 _RARE = -4.5  # logit of what is seldom there
+
+
+def detector_losses(
+    network: ViTDet,
+    tokens: Tensor,
+    size: tuple[int, int],
+    truth: Sequence[Tensor],
+    labels: Sequence[Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Give the losses of proposals and of the heads for encoded tokens [B, h, w, D].
+
+    ``size``: height and width of the pictures in pixels. ``truth`` [m, 4] and ``labels`` int64 [m]
+    of each picture. In a cascade each stage learns from the boxes of the one before, and the maps
+    from the mean of the stages (Cai, Vasconcelos, "Cascade R-CNN", CVPR 2018).
+    """
+    maps = network.pyramid(tokens)
+    predicted = network.proposal_generator.predict(maps)
+    anchors = pyramid_anchors(maps, network.strides)
+    proposing = proposal_loss(predicted, anchors, truth)
+    heads = network.roi_heads
+    with torch.no_grad():
+        detached = [(a.detach(), b.detach()) for a, b in predicted]
+        proposals = network.proposal_generator.choose(detached, anchors, size)
+        samples = [
+            sample_boxes(p.boxes, boxes, own, heads.classes, _SAMPLES)
+            for p, boxes, own in zip(proposals, truth, labels, strict=True)
+        ]
+    telling, stages = torch.zeros(()), heads.stages()
+    for stage, (head, predictor) in enumerate(stages):
+        features = pool(maps, network.strides, [s.boxes for s in samples])
+        if len(stages) > 1:  # the stages share what the maps are to be
+            features = features.detach() + (features - features.detach()) / len(stages)
+        logits, deltas = predictor(head(features))
+        telling = telling + head_loss(logits, deltas, samples, stage)
+        if stage + 1 < len(stages):
+            with torch.no_grad():
+                boxes = torch.cat([s.boxes for s in samples])
+                moved = clip(move(boxes, deltas, WEIGHTS[stage])[:, 0], *size)
+                parts = torch.split(moved, [len(s.boxes) for s in samples])
+                samples = [
+                    assign(*row, heads.classes, _STAGES[stage + 1])
+                    for row in zip(parts, truth, labels, strict=True)
+                ]
+    return proposing, telling
 
 
 def proposal_loss(
@@ -43,18 +91,19 @@ def proposal_loss(
     return torch.stack(losses).mean()
 
 
-def head_loss(logits: Tensor, deltas: Tensor, samples: Sequence[Sample]) -> Tensor:
+def head_loss(logits: Tensor, deltas: Tensor, samples: Sequence[Sample], stage: int = 0) -> Tensor:
     """Give the loss of the head for the sampled boxes of a batch, one picture after another.
 
-    Cross entropy, and the absolute error of the deltas of the class that it is; both over the
-    number of boxes. ``logits`` [n, K + 1], ``deltas`` [n, K, 4].
+    Cross entropy, and the absolute error of the deltas, of the class that it is where each has its
+    own; both over the number of boxes. ``logits`` [n, K + 1], ``deltas`` [n, K or 1, 4];
+    ``stage``: of a cascade, whose deltas have other weights.
     """
     labels = torch.cat([s.labels for s in samples])
-    something = (labels < deltas.shape[1]).nonzero().flatten()
+    something = (labels < logits.shape[1] - 1).nonzero().flatten()
     boxes = torch.cat([s.boxes for s in samples])[something]
-    goal = differences(boxes, torch.cat([s.targets for s in samples]), WEIGHTS[0])
-    said = deltas[something, labels[something]]
-    error = F.l1_loss(said, goal, reduction="sum") / max(1, len(labels))
+    goal = differences(boxes, torch.cat([s.targets for s in samples]), WEIGHTS[stage])
+    own = labels[something] if deltas.shape[1] > 1 else torch.zeros_like(something)
+    error = F.l1_loss(deltas[something, own], goal, reduction="sum") / max(1, len(labels))
     return F.cross_entropy(logits, labels) + error
 
 

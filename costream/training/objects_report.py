@@ -13,7 +13,6 @@ from costream.training.objects_judge import (
     Box,
     Test,
     ask,
-    best_threshold,
     find,
     follow,
     photographs,
@@ -23,6 +22,7 @@ from costream.training.objects_judge import (
 from costream.training.objects_packs import LABELS, read_images
 from costream.training.objects_scenes import CLIPS
 from costream.training.objects_teacher import Yolox
+from costream.training.objects_threshold import best_threshold
 from costream.training.objects_truth import WATCHED
 
 SHARES = {"all tokens": 1.0, "half": 0.5, "a quarter": 0.25, "an eighth": 0.125}
@@ -105,12 +105,19 @@ def _gated(network: ViTDet, test: Test, box: Box) -> dict[str, Any]:
     return rows
 
 
-def _score(found: Sequence[Found], truth: Sequence[Truth]) -> dict[str, Any]:
-    scores: dict[str, Any] = detection_scores(found, truth, LABELS)
+def rounded_scores(
+    found: Sequence[Found], truth: Sequence[Truth], labels: Sequence[str]
+) -> dict[str, Any]:
+    """Give ``detection_scores`` as a card has them: rounded, None for what is not known."""
+    scores: dict[str, Any] = detection_scores(found, truth, labels)
     for part in _parts(scores):
         for name in ("AP50", "AP"):
             part[name] = None if math.isnan(part[name]) else round(part[name], 4)
     return scores
+
+
+def _score(found: Sequence[Found], truth: Sequence[Truth]) -> dict[str, Any]:
+    return rounded_scores(found, truth, LABELS)
 
 
 def _parts(scores: dict[str, Any]) -> Iterable[dict[str, Any]]:

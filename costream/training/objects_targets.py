@@ -64,7 +64,33 @@ def sample_boxes(
     boxes = torch.cat([proposals, truth])
     matched = match(overlaps(boxes, truth), 0.5, 0.5)
     something, nothing = draw(matched, count, 1 / 3)
-    chosen = torch.cat([something, nothing])
-    said = torch.full((len(chosen),), classes)
+    return _sample(boxes, truth, labels, classes, matched, something, nothing)
+
+
+def assign(boxes: Tensor, truth: Tensor, labels: Tensor, classes: int, overlap: float) -> Sample:
+    """Give boxes [n, 4] that an earlier stage has moved, with what each is to say.
+
+    Something is what shares ``overlap`` with a true box. Those without area are left out.
+    """
+    boxes = boxes[((boxes[:, 2:] - boxes[:, :2]) > 0).all(1)]
+    matched = match(overlaps(boxes, truth), overlap, overlap)
+    something, nothing = ((matched >= 0) == said for said in (True, False))
+    return _sample(
+        boxes, truth, labels, classes, matched, *(x.nonzero()[:, 0] for x in (something, nothing))
+    )
+
+
+def _sample(
+    boxes: Tensor,
+    truth: Tensor,
+    labels: Tensor,
+    classes: int,
+    matched: Tensor,
+    something: Tensor,
+    nothing: Tensor,
+) -> Sample:
+    """Give the boxes of these places: first what is something."""
+    said = torch.full((len(something) + len(nothing),), classes)
     said[: len(something)] = labels[matched[something]]
+    chosen = torch.cat([something, nothing])
     return Sample(boxes[chosen], said, truth[matched[something]])

@@ -76,15 +76,8 @@ class Supply:
 
     @cached_property
     def _likely(self) -> npt.NDArray[np.float64]:
-        """Probability of each photograph: rare classes are shown more often.
-
-        Repeat factors, Gupta et al., "LVIS" (CVPR 2019).
-        """
-        has = np.array([[k in s.labels for k in range(len(LABELS))] for s in self.photographs])
-        factors = np.sqrt(_COMMON / has.mean(0).clip(1 / len(has))).clip(1)
-        weights = np.where(has, factors, 1.0).max(1)
-        shares: npt.NDArray[np.float64] = weights / weights.sum()
-        return shares
+        """Probability of each photograph."""
+        return shown([[k in s.labels for k in range(len(LABELS))] for s in self.photographs])
 
     def _mosaic(self, width: int, height: int, rng: np.random.Generator) -> View:
         """Give four scenes around a point."""
@@ -118,6 +111,18 @@ class Supply:
         boxes = torch.cat([view.boxes[seen], box[None]])
         labels = torch.cat([view.labels[seen], torch.tensor([cutout.label])])
         return View(pixels, boxes, labels)
+
+
+def shown(has: Sequence[Sequence[bool]]) -> npt.NDArray[np.float64]:
+    """Give how likely each picture is to be shown: those of rare classes more often.
+
+    ``has`` [N, K]: which classes are in each. Repeat factors, Gupta et al., "LVIS" (CVPR 2019).
+    """
+    there = np.array(has)
+    factors = np.sqrt(_COMMON / there.mean(0).clip(1 / len(there))).clip(1)
+    weights = np.where(there, factors, 1.0).max(1)
+    shares: npt.NDArray[np.float64] = weights / weights.sum()
+    return shares
 
 
 def cut(scene: Scene, width: int, height: int, rng: np.random.Generator) -> View:

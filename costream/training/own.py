@@ -18,7 +18,6 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-import costream
 from costream.checkpoints.weights_file import Weights, read_weights
 from costream.errors import ExitCode, UsageError
 from costream.evaluation.clips import sequence_scores, without
@@ -29,23 +28,32 @@ from costream.models.build import build, new_network, save_model
 from costream.models.card import Card, Timeline
 from costream.models.fitting import takes
 from costream.models.registry import GATED, find_weights
+from costream.records import OBJECT_DETECTION
 from costream.runtime.logs import logging_to
 from costream.runtime.machine import prepare_torch
-from costream.runtime.stop import Stop, Stopped
+from costream.runtime.stop import Stop
 from costream.training import own_skeleton, own_sound, own_video
 from costream.training.calibration import Calibration, at_temperature, calibrate
-from costream.training.family import Desk, Family, Taught, TrainSettings, cannot_be_taught
+from costream.training.family import (
+    EARLY,
+    PARTIALS,
+    Desk,
+    Family,
+    Taught,
+    TrainSettings,
+    cannot_be_taught,
+    stopping,
+    unfinished,
+)
 from costream.training.feature_cache import FeatureCache, key_of
+from costream.training.own_objects import train_objects
 from costream.training.own_report import Learnt, own_report
-from costream.training.partial import Partial
 from costream.training.recordings import FEWEST
 from costream.training.report import card_text
 from costream.training.sequence_report import sequence_table
 
 log = logging.getLogger("costream")
 
-EARLY = "When to stop was chosen on the validation examples: the figures are a little too good."
-PARTIALS = (".partial", ".frontend.partial")  # of the network, and of what learns after it
 # Of networks for tokens and for skeletons.
 _CLASSIFIERS = ("network.head.", "network.anticipation_head.", "network.fc.")
 
@@ -61,28 +69,27 @@ def train(settings: TrainSettings) -> ExitCode:
         for path in paths:
             if path.exists() and not settings.overwrite:
                 raise UsageError("is there already", where=path, hint="--overwrite replaces it")
-        recordings = read_recordings(settings.data, settings.labels, settings.group)
         prepare_torch(settings.threads)
         base = read_weights(find_weights(settings.model, settings.weights))
         # Random weights are nothing to start from, whatever was asked for.
         settings = replace(settings, scratch=settings.scratch or base.card.untrained)
+        if base.card.task == OBJECT_DETECTION:
+            return train_objects(settings, base, paths)
+        settings = replace(settings, fine_tune=bool(settings.fine_tune))
         family = family_of(base.card)
         family.check(base.card, settings)
+        recordings = read_recordings(settings.data, settings.labels, settings.group)
         labels = family.labels({x.label for r in recordings for x in r.labels}, base.card)
         examples = long_enough(to_examples(recordings, labels[0]), labels[0], base.card)
         divided = parts(examples, settings)
         log.info("%d examples to train on, %d to validate with", *map(len, divided))
         network, frontend, card = student(base, labels, settings)
         cache = FeatureCache(settings.cache, card, frontend)
-        partials = [unfinished(settings, base, examples, end) for end in PARTIALS]
+        rows = [[e.source, e.label, e.start_s, e.end_s, e.group, key_of(e)] for e in examples]
+        partials = [unfinished(settings, base, rows, end) for end in PARTIALS]
         desk = Desk(cache, *partials)
-        try:
+        with stopping(partials):
             taught = family.teach(network, frontend, card, divided, settings, desk)
-        except Stopped:
-            there = [str(p.path) for p in partials if p.path.exists()]
-            way = f"goes on from {' and '.join(there)}" if there else "begins anew"
-            log.error("stopped; the same command %s", way)
-            raise
         cache.prune()
         chosen = calibrated(taught, network, card, divided[1])
         origin = None if settings.scratch else f"{base.card.name} ({base.card.licence})"
@@ -105,32 +112,6 @@ def long_enough(examples: Sequence[Example], background: str, card: Card) -> lis
         or e.end_s is None
         or (e.end_s - e.start_s) * card.rate_hz >= FEWEST
     ]
-
-
-def unfinished(
-    settings: TrainSettings, base: Weights, examples: Sequence[Example], end: str
-) -> Partial:
-    """Give the file of this training while it is not over, whose name has this end.
-
-    It is another training when any option that changes the result, the weights to start from, a
-    label or a recording has changed.
-    """
-    identity = {
-        "version": [costream.__version__, torch.__version__, base.sha256],
-        "options": [
-            *(settings.validation, settings.steps, settings.scratch, settings.seed),
-            *(
-                settings.fine_tune,
-                settings.rate_hz,
-                settings.layout,
-                settings.columns,
-                settings.threads,
-            ),
-        ],
-        "examples": [[e.source, e.label, e.start_s, e.end_s, e.group, key_of(e)] for e in examples],
-    }
-    path = settings.output.with_name(settings.output.name + end)
-    return Partial(path, identity, settings.overwrite)
 
 
 def family_of(card: Card) -> Family:
@@ -184,6 +165,7 @@ def student(
         timeline=base.card.timeline if labels == base.card.labels else Timeline(),
         temperature=1.0,
         metrics={},
+        sample={},
     )
     torch.manual_seed(settings.seed)
     merged = {k: v for k, v in base.tensors.items() if k.startswith("frontend.")}

@@ -9,20 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from costream import __version__
 from costream.evaluation.reliability import calibration_error, reliability
 from costream.models.card import LOW, Card, Timeline
-from costream.report.markup import Html, join, name, tag
-from costream.report.page import page_foot, page_head
+from costream.report.markup import Html, name, tag
 from costream.report.palette import Palette
 from costream.report.strip import swatch
 from costream.report.tables import Cell, number, share_bar, table
 from costream.training.calibration import Calibration, at_temperature
-from costream.training.own_charts import confusion_table, curves, reliability_chart
+from costream.training.own_charts import confusion_table, reliability_chart
+from costream.training.own_page import (
+    MOST_CONFUSED,
+    data,
+    facts,
+    figure,
+    learning,
+    page,
+    section,
+    use,
+)
 from costream.training.timeline import Told
-
-MOST_CONFUSED = 40  # classes of a confusion matrix that is still read
-_NONE = "There were no validation examples, so nothing says how good these weights are."
 
 
 @dataclass(frozen=True)
@@ -56,21 +61,18 @@ def own_report(learnt: Learnt) -> str:
     card = learnt.card
     background = frozenset() if card.background is None else frozenset([card.background])
     learnt.palette.add(card.labels, card.labels, background)
-    parts = [
-        tag("header", tag("h1", name(card.name)), tag("p", card.description, class_="who")),
+    return page(
+        card,
         _facts(learnt),
-        _learning(learnt),
+        learning(learnt.history),
         _classes(learnt),
         _confusion(learnt),
         _baselines(learnt),
         _chosen(learnt),
         _reliability(learnt),
-        _data(learnt),
-        _use(learnt),
-    ]
-    body = tag("article", join(*parts))
-    foot = page_foot(f"Made by costream train {__version__}.")
-    return page_head(f"{card.name}: what was learnt") + body + "\n" + foot
+        data(learnt.card),
+        use(learnt.file, "--data FOLDER"),
+    )
 
 
 def _facts(learnt: Learnt) -> Html:
@@ -87,25 +89,7 @@ def _facts(learnt: Learnt) -> Html:
     if learnt.calibration is not None:
         before, after = learnt.calibration.f1
         cards.append(("F1 of segments", f"{after:.2f}", f"{before:.2f} before it was chosen how"))
-    shown = (
-        tag("div", tag("dt", k), tag("dd", v, class_="value"), tag("dd", more, class_="more"))
-        for k, v, more in cards
-    )
-    note = None if learnt.validation else tag("p", _NONE, class_="note")
-    return join(tag("dl", shown, class_="facts"), note)
-
-
-def _learning(learnt: Learnt) -> Html | None:
-    if not learnt.history:
-        return None
-    names = list(dict.fromkeys(key for row in learnt.history for key in row if key != "step"))
-    losses = [n for n in names if n.endswith("loss")]
-    others = [n for n in names if n not in losses]
-    drawn = [
-        curves(learnt.history, some, "Figures over steps") for some in (losses, others) if some
-    ]
-    note = "Over the steps of training; what is called validation was not trained on."
-    return _section("Learning", *drawn, tag("p", note, class_="note"))
+    return facts(cards, checked=bool(learnt.validation))
 
 
 def _classes(learnt: Learnt) -> Html:
@@ -127,7 +111,7 @@ def _classes(learnt: Learnt) -> Html:
     note = (
         f"Of validation examples, by the mean over their steps. {background!r} makes no segments."
     )
-    return _section("Classes", table(columns, rows, numbers=(1, 2)), tag("p", note, class_="note"))
+    return section("Classes", table(columns, rows, numbers=(1, 2)), tag("p", note, class_="note"))
 
 
 def _confusion(learnt: Learnt) -> Html | None:
@@ -135,21 +119,21 @@ def _confusion(learnt: Learnt) -> Html | None:
         return None
     counts = np.array(learnt.validation[learnt.card.name]["confusion"])
     if len(counts) <= MOST_CONFUSED:
-        return _section("Confusion", confusion_table(counts, learnt.card.labels))
+        return section("Confusion", confusion_table(counts, learnt.card.labels))
     wrong = learnt.validation[learnt.card.name]["confused"]
     rows = [(name(a), name(b), number(str(n))) for a, b, n in wrong[:MOST_CONFUSED]]
-    return _section("Confusion", table(("Class", "Taken for", "Examples"), rows, numbers=(2,)))
+    return section("Confusion", table(("Class", "Taken for", "Examples"), rows, numbers=(2,)))
 
 
 def _baselines(learnt: Learnt) -> Html | None:
     if not learnt.validation:
         return None
     rows = [
-        [name(model), *(_figure(scores.get(key)) for key in ("top1", "top1_vote", "sequence_mAP"))]
+        [name(model), *(figure(scores.get(key)) for key in ("top1", "top1_vote", "sequence_mAP"))]
         for model, scores in learnt.validation.items()
     ]
     columns = ("Answer", "Top-1", "Top-1 of votes", "mAP")
-    return _section("Beside simpler answers", table(columns, rows, numbers=(1, 2, 3)))
+    return section("Beside simpler answers", table(columns, rows, numbers=(1, 2, 3)))
 
 
 def _chosen(learnt: Learnt) -> Html | None:
@@ -160,7 +144,7 @@ def _chosen(learnt: Learnt) -> Html | None:
     keys = list(dict.fromkeys((*after, *before)))
     rows = [(key, after.get(key, "–"), before.get(key, "–")) for key in keys]
     listed = table(("Setting", "Chosen", "Before"), rows, numbers=(1, 2))
-    return _section("What was chosen", tag("p", chosen.how), listed)
+    return section("What was chosen", tag("p", chosen.how), listed)
 
 
 def _settings(temperature: float, timeline: Timeline) -> dict[str, str]:
@@ -191,33 +175,4 @@ def _reliability(learnt: Learnt) -> Html | None:
         " dashed line it is right as often as it says. Bars of full colour hold many steps."
     )
     shown = tag("div", charts, class_="pair")
-    return _section("How sure it is", shown, tag("p", note, class_="note"))
-
-
-def _data(learnt: Learnt) -> Html:
-    card = learnt.card
-    rows = (
-        ("Trained on", card.trained_on),
-        ("Split", card.split),
-        ("Limits", card.limits),
-        ("Licence", card.licence),
-    )
-    return _section("Data", table(("What", "Which"), rows))
-
-
-def _use(learnt: Learnt) -> Html:
-    calls = (
-        f"costream detect FILE -m {learnt.file}",
-        f"costream models show {learnt.file}",
-        f"costream evaluate -m {learnt.file} --data FOLDER",
-    )
-    lines = (tag("li", tag("code", call)) for call in calls)
-    return _section("Use", tag("ul", lines, class_="calls"))
-
-
-def _figure(value: float | None) -> Cell:
-    return "–" if value is None else number(f"{value:.3f}")
-
-
-def _section(title: str, *content: Html) -> Html:
-    return tag("section", tag("h3", title), content)
+    return section("How sure it is", shown, tag("p", note, class_="note"))

@@ -12,9 +12,10 @@ from costream.evaluation.detection import Found, Truth
 from costream.models.vitdet import ViTDet
 from costream.training.objects import FRONTEND, NETWORK
 from costream.training.objects_card import make_card
-from costream.training.objects_judge import best_threshold, find, follow, photographs
+from costream.training.objects_judge import find, follow, photographs
 from costream.training.objects_packs import LABELS, Scene
 from costream.training.objects_report import detection_table
+from costream.training.objects_threshold import best_threshold
 from costream.training.report import card_text
 
 BOX = (48, 32)

@@ -16,9 +16,23 @@ from costream.frontends.pixels import Pixels
 from costream.models.vitdet import ViTDet
 from costream.nn.boxes import overlaps
 from costream.training.objects_loop import Course, Learner, take_step, train
-from costream.training.objects_losses import MapHead, head_loss, map_loss, proposal_loss
+from costream.training.objects_losses import (
+    MapHead,
+    detector_losses,
+    head_loss,
+    map_loss,
+    proposal_loss,
+)
 from costream.training.objects_packs import Scene
-from costream.training.objects_targets import IGNORED, NOTHING, Sample, draw, match, sample_boxes
+from costream.training.objects_targets import (
+    IGNORED,
+    NOTHING,
+    Sample,
+    assign,
+    draw,
+    match,
+    sample_boxes,
+)
 from costream.training.objects_views import Supply, View
 
 TINY: dict[str, Any] = {
@@ -158,6 +172,45 @@ def test_one_picture_is_learnt_by_heart() -> None:
     assert found.labels[0] == 1
     assert found.scores[0] > 0.5
     assert overlaps(found.boxes[:1], scene.boxes) > 0.6
+
+
+def test_each_stage_of_a_cascade_learns_from_the_boxes_of_the_one_before() -> None:
+    """By heart, as above; the maps get the mean of what the stages want of them."""
+    scene = picture()
+    torch.manual_seed(1)
+    network = ViTDet(**{**TINY, "cascade": True, "classes": 2})
+    pictures = Pixels((96, 96))(scene.pixels[None])
+    optimizer = torch.optim.AdamW(network.parameters(), 3e-3)
+    for _ in range(120):
+        tokens = network.backbone(network.embed(pictures))
+        losses = detector_losses(network, tokens, (96, 96), [scene.boxes], [scene.labels])
+        optimizer.zero_grad()
+        torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    stages = network.roi_heads.stages()
+    assert all(predictor.bbox_pred.weight.grad.abs().sum() > 0 for _, predictor in stages)
+    with torch.no_grad():
+        (found,) = network.eval()(pictures)
+    assert found.labels[0] == 1
+    assert found.scores[0] > 0.5
+    assert overlaps(found.boxes[:1], scene.boxes) > 0.7
+
+
+def test_later_stages_ask_for_more() -> None:
+    boxes = rows((0, 0, 10, 10), (0, 0, 10, 6.5), (3, 3, 3, 9), (50, 50, 60, 60))
+    truth, labels = rows((0, 0, 10, 10)), torch.tensor([1])
+    for overlap, said in ((0.6, [1, 1, 2]), (0.7, [1, 2, 2])):
+        sample = assign(boxes, truth, labels, 2, overlap)
+        assert sample.labels.tolist() == said
+        assert len(sample.targets) == said.count(1)
+    assert assign(boxes, rows(), torch.tensor([]).long(), 2, 0.6).labels.tolist() == [2, 2, 2]
+
+
+def test_deltas_of_a_later_stage_have_its_weights() -> None:
+    sample = Sample(rows((0, 0, 10, 10), (0, 0, 4, 4)), torch.tensor([1, 2]), rows((1, 0, 11, 10)))
+    deltas = torch.zeros(2, 1, 4)  # those of any class
+    loss = head_loss(torch.zeros(2, 3), deltas, [sample], 2)
+    assert float(loss) == pytest.approx(math.log(3) + 3.0 / 2)
 
 
 def test_a_course_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:

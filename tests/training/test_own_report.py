@@ -15,7 +15,8 @@ from pages import Page
 from costream.evaluation.clips import sequence_scores
 from costream.models.card import Card, Timeline
 from costream.training.calibration import calibrate
-from costream.training.own_report import MOST_CONFUSED, Learnt, own_report
+from costream.training.own_page import MOST_CONFUSED
+from costream.training.own_report import Learnt, own_report
 from costream.training.timeline import Told
 
 LABELS = ("background", "bend & stretch", "<wave>", "step", "a very long name of a class " * 3)

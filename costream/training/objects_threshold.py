@@ -1,0 +1,30 @@
+"""The score from which on a detector's boxes are shown, chosen where it is known what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from costream.evaluation.detection import Found, Truth, match
+
+_NEAR = 0.01  # of F1
+
+
+def best_threshold(found: Sequence[Found], truth: Sequence[Truth]) -> float:
+    """Give the lowest score from which on F1 is within ``_NEAR`` of the best.
+
+    Boxes are right from an overlap of half on. Where F1 hardly depends on the score a low one
+    loses least of what is less like the pictures here.
+    """
+    scores, right = [], []
+    for said, true in zip(found, truth, strict=True):
+        for number in np.unique(said.labels):
+            own = said.labels == number
+            scores.append(said.scores[own])
+            right.append(match(said.boxes[own], true.boxes[true.labels == number], 0.5))
+    ranked = np.argsort(-np.concatenate(scores))
+    hits = np.concatenate(right)[ranked].cumsum()
+    total = sum(len(t.labels) for t in truth)
+    f1 = 2 * hits / (np.arange(1, len(hits) + 1) + total)
+    return float(np.concatenate(scores)[ranked][f1 >= f1.max() - _NEAR][-1])

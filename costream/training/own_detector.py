@@ -1,0 +1,137 @@
+"""How a detector learns a user's objects: all of it on pictures, or its heads on tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from costream.evaluation.detection import Found, Truth, detection_scores
+from costream.models.vitdet import ViTDet
+from costream.models.vitdet_heads import Detections
+from costream.nn.boxes import areas, clip
+from costream.training.loop import Optimizer, Schedule
+from costream.training.objects_losses import detector_losses
+from costream.training.objects_views import shown
+from costream.training.own_encoded import Encoded, EncodedViews, Views
+from costream.training.partial import Chance, Part, Partial
+from costream.training.watch import LOSS, Watch
+
+WATCH, PATIENCE = 25, 8  # steps between two looks at the validation pictures; looks without gain
+_FEWEST, _MOST, _TOGETHER = 4, 24, 400  # views of a picture besides itself; of all, about
+
+# Tokens [B, h, w, D], and of each picture true boxes [n, 4] and their classes int64 [n].
+Batch = tuple[Tensor, list[Tensor], list[Tensor]]
+Look = Callable[[], dict[str, float]]
+
+
+def heads_of(network: ViTDet) -> nn.ModuleList:
+    """Give what of a detector comes after its backbone: maps, proposals and box heads."""
+    return nn.ModuleList([network.pyramid, network.proposal_generator, network.roi_heads])
+
+
+class TokenSupply:
+    """Batches of encoded views, of each picture only so many, which are computed once.
+
+    ``classes``: int64, of every still's own boxes. ``total``: how many classes there are.
+    """
+
+    def __init__(self, encoded: EncodedViews, classes: Sequence[Tensor], total: int) -> None:
+        self._encoded, self._classes = encoded, classes
+        self._likely = shown([[k in own for k in range(total)] for own in classes])
+        self._views = 1 + min(_MOST, max(_FEWEST, _TOGETHER // len(classes)))
+
+    def batch(self, count: int, rng: np.random.Generator) -> Batch:
+        """Give ``count`` views; pictures of rare classes are shown more often."""
+        numbers = rng.choice(len(self._classes), count, p=self._likely).tolist()
+        views = rng.integers(self._views, size=count).tolist()
+        rows = [self._encoded.view(*pair) for pair in zip(numbers, views, strict=True)]
+        tokens = torch.stack([row.tokens for row in rows])
+        labels = [self._classes[k][row.rows] for k, row in zip(numbers, rows, strict=True)]
+        return tokens, [row.boxes for row in rows], labels
+
+
+class PictureSupply:
+    """Batches of views that are new every time, encoded with a gradient."""
+
+    def __init__(self, views: Views, classes: Sequence[Tensor], total: int) -> None:
+        self._all, self._classes = views, classes
+        self._likely = shown([[k in own for k in range(total)] for own in classes])
+
+    def batch(self, count: int, rng: np.random.Generator) -> Batch:
+        """Give ``count`` views; pictures of rare classes are shown more often."""
+        numbers = rng.choice(len(self._classes), count, p=self._likely).tolist()
+        seeds = rng.integers(1, 1 << 31, size=count).tolist()
+        drawn = [self._all.draw(*pair) for pair in zip(numbers, seeds, strict=True)]
+        network, pixels = self._all.network, self._all.pixels
+        pictures = pixels(torch.stack([view.pixels for view in drawn]))
+        labels = [self._classes[k][view.labels] for k, view in zip(numbers, drawn, strict=True)]
+        tokens: Tensor = network.backbone(network.embed(pictures))
+        return tokens, [view.boxes for view in drawn], labels
+
+
+def descend(
+    network: ViTDet,
+    learning: nn.Module,
+    supply: TokenSupply | PictureSupply,
+    schedule: Schedule,
+    seed: int,
+    look: Look,
+    partial: Partial,
+) -> list[dict[str, float]]:
+    """Train a part of a network, or all; it ends with the weights that ``look`` found best.
+
+    Where ``look`` gives nothing it ends with the last ones. Gives what was seen on the way, see
+    ``Watch``.
+    """
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    network.requires_grad_(False)
+    learning.requires_grad_(True)
+    watch = Watch(look, learning.state_dict, schedule.steps, WATCH, PATIENCE)
+    parts: dict[str, Part] = {"chance": Chance(rng), "watch": watch}
+    optimizer = Optimizer([learning], schedule, "training", partial, parts)
+    for step in optimizer:
+        tokens, boxes, labels = supply.batch(schedule.batch, rng)
+        size = (tokens.shape[1] * network.patch, tokens.shape[2] * network.patch)
+        losses = detector_losses(network, tokens, size, boxes, labels)
+        optimizer.descend(torch.stack(losses).sum())
+        if watch.enough(step + 1, optimizer.loss):
+            break
+    if watch.best:
+        learning.load_state_dict(watch.best)
+    network.requires_grad_(False).eval()
+    return [{k: v for k, v in row.items() if k != LOSS} for row in watch.history]
+
+
+@torch.no_grad()
+def find(network: ViTDet, picture: Encoded) -> Found:
+    """Give what a network finds in an encoded picture, cut off at its edges."""
+    height, width = (side * network.patch for side in picture.tokens.shape[:2])
+    (said,) = network.detect(network.view(picture.tokens[None]), (height, width))
+    return to_found(said, picture.size)
+
+
+def to_found(said: Detections, size: Tensor) -> Found:
+    """Give detections without what lies beside the picture; ``size``: its height and width."""
+    boxes = clip(said.boxes, *size.tolist())
+    there = areas(boxes) > 0
+    return Found(boxes[there].numpy(), said.scores[there].numpy(), said.labels[there].numpy())
+
+
+def to_truth(picture: Encoded, classes: Tensor) -> Truth:
+    """Give what is in a picture; ``classes``: of its still's own boxes."""
+    return Truth(picture.boxes.numpy(), classes[picture.rows].numpy())
+
+
+def figures(
+    found: Sequence[Found], truth: Sequence[Truth], labels: Sequence[str]
+) -> dict[str, float]:
+    """Give AP50 and AP of pictures, and what a ``Watch`` goes by: how far they are from 1."""
+    if not any(len(one.labels) for one in truth):
+        return {}
+    scores = detection_scores(found, truth, labels)
+    both = {name: float(str(scores[name])) for name in ("AP50", "AP")}
+    return {LOSS: 1 - sum(both.values()) / 2, **both}

@@ -1,0 +1,134 @@
+"""``OUTPUT.html`` of ``costream train`` for objects: what was learnt, and how well."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from costream.evaluation.boxconfusion import box_confusion
+from costream.evaluation.detection import Found, Truth
+from costream.models.card import Card
+from costream.report.markup import Html, name, tag
+from costream.report.palette import Palette
+from costream.report.strip import swatch
+from costream.report.tables import Cell, number, share_bar, table
+from costream.training.own_charts import confusion_table
+from costream.training.own_page import (
+    MOST_CONFUSED,
+    data,
+    facts,
+    figure,
+    learning,
+    page,
+    section,
+    use,
+)
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What the report tells of a training.
+
+    ``card``: the one that is written. ``trained``, ``checked``: boxes of each label. ``found`` and
+    ``truth``: what is found on the validation pictures and what is there; none without such.
+    """
+
+    card: Card
+    file: str  # name of the weights
+    trained: Counter[str]
+    checked: Counter[str]
+    history: Sequence[dict[str, float]] = ()
+    found: Sequence[Found] = ()
+    truth: Sequence[Truth] = ()
+    palette: Palette = field(default_factory=Palette)
+
+    @property
+    def validation(self) -> dict[str, dict[str, Any]]:
+        """The metrics of the network and of simpler answers, by name; empty without pictures."""
+        scores: dict[str, dict[str, Any]] = self.card.metrics.get("validation", {})
+        return scores
+
+
+def objects_report(learnt: Learnt) -> str:
+    """Give the page: HTML that needs no network and no script."""
+    card = learnt.card
+    learnt.palette.add(card.labels, card.labels, frozenset())
+    return page(
+        card,
+        _facts(learnt),
+        learning(learnt.history),
+        _classes(learnt),
+        _confusion(learnt),
+        _baselines(learnt),
+        data(card),
+        use(learnt.file, "--data FOLDER --labels BOXES"),
+    )
+
+
+def _facts(learnt: Learnt) -> Html:
+    trained, checked = learnt.trained.total(), learnt.checked.total()
+    cards = [
+        ("Classes", str(len(learnt.card.labels)), "of objects"),
+        ("Boxes", f"{trained + checked:,}", f"{trained:,} to train, {checked:,} to validate"),
+    ]
+    if learnt.validation:
+        own = learnt.validation[learnt.card.name]
+        if "AP50_95" in own:
+            low, high = own["AP50_95"]
+            more = f"95 % interval over files {low:.2f} to {high:.2f}"
+        else:
+            more = f"over {own['pictures']} pictures"
+        cards.insert(0, ("AP50", f"{own['AP50']:.2f}" if own["AP50"] is not None else "–", more))
+    return facts(cards, checked=bool(learnt.validation))
+
+
+def _classes(learnt: Learnt) -> Html:
+    card, timeline = learnt.card, learnt.card.timeline
+    scores = learnt.validation[card.name]["classes"] if learnt.validation else {}
+    counts = _counts(learnt)
+    rows: list[Sequence[Cell]] = []
+    for k, label in enumerate(card.labels):
+        paint, about = learnt.palette.paint(label), scores.get(label, {})
+        right, told, true = counts[k, k], counts[:, k].sum(), counts[k].sum()
+        bars = (about.get("AP50"), right / true if true else None, right / told if told else None)
+        rows.append(
+            [
+                tag("span", swatch(paint), name(label), class_="label"),
+                number(f"{learnt.trained[label]:,}"),
+                number(f"{learnt.checked[label]:,}"),
+                number(f"{timeline.threshold_of(label):g}"),
+                *("–" if value is None else share_bar(float(value), paint) for value in bars),
+            ]
+        )
+    columns = ("Class", "Trained on", "Validated with", "Threshold", "AP50", "Recall", "Precision")
+    note = (
+        "Boxes. Right is what shares half with an object of its class; recall and precision are"
+        " those from the threshold on, which was chosen on the same pictures."
+    )
+    listed = table(columns, rows, numbers=(1, 2, 3))
+    return section("Classes", listed, tag("p", note, class_="note"))
+
+
+def _counts(learnt: Learnt) -> Any:
+    thresholds = [learnt.card.timeline.threshold_of(label) for label in learnt.card.labels]
+    return box_confusion(learnt.found, learnt.truth, thresholds)
+
+
+def _confusion(learnt: Learnt) -> Html | None:
+    if not learnt.validation or len(learnt.card.labels) > MOST_CONFUSED:
+        return None
+    note = "From the thresholds on. The last row: boxes where nothing is; the last column: missed."
+    counts = confusion_table(_counts(learnt), [*learnt.card.labels, "nothing"])
+    return section("Confusion", counts, tag("p", note, class_="note"))
+
+
+def _baselines(learnt: Learnt) -> Html | None:
+    if not learnt.validation:
+        return None
+    rows = [
+        [name(model), *(figure(scores.get(key)) for key in ("AP50", "AP"))]
+        for model, scores in learnt.validation.items()
+    ]
+    return section("Beside simpler answers", table(("Answer", "AP50", "AP"), rows, numbers=(1, 2)))

@@ -1,0 +1,69 @@
+"""What a user's objects can be told by without learning: the nearest mean of the same features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from costream.evaluation.detection import Found
+from costream.models.vitdet import ViTDet
+from costream.models.vitdet_heads import Detections, pool
+from costream.models.vitdet_proposals import Proposals
+from costream.nn.boxes import overlaps
+from costream.nn.suppression import suppress
+from costream.training.own_baselines import nearest_centroid
+from costream.training.own_detector import to_found
+from costream.training.own_encoded import Encoded
+
+PROTOTYPES = "nearest centroid of boxes"
+_NOTHING, _APART = 8, 0.3  # proposals of a picture that are nothing; and share less with boxes
+
+
+@torch.no_grad()
+def prototypes(
+    network: ViTDet,
+    trained: Sequence[tuple[Encoded, Tensor]],
+    checked: Sequence[Encoded],
+    classes: int,
+) -> list[Found]:
+    """Give what is found in pictures by the mean of each class's boxes in others.
+
+    Proposals are those of the network, and boxes are told by what its first box head makes of
+    them. ``trained``: encoded pictures, and the class of each of their boxes.
+    """
+    rows, said = [], []
+    for picture, own in trained:
+        maps, proposed = _propose(network, picture)
+        shared = overlaps(proposed.boxes, picture.boxes).sum(1)
+        nothing = proposed.boxes[shared < _APART][:_NOTHING]
+        rows.append(_features(network, maps, torch.cat([picture.boxes, nothing])))
+        said += [*own.tolist(), *[classes] * len(nothing)]
+    known = torch.cat(rows).numpy()
+    found = []
+    for picture in checked:
+        maps, proposed = _propose(network, picture)
+        asked = _features(network, maps, proposed.boxes).numpy()
+        told = nearest_centroid(known, said, asked, classes + 1)
+        shares = torch.from_numpy(np.concatenate(told))[:, :classes]
+        scores, labels = (shares * proposed.objectness.sigmoid()[:, None]).max(1)
+        best = suppress(proposed.boxes, scores, labels, network.roi_heads.overlap)
+        said_of = Detections(proposed.boxes[best], scores[best], labels[best])
+        found.append(to_found(said_of, picture.size))
+    return found
+
+
+def _propose(network: ViTDet, picture: Encoded) -> tuple[Sequence[Tensor], Proposals]:
+    maps = network.view(picture.tokens[None]).maps
+    height, width = (side * network.patch for side in picture.tokens.shape[:2])
+    (proposed,) = network.proposal_generator(maps, network.strides, (height, width))
+    return maps, cast(Proposals, proposed)
+
+
+def _features(network: ViTDet, maps: Sequence[Tensor], boxes: Tensor) -> Tensor:
+    head, _ = network.roi_heads.stages()[0]
+    vectors: Tensor = head(pool(maps, network.strides, [boxes]))
+    return vectors

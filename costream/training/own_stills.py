@@ -1,0 +1,150 @@
+"""A user's pictures, and frames of clips, with the boxes of what is in them."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from costream.errors import SourceError, UsageError
+from costream.labels.boxes import PICTURES, Clip, Marks
+from costream.labels.examples import Example, split
+from costream.nn.boxes import areas, clip
+from costream.records import Fault, VideoFrame
+from costream.sources.base import SourceOptions
+from costream.sources.registry import open_source
+from costream.training.objects_packs import Scene
+
+log = logging.getLogger("costream")
+
+Size = tuple[int, int]  # width and height, pixels
+
+ROOM_BYTES = 1 << 30  # of pictures in memory
+CLOSER = 1.6  # times the size that a network sees: what is cut out is seen larger
+
+
+@dataclass(frozen=True)
+class Still:
+    """A picture, or a frame of a clip, whose true boxes are known."""
+
+    source: str
+    frame: int  # of the source, from 0
+    marks: Marks
+    group: str  # what may never be on both sides of a split; default: the file
+
+    def example(self, label: str = "") -> Example:
+        """Give it as an example of a label."""
+        begin = float(self.frame)
+        return Example(self.source, label, begin, None, self.group, self.source)
+
+
+def is_picture(source: str) -> bool:
+    """Say whether a source is a picture, by its name."""
+    return Path(source).suffix.lower() in PICTURES
+
+
+def to_stills(clips: Sequence[Clip]) -> list[Still]:
+    """Give every picture and every frame whose boxes are known, in the order of the clips."""
+    stills = []
+    for one in clips:
+        pictures = is_picture(one.sources[0])
+        for number, marks in sorted(one.frames.items()):
+            place = (one.sources[number], 0) if pictures else (one.sources[0], number)
+            stills.append(Still(*place, marks, one.group or one.sources[0]))
+    return stills
+
+
+def divide(stills: Sequence[Still], share: float, seed: int) -> tuple[list[Still], list[Still]]:
+    """Give the stills to train on and those to validate with, no group on both sides.
+
+    Of the boxes of each class about ``share`` are in validation, see ``labels.examples.split``.
+    """
+    boxes = [still.example(label) for still in stills for label in still.marks.labels]
+    held = {example.group for example in split(boxes, share, seed)[1]}
+    return [s for s in stills if s.group not in held], [s for s in stills if s.group in held]
+
+
+def count_boxes(stills: Sequence[Still]) -> Counter[str]:
+    """Give how many boxes there are of each label."""
+    return Counter(label for still in stills for label in still.marks.labels)
+
+
+class Album:
+    """The pixels of stills. All are read at once, so that what is damaged shows at once.
+
+    Frames of videos stay in memory, and pictures while there is room: the rest is read again when
+    needed. ``box``: width and height that a network's pictures are fitted into. Raises SourceError
+    and UsageError, naming the file, for what cannot be read, is no picture or has no such frame.
+    """
+
+    def __init__(self, stills: Sequence[Still], box: Size) -> None:
+        self.stills, self._box = list(stills), box
+        self._large = (round(CLOSER * box[0]), round(CLOSER * box[1]))
+        self._kept: dict[tuple[str, int, Size], tuple[Tensor, Size]] = {}
+        frames: dict[str, set[int]] = {}
+        for still in stills:
+            frames.setdefault(still.source, set()).add(still.frame)
+        room = ROOM_BYTES
+        bar = tqdm(frames.items(), "reading", file=sys.stderr, disable=None, leave=False)
+        for source, wanted in bar:
+            for size in (self._large, self._box):
+                found = _read(source, wanted, size)
+                room -= sum(pixels.nbytes for pixels, _ in found.values())
+                if room > 0 or not is_picture(source):
+                    self._kept |= {(source, k, size): row for k, row in found.items()}
+
+    def scene(self, number: int) -> Scene:
+        """Give a still larger than a network sees it; labels are numbers of its own boxes."""
+        return self._scene(number, self._large)
+
+    def seen(self, number: int) -> Scene:
+        """Give a still as a network sees it; labels are numbers of its own boxes."""
+        return self._scene(number, self._box)
+
+    def _scene(self, number: int, size: Size) -> Scene:
+        still = self.stills[number]
+        kept = self._kept.get((still.source, still.frame, size))
+        if kept is None:
+            kept = _read(still.source, {still.frame}, size)[still.frame]
+        pixels, whole = kept
+        height, width = pixels.shape[1:]
+        shares = still.marks.pixels(whole) / np.tile(whole, 2)
+        boxes = torch.from_numpy(shares * np.tile((width, height), 2)).float().view(-1, 4)
+        boxes = clip(boxes, height, width)
+        there = (areas(boxes) > 0).nonzero()[:, 0]
+        return Scene(pixels, boxes[there], there)
+
+
+def _read(source: str, wanted: Collection[int], box: Size) -> dict[int, tuple[Tensor, Size]]:
+    """Give frames, uint8 [3, h, w], fitted into a box, each with the size of its source."""
+    opened = open_source(source, SourceOptions(box=box))
+    found: dict[int, tuple[Tensor, Size]] = {}
+    try:
+        if opened.open().kind != "video":
+            raise UsageError("has no pictures", where=source)
+        for item in opened.items():
+            if isinstance(item, Fault):
+                log.warning("%s: %s", source, item.message)
+            elif isinstance(item, VideoFrame) and item.i in wanted:
+                height, width = item.rgb.shape[:2]
+                pixels = torch.from_numpy(np.ascontiguousarray(item.rgb.transpose(2, 0, 1)))
+                found[item.i] = (pixels, item.size or (width, height))
+                if len(found) == len(wanted):
+                    break
+    except SourceError as error:
+        told = str(error)
+        raise error if source in told else SourceError(told, where=source) from error
+    finally:
+        opened.close()
+    if len(found) < len(wanted):
+        lacking = min(set(wanted) - found.keys())
+        raise UsageError(f"has boxes for its frame {lacking}, which cannot be read", where=source)
+    return found

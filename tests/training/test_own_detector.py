@@ -1,0 +1,212 @@
+"""The parts of a detector's teaching: what it begins with, its views, class means, thresholds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import things
+import torch
+
+from costream.checkpoints.weights_file import Weights, read_weights
+from costream.evaluation.detection import Found, Truth
+from costream.frontends.pixels import Pixels
+from costream.labels.boxes import Clip, Marks, read_boxes
+from costream.models.card import Card, Timeline
+from costream.models.vitdet import ViTDet
+from costream.training.family import TrainSettings
+from costream.training.feature_cache import FeatureCache
+from costream.training.own_detector import figures, find
+from costream.training.own_encoded import EncodedViews, Views, filled
+from costream.training.own_objects import Told, chosen, student
+from costream.training.own_prototypes import prototypes
+from costream.training.own_stills import Album, Still, divide, to_stills
+from costream.training.watch import LOSS
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def settings(output: Path, **changes: Any) -> TrainSettings:
+    fixed: dict[str, Any] = dict.fromkeys(TrainSettings.__dataclass_fields__)
+    fixed |= {"output": output, "seed": 0, "scratch": False, "validation": 0.2}
+    return TrainSettings(**{**fixed, **changes})
+
+
+def base(folder: Path, labels: tuple[str, ...], **changes: Any) -> Weights:
+    arguments = {**things.NETWORK, "classes": len(labels), **changes}
+    return read_weights(
+        things.write_tiny_weights(folder / "b.safetensors", labels, arguments=arguments)
+    )
+
+
+def predictor(network: ViTDet) -> tuple[torch.Tensor, torch.Tensor]:
+    own: Any = network.roi_heads.stages()[0][1]
+    return own.cls_score.weight.detach(), own.bbox_pred.weight.detach()
+
+
+def test_labels_that_are_known_keep_their_rows(tmp_path: Path) -> None:
+    weights = base(tmp_path, ("car", "Street lamp", "cat"))
+    fresh = settings(tmp_path / "o", seed=1)
+    network, _, card = student(weights, ("ant", "car", "street_lamp"), fresh)
+    stem = "network.roi_heads.box_predictor"
+    scores = weights.tensors[f"{stem}.cls_score.weight"]
+    deltas = weights.tensors[f"{stem}.bbox_pred.weight"].view(3, 4, -1)
+    own_scores, own_deltas = predictor(network)
+    assert torch.equal(own_scores[1:], scores[[0, 1, 3]])  # car, lamp, nothing
+    assert torch.equal(own_deltas.view(3, 4, -1)[1:], deltas[:2])
+    torch.testing.assert_close(own_deltas[:4], deltas.mean(0))
+    assert not any(torch.equal(own_scores[0], row) for row in scores)
+    assert card.arguments["classes"] == 3
+    assert torch.equal(
+        network.pyramid.state_dict()[name := next(iter(network.pyramid.state_dict()))],
+        weights.tensors[f"network.pyramid.{name}"],
+    )
+
+
+@pytest.mark.parametrize("labels", [("a",), ("a", "b"), ("x", "y", "z")])
+@pytest.mark.parametrize("cascade", [False, True])
+def test_any_number_of_labels_is_begun_with(
+    labels: tuple[str, ...], cascade: bool, tmp_path: Path
+) -> None:
+    for known in (("a",), ("a", "b", "c")):
+        weights = base(tmp_path, known, cascade=cascade)
+        for scratch in (False, True):
+            network, _, _ = student(weights, labels, settings(tmp_path / "o", scratch=scratch))
+            own_scores, own_deltas = predictor(network)
+            assert len(own_scores) == len(labels) + 1
+            assert len(own_deltas) == 4 * (1 if cascade else len(labels))
+
+
+def still(name: str, labels: tuple[str, ...], group: str = "") -> Still:
+    boxes = np.tile([[1.0, 2.0, 5.0, 6.0]], (len(labels), 1))
+    return Still(name, 0, Marks(boxes, labels, False), group or name)
+
+
+def test_no_group_is_on_both_sides() -> None:
+    stills = [still(f"{k}.png", ("a", "b"), f"clip {k // 3}") for k in range(30)]
+    stills.append(still("empty.png", ()))
+    training, checks = divide(stills, 0.3, 0)
+    groups = [{s.group for s in side} for side in (training, checks)]
+    assert not groups[0] & groups[1]
+    assert len(checks) == 9
+    assert stills[-1] in training
+
+
+def test_frames_of_a_clip_and_pictures_are_stills() -> None:
+    marks = still("x", ("a",)).marks
+    clips = [
+        Clip(("v.mp4",), {7: marks, 2: marks}),
+        Clip(("a.png", "b.png"), {0: marks, 1: marks}, "tuesday"),
+    ]
+    found = [(s.source, s.frame, s.group) for s in to_stills(clips)]
+    assert found == [
+        ("v.mp4", 2, "v.mp4"), ("v.mp4", 7, "v.mp4"),
+        ("a.png", 0, "tuesday"), ("b.png", 0, "tuesday")]  # fmt: skip
+
+
+@pytest.fixture
+def album(tmp_path: Path) -> Album:
+    labels = things.write_pictures(tmp_path / "pictures", 6)
+    return Album(to_stills(read_boxes(tmp_path / "pictures", labels)), things.SIZE)
+
+
+def test_a_still_is_seen_as_it_is_and_larger(album: Album) -> None:
+    picture, (_, (kind, corners)) = things.draw(1)
+    scene = album.seen(1)
+    assert scene.pixels.permute(1, 2, 0).numpy().tolist() == picture.tolist()
+    assert scene.boxes[1].tolist() == list(corners)
+    assert scene.labels.tolist() == [0, 1]
+    large = album.scene(1)
+    assert large.pixels.shape == (3, 102, 153)
+    scale = np.array([153 / 96, 102 / 64] * 2)
+    np.testing.assert_allclose(large.boxes[1], np.array(corners) * scale, rtol=1e-5)
+    x1, y1, x2, y2 = (int(v) for v in large.boxes[1])
+    middle = large.pixels[:, (y1 + y2) // 2, (x1 + x2) // 2]
+    assert middle.tolist() == pytest.approx(things.COLOURS[kind], abs=3)
+
+
+def test_the_rest_of_a_view_is_what_a_frontend_fills_up_with() -> None:
+    pixels = torch.randint(0, 255, (3, 20, 30), dtype=torch.uint8)
+    whole = Pixels((48, 32))(filled(pixels, (48, 32))[None])
+    padded = torch.nn.functional.pad(Pixels((48, 32), 1)(pixels[None]), (0, 18, 0, 12))
+    assert float((whole - padded).abs().max()) < 0.01
+
+
+def test_views_are_the_same_every_time_and_boxes_lie_on_things(album: Album) -> None:
+    network = ViTDet(**things.NETWORK)
+    views = Views(album, network, Pixels(things.SIZE), 3)
+    for number in range(6):
+        one, other = views.draw(number, 2), views.draw(number, 2)
+        assert torch.equal(one.pixels, other.pixels)
+        assert not torch.equal(one.pixels, views.draw(number, 1).pixels)
+        for (x1, y1, x2, y2), row in zip(one.boxes.int().tolist(), one.labels, strict=True):
+            kind = album.stills[number].marks.labels[row]
+            inside = one.pixels[:, y1 + 2 : y2 - 2, x1 + 2 : x2 - 2].float().mean((1, 2))
+            assert inside.argmax() == (0 if kind == "lamp" else 1)
+
+
+def test_class_means_tell_what_a_network_has_not_learnt(album: Album) -> None:
+    """A network that puts one box anywhere but has features: those of true boxes tell classes."""
+    torch.manual_seed(0)
+    network = ViTDet(**things.NETWORK).eval()
+    card = Card("c", "t", "vitdet", things.NETWORK, ("thing",), 10.0)
+    views = Views(album, network, Pixels(things.SIZE), 0)
+    encoded = EncodedViews(views, card, FeatureCache(None, card, network))
+    seen = [encoded.seen(k) for k in range(6)]
+    classes = [torch.tensor([things.KINDS.index(x) for x in s.marks.labels]) for s in album.stills]
+    pairs = list(zip(seen, classes, strict=True))
+    found = prototypes(network, pairs[:4], seen[4:], 2)
+    for picture, one in zip(seen[4:], found, strict=True):
+        assert len(one.scores) == len(one.labels) == len(one.boxes) > 0
+        assert set(one.labels.tolist()) <= {0, 1}
+        assert (np.diff(one.scores) <= 0).all()
+        assert one.boxes[:, [0, 2]].max() <= int(picture.size[1])
+    assert figures(found, [], ["a", "b"]) == {}
+
+
+def test_what_is_found_is_what_the_network_finds(album: Album) -> None:
+    torch.manual_seed(0)
+    network = ViTDet(**{**things.NETWORK, "classes": 2, "score": 0.0}).eval()
+    card = Card("c", "t", "vitdet", things.NETWORK, ("a", "b"), 10.0)
+    views = Views(album, network, Pixels(things.SIZE), 0)
+    picture = EncodedViews(views, card, FeatureCache(None, card, network)).seen(0)
+    with torch.no_grad():
+        (whole,) = network(Pixels(things.SIZE)(album.seen(0).pixels[None]))
+    found = find(network, picture)
+    np.testing.assert_allclose(found.scores, whole.scores, atol=1e-5)
+    np.testing.assert_allclose(found.boxes, whole.boxes.clamp(min=0), atol=1e-3)
+
+
+def test_thresholds_are_those_of_the_best_f1(tmp_path: Path) -> None:
+    box = np.array([[0.0, 0.0, 10.0, 10.0]])
+    away = box + 50
+
+    def told(score: float, right: bool, number: int) -> tuple[Found, Truth]:
+        said = Found(box if right else away, np.array([score]), np.array([number]))
+        return said, Truth(box, np.array([number]))
+
+    pairs = [told(0.6, True, 0) for _ in range(12)] + [told(0.4, False, 0) for _ in range(6)]
+    pairs += [told(0.3, True, 1)]
+    found, truth = (list(side) for side in zip(*pairs, strict=True))
+    card = replace(things.tiny_card(("a", "b")), timeline=Timeline(threshold=0.5, low=0.1))
+    timeline = chosen(card, Told({card.name: found}, truth, [0] * len(found), []))
+    assert timeline.thresholds == {"a": 0.6}  # of b there is one only
+    assert timeline.threshold == 0.6
+    assert timeline.low is None
+    nothing = [Found(np.zeros((0, 4)), np.zeros(0), np.zeros(0, int))] * len(truth)
+    assert chosen(card, Told({card.name: nothing}, truth, [], [])) == card.timeline
+
+
+def test_a_watch_goes_by_both_precisions() -> None:
+    box = np.array([[0.0, 0.0, 10.0, 10.0]])
+    said = Found(box * [1, 1, 1, 1.5], np.array([0.9]), np.array([0]))
+    row = figures([said], [Truth(box, np.array([0]))], ["a"])
+    assert row["AP50"] == pytest.approx(1)
+    assert row["AP"] == pytest.approx(0.4)  # of an overlap of 2 / 3
+    assert row[LOSS] == pytest.approx(0.3)
