@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -58,7 +58,7 @@ class Supply:
         """Give one view."""
         width, height = shape
         if rng.random() < _MOSAIC:
-            view = self._mosaic(width, height, rng)
+            view = mosaic(lambda: self._scene(rng), width, height, rng)
         else:
             view = cut(self._scene(rng), width, height, rng)
         if rng.random() < 0.45:
@@ -79,19 +79,6 @@ class Supply:
         """Probability of each photograph."""
         return shown([[k in s.labels for k in range(len(LABELS))] for s in self.photographs])
 
-    def _mosaic(self, width: int, height: int, rng: np.random.Generator) -> View:
-        """Give four scenes around a point."""
-        x, y = int(width * rng.uniform(0.35, 0.65)), int(height * rng.uniform(0.35, 0.65))
-        pixels = torch.empty(3, height, width, dtype=torch.uint8)
-        boxes, labels = [], []
-        for left, right in ((0, x), (x, width)):
-            for top, bottom in ((0, y), (y, height)):
-                part = cut(self._scene(rng), right - left, bottom - top, rng)
-                pixels[:, top:bottom, left:right] = part.pixels
-                boxes.append(part.boxes + torch.tensor([left, top, left, top]))
-                labels.append(part.labels)
-        return View(pixels, torch.cat(boxes), torch.cat(labels))
-
     def _with_cutout(self, view: View, rng: np.random.Generator) -> View:
         some = self.cutouts[int(rng.integers(len(self.cutouts)))] if self.cutouts else ()
         if not some:
@@ -100,17 +87,22 @@ class Supply:
         size = min(view.pixels.shape[1:]) * math.exp(rng.uniform(math.log(0.12), math.log(0.85)))
         # a vehicle seen from above looks the same whichever way it goes
         turn = math.pi if LABELS[cutout.label] == "vehicle" else 0.15
-        pasted = paste(view.pixels, cutout, rng, size, float(rng.uniform(-turn, turn)))
-        if pasted is None:
-            return view
-        pixels, box = pasted
-        low = torch.maximum(view.boxes[:, :2], box[:2])
-        high = torch.minimum(view.boxes[:, 2:], box[2:])
-        hidden = areas(torch.cat([low, high], 1)) / areas(view.boxes).clamp(min=1)
-        seen = hidden < 0.65
-        boxes = torch.cat([view.boxes[seen], box[None]])
-        labels = torch.cat([view.labels[seen], torch.tensor([cutout.label])])
-        return View(pixels, boxes, labels)
+        return put(view, cutout, rng, size, float(rng.uniform(-turn, turn)))
+
+
+def put(view: View, cutout: Cutout, rng: np.random.Generator, size: float, angle: float) -> View:
+    """Give a view with a thing in it, see ``paste``; what it hides for the most part is gone."""
+    pasted = paste(view.pixels, cutout, rng, size, angle)
+    if pasted is None:
+        return view
+    pixels, box = pasted
+    low = torch.maximum(view.boxes[:, :2], box[:2])
+    high = torch.minimum(view.boxes[:, 2:], box[2:])
+    hidden = areas(torch.cat([low, high], 1)) / areas(view.boxes).clamp(min=1)
+    seen = hidden < 0.65
+    boxes = torch.cat([view.boxes[seen], box[None]])
+    labels = torch.cat([view.labels[seen], torch.tensor([cutout.label])])
+    return View(pixels, boxes, labels)
 
 
 def shown(has: Sequence[Sequence[bool]]) -> npt.NDArray[np.float64]:
@@ -153,6 +145,20 @@ def cut(scene: Scene, width: int, height: int, rng: np.random.Generator) -> View
     seen = areas(inside) > _VISIBLE * areas(whole)
     seen &= (inside[:, 2:] - inside[:, :2]).amin(1) > _SHORTEST
     return View(pixels, inside[seen] + torch.tensor([x, y, x, y]), scene.labels[seen])
+
+
+def mosaic(draw: Callable[[], Scene], width: int, height: int, rng: np.random.Generator) -> View:
+    """Give random parts of four scenes around a point (Bochkovskiy et al., "YOLOv4", 2020)."""
+    x, y = int(width * rng.uniform(0.35, 0.65)), int(height * rng.uniform(0.35, 0.65))
+    pixels = torch.empty(3, height, width, dtype=torch.uint8)
+    boxes, labels = [], []
+    for left, right in ((0, x), (x, width)):
+        for top, bottom in ((0, y), (y, height)):
+            part = cut(draw(), right - left, bottom - top, rng)
+            pixels[:, top:bottom, left:right] = part.pixels
+            boxes.append(part.boxes + torch.tensor([left, top, left, top]))
+            labels.append(part.labels)
+    return View(pixels, torch.cat(boxes), torch.cat(labels))
 
 
 def mirror(view: View) -> View:

@@ -14,8 +14,8 @@ from costream.models.vitdet_heads import Detections
 from costream.nn.boxes import areas, clip
 from costream.training.loop import Optimizer, Schedule
 from costream.training.objects_losses import detector_losses
-from costream.training.objects_views import shown
 from costream.training.own_encoded import Encoded, EncodedViews, Views
+from costream.training.own_stills import Album
 from costream.training.partial import Chance, Part, Partial
 from costream.training.watch import LOSS, Watch
 
@@ -33,43 +33,35 @@ def heads_of(network: ViTDet) -> nn.ModuleList:
 
 
 class TokenSupply:
-    """Batches of encoded views, of each picture only so many, which are computed once.
+    """Batches of encoded views, of each picture only so many, which are computed once."""
 
-    ``classes``: int64, of every still's own boxes. ``total``: how many classes there are.
-    """
-
-    def __init__(self, encoded: EncodedViews, classes: Sequence[Tensor], total: int) -> None:
-        self._encoded, self._classes = encoded, classes
-        self._likely = shown([[k in own for k in range(total)] for own in classes])
-        self._views = 1 + min(_MOST, max(_FEWEST, _TOGETHER // len(classes)))
+    def __init__(self, encoded: EncodedViews, album: Album) -> None:
+        self._encoded, self._album = encoded, album
+        self._views = 1 + min(_MOST, max(_FEWEST, _TOGETHER // len(album.stills)))
 
     def batch(self, count: int, rng: np.random.Generator) -> Batch:
         """Give ``count`` views; pictures of rare classes are shown more often."""
-        numbers = rng.choice(len(self._classes), count, p=self._likely).tolist()
+        likely = self._album.likely
+        numbers = rng.choice(len(likely), count, p=likely).tolist()
         views = rng.integers(self._views, size=count).tolist()
         rows = [self._encoded.view(*pair) for pair in zip(numbers, views, strict=True)]
         tokens = torch.stack([row.tokens for row in rows])
-        labels = [self._classes[k][row.rows] for k, row in zip(numbers, rows, strict=True)]
-        return tokens, [row.boxes for row in rows], labels
+        return tokens, [row.boxes for row in rows], [row.labels for row in rows]
 
 
 class PictureSupply:
     """Batches of views that are new every time, encoded with a gradient."""
 
-    def __init__(self, views: Views, classes: Sequence[Tensor], total: int) -> None:
-        self._all, self._classes = views, classes
-        self._likely = shown([[k in own for k in range(total)] for own in classes])
+    def __init__(self, views: Views) -> None:
+        self._views = views
 
     def batch(self, count: int, rng: np.random.Generator) -> Batch:
         """Give ``count`` views; pictures of rare classes are shown more often."""
-        numbers = rng.choice(len(self._classes), count, p=self._likely).tolist()
-        seeds = rng.integers(1, 1 << 31, size=count).tolist()
-        drawn = [self._all.draw(*pair) for pair in zip(numbers, seeds, strict=True)]
-        network, pixels = self._all.network, self._all.pixels
+        drawn = [self._views.fresh(rng) for _ in range(count)]
+        network, pixels = self._views.network, self._views.pixels
         pictures = pixels(torch.stack([view.pixels for view in drawn]))
-        labels = [self._classes[k][view.labels] for k, view in zip(numbers, drawn, strict=True)]
         tokens: Tensor = network.backbone(network.embed(pictures))
-        return tokens, [view.boxes for view in drawn], labels
+        return tokens, [view.boxes for view in drawn], [view.labels for view in drawn]
 
 
 def descend(
@@ -121,9 +113,9 @@ def to_found(said: Detections, size: Tensor) -> Found:
     return Found(boxes[there].numpy(), said.scores[there].numpy(), said.labels[there].numpy())
 
 
-def to_truth(picture: Encoded, classes: Tensor) -> Truth:
-    """Give what is in a picture; ``classes``: of its still's own boxes."""
-    return Truth(picture.boxes.numpy(), classes[picture.rows].numpy())
+def to_truth(picture: Encoded) -> Truth:
+    """Give what is in a picture."""
+    return Truth(picture.boxes.numpy(), picture.labels.numpy())
 
 
 def figures(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,9 +13,12 @@ from costream.frontends.pixels import MEAN, Pixels
 from costream.models.card import Card
 from costream.models.vitdet import ViTDet
 from costream.training.feature_cache import FeatureCache, chance_of, join_keys, key_of
+from costream.training.objects_cutouts import Cutout
 from costream.training.objects_packs import Scene
-from costream.training.objects_views import View, colour, cut, mirror
-from costream.training.own_stills import Album, Size
+from costream.training.objects_views import View, colour, cut, mirror, mosaic, put
+from costream.training.own_stills import CLOSER, Album, Size
+
+_MOSAIC, _COPIED = 0.4, 0.5  # of the views
 
 
 class Encoded(NamedTuple):
@@ -22,34 +26,56 @@ class Encoded(NamedTuple):
 
     tokens: Tensor  # [h, w, D]
     boxes: Tensor  # [n, 4], pixels
-    rows: Tensor  # int64 [n], which of the still's own boxes each is
+    labels: Tensor  # int64 [n]
     size: Tensor  # int64 [2], height and width of the picture in pixels
 
 
 class Views:
-    """Views of the stills of an album for a network: as it sees them, and cut out and coloured.
-
-    What view ``k`` of a still is follows from the seed, the name of its file and ``k`` alone.
-    """
+    """Views of the stills of an album for a network: as it sees them, and varied."""
 
     def __init__(self, album: Album, network: ViTDet, pixels: Pixels, seed: int) -> None:
-        self.album, self.network, self.pixels = album, network, pixels
-        self._seed = seed
+        self.album, self.network, self.pixels, self.seed = album, network, pixels, seed
         width, height = pixels.box
         # All views of a batch have the size of a whole box.
         self.canvas: Size = (width + -width % pixels.patch, height + -height % pixels.patch)
 
-    def draw(self, number: int, view: int) -> View:
-        """Give a view; labels are numbers of the still's own boxes. View 0 is as it is seen."""
+    def numbered(self, number: int, view: int) -> View:
+        """Give a view of a still: 0 is as it is seen, others are parts of it.
+
+        What is shown follows from the seed, the name of the file and the numbers alone.
+        """
         if view == 0:
             scene = self.album.seen(number)
             return View(filled(scene.pixels, self.canvas), scene.boxes, scene.labels)
         example = self.album.stills[number].example()
-        rng = np.random.default_rng([chance_of(example, self._seed), view])
-        drawn = cut(self.album.scene(number), *self.canvas, rng)
-        if rng.random() < 0.5:
-            drawn = mirror(drawn)
-        return View(colour(drawn.pixels, rng), drawn.boxes, drawn.labels)
+        rng = np.random.default_rng([chance_of(example, self.seed), view])
+        return varied(cut(self.album.scene(number), *self.canvas, rng), rng)
+
+    def fresh(self, rng: np.random.Generator) -> View:
+        """Give a view of any still, or of four, with objects of others put into it at times."""
+        if rng.random() < _MOSAIC:
+            view = mosaic(lambda: self.album.draw(rng), *self.canvas, rng)
+        else:
+            view = cut(self.album.draw(rng), *self.canvas, rng)
+        if rng.random() < _COPIED:
+            for _ in range(int(rng.integers(1, 3))):
+                view = self._with_copy(view, rng)
+        return varied(view, rng)
+
+    def _with_copy(self, view: View, rng: np.random.Generator) -> View:
+        """Put an object of another still into a view, as its box cuts it out.
+
+        Dwibedi, Misra, Hebert, "Cut, paste and learn" (ICCV 2017), without masks.
+        """
+        scene = self.album.draw(rng)
+        if not len(scene.boxes):
+            return view
+        k = int(rng.integers(len(scene.boxes)))
+        x1, y1, x2, y2 = (round(side) for side in scene.boxes[k].tolist())
+        pixels = scene.pixels[:, y1 : max(y2, y1 + 1), x1 : max(x2, x1 + 1)]
+        cutout = Cutout(pixels, torch.ones(pixels.shape[1:]), int(scene.labels[k]))
+        size = max(pixels.shape[1:]) / CLOSER * math.exp(rng.uniform(-0.7, 0.7))
+        return put(view, cutout, rng, min(size, 0.9 * min(self.canvas)), 0.0)
 
     @torch.no_grad()
     def encode(self, pixels: Tensor) -> Tensor:
@@ -71,10 +97,10 @@ class EncodedViews:
         self._shape = {k: v for k, v in card.arguments.items() if k != "classes"}
 
     def view(self, number: int, view: int) -> Encoded:
-        """Give a view of a still, see ``Views.draw``."""
+        """Give a view of a still, see ``Views.numbered``."""
 
         def compute() -> list[Tensor]:
-            return self._encoded(self._views.draw(number, view))
+            return self._encoded(self._views.numbered(number, view))
 
         return Encoded(*self._cache.make(self._key(number, view), compute))
 
@@ -92,9 +118,16 @@ class EncodedViews:
 
     def _key(self, number: int, view: int | None) -> list[Any] | None:
         still = self._views.album.stills[number]
-        marks = [still.marks.boxes.tolist(), still.marks.relative]
-        own = [self._shape, self._views.canvas, marks, view, self._views._seed]
+        classes = self._views.album.classes[number].tolist()
+        marks = [still.marks.boxes.tolist(), still.marks.relative, classes]
+        own = [self._shape, self._views.canvas, marks, view, self._views.seed]
         return join_keys(key_of(still.example()), own)
+
+
+def varied(view: View, rng: np.random.Generator) -> View:
+    """Give a view in other light, and mirrored at times."""
+    view = mirror(view) if rng.random() < 0.5 else view
+    return View(colour(view.pixels, rng), view.boxes, view.labels)
 
 
 def filled(pixels: Tensor, size: Size) -> Tensor:

@@ -55,21 +55,18 @@ _PREDICTOR = "roi_heads.box_predictor."
 
 
 class Side:
-    """One side of the split: its stills, as a network gets them, and what is in them.
+    """One side of the split: its stills as a network gets them.
 
-    ``encoded``: what the network's backbone makes of them. ``classes``: of their own boxes.
+    ``encoded``: what the network's backbone makes of them.
     """
 
-    def __init__(self, stills: Sequence[Still], views: Views, card: Card, cache: FeatureCache):
-        self.stills, self.views = stills, views
+    def __init__(self, views: Views, card: Card, cache: FeatureCache) -> None:
+        self.views, self.stills = views, views.album.stills
         self.encoded = EncodedViews(views, card, cache)
-        called = [[card.labels.index(label) for label in s.marks.labels] for s in stills]
-        self.classes = [torch.tensor(own, dtype=torch.int64) for own in called]
 
-    def seen(self, numbers: Sequence[int]) -> list[tuple[Encoded, Truth]]:
-        """Give some stills as in a run, and what is in them."""
-        pictures = [(self.encoded.seen(k), self.classes[k]) for k in numbers]
-        return [(picture, to_truth(picture, own)) for picture, own in pictures]
+    def seen(self, numbers: Sequence[int]) -> list[Encoded]:
+        """Give some stills as in a run."""
+        return [self.encoded.seen(number) for number in numbers]
 
     def some(self, most: int, seed: int) -> list[int]:
         """Give the numbers of so many stills at most, drawn by the seed."""
@@ -109,8 +106,9 @@ def train_objects(settings: TrainSettings, base: Weights, paths: Sequence[Path])
     partial = unfinished(settings, base, list(map(_told, stills)), PARTIALS[0])
     with stopping([partial]):
         cache = FeatureCache(settings.cache, card, _backbone(network))
-        views = [Views(Album(s, pixels.box), network, pixels, settings.seed) for s in divided]
-        trained, checked = (Side(s, v, card, cache) for s, v in zip(divided, views, strict=True))
+        albums = [Album(side, labels, pixels.box) for side in divided]
+        views = [Views(album, network, pixels, settings.seed) for album in albums]
+        trained, checked = (Side(view, card, cache) for view in views)
         told = teach(network, base, card, trained, checked, settings, partial)
         cache.prune()
     card = describe(card, told, divided, base, settings)
@@ -231,11 +229,11 @@ def teach(
     learning: nn.Module = network
     supply: TokenSupply | PictureSupply
     if settings.fine_tune:
-        supply = PictureSupply(trained.views, trained.classes, len(card.labels))
+        supply = PictureSupply(trained.views)
         checked = _anew(checked, card)
     else:
         learning = heads_of(network)
-        supply = TokenSupply(trained.encoded, trained.classes, len(card.labels))
+        supply = TokenSupply(trained.encoded, trained.views.album)
     steps = min(MOST, STEPS + PER_PICTURE * count) * (2 if settings.scratch else 1)
     schedule = Schedule(settings.steps or steps, BATCH, rate=1e-3, decay=0.05)
     look = _look(network, card, checked, checked.some(WATCHED, seed))
@@ -243,8 +241,8 @@ def teach(
     seen = checked.seen(every)
     groups = sorted({still.group for still in checked.stills})
     return Told(
-        {card.name: [find(network, picture) for picture, _ in seen], **others},
-        [truth for _, truth in seen],
+        {card.name: [find(network, picture) for picture in seen], **others},
+        [to_truth(picture) for picture in seen],
         [groups.index(still.group) for still in checked.stills],
         history,
     )
@@ -252,14 +250,14 @@ def teach(
 
 def _anew(side: Side, card: Card) -> Side:
     """Give a side whose pictures are encoded anew each time, as the backbone changes."""
-    return Side(side.stills, side.views, card, FeatureCache(None, card, nn.ModuleList()))
+    return Side(side.views, card, FeatureCache(None, card, nn.ModuleList()))
 
 
 def _look(network: ViTDet, card: Card, side: Side, numbers: Sequence[int]) -> Look:
     def look() -> dict[str, float]:
-        rows = side.seen(numbers)
-        found = [find(network, picture) for picture, _ in rows]
-        return figures(found, [truth for _, truth in rows], card.labels)
+        seen = side.seen(numbers)
+        found = [find(network, picture) for picture in seen]
+        return figures(found, [to_truth(picture) for picture in seen], card.labels)
 
     return look
 
@@ -275,11 +273,9 @@ def _simple(
     """Give what is found without learning, by name: by class means, and by the weights before."""
     if settings.scratch:
         return {}
-    pictures = [picture for picture, _ in checked.seen(range(len(checked.stills)))]
-    some = trained.some(COMPARED, settings.seed)
-    known = [(trained.encoded.seen(k), trained.classes[k]) for k in some]
-    rows = [(picture, own[picture.rows]) for picture, own in known]
-    out = {PROTOTYPES: prototypes(network, rows, pictures, len(card.labels))}
+    pictures = checked.seen(range(len(checked.stills)))
+    known = trained.seen(trained.some(COMPARED, settings.seed))
+    out = {PROTOTYPES: prototypes(network, known, pictures, len(card.labels))}
     called = respelled(card.labels)
     names = [called(label) for label in base.card.labels]
     if any(names):

@@ -26,22 +26,22 @@ _NOTHING, _APART = 8, 0.3  # proposals of a picture that are nothing; and share 
 @torch.no_grad()
 def prototypes(
     network: ViTDet,
-    trained: Sequence[tuple[Encoded, Tensor]],
+    trained: Sequence[Encoded],
     checked: Sequence[Encoded],
     classes: int,
 ) -> list[Found]:
     """Give what is found in pictures by the mean of each class's boxes in others.
 
     Proposals are those of the network, and boxes are told by what its first box head makes of
-    them. ``trained``: encoded pictures, and the class of each of their boxes.
+    them.
     """
     rows, said = [], []
-    for picture, own in trained:
+    for picture in trained:
         maps, proposed = _propose(network, picture)
         shared = overlaps(proposed.boxes, picture.boxes).sum(1)
         nothing = proposed.boxes[shared < _APART][:_NOTHING]
         rows.append(_features(network, maps, torch.cat([picture.boxes, nothing])))
-        said += [*own.tolist(), *[classes] * len(nothing)]
+        said += [*picture.labels.tolist(), *[classes] * len(nothing)]
     known = torch.cat(rows).numpy()
     found = []
     for picture in checked:

@@ -7,9 +7,11 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -22,6 +24,7 @@ from costream.records import Fault, VideoFrame
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 from costream.training.objects_packs import Scene
+from costream.training.objects_views import shown
 
 log = logging.getLogger("costream")
 
@@ -81,12 +84,16 @@ class Album:
     """The pixels of stills. All are read at once, so that what is damaged shows at once.
 
     Frames of videos stay in memory, and pictures while there is room: the rest is read again when
-    needed. ``box``: width and height that a network's pictures are fitted into. Raises SourceError
-    and UsageError, naming the file, for what cannot be read, is no picture or has no such frame.
+    needed. ``labels``: the classes by number. ``box``: width and height that a network's pictures
+    are fitted into. Raises SourceError and UsageError, naming the file, for what cannot be read, is
+    no picture or has no such frame.
     """
 
-    def __init__(self, stills: Sequence[Still], box: Size) -> None:
-        self.stills, self._box = list(stills), box
+    def __init__(self, stills: Sequence[Still], labels: Sequence[str], box: Size) -> None:
+        self.stills, self._box, self._total = list(stills), box, len(labels)
+        self.classes = [
+            torch.tensor([labels.index(label) for label in s.marks.labels]).long() for s in stills
+        ]
         self._large = (round(CLOSER * box[0]), round(CLOSER * box[1]))
         self._kept: dict[tuple[str, int, Size], tuple[Tensor, Size]] = {}
         frames: dict[str, set[int]] = {}
@@ -101,12 +108,21 @@ class Album:
                 if room > 0 or not is_picture(source):
                     self._kept |= {(source, k, size): row for k, row in found.items()}
 
+    @cached_property
+    def likely(self) -> npt.NDArray[np.float64]:
+        """How likely each still is to be shown: those of rare classes more often."""
+        return shown([[k in own for k in range(self._total)] for own in self.classes])
+
+    def draw(self, rng: np.random.Generator) -> Scene:
+        """Give any still larger than a network sees it."""
+        return self.scene(int(rng.choice(len(self.stills), p=self.likely)))
+
     def scene(self, number: int) -> Scene:
-        """Give a still larger than a network sees it; labels are numbers of its own boxes."""
+        """Give a still larger than a network sees it."""
         return self._scene(number, self._large)
 
     def seen(self, number: int) -> Scene:
-        """Give a still as a network sees it; labels are numbers of its own boxes."""
+        """Give a still as a network sees it."""
         return self._scene(number, self._box)
 
     def _scene(self, number: int, size: Size) -> Scene:
@@ -119,8 +135,8 @@ class Album:
         shares = still.marks.pixels(whole) / np.tile(whole, 2)
         boxes = torch.from_numpy(shares * np.tile((width, height), 2)).float().view(-1, 4)
         boxes = clip(boxes, height, width)
-        there = (areas(boxes) > 0).nonzero()[:, 0]
-        return Scene(pixels, boxes[there], there)
+        there = areas(boxes) > 0
+        return Scene(pixels, boxes[there], self.classes[number][there])
 
 
 def _read(source: str, wanted: Collection[int], box: Size) -> dict[int, tuple[Tensor, Size]]:
