@@ -27,9 +27,10 @@ NETWORK: dict[str, Any] = {
     "heads": 2,
     "depth": 2,
     "global_blocks": [1],
-    "size": [4, 6],
-    "window": [4, 3],
-    "position_size": [4, 6],
+    "size": [8, 12],
+    "window": [4, 4],
+    "position_size": [8, 12],
+    "patch": 8,
     "mlp_ratio": 2,
     "stem": [8, 16],
     "channels": 16,
@@ -50,7 +51,7 @@ def draw(seed: int) -> tuple[npt.NDArray[np.uint8], Things]:
     things: Things = []
     for k in range(2):  # one in each half
         kind = KINDS[(seed + k) % 2]
-        width, height = (int(side) for side in rng.integers(22, 40, 2))
+        width, height = (int(side) for side in rng.integers(30, 46, 2))
         x = int(rng.integers(0, 48 - width + 1)) + 48 * k
         y = int(rng.integers(0, SIZE[1] - height + 1))
         picture[y : y + height, x : x + width] = COLOURS[kind]
@@ -95,7 +96,7 @@ def tiny_card(labels: tuple[str, ...] = ("thing",), **changes: Any) -> Card:
     settings = {
         "arguments": {**NETWORK, "classes": len(labels)},
         "frontend": "pixels",
-        "frontend_arguments": {"box": list(SIZE), "patch": 16},
+        "frontend_arguments": {"box": list(SIZE), "patch": 8},
         "timeline": Timeline(threshold=0.3, min_length_s=0.2, min_gap_s=0.2),
         "trained_on": "things",
         "licence": "public domain",
@@ -108,7 +109,7 @@ def tiny_card(labels: tuple[str, ...] = ("thing",), **changes: Any) -> Card:
 def write_tiny_weights(path: Path, labels: tuple[str, ...] = ("thing",), **changes: Any) -> Path:
     torch.manual_seed(0)
     card = tiny_card(labels, **changes)
-    save_model(path, card, ViTDet(**card.arguments), Pixels(SIZE))
+    save_model(path, card, ViTDet(**card.arguments), Pixels(SIZE, 8))
     return path
 
 

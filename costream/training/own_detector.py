@@ -19,7 +19,8 @@ from costream.training.own_stills import Album
 from costream.training.partial import Chance, Part, Partial
 from costream.training.watch import LOSS, Watch
 
-WATCH, PATIENCE = 25, 8  # steps between two looks at the validation pictures; looks without gain
+WATCH = 25  # steps between two looks at the validation pictures
+PATIENCE = 0.5  # of all looks without gain
 _FEWEST, _MOST, _TOGETHER = 4, 24, 400  # views of a picture besides itself; of all, about
 
 # Tokens [B, h, w, D], and of each picture true boxes [n, 4] and their classes int64 [n].
@@ -57,7 +58,9 @@ class PictureSupply:
 
     def batch(self, count: int, rng: np.random.Generator) -> Batch:
         """Give ``count`` views; pictures of rare classes are shown more often."""
-        drawn = [self._views.fresh(rng) for _ in range(count)]
+        sizes = self._views.canvases
+        size = sizes[int(rng.integers(len(sizes)))]
+        drawn = [self._views.fresh(size, rng) for _ in range(count)]
         network, pixels = self._views.network, self._views.pixels
         pictures = pixels(torch.stack([view.pixels for view in drawn]))
         tokens: Tensor = network.backbone(network.embed(pictures))
@@ -82,7 +85,8 @@ def descend(
     rng = np.random.default_rng(seed)
     network.requires_grad_(False)
     learning.requires_grad_(True)
-    watch = Watch(look, learning.state_dict, schedule.steps, WATCH, PATIENCE)
+    patience = max(1, round(PATIENCE * schedule.steps / WATCH))
+    watch = Watch(look, learning.state_dict, schedule.steps, WATCH, patience)
     parts: dict[str, Part] = {"chance": Chance(rng), "watch": watch}
     optimizer = Optimizer([learning], schedule, "training", partial, parts)
     for step in optimizer:
@@ -121,9 +125,12 @@ def to_truth(picture: Encoded) -> Truth:
 def figures(
     found: Sequence[Found], truth: Sequence[Truth], labels: Sequence[str]
 ) -> dict[str, float]:
-    """Give AP50 and AP of pictures, and what a ``Watch`` goes by: how far they are from 1."""
+    """Give AP50 and AP of pictures, and what a ``Watch`` goes by: how far they are from 1.
+
+    Not the latter while nothing is found: many steps of a training may be like that.
+    """
     if not any(len(one.labels) for one in truth):
         return {}
     scores = detection_scores(found, truth, labels)
     both = {name: float(str(scores[name])) for name in ("AP50", "AP")}
-    return {LOSS: 1 - sum(both.values()) / 2, **both}
+    return {**({LOSS: 1 - sum(both.values()) / 2} if any(both.values()) else {}), **both}

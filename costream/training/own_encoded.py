@@ -18,7 +18,8 @@ from costream.training.objects_packs import Scene
 from costream.training.objects_views import View, colour, cut, mirror, mosaic, put
 from costream.training.own_stills import CLOSER, Album, Size
 
-_MOSAIC, _COPIED = 0.4, 0.5  # of the views
+_MOSAIC, _COPIED = 0.4, 0.8  # of the views
+_SMALLER = (0.7, 0.85)  # of the sides: as much is learnt from smaller views, in less time
 
 
 class Encoded(NamedTuple):
@@ -36,8 +37,11 @@ class Views:
     def __init__(self, album: Album, network: ViTDet, pixels: Pixels, seed: int) -> None:
         self.album, self.network, self.pixels, self.seed = album, network, pixels, seed
         width, height = pixels.box
-        # All views of a batch have the size of a whole box.
-        self.canvas: Size = (width + -width % pixels.patch, height + -height % pixels.patch)
+        # All views of a batch have the same size, the first of these that of a whole box.
+        self.canvases: list[Size] = [
+            (width + -width % pixels.patch, height + -height % pixels.patch),
+            *((_even(s * width, pixels.patch), _even(s * height, pixels.patch)) for s in _SMALLER),
+        ]
 
     def numbered(self, number: int, view: int) -> View:
         """Give a view of a still: 0 is as it is seen, others are parts of it.
@@ -46,17 +50,17 @@ class Views:
         """
         if view == 0:
             scene = self.album.seen(number)
-            return View(filled(scene.pixels, self.canvas), scene.boxes, scene.labels)
+            return View(filled(scene.pixels, self.canvases[0]), scene.boxes, scene.labels)
         example = self.album.stills[number].example()
         rng = np.random.default_rng([chance_of(example, self.seed), view])
-        return varied(cut(self.album.scene(number), *self.canvas, rng), rng)
+        return varied(cut(self.album.scene(number), *self.canvases[0], rng), rng)
 
-    def fresh(self, rng: np.random.Generator) -> View:
+    def fresh(self, size: Size, rng: np.random.Generator) -> View:
         """Give a view of any still, or of four, with objects of others put into it at times."""
         if rng.random() < _MOSAIC:
-            view = mosaic(lambda: self.album.draw(rng), *self.canvas, rng)
+            view = mosaic(lambda: self.album.draw(rng), *size, rng)
         else:
-            view = cut(self.album.draw(rng), *self.canvas, rng)
+            view = cut(self.album.draw(rng), *size, rng)
         if rng.random() < _COPIED:
             for _ in range(int(rng.integers(1, 3))):
                 view = self._with_copy(view, rng)
@@ -75,7 +79,7 @@ class Views:
         pixels = scene.pixels[:, y1 : max(y2, y1 + 1), x1 : max(x2, x1 + 1)]
         cutout = Cutout(pixels, torch.ones(pixels.shape[1:]), int(scene.labels[k]))
         size = max(pixels.shape[1:]) / CLOSER * math.exp(rng.uniform(-0.7, 0.7))
-        return put(view, cutout, rng, min(size, 0.9 * min(self.canvas)), 0.0)
+        return put(view, cutout, rng, min(size, 0.9 * min(view.pixels.shape[1:])), 0.0)
 
     @torch.no_grad()
     def encode(self, pixels: Tensor) -> Tensor:
@@ -120,8 +124,13 @@ class EncodedViews:
         still = self._views.album.stills[number]
         classes = self._views.album.classes[number].tolist()
         marks = [still.marks.boxes.tolist(), still.marks.relative, classes]
-        own = [self._shape, self._views.canvas, marks, view, self._views.seed]
+        own = [self._shape, self._views.canvases[0], marks, view, self._views.seed]
         return join_keys(key_of(still.example()), own)
+
+
+def _even(pixels: float, patch: int) -> int:
+    """Give about so many pixels, or fewer: an even number of patches, as maps are halved."""
+    return max(2 * patch, int(pixels) // (2 * patch) * 2 * patch)
 
 
 def varied(view: View, rng: np.random.Generator) -> View:

@@ -5,28 +5,25 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from costream.checkpoints.weights_file import Weights
 from costream.errors import ExitCode, UsageError
-from costream.evaluation.detection import Found, Truth, precision_interval
-from costream.frontends.pixels import Pixels
+from costream.evaluation.detection import Found
 from costream.labels.boxes import read_boxes
 from costream.labels.examples import respelled
-from costream.models.build import build, new_network, save_model
-from costream.models.card import Card, Timeline
+from costream.models.build import build, save_model
+from costream.models.card import Card
 from costream.models.vitdet import ViTDet
-from costream.training.family import EARLY, PARTIALS, TrainSettings, stopping, unfinished
+from costream.training.family import PARTIALS, TrainSettings, stopping, unfinished
 from costream.training.feature_cache import FeatureCache, key_of
 from costream.training.loop import Schedule
-from costream.training.objects_report import detection_table, rounded_scores
-from costream.training.objects_threshold import best_threshold
+from costream.training.objects_report import detection_table
 from costream.training.own_detector import (
     Look,
     PictureSupply,
@@ -38,7 +35,9 @@ from costream.training.own_detector import (
     to_truth,
 )
 from costream.training.own_encoded import Encoded, EncodedViews, Views
+from costream.training.own_objects_card import Told, describe
 from costream.training.own_objects_report import Learnt, objects_report
+from costream.training.own_objects_student import student
 from costream.training.own_prototypes import PROTOTYPES, prototypes
 from costream.training.own_stills import Album, Still, count_boxes, divide, to_stills
 from costream.training.partial import Partial
@@ -47,11 +46,9 @@ from costream.training.report import card_text
 log = logging.getLogger("costream")
 
 BATCH = 8
-STEPS, PER_PICTURE, MOST = 250, 4, 800  # from scratch twice as many
+STEPS, PER_PICTURE, MOST = 450, 3, 900  # from scratch twice as many
 WATCHED = 48  # pictures that are looked at meanwhile
 COMPARED = 256  # pictures whose boxes have a mean
-ENOUGH = 10  # validation objects of a class for a threshold of its own
-_PREDICTOR = "roi_heads.box_predictor."
 
 
 class Side:
@@ -72,19 +69,6 @@ class Side:
         """Give the numbers of so many stills at most, drawn by the seed."""
         drawn = np.random.default_rng(seed).permutation(len(self.stills))[:most]
         return sorted(int(number) for number in drawn)
-
-
-@dataclass(frozen=True)
-class Told:
-    """What is found on the validation pictures, by name, and what is there.
-
-    ``history``: what was seen on the way, see ``Watch``.
-    """
-
-    found: dict[str, list[Found]]  # of the network first
-    truth: list[Truth]
-    groups: list[int]  # of which group each picture is
-    history: list[dict[str, float]]
 
 
 def train_objects(settings: TrainSettings, base: Weights, paths: Sequence[Path]) -> ExitCode:
@@ -135,55 +119,6 @@ def check(settings: TrainSettings) -> None:
     ):
         if given is not None:
             raise UsageError("is not for pictures with boxes", where=name)
-
-
-def student(
-    base: Weights, labels: tuple[str, ...], settings: TrainSettings
-) -> tuple[ViTDet, Pixels, Card]:
-    """Give network, frontend and card for these labels.
-
-    The network has all of the given weights but the classifier's, of which it has the rows of the
-    labels that it knows. With ``scratch`` it has only their shape.
-    """
-    card = replace(
-        base.card,
-        name=settings.output.stem,
-        labels=labels,
-        arguments={**base.card.arguments, "classes": len(labels)},
-        timeline=replace(base.card.timeline, thresholds={}),
-        metrics={},
-        sample={},
-    )
-    torch.manual_seed(settings.seed)
-    fresh = new_network(card).state_dict()
-    if not settings.scratch:
-        stored = {k.removeprefix("network."): v.float() for k, v in base.tensors.items()}
-        called = respelled(base.card.labels)
-        known = [called(label) for label in labels]
-        rows = [None if name is None else base.card.labels.index(name) for name in known]
-        fresh = {
-            k: _rows(k, v, stored[k], rows) if _PREDICTOR in k else stored[k]
-            for k, v in fresh.items()
-        }
-    network, pixels = build(card, {f"network.{k}": v for k, v in fresh.items()})
-    return cast(ViTDet, network), cast(Pixels, pixels), card
-
-
-def _rows(name: str, fresh: Tensor, stored: Tensor, rows: Sequence[int | None]) -> Tensor:
-    """Give the rows of a classifier, or of deltas, for labels that were the ``rows`` of another.
-
-    Scores of new labels begin as they are ``fresh``, deltas with the mean of those that there are.
-    """
-    if "cls_score" in name:
-        out = fresh.clone()
-        out[-1] = stored[-1]  # of the background
-        for k, row in enumerate(rows):
-            out[k] = out[k] if row is None else stored[row]
-        return out
-    if len(stored) == len(fresh) == 4:  # deltas of the only class, or those of any
-        return stored
-    each = torch.unflatten(stored, 0, (-1, 4))
-    return torch.cat([each.mean(0) if row is None else each[row] for row in rows])
 
 
 def _warn(
@@ -290,64 +225,6 @@ def _renumbered(found: Found, numbers: Any) -> Found:
     """Give what has a new number for its label; -1: it has none."""
     labels = numbers[found.labels]
     return Found(found.boxes[labels >= 0], found.scores[labels >= 0], labels[labels >= 0])
-
-
-def describe(
-    card: Card,
-    told: Told,
-    divided: Sequence[Sequence[Still]],
-    base: Weights,
-    settings: TrainSettings,
-) -> Card:
-    """Give the card with what it was trained on and how it does on the validation pictures."""
-    training, checks = divided
-    counts = count_boxes(training)
-    listed = ", ".join(f"{label} {counts[label]}" for label in card.labels)
-    origin = None if settings.scratch else f"{base.card.name} ({base.card.licence})"
-    start = f"started from {origin}" if origin else "started from nothing"
-    start += ", backbone as it was" if origin and not settings.fine_tune else ""
-    how = [EARLY, "So were thresholds."] if checks else []
-    return replace(
-        card,
-        timeline=chosen(card, told) if checks else card.timeline,
-        description=f"Own objects: {', '.join(card.labels)}.",
-        trained_on=f"{len(training)} own pictures with {counts.total()} boxes ({listed}), {start};"
-        f" seed {settings.seed}.",
-        split=f"{len(training)} pictures to train, {len(checks)} to validate, by file or group."
-        + "".join(f" {sentence}" for sentence in how),
-        limits="Knows the places and cameras of its pictures; validated on few of them.",
-        licence="That of the pictures" + (f" and of {origin}" if origin else ""),
-        metrics={"validation": _metrics(card, told)} if checks else {},
-    )
-
-
-def chosen(card: Card, told: Told) -> Timeline:
-    """Give the timeline with the scores from which on F1 is best on the validation pictures.
-
-    A label has one of its own where there are ``ENOUGH`` of its objects.
-    """
-    own = told.found[card.name]
-    if not any(len(one.scores) for one in own):
-        return card.timeline
-    thresholds = {}
-    for number, label in enumerate(card.labels):
-        found = [Found(*(part[one.labels == number] for part in one)) for one in own]
-        truth = [Truth(*(part[one.labels == number] for part in one)) for one in told.truth]
-        enough = sum(len(one.labels) for one in truth) >= ENOUGH
-        if enough and any(len(one.scores) for one in found):
-            thresholds[label] = round(best_threshold(found, truth), 2)
-    threshold = round(best_threshold(own, told.truth), 2)
-    return replace(card.timeline, threshold=threshold, low=None, thresholds=thresholds)
-
-
-def _metrics(card: Card, told: Told) -> dict[str, Any]:
-    rows = {}
-    for name, found in told.found.items():
-        rows[name] = rounded_scores(found, told.truth, card.labels)
-        limits = precision_interval(found, told.truth, told.groups, card.labels)
-        if limits is not None:
-            rows[name]["AP50_95"] = [round(limit, 4) for limit in limits]
-    return rows
 
 
 def _print(card: Card, path: Path, checks: int) -> None:

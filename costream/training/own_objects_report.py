@@ -105,7 +105,7 @@ def _classes(learnt: Learnt) -> Html:
     columns = ("Class", "Trained on", "Validated with", "Threshold", "AP50", "Recall", "Precision")
     note = (
         "Boxes. Right is what shares half with an object of its class; recall and precision are"
-        " those from the threshold on, which was chosen on the same pictures."
+        " those from the threshold on."
     )
     listed = table(columns, rows, numbers=(1, 2, 3))
     return section("Classes", listed, tag("p", note, class_="note"))

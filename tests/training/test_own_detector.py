@@ -23,7 +23,8 @@ from costream.training.feature_cache import FeatureCache
 from costream.training.objects_views import View
 from costream.training.own_detector import figures, find
 from costream.training.own_encoded import EncodedViews, Views, filled
-from costream.training.own_objects import Told, chosen, student
+from costream.training.own_objects_card import Told, chosen
+from costream.training.own_objects_student import student
 from costream.training.own_prototypes import prototypes
 from costream.training.own_stills import Album, Still, divide, to_stills
 from costream.training.watch import LOSS
@@ -142,7 +143,7 @@ def test_the_rest_of_a_view_is_what_a_frontend_fills_up_with() -> None:
 
 def test_views_are_the_same_every_time_and_boxes_lie_on_things(album: Album) -> None:
     network = ViTDet(**things.NETWORK)
-    views = Views(album, network, Pixels(things.SIZE), 3)
+    views = Views(album, network, Pixels(things.SIZE, 8), 3)
     for number in range(6):
         one, other = views.numbered(number, 2), views.numbered(number, 2)
         assert torch.equal(one.pixels, other.pixels)
@@ -150,9 +151,12 @@ def test_views_are_the_same_every_time_and_boxes_lie_on_things(album: Album) -> 
     # A few views are grey.
     assert right([views.numbered(k, view) for k in range(6) for view in range(8)]) > 0.85
     rng = np.random.default_rng(0)
-    fresh = [views.fresh(rng) for _ in range(60)]
+    assert views.canvases == [(96, 64), (64, 32), (80, 48)]
+    fresh = [views.fresh(size, rng) for size in views.canvases for _ in range(30)]
     assert right(fresh) > 0.85
-    assert {view.pixels.shape for view in fresh} == {(3, things.SIZE[1], things.SIZE[0])}
+    assert {view.pixels.shape for view in fresh} == {
+        (3, height, width) for width, height in views.canvases
+    }
     assert max(len(view.boxes) for view in fresh) > 2  # put in, or of four pictures
 
 
@@ -171,7 +175,7 @@ def test_class_means_tell_what_a_network_has_not_learnt(album: Album) -> None:
     torch.manual_seed(0)
     network = ViTDet(**things.NETWORK).eval()
     card = Card("c", "t", "vitdet", things.NETWORK, ("thing",), 10.0)
-    views = Views(album, network, Pixels(things.SIZE), 0)
+    views = Views(album, network, Pixels(things.SIZE, 8), 0)
     encoded = EncodedViews(views, card, FeatureCache(None, card, network))
     seen = [encoded.seen(k) for k in range(6)]
     found = prototypes(network, seen[:4], seen[4:], 2)
@@ -187,10 +191,10 @@ def test_what_is_found_is_what_the_network_finds(album: Album) -> None:
     torch.manual_seed(0)
     network = ViTDet(**{**things.NETWORK, "classes": 2, "score": 0.0}).eval()
     card = Card("c", "t", "vitdet", things.NETWORK, ("a", "b"), 10.0)
-    views = Views(album, network, Pixels(things.SIZE), 0)
+    views = Views(album, network, Pixels(things.SIZE, 8), 0)
     picture = EncodedViews(views, card, FeatureCache(None, card, network)).seen(0)
     with torch.no_grad():
-        (whole,) = network(Pixels(things.SIZE)(album.seen(0).pixels[None]))
+        (whole,) = network(Pixels(things.SIZE, 8)(album.seen(0).pixels[None]))
     found = find(network, picture)
     np.testing.assert_allclose(found.scores, whole.scores, atol=1e-5)
     np.testing.assert_allclose(found.boxes, whole.boxes.clamp(min=0), atol=1e-3)
@@ -223,3 +227,5 @@ def test_a_watch_goes_by_both_precisions() -> None:
     assert row["AP50"] == pytest.approx(1)
     assert row["AP"] == pytest.approx(0.4)  # of an overlap of 2 / 3
     assert row[LOSS] == pytest.approx(0.3)
+    away = Found(box + 50, np.array([0.9]), np.array([0]))
+    assert figures([away], [Truth(box, np.array([0]))], ["a"]) == {"AP50": 0, "AP": 0}

@@ -10,6 +10,7 @@ import moving
 import noises
 import numpy as np
 import pytest
+import things
 import torch
 from program import costream, start
 
@@ -24,21 +25,28 @@ from costream.training.watch import LOSS, Watch
     "family",
     [
         "sound",
-        *(pytest.param(f, marks=pytest.mark.slow) for f in ("video", "skeletons", "landmarks")),
+        "objects",
+        *(
+            pytest.param(f, marks=pytest.mark.slow)
+            for f in ("video", "skeletons", "landmarks", "boxes")
+        ),
     ],
 )
 def test_three_kills_change_nothing(family, tmp_path):
+    boxes = ("--labels", tmp_path / "data.json")
     kind, steps, more = {
-        "sound": (noises, 500, ()),
-        "video": (moving, 100, ("--fine-tune",)),
-        "skeletons": (acted, 120, ()),
-        "landmarks": (noises, 300, ()),
+        "sound": (noises, 500, ("--scratch",)),
+        "video": (moving, 100, ("--scratch", "--fine-tune")),
+        "skeletons": (acted, 120, ("--scratch",)),
+        "landmarks": (noises, 300, ("--scratch",)),
+        "objects": (things, 60, boxes),
+        "boxes": (things, 60, (*boxes, "--no-fine-tune")),
     }[family]
     fixed = {"architecture": "conystrom-audio", "num_landmarks": 4, "landmarks": "fixed"}
     other = fixed if family == "landmarks" else {}
     base = kind.write_tiny_weights(tmp_path / "tiny.safetensors", **other)
     data = kind.write_folder(tmp_path / "data", 4)
-    options = (*more, "--scratch", "--steps", steps, "--cache", tmp_path / "cache")
+    options = (*more, "--steps", steps, "--cache", tmp_path / "cache")
 
     def call(name):
         path = tmp_path / name / "own.safetensors"

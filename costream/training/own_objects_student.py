@@ -1,0 +1,69 @@
+"""What a detector of a user's objects begins with: the weights of another, as far as they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from costream.checkpoints.weights_file import Weights
+from costream.frontends.pixels import Pixels
+from costream.labels.examples import respelled
+from costream.models.build import build, new_network
+from costream.models.card import Card
+from costream.models.vitdet import ViTDet
+from costream.training.family import TrainSettings
+
+_PREDICTOR = "roi_heads.box_predictor."
+
+
+def student(
+    base: Weights, labels: tuple[str, ...], settings: TrainSettings
+) -> tuple[ViTDet, Pixels, Card]:
+    """Give network, frontend and card for these labels.
+
+    The network has all of the given weights but the classifier's, of which it has the rows of the
+    labels that it knows. With ``scratch`` it has only their shape.
+    """
+    card = replace(
+        base.card,
+        name=settings.output.stem,
+        labels=labels,
+        arguments={**base.card.arguments, "classes": len(labels)},
+        timeline=replace(base.card.timeline, thresholds={}),
+        metrics={},
+        sample={},
+    )
+    torch.manual_seed(settings.seed)
+    fresh = new_network(card).state_dict()
+    if not settings.scratch:
+        stored = {k.removeprefix("network."): v.float() for k, v in base.tensors.items()}
+        called = respelled(base.card.labels)
+        known = [called(label) for label in labels]
+        rows = [None if name is None else base.card.labels.index(name) for name in known]
+        fresh = {
+            k: _rows(k, v, stored[k], rows) if _PREDICTOR in k else stored[k]
+            for k, v in fresh.items()
+        }
+    network, pixels = build(card, {f"network.{k}": v for k, v in fresh.items()})
+    return cast(ViTDet, network), cast(Pixels, pixels), card
+
+
+def _rows(name: str, fresh: Tensor, stored: Tensor, rows: Sequence[int | None]) -> Tensor:
+    """Give the rows of a classifier, or of deltas, for labels that were the ``rows`` of another.
+
+    Scores of new labels begin as they are ``fresh``, deltas with the mean of those that there are.
+    """
+    if "cls_score" in name:
+        out = fresh.clone()
+        out[-1] = stored[-1]  # of the background
+        for k, row in enumerate(rows):
+            out[k] = out[k] if row is None else stored[row]
+        return out
+    if len(stored) == len(fresh) == 4:  # deltas of the only class, or those of any
+        return stored
+    each = torch.unflatten(stored, 0, (-1, 4))
+    return torch.cat([each.mean(0) if row is None else each[row] for row in rows])
