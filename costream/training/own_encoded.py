@@ -75,8 +75,9 @@ class Views:
         if not len(scene.boxes):
             return view
         k = int(rng.integers(len(scene.boxes)))
-        x1, y1, x2, y2 = (round(side) for side in scene.boxes[k].tolist())
-        pixels = scene.pixels[:, y1 : max(y2, y1 + 1), x1 : max(x2, x1 + 1)]
+        x1, y1, x2, y2 = scene.boxes[k].tolist()
+        rows, columns = slice(int(y1), math.ceil(y2)), slice(int(x1), math.ceil(x2))
+        pixels = scene.pixels[:, rows, columns]
         cutout = Cutout(pixels, torch.ones(pixels.shape[1:]), int(scene.labels[k]))
         size = max(pixels.shape[1:]) / CLOSER * math.exp(rng.uniform(-0.7, 0.7))
         return put(view, cutout, rng, min(size, 0.9 * min(view.pixels.shape[1:])), 0.0)

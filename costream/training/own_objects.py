@@ -45,7 +45,7 @@ from costream.training.report import card_text
 
 log = logging.getLogger("costream")
 
-BATCH = 8
+BATCH, TOKENS = 8, 8192  # views of a step, and their tokens, at most
 STEPS, PER_PICTURE, MOST = 450, 3, 900  # from scratch twice as many
 WATCHED = 48  # pictures that are looked at meanwhile
 COMPARED = 256  # pictures whose boxes have a mean
@@ -170,7 +170,9 @@ def teach(
         learning = heads_of(network)
         supply = TokenSupply(trained.encoded, trained.views.album)
     steps = min(MOST, STEPS + PER_PICTURE * count) * (2 if settings.scratch else 1)
-    schedule = Schedule(settings.steps or steps, BATCH, rate=1e-3, decay=0.05)
+    width, height = trained.views.canvases[0]
+    batch = min(BATCH, max(1, TOKENS * network.patch**2 // (width * height)))
+    schedule = Schedule(settings.steps or steps, batch, rate=1e-3, decay=0.05)
     look = _look(network, card, checked, checked.some(WATCHED, seed))
     history = descend(network, learning, supply, schedule, seed, look, partial)
     seen = checked.seen(every)

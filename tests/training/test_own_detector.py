@@ -160,6 +160,28 @@ def test_views_are_the_same_every_time_and_boxes_lie_on_things(album: Album) -> 
     assert max(len(view.boxes) for view in fresh) > 2  # put in, or of four pictures
 
 
+def test_boxes_of_any_size_are_learnt_from(tmp_path: Path) -> None:
+    """Slivers at the edges, boxes beyond them, the whole picture, none."""
+    things.write_pictures(tmp_path / "pictures", 4)
+    edges = [[95.7, 0, 99, 64], [-5, 63.6, 200, 70], [0, 0, 96, 64], [10, 10, 10.2, 10.2]]
+    stills = [
+        Still(
+            str(tmp_path / "pictures" / f"00{k}.png"), 0, Marks(np.array(rows), labels, False), ""
+        )
+        for k, (rows, labels) in enumerate(
+            [(edges, ("a",) * 4), (edges[:1], ("b",)), (edges[1:2], ("a",)), (np.zeros((0, 4)), ())]
+        )
+    ]
+    album = Album(stills, ("a", "b"), things.SIZE)
+    views = Views(album, ViTDet(**things.NETWORK), Pixels(things.SIZE, 8), 0)
+    rng = np.random.default_rng(0)
+    for size in views.canvases * 20:
+        view = views.fresh(size, rng)
+        assert view.pixels.shape == (3, size[1], size[0])
+        assert bool((view.boxes[:, 2:] > view.boxes[:, :2]).all())
+        assert bool((view.boxes[:, 2:] <= torch.tensor(size)).all())
+
+
 def right(views: Sequence[View]) -> float:
     """Give the share of boxes in which there is red, for lamps, or green, for leaves."""
     told = []
