@@ -177,8 +177,10 @@ def test_what_happens_to_feeds_is_told_and_the_others_go_on(tmp_path):
     steps = of_type(lines["door"], "prediction")
     assert [p["time_s"] for p in steps] == sorted(p["time_s"] for p in steps)
     assert next(p["warmup"] for p in steps if p["time_s"] >= gap["end_s"])
-    (error,) = of_type(lines["door"], "error")
+    error, *others = of_type(lines["door"], "error")
     assert began_s + error["time_s"] == pytest.approx(killed_s, abs=1.0)
+    # On a busy machine what was under way may be damaged too: that costs no more than itself.
+    assert not any(other["fatal"] for other in others)
     assert of_type(lines["safe"], "gap") == []
     (never,) = of_type(lines["never"], "gap")
     assert never["start_s"] == 0.0
