@@ -38,10 +38,13 @@ class Screen(RenderHook):
         self._console.push_render_hook(self)
 
     def draw(self, lines: Sequence[Text]) -> None:
-        """Show these lines, each narrower than the terminal."""
-        same = len(lines) == len(self._lines) and self._width == self._console.width
+        """Show these lines, each narrower than the terminal was when they were made."""
+        width = self._console.width
+        same = len(lines) == len(self._lines) and self._width == width
         parts = self._changes(lines) if same else [*self._erasure(), *self._painted(lines)]
-        self._lines, self._width = list(lines), self._console.width
+        if not same and any(line.cell_len > width for line in lines):
+            width = 0  # it has just become narrower and breaks them: all is to be drawn anew
+        self._lines, self._width = list(lines), width
         self._print(parts)
 
     def close(self) -> None:

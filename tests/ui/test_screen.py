@@ -69,6 +69,20 @@ def test_lines_that_a_narrower_terminal_has_broken_are_erased_whole(console: Con
     screen.close()
 
 
+def test_lines_made_for_a_terminal_that_was_wider_are_erased_whole(console: Console) -> None:
+    """It became narrower after they were made, before they were drawn."""
+    screen = Screen(console)
+    screen.open()
+    console.width = 20
+    screen.draw(lines("x" * 30, "two"))
+    written(console)
+    screen.draw(lines("y" * 19, "two"))
+    assert written(console) == f"\r{ERASE}{UP}{ERASE}{UP}{ERASE}{'y' * 19}\ntwo"
+    screen.draw(lines("z" * 19, "two"))
+    assert written(console) == f"\r{UP}{'z' * 19}\x1b[0K\n"
+    screen.close()
+
+
 def test_what_others_print_stands_above(console: Console) -> None:
     screen = Screen(console)
     screen.open()
