@@ -125,13 +125,13 @@ def _row(
     seen, title = _Seen(labels), "pictures" if tokens is None else f"{tokens} tokens"
     asked = RunOptions(rate_hz=settings.rate_hz, threshold=_ANY_SCORE, tokens=tokens)
     places: list[int] = []
-    groups = sorted({clip.group or clip.sources[0] for clip in clips})
+    groups = sorted({clip.apart for clip in clips})
     for clip in progress(clips, title):
         seen.clip = clip
         run(_open(clip, options), model, [seen], options=asked, stop=stop)
         if stop.requested:
             return {}
-        number = groups.index(clip.group or clip.sources[0])
+        number = groups.index(clip.apart)
         places += [number] * (len(seen.found) - len(places))
     return {
         **detection_scores(seen.found, seen.truth, labels),

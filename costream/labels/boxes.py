@@ -51,7 +51,12 @@ class Clip:
 
     sources: tuple[str, ...]  # a video, or pictures one after another
     frames: Mapping[int, Marks] = field(default_factory=dict)  # by number of the frame, from 0
-    group: str = ""  # what may never be on both sides of a split; "": its source
+    group: str = ""  # "": it has none
+
+    @property
+    def apart(self) -> str:
+        """What may never be on both sides of a split: its group, or else its source."""
+        return self.group or self.sources[0]
 
 
 def read_boxes(data: Path, labels: Path, group: str | None = None) -> list[Clip]:
@@ -65,10 +70,11 @@ def read_boxes(data: Path, labels: Path, group: str | None = None) -> list[Clip]
         if not path.exists():
             raise UsageError("is not there", where=path)
     empty: list[str] = []
-    if files := _documents(labels):
-        clips = [clip for file in files for clip in _coco(data, file, group, empty)]
+    files = _files(data)
+    if documents := _documents(labels):
+        clips = [c for path in documents for c in _coco(data, files, path, group, empty)]
     elif group is None:
-        clips = _yolo(data, labels, empty)
+        clips = _yolo(data, files, labels, empty)
     else:
         raise UsageError("text files have no columns, it is for COCO JSON", where="--group")
     if empty:
@@ -114,11 +120,11 @@ def _documents(labels: Path) -> list[Path]:
     return [file for file in files if file.name.endswith(".coco.json")] or files
 
 
-def _yolo(data: Path, labels: Path, empty: list[str]) -> list[Clip]:
+def _yolo(data: Path, files: Sequence[Path], labels: Path, empty: list[str]) -> list[Clip]:
     """Give the clips; ``empty`` takes where boxes have no width or no height."""
     names = class_names(labels)
     clips = []
-    for path in _files(data):
+    for path in files:
         place = path.relative_to(data) if data.is_dir() else Path(path.name)
         if path.suffix.lower() in PICTURES:
             own = (labels / place).with_suffix(".txt")
@@ -130,32 +136,34 @@ def _yolo(data: Path, labels: Path, empty: list[str]) -> list[Clip]:
         folders += [] if data.is_dir() else [labels]
         folder = next((f for f in folders if f.is_dir()), None)
         if folder is not None:
-            files = [f for f in sorted(folder.glob("*.txt")) if f.name not in NAMES]
+            texts = [f for f in sorted(folder.glob("*.txt")) if f.name not in NAMES]
             frames = {
-                frame_number(f.name, f): _marks(read_lines(f, names), True, empty) for f in files
+                frame_number(f.name, f): _marks(read_lines(f, names), True, empty) for f in texts
             }
-            if len(frames) < len(files):
+            if len(frames) < len(texts):
                 raise UsageError("two files are the same frame", where=folder)
             clips.append((Clip((str(path),), frames), bool(frames)))
     return [clip for clip, _ in clips] if any(there for _, there in clips) else []
 
 
-def _coco(data: Path, labels: Path, group: str | None, empty: list[str]) -> list[Clip]:
+def _coco(
+    data: Path, files: Sequence[Path], labels: Path, group: str | None, empty: list[str]
+) -> list[Clip]:
     """Give the clips; ``empty`` takes where boxes have no width or no height."""
-    videos = [p for p in _files(data) if p.suffix.lower() not in PICTURES]
+    videos = [p for p in files if p.suffix.lower() not in PICTURES]
     if data.is_dir():  # of one of several the file is called as it
         videos = [
             p for p in videos if labels.name.startswith(f"{p.name}.") or labels.stem == p.stem
         ]
     video = videos[0].name if videos and labels not in videos else None
     streams = read_coco(labels, video=video, group=group)
-    files = {p.relative_to(data).as_posix(): p for p in _files(data)} if data.is_dir() else {}
-    files |= {p.name: p for p in (files.values() if files else [data])}
+    named = {p.relative_to(data).as_posix(): p for p in files} if data.is_dir() else {}
+    named |= {p.name: p for p in files}
     clips = []
     missing = []
     for stream in streams:
-        clip = _find(files, stream.video)
-        sources = [clip] if clip else [_find(files, image.name) for image in stream.images]
+        clip = _find(named, stream.video)
+        sources = [clip] if clip else [_find(named, image.name) for image in stream.images]
         if not all(sources):
             missing.append(stream.images[0].name)
             continue

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from costream.models.vitdet_backbone import BackboneState, ViTDetBackbone
 from costream.models.vitdet_heads import BoxHeads, Detections
-from costream.models.vitdet_proposals import ProposalNetwork, pyramid_anchors
+from costream.models.vitdet_proposals import ProposalNetwork, Proposals, pyramid_anchors
 from costream.models.vitdet_pyramid import SimplePyramid
 from costream.models.vitdet_views import View, ViewState, begin_view, renew_view
 from costream.nn.channel_norm import ChannelNorm
@@ -208,12 +208,16 @@ class ViTDet(nn.Module):
         parts = (self.pyramid, self.proposal_generator)
         return renew_view(*parts, encoded, state.view, fresh, last, operations)
 
+    def propose(self, view: View, size: tuple[int, int]) -> list[Proposals]:
+        """Give where objects may be in pictures of this ``size``, height and width in pixels."""
+        anchors = pyramid_anchors(view.maps, self.strides)
+        return self.proposal_generator.choose(view.predicted, anchors, size)
+
     def detect(
         self, view: View, size: tuple[int, int], operations: Operations | None = None
     ) -> list[Detections]:
         """Give the objects of pictures of this ``size``, height and width in pixels."""
-        anchors = pyramid_anchors(view.maps, self.strides)
-        proposals = self.proposal_generator.choose(view.predicted, anchors, size)
+        proposals = self.propose(view, size)
         found = self.roi_heads(view.maps, self.strides, proposals, size, operations)
         return cast(list[Detections], found)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,6 +121,13 @@ def unfinished(
     }
     path = settings.output.with_name(settings.output.name + end)
     return Partial(path, identity, settings.overwrite)
+
+
+def warn_of_unchecked(labels: Iterable[str], settings: TrainSettings) -> None:
+    """Warn of labels that nothing is there to validate with, where that was asked for."""
+    names = ", ".join(sorted(labels))
+    if names and settings.validation > 0:
+        log.warning("no validation examples of %s: too few files (or groups)", names)
 
 
 @contextmanager

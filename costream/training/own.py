@@ -44,6 +44,7 @@ from costream.training.family import (
     cannot_be_taught,
     stopping,
     unfinished,
+    warn_of_unchecked,
 )
 from costream.training.feature_cache import FeatureCache, key_of
 from costream.training.own_objects import train_objects
@@ -141,9 +142,7 @@ def parts(
             hint="two are the fewest",
         )
     training, held_out = split(examples, settings.validation, settings.seed)
-    unchecked = sorted(labels - {e.label for e in held_out})
-    if unchecked and settings.validation > 0:
-        log.warning("no validation examples of %s: too few files (or groups)", ", ".join(unchecked))
+    warn_of_unchecked(labels - {e.label for e in held_out}, settings)
     return training, held_out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,23 +104,19 @@ class EncodedViews:
 
     def view(self, number: int, view: int) -> Encoded:
         """Give a view of a still, see ``Views.numbered``."""
-
-        def compute() -> list[Tensor]:
-            return self._encoded(self._views.numbered(number, view))
-
-        return Encoded(*self._cache.make(self._key(number, view), compute))
+        return self._made(number, view, lambda: self._views.numbered(number, view))
 
     def seen(self, number: int) -> Encoded:
         """Give a still just as the network sees it in a run."""
+        return self._made(number, None, lambda: self._views.album.seen(number))
 
+    def _made(self, number: int, view: int | None, draw: Callable[[], View | Scene]) -> Encoded:
         def compute() -> list[Tensor]:
-            return self._encoded(self._views.album.seen(number))
+            drawn = draw()
+            size = torch.tensor(drawn.pixels.shape[1:])
+            return [self._views.encode(drawn.pixels), drawn.boxes, drawn.labels, size]
 
-        return Encoded(*self._cache.make(self._key(number, None), compute))
-
-    def _encoded(self, view: View | Scene) -> list[Tensor]:
-        size = torch.tensor(view.pixels.shape[1:])
-        return [self._views.encode(view.pixels), view.boxes, view.labels, size]
+        return Encoded(*self._cache.make(self._key(number, view), compute))
 
     def _key(self, number: int, view: int | None) -> list[Any] | None:
         still = self._views.album.stills[number]

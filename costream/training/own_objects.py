@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,13 @@ from costream.labels.examples import respelled
 from costream.models.build import build, save_model
 from costream.models.card import Card
 from costream.models.vitdet import ViTDet
-from costream.training.family import PARTIALS, TrainSettings, stopping, unfinished
+from costream.training.family import (
+    PARTIALS,
+    TrainSettings,
+    stopping,
+    unfinished,
+    warn_of_unchecked,
+)
 from costream.training.feature_cache import FeatureCache, key_of
 from costream.training.loop import Schedule
 from costream.training.objects_report import detection_table
@@ -86,20 +91,24 @@ def train_objects(settings: TrainSettings, base: Weights, paths: Sequence[Path])
     network, pixels, card = student(base, labels, settings)
     divided = divide(stills, settings.validation, settings.seed)
     counts = [count_boxes(side) for side in divided]
-    _warn(labels, divided, counts, settings)
+    told = (
+        f"{len(s)} pictures with {c.total()} boxes" for s, c in zip(divided, counts, strict=True)
+    )
+    log.info("%s to train on, %s to validate with", *told)
+    warn_of_unchecked(set(labels) - counts[1].keys(), settings)
     partial = unfinished(settings, base, list(map(_told, stills)), PARTIALS[0])
     with stopping([partial]):
         cache = FeatureCache(settings.cache, card, _backbone(network))
         albums = [Album(side, labels, pixels.box) for side in divided]
         views = [Views(album, network, pixels, settings.seed) for album in albums]
         trained, checked = (Side(view, card, cache) for view in views)
-        told = teach(network, base, card, trained, checked, settings, partial)
+        taught = teach(network, base, card, trained, checked, settings, partial)
         cache.prune()
-    card = describe(card, told, divided, base, settings)
+    card = describe(card, taught, divided, base, settings)
     save_model(paths[0], card, network, pixels)
     paths[1].write_text(card_text(card, detection_table), encoding="utf-8")
-    own = told.found.get(card.name, [])
-    learnt = Learnt(card, paths[0].name, counts[0], counts[1], told.history, own, told.truth)
+    own = taught.found[card.name]
+    learnt = Learnt(card, paths[0].name, counts[0], counts[1], taught.history, own, taught.truth)
     paths[2].write_text(objects_report(learnt), encoding="utf-8")
     partial.remove()
     _print(card, paths[0], len(checked.stills))
@@ -119,21 +128,6 @@ def check(settings: TrainSettings) -> None:
     ):
         if given is not None:
             raise UsageError("is not for pictures with boxes", where=name)
-
-
-def _warn(
-    labels: Sequence[str],
-    divided: Sequence[Sequence[Still]],
-    counts: Sequence[Counter[str]],
-    settings: TrainSettings,
-) -> None:
-    told = (
-        f"{len(s)} pictures with {c.total()} boxes" for s, c in zip(divided, counts, strict=True)
-    )
-    log.info("%s to train on, %s to validate with", *told)
-    unchecked = [label for label in labels if not counts[1][label]]
-    if unchecked and settings.validation > 0:
-        log.warning("no validation examples of %s: too few files (or groups)", ", ".join(unchecked))
 
 
 def _told(still: Still) -> list[Any]:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from costream.evaluation.boxconfusion import box_confusion
 from costream.evaluation.detection import Found, Truth
-from costream.models.card import Card
 from costream.report.markup import Html, name, tag
-from costream.report.palette import Palette
-from costream.report.strip import swatch
 from costream.report.tables import Cell, number, share_bar, table
 from costream.training.own_charts import confusion_table
 from costream.training.own_page import (
     MOST_CONFUSED,
+    Training,
     data,
     facts,
     figure,
@@ -28,27 +26,21 @@ from costream.training.own_page import (
 
 
 @dataclass(frozen=True)
-class Learnt:
+class Learnt(Training):
     """What the report tells of a training.
 
-    ``card``: the one that is written. ``trained``, ``checked``: boxes of each label. ``found`` and
-    ``truth``: what is found on the validation pictures and what is there; none without such.
+    ``trained``, ``checked``: boxes of each label. ``found`` and ``truth``: what is found on the
+    validation pictures and what is there; none without such.
     """
 
-    card: Card
-    file: str  # name of the weights
-    trained: Counter[str]
-    checked: Counter[str]
-    history: Sequence[dict[str, float]] = ()
     found: Sequence[Found] = ()
     truth: Sequence[Truth] = ()
-    palette: Palette = field(default_factory=Palette)
 
-    @property
-    def validation(self) -> dict[str, dict[str, Any]]:
-        """The metrics of the network and of simpler answers, by name; empty without pictures."""
-        scores: dict[str, dict[str, Any]] = self.card.metrics.get("validation", {})
-        return scores
+    @cached_property
+    def counts(self) -> Any:
+        """How often each label was told as which from the thresholds on; the last is nothing."""
+        thresholds = [self.card.timeline.threshold_of(label) for label in self.card.labels]
+        return box_confusion(self.found, self.truth, thresholds)
 
 
 def objects_report(learnt: Learnt) -> str:
@@ -87,7 +79,7 @@ def _facts(learnt: Learnt) -> Html:
 def _classes(learnt: Learnt) -> Html:
     card, timeline = learnt.card, learnt.card.timeline
     scores = learnt.validation[card.name]["classes"] if learnt.validation else {}
-    counts = _counts(learnt)
+    counts = learnt.counts
     rows: list[Sequence[Cell]] = []
     for k, label in enumerate(card.labels):
         paint, about = learnt.palette.paint(label), scores.get(label, {})
@@ -95,9 +87,7 @@ def _classes(learnt: Learnt) -> Html:
         bars = (about.get("AP50"), right / true if true else None, right / told if told else None)
         rows.append(
             [
-                tag("span", swatch(paint), name(label), class_="label"),
-                number(f"{learnt.trained[label]:,}"),
-                number(f"{learnt.checked[label]:,}"),
+                *learnt.cells(label),
                 number(f"{timeline.threshold_of(label):g}"),
                 *("–" if value is None else share_bar(float(value), paint) for value in bars),
             ]
@@ -111,16 +101,11 @@ def _classes(learnt: Learnt) -> Html:
     return section("Classes", listed, tag("p", note, class_="note"))
 
 
-def _counts(learnt: Learnt) -> Any:
-    thresholds = [learnt.card.timeline.threshold_of(label) for label in learnt.card.labels]
-    return box_confusion(learnt.found, learnt.truth, thresholds)
-
-
 def _confusion(learnt: Learnt) -> Html | None:
     if not learnt.validation or len(learnt.card.labels) > MOST_CONFUSED:
         return None
     note = "From the thresholds on. The last row: boxes where nothing is; the last column: missed."
-    counts = confusion_table(_counts(learnt), [*learnt.card.labels, "nothing"])
+    counts = confusion_table(learnt.counts, [*learnt.card.labels, "nothing"])
     return section("Confusion", counts, tag("p", note, class_="note"))
 
 

@@ -2,17 +2,51 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
 
 from costream import __version__
 from costream.models.card import Card
 from costream.report.markup import Html, join, name, tag
 from costream.report.page import page_foot, page_head
+from costream.report.palette import Palette
+from costream.report.strip import swatch
 from costream.report.tables import Cell, number, table
 from costream.training.own_charts import curves
 
 MOST_CONFUSED = 40  # classes of a confusion matrix that is still read
 _NONE = "There were no validation examples, so nothing says how good these weights are."
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the report tells of any training.
+
+    ``card``: the one that is written. ``trained``, ``checked``: examples of each label, or boxes.
+    ``history``: rows with "step" and figures.
+    """
+
+    card: Card
+    file: str  # name of the weights
+    trained: Counter[str]
+    checked: Counter[str]
+    history: Sequence[dict[str, float]] = ()
+    _: KW_ONLY
+    palette: Palette = field(default_factory=Palette)
+
+    @property
+    def validation(self) -> dict[str, dict[str, Any]]:
+        """The metrics of the network and of simpler answers, by name; empty without examples."""
+        scores: dict[str, dict[str, Any]] = self.card.metrics.get("validation", {})
+        return scores
+
+    def cells(self, label: str) -> list[Cell]:
+        """Give a label in its colour, and how many examples it was trained on and checked with."""
+        colour = swatch(self.palette.paint(label))
+        counts = (number(f"{many[label]:,}") for many in (self.trained, self.checked))
+        return [tag("span", colour, name(label), class_="label"), *counts]
 
 
 def page(card: Card, *parts: Html | None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 import torch
@@ -57,10 +56,10 @@ def prototypes(
 
 
 def _propose(network: ViTDet, picture: Encoded) -> tuple[Sequence[Tensor], Proposals]:
-    maps = network.view(picture.tokens[None]).maps
+    view = network.view(picture.tokens[None])
     height, width = (side * network.patch for side in picture.tokens.shape[:2])
-    (proposed,) = network.proposal_generator(maps, network.strides, (height, width))
-    return maps, cast(Proposals, proposed)
+    (proposed,) = network.propose(view, (height, width))
+    return view.maps, proposed
 
 
 def _features(network: ViTDet, maps: Sequence[Tensor], boxes: Tensor) -> Tensor:

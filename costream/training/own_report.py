@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from costream.evaluation.reliability import calibration_error, reliability
-from costream.models.card import LOW, Card, Timeline
+from costream.models.card import LOW, Timeline
 from costream.report.markup import Html, name, tag
-from costream.report.palette import Palette
-from costream.report.strip import swatch
 from costream.report.tables import Cell, number, share_bar, table
 from costream.training.calibration import Calibration, at_temperature
 from costream.training.own_charts import confusion_table, reliability_chart
 from costream.training.own_page import (
     MOST_CONFUSED,
+    Training,
     data,
     facts,
     figure,
@@ -31,29 +28,15 @@ from costream.training.timeline import Told
 
 
 @dataclass(frozen=True)
-class Learnt:
-    """What the report tells of a training.
+class Learnt(Training):
+    """What the report tells of a training, whose metrics "validation" are of sequences.
 
-    ``card``: the one that is written, whose metrics "validation" are of sequences. ``streams``:
-    what the network says of validation streams, and ``calibration`` what was chosen on them; None
-    without such. ``trained``, ``checked``: examples of each label. ``history``: rows with "step"
-    and figures.
+    ``streams``: what the network says of validation streams, and ``calibration`` what was chosen on
+    them; None without such.
     """
 
-    card: Card
-    file: str  # name of the weights
-    trained: Counter[str]
-    checked: Counter[str]
-    history: Sequence[dict[str, float]] = ()
     streams: Sequence[Told] = ()
     calibration: Calibration | None = None
-    palette: Palette = field(default_factory=Palette)
-
-    @property
-    def validation(self) -> dict[str, dict[str, Any]]:
-        """The metrics of the model and of simpler answers, by name; empty without examples."""
-        scores: dict[str, dict[str, Any]] = self.card.metrics.get("validation", {})
-        return scores
 
 
 def own_report(learnt: Learnt) -> str:
@@ -100,9 +83,7 @@ def _classes(learnt: Learnt) -> Html:
         bars = (about.get(key) for key in ("average_precision", "recall", "precision"))
         rows.append(
             [
-                tag("span", swatch(paint), name(label), class_="label"),
-                number(f"{learnt.trained[label]:,}"),
-                number(f"{learnt.checked[label]:,}"),
+                *learnt.cells(label),
                 *("–" if value is None else share_bar(value, paint) for value in bars),
             ]
         )

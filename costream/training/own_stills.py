@@ -29,6 +29,7 @@ from costream.training.objects_views import shown
 log = logging.getLogger("costream")
 
 Size = tuple[int, int]  # width and height, pixels
+_Pixels = tuple[Tensor, Size]  # of a frame, uint8 [3, h, w], and the size of its source
 
 ROOM_BYTES = 1 << 30  # of pictures in memory
 CLOSER = 1.6  # times the size that a network sees: what is cut out is seen larger
@@ -61,7 +62,7 @@ def to_stills(clips: Sequence[Clip]) -> list[Still]:
         pictures = is_picture(one.sources[0])
         for number, marks in sorted(one.frames.items()):
             place = (one.sources[number], 0) if pictures else (one.sources[0], number)
-            stills.append(Still(*place, marks, one.group or one.sources[0]))
+            stills.append(Still(*place, marks, one.apart))
     return stills
 
 
@@ -95,18 +96,17 @@ class Album:
             torch.tensor([labels.index(label) for label in s.marks.labels]).long() for s in stills
         ]
         self._large = (round(CLOSER * box[0]), round(CLOSER * box[1]))
-        self._kept: dict[tuple[str, int, Size], tuple[Tensor, Size]] = {}
+        self._kept: dict[tuple[str, int, Size], _Pixels] = {}
         frames: dict[str, set[int]] = {}
         for still in stills:
             frames.setdefault(still.source, set()).add(still.frame)
         room = ROOM_BYTES
         bar = tqdm(frames.items(), "reading", file=sys.stderr, disable=None, leave=False)
         for source, wanted in bar:
-            for size in (self._large, self._box):
-                found = _read(source, wanted, size)
-                room -= sum(pixels.nbytes for pixels, _ in found.values())
-                if room > 0 or not is_picture(source):
-                    self._kept |= {(source, k, size): row for k, row in found.items()}
+            found = self._read(source, wanted)
+            room -= sum(pixels.nbytes for pixels, _ in found.values())
+            if room > 0 or not is_picture(source):
+                self._kept |= {(source, *place): row for place, row in found.items()}
 
     @cached_property
     def likely(self) -> npt.NDArray[np.float64]:
@@ -129,7 +129,7 @@ class Album:
         still = self.stills[number]
         kept = self._kept.get((still.source, still.frame, size))
         if kept is None:
-            kept = _read(still.source, {still.frame}, size)[still.frame]
+            kept = self._read(still.source, {still.frame})[still.frame, size]
         pixels, whole = kept
         height, width = pixels.shape[1:]
         shares = still.marks.pixels(whole) / np.tile(whole, 2)
@@ -138,29 +138,35 @@ class Album:
         there = areas(boxes) > 0
         return Scene(pixels, boxes[there], self.classes[number][there])
 
+    def _read(self, source: str, wanted: Collection[int]) -> dict[tuple[int, Size], _Pixels]:
+        """Give frames in both sizes."""
+        opened = open_source(source, SourceOptions(box=self._box, drawing=self._large))
+        found: dict[tuple[int, Size], _Pixels] = {}
+        missing = set(wanted)
+        try:
+            if opened.open().kind != "video":
+                raise UsageError("has no pictures", where=source)
+            for item in opened.items():
+                if isinstance(item, Fault):
+                    log.warning("%s: %s", source, item.message)
+                elif isinstance(item, VideoFrame) and item.i in missing:
+                    assert item.drawing is not None
+                    found[item.i, self._box] = _pixels(item.rgb, item.size)
+                    found[item.i, self._large] = _pixels(item.drawing(), item.size)
+                    missing.remove(item.i)
+                    if not missing:
+                        break
+        except SourceError as error:
+            told = str(error)
+            raise error if source in told else SourceError(told, where=source) from error
+        finally:
+            opened.close()
+        if missing:
+            lacking = f"has boxes for its frame {min(missing)}, which cannot be read"
+            raise UsageError(lacking, where=source)
+        return found
 
-def _read(source: str, wanted: Collection[int], box: Size) -> dict[int, tuple[Tensor, Size]]:
-    """Give frames, uint8 [3, h, w], fitted into a box, each with the size of its source."""
-    opened = open_source(source, SourceOptions(box=box))
-    found: dict[int, tuple[Tensor, Size]] = {}
-    try:
-        if opened.open().kind != "video":
-            raise UsageError("has no pictures", where=source)
-        for item in opened.items():
-            if isinstance(item, Fault):
-                log.warning("%s: %s", source, item.message)
-            elif isinstance(item, VideoFrame) and item.i in wanted:
-                height, width = item.rgb.shape[:2]
-                pixels = torch.from_numpy(np.ascontiguousarray(item.rgb.transpose(2, 0, 1)))
-                found[item.i] = (pixels, item.size or (width, height))
-                if len(found) == len(wanted):
-                    break
-    except SourceError as error:
-        told = str(error)
-        raise error if source in told else SourceError(told, where=source) from error
-    finally:
-        opened.close()
-    if len(found) < len(wanted):
-        lacking = min(set(wanted) - found.keys())
-        raise UsageError(f"has boxes for its frame {lacking}, which cannot be read", where=source)
-    return found
+
+def _pixels(rgb: npt.NDArray[np.uint8], size: Size | None) -> _Pixels:
+    height, width = rgb.shape[:2]
+    return torch.from_numpy(np.ascontiguousarray(rgb.transpose(2, 0, 1))), size or (width, height)
