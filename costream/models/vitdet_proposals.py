@@ -65,17 +65,6 @@ class ProposalNetwork(nn.Module):
         self.keep, self.candidates = keep, candidates
         self.rpn_head = ProposalHead(channels)
 
-    def forward(
-        self,
-        maps: Sequence[Tensor],
-        strides: Sequence[int],
-        size: tuple[int, int],
-        operations: Operations | None = None,
-    ) -> list[Proposals]:
-        """Give the proposals of each picture of a batch, cut off at ``size`` (height, width)."""
-        predicted = self.predict(maps, operations)
-        return self.choose(predicted, pyramid_anchors(maps, strides), size)
-
     def predict(
         self, maps: Sequence[Tensor], operations: Operations | None = None
     ) -> list[tuple[Tensor, Tensor]]:

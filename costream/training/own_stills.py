@@ -103,7 +103,7 @@ class Album:
         room = ROOM_BYTES
         bar = tqdm(frames.items(), "reading", file=sys.stderr, disable=None, leave=False)
         for source, wanted in bar:
-            found = self._read(source, wanted)
+            found = self._read(source, wanted, (self._large, self._box))
             room -= sum(pixels.nbytes for pixels, _ in found.values())
             if room > 0 or not is_picture(source):
                 self._kept |= {(source, *place): row for place, row in found.items()}
@@ -129,7 +129,7 @@ class Album:
         still = self.stills[number]
         kept = self._kept.get((still.source, still.frame, size))
         if kept is None:
-            kept = self._read(still.source, {still.frame})[still.frame, size]
+            kept = self._read(still.source, {still.frame}, (size,))[still.frame, size]
         pixels, whole = kept
         height, width = pixels.shape[1:]
         shares = still.marks.pixels(whole) / np.tile(whole, 2)
@@ -138,8 +138,10 @@ class Album:
         there = areas(boxes) > 0
         return Scene(pixels, boxes[there], self.classes[number][there])
 
-    def _read(self, source: str, wanted: Collection[int]) -> dict[tuple[int, Size], _Pixels]:
-        """Give frames in both sizes."""
+    def _read(
+        self, source: str, wanted: Collection[int], sizes: Collection[Size]
+    ) -> dict[tuple[int, Size], _Pixels]:
+        """Give frames in one size or both."""
         opened = open_source(source, SourceOptions(box=self._box, drawing=self._large))
         found: dict[tuple[int, Size], _Pixels] = {}
         missing = set(wanted)
@@ -151,8 +153,9 @@ class Album:
                     log.warning("%s: %s", source, item.message)
                 elif isinstance(item, VideoFrame) and item.i in missing:
                     assert item.drawing is not None
-                    found[item.i, self._box] = _pixels(item.rgb, item.size)
-                    found[item.i, self._large] = _pixels(item.drawing(), item.size)
+                    for size in sizes:  # only what is asked for is converted
+                        rgb = item.rgb if size == self._box else item.drawing()
+                        found[item.i, size] = _pixels(rgb, item.size)
                     missing.remove(item.i)
                     if not missing:
                         break

@@ -227,9 +227,9 @@ def check_parts(network: ViTDet, x: Tensor, arrays: dict[str, np.ndarray]) -> No
     near(tokens[0].flatten(0, 1), "tokens_in")
     encoded = network.backbone(tokens)
     near(encoded[0].flatten(0, 1), "tokens_out")
-    maps = network.pyramid(encoded)
-    for level, given in enumerate(maps, 2):
+    view = network.view(encoded)
+    for level, given in enumerate(view.maps, 2):
         near(given[0], f"pyramid/p{level}")
-    proposals = network.proposal_generator(maps, network.pyramid.strides, (256, 256))[0]
+    proposals = network.propose(view, (256, 256))[0]
     near(proposals.boxes, "proposals", 1e-3)
     near(proposals.objectness, "objectness")
