@@ -42,9 +42,9 @@ from costream.training.video_recordings import Reader, Seen, of_pictures
 
 BACKGROUND = "background"
 VIEWS, CHECKED_VIEWS = 4, 1  # of each recording, besides itself
-VARIED = 2.0  # times as much as recordings of a class differ; not from scratch, which it hinders
+VARIED = 4.0  # times as much as recordings of a class differ; not from scratch, which it hinders
 STREAMS = 8  # in a batch; half as many where each step has a window of its own
-STEPS, PER_EXAMPLE, MOST = 150, 4, 600  # of fine-tuning; from scratch it takes twice as many
+STEPS, PER_EXAMPLE, MOST = 600, 12, 1200
 CHECKS = 8  # streams to validate with
 # Of frontend and network together: steps, pieces in each and to validate with.
 FINE_STEPS, FINE_PIECES, FINE_CHECKS = 100, 4, 12
@@ -96,7 +96,7 @@ def teach(
     spread = tokens.std(0)
     if settings.scratch:
         standardise(network, tokens)
-    enough = min(MOST, STEPS + PER_EXAMPLE * len(training)) * (2 if settings.scratch else 1)
+    enough = min(MOST, STEPS + PER_EXAMPLE * len(training))
     batch = STREAMS // 2 if slides(network) else STREAMS
     schedule = Schedule(settings.steps or enough, batch, rate=1e-3, decay=0.05, smoothing=0.1)
     history = descend(network, supply, schedule, settings.seed, watched, desk.partial, spread)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from costream.training.figure import AZIMUTH, X, Y
+from costream.training.movements import Movement
 from costream.training.rendered import Colour, Look, Scene
 from costream.training.room import Box, Camera, Room
 from costream.training.script import Script
@@ -14,8 +16,16 @@ from costream.training.script import Script
 UP = np.array([0.0, 0.0, 1.0])
 
 
-def random_scene(rng: np.random.Generator, width: int = 160, height: int = 120) -> Scene:
-    """Give a clip's worth of everything: 30 to 60 seconds, every label likely to occur."""
+def random_scene(
+    rng: np.random.Generator,
+    width: int = 160,
+    height: int = 120,
+    movements: Sequence[Movement] = (),
+) -> Scene:
+    """Give a clip's worth of everything: 30 to 60 seconds, every label likely to occur.
+
+    With ``movements``, some of them are made instead, and one walks between them.
+    """
     wide, deep = rng.uniform(3.6, 5.0), rng.uniform(3.4, 4.6)
     mat = rng.random() < 0.5  # a mat on the floor instead of a bed
     thick = rng.uniform(0.05, 0.12) if mat else rng.uniform(0.35, 0.55)
@@ -69,7 +79,10 @@ def random_scene(rng: np.random.Generator, width: int = 160, height: int = 120) 
         else (rng.uniform(1.0, wide), -1.8)
     )
     script = Script(rng, (cx, cy, seat_height, 0.0), body_bed, door)
-    _act(script, wide, by, door)
+    if movements:
+        _exercise(script, movements, wide, by, door)
+    else:
+        _act(script, wide, by, door)
     ground = ((bx - long / 2, by - 0.45, bx + long / 2, by + 0.45, thick),)
     return Scene(room, camera, random_look(rng), tuple(script.acts), ground)
 
@@ -130,6 +143,31 @@ def _act(script: Script, wide: float, by: float, door: tuple[float, float]) -> N
                 script.stand(rng.uniform(0.5, 2.5))
         script.walk(*door, rng.uniform(0.7, 1.3))
         script.away(rng.uniform(1, 4))
+
+
+def _exercise(
+    script: Script,
+    movements: Sequence[Movement],
+    wide: float,
+    by: float,
+    door: tuple[float, float],
+) -> None:
+    rng = script.rng
+    low, high = (0.9, 0.5), (wide - 0.4, max(0.9, by - 0.7))
+    script.away(rng.uniform(1, 3))
+    x, y = rng.uniform(low, high)
+    script.walk(x, y, 1.2)
+    while sum(act.length_s for act in script.acts) < 45:
+        x, y = rng.uniform(low, high)
+        if rng.random() < 0.5:
+            script.walk(x, y, rng.uniform(0.7, 1.4))
+        else:  # turn that way
+            script.walk(0.8 * script.now[X] + 0.2 * x, 0.8 * script.now[Y] + 0.2 * y, 0.7)
+        if rng.random() < 0.3:
+            script.stand(rng.uniform(0.3, 1.5))
+        script.perform(movements[int(rng.integers(len(movements)))])
+    script.walk(*door, rng.uniform(0.7, 1.3))
+    script.away(rng.uniform(1, 2))
 
 
 def _side(script: Script, wide: float, by: float) -> float:

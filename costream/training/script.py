@@ -27,6 +27,7 @@ from costream.training.figure import (
     stay,
     walk,
 )
+from costream.training.movements import Movement
 
 
 class Script:
@@ -68,6 +69,10 @@ class Script:
     def stand(self, length_s: float) -> None:
         """Stand about; being on one's feet counts as walking."""
         self.add(stay("walk", self.now, length_s, self._seed()))
+
+    def perform(self, movement: Movement) -> None:
+        """Make a movement where one stands."""
+        self.add(movement.act(self.now, self.rng))
 
     def sit_down(self, length_s: float, on_bed: bool = False) -> None:
         """Walk to the seat (or the side of the bed), turn and sit down."""

@@ -111,6 +111,8 @@ def test_whole_recipe(pack, tmp_path, monkeypatch):
         bank=2,
         last_bank=2,
         scenes=1,
+        movements=3,
+        moving=1,
         check_scenes=1,
         only=videos,
         trees=2,

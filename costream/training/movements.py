@@ -1,0 +1,111 @@
+"""Movements of a figure made up at random: what bodies do besides what has a label.
+
+A network that learns to tell many of them sees more of a body than its few labels ask for, so that
+it can be taught others from few examples.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from costream.training.figure import (
+    ARMS,
+    ELBOW,
+    HIP,
+    HIP_HEIGHT,
+    KNEE,
+    SHOULDER,
+    SIZE,
+    TILT,
+    TWIST,
+    Act,
+    Vector,
+    Z,
+    move,
+)
+
+MOST_KEYS, MOST_TIMES = 3, 3
+LEAST = 0.4  # radians, of the largest change: less is hardly a movement
+_THIGH, _SHANK = 0.43, 0.42  # metres
+
+
+@dataclass(frozen=True)
+class Movement:
+    """A movement on one's feet: how the pose changes, and when.
+
+    ``keys``: seconds from the one before, and what is added to the pose. ``times``: how often they
+    are gone through.
+    """
+
+    name: str
+    keys: tuple[tuple[float, Vector], ...]
+    times: int
+
+    def act(self, start: Vector, rng: np.random.Generator) -> Act:
+        """Give the movement as somebody makes it who stands so: never twice alike."""
+        size, pace = rng.uniform(0.8, 1.2), rng.uniform(0.75, 1.3)
+        own = rng.normal(0, 0.06, SIZE)
+        own[:TILT] = 0.0
+        keys, now = [], 0.0
+        for _ in range(self.times):
+            for seconds, change in self.keys:
+                now += pace * seconds
+                pose = start + size * change + own * (change != 0)
+                pose[Z] = start[Z] - HIP_HEIGHT + _height(pose)
+                keys.append((now, pose))
+        keys.append((now + pace * self.keys[0][0], start))
+        return move(self.name, keys, start)
+
+
+def random_movement(rng: np.random.Generator, name: str) -> Movement:
+    """Give a movement of one or two parts of the body: arms, an arm, trunk, knees, a leg, turns."""
+    movement = _draw(rng, name)
+    while max(float(np.abs(change).max()) for _, change in movement.keys) < LEAST:
+        movement = _draw(rng, name)
+    return movement
+
+
+def _draw(rng: np.random.Generator, name: str) -> Movement:
+    parts = rng.choice(6, int(rng.integers(1, 3)), replace=False)
+    count = int(rng.integers(1, MOST_KEYS + 1))
+    side = int(rng.integers(2))
+    keys = []
+    for _ in range(count):
+        change = np.zeros(SIZE)
+        for part in parts:
+            if part == 0:
+                change[SHOULDER : SHOULDER + 2] = rng.uniform(-0.6, 2.8)
+                change[ELBOW : ELBOW + 2] = rng.uniform(0, 2)
+                change[ARMS] = rng.uniform(0, 1.2)
+            elif part == 1:
+                change[SHOULDER + side], change[ELBOW + side] = rng.uniform((-0.6, 0), (2.8, 2))
+            elif part == 2:
+                change[TILT] = rng.uniform(0.2, 1.2)
+                change[HIP : HIP + 2] += change[TILT]  # the legs stay as they are
+            elif part == 3:
+                bent = rng.uniform(0.4, 1.5)
+                change[HIP : HIP + 2] += bent
+                change[KNEE : KNEE + 2] = 1.6 * bent
+            elif part == 4:
+                change[HIP + side] += rng.uniform(-0.4, 1.5)
+                change[KNEE + side] += rng.uniform(0, 1.5)
+            else:
+                change[TWIST] = rng.uniform(-1, 1)
+        keys.append((float(rng.uniform(0.3, 1.1)), change))
+        if rng.random() < 0.3:  # and stay so for a while
+            keys.append((float(rng.uniform(0.3, 1.0)), change))
+    keys.append((float(rng.uniform(0.3, 0.9)), rng.choice([0.0, 0.4]) * keys[0][1]))
+    return Movement(name, tuple(keys), int(rng.integers(1, MOST_TIMES + 1)))
+
+
+def _height(pose: Vector) -> float:
+    """Give how high the pelvis is, metres, where the leg that reaches lower stands on the floor."""
+    thighs = [pose[HIP + k] - pose[TILT] for k in (0, 1)]  # from where the feet are
+    legs = (
+        _THIGH * math.cos(angle) + _SHANK * math.cos(angle - pose[KNEE + k])
+        for k, angle in enumerate(thighs)
+    )
+    return HIP_HEIGHT - _THIGH - _SHANK + max(legs)
