@@ -2,7 +2,7 @@
 
 Reads the fir_action pack, renders synthetic rooms, trains frontend and CoOadTR together, trains
 the baselines and the two further temporal models, chooses temperatures and timelines on validation
-video, and writes weights with their cards. Seeded; about two hours on one core of 2023.
+video, and writes weights with their cards. Seeded; two to three hours on one core of 2023.
 
 The frontend also learns to tell movements made up at random, of which nothing is written: who
 teaches the weights other classes gains by it.
