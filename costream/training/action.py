@@ -33,7 +33,7 @@ from costream.models.oadtr import OadTR
 from costream.training.action_baselines import trees
 from costream.training.augment import Sampler
 from costream.training.calibration import at_temperature, calibrate, segment_f1
-from costream.training.clips import Clip, moving_clips, rendered_clips
+from costream.training.clips import Clip, rendered_clips
 from costream.training.figure import LABELS
 from costream.training.fir_action import part, read_pack
 from costream.training.heads import token_bank, train_head
@@ -139,15 +139,16 @@ def load(pack: Path, size: Size, seed: int) -> Video:
     check = rendered_clips(size.check_scenes, 5 + seed, RATE_HZ, box)
     chance = np.random.default_rng(2000 + seed)
     movements = [random_movement(chance, f"movement {k}") for k in range(size.movements)]
-    moving = moving_clips(size.moving, movements, 3000 + seed, RATE_HZ, box)
+    moving = rendered_clips(size.moving, 3000 + seed, RATE_HZ, box, movements)
     return Video(parts["train"], rendered, moving, parts["validation"], parts["test"], check)
 
 
 def make(video: Video, size: Size, seed: int, folder: Path) -> list[Path]:
     """Train everything and write NAME.safetensors and NAME.md; gives the weight files."""
+    samplers = _samplers([video.train, video.rendered])
     frontend = train_pictures(video, size, seed)
-    plain, linear = train_plain(video, size, seed)
-    networks = train_temporal(frontend, _samplers(video), size, seed)
+    plain, linear = train_plain(samplers, size, seed)
+    networks = train_temporal(frontend, samplers, size, seed)
     every = [clip for clips in video.held_out.values() for clip in clips]
     learnt = [*video.train, *video.rendered]
     guesses = iter(trees(learnt, every, len(LABELS), size.trees, seed))
@@ -179,7 +180,8 @@ def again(video: Video, size: Size, seed: int, folder: Path, heads: bool) -> lis
     }
     assert frontend is not None
     if heads:
-        networks = train_temporal(frontend, _samplers(video), size, seed)
+        samplers = _samplers([video.train, video.rendered])
+        networks = train_temporal(frontend, samplers, size, seed)
     return write(video, frontend.eval(), networks, others, folder)
 
 
@@ -247,29 +249,27 @@ def train_pictures(video: Video, size: Size, seed: int) -> TemporalDifferenceNet
     most from single moments, and what only time tells from the whole.
     """
     classes = len(LABELS) + size.movements
-    samplers = _samplers(video, classes)
+    samplers = _samplers([video.train, video.rendered, video.moving], classes)
     torch.manual_seed(seed)
     frontend = TemporalDifferenceNet(**FRONTEND)
     linear = nn.Linear(frontend.token_width, classes)
     guide = _temporal("cooadtr", classes)
-    alone = Schedule(size.steps, batch=32, rate=2e-3)
     together = Schedule(size.joint_steps, batch=3, rate=3e-4)
     for turn in range(ROUNDS):
-        train_frontend(frontend, linear, samplers, alone, seed + turn, "frontend")
+        train_frontend(frontend, linear, samplers, _moments(size), seed + turn, "frontend")
         bank = token_bank(frontend, samplers, size.bank, 3, seed + turn)
         train_head(guide, bank, _heads(size), seed + turn, "temporal model")
         train(frontend, [guide], samplers, together, seed + turn, "together")
     return frontend
 
 
-def train_plain(video: Video, size: Size, seed: int) -> tuple[nn.Module, nn.Module]:
+def train_plain(samplers: Sequence[Sampler], size: Size, seed: int) -> tuple[nn.Module, nn.Module]:
     """Give the per-frame classifier: a network without memory, and a linear layer."""
     torch.manual_seed(seed)
     plain = TemporalDifferenceNet(**{**FRONTEND, "lags": []})
     linear = nn.Linear(plain.token_width, len(LABELS))
-    schedule = Schedule(size.steps, batch=32, rate=2e-3)
     for turn in range(ROUNDS):
-        train_frontend(plain, linear, _samplers(video), schedule, seed + turn, "per-frame")
+        train_frontend(plain, linear, samplers, _moments(size), seed + turn, "per-frame")
     return plain, linear
 
 
@@ -290,12 +290,12 @@ def train_temporal(
     return networks
 
 
-def _samplers(video: Video, classes: int = len(LABELS)) -> list[Sampler]:
-    """Give what draws from the video: of movements as well, where there are classes for them."""
-    parts = [video.train, video.rendered]
-    if classes > len(LABELS):
-        parts.append(video.moving)
+def _samplers(parts: Sequence[list[Clip]], classes: int = len(LABELS)) -> list[Sampler]:
     return [Sampler(clips, classes, CLIP_STEPS, RATE_HZ) for clips in parts]
+
+
+def _moments(size: Size) -> Schedule:
+    return Schedule(size.steps, batch=32, rate=2e-3)
 
 
 def _heads(size: Size) -> Schedule:

@@ -42,19 +42,19 @@ def rendered_clip(scene: Scene, rate_hz: float, name: str, classes: Sequence[str
     return Clip(name, np.stack(frames), np.array(labels), 0.2, overhead, rendered=True)
 
 
-def rendered_clips(count: int, seed: int, rate_hz: float, size: tuple[int, int]) -> list[Clip]:
-    """Render random scenes of 40 s and more; ``size`` is width and height."""
-    rng = np.random.default_rng(seed)
-    bar = tqdm(range(count), desc="rendering", file=sys.stderr, disable=None, leave=False)
-    return [rendered_clip(random_scene(rng, *size), rate_hz, f"rendered {k}") for k in bar]
-
-
-def moving_clips(
-    count: int, movements: Sequence[Movement], seed: int, rate_hz: float, size: tuple[int, int]
+def rendered_clips(
+    count: int,
+    seed: int,
+    rate_hz: float,
+    size: tuple[int, int],
+    movements: Sequence[Movement] = (),
 ) -> list[Clip]:
-    """Render random scenes in which movements are made; their classes follow the labels."""
+    """Render random scenes of 40 s and more; ``size`` is width and height.
+
+    With ``movements``, these are made in them; their classes follow the labels.
+    """
     rng = np.random.default_rng(seed)
     classes = (*LABELS, *(movement.name for movement in movements))
     bar = tqdm(range(count), desc="rendering", file=sys.stderr, disable=None, leave=False)
     scenes = (random_scene(rng, *size, movements) for _ in bar)
-    return [rendered_clip(s, rate_hz, f"moving {k}", classes) for k, s in enumerate(scenes)]
+    return [rendered_clip(s, rate_hz, f"rendered {k}", classes) for k, s in enumerate(scenes)]

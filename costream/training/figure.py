@@ -36,6 +36,7 @@ X, Y, Z, AZIMUTH, TILT, TWIST, HIP, KNEE, SHOULDER, ELBOW, LEGS, ARMS = (
 )
 SIZE = 16
 HIP_HEIGHT = 0.92
+THIGH, SHANK = 0.43, 0.42  # metres, of a person of 1.75 m
 
 
 def pose(
@@ -129,8 +130,8 @@ def joints(p: Vector, height: float) -> dict[str, Vector]:
         hip, knee = p[HIP + k], p[KNEE + k]
         spread = sign * math.sin(p[LEGS])
         local[side + " hip"] = h = (0.0, sign * 0.1, 0.0)
-        local[side + " knee"] = kn = _limb(h, hip, spread, 0.43)
-        local[side + " ankle"] = an = _limb(kn, hip - knee, spread, 0.42)
+        local[side + " knee"] = kn = _limb(h, hip, spread, THIGH)
+        local[side + " ankle"] = an = _limb(kn, hip - knee, spread, SHANK)
         local[side + " toe"] = _limb(an, hip - knee + math.pi / 2, 0.0, 0.19)
         shoulder, elbow = p[SHOULDER + k], p[ELBOW + k]
         spread = sign * math.sin(p[ARMS])

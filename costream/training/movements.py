@@ -17,8 +17,10 @@ from costream.training.figure import (
     HIP,
     HIP_HEIGHT,
     KNEE,
+    SHANK,
     SHOULDER,
     SIZE,
+    THIGH,
     TILT,
     TWIST,
     Act,
@@ -29,7 +31,6 @@ from costream.training.figure import (
 
 MOST_KEYS, MOST_TIMES = 3, 3
 LEAST = 0.4  # radians, of the largest change: less is hardly a movement
-_THIGH, _SHANK = 0.43, 0.42  # metres
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def _height(pose: Vector) -> float:
     """Give how high the pelvis is, metres, where the leg that reaches lower stands on the floor."""
     thighs = [pose[HIP + k] - pose[TILT] for k in (0, 1)]  # from where the feet are
     legs = (
-        _THIGH * math.cos(angle) + _SHANK * math.cos(angle - pose[KNEE + k])
+        THIGH * math.cos(angle) + SHANK * math.cos(angle - pose[KNEE + k])
         for k, angle in enumerate(thighs)
     )
-    return HIP_HEIGHT - _THIGH - _SHANK + max(legs)
+    return HIP_HEIGHT - THIGH - SHANK + max(legs)

@@ -121,12 +121,11 @@ def random_look(rng: np.random.Generator) -> Look:
 def _act(script: Script, wide: float, by: float, door: tuple[float, float]) -> None:
     rng = script.rng
     script.away(rng.uniform(1, 5))
-    free = ((0.9, wide - 0.4), (0.5, max(0.9, by - 0.7)))
     while sum(act.length_s for act in script.acts) < 40:
         plays = ["sit", "sit", "lie", "fall", "fall", "walk"]
         for play in rng.permutation(plays)[: int(rng.integers(2, 4))]:
             for _ in range(int(rng.integers(play == "fall", 3))):
-                script.walk(rng.uniform(*free[0]), rng.uniform(*free[1]), rng.uniform(0.5, 1.4))
+                script.walk(*_free_floor(rng, wide, by), rng.uniform(0.5, 1.4))
             if play == "sit":
                 script.sit_down(rng.uniform(1.2, 3.0), on_bed=rng.random() < 0.4)
                 script.sit(rng.uniform(1.5, 9))
@@ -153,12 +152,10 @@ def _exercise(
     door: tuple[float, float],
 ) -> None:
     rng = script.rng
-    low, high = (0.9, 0.5), (wide - 0.4, max(0.9, by - 0.7))
     script.away(rng.uniform(1, 3))
-    x, y = rng.uniform(low, high)
-    script.walk(x, y, 1.2)
+    script.walk(*_free_floor(rng, wide, by), 1.2)
     while sum(act.length_s for act in script.acts) < 45:
-        x, y = rng.uniform(low, high)
+        x, y = _free_floor(rng, wide, by)
         if rng.random() < 0.5:
             script.walk(x, y, rng.uniform(0.7, 1.4))
         else:  # turn that way
@@ -168,6 +165,11 @@ def _exercise(
         script.perform(movements[int(rng.integers(len(movements)))])
     script.walk(*door, rng.uniform(0.7, 1.3))
     script.away(rng.uniform(1, 2))
+
+
+def _free_floor(rng: np.random.Generator, wide: float, by: float) -> tuple[float, float]:
+    """Give a place where nothing stands."""
+    return rng.uniform(0.9, wide - 0.4), rng.uniform(0.5, max(0.9, by - 0.7))
 
 
 def _side(script: Script, wide: float, by: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costream.training.clips import moving_clips
+from costream.training.clips import rendered_clips
 from costream.training.figure import LABELS, SIZE, joints, standing
 from costream.training.movements import random_movement
 
@@ -53,8 +53,8 @@ def test_movements_differ_and_nobody_makes_one_twice_alike():
 
 def test_clips_of_movements_name_them_behind_the_labels():
     made = movements(3)
-    (clip,) = moving_clips(1, made, 5, 2.0, (32, 24))
-    (again,) = moving_clips(1, made, 5, 2.0, (32, 24))
+    (clip,) = rendered_clips(1, 5, 2.0, (32, 24), made)
+    (again,) = rendered_clips(1, 5, 2.0, (32, 24), made)
     assert np.array_equal(clip.frames, again.frames)
     assert set(clip.labels.tolist()) <= {0, 1, *range(len(LABELS), len(LABELS) + 3)}
     assert (clip.labels >= len(LABELS)).mean() > 0.2
