@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
 from forks import Forks
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -95,3 +96,15 @@ def start(*args: object, **kwargs: Any) -> subprocess.Popen[bytes]:
         stderr=subprocess.PIPE,
         **{"env": environment(), **kwargs},
     )
+
+
+def holders(path: Path, parent: int) -> list[psutil.Process]:
+    """Give the processes below ``parent`` that have ``path`` open, past those that just ended."""
+
+    def holds(process: psutil.Process) -> bool:
+        try:
+            return any(file.path == str(path) for file in process.open_files())
+        except psutil.NoSuchProcess:
+            return False
+
+    return [each for each in psutil.Process(parent).children(recursive=True) if holds(each)]

@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 from media import busy, make_audio, make_video, numbered
-from program import ROOT, costream, start
+from program import ROOT, costream, holders, start
 
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
 FORMATS = "jsonl,json,csv,srt"
@@ -328,9 +328,8 @@ def test_a_worker_that_crashes_costs_one_file(long_clips, tmp_path):
     child = start("batch", long_clips, "-o", out, "--jobs", 1)
     part = out / "long.npy.jsonl.part"
     wait_until(lambda: part.exists() and part.stat().st_size > 10_000, child)
-    for process in psutil.Process(child.pid).children(recursive=True):
-        if any(file.path == str(part) for file in process.open_files()):
-            process.send_signal(signal.SIGSEGV)
+    for process in holders(part, child.pid):
+        process.send_signal(signal.SIGSEGV)
     _, stderr = child.communicate(timeout=90)
     assert child.returncode == 3, stderr
     (row,) = rows(out / "failures.csv")
