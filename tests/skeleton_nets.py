@@ -36,6 +36,7 @@ FORMS: dict[str, dict[str, object]] = {
         "strides": (1,) * 5,
         "padding": "none",
     },
+    "stgcn-causal-statistics": {"padding": "causal", "statistics": True},
     "branches": {"temporal": "branches", "widths": (12, 12, 14, 14), "conv_first": True},
     "branches-causal": {"temporal": "branches", "widths": (12, 12, 14, 14), "padding": "causal"},
 }
@@ -77,10 +78,20 @@ def outputs(net: SkeletonNet, x: Tensor) -> dict[int, Tensor]:
         count = (step - layers.delay) // layers.stride + 1
         seen = features[:, max(0, count - net.pool) : count]
         if net.form == "causal":
-            given[step] = net.fc(seen.mean(1))
+            given[step] = net.fc(seen.mean(1)) + read(net, x[:, : step + 1])
         elif count + early >= net.pool:
             given[step] = net.fc(seen.sum(1) / net.pool)
     return given
+
+
+def read(net: SkeletonNet, x: Tensor) -> Tensor | float:
+    """Give the logits [B, K] of mean and deviation of the last frames of [B, T, M, V, C]."""
+    if net.reading is None:
+        return 0.0
+    newest = x[:, -(net.pool - 1) * net.stride - 1 :].flatten(3)
+    deviation, mean = torch.std_mean(newest, 1, correction=0)
+    rows = torch.cat([mean, deviation.clamp(min=1e-4)], -1)
+    return torch.stack([net.reading(row.mean(0)) for row in rows])
 
 
 def stepped(net: SkeletonNet, x: Tensor, state: object = None) -> dict[int, Tensor]:

@@ -16,6 +16,7 @@ from costream.nn.folding import Foldable
 from costream.nn.graph import AdaptiveGraphConvolution, GraphConvolution, adjacency
 from costream.nn.pooling import TemporalMean
 from costream.nn.spatial_attention import SpatialAttention
+from costream.nn.statistics import TemporalStatistics
 from costream.nn.timing import ContinualModule, in_sequence
 
 KINDS = ("stgcn", "agcn", "str")
@@ -54,6 +55,10 @@ class SkeletonNet(ContinualModule, Foldable[FoldedSkeleton]):
         conv_first, inner_residual: see ``GraphConvolution``. ``temporal``: "convolution", or
             "branches" as in ST-GCN++, whose kernels are its own.
         dropout: of each block's temporal unit, in training.
+        statistics: with padding "causal", a second Linear reads what the blocks are given: mean
+            and standard deviation of each number of a joint over the newest frames, from that of
+            the oldest feature averaged on; persons are averaged. Its logits, zeros at first, are
+            added to the first one's.
 
     Raises ValueError for arguments that do not go together.
     """
@@ -80,8 +85,11 @@ class SkeletonNet(ContinualModule, Foldable[FoldedSkeleton]):
         inner_residual: bool = True,
         temporal: str = "convolution",
         dropout: float = 0.0,
+        statistics: bool = False,
     ) -> None:
         super().__init__()
+        if statistics and padding != "causal":
+            raise ValueError(f"statistics with padding {padding!r}: they need 'causal'")
         _check(kind, padding, temporal, kernel, widths, strides)
         self.num_classes, self.joints, self.channels = num_classes, joints, channels
         self.persons, self.pool, self.form = persons, pool, padding
@@ -125,6 +133,12 @@ class SkeletonNet(ContinualModule, Foldable[FoldedSkeleton]):
             partial=padding == "causal",
         )
         self.timing = in_sequence(self.layer_timing, self.mean)
+        self.statistics: TemporalStatistics | None = None
+        self.reading: nn.Linear | None = None
+        if statistics:
+            self.statistics = TemporalStatistics((pool - 1) * self.stride + 1)
+            self.reading = nn.Linear(2 * joints * channels, num_classes, bias=False)
+            nn.init.zeros_(self.reading.weight)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out")
@@ -146,7 +160,17 @@ class SkeletonNet(ContinualModule, Foldable[FoldedSkeleton]):
         With padding "causal": [B, T', K], what stepping gives at every ``stride``-th frame.
         """
         y = self.features(x).mean((1, 3))
-        return cast(Tensor, self.fc(self.mean(y) if self.form == "causal" else y.mean(1)))
+        logits = cast(Tensor, self.fc(self.mean(y) if self.form == "causal" else y.mean(1)))
+        return logits if self.reading is None else logits + self.reading(self.describe(x))
+
+    def describe(self, x: Tensor) -> Tensor:
+        """Give what ``reading`` reads, for clips [B, T, M, V, C]: [B, T', 2 V C].
+
+        ValueError for a network without ``statistics``.
+        """
+        if self.statistics is None:
+            raise ValueError("a network without statistics")
+        return cast(Tensor, self.statistics(x.flatten(3))).mean(2)[:, :: self.stride]
 
     def features(self, x: Tensor) -> Tensor:
         """Give what the last block gives for clips [B, T, M, V, C]: [B, M, T', V, O]."""
@@ -196,7 +220,7 @@ class SkeletonNet(ContinualModule, Foldable[FoldedSkeleton]):
             each, given = block.count_macs(self.joints)
             total += bodies * (each / jump + given / (jump * block.stride))
             jump *= block.stride
-        return round(total + self.fc.weight.numel() / jump)
+        return round(total + self._classifier_macs / jump)
 
     @property
     def clip_length(self) -> int:
@@ -221,7 +245,12 @@ class SkeletonNet(ContinualModule, Foldable[FoldedSkeleton]):
             total += frames * each
             frames = block.count_frames(frames)
             total += frames * given
-        return self.persons * total + self.fc.weight.numel()
+        return self.persons * total + self._classifier_macs
+
+    @property
+    def _classifier_macs(self) -> int:
+        reading = 0 if self.reading is None else self.reading.weight.numel()
+        return self.fc.weight.numel() + reading
 
 
 def _check(

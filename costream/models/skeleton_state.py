@@ -44,6 +44,7 @@ class SkeletonState(ClockedState):
     asleep: Tensor  # int64 [B, M], 0 or 1
     persons: tuple[PersonState, ...]
     mean: MeanState
+    statistics: MeanState | None  # of a network with statistics
 
     def __post_init__(self) -> None:
         """Lay the persons side by side, so that one matrix product may serve several."""

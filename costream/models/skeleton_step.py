@@ -32,6 +32,7 @@ class FoldedSkeleton(Folded):
     def __init__(self, net: SkeletonNet) -> None:
         super().__init__([*net.parameters(), *net.buffers()])
         self.mean, self.layers, self.form = net.mean, net.layer_timing, net.form
+        self.statistics = net.statistics
         with torch.inference_mode(False), torch.no_grad():
             self._fold(net)
 
@@ -42,6 +43,7 @@ class FoldedSkeleton(Folded):
         before = [in_sequence(Timing(), *net.blocks[:k]) for k in range(len(net.blocks))]
         self.blocks = [FoldedBlock(b, t) for b, t in zip(net.blocks, before, strict=True)]
         self.weight, self.bias = net.fc.weight.detach().T.contiguous(), net.fc.bias.detach()
+        self.reading = None if net.reading is None else net.reading.weight.detach().T.contiguous()
         self.nobody = self.weight.new_zeros(0, net.joints, self.weight.shape[0])
         self.rests: list[Tensor] = []  # [M, V, C], what a block gets of who is always absent
         x = self.shift
@@ -60,7 +62,8 @@ class FoldedSkeleton(Folded):
 
     def init_state(self, batch_size: int) -> SkeletonState:
         """Give the state of streams that have seen nothing."""
-        persons, joints, _ = self.shift.shape
+        persons, joints, channels = self.shift.shape
+        numbers = (persons, joints * channels)
         return SkeletonState(
             zeros(batch_size),
             zeros(batch_size),
@@ -71,6 +74,9 @@ class FoldedSkeleton(Folded):
                 for _ in range(persons)
             ),
             self.mean.init_state(batch_size, self.weight.shape[:1], self.weight),
+            None
+            if self.statistics is None
+            else self.statistics.init_state(batch_size, numbers, self.weight),
         )
 
     def step(self, x: Tensor, state: SkeletonState) -> Tensor | None:
@@ -80,6 +86,7 @@ class FoldedSkeleton(Folded):
         """
         check_shape(x.shape, (*state.steps.shape, *self.shift.shape))
         young = state.steps.clone() if self._has_young(state) else None
+        read = self._read(x.unsqueeze(1), state)
         low, high = self._awake(x.unsqueeze(1), state)
         time = state.tick()
         scale, shift, others = self.ranges[low, high]
@@ -99,7 +106,19 @@ class FoldedSkeleton(Folded):
         if young is not None:
             feature = hide_unstarted(feature, young, self.layers.delay)
         mean = self.mean.forward_step(feature, state.mean)
-        return None if mean is None else torch.addmm(self.bias, mean, self.weight)
+        if mean is None:
+            return None
+        logits = torch.addmm(self.bias, mean, self.weight)
+        return logits if read is None else logits.add_(read.squeeze(1))
+
+    def _read(self, x: Tensor, state: SkeletonState) -> Tensor | None:
+        """Take T frames [B, T, M, V, C], give the logits [B, T', K] of their statistics, if any."""
+        if self.statistics is None or self.reading is None or state.statistics is None:
+            return None
+        time = state.statistics.peek()
+        rows = self.statistics.forward_steps(x.flatten(3), state.statistics).mean(2)
+        given = rows[:, self.layers.next_output(time) - time :: self.layers.stride]
+        return torch.matmul(given, self.reading)
 
     def _plan(self, state: SkeletonState, low: int, high: int) -> StepPlan:
         plan = state.plans.get((low, high))
@@ -134,6 +153,7 @@ class FoldedSkeleton(Folded):
         return torch.cat(logits, 1)
 
     def _piece(self, x: Tensor, state: SkeletonState) -> Tensor:
+        read = self._read(x, state)
         low, high = self._awake(x, state)
         time = state.tick(x.shape[1])
         scale, shift, others = self.ranges[low, high]
@@ -147,7 +167,8 @@ class FoldedSkeleton(Folded):
             y = self.nobody.new_zeros(len(y), count, *self.nobody.shape[1:])
         total = torch.unflatten(y, 0, (high - low, len(x))).sum((0, 3))
         means = self.mean.forward_steps(torch.add(others, total, alpha=self.share), state.mean)
-        return torch.matmul(means, self.weight) + self.bias
+        logits = torch.matmul(means, self.weight) + self.bias
+        return logits if read is None else logits.add_(read)
 
     def _has_young(self, state: SkeletonState) -> bool:
         """Whether a stream has begun so lately that ``hide_unstarted`` must keep things back.

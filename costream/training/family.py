@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,6 +78,8 @@ class Desk:
 
 class Family(Protocol):
     """How networks for one kind of recording learn: a module."""
+
+    ARGUMENTS: Mapping[str, Any]  # of what learns, where they differ from those of its card
 
     def labels(self, found: set[str], card: Card) -> tuple[str, ...]:
         """Give the labels to learn, the background first, from those of the examples."""

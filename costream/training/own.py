@@ -56,7 +56,10 @@ from costream.training.sequence_report import sequence_table
 log = logging.getLogger("costream")
 
 # Of networks for tokens and for skeletons.
-_CLASSIFIERS = ("network.head.", "network.anticipation_head.", "network.fc.")
+_CLASSIFIERS = (
+    *("network.head.", "network.anticipation_head."),
+    *("network.fc.", "network.reading."),
+)
 
 
 def train(settings: TrainSettings) -> ExitCode:
@@ -158,7 +161,11 @@ def student(
         base.card,
         name=settings.output.stem,
         labels=labels,
-        arguments={**base.card.arguments, "num_classes": len(labels)},
+        arguments={
+            **base.card.arguments,
+            **family_of(base.card).ARGUMENTS,
+            "num_classes": len(labels),
+        },
         background=labels[0],
         # What was chosen for other labels says nothing of these.
         timeline=base.card.timeline if labels == base.card.labels else Timeline(),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from costream.evaluation.motions import Motion, batch
 from costream.frontends.joints import JointStreams
 from costream.labels.examples import Example
 from costream.models.card import Card
+from costream.models.skeleton import SkeletonNet
 from costream.sources.base import SourceOptions
 from costream.training.family import (
     Desk,
@@ -26,14 +27,17 @@ from costream.training.own_baselines import CENTROID, nearest_centroid
 from costream.training.recordings import read_motions
 from costream.training.skeleton_augment import Augmenter, Variety
 from costream.training.skeleton_loop import Supply, train_network
+from costream.training.skeleton_reading import fit_reading, put_aside
 from costream.training.skeleton_streams import StreamMaker
 from costream.training.timeline import Told
 from costream.training.watch import LOSS
 
+ARGUMENTS: Mapping[str, Any] = {"statistics": True}
 BACKGROUND = "background"
 STREAM_STEPS = 64
 STREAMS = 12  # in a batch
 STEPS, PER_EXAMPLE, MOST = 120, 6, 400  # of fine-tuning; from scratch three times as many
+EQUAL = 10  # examples of a class with which the network counts as much as the linear reading
 CHECKS, CHECK_STEPS = 8, 256  # streams to choose a timeline on, and their length
 # Own examples come from one place and few people: other headings and sides are not noise then.
 VARIETY = Variety(mirror=0.0)
@@ -63,7 +67,10 @@ def teach(
     settings: TrainSettings,
     desk: Desk,
 ) -> Taught:
-    """Train the network on streams made of the motions, with pauses as background."""
+    """Train the network on streams made of the motions, with pauses as background.
+
+    And a linear reading of their statistics, for the two together: see ``skeleton_reading``.
+    """
     options = SourceOptions(
         layout=settings.layout, columns=settings.columns, frame_rate_hz=settings.rate_hz
     )
@@ -76,13 +83,21 @@ def teach(
         settings.steps or enough, STREAMS, rate=1e-2 if settings.scratch else 1e-3, smoothing=0.1
     )
 
+    supplies = [Supply(maker, STREAMS)]
+    skeletons = cast(SkeletonNet, network)
+    reading = fit_reading(skeletons, frontend, supplies, schedule.smoothing, settings.seed)
+    put_aside(skeletons)
+    each = len(motions) / len({m.label for m in motions})
+    share = each / (each + EQUAL)
+
     def look(averaged: nn.Module) -> dict[str, float]:
+        reading.join(cast(SkeletonNet, averaged), share)
         return figures(predict(averaged, frontend, checks), checks, card.labels)
 
     history = train_network(
         network,
         frontend,
-        [Supply(maker, STREAMS)],
+        supplies,
         schedule,
         STREAM_STEPS,
         settings.seed,
@@ -91,6 +106,7 @@ def teach(
         look=look if checks else None,
         partial=desk.partial,
     )
+    reading.join(skeletons, share)
     if not checks:
         return Taught(history=history)
     return Taught(

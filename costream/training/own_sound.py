@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ from costream.training.token_streams import TokenStream, TokenStreams
 
 log = logging.getLogger("costream")
 
+ARGUMENTS: Mapping[str, Any] = {}
 SILENCE = "silence"
 BACKGROUNDS = ("background", SILENCE, "none", "nothing")
 VARIANTS = 4  # of each example, besides itself

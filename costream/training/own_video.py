@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,7 @@ from costream.training.picture_pieces import Pieces, read_pieces
 from costream.training.token_streams import TokenStream, TokenStreams
 from costream.training.video_recordings import Reader, Seen, of_pictures
 
+ARGUMENTS: Mapping[str, Any] = {}
 BACKGROUND = "background"
 VIEWS, CHECKED_VIEWS = 4, 1  # of each recording, besides itself
 VARIED = 4.0  # times as much as recordings of a class differ; not from scratch, which it hinders

@@ -169,7 +169,14 @@ def test_twenty_thousand_steps() -> None:
 
 
 def test_persons_who_come_and_go_change_nothing() -> None:
-    for form in ("stgcn", "stgcn-none", "agcn-causal", "branches", "str-none"):
+    for form in (
+        "stgcn",
+        "stgcn-none",
+        "agcn-causal",
+        "branches",
+        "str-none",
+        "stgcn-causal-statistics",
+    ):
         net = small_net(form, persons=3)
         x = stream(260, batch=2, persons=3)
         for stream_, person, start, stop in (
@@ -193,7 +200,9 @@ def test_persons_who_come_and_go_change_nothing() -> None:
             assert_same(dict(zip(expected, torch.cat(parts, 1).unbind(1), strict=True)), expected)
 
 
-@pytest.mark.parametrize("form", ["stgcn", "stgcn-none", "agcn-causal", "branches"])
+@pytest.mark.parametrize(
+    "form", ["stgcn", "stgcn-none", "agcn-causal", "stgcn-causal-statistics", "branches"]
+)
 def test_streams_begin_again_join_and_leave(form: str) -> None:
     net, x = small_net(form), stream(140, batch=3)
     x[0, 10:120, 1] = 0
@@ -235,7 +244,7 @@ def test_a_stream_that_joins_sleepers(form: str) -> None:
 
 
 def test_saving_and_cloning() -> None:
-    for form in ("agcn", "branches-causal"):
+    for form in ("agcn", "branches-causal", "stgcn-causal-statistics"):
         net, x = small_net(form), stream(80)
         x[:, 20:70, 1] = 0
         state = net.init_state(1)
@@ -328,6 +337,7 @@ def test_warmup_ends_when_the_window_is_full() -> None:
         ({"padding": "full"}, "padding 'full' is not one of same"),
         ({"temporal": "none"}, "temporal 'none' is not one of convolution"),
         ({"kernel": 4}, "kernel 4 has no centre"),
+        ({"statistics": True}, "statistics with padding 'same': they need 'causal'"),
         ({"widths": (4, 4)}, "2 widths and 4 strides"),
         ({"partition": "near"}, "partition 'near' is not one of in_out"),
         ({"kind": "agcn", "attention": "all"}, "attention 'all' is not frame or clip"),

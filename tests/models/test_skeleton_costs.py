@@ -72,7 +72,8 @@ def test_clips_cost_what_is_counted(form: str) -> None:
     x = torch.randn(1, 40, 2, 5, 2, dtype=torch.float64)
     with torch.no_grad(), Products() as seen:
         logits = net(x)
-    more = (logits.numel() // 3 - 1) * net.fc.weight.numel()  # causal: one a feature
+    heads = [layer.weight.numel() for layer in (net.fc, net.reading) if layer is not None]
+    more = (logits.numel() // 3 - 1) * sum(heads)  # causal: one a feature
     if FORMS[form].get("conv_first"):  # biases are mixed, once
         more += sum(3 * 5 * block.out_width for block in net.blocks)
     assert seen.macs == net.count_clip_macs(40) + more

@@ -1,0 +1,58 @@
+"""Mean and standard deviation over time, ordinary and continual."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from costream.nn.pooling import MeanState, TemporalMean
+from costream.nn.timing import ContinualModule
+
+_LEAST = 1e-4  # standard deviation: what is less is rounding
+
+
+class TemporalStatistics(ContinualModule):
+    """Mean and standard deviation of each number over the last ``window`` features.
+
+    Statistics pooling: Snyder et al., "X-vectors: Robust DNN embeddings for speaker recognition"
+    (ICASSP 2018). They are those of the features seen so far until there are so many, and each
+    stream has its own count. Computed in double precision: the variance is a difference of
+    means, in which half of the digits are lost.
+    """
+
+    def __init__(self, window: int) -> None:
+        super().__init__()
+        self.mean = TemporalMean(window, partial=True)
+        self.timing = self.mean.timing
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Give means and deviations [B, T, ..., 2 C] at every step of a clip [B, T, ..., C]."""
+        return _describe(self.mean(_powers(x))).to(x.dtype)
+
+    def init_state(self, batch_size: int, shape: Sequence[int], like: Tensor) -> MeanState:
+        """Give the state of streams that have seen nothing.
+
+        ``shape``: of a feature of one stream, (..., C). ``like``: a tensor of its device.
+        """
+        return self.mean.init_state(batch_size, (*shape[:-1], 2 * shape[-1]), like.double())
+
+    def forward_step(self, x: Tensor, state: MeanState) -> Tensor:
+        """Take a feature [B, ..., C] of every stream, give [B, ..., 2 C]."""
+        return self.forward_steps(x.unsqueeze(1), state).squeeze(1)
+
+    def forward_steps(self, x: Tensor, state: MeanState) -> Tensor:
+        """Take T features [B, T, ..., C], give what T steps would, [B, T, ..., 2 C]."""
+        return _describe(self.mean.forward_steps(_powers(x), state)).to(x.dtype)
+
+
+def _powers(x: Tensor) -> Tensor:
+    double = x.double()
+    return torch.cat([double, double.square()], -1)
+
+
+def _describe(means: Tensor) -> Tensor:
+    mean, square = means.chunk(2, -1)
+    variance = (square - mean.square()).clamp_(min=_LEAST**2)
+    return torch.cat([mean, variance.sqrt()], -1)

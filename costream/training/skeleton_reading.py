@@ -1,0 +1,96 @@
+"""What few skeletons are told by soonest: a linear reading of where joints are and how they move.
+
+A network that learns a class from five motions learns much that is true of these five alone. Mean
+and standard deviation of each joint, of which ``SkeletonNet`` has a second last layer, have little
+to learn in that way, and little to gain from many examples. So a network gives a mean of both, in
+which its own part grows with the examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from costream.frontends.joints import JointStreams
+from costream.models.skeleton import SkeletonNet
+from costream.training.skeleton_loop import Supply, draw, loss
+
+BATCHES, STEPS = 16, 128  # of streams, and their length
+DECAY = 0.1  # of the squared weights, against the mean loss
+ITERATIONS = 200
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A linear layer: ``weight`` [K, 2 V C] and ``bias`` [K]."""
+
+    weight: Tensor
+    bias: Tensor
+
+    @torch.no_grad()
+    def join(self, network: SkeletonNet, share: float) -> None:
+        """Let a network give the mean of its logits, with this share of it, and these.
+
+        Its own reading, if it has learnt one, is replaced.
+        """
+        if network.reading is None:
+            raise ValueError("a network without statistics")
+        network.fc.weight.mul_(share)
+        network.fc.bias.lerp_(self.bias, 1 - share)
+        network.reading.weight.copy_((1 - share) * self.weight)
+
+
+def put_aside(network: SkeletonNet) -> None:
+    """Let a network learn without a reading: zero, and not learnt."""
+    if network.reading is None:
+        raise ValueError("a network without statistics")
+    nn.init.zeros_(network.reading.weight).requires_grad_(False)
+
+
+def fit_reading(
+    network: SkeletonNet,
+    frontend: JointStreams,
+    supplies: Sequence[Supply],
+    smoothing: float,
+    seed: int,
+) -> Reading:
+    """Give the reading that tells streams best: multinomial logistic regression, L2, L-BFGS.
+
+    All means are measured by their own scale and all deviations by theirs, not each number by
+    its own: of a joint that hardly moves there is little to be told.
+    """
+    rng = np.random.default_rng(seed)
+    with torch.no_grad():
+        drawn = [draw(frontend, supplies, STEPS, rng) for _ in range(BATCHES)]
+        rows, labels, weights = (
+            torch.cat(parts)
+            for parts in zip(
+                *(
+                    (network.describe(x), y[:, :: network.stride], w[:, :: network.stride])
+                    for x, y, w in drawn
+                ),
+                strict=True,
+            )
+        )
+        centre = rows.mean((0, 1))
+        spread = (rows - centre).square().mean((0, 1)).view(2, -1).mean(1).sqrt()
+        scale = spread.clamp(min=1e-6).repeat_interleave(len(centre) // 2)
+        rows = (rows - centre) / scale
+    weight = torch.zeros(network.num_classes, len(centre), requires_grad=True)
+    bias = torch.zeros(network.num_classes, requires_grad=True)
+    search = torch.optim.LBFGS([weight, bias], max_iter=ITERATIONS, line_search_fn="strong_wolfe")
+
+    def lose() -> Tensor:
+        search.zero_grad()
+        logits = rows @ weight.T + bias
+        total = loss(logits, labels, weights, smoothing) + DECAY * weight.square().sum()
+        total.backward()  # type: ignore[no-untyped-call]
+        return total
+
+    search.step(lose)  # type: ignore[no-untyped-call]
+    own = weight.detach() / scale
+    return Reading(own, bias.detach() - own @ centre)
