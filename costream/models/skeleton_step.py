@@ -86,7 +86,9 @@ class FoldedSkeleton(Folded):
         """
         check_shape(x.shape, (*state.steps.shape, *self.shift.shape))
         young = state.steps.clone() if self._has_young(state) else None
-        read = self._read(x.unsqueeze(1), state)
+        described = None
+        if self.statistics is not None and state.statistics is not None:
+            described = self.statistics.forward_step(x.flatten(2), state.statistics)
         low, high = self._awake(x.unsqueeze(1), state)
         time = state.tick()
         scale, shift, others = self.ranges[low, high]
@@ -109,7 +111,9 @@ class FoldedSkeleton(Folded):
         if mean is None:
             return None
         logits = torch.addmm(self.bias, mean, self.weight)
-        return logits if read is None else logits.add_(read.squeeze(1))
+        if described is None or self.reading is None:
+            return logits
+        return logits.addmm_(described.mean(1), self.reading)
 
     def _read(self, x: Tensor, state: SkeletonState) -> Tensor | None:
         """Take T frames [B, T, M, V, C], give the logits [B, T', K] of their statistics, if any."""

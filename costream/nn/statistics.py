@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -40,7 +41,8 @@ class TemporalStatistics(ContinualModule):
 
     def forward_step(self, x: Tensor, state: MeanState) -> Tensor:
         """Take a feature [B, ..., C] of every stream, give [B, ..., 2 C]."""
-        return self.forward_steps(x.unsqueeze(1), state).squeeze(1)
+        means = cast(Tensor, self.mean.forward_step(_powers(x), state))
+        return _describe(means).to(x.dtype)
 
     def forward_steps(self, x: Tensor, state: MeanState) -> Tensor:
         """Take T features [B, T, ..., C], give what T steps would, [B, T, ..., 2 C]."""
@@ -54,5 +56,5 @@ def _powers(x: Tensor) -> Tensor:
 
 def _describe(means: Tensor) -> Tensor:
     mean, square = means.chunk(2, -1)
-    variance = (square - mean.square()).clamp_(min=_LEAST**2)
-    return torch.cat([mean, variance.sqrt()], -1)
+    variance = torch.addcmul(square, mean, mean, value=-1)
+    return torch.cat([mean, variance.clamp(min=_LEAST**2).sqrt()], -1)
