@@ -101,6 +101,16 @@ def test_fine_tuning_keeps_the_licence_and_repeats_with_its_seed(base, data, tmp
     assert "started from tiny" in read_card(path).trained_on
 
 
+def test_what_was_learnt_is_gone_on_with(trained, data, tmp_path):
+    path = tmp_path / "again.safetensors"
+    done = costream("train", trained[0], "--data", data, "-o", path, "--steps", 2)
+    assert done.returncode == 0, done.stderr
+    card = read_card(path)
+    assert card.labels == read_card(trained[0]).labels
+    assert card.arguments["statistics"]
+    assert card.metrics["validation"]["again"]["top1"] > 0.5
+
+
 def test_nothing_is_overwritten(base, data, tmp_path):
     path = tmp_path / "own.safetensors"
     path.write_bytes(b"mine")
