@@ -1,9 +1,9 @@
 """What few skeletons are told by soonest: a linear reading of where joints are and how they move.
 
-A network that learns a class from five motions learns much that is true of these five alone. Mean
-and standard deviation of each joint, of which ``SkeletonNet`` has a second last layer, have little
-to learn in that way, and little to gain from many examples. So a network gives a mean of both, in
-which its own part grows with the examples.
+A network that learns a class from five motions learns much that is true of these five alone. A
+linear layer for mean and standard deviation of each joint (see ``SkeletonNet``, ``statistics``)
+cannot learn much of that kind, nor gain much from many examples. So a network gives a mean of
+both, in which its own part grows with the examples.
 """
 
 from __future__ import annotations
