@@ -56,10 +56,7 @@ from costream.training.sequence_report import sequence_table
 log = logging.getLogger("costream")
 
 # Of networks for tokens and for skeletons.
-_CLASSIFIERS = (
-    *("network.head.", "network.anticipation_head."),
-    *("network.fc.", "network.reading."),
-)
+_CLASSIFIERS = ("network.head.", "network.anticipation_head.", "network.fc.", "network.reading.")
 
 
 def train(settings: TrainSettings) -> ExitCode:

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from costream.frontends.joints import JointStreams
 from costream.models.skeleton import SkeletonNet
+from costream.training.logistic import logistic_regression
 from costream.training.skeleton_loop import Supply, draw, loss
 
 BATCHES, STEPS = 16, 128  # of streams, and their length
 DECAY = 0.1  # of the squared weights, against the mean loss
-ITERATIONS = 200
 
 
 @dataclass(frozen=True)
@@ -58,39 +58,28 @@ def fit_reading(
     smoothing: float,
     seed: int,
 ) -> Reading:
-    """Give the reading that tells streams best: multinomial logistic regression, L2, L-BFGS.
+    """Give the reading that tells streams best: a logistic regression.
 
     All means are measured by their own scale and all deviations by theirs, not each number by
     its own: of a joint that hardly moves there is little to be told.
     """
-    rng = np.random.default_rng(seed)
-    with torch.no_grad():
-        drawn = [draw(frontend, supplies, STEPS, rng) for _ in range(BATCHES)]
-        rows, labels, weights = (
-            torch.cat(parts)
-            for parts in zip(
-                *(
-                    (network.describe(x), y[:, :: network.stride], w[:, :: network.stride])
-                    for x, y, w in drawn
-                ),
-                strict=True,
-            )
-        )
-        centre = rows.mean((0, 1))
-        spread = (rows - centre).square().mean((0, 1)).view(2, -1).mean(1).sqrt()
-        scale = spread.clamp(min=1e-6).repeat_interleave(len(centre) // 2)
-        rows = (rows - centre) / scale
-    weight = torch.zeros(network.num_classes, len(centre), requires_grad=True)
-    bias = torch.zeros(network.num_classes, requires_grad=True)
-    search = torch.optim.LBFGS([weight, bias], max_iter=ITERATIONS, line_search_fn="strong_wolfe")
-
-    def lose() -> Tensor:
-        search.zero_grad()
-        logits = rows @ weight.T + bias
-        total = loss(logits, labels, weights, smoothing) + DECAY * weight.square().sum()
-        total.backward()  # type: ignore[no-untyped-call]
-        return total
-
-    search.step(lose)  # type: ignore[no-untyped-call]
-    own = weight.detach() / scale
-    return Reading(own, bias.detach() - own @ centre)
+    rng, stride = np.random.default_rng(seed), network.stride
+    rows, labels, weights = [], [], []
+    for _ in range(BATCHES):
+        tokens, told, counts = draw(frontend, supplies, STEPS, rng)
+        rows.append(network.describe(tokens))
+        labels.append(told[:, ::stride])
+        weights.append(counts[:, ::stride])
+    described = torch.cat(rows)
+    centre = described.mean((0, 1))
+    spread = (described - centre).square().mean((0, 1)).view(2, -1).mean(1).sqrt()
+    scale = spread.clamp(min=1e-6).repeat_interleave(len(centre) // 2)
+    truth, counting = torch.cat(labels), torch.cat(weights)
+    weight, bias = logistic_regression(
+        (described - centre) / scale,
+        network.num_classes,
+        lambda logits: loss(logits, truth, counting, smoothing),
+        DECAY,
+    )
+    weight = weight / scale
+    return Reading(weight, bias - weight @ centre)
