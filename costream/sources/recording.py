@@ -13,9 +13,10 @@ from costream.errors import SourceError
 from costream.sources.base import Sound
 from costream.sources.devices import WHERE, InputDevice, portaudio
 
-# PortAudio gives pieces of about this length, a whole number to a block. Shorter ones cost more,
-# longer ones come later: through a sound server, up to one length later.
-PIECE_S = 0.125
+# PortAudio gives pieces of at most this length, a whole number to a block. Shorter ones cost more
+# (half of it a tenth of all that listening takes), longer ones come later: through a sound server,
+# up to one length later.
+PIECE_S = 0.25
 # A piece is a chunk of its own when the next is so late that something may be missing between.
 APART_S = 3 * PIECE_S
 # What has more channels is a sound server, which mixes them itself when it is asked for one.
