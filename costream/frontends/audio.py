@@ -169,17 +169,11 @@ class ContinualAudioNet(Foldable[FoldedAudio]):
 
     def _hop(self, x: Tensor, state: AudioState) -> Tensor:
         """Take one block [B, block] of every stream, give its token [B, D]."""
-        state.newest, new = self._room(state).step(x)
-        features = torch.cat([state.features, new[:, None]], 1)
-        state.features.copy_(features[:, 1:])
-        # Numbers of these cost a tenth of a tensor's.
-        samples, hops = state.mel.samples.numpy(), state.hops.numpy()
-        fewest = int(hops.min())
-        samples += self.block
-        hops += 1
-        if fewest + 1 >= self.pool:
-            return linear(self, "project", features.mean(1))
-        return self._average(features, state.hops - 1)[:, 0]
+        room = self._room(state)
+        state.newest, fewest = room.step(x)
+        if fewest >= self.pool:
+            return linear(self, "project", room.mean)
+        return self._average(room.rows, state.hops - 1)[:, 0]
 
     def fold(self) -> FoldedAudio:
         """Give the layers as single hops take them."""
@@ -190,7 +184,8 @@ class ContinualAudioNet(Foldable[FoldedAudio]):
         folded = self.folded()
         if state.room is None or state.room.folded is not folded:
             mel = MelRoom(self.mel, state.mel.held, self.block)
-            state.room = folded.lay_out(mel, state.past, _HOP_FRAMES)
+            counts = state.hops, state.mel.samples
+            state.room = folded.lay_out(mel, state.past, state.features, counts, _HOP_FRAMES)
             state.past, state.mel.held = state.room.past, mel.held
         return state.room
 

@@ -28,16 +28,24 @@ class FoldedAudio(Folded):
         self.shift = -net.centre * self.scale
         self._matrices = [_matrix(*layer.folded()) for layer in self.layers]
 
-    def lay_out(self, mel: MelRoom, past: Sequence[Tensor], frames: int) -> HopRoom:
+    def lay_out(
+        self,
+        mel: MelRoom,
+        past: Sequence[Tensor],
+        features: Tensor,
+        counts: tuple[Tensor, Tensor],
+        frames: int,
+    ) -> HopRoom:
         """Give the room for hops of so many spectrogram frames, behind these past frames.
 
         ``mel``: what makes them. ``past``: of each layer, [B, K_time - stride, F, I].
+        ``features``: of the last hops, [B, N, W]. ``counts``: of hops and samples heard, [B].
         """
         rooms = []
         for layer, held, matrix in zip(self.layers, past, self._matrices, strict=True):
             rooms.append(LayerRoom(layer, matrix, held, frames))
             frames //= layer.convolution.stride[0]
-        return HopRoom(self, mel, rooms)
+        return HopRoom(self, mel, rooms, features, counts)
 
 
 class LayerRoom:
@@ -83,27 +91,52 @@ class LayerRoom:
 
 
 class HopRoom:
-    """Where the hops of B streams lie, layer behind layer; ``folded``: whose hops."""
+    """Where the hops of B streams lie, layer behind layer; ``folded``: whose hops.
 
-    def __init__(self, folded: FoldedAudio, mel: MelRoom, layers: Sequence[LayerRoom]) -> None:
+    ``features``, ``counts``: see ``lay_out``; they stay where they are and each hop brings them
+    up to date, as it does ``past``.
+    """
+
+    def __init__(
+        self,
+        folded: FoldedAudio,
+        mel: MelRoom,
+        layers: Sequence[LayerRoom],
+        features: Tensor,
+        counts: tuple[Tensor, Tensor],
+    ) -> None:
         self.folded, self.mel = folded, mel
         self.past = tuple(layer.past for layer in layers)
         self._first = layers[0].new.squeeze(3)
         last = layers[-1].images
-        self._features = zeros(*last.shape, like=last)
-        outs = [*(layer.new for layer in layers[1:]), self._features]
+        out = zeros(*last.shape, like=last)
+        outs = [*(layer.new for layer in layers[1:]), out]
         self._layers = list(zip(layers, outs, strict=True))
+        streams, before, width = features.shape
+        self.rows = zeros(streams, before + 1, width, like=last)  # the features with the new ones
+        self.mean = zeros(streams, width, like=last)  # of the rows
+        self._features, self._newest = features, self.rows[:, 1:]
+        self._both = features, out[:, :, 0]
+        # Numbers of these cost a tenth of a tensor's.
+        self._hops, self._samples = (count.numpy() for count in counts)
+        self._size = mel.size
 
-    def step(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Take the samples of a hop [B, N], give its log-mel frames [B, T, bands] and row [B, W].
+    def step(self, x: Tensor) -> tuple[Tensor, int]:
+        """Take the samples of a hop [B, N], give its log-mel frames [B, T, bands].
 
-        ``past`` is brought up to date. The next call overwrites the row.
+        And the hops that the youngest stream has heard. The next call overwrites ``rows`` and
+        ``mean``.
         """
         spectrogram = self.mel.step(x)
         torch.addcmul(self.folded.shift, spectrogram, self.folded.scale, out=self._first)
         for layer, out in self._layers:
             layer.step(out)
-        return spectrogram, self._features[:, 0, 0]
+        torch.cat(self._both, 1, out=self.rows)
+        torch.mean(self.rows, 1, out=self.mean)
+        self._features.copy_(self._newest)
+        self._hops += 1
+        self._samples += self._size
+        return spectrogram, min(self._hops.tolist())
 
 
 def _matrix(weight: Tensor, bias: Tensor) -> Tensor:

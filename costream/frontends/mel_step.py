@@ -23,6 +23,7 @@ class MelRoom:
 
     def __init__(self, mel: LogMel, held: Tensor, size: int) -> None:
         streams, before = held.shape
+        self.size = size
         block = zeros(streams, before + size, like=held)
         self.held, self._new = block[:, :before], block[:, before:]
         self.held.copy_(held)
