@@ -169,6 +169,7 @@ def student(
         temperature=1.0,
         metrics={},
         sample={},
+        costs={},
     )
     torch.manual_seed(settings.seed)
     merged = {k: v for k, v in base.tensors.items() if k.startswith("frontend.")}

@@ -36,6 +36,7 @@ def student(
         timeline=replace(base.card.timeline, thresholds={}),
         metrics={},
         sample={},
+        costs={},
     )
     torch.manual_seed(settings.seed)
     fresh = new_network(card).state_dict()

@@ -55,6 +55,7 @@ def predictor(network: ViTDet) -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_labels_that_are_known_keep_their_rows(tmp_path: Path) -> None:
     weights = base(tmp_path, ("car", "Street lamp", "cat"))
+    weights = replace(weights, card=replace(weights.card, costs={"macs": 1}, sample={"file": "x"}))
     fresh = settings(tmp_path / "o", seed=1)
     network, _, card = student(weights, ("ant", "car", "street_lamp"), fresh)
     stem = "network.roi_heads.box_predictor"
@@ -66,6 +67,8 @@ def test_labels_that_are_known_keep_their_rows(tmp_path: Path) -> None:
     torch.testing.assert_close(own_deltas[:4], deltas.mean(0))
     assert not any(torch.equal(own_scores[0], row) for row in scores)
     assert card.arguments["classes"] == 3
+    assert not card.costs
+    assert not card.sample
     assert torch.equal(
         network.pyramid.state_dict()[name := next(iter(network.pyramid.state_dict()))],
         weights.tensors[f"network.pyramid.{name}"],

@@ -149,6 +149,13 @@ def test_only_the_classifier_begins_anew(base, tmp_path):
     assert not torch.equal(fresh.head.weight, stored["network.head.weight"])
 
 
+def test_what_was_measured_of_other_weights_is_not_said_of_these(base, tmp_path):
+    measured = {name: {"top1": 1.0} for name in ("metrics", "sample", "costs")}
+    before = replace(base, card=replace(base.card, **measured))
+    _, _, card = student(before, ("silence", "x"), told(tmp_path))
+    assert not any(getattr(card, name) for name in measured)
+
+
 def test_a_fresh_network_sees_tokens_of_one_scale():
     torch.manual_seed(0)
     tokens = torch.randn(500, 16) * torch.linspace(0.01, 300, 16) + 1000
