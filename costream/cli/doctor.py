@@ -76,6 +76,7 @@ def _core() -> list[Finding]:
         ("torch", "torch"),
         ("av", "av"),
         ("librosa", "librosa"),
+        ("numba", "numba"),
         ("safetensors", "safetensors.torch"),
     ):
         findings.append(_import(package, package, module, required=True))

@@ -83,12 +83,11 @@ class FoldedBottleneck:
             y.mul_(self.squeeze(y))
         y = F.silu(y, inplace=True) if self.depthwise else y.relu_()
         past = self.inputs.frame(state.inputs, time - self.half)
+        given = self.c.multiply(y.squeeze(1), out)
         if self.shortcut is None:
-            given = torch.add(past, self.c.bias, out=out)
-        else:
-            given = self.shortcut.multiply(past, out)
-        self.c.add(y.squeeze(1), given)
-        return given.relu_()
+            return self.c.rectify(given, past)
+        self.shortcut.add(past, given)
+        return self.shortcut.rectify(given)
 
     def _first(
         self, x: Tensor, state: BottleneckState, rows: Sequence[int], time: int
@@ -102,6 +101,6 @@ class FoldedBottleneck:
             return self.b.convolve(hidden.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).unsqueeze(1)
         inner = cast(FramesState, state.inner)
         slot = self.inner.next_slot(inner)
-        self.a.multiply(x, slot).relu_()
+        self.a.rectify(self.a.multiply(x, slot))
         self.inner.push(slot, inner, rows)
         return None if late else self.b.over_time(inner, time)

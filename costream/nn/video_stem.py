@@ -75,7 +75,7 @@ class FoldedStem:
         if time < self.timing.delay:
             return None
         if self.pixels is not None:
-            return self.conv.weigh(state, time, out).relu_()
+            return self.conv.rectify(self.conv.weigh(state, time, out))
         y = self.conv.over_time(state, time).squeeze(1)
         y = F.max_pool2d(y.permute(0, 3, 1, 2), 3, 2, 1).permute(0, 2, 3, 1)
         return torch.clamp_min(y, 0, out=out)

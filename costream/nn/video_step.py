@@ -150,7 +150,7 @@ class FoldedVideo(Folded):
 
     def _pool(self, y: Tensor, state: MeanState, rows: Sequence[int]) -> Tensor | None:
         if self.conv is not None:
-            y = self.conv.multiply(y).relu_()
+            y = self.conv.rectify(self.conv.multiply(y))
         feature = y.mean((1, 2))
         if rows and self.start == "zeros":
             feature[list(rows)] = 0

@@ -9,6 +9,7 @@ what is kept is no wider than the input and serves a residual too.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import cast
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from costream.nn.frame_ring import FramesState
 from costream.nn.graph import scale_and_shift
+from costream.nn.loops import depthwise, loops
 
 
 class VolumeStep:
@@ -35,19 +37,22 @@ class VolumeStep:
         self.pixel_stride, self.sides = conv.stride[1], cast("tuple[int, ...]", conv.padding)[1:]
         self.kernel = cast("tuple[int, int, int]", conv.kernel_size)
         self.pointwise = self.kernel[1:] == (1, 1)
-        taps = weight.unbind(2)  # oldest first
-        # For each slot of the newest frame the weights in the order of the slots.
-        self.turned: list[Tensor] = []
-        if self.pointwise and self.groups > 1:
-            taps = tuple(tap.flatten() for tap in taps)
-            self._wide: dict[int, list[Tensor]] = {}  # see ``_widen``
-        elif self.pointwise:
-            taps = tuple(tap.flatten(1).T.contiguous() for tap in taps)
+        self._loops = loops(weight)
+        # Only the forms of weights that are used. Taps: oldest first.
+        if self.pointwise:
+            taps = weight.flatten(2)  # [O, I, K]; kept as [K, C] if depthwise, else [K, I, O]
+            self.taps = (taps[:, 0].T if self.groups > 1 else taps.permute(2, 1, 0)).contiguous()
+        elif self.kernel[0] == 1:
+            self._flat = weight[:, :, 0].contiguous(memory_format=torch.channels_last)
         else:
-            single = taps if len(taps) == 1 else ()  # for ``convolve``
-            taps = tuple(tap.contiguous(memory_format=torch.channels_last) for tap in single)
-            self.turned = [weight.roll(k + 1, 2) for k in range(self.kernel[0])]
-        self.taps = taps
+            self._weight = weight
+            self._depthwise = depthwise(weight, bias, self.pixel_stride)
+
+    @cached_property
+    def turned(self) -> list[Tensor]:
+        """For each slot of the newest frame the weights in the order of the slots."""
+        with torch.inference_mode(False):
+            return [self._weight.roll(k + 1, 2) for k in range(self.kernel[0])]
 
     def output_size(self, size: Sequence[int]) -> tuple[int, int, int]:
         """Give height, width and channels of outputs for inputs of ``size``, (H, W, I)."""
@@ -55,66 +60,71 @@ class VolumeStep:
         return -(-size[0] // step), -(-size[1] // step), self.out_width
 
     def multiply(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """Give [B, H', W', O] of a frame [B, H, W, I]; of a pointwise convolution with K = 1.
+        """Give [B, H', W', O] of a frame [B, H, W, I], without bias; pointwise, with K = 1.
 
         ``out``: where it shall lie, such as a slot of a ring.
         """
-        if self.pixel_stride > 1:
-            x = x[:, :: self.pixel_stride, :: self.pixel_stride]
         if out is None:
-            out = x.new_empty(*x.shape[:3], self.out_width)
-        # A slot has its rows together within a stream only.
-        rows = out.view(len(x), -1, self.out_width)
-        torch.baddbmm(self.bias, x.flatten(1, 2), self._shared(len(x)), out=rows)
+            height, width, _ = self.output_size(x.shape[1:])
+            out = x.new_empty(len(x), height, width, self.out_width)
+        torch.bmm(self._rows(x), self._shared(len(x)), out=self._flatten(out))
         return out
 
     def add(self, x: Tensor, out: Tensor) -> None:
-        """Add what ``multiply`` would give, without the bias, to frames [B, H, W, O]."""
-        rows = out.view(len(x), -1, self.out_width)
-        rows.baddbmm_(x.flatten(1, 2), self._shared(len(x)))
+        """Add what ``multiply`` would give to frames [B, H', W', O]."""
+        self._flatten(out).baddbmm_(self._rows(x), self._shared(len(x)))
+
+    def rectify(self, x: Tensor, other: Tensor | None = None) -> Tensor:
+        """Give the ReLU of frames [B, H, W, O], bias and ``other`` frames, in place of the first.
+
+        The frame of a stream is contiguous; those of several may lie apart.
+        """
+        self._loops.rectify(x, self.bias, other)
+        return x
+
+    def _rows(self, x: Tensor) -> Tensor:
+        if self.pixel_stride > 1:
+            x = x[:, :: self.pixel_stride, :: self.pixel_stride]
+        return x.flatten(1, 2)
+
+    def _flatten(self, out: Tensor) -> Tensor:
+        # A slot has its rows together within a stream only.
+        return out.view(len(out), -1, self.out_width)
 
     def _shared(self, streams: int) -> Tensor:
-        return self.taps[0].expand(streams, -1, -1)
+        return self.taps.expand(streams, -1, -1)
 
     def convolve(self, x: Tensor) -> Tensor:
         """Give [B, O, H', W'] of a frame [B, I, H, W]; K = 1."""
         stride, sides = self.pixel_stride, self.sides
-        return F.conv2d(x, self.taps[0], self.bias, stride, sides, 1, self.groups)
+        return F.conv2d(x, self._flat, self.bias, stride, sides, 1, self.groups)
 
     def over_time(self, state: FramesState, time: int) -> Tensor:
-        """Give [B, 1, H', W', O] of the K frames of a ring up to frame ``time``."""
-        if self.pointwise and self.groups > 1:
-            return self.weigh(state, time).unsqueeze(1)
+        """Give [B, 1, H', W', O] of the K frames of a ring up to frame ``time``.
+
+        Of any but a depthwise one over time alone, for which there is ``weigh``.
+        """
         if self.pointwise:
             return self._mix(self._frames(state, time))
-        weight, step = self.turned[time % self.kernel[0]], self.pixel_stride
-        strides, sides = (1, step, step), (0, *self.sides)
+        if self.kernel[0] == 1:
+            frame = state.slots[0].permute(0, 3, 1, 2)
+            return self.convolve(frame).permute(0, 2, 3, 1).unsqueeze(1)
+        step, oldest = self.pixel_stride, (time + 1) % self.kernel[0]
+        if self._depthwise is not None and self._depthwise.suits(state.frames):
+            return self._depthwise(state.frames, oldest).unsqueeze(1)
+        weight, strides, sides = self.turned[oldest - 1], (1, step, step), (0, *self.sides)
         out = F.conv3d(state.volume, weight, self.bias, strides, sides, 1, self.groups)
         return out.permute(0, 2, 3, 4, 1)
 
     def weigh(self, state: FramesState, time: int, out: Tensor | None = None) -> Tensor:
-        """Give what ``over_time`` does, as [B, H, W, O], of a depthwise one over time alone.
+        """Give what ``over_time`` does, of a depthwise one over time alone, and without bias.
 
-        ``out``: where it shall lie.
+        It is [B, H, W, O]. ``out``: where it shall lie.
         """
-        frames = self._frames(state, time)
         if out is None:
-            out = torch.empty_like(frames[0])
-        # Rows of pictures in place of single pixels: loops over few channels are slow.
-        batch, height, width, _ = out.shape
-        rows, (bias, *taps) = out.view(batch, height, -1), self._widen(width)
-        olds = [frame.view(batch, height, -1) for frame in frames]
-        torch.addcmul(bias, olds[-1], taps[-1], out=rows)
-        for old, tap in zip(olds[:-1], taps[:-1], strict=True):
-            rows.addcmul_(old, tap)
+            out = torch.empty_like(state.slots[0], memory_format=torch.contiguous_format)
+        self._loops.weigh(state.frames, (time + 1) % self.kernel[0], self.taps, out)
         return out
-
-    def _widen(self, width: int) -> list[Tensor]:
-        """Give bias and taps for a row of so many pixels."""
-        if width not in self._wide:
-            with torch.inference_mode(False):
-                self._wide[width] = [t.repeat(width) for t in (self.bias, *self.taps)]
-        return self._wide[width]
 
     def _frames(self, state: FramesState, time: int) -> list[Tensor]:
         """Give the K frames of a ring up to frame ``time``, the oldest first."""

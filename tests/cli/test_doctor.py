@@ -19,7 +19,16 @@ else:
 def test_json_names_what_matters(capsys):
     assert main(["doctor", "--json"]) == 0
     findings = {f["name"]: f for f in json.loads(capsys.readouterr().out)}
-    for name in ("costream", "python", "torch", "av", "librosa", "safetensors", "model cooadtr"):
+    for name in (
+        "costream",
+        "python",
+        "torch",
+        "av",
+        "librosa",
+        "numba",
+        "safetensors",
+        "model cooadtr",
+    ):
         assert findings[name]["ok"] is True, findings[name]
     for extra in ("mic", "pose", "torchaudio"):
         assert findings[extra]["ok"] in (True, None)

@@ -35,7 +35,10 @@ def test_steps_are_a_convolution_of_three_dimensions(
             rows = [0, 1] if t == 0 and start == "replicate" else []
             time = ring.push(frame, state, rows)
             assert time == t
-            out = step.over_time(state, time)
+            if kernel == (5, 1, 1):
+                out = (step.weigh(state, time) + step.bias).unsqueeze(1)
+            else:
+                out = step.over_time(state, time)
             torch.testing.assert_close(out[:, 0], expected[:, t], rtol=0, atol=1e-12)
             assert out.shape[2:] == step.output_size(x.shape[2:])
 
@@ -47,7 +50,11 @@ def test_single_frames() -> None:
         conv = nn.Conv3d(6, 4, 1, (1, 2, 2))
         maps = F.conv2d(x.permute(0, 3, 1, 2), conv.weight[:, :, 0], conv.bias, 2)
         frames = maps.permute(0, 2, 3, 1)
-        torch.testing.assert_close(VolumeStep(conv).multiply(x), frames)
+        step = VolumeStep(conv)
+        torch.testing.assert_close(step.multiply(x) + step.bias, frames)
+        added = frames.clone()
+        step.add(x, added)
+        torch.testing.assert_close(added + step.bias, 2 * frames)
         wide = nn.Conv3d(6, 4, (1, 3, 3), 1, (0, 1, 1), bias=False)
         maps = F.conv2d(x.permute(0, 3, 1, 2), wide.weight[:, :, 0], None, 1, 1)
         given = VolumeStep(wide).convolve(x.permute(0, 3, 1, 2))
