@@ -18,10 +18,8 @@ def compiled(*arguments: Any) -> Callable[[Callable[..., None]], Any]:
     """Compile a function for these types of arguments, when it is defined."""
 
     def compile_(function: Callable[..., None]) -> Any:
-        signature, options = (
-            numba.void(*arguments),
-            {"nogil": True, "error_model": "numpy", "fastmath": {"contract", "reassoc"}},
-        )
+        signature, fast = numba.void(*arguments), {"contract", "reassoc"}
+        options = {"nogil": True, "error_model": "numpy", "fastmath": fast}
         try:
             return numba.njit(signature, cache=True, **options)(function)
         except (RuntimeError, OSError):  # there is no place to keep compiled code at

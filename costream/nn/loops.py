@@ -47,7 +47,10 @@ def loops(like: Tensor) -> Loops:
 
 
 def depthwise(weight: Tensor, bias: Tensor, stride: int) -> Depthwise | None:
-    """Give a compiled convolution if there is one for this ``weight`` [C, 1, K, h, w]."""
+    """Give a compiled convolution if there is one for this ``weight`` [C, 1, K, h, w].
+
+    ``bias``: [C]. ``stride``: of pixels.
+    """
     if not _compiles(weight) or weight.shape[1] != 1 or weight.shape[3:] != (3, 3) or stride > 2:
         return None
     from costream.nn.depthwise import LANES, Depthwise

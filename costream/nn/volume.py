@@ -45,8 +45,9 @@ class VolumeStep:
         elif self.kernel[0] == 1:
             self._flat = weight[:, :, 0].contiguous(memory_format=torch.channels_last)
         else:
-            self._weight = weight
-            self._depthwise = depthwise(weight, bias, self.pixel_stride)
+            self._weight, self._depthwise = weight, None
+            if self.groups == len(weight) and self.sides == (1, 1):
+                self._depthwise = depthwise(weight, bias, self.pixel_stride)
 
     @cached_property
     def turned(self) -> list[Tensor]:
