@@ -82,9 +82,16 @@ def test_every_part_has_a_rule():
     assert parts == set(MAY)
 
 
+# Loops that PyTorch has not: ``costream.nn.loops`` imports them when a network wants them.
+COMPILED = {"compiled.py", "depthwise.py", "kernels.py"}
+
+
 def test_nn_imports_only_torch_and_the_standard_library():
     wrong = []
     for path in (PACKAGE / "nn").rglob("*.py"):
+        allowed = {"torch", "costream"}
+        if path.name in COMPILED:
+            allowed |= {"numba", "llvmlite", "numpy"}
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             names = []
             if isinstance(node, ast.Import):
@@ -93,9 +100,14 @@ def test_nn_imports_only_torch_and_the_standard_library():
                 names = [node.module]
             for name in names:
                 top = name.split(".")[0]
-                if top not in {"torch", "costream"} and top not in sys.stdlib_module_names:
+                if top not in allowed and top not in sys.stdlib_module_names:
                     wrong.append(f"{path.name} imports {name}")
     assert not wrong
+
+
+def test_compiled_loops_are_loaded_when_they_are_wanted():
+    code = "import sys, costream.models.video; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_no_file_is_too_long():
