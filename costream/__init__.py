@@ -1,6 +1,6 @@
 """costream: continual inference over video, audio and skeletons, one step at a time.
 
-The public API is loaded on first use, so that ``import costream`` costs nothing:
+The public API is loaded on first use, so that ``import costream`` is fast:
 
 ``open_source(uri, ...)`` opens a file or stream, ``load_model(name, ...)`` loads weights, and
 ``run(source, model, sinks, ...)`` drives one through the other.

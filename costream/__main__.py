@@ -1,4 +1,4 @@
-"""The program: runs the command line and turns every way it can end into an exit code."""
+"""Entry point of the command line: error messages and exit codes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from costream.redact import redact
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``costream`` with these arguments (default: the process's) and give the exit code.
+    """Run ``costream`` with these arguments (default: the process's) and return the exit code.
 
     Errors are one line on stderr; a traceback is printed for bugs with ``-vv`` only.
     """
@@ -93,7 +93,7 @@ def _verbosity(args: Sequence[str]) -> int:
 
 
 def _replace_closed_streams() -> None:
-    """Let output that was closed before we began (``>&-``) vanish."""
+    """Discard output to streams that were closed at start (``>&-``)."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stderr is None:
@@ -101,7 +101,7 @@ def _replace_closed_streams() -> None:
 
 
 def _detach_closed_stdout() -> None:
-    """Keep the interpreter from complaining at exit when stdout's reader has left."""
+    """Prevent an error at interpreter exit if the reader of stdout has gone."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
@@ -110,7 +110,7 @@ def _detach_closed_stdout() -> None:
 
 
 def entry() -> None:
-    """Console script: run and leave with the exit code."""
+    """Run the command line and exit with its code."""
     sys.exit(main())
 
 

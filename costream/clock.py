@@ -1,4 +1,4 @@
-"""Time: reading and writing it, and fixed-rate ticks from a source of any rate."""
+"""Times as text, and fixed-rate ticks from a source of any rate."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import TypeAlias
 from costream.errors import UsageError
 from costream.records import AudioBlock, Data, Fault, Gap, Item, VideoFrame
 
-# An item this little after a tick still belongs to it. Matroska and FLV round times to 1 ms, so
-# the first frame and this one may each be 0.5 ms off: at 24 frames a second the frame meant for
+# An item up to this much after a tick still belongs to it. Matroska and FLV round times to 1 ms, so
+# the first frame and this one may each be 0.5 ms off: at 24 frames a second the frame due at
 # 41.667 ms is written at 42 ms. Never more than a tenth of a tick, for high rates.
 TOLERANCE_S = 1.001e-3
 
@@ -24,9 +24,9 @@ _CLOCK = re.compile(r"(?:([0-9]+):)?([0-9]+):([0-9]{1,2}(?:\.[0-9]*)?)")
 
 
 def parse_time(text: str) -> float:
-    """Give the seconds that ``text`` means: "62", "62.5", "5s", "1:02" or "01:02:03.456".
+    """Return ``text`` in seconds: "62", "62.5", "5s", "1:02" or "01:02:03.456".
 
-    UsageError when it is none of these, or when minutes or seconds behind a colon pass 59.
+    Raise UsageError for anything else, also if minutes or seconds after a colon exceed 59.
     """
     if match := _SECONDS.fullmatch(text.strip()):
         return float(match[1])
@@ -38,7 +38,7 @@ def parse_time(text: str) -> float:
 
 
 def format_time(seconds: float, separator: str = ".") -> str:
-    """Give ``seconds`` as HH:MM:SS.mmm, rounded to milliseconds (SRT: ``separator=","``).
+    """Return ``seconds`` as HH:MM:SS.mmm, rounded to milliseconds (SRT: ``separator=","``).
 
     Times before zero get a minus sign; hours have as many digits as they need.
     """
@@ -50,16 +50,16 @@ def format_time(seconds: float, separator: str = ".") -> str:
 
 
 def utc(time_s: float) -> str:
-    """Give ``time.time()`` seconds as ISO 8601 in UTC: 2026-11-22T03:00:49.123Z."""
+    """Return ``time.time()`` seconds as ISO 8601 in UTC: 2026-11-22T03:00:49.123Z."""
     text = datetime.fromtimestamp(time_s, timezone.utc).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
 
 
 @dataclass(frozen=True)
 class Tick:
-    """One step of a fixed-rate clock and what was known at it."""
+    """One step of a fixed-rate clock, with the newest item at that time."""
 
-    i: int  # place on the grid, from 0: time_s = time of the first item + i / rate_hz
+    i: int  # index on the grid, from 0: time_s = time of the first item + i / rate_hz
     time_s: float
     item: Data  # the newest item that is not newer than the tick
     fresh: bool  # False: no new item since the previous tick
@@ -71,12 +71,11 @@ TickItem: TypeAlias = Tick | Gap | Fault
 def resample(
     items: Iterable[Item], rate_hz: float, gap_tolerance_s: float, frames: int = 1
 ) -> Iterator[TickItem]:
-    """Give ticks at a fixed rate from items at any rate; see Ticker.
+    """Yield ticks at a fixed rate from items at any rate; see Ticker.
 
-    ``frames``: pictures that a tick takes, where the items are such; they are taken so many times
-    as fast. A tick is at the time of its last, which has the others as ``earlier``. What is left
-    over before a gap or the end makes no tick. Sound between pictures goes with the tick at which
-    it is known.
+    ``frames``: video frames per tick, sampled at ``frames`` times the rate. A tick has the time
+    of its last frame, which holds the others as ``earlier``. Frames left over before a gap or
+    the end make no tick. Audio between frames is attached to the tick at which it is known.
     """
     blocks: deque[AudioBlock] = deque()
     data = _aside(items, blocks)
@@ -95,7 +94,7 @@ def resample(
 
 
 def _aside(items: Iterable[Item], blocks: deque[AudioBlock]) -> Iterator[Item]:
-    """Yield all but sound, which is put into ``blocks``."""
+    """Yield all items but audio blocks, which are appended to ``blocks``."""
     for item in items:
         if isinstance(item, AudioBlock):
             blocks.append(item)
@@ -128,25 +127,25 @@ def _in_chunks(
 
 
 def one_by_one(items: Iterable[Item]) -> Iterator[TickItem]:
-    """Give a tick for each item, at its own time: blocks of sound leave nothing out."""
+    """Yield one tick per item, at the item's own time; for audio blocks, which are contiguous."""
     for i, item in enumerate(items):
         yield item if isinstance(item, (Gap, Fault)) else Tick(i, item.time_s, item, True)
 
 
 class Ticker:
-    """Puts timestamped items onto the grid t0 + i / rate_hz; t0 is the time of the first item.
+    """Resampler of timestamped items to the grid t0 + i / rate_hz; t0: time of the first item.
 
-    Each tick carries the newest item that is not newer than it (TOLERANCE_S apart). The grid
-    goes on to the last item and never moves; times come from the index, so nothing adds up over
-    days. Between two items further apart than the tolerance, or with a Gap of the source
-    between them, there are no ticks: one Gap stands there, and the indices of the grid points
-    it covers are left out. Gap and Fault items pass through at their place in the order.
+    Each tick carries the newest item that is not newer than it (within TOLERANCE_S). The grid
+    extends to the last item and never shifts; times are computed from the index, so no error
+    accumulates over days. Between two items further apart than the tolerance, or with a Gap of
+    the source between them, there are no ticks: one Gap takes their place, and the indices of
+    the grid points it covers are skipped. Gap and Fault items pass through in order.
 
-    At most one item is read ahead, and pictures of skipped frames are never touched.
+    At most one item is read ahead, and the pixels of skipped frames are never converted.
     """
 
     def __init__(self, rate_hz: float, gap_tolerance_s: float) -> None:
-        """``rate_hz``: ticks a second. UsageError unless both are positive numbers."""
+        """``rate_hz``: ticks per second. Raise UsageError unless both are positive numbers."""
         for name, value in (("rate", rate_hz), ("gap tolerance", gap_tolerance_s)):
             if not (value > 0 and math.isfinite(value)):
                 raise UsageError(f"the {name} must be a number above 0, not {value}")
@@ -159,21 +158,21 @@ class Ticker:
         self._fresh = False
 
     def run(self, items: Iterable[Item]) -> Iterator[TickItem]:
-        """Yield ticks, gaps and faults in order. To be used once."""
+        """Yield ticks, gaps and faults in order. May be called once only."""
         gap_told = False
         for item in items:
             if not isinstance(item, (Gap, Fault)):
                 yield from self._take(item, gap_told)
                 gap_told = False
             else:
-                # What came before a Gap or Fault is settled: its ticks must stand before it.
+                # Ticks of earlier items must come before the Gap or Fault.
                 yield from self._settle()
                 gap_told = gap_told or isinstance(item, Gap)
                 yield item
         yield from self._settle()
 
     def _take(self, item: Data, gap_told: bool) -> Iterator[TickItem]:
-        """Take a new item: first give the ticks that still belong to the one before it."""
+        """Accept a new item; first yield the ticks that still belong to the previous one."""
         before = self._newest
         if before is None:
             self._t0 = item.time_s
@@ -192,7 +191,7 @@ class Ticker:
         self._newest, self._fresh = item, True
 
     def _settle(self) -> Iterator[Tick]:
-        """Give the ticks up to the newest item."""
+        """Yield the ticks up to the newest item."""
         newest = self._newest
         while newest and self._time(self._next) <= newest.time_s + self._slack_s:
             yield self._tick(newest)

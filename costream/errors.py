@@ -1,4 +1,4 @@
-"""The exceptions a user may see, and the exit code each one ends the program with."""
+"""Exceptions that are shown to the user, and their exit codes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from costream.redact import redact
 
 
 class ExitCode(IntEnum):
-    """What the process tells the shell. Part of the contract with the user; see the README."""
+    """Exit codes of the program. Part of the public interface; see the README."""
 
     OK = 0
     BUG = 1
@@ -21,7 +21,7 @@ class ExitCode(IntEnum):
 
 
 class CostreamError(Exception):
-    """A failure that is explained to the user in one line: what, where, what to do next.
+    """Base of the errors that are explained to the user in one line.
 
     ``what`` says what is wrong, ``where`` names the file, option or URL, ``hint`` says what to
     do next. Credentials in any of them are hidden.

@@ -1,8 +1,8 @@
-"""Joint layouts of skeletons: which joint is which, and which bone leads where.
+"""Joint layouts of skeletons: the order of the joints, and the bones between them.
 
-Sources read them, frontends convert between them, graph networks and drawings follow the bones.
-Joint names are shared: "left wrist" is the same place in every layout, "neck" is the base of the
-neck between the shoulders, "hips" the middle between the hips.
+Sources read them, frontends convert between them, graph networks and drawings use the bones.
+Joint names are shared: "left wrist" is the same joint in every layout, "neck" is the base of the
+neck between the shoulders, "hips" the midpoint of the hips.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ else:
 class Layout:
     """A numbering of the joints of a body.
 
-    Joint names are shared by all layouts ("left wrist"), so that one can be converted to another.
+    All layouts share the joint names ("left wrist"), so that one can be converted to another.
     """
 
     name: str  # "ntu-25"
@@ -36,22 +36,21 @@ class Layout:
     centre: int
     headings: tuple[
         str, ...
-    ] = ()  # what tables call the joints, where they have names of their own
+    ] = ()  # column headings of the joints in tables, if they differ from the names
 
     @property
     def mirrored(self) -> tuple[int, ...]:
-        """For each joint its opposite: left for right, itself in the middle of the body."""
+        """Index of each joint's counterpart: left for right, itself in the middle of the body."""
         place = {name: k for k, name in enumerate(self.joints)}
         return tuple(place.get(_other_side(name), k) for k, name in enumerate(self.joints))
 
 
 def find_layout(name: str) -> Layout:
-    """Give the layout of this name, or the one that a small TOML file declares.
+    """Return the layout of this name, or the one declared by a TOML file.
 
-    The file says ``name``, ``joints`` (an array of names; or a table that gives for what each
-    joint is called in tables the name it has here: ``LHand = "left hand"``), ``bones`` (pairs of
-    names, child and parent) and, if it is not to be found from them, ``centre``. UsageError says
-    what is wrong.
+    The file has ``name``, ``joints`` (an array of names, or a table from column headings to
+    names: ``LHand = "left hand"``), ``bones`` (pairs of names, child and parent) and optionally
+    ``centre`` (default: the joint without a parent). Raise UsageError if it is invalid.
     """
     layout = LAYOUTS.get(name.lower())
     if layout is not None:
@@ -67,9 +66,9 @@ def find_layout(name: str) -> Layout:
 
 
 def conversion(source: Layout, target: Layout) -> tuple[tuple[int, ...], ...]:
-    """Give for each joint of ``target`` the joints of ``source`` whose mean it is.
+    """Return, for each joint of ``target``, the joints of ``source`` whose mean it is.
 
-    A joint that counts twice stands there twice. SourceError names the joints that cannot be made.
+    A joint with double weight is listed twice. SourceError names the joints that are missing.
     """
     place = {name: k for k, name in enumerate(source.joints)}
     found = [_made(name, place, frozenset()) for name in target.joints]
@@ -82,7 +81,7 @@ def conversion(source: Layout, target: Layout) -> tuple[tuple[int, ...], ...]:
 
 
 def _made(name: str, place: dict[str, int], asked: frozenset[str]) -> tuple[int, ...] | None:
-    """Give the joints whose mean ``name`` is, made by STAND_INS where it is not there itself."""
+    """Return the joints whose mean is ``name``, derived by STAND_INS if it is missing, or None."""
     if name in place:
         return (place[name],)
     side, _, rest = name.partition(" ")
@@ -94,7 +93,7 @@ def _made(name: str, place: dict[str, int], asked: frozenset[str]) -> tuple[int,
         parts = [_made(part, place, asked | {name}) for part in wanted]
         known = [part for part in parts if part is not None]
         if len(known) == len(parts):
-            # Each part counts the same, however many joints it is the mean of itself.
+            # All parts have the same weight, however many joints each is the mean of.
             size = math.lcm(*map(len, known))
             return tuple(k for part in known for k in part * (size // len(part)))
     return None
@@ -122,10 +121,10 @@ def _declared(path: Path) -> Layout:
 
 
 def _from_table(table: dict[str, Any], stem: str) -> Layout:
-    """Give the layout that a TOML file declares; ValueError says what is wrong with it."""
+    """Return the layout declared by a TOML file; raise ValueError if it is invalid."""
     unknown = set(table) - {"name", "joints", "bones", "centre"}
     if unknown:
-        raise ValueError(f"a layout has no {', '.join(sorted(unknown))}")
+        raise ValueError(f"unknown keys of a layout: {', '.join(sorted(unknown))}")
     said = table.get("joints")
     said = {str(k): name for k, name in enumerate(said)} if isinstance(said, list) else said
     named = list(said.items()) if isinstance(said, dict) else []
@@ -158,7 +157,7 @@ def _from_table(table: dict[str, Any], stem: str) -> Layout:
 
 
 def leads_to_centre(layout: Layout) -> bool:
-    """Tell whether each joint but the centre has one bone, and these end at the centre."""
+    """Return whether each joint but the centre has one bone, and all lead to the centre."""
     parents = dict(layout.bones)
     if len(layout.bones) != len(layout.joints) - 1 or layout.centre in parents:
         return False
@@ -173,14 +172,14 @@ def leads_to_centre(layout: Layout) -> bool:
 
 
 def _layout(name: str, joints: str, bones: str, centre: int, headings: str = "") -> Layout:
-    """Give a layout from names behind commas and "child-parent" pairs of indices."""
+    """Return a layout from comma-separated names and "child-parent" pairs of indices."""
     pairs = tuple((int(a), int(b)) for a, b in (pair.split("-") for pair in bones.split()))
     split = (tuple(part.strip() for part in text.split(",") if part) for text in (joints, headings))
     return Layout(name, next(split), pairs, centre, next(split))
 
 
-# How a joint is made where a layout lacks it: the first of these lists whose joints are there, or
-# can be made; the mean of them. "*" is the side of the joint that is wanted.
+# Substitutes for a joint that a layout lacks: the mean of the first of these lists whose joints
+# exist or can be derived. "*" stands for the side of the joint.
 STAND_INS: dict[str, tuple[tuple[str, ...], ...]] = {
     "hips": (("left hip", "right hip"),),
     "neck": (("left shoulder", "right shoulder"),),
@@ -212,7 +211,7 @@ STAND_INS: dict[str, tuple[tuple[str, ...], ...]] = {
     "mouth": (("nose",),),
 }
 
-# Our own: what Kinects, MediaPipe and motion capture all have.
+# costream's own: the joints common to Kinect, MediaPipe and motion capture.
 BODY_15 = _layout(
     "body-15",
     "hips, neck, head, left shoulder, left elbow, left wrist, right shoulder, right elbow,"

@@ -1,8 +1,8 @@
-"""Everything that crosses a seam: items from sources to models, records from runs to sinks.
+"""Data types shared by all stages: items from sources to models, records from runs to sinks.
 
 Units are in the field names, shapes and colour order in the comments. The JSON form of a record
 is ``to_json(record)``: one flat object whose ``type`` names the class. The schema id changes
-only when a reader would break; new types and new fields are additive.
+only when readers would break; new types and new fields are additive.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-if TYPE_CHECKING:  # the command line reads this file before it knows whether it needs NumPy
+if TYPE_CHECKING:  # the command line imports this module and should not load NumPy
     import numpy as np
     import numpy.typing as npt
 
     from costream.layouts import Layout
 
 SCHEMA = "costream/1"
-OBJECT_DETECTION = "object detection"  # the task of models that give Objects, not Prediction
+OBJECT_DETECTION = "object detection"  # task of models that output Objects, not Prediction
 
 # --- items: source -> frontend ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class VideoFrame:
-    """One decoded picture.
+    """One decoded video frame.
 
-    ``rgb`` is converted and resized when first read, not before, so a frame that the model's
-    clock skips costs no resize.
+    ``rgb`` is converted and resized on first access, so a frame that the model's clock skips
+    costs no resize.
     """
 
     i: int  # index of the frame in decoding order, from 0
@@ -40,12 +40,12 @@ class VideoFrame:
     convert: Callable[[], npt.NDArray[np.uint8]] = field(repr=False)
     motion: npt.NDArray[np.void] | None = None  # codec motion vectors, FFmpeg's struct fields
     estimated: bool = False  # time_s was interpolated because the pts is missing
-    corrupt: bool = False  # the decoder says the picture is damaged
+    corrupt: bool = False  # the decoder reports errors in the frame
     drawing: Callable[[], npt.NDArray[np.uint8]] | None = field(default=None, repr=False)  # larger
-    arrived_s: float | None = None  # live: time.monotonic() when a frame of its time is due here
+    arrived_s: float | None = None  # live: time.monotonic() at which a frame of its time is due
     size: tuple[int, int] | None = None  # upright width, height of the source; None: as ``rgb``
-    earlier: tuple[VideoFrame, ...] = ()  # those before it that belong to the same step
-    sound: tuple[AudioBlock, ...] = ()  # that has ended since the step before
+    earlier: tuple[VideoFrame, ...] = ()  # preceding frames of the same step
+    sound: tuple[AudioBlock, ...] = ()  # audio that ended since the previous step
 
     @cached_property
     def rgb(self) -> npt.NDArray[np.uint8]:
@@ -55,10 +55,10 @@ class VideoFrame:
 
 @dataclass(frozen=True)
 class AudioBlock:
-    """A stretch of sound as long as a step of the model.
+    """A block of audio as long as one step of the model.
 
-    What is known once it has been heard is known at its end, so that is its time. The last one
-    of a source may end in zeros.
+    Its time is that of its end, when its result can be known. The last one of a source may be
+    padded with zeros.
     """
 
     i: int  # index of the block, from 0
@@ -90,14 +90,14 @@ class SkeletonFrame:
     time_s: float
     joints: npt.NDArray[np.float32]  # float32 [M, V, C], C = 3: x, y up, z, metres; 2: x, y up
     scores: npt.NDArray[np.float32]  # float32 [M, V], 0 to 1
-    layout: Layout  # which joint is which
+    layout: Layout  # names and order of the joints
     pts: None = None
-    places: npt.NDArray[np.float32] | None = None  # [M, V, 2] in the picture, 0 to 1, y down
+    places: npt.NDArray[np.float32] | None = None  # [M, V, 2] in the image, 0 to 1, y down
 
 
 @dataclass(frozen=True)
 class Gap:
-    """Time without data: the source says so, or the clock found it. Also a record."""
+    """Time without data, reported by the source or found by the clock. Also a record."""
 
     type: ClassVar[str] = "gap"
     start_s: float
@@ -107,7 +107,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Fault:
-    """Damage in a source. ``fatal``: nothing could be read after it. Also a record."""
+    """An error in a source. ``fatal``: nothing could be read after it. Also a record."""
 
     type: ClassVar[str] = "error"
     time_s: float | None
@@ -133,13 +133,13 @@ class Head:
     labels: tuple[str, ...]  # in the order of its predictions' scores
     background: str | None
     delay_s: float
-    threshold: float  # that opens a segment
-    thresholds: dict[str, float] = field(default_factory=dict)  # of labels with one of their own
-    smooth_s: float = 0.0  # of the scores that its segments are made of, see Timeline
-    temperature: float = 1.0  # that its logits were divided by
+    threshold: float  # probability that opens a segment
+    thresholds: dict[str, float] = field(default_factory=dict)  # thresholds of individual labels
+    smooth_s: float = 0.0  # smoothing of the scores before segmentation, see Timeline
+    temperature: float = 1.0  # divisor of its logits
 
     def threshold_of(self, label: str) -> float:
-        """Give the probability that opens a segment of a label."""
+        """Return the probability that opens a segment of a label."""
         return self.thresholds.get(label, self.threshold)
 
 
@@ -152,7 +152,7 @@ class Header:
     model: str
     weights_sha256: str
     labels: tuple[str, ...]
-    background: str | None  # the label that is no event, if any
+    background: str | None  # the label that is not an event, if any
     rate_hz: float  # steps a second
     delay_s: float  # an event seen at time_s happened at about time_s - delay_s
     source: str  # redacted URI
@@ -160,14 +160,14 @@ class Header:
     duration_s: float | None  # length to be processed, None when unknown
     options: dict[str, Any]
     schema: str = SCHEMA
-    heads: tuple[Head, ...] | None = None  # where several models listen; labels: those of all
-    began: str | None = None  # live: when 0 s was, ISO 8601, UTC
+    heads: tuple[Head, ...] | None = None  # if there are several models; labels: those of all
+    began: str | None = None  # live: time of day at 0 s, ISO 8601, UTC
     task: str | None = None  # of the model's card
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What was known at ``time_s``."""
+    """The class scores known at ``time_s``."""
 
     type: ClassVar[str] = "prediction"
     i: int  # step, from 0
@@ -179,25 +179,25 @@ class Prediction:
     anticipation: tuple[tuple[Scored, ...], ...] | None = None  # [future step][rank]
     warmup: bool = False  # the model's window is not full yet
     fresh: bool = True  # False: no new frame since the previous step
-    model: str | None = None  # which of the header's heads; None: there is one
+    model: str | None = None  # name of the head; None: a single head
 
 
 @dataclass(frozen=True)
 class Box:
-    """An object in a picture. As JSON: [x1, y1, x2, y2, score, label], and its id if it has one."""
+    """A detected object. As JSON: [x1, y1, x2, y2, score, label], and its id if it has one."""
 
-    x1: float  # left, top, right and bottom edge, pixels of the source's upright picture
+    x1: float  # left, top, right and bottom edge, pixels of the source's upright frame
     y1: float
     x2: float
     y2: float
     score: float
     label: str
-    id: int | None = None  # of the object through the frames (--track)
+    id: int | None = None  # track id (--track)
 
 
 @dataclass(frozen=True)
 class Objects:
-    """The objects that were seen at ``time_s``, the surest first."""
+    """The objects detected at ``time_s``, by descending score."""
 
     type: ClassVar[str] = "objects"
     i: int  # step, from 0
@@ -209,15 +209,15 @@ class Objects:
 
 @dataclass(frozen=True)
 class Segment:
-    """A closed stretch of the timeline."""
+    """A finished segment of the timeline."""
 
     type: ClassVar[str] = "segment"
     start_s: float
     end_s: float
     label: str
     score: float  # mean probability of the label over the segment's steps
-    model: str | None = None  # which of the header's heads; None: there is one
-    count: int | None = None  # objects: the most of the label that were seen at once
+    model: str | None = None  # name of the head; None: a single head
+    count: int | None = None  # objects: maximum number of the label at one time
 
 
 @dataclass(frozen=True)
@@ -232,44 +232,43 @@ class StageTimes:
 
 @dataclass(frozen=True)
 class Compute:
-    """What one step cost."""
+    """Cost of one step."""
 
     type: ClassVar[str] = "compute"
     i: int
     time_s: float
-    macs: int  # multiply-accumulates really spent on this step, frontend included
-    dense_macs: int  # the same answer without continual inference
+    macs: int  # multiply-accumulates actually spent on this step, frontend included
+    dense_macs: int  # of the same output without continual inference
     ms: StageTimes
     lag_s: float = 0.0  # live sources: now minus frame time
     dropped: int = 0  # frames dropped so far
     tokens: int | None = None  # token-gated models: tokens updated
-    # What the step was allowed to cost: ms, or MACs; without tokens: the part of steps taken.
+    # Allowed cost of the step: ms, or MACs; without tokens: the share of steps taken.
     budget: float | None = None
 
 
 @dataclass(frozen=True)
 class Alert:
-    """A rule of a watch has fired."""
+    """An alert rule that fired during a watch."""
 
     type: ClassVar[str] = "alert"
     time_s: float  # when it fired
-    rule: str  # as it was written: "falling>=0.8 for 2s"
+    rule: str  # as given: "falling>=0.8 for 2s"
     label: str
     score: float  # of the label when it fired
-    since_s: float  # since when the condition held
-    clip: str | None = None  # name of the file with the seconds around it
+    since_s: float  # start of the time in which the condition held
+    clip: str | None = None  # file name of the recording of the seconds around it
 
 
 @dataclass(frozen=True)
 class Picture:
-    """What a step looked at or heard, for sinks that draw. It goes to no file of records."""
+    """Input of a step, for sinks that draw. It is not written to files of records."""
 
     time_s: float
     item: Data
-    skeleton: SkeletonFrame | None  # the persons in it, where the model looks at such
-    spectrum: npt.NDArray[np.float32] | None = (
-        None  # sound: [frames, bands], ln of power, low first
-    )
+    skeleton: SkeletonFrame | None  # the persons in it, for models of skeletons
+    # Audio: spectrogram [frames, bands], ln of power, low frequencies first.
+    spectrum: npt.NDArray[np.float32] | None = None
     updated: npt.NDArray[np.bool_] | None = None  # token-gated: [h, w], computed in this step
 
 
@@ -292,7 +291,7 @@ class Summary:
     dense_macs: int
     complete: bool
     exit: int
-    drift_ppm: float | None = None  # live: how much faster the source's clock ran than ours
+    drift_ppm: float | None = None  # live: clock of the source against the local one, > 0: faster
 
 
 Record: TypeAlias = Prediction | Objects | Segment | Compute | Gap | Fault | Alert
@@ -300,7 +299,7 @@ AnyRecord: TypeAlias = Header | Record | Summary
 
 
 def to_json(record: AnyRecord) -> dict[str, Any]:
-    """Give a record as plain JSON values.
+    """Return a record as plain JSON values.
 
     Floats are rounded to 6 decimals, non-finite ones are null, optional fields that are absent
     are left out.
@@ -317,7 +316,7 @@ def to_json(record: AnyRecord) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Give ``value`` with NumPy types, tuples and dataclasses turned into JSON values."""
+    """Return ``value`` with NumPy types, tuples and dataclasses turned into JSON values."""
     if value is None or isinstance(value, (str, int)):
         return value
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Hides the credentials of URLs. Used by every message, record and file name."""
+"""Removal of credentials from URLs, for every message, record and file name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SECRET_QUERY = re.compile(
 
 
 def redact(text: str) -> str:
-    """Give ``text`` back with user names, passwords and secret query values of URLs replaced.
+    """Return ``text`` with user names, passwords and secret query values of URLs replaced.
 
     ``rtsp://user:p@ss@host/x?token=1`` becomes ``rtsp://***@host/x?token=***``.
     """

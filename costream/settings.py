@@ -1,7 +1,7 @@
-"""Where a setting comes from: defaults < user config < ./costream.toml < COSTREAM_* < flags.
+"""Settings by precedence: defaults < user config < ./costream.toml < COSTREAM_* < flags.
 
 Configuration files are TOML. Keys are the long option names; a table named after a command
-holds for that command only::
+applies to that command only::
 
     device = "cpu"
     [detect]
@@ -31,7 +31,7 @@ PROJECT_FILE = "costream.toml"
 
 @dataclass(frozen=True)
 class DetectSettings:
-    """Everything ``costream detect`` was told, checked. None means: the model card decides."""
+    """Validated settings of ``costream detect``. None means: the model card decides."""
 
     sources: tuple[str, ...]
     model: str
@@ -41,8 +41,8 @@ class DetectSettings:
     start_s: float
     end_s: float | None
     rate_hz: float | None
-    layout: str | None  # skeletons: name of the joint layout, or a TOML file; None: found
-    columns: str | None  # skeletons: what the columns of a table are; None: found
+    layout: str | None  # skeletons: name of the joint layout, or a TOML file; None: detected
+    columns: str | None  # skeletons: columns of a table; None: detected
     threshold: float | None
     min_length_s: float | None
     min_gap_s: float | None
@@ -58,18 +58,18 @@ class DetectSettings:
     color: ColorMode
     verbosity: int  # -1 quiet, 0 normal, 1 and 2 more
     log_file: str | None
-    channel: int | None = None  # sound: which channel, from 1; None: the mean of all
-    raw: RawSound | None = None  # sound: what bare samples on a pipe are
-    tokens: int | None = None  # token-gated models: of a frame, to be computed; None: all
-    budget: str | None = None  # of a step: "40ms", "20GMAC", "0.5x", or "@FILE" that holds one
-    track: bool = False  # give objects ids through the frames
+    channel: int | None = None  # audio: channel number, from 1; None: the mean of all
+    raw: RawSound | None = None  # audio: format of raw samples on a pipe
+    tokens: int | None = None  # token-gated models: tokens computed per frame; None: all
+    budget: str | None = None  # of a step: "40ms", "20GMAC", "0.5x", or "@FILE" that contains one
+    track: bool = False  # assign track ids to objects
 
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """Everything ``costream batch`` was told, checked."""
+    """Validated settings of ``costream batch``."""
 
-    detect: DetectSettings  # what is done with each input
+    detect: DetectSettings  # settings for each input
     arguments: tuple[str, ...]  # files, folders, @LIST, "-"
     output: str
     include: tuple[str, ...]
@@ -79,10 +79,10 @@ class BatchSettings:
     ray_address: str | None
     timeout_s: float | None  # for one input
     fail_fast: bool
-    limit: int | None  # inputs
+    limit: int | None  # maximum number of inputs
     dry_run: bool
-    hash: bool  # inputs are told by content, not by time
-    timings: bool  # clock times in the results
+    hash: bool  # identify inputs by content, not by time
+    timings: bool  # wall-clock times in the results
     predictions: Literal["csv", "parquet", "none"]  # the table of all predictions
     overwrite: bool
     skip_existing: bool
@@ -90,19 +90,19 @@ class BatchSettings:
 
 @dataclass(frozen=True)
 class WatchSettings:
-    """Everything ``costream watch`` was told, checked."""
+    """Validated settings of ``costream watch``."""
 
-    detect: DetectSettings  # what is done with each feed; its output is the folder
+    detect: DetectSettings  # settings for each feed; its output is the folder
     arguments: tuple[str, ...]  # URLs, cameras, microphones, files, TOML lists of feeds
     password_file: str | None
     transport: Literal["tcp", "udp"]
-    timeout_s: float  # without data for so long, a feed is lost
-    retries: int  # attempts in a row before a feed is given up; -1: for ever
-    realtime: bool  # files are feeds too
-    speed: float  # and play so many times as fast as they should
+    timeout_s: float  # a feed without data for this long is lost
+    retries: int  # attempts in a row before a feed is given up; -1: unlimited
+    realtime: bool  # accept files as feeds
+    speed: float  # playback speed of files
     on_late: Literal["drop", "block"]
     max_lag_s: float
-    budget: str | None  # as for detect; a share of real time is for all feeds together
+    budget: str | None  # as for detect; a share of real time applies to all feeds together
     on: tuple[str, ...]
     run: tuple[str, ...]
     post: tuple[str, ...]
@@ -116,7 +116,7 @@ class WatchSettings:
 
 
 def user_config_path() -> Path:
-    """Give the place of the user's own configuration, by platform convention."""
+    """Return the path of the user's configuration file, by platform convention."""
     if sys.platform == "win32":
         base = os.environ.get("APPDATA") or str(Path.home() / "AppData" / "Roaming")
     elif sys.platform == "darwin":
@@ -127,7 +127,7 @@ def user_config_path() -> Path:
 
 
 def load_config(command: str, options: Iterable[str], extra: str | None = None) -> dict[str, Any]:
-    """Give the values the configuration files set for a command, later files winning.
+    """Return the values that the configuration files set for a command; later files win.
 
     ``options`` are the command's long option names with underscores; ``extra`` is a file named
     with -c, which then replaces ./costream.toml and must exist. Unknown keys raise UsageError.
@@ -153,7 +153,7 @@ def load_config(command: str, options: Iterable[str], extra: str | None = None) 
 
 
 def read_toml(path: Path, required: bool = True) -> dict[str, Any]:
-    """Give what a TOML file holds; nothing when it is not ``required`` and not there."""
+    """Return the content of a TOML file; empty if it is missing and not ``required``."""
     try:
         with path.open("rb") as file:
             table: dict[str, Any] = tomllib.load(file)

@@ -13,7 +13,7 @@ _CYCLE = 2048  # samples of a table
 
 
 def hertz(key: float) -> float:
-    """Give the pitch of a MIDI key."""
+    """Return the pitch of a MIDI key."""
     return 440.0 * 2 ** ((key - 69) / 12)
 
 
@@ -37,7 +37,7 @@ def pluck(rng: Rng, key: float, length_s: float, bright: float = 0.5, ring_s: fl
 
 
 def amplified(wave: Wave, drive: float) -> Wave:
-    """Give the sound through a guitar amplifier that is driven so hard."""
+    """Return the sound through a guitar amplifier that is driven so hard."""
     hard = np.tanh(drive * filtered(wave, spectrum(((60, -20), (120, 0), (900, 3), (6000, 0)))))
     box = spectrum(
         ((50, -24), (90, 0), (350, -2), (2500, 3), (4500, -2), (6500, -24), (12000, -60))
@@ -157,7 +157,7 @@ def ride(rng: Rng) -> Wave:
 
 
 def _cycles(pitch_hz: Wave, gains: Sequence[float]) -> Wave:
-    """Give harmonics of these gains, read from a table of one cycle."""
+    """Return harmonics of these gains, read from a table of one cycle."""
     turn = np.arange(_CYCLE + 1) / _CYCLE
     table = sum(g * np.sin(2 * np.pi * k * turn) for k, g in enumerate(gains, 1))
     return np.interp(np.cumsum(pitch_hz) / RATE_HZ % 1, turn, table)

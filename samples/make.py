@@ -36,7 +36,7 @@ SEED = 2026
 
 
 def scene() -> Scene:
-    """Give the room, the camera in its corner, the person and what she does."""
+    """Return the room, the camera in its corner, the person and what she does."""
     wood, cloth = (0.5, 0.34, 0.22), (0.32, 0.42, 0.58)
     boxes = (
         Box((0.9, 2.75, 0.0), (2.95, 3.7, 0.42), (0.56, 0.42, 0.3)),  # bed

@@ -35,7 +35,7 @@ BOTH = (0, 1)
 
 
 def standing(x: float, z: float) -> Vector:
-    """Give the pose of standing still, arms hanging."""
+    """Return the pose of standing still, arms hanging."""
     pose = np.zeros(SIZE)
     pose[X], pose[Z] = x, z
     for side in BOTH:
@@ -58,7 +58,7 @@ def leg(pose: Vector, side: int, hip: float, knee: float, spread: float) -> None
 
 
 def joints(pose: Vector) -> Vector:
-    """Give the joints of a pose, [15, 3], as body-15; the lower foot is on the floor."""
+    """Return the joints of a pose, [15, 3], as body-15; the lower foot is on the floor."""
     heading, lean = pose[HEADING], pose[LEAN]
     up = np.array([0.0, 1.0, 0.0])
     ahead = np.array([-math.sin(heading), 0.0, -math.cos(heading)])
@@ -202,7 +202,7 @@ def _smooth(share: float) -> float:
 
 
 def script() -> list[Act]:
-    """Give what the figure does."""
+    """Return what the figure does."""
     return [
         stand(2.0),
         walk(2.6, math.pi / 2),
@@ -231,7 +231,7 @@ def script() -> list[Act]:
 
 
 def play(acts: Sequence[Act], rate_hz: float) -> tuple[Vector, list[str]]:
-    """Give the joints at each frame, [T, 15, 3], and the label of each frame."""
+    """Return the joints at each frame, [T, 15, 3], and the label of each frame."""
     frames, labels = [], []
     home = standing(0.0, 3.0)
     last, begin_s, i = home, 0.0, 0
@@ -253,7 +253,7 @@ def play(acts: Sequence[Act], rate_hz: float) -> tuple[Vector, list[str]]:
 
 
 def segments(labels: Sequence[str], rate_hz: float) -> list[dict[str, object]]:
-    """Give the stretches of one label, in seconds."""
+    """Return the stretches of one label, in seconds."""
     changes = [k for k in range(len(labels)) if k == 0 or labels[k] != labels[k - 1]]
     return [
         {"start_s": a / rate_hz, "end_s": b / rate_hz, "label": labels[a]}

@@ -71,13 +71,13 @@ class Band:
     def master(
         self, rng: Rng, decay_s: float, wet: float, even: float, colour: Points = _PLAIN
     ) -> Wave:
-        """Give the mix in a room, evened out, coloured (Hz, dB), with the hiss of a tape."""
+        """Return the mix in a room, evened out, coloured (Hz, dB), with the hiss of a tape."""
         wave = compressed(room(rng, self.mix, decay_s, wet), even)
         hiss = noise(rng, self.length_s, ((50, 0), (300, -6), (3000, -16), (12000, -24)))
         return filtered(wave / wave.std() + 0.01 * hiss, spectrum(colour))
 
     def every(self, step: float, begin: float = 0.0) -> list[float]:
-        """Give the beats from one on, so far apart, to the end."""
+        """Return the beats from one on, so far apart, to the end."""
         return list(np.arange(begin, self.beats - 1e-6, step))
 
 
@@ -405,7 +405,7 @@ BAND = ("classical", "rock", "disco")
 
 
 def band() -> list[tuple[str, Wave]]:
-    """Give the pieces of the band, with their genres."""
+    """Return the pieces of the band, with their genres."""
     return [
         (genre, faded(PIECES[genre](np.random.default_rng([SEED, k])), out_s=0.3))
         for k, genre in enumerate(BAND)

@@ -19,7 +19,7 @@ _BITS_A_SECOND = 40_000
 
 
 def joined(sounds: Sequence[tuple[str, Wave]], pause: str) -> tuple[Wave, list[dict[str, object]]]:
-    """Give sounds with pauses around them, and the segments: from second, to second, label."""
+    """Return sounds with pauses around them, and the segments: from second, to second, label."""
     gap = np.zeros(samples(PAUSE_S))
     parts, labels = [gap], [pause]
     for label, wave in sounds:

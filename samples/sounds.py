@@ -333,7 +333,7 @@ STREET = ("rain", "dog bark", "siren", "clock tick", "baby cry", "chainsaw", "gu
 
 
 def street() -> list[tuple[str, Wave]]:
-    """Give the sounds of the scene, with their labels."""
+    """Return the sounds of the scene, with their labels."""
     return [
         (label, faded(MAKERS[label](np.random.default_rng([SEED, k]), LENGTH_S)))
         for k, label in enumerate(STREET)

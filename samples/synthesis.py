@@ -20,22 +20,22 @@ _TOP_HZ = 20_000.0  # no partial above
 
 
 def samples(length_s: float) -> int:
-    """Give how many samples so many seconds have."""
+    """Return how many samples so many seconds have."""
     return round(length_s * RATE_HZ)
 
 
 def times(length_s: float) -> Wave:
-    """Give the second of each sample."""
+    """Return the second of each sample."""
     return np.arange(samples(length_s)) / RATE_HZ
 
 
 def curve(length_s: float, points: Points) -> Wave:
-    """Give what runs straight from point (second, value) to point."""
+    """Return what runs straight from point (second, value) to point."""
     return np.interp(times(length_s), *zip(*points, strict=True))
 
 
 def spectrum(points: Points) -> Callable[[Wave], Wave]:
-    """Give a gain for each Hz: straight lines in dB over octaves, between points (Hz, dB)."""
+    """Return a gain for each Hz: straight lines in dB over octaves, between points (Hz, dB)."""
     hz, level_db = zip(*points, strict=True)
     octaves = np.log2(hz)
 
@@ -46,7 +46,7 @@ def spectrum(points: Points) -> Callable[[Wave], Wave]:
 
 
 def formants(*peaks: tuple[float, float, float], tilt_db: float = -6.0) -> Callable[[Wave], Wave]:
-    """Give a gain for each Hz: resonances (Hz, width in Hz, gain), falling by dB an octave."""
+    """Return a gain for each Hz: resonances (Hz, width in Hz, gain), falling by dB an octave."""
 
     def gain(at_hz: Wave) -> Wave:
         hills = sum(g / (1 + ((at_hz - hz) / (width / 2)) ** 2) for hz, width, g in peaks)
@@ -56,26 +56,26 @@ def formants(*peaks: tuple[float, float, float], tilt_db: float = -6.0) -> Calla
 
 
 def filtered(wave: Wave, gain: Callable[[Wave], Wave]) -> Wave:
-    """Give the sound with each frequency louder or fainter."""
+    """Return the sound with each frequency louder or fainter."""
     size = len(wave) + RATE_HZ // 10  # what rings on must not come round to the beginning
     hz = np.fft.rfftfreq(size, 1 / RATE_HZ)
     return np.fft.irfft(np.fft.rfft(wave, size) * gain(hz), size)[: len(wave)]
 
 
 def noise(rng: np.random.Generator, length_s: float, points: Points) -> Wave:
-    """Give noise of this spectrum (Hz, dB), its rms 1."""
+    """Return noise of this spectrum (Hz, dB), its rms 1."""
     wave = filtered(rng.standard_normal(samples(length_s)), spectrum(points))
     return wave / np.sqrt(np.mean(wave**2))
 
 
 def wander(rng: np.random.Generator, length_s: float, rate_hz: float) -> Wave:
-    """Give what strays about 0 with deviation 1, new every 1 / rate_hz seconds."""
+    """Return what strays about 0 with deviation 1, new every 1 / rate_hz seconds."""
     count = int(length_s * rate_hz) + 2
     return np.interp(times(length_s) * rate_hz, np.arange(count), rng.standard_normal(count))
 
 
 def tone(pitch_hz: Wave, gain: Callable[[Wave], Wave], partials: int = 60) -> Wave:
-    """Give the harmonics of a pitch [N] in Hz, each as loud as its frequency is to be."""
+    """Return the harmonics of a pitch [N] in Hz, each as loud as its frequency is to be."""
     phase = 2 * np.pi * np.cumsum(pitch_hz) / RATE_HZ
     out = np.zeros(len(pitch_hz))
     for k in range(1, partials + 1):
@@ -87,7 +87,7 @@ def tone(pitch_hz: Wave, gain: Callable[[Wave], Wave], partials: int = 60) -> Wa
 
 
 def blows(length_s: float, blows: Points) -> Wave:
-    """Give single samples: points (second, gain)."""
+    """Return single samples: points (second, gain)."""
     wave = np.zeros(samples(length_s))
     for second, gain in blows:
         at = samples(second)
@@ -97,7 +97,7 @@ def blows(length_s: float, blows: Points) -> Wave:
 
 
 def scattered(rng: np.random.Generator, length_s: float, rate_hz: float, spread: float) -> Wave:
-    """Give single samples at chance, so many a second; gains are log-normal."""
+    """Return single samples at chance, so many a second; gains are log-normal."""
     count = rng.poisson(rate_hz * length_s)
     gains = rng.lognormal(0, spread, count) * rng.choice([-1, 1], count)
     return blows(length_s, list(zip(rng.uniform(0, length_s, count), gains, strict=True)))
@@ -110,7 +110,7 @@ def pings(
     band: tuple[float, float],
     decay_s: float,
 ) -> Wave:
-    """Give short notes at chance, so many a second, of pitches between these; few are loud."""
+    """Return short notes at chance, so many a second, of pitches between these; few are loud."""
     parts = []
     for second in rng.uniform(0, length_s, rng.poisson(rate_hz * length_s)):
         hz, decay = np.exp(rng.uniform(*np.log(band))), decay_s * rng.uniform(0.5, 1.5)
@@ -121,7 +121,7 @@ def pings(
 
 
 def struck(wave: Wave, modes: Sequence[Mode]) -> Wave:
-    """Give what a thing with these modes sounds like when it is struck so."""
+    """Return what a thing with these modes sounds like when it is struck so."""
     length_s = 7 * max(decay for _, decay, _ in modes)
     t = times(length_s)
     body = sum(g * np.exp(-t / decay) * np.sin(2 * np.pi * hz * t) for hz, decay, g in modes)
@@ -129,13 +129,13 @@ def struck(wave: Wave, modes: Sequence[Mode]) -> Wave:
 
 
 def convolved(wave: Wave, body: Wave) -> Wave:
-    """Give the convolution, as long as the sound."""
+    """Return the convolution, as long as the sound."""
     size = len(wave) + len(body)
     return np.fft.irfft(np.fft.rfft(wave, size) * np.fft.rfft(body, size), size)[: len(wave)]
 
 
 def room(rng: np.random.Generator, wave: Wave, decay_s: float, wet: float) -> Wave:
-    """Give the sound in a room whose echo falls by 60 dB in so many seconds."""
+    """Return the sound in a room whose echo falls by 60 dB in so many seconds."""
     t = times(decay_s)
     echo = noise(rng, decay_s, ((60, -12), (250, 0), (2500, -2), (8000, -16), (16000, -34)))
     echo *= 10 ** (-3 * t / decay_s) * np.minimum(1, t / 0.004)
@@ -144,7 +144,7 @@ def room(rng: np.random.Generator, wave: Wave, decay_s: float, wet: float) -> Wa
 
 
 def compressed(wave: Wave, share: float, window_s: float = 0.05) -> Wave:
-    """Give the sound with its loudness evened out: by a share (0: as it was) of its dB."""
+    """Return the sound with its loudness evened out: by a share (0: as it was) of its dB."""
     t = times(window_s) - window_s / 2
     window = np.exp(-0.5 * (t / (window_s / 5)) ** 2)
     power = np.maximum(convolved(wave**2, window / window.sum()), 0.0)
@@ -154,7 +154,7 @@ def compressed(wave: Wave, share: float, window_s: float = 0.05) -> Wave:
 
 
 def placed(length_s: float, parts: Sequence[tuple[float, Wave]]) -> Wave:
-    """Give parts laid over each other: (second it begins, sound); what sticks out is cut off."""
+    """Return parts laid over each other: (second it begins, sound); what sticks out is cut off."""
     out = np.zeros(samples(length_s))
     for second, part in parts:
         at = samples(second)
@@ -164,11 +164,11 @@ def placed(length_s: float, parts: Sequence[tuple[float, Wave]]) -> Wave:
 
 
 def faded(wave: Wave, in_s: float = 0.01, out_s: float = 0.05) -> Wave:
-    """Give the sound coming and going within these seconds."""
+    """Return the sound coming and going within these seconds."""
     t = np.arange(len(wave)) / RATE_HZ
     return wave * np.minimum(1, np.minimum(t / in_s, (t[-1] - t) / out_s))
 
 
 def levelled(wave: Wave, peak: float) -> Wave:
-    """Give the sound at this peak."""
+    """Return the sound at this peak."""
     return wave * (peak / np.abs(wave).max())

@@ -24,7 +24,7 @@ STANDING = np.array(
 
 
 def act(label: str, seed: int, frames: int = 36) -> np.ndarray:
-    """Give float32 [T, 15, 3]: body-15, metres, facing a Kinect."""
+    """Return float32 [T, 15, 3]: body-15, metres, facing a Kinect."""
     rng = np.random.default_rng(seed)
     time = np.arange(frames) / RATE_HZ
     out = np.repeat(STANDING[None], frames, 0) * rng.uniform(0.9, 1.1)

@@ -54,7 +54,7 @@ def console(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 def fit(page: Path, width: int, folder: Path) -> tuple[int, int, int]:
-    """Give the width of a page in a frame, that of its content, and how much is out of place.
+    """Return the width of a page in a frame, that of its content, and how much is out of place.
 
     The page itself may run no script: this is a copy that may. It lies in a frame, because a
     window is never narrower than 500 pixels.

@@ -35,7 +35,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 
 @contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    """Give the address of the folder, with the login in it."""
+    """Return the address of the folder, with the login in it."""
     handler = functools.partial(_Handler, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)

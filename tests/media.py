@@ -42,7 +42,7 @@ def busy(k: int, size: tuple[int, int]) -> np.ndarray:
 
 
 def read_number(rgb: np.ndarray) -> int:
-    """Give the number that an upright picture of ``numbered`` shows."""
+    """Return the number that an upright picture of ``numbered`` shows."""
     height, width = rgb.shape[:2]
     row = rgb[3 * height // 4].mean(axis=-1)
     centres = ((np.arange(BITS) + 0.5) * width / BITS).astype(int)
@@ -50,7 +50,7 @@ def read_number(rgb: np.ndarray) -> int:
 
 
 def red_corner(rgb: np.ndarray) -> str:
-    """Give where the red is: "top left", "bottom right", ..."""
+    """Return where the red is: "top left", "bottom right", ..."""
     height, width = rgb.shape[:2]
     red = rgb[..., 0].astype(int) - rgb[..., 1:].max(axis=-1)
     quarters = {
@@ -82,7 +82,7 @@ def make_video(
     fmt: str | None = None,
     container_options: dict[str, str] | None = None,
 ) -> Path:
-    """Write a video and give its path.
+    """Write a video and return its path.
 
     ``times``: when each frame is shown (variable rate); else frame k is at start_s + k / rate.
     ``rotation``: degrees that a player turns the picture counter-clockwise. ``audio_s``: length
@@ -165,7 +165,7 @@ def make_sound(
     stamp: Callable[[int], int] = lambda n: n,
     size: int = 1024,
 ) -> Path:
-    """Write sound, int16 [N, channels], and give its path.
+    """Write sound, int16 [N, channels], and return its path.
 
     ``stamp`` gives the time stamp of sample n, in samples; ``size``: samples a packet where the
     codec leaves that open.

@@ -32,7 +32,7 @@ NETWORK = {
 
 
 def frames(way: str, seed: int, count: int) -> list[np.ndarray]:
-    """Give pictures, uint8 [H, W, 3]; in the background way the square stands still."""
+    """Return pictures, uint8 [H, W, 3]; in the background way the square stands still."""
     rng = np.random.default_rng(seed)
     left, top = rng.integers(4, 12), rng.integers(4, 8)
     out = []

@@ -29,7 +29,7 @@ NETWORK = {
 
 
 def sound(kind: str, seed: int, seconds: float = 2.0) -> np.ndarray:
-    """Give float32 samples [N] of clicks, noise or a tone."""
+    """Return float32 samples [N] of clicks, noise or a tone."""
     rng = np.random.default_rng(seed)
     count = round(seconds * RATE_HZ)
     if kind == "click":

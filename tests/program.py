@@ -21,7 +21,7 @@ LIMIT_S = 300
 
 
 def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
-    """Give this process's environment without costream's variables and user settings."""
+    """Return this process's environment without costream's variables and user settings."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("COSTREAM_")}
     homes = dict.fromkeys(("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "APPDATA", "LOCALAPPDATA"), NOWHERE)
     drawing = {"MPLCONFIGDIR": tempfile.gettempdir()}  # matplotlib would make that folder
@@ -89,7 +89,7 @@ def _fork(
 
 
 def start(*args: object, **kwargs: Any) -> subprocess.Popen[bytes]:
-    """Start the program and give the process, its output as pipes of bytes."""
+    """Start the program and return the process, its output as pipes of bytes."""
     return subprocess.Popen(
         [*COSTREAM, *map(str, args)],
         stdout=subprocess.PIPE,
@@ -99,7 +99,7 @@ def start(*args: object, **kwargs: Any) -> subprocess.Popen[bytes]:
 
 
 def holders(path: Path, parent: int) -> list[psutil.Process]:
-    """Give the processes below ``parent`` that have ``path`` open, past those that just ended."""
+    """Return the processes below ``parent`` that have ``path`` open, past those that just ended."""
 
     def holds(process: psutil.Process) -> bool:
         try:

@@ -37,7 +37,7 @@ class Reader:
         assert not self._thread.is_alive()
 
     def now_s(self) -> float:
-        """Give the time of the feed, as this machine's clock has it."""
+        """Return the time of the feed, as this machine's clock has it."""
         return time.monotonic() - self.began_s
 
     def until(self, what: Callable[[], object], patience_s: float = PATIENCE_S) -> None:

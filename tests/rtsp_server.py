@@ -41,7 +41,7 @@ needs_rtsp = pytest.mark.skipif(
 
 
 def endless(size: tuple[int, int] = (160, 120), rate: int = 25, *, sound: bool = False) -> str:
-    """Give the pipeline of a camera: a ball that moves, a keyframe a second, maybe a tone."""
+    """Return the pipeline of a camera: a ball that moves, a keyframe a second, maybe a tone."""
     width, height = size
     pipeline = (
         f"videotestsrc is-live=true pattern=ball "
@@ -58,7 +58,7 @@ def endless(size: tuple[int, int] = (160, 120), rate: int = 25, *, sound: bool =
 
 
 def tone() -> str:
-    """Give the pipeline of a feed that is sound only."""
+    """Return the pipeline of a feed that is sound only."""
     return (
         "audiotestsrc is-live=true freq=440 ! audio/x-raw,rate=48000,channels=1 "
         "! voaacenc ! aacparse ! rtpmp4gpay name=pay0 pt=97"
@@ -66,7 +66,7 @@ def tone() -> str:
 
 
 def recording(path: Path) -> str:
-    """Give the pipeline that plays the H.264 video of an MP4 file to each client, and ends."""
+    """Return the pipeline that plays the H.264 video of an MP4 file to each client, and ends."""
     return (
         f'filesrc location="{path}" ! qtdemux name=d d.video_0 ! queue '
         "! h264parse config-interval=-1 ! rtph264pay name=pay0 pt=96"
@@ -104,7 +104,7 @@ class RtspServer:
         self.kill()
 
     def url(self, name: str, login: str = "") -> str:
-        """Give the URL of a mount; ``login``: "user:password@" as it stands in a URL."""
+        """Return the URL of a mount; ``login``: "user:password@" as it stands in a URL."""
         return f"rtsp://{login}127.0.0.1:{self.port}/{name}"
 
     def start(self) -> None:

@@ -19,7 +19,7 @@ Heading = Callable[[int, str, str], str]  # joint, its name, axis -> heading
 def clip(
     layout: Layout, frames: int = 20, axes: int = 3, persons: int = 1, seed: int = 0
 ) -> np.ndarray:
-    """Give persons who drift slowly and stand well apart, [T, M, V, C], four decimals."""
+    """Return persons who drift slowly and stand well apart, [T, M, V, C], four decimals."""
     rng = np.random.default_rng(seed)
     body = rng.uniform(-1, 1, (1, persons, len(layout.joints), axes))
     steps = rng.normal(0, 0.02, (frames, persons, 1, axes)).cumsum(0)
@@ -112,7 +112,7 @@ def openpose(folder: Path, x: np.ndarray, name: str = "clip") -> Path:
 
 
 def read(path: Path | str, **options: object) -> tuple[SourceInfo, list[Item]]:
-    """Open a source and give all of its items."""
+    """Open a source and return all of its items."""
     source = open_source(str(path), SourceOptions(**options))  # type: ignore[arg-type]
     try:
         return source.open(), list(source.items())
@@ -129,7 +129,7 @@ def faults(items: Sequence[Item]) -> list[Fault]:
 
 
 def joints(path: Path | str, **options: object) -> np.ndarray:
-    """Give the joints of a source, [T, M, V, C], which must be intact."""
+    """Return the joints of a source, [T, M, V, C], which must be intact."""
     _, items = read(path, **options)
     assert faults(items) == []
     return np.stack([frame.joints for frame in frames(items)])

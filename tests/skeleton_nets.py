@@ -54,7 +54,7 @@ def randomise(net: nn.Module) -> None:
 
 
 def small_net(form: str, seed: int = 0, **options: object) -> SkeletonNet:
-    """Give a float64 network of 5 joints, 2 persons and 3 classes in evaluation."""
+    """Return a float64 network of 5 joints, 2 persons and 3 classes in evaluation."""
     torch.manual_seed(seed)
     chosen = {**SIZES, **FORMS[form], **options}
     net = SkeletonNet(3, 5, BONES, 0, 2, chosen.pop("persons", 2), **chosen)
@@ -64,7 +64,7 @@ def small_net(form: str, seed: int = 0, **options: object) -> SkeletonNet:
 
 
 def outputs(net: SkeletonNet, x: Tensor) -> dict[int, Tensor]:
-    """Give the logits [B, K] of every step that should have some, from the clip network.
+    """Return the logits [B, K] of every step that should have some, from the clip network.
 
     Features of the last block are those of the ordinary blocks over the whole stream; zeros
     after its end reach none that have arrived. A step averages the last ``pool`` of them.
@@ -85,7 +85,7 @@ def outputs(net: SkeletonNet, x: Tensor) -> dict[int, Tensor]:
 
 
 def read(net: SkeletonNet, x: Tensor) -> Tensor | float:
-    """Give the logits [B, K] of mean and deviation of the last frames of [B, T, M, V, C]."""
+    """Return the logits [B, K] of mean and deviation of the last frames of [B, T, M, V, C]."""
     if net.reading is None:
         return 0.0
     newest = x[:, -(net.pool - 1) * net.stride - 1 :].flatten(3)
@@ -95,7 +95,7 @@ def read(net: SkeletonNet, x: Tensor) -> Tensor | float:
 
 
 def stepped(net: SkeletonNet, x: Tensor, state: object = None) -> dict[int, Tensor]:
-    """Step through ``x`` [B, T, M, V, C], give the logits of the steps that have some."""
+    """Step through ``x`` [B, T, M, V, C], return the logits of the steps that have some."""
     state = net.init_state(len(x)) if state is None else state
     given = {}
     for step, frame in enumerate(x.unbind(1)):

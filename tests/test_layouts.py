@@ -191,7 +191,7 @@ def test_declared_with_headings(tmp_path: Path) -> None:
         ('joints = ["a", "b"]\nbones = [["a", "b"]]\ncentre = "a"', "to the centre, a"),
         ('joints = ["a", "b", "c"]\nbones = [["a", "b"]]', "lead every joint"),
         ('joints = ["a", "b", "c"]\nbones = [["b", "c"], ["c", "b"]]', "lead every joint"),
-        ('joints = ["a", "b"]\nbones = [["a", "b"]]\nfps = 3', "a layout has no fps"),
+        ('joints = ["a", "b"]\nbones = [["a", "b"]]\nfps = 3', "unknown keys of a layout: fps"),
         ("joints = [", "not valid TOML"),
     ],
 )

@@ -45,7 +45,7 @@ Things = list[tuple[str, Corners]]
 
 
 def draw(seed: int) -> tuple[npt.NDArray[np.uint8], Things]:
-    """Give a picture, uint8 [H, W, 3], and what is in it."""
+    """Return a picture, uint8 [H, W, 3], and what is in it."""
     rng = np.random.default_rng(seed)
     picture = rng.integers(20, 70, (SIZE[1], SIZE[0], 3), np.uint8)
     things: Things = []

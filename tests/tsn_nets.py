@@ -13,7 +13,7 @@ WIDTH = 32  # of what one of them gives
 
 
 def randomise(net: nn.Module) -> None:
-    """Give BatchNorm statistics as after training."""
+    """Return BatchNorm statistics as after training."""
     for part in net.modules():
         if isinstance(part, nn.BatchNorm2d):
             nn.init.normal_(part.running_mean, 0, 0.1)

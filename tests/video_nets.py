@@ -22,7 +22,7 @@ KINDS: dict[str, dict[str, object]] = {
 
 
 def small_net(kind: str, seed: int = 0, size: int = 19, **options: object) -> VideoNet:
-    """Give a float64 network of 3 classes in evaluation."""
+    """Return a float64 network of 3 classes in evaluation."""
     torch.manual_seed(seed)
     net = VideoNet(3, kind, size, **{"pool": 3, **KINDS[kind], **options}).double()
     with torch.no_grad():
@@ -37,19 +37,19 @@ def small_net(kind: str, seed: int = 0, size: int = 19, **options: object) -> Vi
 
 
 def video(length: int, batch: int = 1, size: int = 19) -> Tensor:
-    """Give clips [B, T, 3, size, size] of noise."""
+    """Return clips [B, T, 3, size, size] of noise."""
     return torch.randn(batch, length, 3, size, size, dtype=torch.float64)
 
 
 def stepped(net: VideoNet, x: Tensor, state: object = None) -> dict[int, Tensor]:
-    """Give the logits of each step that has some."""
+    """Return the logits of each step that has some."""
     state = net.init_state(len(x)) if state is None else state
     given = ((t, net.forward_step(frame, state)) for t, frame in enumerate(x.unbind(1)))
     return {t: out.logits for t, out in given if out is not None}
 
 
 def plain(net: VideoNet, x: Tensor, same: bool = False) -> Tensor:
-    """Give the logits [B, K] of a clip without any padding in time, each frame squeezed alone.
+    """Return the logits [B, K] of a clip without any padding in time, each frame squeezed alone.
 
     ``same``: with zeros around the clip, which is squeezed as a whole: the ordinary network.
     Written from the papers with functions of torch alone, on the names of the weights.
@@ -108,6 +108,6 @@ def _norm(x: Tensor, w: Mapping[str, Tensor], at: str) -> Tensor:
 
 
 def published_keys(name: str) -> dict[str, list[int]]:
-    """Give names and shapes of the tensors of a published X3D-S, or names to names."""
+    """Return names and shapes of the tensors of a published X3D-S, or names to names."""
     found: dict[str, list[int]] = json.loads((REFERENCES / "keys_x3d_s.json").read_text())[name]
     return found

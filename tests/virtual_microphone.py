@@ -40,13 +40,13 @@ needs_microphone = pytest.mark.skipif(
 
 
 def tone(seconds: float, frequency_hz: float = 440.0, amplitude: float = 0.125) -> np.ndarray:
-    """Give int16 samples [N] at RATE."""
+    """Return int16 samples [N] at RATE."""
     wave = np.sin(2 * np.pi * frequency_hz * np.arange(round(seconds * RATE)) / RATE)
     return np.round(amplitude * 32768 * wave).astype("<i2")
 
 
 def noise(seconds: float) -> np.ndarray:
-    """Give int16 samples [N] at RATE of which no stretch is like another."""
+    """Return int16 samples [N] at RATE of which no stretch is like another."""
     return np.random.default_rng(1).integers(-8000, 8000, round(seconds * RATE)).astype("<i2")
 
 

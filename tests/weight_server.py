@@ -67,7 +67,7 @@ class WeightServer:
         )
 
     def url(self, name: str = "net.pth") -> str:
-        """Give the address of a file."""
+        """Return the address of a file."""
         return f"{self.address}/{name}"
 
     def __enter__(self) -> WeightServer:

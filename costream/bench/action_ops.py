@@ -1,4 +1,4 @@
-"""Operation counts of ViViT-B with token gates, from the counters of the code that runs."""
+"""Operation counts of ViViT-B with token gates, from the counters of the running code."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from costream.bench.table import Cell, Table
 from costream.models.vivit import ViViT
 from costream.nn.operations import Operations
 
-VIEWS = 12  # of a video: four in time, each with three in space
+VIEWS = 12  # per video: four in time, each with three in space
 DIM, DEPTH = 768, 12
-STEPS = 16  # tubelets of a view, the first computed in full
+STEPS = 16  # tubelets per view, the first computed in full
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A column of the paper's tables: how it looks at a data set."""
+    """A data set in the paper's tables, with the paper's input size."""
 
     name: str
-    side: int  # tokens along a side of a picture, of 16 pixels
+    side: int  # tokens of 16 pixels along one side of an image
     classes: int
 
 
 EPIC = DataSet("EPIC-KITCHENS", 20, 97)
 KINETICS = DataSet("Kinetics-400", 14, 400)
-# tokens -> trillions of operations a video; None: all of every tubelet
+# tokens -> trillions of operations per video; None: all tokens of every tubelet
 PUBLISHED: dict[DataSet, dict[int | None, float]] = {
     EPIC: {
         None: 7.1220,
@@ -52,9 +52,9 @@ PUBLISHED: dict[DataSet, dict[int | None, float]] = {
 
 @cache
 def count(data: DataSet, variant: str, tokens: int | None) -> int:
-    """Give the operations of a video, as the paper has them: the embedding is not counted.
+    """Return the operations of a video as the paper counts them, without the embedding.
 
-    ``tokens``: how many are computed of a tubelet that is not the first of its view; None: all,
+    ``tokens``: number of tokens updated in each tubelet but the first of a view; None: all tokens,
     without gates.
     """
     others = (STEPS - 1) * _tubelet(data, variant, tokens)
@@ -63,13 +63,13 @@ def count(data: DataSet, variant: str, tokens: int | None) -> int:
 
 @cache
 def _tubelet(data: DataSet, variant: str, tokens: int | None) -> int:
-    """Give what the spatial encoder does. Its blocks cost the same; only sizes are computed."""
+    """Return the operations of the spatial encoder. All blocks cost the same; only shapes count."""
     with torch.device("meta"):
         net = _network(data, variant)
         x = torch.empty(1, data.side**2, DIM)
     encoder, spent = net.spatial_model, Operations()
     state, policy = encoder.init_state(1), Given(torch.arange(tokens or 0))
-    state.steps += tokens is not None  # else it begins
+    state.steps += tokens is not None  # with 0 steps all tokens are computed
     encoder.forward_step(x, state, policy, spent)
     positions = encoder.tokens * DIM
     return positions + DEPTH * (spent.total - positions)
@@ -77,7 +77,7 @@ def _tubelet(data: DataSet, variant: str, tokens: int | None) -> int:
 
 @cache
 def _rest(data: DataSet) -> int:
-    """Give what the temporal encoder and the classifier do of a view."""
+    """Return the operations of the temporal encoder and the classifier for one view."""
     with torch.device("meta"), torch.no_grad():
         net, spent = _network(data, "exact"), Operations()
         net.classify(net.temporal_model(torch.empty(1, STEPS, DIM), spent), spent)
@@ -85,13 +85,13 @@ def _rest(data: DataSet) -> int:
 
 
 def _network(data: DataSet, variant: str) -> ViViT:
-    """Give a ViViT-B with a single block in its spatial encoder."""
+    """Return a ViViT-B with one block in its spatial encoder."""
     sizes = (data.side, data.side)
     return ViViT(data.classes, DIM, depth=1, size=sizes, variant=variant)
 
 
 def action_ops_table() -> Table:
-    """Give the table of operation counts, in trillions a video."""
+    """Return the table of operation counts, in trillions per video."""
     rows: list[tuple[Cell, ...]] = []
     for data, published in PUBLISHED.items():
         for tokens, theirs in published.items():
@@ -99,10 +99,10 @@ def action_ops_table() -> Table:
             rows.append((data.name, "all" if tokens is None else str(tokens), mine, theirs, own))
     columns = ("data set", "tokens", "eventful", "eventful published", "costream")
     notes = (
-        f"ViViT-B, factorised encoder, a video seen in {VIEWS} views of {STEPS} tubelets, of which",
-        "the first is computed in full; as in the paper additions count like multiply-accumulates,",
-        "and the embedding of tubelets does not. Tokens: of 401 (20 x 20 and the class token) and",
-        "of 197. costream: the default, exact attention.",
+        f"ViViT-B, factorised encoder; {VIEWS} views per video of {STEPS} tubelets each, the first",
+        "computed in full. As in the paper, additions count like multiply-accumulates, and tubelet",
+        "embedding is not counted. Tokens: of 401 (20 x 20 and the class token) and of 197.",
+        "costream: the default, exact attention.",
     )
-    title = "Operations of a video of ViViT-B with token gates, in trillions"
+    title = "Operations of ViViT-B with token gates, in trillions per video"
     return Table(title, columns, tuple(rows), notes, decimals=4)

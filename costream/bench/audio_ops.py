@@ -10,14 +10,14 @@ from costream.bench.table import Cell, Table
 from costream.models.audio import CoTrans
 from costream.models.deepcot import DeepCoT
 
-# Two blocks over a window by CoTrans's two, in "Continual Low-Rank Scaled Dot-product Attention".
+# Two blocks over a window / CoTrans-b2, in "Continual Low-Rank Scaled Dot-product Attention".
 PUBLISHED_RATIO = 48.26
 _INPUT, _CLASSES, _POSITIONS = 128, 10, 192
 
 
 @dataclass(frozen=True)
 class AudioNetwork:
-    """A network for GTZAN, and what Hedegaard et al. (ICLR 2023) print of it."""
+    """A network for GTZAN with the numbers published by Hedegaard et al. (ICLR 2023)."""
 
     name: str
     way: str  # "window", "cotrans" or "deepcot"
@@ -37,9 +37,9 @@ NETWORKS = (
 
 
 def attention_ops(way: str, depth: int, window: int, width: int) -> int:
-    """Operations of attention in a step as the papers count them: additions with products, exp.
+    """Return the attention operations of a step as the papers count them: additions, products, exp.
 
-    Window: 2 n^2 d + n^2 + n d + n a block; retroactive: 7 n d + 4 n - 2 d - 2; single-output:
+    Window: 2 n^2 d + n^2 + n d + n per block; retroactive: 7 n d + 4 n - 2 d - 2; single-output:
     3 n d + 2 n. They do not depend on the number of heads.
     """
     n, d = window, width
@@ -49,15 +49,15 @@ def attention_ops(way: str, depth: int, window: int, width: int) -> int:
     if way == "deepcot":
         return depth * single
     if depth > 2:
-        raise ValueError("the papers count CoTrans with one or two blocks")
+        raise ValueError("the papers only count CoTrans with one or two blocks")
     return (depth - 1) * (7 * n * d + 4 * n - 2 * d - 2) + single
 
 
 def audio_ops_table() -> Table:
-    """Give the table of operation counts, in millions a step."""
+    """Return the table of operation counts, in millions per step."""
     rows: list[tuple[Cell, ...]] = []
     for network in NETWORKS:
-        with torch.device("meta"):  # the sizes are enough
+        with torch.device("meta"):  # only sizes are needed
             if network.way == "deepcot":
                 model: CoTrans | DeepCoT = DeepCoT(
                     _INPUT, _CLASSES, depth=network.depth, num_positions=_POSITIONS
@@ -87,13 +87,13 @@ def audio_ops_table() -> Table:
         "costream",
     )
     notes = (
-        f"{_INPUT} features every 0.25 s, d={width}, n={model.window}; without the network that"
-        " makes the features.",
-        "Paper's way: operations of attention alone, without projections. Published for two"
+        f"{_INPUT} features every 0.25 s, d={width}, n={model.window}; without the feature"
+        " extractor.",
+        "Paper's way: operations of attention only, without projections. Published for two"
         f" blocks: {PUBLISHED_RATIO} times fewer than over a window.",
-        "costream: every product of a step that this program runs; Trans-b1, -b2 are CoTrans's"
+        "costream: every product of a step as implemented here; Trans-b1, -b2 are CoTrans's"
         " encoder over the whole window.",
-        "DeepCoT of two blocks or more gives other results than a window.",
+        "DeepCoT with two or more blocks gives other results than a window.",
     )
-    title = "Operations of a step of a network for GTZAN, in millions"
+    title = "Operations of networks for GTZAN, in millions per step"
     return Table(title, columns, tuple(rows), notes)

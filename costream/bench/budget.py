@@ -1,4 +1,4 @@
-"""How well a budget is kept: a quiet and a busy half, on a machine that gets busy in between."""
+"""Benchmark of budget control: still and moving video, on an idle and on a loaded machine."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from costream.runtime.tracking import Corners, corners_of
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 
-SETTLING = 10  # steps that do not count: the controller knows nothing yet
+SETTLING = 10  # steps not counted: the controller has no measurements yet
 TOLERANCE = 0.15
 STRETCHES = ("quiet", "quiet, busy machine", "busy, busy machine", "busy")
-_NOISE = 1.5  # grey levels, standard deviation: what a camera adds where nothing moves
+_NOISE = 1.5  # grey levels, standard deviation: camera noise of a still scene
 _LOAD = "import numpy\na = numpy.ones((1000, 1000))\nwhile True: a @ a"
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a step cost, what it found, and what the dense network finds in the same frame."""
+    """Cost and detections of a step, and the dense network's detections in the same frame."""
 
     stretch: str
     cost: float  # in the budget's unit
@@ -47,11 +47,11 @@ class Step:
 
 
 def budget_trace(uri: str, model: GatedModel, budget: Budget, steps: int = 240) -> list[Step]:
-    """Step a model through four stretches of equal length, within a budget.
+    """Run a model within a budget through four stretches of equal length; return its steps.
 
-    In the first two the first picture of the video ``uri`` stands still, but for noise; in the
-    others the video runs. In the second and third another process keeps a core busy. SourceError
-    when the video is too short for half of ``steps``.
+    The first two repeat the first frame of the video ``uri`` with noise; the others play the
+    video. In the second and third another process keeps a core busy. Raises SourceError when the
+    video is too short for half of ``steps``.
     """
     frames = _frames(uri, model, steps)
     least = model.card.timeline.threshold_of
@@ -83,7 +83,7 @@ def budget_trace(uri: str, model: GatedModel, budget: Budget, steps: int = 240) 
 
 
 def budget_table(trace: Sequence[Step], budget: Budget, target: float, title: str) -> Table:
-    """Sum up a trace, for each stretch and over all; ``target``: in the budget's unit."""
+    """Return the summary of a trace, per stretch and overall; ``target``: in the budget's unit."""
     settled = trace[SETTLING:]
     unit, word = _unit(budget)
     rows = [
@@ -100,14 +100,14 @@ def budget_table(trace: Sequence[Step], budget: Budget, target: float, title: st
         "AP50",
     )
     notes = (
-        f"target {target / unit:g} {word} a step ({budget.text}); the first"
-        f" {SETTLING} steps are left out. AP50: against what the dense network finds.",
+        f"target {target / unit:g} {word} per step ({budget.text}), without the first"
+        f" {SETTLING} steps. AP50: with the dense network's detections as ground truth.",
     )
     return Table(title, columns, (*rows, _row("all", settled, target, unit)), notes)
 
 
 def _unit(budget: Budget) -> tuple[float, str]:
-    """Give what costs are divided by to be read, and what they are in then."""
+    """Return the divisor for displayed costs, and their unit."""
     return (1e6, "MMAC") if budget.unit == "macs" else (1.0, "ms")
 
 
@@ -129,7 +129,7 @@ def _row(name: str, steps: Sequence[Step], target: float, unit: float) -> tuple[
 
 
 def _precision(steps: Sequence[Step]) -> float | None:
-    """Give AP50 of what was found, dense results taken for true; None where they are empty."""
+    """Return AP50 with dense detections as ground truth; None where there are none."""
     labels = sorted({box.label for step in steps for box in step.dense})
     known = {label: k for k, label in enumerate(labels)}
     found = [Found(*_arrays(step.found, known)) for step in steps]
@@ -143,13 +143,13 @@ def _precision(steps: Sequence[Step]) -> float | None:
 def _arrays(
     boxes: Sequence[Box], known: dict[str, int]
 ) -> tuple[Corners, npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Give boxes [n, 4], scores [n] and numbers of labels [n]; -1 for one that is never true."""
+    """Return boxes [n, 4], scores [n] and class indices [n], -1 for a label not in ``known``."""
     scores = np.array([b.score for b in boxes], np.float64)
     return corners_of(boxes), scores, np.array([known.get(b.label, -1) for b in boxes], np.int64)
 
 
 def _frames(uri: str, model: GatedModel, steps: int) -> list[VideoFrame]:
-    """Give the pictures of all steps."""
+    """Return the frames of all steps."""
     source = open_source(uri, SourceOptions(box=model.box))
     try:
         source.open()
@@ -158,7 +158,7 @@ def _frames(uri: str, model: GatedModel, steps: int) -> list[VideoFrame]:
     finally:
         source.close()
     if len(running) < steps - steps // 2:
-        raise SourceError(f"has fewer than {steps - steps // 2} pictures", where=uri)
+        raise SourceError(f"has fewer than {steps - steps // 2} frames", where=uri)
     rng, first = np.random.default_rng(0), running[0]
     still = first.rgb.astype(np.float32)
     noisy = (still + rng.normal(0, _NOISE, still.shape) for _ in range(steps // 2))
@@ -171,7 +171,7 @@ def _held(frame: VideoFrame, pixels: npt.NDArray[np.uint8]) -> VideoFrame:
 
 
 def _dense(model: GatedModel, frames: Sequence[VideoFrame]) -> list[tuple[Box, ...]]:
-    """Give what is found when every frame is computed in full."""
+    """Return the detections when every frame is computed in full."""
     state, found = model.init_state(1), []
     model.set_tokens(state, None)
     for frame in frames:
@@ -183,7 +183,7 @@ def _dense(model: GatedModel, frames: Sequence[VideoFrame]) -> list[tuple[Box, .
 
 @contextmanager
 def _load(wanted: bool) -> Iterator[None]:
-    """Keep a core busy with products of matrices meanwhile."""
+    """Keep a core busy with matrix products meanwhile."""
     if not wanted:
         yield
         return
@@ -197,7 +197,7 @@ def _load(wanted: bool) -> Iterator[None]:
 
 
 def draw(trace: Sequence[Step], budget: Budget, target: float) -> bytes:
-    """Give a PNG: what every step cost beside the target, and the tokens it computed."""
+    """Return a PNG plot of the cost of every step, the target, and the updated tokens."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 5), layout="constrained")

@@ -1,4 +1,4 @@
-"""Ways to get the newest output of a transformer encoder, all with the same weights."""
+"""Implementations of a transformer encoder step that share the same weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Config:
-    """An encoder: post-norm, all biases."""
+    """Sizes of a post-norm encoder with all biases."""
 
     embed_dim: int
     num_heads: int
@@ -40,7 +40,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to take a step, for one stream."""
+    """One implementation of a step, for one stream."""
 
     name: str
     step: Callable[[Tensor], Tensor]  # [1, d] -> newest output [1, d]
@@ -49,7 +49,7 @@ class Contender:
 
 
 def build_encoder(config: Config, seed: int = 0) -> Encoder:
-    """Give an encoder with random weights of usual size, in evaluation mode."""
+    """Return an encoder with random weights of usual magnitude, in evaluation mode."""
     torch.manual_seed(seed)
     encoder = Encoder(
         config.embed_dim,
@@ -63,7 +63,7 @@ def build_encoder(config: Config, seed: int = 0) -> Encoder:
 
 
 def continual(encoder: Encoder) -> Contender:
-    """Costream's own step, on weights laid out as the program lays them out."""
+    """Return costream's own step, with the weights in their runtime layout."""
     encoder = copy.deepcopy(encoder)
     store_by_columns(encoder)
     state = encoder.init_state()
@@ -74,14 +74,14 @@ def continual(encoder: Encoder) -> Contender:
 
 
 class WindowRing:
-    """The last n input rows, in the order of their slots; attention does not mind."""
+    """Ring buffer of the last n input rows, in slot order, which attention does not depend on."""
 
     def __init__(self, encoder: Encoder) -> None:
         self.rows = torch.zeros(1, encoder.window, encoder.embed_dim)
         self.steps = 0
 
     def push(self, row: Tensor) -> tuple[Tensor, int]:
-        """Put a row in, give the filled rows [1, m, d] and the slot of the newest."""
+        """Store a row, return the filled rows [1, m, d] and the slot of the newest."""
         n = self.rows.shape[1]
         slot = self.steps % n
         self.rows[:, slot] = row
@@ -89,17 +89,17 @@ class WindowRing:
         return self.rows[:, : min(self.steps, n)], slot
 
     def size(self) -> int:
-        """Give the bytes held."""
+        """Return the size in bytes."""
         return self.rows.numel() * self.rows.element_size()
 
 
 def window_sdpa(encoder: Encoder, config: Config) -> Contender:
-    """The window anew, at the least: of the last block only the newest row's output."""
+    """Return the window recomputed; the last block computes only the newest row's output."""
     return _window("scaled_dot_product_attention", encoder, config, F.scaled_dot_product_attention)
 
 
 def window_matmul(encoder: Encoder, config: Config) -> Contender:
-    """The same, with attention as two products around a softmax."""
+    """Return the same, with attention as two products around a softmax."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         logits = q.shape[3] ** -0.5 * q @ k.transpose(2, 3)
@@ -127,7 +127,7 @@ def _window(name: str, encoder: Encoder, config: Config, attend: Attend) -> Cont
 
 
 def _block(layer: nn.TransformerEncoderLayer, x: Tensor, rows: Tensor, attend: Attend) -> Tensor:
-    """Give the block's output for the rows ``x`` [1, m, d] among ``rows`` [1, n, d]."""
+    """Return the block's output [1, m, d] for queries ``x``, keys and values ``rows`` [1, n, d]."""
     a, d = layer.self_attn, x.shape[2]
     weight, bias = cast(Tensor, a.in_proj_weight), cast(Tensor, a.in_proj_bias)
     q = F.linear(x, weight[:d], bias[:d])
@@ -139,7 +139,7 @@ def _block(layer: nn.TransformerEncoderLayer, x: Tensor, rows: Tensor, attend: A
 
 
 def window_torch(encoder: Encoder, config: Config) -> Contender:
-    """``nn.TransformerEncoder`` over the window, on its own fast path."""
+    """Return ``nn.TransformerEncoder`` over the window, on its own fast path."""
     ring = WindowRing(encoder)
     model = torch_encoder(encoder, config)
 
@@ -151,7 +151,7 @@ def window_torch(encoder: Encoder, config: Config) -> Contender:
 
 
 def torch_encoder(encoder: Encoder, config: Config) -> nn.TransformerEncoder:
-    """Give the encoder as ``nn.TransformerEncoder``, sharing its parameters."""
+    """Return the encoder as ``nn.TransformerEncoder``, sharing its parameters."""
     layer = nn.TransformerEncoderLayer(
         config.embed_dim,
         config.num_heads,
@@ -166,8 +166,8 @@ def torch_encoder(encoder: Encoder, config: Config) -> nn.TransformerEncoder:
 
 
 def bound(encoder: Encoder, config: Config) -> Contender:
-    """Every matrix times one row by F.linear, and nothing else: reading the weights."""
-    # Its own copy, as the continual step has: what rivals also read stays longer in the caches.
+    """Return the lower bound: every matrix times one row by F.linear, that is, reading weights."""
+    # A copy, as in the continual step: memory that others also read stays in the caches longer.
     matrices = [p.detach().clone() for p in encoder.parameters() if p.dim() == 2]
     rows = {width: torch.randn(1, width) for width in (config.embed_dim, config.feedforward)}
     products = [(rows[m.shape[1]], m) for m in matrices]

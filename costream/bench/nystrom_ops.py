@@ -1,4 +1,4 @@
-"""Operation counts of Nyström attention: the paper's closed forms, and what is computed here."""
+"""Operation counts of Nyström attention: the paper's closed forms and this implementation."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from costream.nn.retroactive import RetroactiveAttention
 
 @dataclass(frozen=True)
 class Sizes:
-    """An attention layer: n rows, m landmarks, width d, h heads."""
+    """Sizes of an attention layer: n rows, m landmarks, width d, h heads."""
 
     name: str
     window: int
     landmarks: int
     width: int
     heads: int
-    printed: float | None = None  # millions a step, single-output with continual landmarks
+    printed: float | None = None  # millions per step, single-output with continual landmarks
 
 
 SIZES = (
@@ -36,7 +36,7 @@ SIZES = (
 
 
 def window_ops(s: Sizes, fixed: bool) -> int:
-    """Operations of Nyström attention over a window, as the paper counts them: * and +, exp."""
+    """Return the operations of Nyström attention over a window as in the paper: *, + and exp."""
     n, m, d = s.window, s.landmarks, s.width
     if fixed:
         return 4 * n * d * m + n * m**2 + 2 * n * m + n + m
@@ -45,10 +45,9 @@ def window_ops(s: Sizes, fixed: bool) -> int:
 
 
 def step_ops(s: Sizes, retroactive: bool, landmark: bool) -> int:
-    """Operations of a continual step as the paper counts them.
+    """Return the operations of a continual step as the paper counts them.
 
-    ``landmark``: of one in which a landmark changes; else of one in which none does, which with
-    fixed landmarks is every one.
+    ``landmark``: whether a landmark changes in this step; never with fixed landmarks.
     """
     n, m, d = s.window, s.landmarks, s.width
     if not landmark:
@@ -61,7 +60,7 @@ def step_ops(s: Sizes, retroactive: bool, landmark: bool) -> int:
 
 
 def average_ops(s: Sizes, retroactive: bool, fixed: bool) -> float:
-    """Operations of a continual step on average: every n / m th changes a landmark."""
+    """Return the mean operations of a continual step; every n/m-th changes a landmark."""
     usual = step_ops(s, retroactive, landmark=False)
     if fixed:
         return usual
@@ -70,20 +69,20 @@ def average_ops(s: Sizes, retroactive: bool, fixed: bool) -> float:
 
 
 def exact_memory(s: Sizes, retroactive: bool) -> int:
-    """Numbers that exact attention keeps from step to step (Hedegaard et al., ICLR 2023).
+    """Return the size of exact attention's state in numbers (Hedegaard et al., ICLR 2023).
 
-    Keys and values of the rows before; retroactively also their queries, sums and denominators.
+    Keys and values of the previous rows; if retroactive, also queries, sums and denominators.
     """
     return (s.window - 1) * (4 * s.width + 1 if retroactive else 2 * s.width)
 
 
 def landmark_memory(s: Sizes, retroactive: bool, fixed: bool) -> int:
-    """Numbers that Nyström attention keeps from step to step: the tensors of its authors' code.
+    """Return the size of Nyström attention's state in numbers, as in its authors' code.
 
-    Those that a form uses, of one head (Carreto Picón et al., arXiv 2412.03214, and their
+    The tensors that a form uses, of one head (Carreto Picón et al., arXiv 2412.03214, and their
     published ``ContinualNystromMultiheadAttention``): keys, values and landmarks, the inverse of
-    the landmarks' kernel, summed values and denominators; retroactively the rows' products with
-    landmarks. Landmarks that change need queries, unnormalised kernels and the mean begun, too.
+    the landmarks' kernel, summed values and denominators; if retroactive, the rows' products with
+    landmarks. Changing landmarks also need queries, unnormalised kernels and the running mean.
     """
     n, m, d = s.window, s.landmarks, s.width
     kept = 2 * n * d + 3 * m * d + m**2 + m + (n * m if retroactive else 0)
@@ -93,7 +92,7 @@ def landmark_memory(s: Sizes, retroactive: bool, fixed: bool) -> int:
 
 
 def nystrom_ops_table(s: Sizes) -> Table:
-    """Give the table of one layer's counts, in millions a step."""
+    """Return the table of one layer's counts, in millions per step."""
     n, m, d = s.window, s.landmarks, s.width
     size = (d, s.heads)
     rows: list[tuple[Cell, ...]] = []
@@ -111,7 +110,7 @@ def nystrom_ops_table(s: Sizes) -> Table:
         counts = (paper / 1e6, printed, macs / 1e6, macs / exact)
         rows.append((name, *counts, memory, kept or n * d))
 
-    with torch.device("meta"):  # the sizes are enough
+    with torch.device("meta"):  # only sizes are needed
         single = SingleOutputAttention(*size, n)
         exact = single.count_macs()
         whole = MultiheadAttention(*size)
@@ -147,16 +146,16 @@ def nystrom_ops_table(s: Sizes) -> Table:
         "kept",
     )
     notes = (
-        "One layer. Paper's way: closed forms of additions with products, and exp, without",
-        "projections, the average of steps with and without a new landmark; whatever the number of",
-        "heads. costream: every product of a step that this program runs, on average, projections",
-        "included, for fixed landmarks are folded into them. The papers' running sums, from which",
-        "the oldest row is subtracted, are cheaper and not exact; see nn/nystrom_summary.py.",
-        "x single-output: by exact single-output attention here. Kept: numbers in the state of a",
-        "stream; of a window its rows. Paper's way: closed forms of what the authors' code keeps",
-        "and a form uses, of one head.",
+        "One layer. Paper's way: closed forms of additions, products and exp, without projections;",
+        "the mean over steps with and without a new landmark, independent of the number of heads.",
+        "costream: every product of a step as implemented here, on average, including projections,",
+        "into which fixed landmarks are folded. The papers' running sums, from which the oldest",
+        "row is subtracted, are cheaper but not exact; see nn/nystrom_summary.py.",
+        "x single-output: relative to exact single-output attention here. Kept: numbers in the",
+        "state of a stream; for a window, its rows. Kept, paper's way: closed forms of the tensors",
+        "that the authors' code stores and a form uses, of one head.",
     )
-    title = f"Nyström attention, {s.name}: n={n} d={d} m={m} h={s.heads}, millions a step"
+    title = f"Nyström attention, {s.name}: n={n} d={d} m={m} h={s.heads}, millions per step"
     return Table(title, columns, tuple(rows), notes, decimals=4)
 
 

@@ -1,4 +1,4 @@
-"""Nyström attention beside exact single-output attention, timed in one run."""
+"""Benchmark of Nyström attention against exact single-output attention, timed in one run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from costream.nn.attention import SingleOutputAttention
 from costream.nn.functional import store_by_columns
 from costream.nn.nystrom_single import SingleOutputNystrom
 
-# d, heads, n, m: the papers' sizes, then windows that grow.
+# d, heads, n, m: the papers' sizes, then growing windows.
 SIZES = (
     (192, 16, 120, 4),
     (1024, 8, 64, 16),
@@ -34,18 +34,18 @@ _WAYS = ("exact", "continual", "fixed")
 
 
 def nystrom_steps_table(rounds: int = 60, threads: int = 1) -> Table:
-    """Time a step of a layer, projections included, in turns with exact attention.
+    """Return the timings of a layer's step with projections, in turns with exact attention.
 
-    One stream, full window, random weights. "fewer by" and "faster by" are exact single-output
-    attention over Nyström: multiply-accumulates, and medians.
+    One stream, full window, random weights. "fewer by" and "faster by" are the ratios of exact
+    single-output to Nyström attention: multiply-accumulates, and medians.
     """
     with quiet_torch(threads), torch.inference_mode():
         rows = [row for sizes in SIZES for row in _compare(*sizes, rounds)]
     notes = (
         f"{threads} thread(s), float32, one stream, full window, {rounds} rounds in turns.",
-        "A step with landmarks takes more and smaller operations, each of some microseconds",
-        "whatever its size, and has to save more than that: where it does not, use cooadtr or",
-        "cotrans. It is also another function than softmax attention; its weights are its own.",
+        "A step with landmarks has more and smaller operations, each with an overhead of some",
+        "microseconds, and must save more than that; where it does not, use cooadtr or cotrans.",
+        "It is not the same function as softmax attention and needs weights of its own.",
     )
     return Table("Nyström attention, single-output", COLUMNS, tuple(rows), notes)
 

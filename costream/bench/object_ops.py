@@ -1,4 +1,4 @@
-"""Operation counts of ViTDet-B with token gates, from the counters of the code that runs."""
+"""Operation counts of ViTDet-B with token gates, from the counters of the running code."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from costream.bench.table import Cell, Table
 from costream.nn.eventful import VARIANTS, EventfulBlock
 from costream.nn.operations import Operations
 
-# Frames of a video over which the paper's numbers are means, the one computed in full among them.
+# Video length over which the paper's numbers are means, including the frame computed in full.
 FRAMES = 270
-GRIDS = {1024: 64, 672: 42}  # pixels -> tokens along a side, of 16 pixels
+GRIDS = {1024: 64, 672: 42}  # pixels -> tokens of 16 pixels along one side
 _DIM, _HEADS, _DEPTH, _GLOBAL = 768, 12, 12, 4
 _SIZE, _WINDOW = (64, 64), (14, 14)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the paper's tables: billions of operations a frame."""
+    """A row of the paper's tables: billions of operations per frame."""
 
     pixels: int
     tokens: int
     eventful: float
     token_wise: float
     spatiotemporal: float
-    pooled: int  # keys that hold a chosen token; the paper's data decide it
+    pooled: int  # keys that contain a chosen token; depends on the paper's data
 
 
 ROWS = (
@@ -45,26 +45,26 @@ ROWS = (
     Row(672, 256, 33.5, 46.8, 29.8, 132),
     Row(672, 128, 19.9, 36.0, 18.0, 84),
 )
-# Every token of every frame, and the same with pooled keys and values.
+# All tokens of every frame, and the same with pooled keys and values.
 BASE = {1024: (467.4, 388.1), 672: (174.5, 159.7)}
 
 
 @dataclass(frozen=True)
 class Given:
-    """A policy for counting: these tokens, whatever has changed."""
+    """Policy for counting: always the given tokens."""
 
     tokens: Tensor
 
     def choose(self, errors: Tensor) -> Tensor:
-        """Give them."""
+        """Return the given tokens."""
         return self.tokens
 
 
 def count(variant: str, side: int, tokens: int | None, pooled: int | None = None) -> int:
-    """Give the operations of a frame of side x side tokens in the backbone of ViTDet-B.
+    """Return the operations of a frame of side x side tokens in the backbone of ViTDet-B.
 
-    ``tokens``: how many are chosen; None: all, in full. ``pooled``: how many pooled keys they are
-    part of. All windows are computed, also where the variant would skip some.
+    ``tokens``: number of updated tokens; None: all, in full. ``pooled``: number of pooled keys that
+    contain them. All windows are computed, even where the variant would skip some.
     """
     windowed = _block("token-wise", True, side, tokens, None)
     among_all = _block(variant, False, side, tokens, pooled)
@@ -73,7 +73,7 @@ def count(variant: str, side: int, tokens: int | None, pooled: int | None = None
 
 @cache
 def _block(variant: str, windowed: bool, side: int, tokens: int | None, pooled: int | None) -> int:
-    """Give the operations of one block: blocks of a kind cost the same. Only sizes are computed."""
+    """Return the operations of one block; blocks of a kind cost the same, only shapes count."""
     with torch.device("meta"), torch.no_grad():
         window = _WINDOW if windowed else None
         block = EventfulBlock(_DIM, _HEADS, _SIZE, window, variant=VARIANTS[variant])
@@ -87,13 +87,13 @@ def _block(variant: str, windowed: bool, side: int, tokens: int | None, pooled: 
 
 
 def mean(variant: str, side: int, tokens: int, pooled: int | None = None) -> float:
-    """Give the mean over a video of ``FRAMES`` frames, in billions."""
+    """Return the mean over a video of ``FRAMES`` frames, in billions."""
     whole, part = count(variant, side, None), count(variant, side, tokens, pooled)
     return (part + (whole - part) / FRAMES) / 1e9
 
 
 def object_ops_table() -> Table:
-    """Give the table of operation counts, in billions a frame."""
+    """Return the table of operation counts, in billions per frame."""
     rows: list[tuple[Cell, ...]] = []
     for pixels, published in BASE.items():
         side = GRIDS[pixels]
@@ -124,18 +124,18 @@ def object_ops_table() -> Table:
         "costream",
     )
     notes = (
-        "Backbone of ViTDet-B, square frames; as in the paper additions count like",
-        f"multiply-accumulates, and a number is the mean of a video of {FRAMES} frames whose first",
-        "is computed in full. Token-wise is also STGT. Which of the pooled keys change depends on",
-        "the video: as many are taken as the paper's number needs.",
-        "costream: the default, exact attention, no window left out.",
+        "Backbone of ViTDet-B, square frames; as in the paper, additions count like",
+        f"multiply-accumulates, and a number is the mean over a video of {FRAMES} frames whose",
+        "first is computed in full. Token-wise is also STGT. The number of pooled keys that change",
+        "depends on the video: it is chosen to match the paper's number.",
+        "costream: the default, exact attention, no window skipped.",
     )
-    title = "Operations of a frame of ViTDet-B with token gates, in billions"
+    title = "Operations of ViTDet-B with token gates, in billions per frame"
     return Table(title, columns, tuple(rows), notes)
 
 
 def _spread(side: int, tokens: int, pooled: int | None) -> Tensor:
-    """Give tokens spread over a frame that are part of ``pooled`` keys, squares of four."""
+    """Return tokens spread over a frame that belong to ``pooled`` keys of 2 x 2 tokens."""
     if pooled is None:
         return torch.arange(tokens) * side**2 // max(tokens, 1)
     half = side // 2

@@ -1,4 +1,4 @@
-"""A frame of ViTDet's backbone at the cost of what has changed, beside computing it in full."""
+"""Benchmark of ViTDet's backbone: token-gated updates against computing frames in full."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from costream.runtime.machine import has_fast_bfloat16
 COLUMNS = ("way", "tokens", "median ms", "p10 ms", "x dense", "G operations", "state MB")
 TOKENS = (128, 256, 512, 882, 1323, 1676)
 _SIDE = 42  # tokens; 672 pixels
-_SHARE = 4  # of the 12 blocks of ViT-B, in the same proportion
+_SHARE = 4  # a quarter of the 12 blocks of ViT-B, with the same share of global ones
 _FRAMES = 16
 
 
 @dataclass
 class Way:
-    """A way to the encoded tokens of a frame."""
+    """One implementation of the backbone."""
 
     name: str
-    tokens: int  # that are computed
+    tokens: int  # computed per frame
     step: Callable[[Tensor, Operations], Tensor]
     state_bytes: int
 
 
 def object_steps_table(rounds: int = 5, threads: int = 1) -> Table:
-    """Time a frame in a quarter of ViT-B's blocks, random weights, 672 pixels, in turns.
+    """Return the timings of a quarter of ViT-B's blocks, random weights, 672 pixels, in turns.
 
-    ``rounds``: frames that every way takes. Where the processor is fast with bfloat16 there are
-    ways with products in it.
+    ``rounds``: number of frames per implementation. On processors with fast bfloat16 there are
+    implementations with bfloat16 products, too.
     """
     with quiet_torch(threads), torch.no_grad():
         return compare(_build, _SIDE, TOKENS, rounds, threads)
@@ -52,13 +52,13 @@ def compare(
     rounds: int,
     threads: int = 1,
 ) -> Table:
-    """Give the table of frames of side x side tokens; see ``object_steps_table``.
+    """Return the table for frames of side x side tokens; see ``object_steps_table``.
 
-    ``build`` gives the backbone, with the same weights, for the name of a variant.
+    ``build`` returns the backbone of a variant, always with the same weights.
     """
     backbone = build("exact")
     frames = _video(side, backbone.dim)
-    second = tokens[1]  # what the other updates are beside it for
+    second = tokens[1]  # number of tokens at which the variants are compared
     ways = [
         _dense("dense float32", backbone, side),
         *(_gated("costream", backbone, side, count) for count in (*tokens, side**2)),
@@ -82,8 +82,8 @@ def compare(
     notes = (
         f"{threads} thread(s), one stream, {rounds} frames in turns, random weights; a square of"
         " a sixth of the frame moves.",
-        f"{len(backbone.blocks)} blocks, one in three among all tokens: ViT-B has {_SHARE} times"
-        " as many.",
+        f"{len(backbone.blocks)} blocks, one in three with global attention; ViT-B has {_SHARE}"
+        " times as many.",
     )
     return Table(f"vitdet backbone, {side} x {side} tokens", COLUMNS, tuple(rows), notes)
 
@@ -117,7 +117,7 @@ def _gated(name: str, backbone: ViTDetBackbone, side: int, tokens: int) -> Way:
 
 
 def _video(side: int, dim: int) -> list[Tensor]:
-    """Give frames of noise that hardly changes, with a square that moves over it."""
+    """Return frames of almost constant noise with a moving square."""
     x, size = torch.randn(1, side, side, dim), max(1, round(side / 6**0.5))
     frames = []
     for number in range(_FRAMES):
@@ -131,10 +131,10 @@ def _video(side: int, dim: int) -> list[Tensor]:
 def _measure(
     ways: Sequence[Way], frames: Sequence[Tensor], rounds: int
 ) -> tuple[list[list[float]], list[Operations]]:
-    """Give the seconds of every frame of every way, and what its last frame cost."""
+    """Return the seconds per frame of every implementation, and its last frame's operations."""
     times: list[list[float]] = [[] for _ in ways]
     spent = [Operations() for _ in ways]
-    for number in range(-2, rounds):  # a frame in full, one to warm up
+    for number in range(-2, rounds):  # the first frame is computed in full, the second warms up
         for place, way in enumerate(ways):
             spent[place] = Operations()
             start = time.perf_counter()

@@ -10,7 +10,7 @@ from costream.bench.table import Table
 from costream.models.oad import CoOadTR
 from costream.models.oadtr import OadTR
 
-# Continual Transformers (ICLR 2023), table of online action detection: MMACs a prediction.
+# Continual Transformers (ICLR 2023), table of online action detection: MMACs per prediction.
 PUBLISHED = {
     "ActivityNet": (2445.6, 1008.1, 605.5, 410.9, 9.6),
     "Kinetics": (2513.5, 1075.7, 673.0, 411.9, 10.6),
@@ -33,12 +33,12 @@ class Sizes:
 
 
 def block_macs(rows: int, s: Sizes) -> int:
-    """Matrix products of an encoder block over ``rows`` rows: q, k, v, output, feed-forward."""
+    """Return the MACs of an encoder block over ``rows`` rows: q, k, v, output, feed-forward."""
     return rows * (4 * s.embed_dim**2 + 2 * s.embed_dim * s.feedforward)
 
 
 def oadtr_macs(width: int, s: Sizes) -> int:
-    """OadTR as published: products of rows with weights; attention products are not counted."""
+    """Return the MACs of OadTR as published: products with weights, without attention products."""
     d, tokens = s.embed_dim, s.window + 1
     decoder = s.queries * (6 * d**2 + 2 * d * s.feedforward) + tokens * 2 * d**2
     heads = 2 * d * s.classes + s.queries * d * s.classes
@@ -47,16 +47,16 @@ def oadtr_macs(width: int, s: Sizes) -> int:
 
 
 def oadtr_blocks_macs(width: int, depth: int, s: Sizes) -> int:
-    """OadTR-b1, -b2 as published: no class token, no decoder, and the head on every row."""
+    """Return the MACs of OadTR-b1, -b2 as published: no class token, no decoder, a head per row."""
     head = s.window * s.embed_dim * s.classes
     return s.window * width * s.embed_dim + depth * block_macs(s.window, s) + head
 
 
 def continual_encoder_macs(depth: int, s: Sizes) -> int:
-    """One or two continual blocks as published; attention products are counted.
+    """Return the MACs of one or two continual blocks as published, with attention products.
 
     Retroactive attention counts 7 n d, single-output attention 2 n d. The second block projects
-    queries, keys and values of all rows, of which only one query is used.
+    queries, keys and values of all rows, although it uses only one query.
     """
     d, n = s.embed_dim, s.window
     rows = 1 if depth == 1 else n
@@ -66,12 +66,12 @@ def continual_encoder_macs(depth: int, s: Sizes) -> int:
 
 
 def cooadtr_macs(width: int, depth: int, s: Sizes) -> int:
-    """CoOadTR-b1, -b2 as published: projection, continual encoder, head."""
+    """Return the MACs of CoOadTR-b1, -b2 as published: projection, continual encoder, head."""
     return (width + s.classes) * s.embed_dim + continual_encoder_macs(depth, s)
 
 
 def published_way(network: str, width: int, s: Sizes | None = None) -> int:
-    """Give the multiply-accumulates of a prediction, counted as in the papers."""
+    """Return the multiply-accumulates of a prediction as counted in the papers."""
     s = s or Sizes()
     if network == "OadTR":
         return oadtr_macs(width, s)
@@ -81,11 +81,11 @@ def published_way(network: str, width: int, s: Sizes | None = None) -> int:
 
 
 def own_way(network: str, width: int) -> int:
-    """Give what costream spends on a step of this network, every product counted.
+    """Return the multiply-accumulates of costream's step of this network, all products counted.
 
-    OadTR-b1 and -b2 stand for the encoder of CoOadTR computed anew over the whole window.
+    OadTR-b1 and -b2 stand for the encoder of CoOadTR recomputed over the whole window.
     """
-    with torch.device("meta"):  # the sizes are enough
+    with torch.device("meta"):  # only sizes are needed
         if network == "OadTR":
             return OadTR(width, Sizes.classes).count_macs()
         model = CoOadTR(width, Sizes.classes, depth=int(network[-1]))
@@ -93,7 +93,7 @@ def own_way(network: str, width: int) -> int:
 
 
 def ops_table() -> Table:
-    """Give the table of operation counts, in millions of multiply-accumulates a prediction."""
+    """Return the table of operation counts, in millions of multiply-accumulates per prediction."""
     columns: list[str] = ["network"]
     for name in FEATURE_WIDTH:
         columns += [name, f"{name} published", f"{name} costream"]
@@ -107,9 +107,9 @@ def ops_table() -> Table:
     notes = (
         f"Features: {FEATURE_WIDTH['ActivityNet']} wide (ActivityNet), "
         f"{FEATURE_WIDTH['Kinetics']} wide (Kinetics).",
-        "First column: counted from the architecture in the papers' way: window networks without",
+        "First column: counted from the architecture as in the papers: window networks without",
         "the two products of attention, continual ones with them.",
-        "costream: every product of the step that this program runs. OadTR keeps projected rows;",
+        "costream: every product of a step as implemented here. OadTR stores projected rows;",
         "OadTR-b1, -b2 are CoOadTR's encoder over the whole window; CoOadTR-b2 does not project",
         "the keys and values of its last block.",
     )

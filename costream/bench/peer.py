@@ -1,4 +1,4 @@
-"""The PyPI package continual-inference, where it is installed."""
+"""Encoder of the PyPI package continual-inference, if it is installed, for comparison."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PARTS = ("self_attn", "linear1", "linear2", "norm1", "norm2")
 
 
 def peer_name() -> str:
-    """Give the package with its version, or say that it is not installed."""
+    """Return the name and version of the package, or that it is not installed."""
     try:
         return f"continual-inference {version('continual-inference')}"
     except PackageNotFoundError:
@@ -23,13 +23,13 @@ def peer_name() -> str:
 
 
 def peer(encoder: Encoder, config: Config) -> Contender | None:
-    """Give its encoder with our weights; None when it is not installed or has no such encoder."""
+    """Return the package's encoder with our weights; None if not installed or not supported."""
     try:
         import continual
     except ImportError:
         return None
     if config.depth > 2:
-        return None  # it offers one and two blocks only
+        return None  # the package only supports one and two blocks
     activation = nn.GELU() if config.activation == "gelu" else nn.ReLU()
     factory = continual.TransformerEncoderLayerFactory(
         config.embed_dim,
@@ -42,12 +42,12 @@ def peer(encoder: Encoder, config: Config) -> Contender | None:
     model = continual.TransformerEncoder(factory, num_layers=config.depth).eval()
     own = encoder.state_dict()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # it calls torch in an old way
+        warnings.simplefilter("ignore", FutureWarning)  # it calls a deprecated function of torch
         model.load_state_dict({key: own[_own_name(key)] for key in model.state_dict()})
 
     def step(x: Tensor) -> Tensor:
         out = model.forward_step(x)
-        return out if isinstance(out, Tensor) else x  # nothing until its window is full
+        return out if isinstance(out, Tensor) else x  # no output until its window is full
 
     sizes = Sizes(config.embed_dim, config.feedforward, config.window)
     macs = continual_encoder_macs(config.depth, sizes)

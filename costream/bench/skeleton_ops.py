@@ -1,4 +1,4 @@
-"""Operation counts of the skeleton networks, the paper's way and what is really computed."""
+"""Operation counts of the skeleton networks, as in the paper and as implemented here."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from costream.models.skeleton import STRIDES, WIDTHS, SkeletonNet
 
 _KERNEL, _FRAMES, _PERSONS, _JOINTS, _CLASSES, _AXES = 9, 300, 2, 25, 60, 3
 _ATTENTION_FROM = 4  # S-TR
-# NTU RGB+D; the bones do not change a count
+# NTU RGB+D; the bones do not affect the counts
 _BONES = tuple((joint, joint - 1) for joint in range(1, _JOINTS))
 
 
 @dataclass(frozen=True)
 class Count:
-    """A network of Hedegaard et al. (Pattern Recognition 2023) and its table's number."""
+    """A network of Hedegaard et al. (Pattern Recognition 2023) and its published count."""
 
     name: str
     kind: str  # see SkeletonNet
     starred: bool  # no strides, no padding
     continual: bool
-    published: float  # billions a prediction
-    discarded: bool = True  # outputs that a stride throws away are counted
+    published: float  # billions per prediction
+    discarded: bool = True  # whether outputs that a stride discards are counted
 
 
 COUNTS = (
@@ -44,7 +44,7 @@ COUNTS = (
 
 
 def build_net(kind: str, starred: bool) -> SkeletonNet:
-    """Give a network of the paper's size for NTU RGB+D, 60 classes, with random weights."""
+    """Return a network of the paper's size for NTU RGB+D, 60 classes, with random weights."""
     return SkeletonNet(
         _CLASSES,
         _JOINTS,
@@ -60,12 +60,12 @@ def build_net(kind: str, starred: bool) -> SkeletonNet:
 
 
 def published_way(count: Count) -> int:
-    """Give the multiply-accumulates of a prediction as the paper counts them.
+    """Return the multiply-accumulates of a prediction as the paper counts them.
 
-    Convolutions with their biases, 2 a number for batch norms, 1 for ReLU and for means, and the
-    classifier; no graph or attention products. Both persons are there. A continual strided
-    layer counts at every step of its input, that is, with the outputs that it throws away; only
-    the number of CoS-TR is without them.
+    Convolutions with biases, 2 per number for batch norms, 1 for ReLU and for means, and the
+    classifier; no graph or attention products. Both persons are present. A continual strided
+    layer counts at every step of its input, that is, including discarded outputs; only the
+    published number of CoS-TR excludes them.
     """
     frames = _FRAMES
     if count.continual:
@@ -86,7 +86,7 @@ def published_way(count: Count) -> int:
 
 
 def _spatial(kind: str, number: int, width: int, out: int) -> int:
-    """Give what a joint of a frame costs in a spatial unit."""
+    """Return the cost of a spatial unit per joint and frame."""
     if kind == "str" and number >= _ATTENTION_FROM:
         qkv = 3 * out // 2
         return 2 * width + (width + 1) * qkv + (out + 1) * out + 3 * out
@@ -97,8 +97,8 @@ def _spatial(kind: str, number: int, width: int, out: int) -> int:
 
 
 def own_way(count: Count, persons: int = _PERSONS) -> int:
-    """Give what costream spends on a prediction, every product counted."""
-    with torch.device("meta"):  # the sizes are enough
+    """Return the multiply-accumulates of costream's prediction, all products counted."""
+    with torch.device("meta"):  # only sizes are needed
         net = build_net(count.kind, count.starred)
     if count.continual:
         return net.count_macs(persons) * net.stride
@@ -106,7 +106,7 @@ def own_way(count: Count, persons: int = _PERSONS) -> int:
 
 
 def skeleton_ops_table() -> Table:
-    """Give the table of operation counts, in billions of multiply-accumulates a prediction."""
+    """Return the table of operation counts, in billions of multiply-accumulates per prediction."""
     rows = []
     for count in COUNTS:
         given = [published_way(count), own_way(count)]
@@ -118,10 +118,10 @@ def skeleton_ops_table() -> Table:
         f"NTU RGB+D, {_CLASSES} classes: {_JOINTS} joints, {_PERSONS} persons, clips of"
         f" {_FRAMES} frames; * without strides and padding (here: -s1).",
         "Paper's way: convolutions, norms and classifier, without graph and attention products;",
-        "continual networks, but for CoS-TR, with the outputs that a stride throws away.",
-        "costream: every matrix product of the step that this program runs, a strided network's",
-        "over the 4 steps of a prediction. It computes nothing that a stride throws away, and",
-        "nothing for persons who are not there.",
+        "continual networks, except CoS-TR, with the outputs that a stride discards.",
+        "costream: every matrix product of a step as implemented here; for a strided network, of",
+        "the 4 steps of a prediction. It computes no outputs that a stride discards, and nothing",
+        "for absent persons.",
     )
     title = "Multiply-accumulates of one prediction of a skeleton network, in billions"
     return Table(title, columns, tuple(rows), notes)

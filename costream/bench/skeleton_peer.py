@@ -1,4 +1,4 @@
-"""A skeleton network built from the modules of the PyPI package continual-inference."""
+"""Skeleton network built from modules of the PyPI package continual-inference, for comparison."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ChannelsFirstGraph(nn.Module):
         self.unit = unit
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give [N, O, T, V]."""
+        """Return [N, O, T, V]."""
         unit, graph = self.unit, self.unit.graph()
         parts = [conv(torch.matmul(x, graph[k])) for k, conv in enumerate(unit.g_conv)]
         y = unit.bn(sum(parts))
@@ -30,9 +30,9 @@ class ChannelsFirstGraph(nn.Module):
 
 
 def skeleton_peer(net: SkeletonNet, name: str, macs: int) -> Contender | None:
-    """Give its step for one stream with the weights of ``net``, an ST-GCN without padding.
+    """Return the package's step for one stream with the weights of ``net``.
 
-    None when the package is not installed, and for other networks.
+    None when the package is not installed, and for networks other than ST-GCN without padding.
     """
     if any(type(block.gcn) is not GraphConvolution for block in net.blocks):
         return None
@@ -40,7 +40,7 @@ def skeleton_peer(net: SkeletonNet, name: str, macs: int) -> Contender | None:
         import continual
     except ImportError:
         return None
-    net = copy.deepcopy(net)  # the package changes modules that it is given
+    net = copy.deepcopy(net)  # the package modifies modules passed to it
     blocks = continual.Sequential(*(_block(continual, block) for block in net.blocks)).eval()
     mean = continual.AvgPool1d(net.pool, stride=1)
     shape = (net.persons, net.joints, net.channels)
@@ -50,7 +50,7 @@ def skeleton_peer(net: SkeletonNet, name: str, macs: int) -> Contender | None:
         y = blocks.forward_step(frame)
         if isinstance(y, Tensor):
             y = mean.forward_step(y.mean((0, 2))[None])
-        return cast(Tensor, net.fc(y)) if isinstance(y, Tensor) else x  # nothing until it is full
+        return cast(Tensor, net.fc(y)) if isinstance(y, Tensor) else x  # no output until full
 
     return Contender(name, step, macs, lambda: state_bytes([blocks, mean]))
 
@@ -73,7 +73,7 @@ def _block(continual: Any, block: SkeletonBlock) -> Any:
 
 
 def state_bytes(modules: list[nn.Module]) -> int:
-    """Give the bytes of what the package's own modules keep of a stream."""
+    """Return the size in bytes of the stream state in the package's own modules."""
     own = [
         m
         for whole in modules

@@ -1,4 +1,4 @@
-"""The step of a continual skeleton network beside other ways to the same output."""
+"""Benchmark of a continual skeleton network's step against other implementations."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from costream.bench.steps import measure, quiet_torch
 from costream.bench.table import Cell, Table
 from costream.models.skeleton import SkeletonNet
 
-# Those of which a stream gives exactly what the clip network gives over the last frames.
+# Networks whose streaming output equals that of the clip network over the last frames.
 MODELS = {"costgcn-s1": "stgcn", "coagcn-s1": "agcn", "costr-s1": "str"}
 COLUMNS = ("way", "persons", "median us", "p10 us", "x bound", "MACs", "state bytes", "max error")
 _COMPARED = 10  # steps after the window is full
 
 
 def skeleton_steps_table(model: str, rounds: int = 60, threads: int = 1) -> Table:
-    """Time the step of one of ``MODELS``, of the paper's size, beside other ways, in turns.
+    """Return the timings of one of ``MODELS``, of the paper's size, against other implementations.
 
-    ``rounds``: times that every way has its turn. Microseconds are of one step of one stream
-    with a full window; "x bound" compares the median with that of the bound for as many
-    persons; "max error" is the largest difference of a logit to the clip network in float64,
-    relative to the largest logit.
+    ``rounds``: number of turns of each. Microseconds are of one step of one stream with a full
+    window; "x bound" compares the median with that of the bound for the same number of persons;
+    "max error" is the largest difference of a logit from the clip network in float64, relative
+    to the largest logit.
     """
     with quiet_torch(threads), torch.inference_mode():
         torch.manual_seed(0)
@@ -41,7 +41,7 @@ def skeleton_steps_table(model: str, rounds: int = 60, threads: int = 1) -> Tabl
 
 
 def fit_norms(net: SkeletonNet) -> None:
-    """Fit batch norms to noise, so that features are of the size that they have when trained."""
+    """Fit batch norms to noise, so that features have the magnitude of a trained network's."""
     for module in net.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.momentum = 1.0
@@ -51,7 +51,7 @@ def fit_norms(net: SkeletonNet) -> None:
 
 
 def compare(title: str, net: SkeletonNet, rounds: int, threads: int = 1) -> Table:
-    """Give the table of a network without padding and strides; see ``skeleton_steps_table``."""
+    """Return the table of a network without padding and strides; see ``skeleton_steps_table``."""
     frames = torch.randn(net.window + _COMPARED, 1, net.persons, net.joints, net.channels)
     alone = frames.clone()
     alone[:, :, 1:] = 0
@@ -79,15 +79,15 @@ def compare(title: str, net: SkeletonNet, rounds: int, threads: int = 1) -> Tabl
         rows.insert(2, (peer_name(), *[None] * (len(COLUMNS) - 1)))
     notes = (
         f"{threads} thread(s), float32, one stream, {rounds} rounds in turns, random weights.",
-        f"{net.window} frames are the window. The modules of continual-inference make ST-GCN only.",
-        "Bound: the products with the weights of the step, alone; none of joints with each other.",
+        f"The window has {net.window} frames. Of continual-inference there is only ST-GCN.",
+        "Bound: only the step's products with weights, none of joints with each other.",
         "Max error: against the clip network in float64, relative to the largest logit.",
     )
     return Table(title, COLUMNS, tuple(rows), notes)
 
 
 def continual(name: str, net: SkeletonNet, frames: Tensor) -> Contender:
-    """Give costream's own step. It takes ``frames`` in turn, for some persons may be absent."""
+    """Return costream's own step; it cycles through ``frames``, as persons may be absent."""
     state, turn = net.init_state(), itertools.cycle(frames)
     persons = int(frames.flatten(3).any(3).any(0).sum())
 
@@ -100,7 +100,7 @@ def continual(name: str, net: SkeletonNet, frames: Tensor) -> Contender:
 
 
 def clip(net: SkeletonNet, frames: Tensor) -> Contender:
-    """Give the clip network over the last frames, from the first full window of ``frames`` on."""
+    """Return the clip network over the last frames, from the first full window on."""
     clips = torch.cat([frames, frames]).transpose(0, 1)
     turn = itertools.cycle(range(len(frames)))
 
@@ -113,7 +113,7 @@ def clip(net: SkeletonNet, frames: Tensor) -> Contender:
 
 
 def bound(net: SkeletonNet, persons: int) -> Contender:
-    """Give the products of a step with its weights, for so many persons, and nothing else."""
+    """Return the lower bound: only a step's products with weights, for ``persons`` persons."""
     matrices = [matrix for block in net.folded().blocks for matrix in block.matrices()]
     rows = persons * net.joints
     products = [(torch.randn(rows, len(matrix)), matrix) for matrix in matrices]
@@ -130,7 +130,7 @@ def bound(net: SkeletonNet, persons: int) -> Contender:
 def _errors(
     ways: Sequence[tuple[Contender, int]], net: SkeletonNet, frames: dict[int, Tensor]
 ) -> dict[str, float]:
-    """Give each way's largest error over steps with a full window; it also fills the windows."""
+    """Return each implementation's largest error with a full window; also fill the windows."""
     exact = copy.deepcopy(net).double()
     worst: dict[str, float] = {}
     for persons, given in frames.items():

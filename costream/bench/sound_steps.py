@@ -1,4 +1,4 @@
-"""A hop of the continual network for sound beside recomputing the second that it hears."""
+"""Benchmark of the continual audio network's hop against recomputing its window."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _CLASSES = 10
 
 
 def sound_steps_table(rounds: int = 60, threads: int = 1) -> Table:
-    """Time a hop of the shipped sizes with random weights beside other ways, in turns.
+    """Return the timings of a hop, shipped sizes and random weights, against recomputation.
 
-    ``rounds``: times that every way has its turn. Microseconds are of one hop of one stream whose
-    window is full; "max error" is the largest difference of a logit to float64 over the whole
-    sound, relative to the largest logit.
+    ``rounds``: number of turns of each. Microseconds are of one hop of one stream with a full
+    window; "max error" is the largest difference of a logit from float64 over the whole sound,
+    relative to the largest logit.
     """
     with quiet_torch(threads), torch.inference_mode():
         torch.manual_seed(0)
@@ -38,7 +38,7 @@ def sound_steps_table(rounds: int = 60, threads: int = 1) -> Table:
 
 
 def compare(backbone: ContinualAudioNet, head: CoTrans, rounds: int, threads: int = 1) -> Table:
-    """Give the table of a backbone and a temporal model; see ``sound_steps_table``."""
+    """Return the table of a backbone and a temporal model; see ``sound_steps_table``."""
     hops = 2 * head.window
     wave = 0.1 * torch.randn(1, hops, backbone.block)
     exact = copy.deepcopy(head).double()(copy.deepcopy(backbone).double()(wave.double())).logits[0]
@@ -73,7 +73,7 @@ def compare(backbone: ContinualAudioNet, head: CoTrans, rounds: int, threads: in
     notes = (
         f"{threads} thread(s), float32, one stream, {rounds} rounds in turns, random weights.",
         f"A hop is {backbone.block / backbone.sample_rate_hz:g} s; spectrogram, backbone and"
-        " temporal model. A window alone lacks what is before it, hence its error.",
+        " temporal model. A window alone lacks the context before it, hence its error.",
     )
     return Table("cotrans", COLUMNS, tuple(rows), notes)
 
@@ -114,7 +114,7 @@ def _chunked(backbone: ContinualAudioNet, head: CoTrans) -> Contender:
 
 
 def _newest(wave: Tensor, hop: int, count: int) -> Tensor:
-    """Give the last ``count`` hops up to this one, fewer at the beginning."""
+    """Return the last ``count`` hops up to this one, fewer at the start."""
     return wave[:, max(0, hop + 1 - count) : hop + 1]
 
 

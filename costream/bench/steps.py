@@ -1,4 +1,4 @@
-"""The continual step beside other ways to the same output, timed in one run."""
+"""Benchmark of the continual encoder step against other implementations, timed in one run."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ CONFIGS = (
     Config(1024, 8, 64, 1024, 2, "gelu"),
 )
 COLUMNS = ("way", "median us", "p10 us", "x bound", "MACs", "state bytes", "max error")
-_BLOCK_S = 0.01  # steps in a row between two clock readings take about this long
+_BLOCK_S = 0.01  # approximate duration of the steps between two clock readings
 _MAX_BLOCK = 50
 
 
 def steps_table(config: Config, rounds: int = 60, threads: int = 1) -> Table:
-    """Time every way to the newest output of this encoder, in turns.
+    """Return the timings of all implementations of this encoder's step, in turns.
 
-    ``rounds``: times that every way has its turn. Microseconds are of one step with a full
-    window; "x bound" compares medians; "max error" is the largest difference of an output to
-    float64 over 3 n steps.
+    ``rounds``: number of turns of each. Microseconds are of one step with a full window;
+    "x bound" compares medians; "max error" is the largest difference of an output from float64
+    over 3 n steps.
     """
     with quiet_torch(threads), torch.inference_mode():
         encoder = build_encoder(config)
@@ -63,8 +63,8 @@ def steps_table(config: Config, rounds: int = 60, threads: int = 1) -> Table:
         rows.insert(-1, (peer_name(), None, None, None, None, None, None))
     notes = (
         f"{threads} thread(s), float32, one stream, full window, {rounds} rounds in turns.",
-        "Bound: the weights as nn.Linear stores them, each times one row. The continual step keeps",
-        "those of up to 1 MB by columns, which a row runs through faster.",
+        "Bound: the weights as stored by nn.Linear, each times one row. The continual step stores",
+        "those of up to 1 MB by columns, which is faster for a single row.",
         f"Max error: against float64, over {3 * config.window} steps.",
     )
     return Table(config.name, COLUMNS, tuple(rows), notes)
@@ -82,12 +82,12 @@ def _row(
 def measure(
     ways: Sequence[Contender], inputs: Sequence[Tensor], rounds: int
 ) -> dict[str, list[float]]:
-    """Give microseconds a step, one number a round and way. Every way goes once a round."""
+    """Return microseconds per step of each implementation, one number per round."""
     blocks = {way.name: _block_length(way, inputs) for way in ways}
     times: dict[str, list[float]] = {way.name: [] for way in ways}
     for _ in range(rounds):
         for way in ways:
-            way.step(inputs[0])  # after its rivals' turns: fill the caches again
+            way.step(inputs[0])  # refill the caches after the other implementations' turns
             count = blocks[way.name]
             start = time.perf_counter()
             for k in range(count):
@@ -105,7 +105,7 @@ def _block_length(way: Contender, inputs: Sequence[Tensor]) -> int:
 
 
 def _errors(ways: Sequence[Contender], config: Config) -> dict[str, float]:
-    """Give each way's largest error over the steps n to 3 n; it also fills the windows."""
+    """Return each implementation's largest error over steps n to 3 n; also fill the windows."""
     n = config.window
     exact = copy.deepcopy(torch_encoder(build_encoder(config), config)).double()
     x = torch.randn(3 * n, config.embed_dim)
@@ -124,7 +124,7 @@ def _errors(ways: Sequence[Contender], config: Config) -> dict[str, float]:
 
 @contextmanager
 def quiet_torch(threads: int) -> Iterator[None]:
-    """Use this many threads, keep freed memory, and flush denormal numbers, which are slow."""
+    """Use ``threads`` threads, retain freed memory, and flush denormal numbers, which are slow."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)

@@ -1,4 +1,4 @@
-"""A whole run over a file beside decoding and resizing alone."""
+"""Benchmark of a whole run over a file against decoding and resizing only."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ COLUMNS = ("way", "CPU s", "wall s", "x real time on one core", "x decode + resi
 
 
 def stream_table(uri: str, model: Model, rounds: int = 3, duration_s: float | None = None) -> Table:
-    """Go through the video ``uri`` in each way in turn, ``rounds`` times; give the medians.
+    """Process the video ``uri`` with each method in turn, ``rounds`` times; return the medians.
 
-    The baseline decodes every frame and fits every frame into the model's picture size with
-    swscale: what a program without any network would spend. The run also writes JSONL. CPU
-    time is the process's own, user and system; starting up and loading weights are left out.
+    The baseline decodes every frame and resizes it to the model's input size with swscale: the
+    cost of a program without a network. The run also writes JSONL. CPU time is that of the
+    process, user and system; start-up and loading weights are excluded.
 
-    SourceError when the file cannot be read, is no video, or has fewer than two frames.
+    Raises SourceError when the file cannot be read, is not a video, or has fewer than two frames.
     """
     if sniff(uri) != "video":
         raise SourceError("not a video file", where=uri)
@@ -59,13 +59,13 @@ def stream_table(uri: str, model: Model, rounds: int = 3, duration_s: float | No
     )
     notes = (
         f"{media_s[BASELINE]:.1f} s of video, model {model.card.name},"
-        f" {model.card.rate_hz:g} steps a second, {rounds} rounds in turns",
+        f" {model.card.rate_hz:g} steps per second, {rounds} rounds in turns",
     )
     return Table(f"stream: {uri}", COLUMNS, rows, notes)
 
 
 def _decode(uri: str, options: SourceOptions, *, resize: bool) -> float:
-    """Decode every frame; give the seconds of video."""
+    """Decode every frame; return the duration of the video in seconds."""
     source = open_source(uri, options)
     first_s = last_s = None
     frames = 0

@@ -1,4 +1,4 @@
-"""A table of results: for the eye, or as JSON."""
+"""Result tables as aligned text or as JSON."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ Cell: TypeAlias = str | int | float | None
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under named columns. A column's unit is part of its name; None is "no value"."""
+    """Table with named columns. A column's unit is part of its name; None means "no value"."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
-    decimals: int | None = None  # of all fractions; None: as many as tell them apart
+    decimals: int | None = None  # of all fractions; None: depending on the magnitude
 
     def to_json(self) -> dict[str, Any]:
-        """Give plain JSON values: title, notes, and each row as an object."""
+        """Return JSON values: title, notes, and each row as an object."""
         rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
         return {"title": self.title, "rows": rows, "notes": list(self.notes)}
 
     def to_text(self) -> str:
-        """Give lines of aligned columns: words to the left, numbers to the right."""
+        """Return aligned columns: text left-aligned, numbers right-aligned."""
         cells = [self.columns, *([_show(cell, self.decimals) for cell in row] for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         numeric = [

@@ -1,4 +1,4 @@
-"""Operation counts of the 3D networks, the paper's way and what is really computed."""
+"""Operation counts of the 3D networks, as in the paper and as implemented here."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _CLASSES = 400
 
 @dataclass(frozen=True)
 class Count:
-    """A network of Hedegaard, Iosifidis (ECCV 2022) and its table's numbers, in millions."""
+    """A network of Hedegaard, Iosifidis (ECCV 2022) and its published counts, in millions."""
 
     name: str
-    clip: float  # a clip
-    step: float  # a step of its continual form
+    clip: float  # per clip
+    step: float  # per step of its continual form
 
 
 COUNTS = (
@@ -33,7 +33,7 @@ COUNTS = (
 
 
 def build_net(name: str) -> VideoNet:
-    """Give a network of ``SIZES`` for 400 classes with random weights; KeyError for others."""
+    """Return a network of ``SIZES`` with 400 classes and random weights; KeyError for others."""
     size = find_size(name)
     if size is None:
         raise KeyError(name)
@@ -41,12 +41,12 @@ def build_net(name: str) -> VideoNet:
 
 
 def published_way(net: VideoNet, frames: int | None) -> int:
-    """Give the multiply-accumulates of a clip, or (None) of a step, as the paper counts them.
+    """Return the multiply-accumulates of a clip, or (None) of a step, as the paper counts them.
 
-    Convolutions and fully connected layers with their biases, 2 a number for batch norms, 1 for
-    ReLU and for what means and maxima are taken of; swish, sigmoid and sums are not counted. In
-    a step norms and ReLUs count twice, and outputs that a stride throws away count. A clip is
-    with its classifier, a step without.
+    Convolutions and fully connected layers with biases, 2 per number for batch norms, 1 for ReLU
+    and for the inputs of means and maxima; swish, sigmoid and sums are not counted. In a step,
+    norms and ReLUs count twice, and outputs that a stride discards count. A clip includes its
+    classifier, a step does not.
     """
     encoder, step = net.encoder, frames is None
     times, frames = (2 if step else 1), frames or 1
@@ -55,7 +55,7 @@ def published_way(net: VideoNet, frames: int | None) -> int:
     if stem.separate:
         total = frames * size**2 * stem.conv_xy.weight.numel()
     else:
-        total = frames * size**2 * width  # its maxima
+        total = frames * size**2 * width  # max pooling
     total += frames * size**2 * (stem.conv.weight.numel() + times * 3 * width)
     size = size if stem.separate else -(-size // 2)
     for number, block in enumerate(encoder.blocks):
@@ -84,12 +84,12 @@ def published_way(net: VideoNet, frames: int | None) -> int:
 
 
 def video_ops_table() -> Table:
-    """Give the table of operation counts, in millions of multiply-accumulates."""
+    """Return the table of operation counts, in millions of multiply-accumulates."""
     columns = ("network", "paper's way", "published", "costream", "parameters", "rf", "delay")
     rows: list[tuple[Cell, ...]] = []
     for count in COUNTS:
         size = find_size(count.name)
-        with torch.device("meta"):  # the sizes are enough
+        with torch.device("meta"):  # only sizes are needed
             net = build_net(count.name)
         frames = 0 if size is None else size.frames
         weights = round(sum(p.numel() for p in net.parameters()) / 1e6, 3)
@@ -100,13 +100,13 @@ def video_ops_table() -> Table:
         rows.append((count.name, *clip_row))
         rows.append((f"co{count.name}", *step_row, net.receptive_field, net.delay))
     notes = (
-        f"A clip, or (co...) one step; {_CLASSES} classes. rf, delay: in frames, of a mean over as",
-        "many features as a clip has.",
-        "Paper's way: convolutions and layers with biases, 2 a number for norms, 1 for ReLU and",
-        "for what is averaged; in steps norms and ReLU twice, and what a stride throws away. Clips",
-        "are with their classifier, steps without.",
-        "costream: every product with a weight, classifier included; coi3d's is the mean of a step",
-        "with an output and one without.",
+        f"A clip, or (co...) one step; {_CLASSES} classes. rf, delay: in frames, for a mean over",
+        "as many features as a clip has.",
+        "Paper's way: convolutions and layers with biases, 2 per number for norms, 1 for ReLU and",
+        "averaged values; in steps, norms and ReLU twice, and outputs that a stride discards.",
+        "Clips include their classifier, steps do not.",
+        "costream: every product with a weight, including the classifier; for coi3d the mean of a",
+        "step with an output and one without.",
     )
     title = "Multiply-accumulates of 3D networks, in millions"
     return Table(title, columns, tuple(rows), notes)

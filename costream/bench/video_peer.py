@@ -1,4 +1,4 @@
-"""A 3D network built from the modules of the PyPI package continual-inference."""
+"""3D network built from modules of the PyPI package continual-inference, for comparison."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from costream.nn.video import VideoEncoder
 
 
 class FrameGate(nn.Module):
-    """Squeeze-excitation of each frame, on [N, C, T, H, W]."""
+    """Squeeze-and-excitation of each frame, on [N, C, T, H, W]."""
 
     def __init__(self, unit: SqueezeExcitation) -> None:
         super().__init__()
         self.unit = unit
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give the same shape."""
+        """Return a tensor of the same shape."""
         return cast(Tensor, self.unit(x, "zeros"))
 
 
 def video_peer(net: VideoEncoder, name: str, macs: int) -> Contender | None:
-    """Give its step for one stream with the weights of ``net``, an X3D that starts with zeros.
+    """Return the package's step for one stream with the weights of ``net``.
 
-    None when the package is not installed, and for other networks.
+    None when the package is not installed, and for networks other than X3D with ``start`` "zeros".
     """
     if net.kind != "x3d" or net.start != "zeros":
         return None
@@ -37,7 +37,7 @@ def video_peer(net: VideoEncoder, name: str, macs: int) -> Contender | None:
         import continual
     except ImportError:
         return None
-    net = copy.deepcopy(net)  # the package changes modules that it is given
+    net = copy.deepcopy(net)  # the package modifies modules passed to it
     stepping = continual.forward_stepping
     stem, last = net.stem, cast(nn.Conv3d, net.conv)
     layers = continual.Sequential(
@@ -53,7 +53,7 @@ def video_peer(net: VideoEncoder, name: str, macs: int) -> Contender | None:
         y = layers.forward_step(x)
         if isinstance(y, Tensor):
             y = mean.forward_step(y.mean((2, 3)))
-        return torch.relu(net.linear(y)) if isinstance(y, Tensor) else x  # nothing until full
+        return torch.relu(net.linear(y)) if isinstance(y, Tensor) else x  # no output until full
 
     return Contender(name, step, macs, lambda: state_bytes([layers, mean]))
 

@@ -1,4 +1,4 @@
-"""The step of a continual 3D network beside other ways to the same output."""
+"""Benchmark of a continual 3D network's step against other implementations."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _COMPARED = 4  # steps after the window is full
 
 
 def video_steps_table(model: str, rounds: int = 60, threads: int = 1) -> Table:
-    """Time the step of one of ``MODELS`` beside other ways, in turns.
+    """Return the timings of one of ``MODELS`` against other implementations, in turns.
 
-    ``rounds``: times that every way has its turn. Microseconds are of one step of one stream
-    with a full window; "x costream" compares medians; "max error" is the largest difference of a
-    number before the classifier to the step in float64, relative to the largest one. The clip
-    network is another: it has zeros around its clip, and squeezes it as a whole.
+    ``rounds``: number of turns of each. Microseconds are of one step of one stream with a full
+    window; "x costream" compares medians; "max error" is the largest difference of a classifier
+    input from the step in float64, relative to the largest one. The clip network is a different
+    function: it pads its clip with zeros and applies squeeze-and-excitation to the whole clip.
     """
     with quiet_torch(threads), torch.inference_mode():
         torch.manual_seed(0)
@@ -39,7 +39,7 @@ def video_steps_table(model: str, rounds: int = 60, threads: int = 1) -> Table:
 
 
 def fit_norms(net: VideoNet) -> None:
-    """Fit batch norms to noise, so that features are of the size that they have when trained."""
+    """Fit batch norms to noise, so that features have the magnitude of a trained network's."""
     for module in net.modules():
         if isinstance(module, nn.BatchNorm3d):
             module.momentum = 1.0
@@ -49,7 +49,7 @@ def fit_norms(net: VideoNet) -> None:
 
 
 def compare(title: str, net: VideoNet, rounds: int, threads: int = 1) -> Table:
-    """Give the table of a network; see ``video_steps_table``."""
+    """Return the table of a network; see ``video_steps_table``."""
     size = net.encoder.size
     frames = list(torch.randn(net.window + _COMPARED, 1, 3, size, size))
     other = video_peer(net.encoder, peer_name(), net.encoder.count_macs())
@@ -68,15 +68,15 @@ def compare(title: str, net: VideoNet, rounds: int, threads: int = 1) -> Table:
     notes = (
         f"{threads} thread(s), float32, one stream, {rounds} rounds in turns, random weights,",
         f"without classifier. A clip has {net.encoder.pool * net.stride} frames of"
-        f" {size} x {size} pixels; a step has seen {net.window}.",
-        "Of continual-inference there is X3D only.",
+        f" {size} x {size} pixels; the window of a step has {net.window}.",
+        "Of continual-inference there is only X3D.",
         "Max error: against costream's step in float64, relative to the largest number.",
     )
     return Table(title, COLUMNS, tuple(rows), notes)
 
 
 def continual(net: VideoNet) -> Contender:
-    """Give costream's own step."""
+    """Return costream's own step."""
     encoder = net.encoder
     state = encoder.init_state()
     bytes_held = sum(t.numel() * t.element_size() for t in state.tensors().values())
@@ -89,7 +89,7 @@ def continual(net: VideoNet) -> Contender:
 
 
 def clip(net: VideoNet) -> Contender:
-    """Give the clip network over as many frames as features are averaged of."""
+    """Return the clip network over the frames whose features are averaged."""
     encoder = net.encoder
     count = encoder.pool * encoder.stride
     clips = torch.randn(2, 1, count, 3, encoder.size, encoder.size)
@@ -104,7 +104,7 @@ def clip(net: VideoNet) -> Contender:
 
 
 def _errors(ways: list[Contender], net: VideoNet, frames: list[Tensor]) -> dict[str, float]:
-    """Give each way's largest error over steps with a full window; it also fills the windows."""
+    """Return each implementation's largest error with a full window; also fill the windows."""
     exact = copy.deepcopy(net.encoder).double()
     state, worst = exact.init_state(), dict.fromkeys((way.name for way in ways), 0.0)
     for number, frame in enumerate(frames):

@@ -1,7 +1,7 @@
-"""Checkpoints of 2s-AGCN (Shi et al., CVPR 2019): the networks of its joint and bone streams.
+"""Importer of 2s-AGCN checkpoints (Shi et al., CVPR 2019): the joint and bone stream networks.
 
-They have the arithmetic of AGCN in continual-skeletons. The fixed part of the graph is not in
-them; it follows from the joint layout.
+Their arithmetic is that of AGCN in continual-skeletons. The fixed part of the graph is not stored;
+it follows from the joint layout.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _theirs = block_naming(
 
 
 def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Tell whether the names are those of 2s-AGCN."""
+    """Return whether the names are those of 2s-AGCN."""
     return any(name.startswith("l1.gcn1.") for name in tensors)
 
 
 def convert(foreign: Foreign, config: Config) -> Imported:
-    """Give the network; ModelError when something is missing, left over or not said."""
+    """Return the network; ModelError for missing or unused tensors and unknown settings."""
     tensors = with_counters(foreign.tensors)
     dialect = Dialect(_theirs, "agcn", graph="learned")
     sizes = read_sizes(tensors, dialect)

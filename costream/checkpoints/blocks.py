@@ -1,4 +1,4 @@
-"""The parts every encoder block has, under whatever names a checkpoint gives them."""
+"""Key maps of transformer encoder blocks, independent of a checkpoint's own parameter names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from costream.checkpoints.config import Config
 from costream.checkpoints.rules import Imported, Rule, apply, linear, norm, shape_of
 
-# What --config may say of an encoder alone.
+# The --config keys of an encoder without a classifier.
 ENCODER_KEYS = (
     *("num_heads", "window", "activation", "embed_dim", "feedforward", "depth"),
     *("stack", "attention"),
@@ -20,7 +20,7 @@ ENCODER_KEYS = (
 
 @dataclass(frozen=True)
 class Block:
-    """Where a checkpoint keeps the parts of one block: the names up to ``.weight``."""
+    """Parameter names of one encoder block in a checkpoint, up to ``.weight``."""
 
     attention: str  # up to .in_proj_weight and .out_proj.weight; rows [Wq; Wk; Wv]
     norm1: str
@@ -31,7 +31,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the tensors of the first block say of all."""
+    """Sizes of all blocks, read from the tensors of the first one."""
 
     embed_dim: int
     feedforward: int
@@ -40,7 +40,7 @@ class Sizes:
 
 
 def read_sizes(tensors: Mapping[str, Tensor], block: Block) -> Sizes:
-    """Read width, feed-forward width and biases off a block; ModelError when parts are missing."""
+    """Return the sizes and biases of a block; ModelError when a tensor is missing."""
     feedforward, embed_dim = shape_of(tensors, f"{block.linear1}.weight", 2)
     return Sizes(
         embed_dim,
@@ -51,7 +51,7 @@ def read_sizes(tensors: Mapping[str, Tensor], block: Block) -> Sizes:
 
 
 def block_rules(blocks: Sequence[Block], sizes: Sizes, ours: str = "") -> list[Rule]:
-    """Give the rules for a stack of blocks, to ``{ours}layers.{i}.*``."""
+    """Return the rules that map a stack of blocks to ``{ours}layers.{i}.*``."""
     d, ff = sizes.embed_dim, sizes.feedforward
     rules: list[Rule] = []
     for i, block in enumerate(blocks):
@@ -77,9 +77,9 @@ def encoder(
     final_norm: str | None,
     norm_first: bool,
 ) -> Imported:
-    """Give an encoder alone. ``final_norm``: where a last LayerNorm is kept, if there is one.
+    """Return an encoder without a classifier; ``final_norm``: name of the last LayerNorm, if any.
 
-    Heads, window and activation are in no file and must be given.
+    Heads, window and activation are not stored in the file and must be given.
     """
     sizes = read_sizes(tensors, blocks[0])
     rules = block_rules(blocks, sizes)

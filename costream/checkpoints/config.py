@@ -1,4 +1,4 @@
-"""What a checkpoint does not say of itself: typed ``key=value`` pairs, checked against the file."""
+"""Import settings: typed ``key=value`` pairs, checked against the contents of the checkpoint."""
 
 from __future__ import annotations
 
@@ -49,23 +49,23 @@ def _weights(text: str) -> list[float]:
 
 _COUNT = (_count, "a whole number above 0")
 _TEXT = (str, "text")
-# key -> (reader, what it takes, what it means)
+# key -> (parser, accepted values, meaning)
 KEYS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "num_heads": (*_COUNT, "attention heads of the encoder"),
-    "window": (*_COUNT, "tokens (skeletons: frames) the network sees at once"),
+    "window": (*_COUNT, "window length in tokens (skeleton networks: frames)"),
     "activation": (*_one_of("relu", "gelu"), "of the feed-forward layers (gelu: exact, erf)"),
     "stack": (
         *_one_of("exact", "deepcot"),
-        "how blocks run: as one window (exact), or each with its own window (cheap, other results)",
+        "one window for all blocks (exact) or one per block (deepcot: cheaper, other results)",
     ),
     "attention": (*_one_of("softmax", "soft"), "of DeepCoT (default softmax)"),
     "embedding": (
         *_one_of("relu", "linear", "relu-pca", "linear-pca", "penultimate"),
-        "which features of VGGish a network takes (default relu; with a PCA file relu-pca)",
+        "VGGish features that the network uses (default relu; with a PCA file relu-pca)",
     ),
     "norm_first": (_flag, "true or false", "normalise before attention and feed-forward"),
     "decoder_heads": (*_COUNT, "attention heads of the decoder"),
-    "input_width": (*_COUNT, "values in a feature row"),
+    "input_width": (*_COUNT, "values per feature row"),
     "embed_dim": (*_COUNT, "width of a token"),
     "feedforward": (*_COUNT, "width inside the feed-forward layers"),
     "depth": (*_COUNT, "encoder blocks"),
@@ -77,57 +77,57 @@ KEYS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "layout": (*_TEXT, "joint layout of a skeleton network: ntu-25, openpose-18, coco-17, ..."),
     "stream": (
         *_some_of("joint", "bone", "joint_motion", "bone_motion"),
-        "what a skeleton network was trained on; of several files: joint,bone,...",
+        "input of a skeleton network; for several files: joint,bone,...",
     ),
     "fusion": (_weights, "numbers above 0", "weights of the scores of several files: 2,2,1,1"),
     "padding": (
         *_one_of("same", "none"),
-        "form of a skeleton network; none: stride 1 without padding (the * networks)",
+        "padding of a skeleton network; none: stride 1 without padding (the * networks)",
     ),
     "sliding": (
         *_COUNT,
-        "run a skeleton or 3D network over whole clips, anew every so many steps, not step by step",
+        "recompute a skeleton or 3D network over whole clips every N steps, not step by step",
     ),
     "network": (
         *_one_of("x3d-xs", "x3d-s", "x3d-m"),
-        "which X3D; their weights look alike, their pictures and frame rates differ",
+        "variant of X3D: the weights look alike, but image sizes and frame rates differ",
     ),
     "pool": (*_COUNT, "features that a 3D network averages (default: as many as a clip has)"),
     "start": (
         *_one_of("zeros", "replicate"),
-        "what a 3D network finds before a stream (replicate: its first frame)",
+        "padding of a 3D network before the start of a stream (replicate: the first frame)",
     ),
-    "persons": (*_COUNT, "persons a skeleton network sees"),
-    "axes": (*_COUNT, "coordinates a joint, without its score"),
+    "persons": (*_COUNT, "persons in the input of a skeleton network"),
+    "axes": (*_COUNT, "coordinates per joint, without the score"),
     "normalise": (
         *_one_of("ntu", "kinetics", "pyskl", "body", "none"),
-        "preparation of skeletons (default: that of the layout's data set)",
+        "normalisation of skeletons (default: that of the layout's data set)",
     ),
     "compat": (
         *_one_of("continual-skeletons", "none"),
-        "attention of AGCN* weights: as they were trained, or correct",
+        "attention of AGCN* weights: as in their training, or correct",
     ),
     "labels": (
         *_TEXT,
         "thumos14, tvseries, gtzan, coco, imagenet-vid, epic-verbs, kinetics-400, or a text file",
     ),
-    "background": (*_TEXT, "the label that is no event"),
+    "background": (*_TEXT, "the label that is not an event"),
     "rate_hz": (
         _rate,
         "a number above 0",
-        "steps a second (thumos14, gtzan: 4, skeletons: mostly 30)",
+        "steps per second (thumos14, gtzan: 4, skeletons: mostly 30)",
     ),
-    "trained_on": (*_TEXT, "what the weights were trained on, for the card"),
+    "trained_on": (*_TEXT, "training data of the weights, for the card"),
     "licence": (*_TEXT, "licence of the weights, for the card"),
 }
 CARD_KEYS = ("labels", "background", "rate_hz", "trained_on", "licence")
 
 
 class Config:
-    """The settings of one import: what the user gave, then what the checkpoint's args say."""
+    """Settings of one import: the user's values, then those in the checkpoint's arguments."""
 
     def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
-        """Read the pairs; UsageError for a key that ``known`` lacks or a value of a wrong type."""
+        """Parse the pairs; UsageError for a key not in ``known`` or a value of the wrong type."""
         known = tuple(known)
         self._given: dict[str, Any] = {}
         self._said: dict[str, Any] = {}
@@ -135,7 +135,7 @@ class Config:
             if key not in known:
                 near = difflib.get_close_matches(key, known, 1)
                 ask = f"did you mean {near[0]}? " if near else ""
-                raise UsageError(f"--config {key}: unknown; {ask}known are {', '.join(known)}")
+                raise UsageError(f"--config {key}: unknown; {ask}known keys: {', '.join(known)}")
             read, kind, _ = KEYS[key]
             try:
                 self._given[key] = read(text)
@@ -143,9 +143,9 @@ class Config:
                 raise UsageError(f"--config {key}={text}: not {kind}") from error
 
     def learn(self, settings: Mapping[str, Any], aliases: Mapping[str, str]) -> None:
-        """Take over what the checkpoint's own arguments say; ``aliases``: their name -> ours.
+        """Adopt values from the checkpoint's own arguments; ``aliases``: their name -> ours.
 
-        Raises ModelError when the user said something else.
+        Raises ModelError when the user gave another value.
         """
         for theirs, ours in aliases.items():
             value = settings.get(theirs)
@@ -159,14 +159,14 @@ class Config:
             self._said[ours] = value
 
     def suppose(self, key: str, value: Any) -> bool:
-        """Take ``value`` where nobody has said anything; tell whether it was taken."""
+        """Set ``value`` as a default if the key has no value; return whether it was set."""
         if self.get(key) is not None:
             return False
         self._said[key] = value
         return True
 
     def agree(self, key: str, value: Any) -> Any:
-        """Give ``value``, which the tensors say; ModelError when the user said something else."""
+        """Return ``value``, read from the tensors; ModelError when the user gave another one."""
         if self._given.get(key, value) != value:
             raise ModelError(
                 f"--config {key}={self._given[key]} contradicts the checkpoint, whose tensors"
@@ -175,21 +175,21 @@ class Config:
         return value
 
     def need(self, key: str) -> Any:
-        """Give a value that the tensors do not say; ModelError when nobody has said it."""
+        """Return a required value that no tensor determines; ModelError when it is unknown."""
         value = self.get(key)
         if value is None:
             raise ModelError(
-                f"the checkpoint does not say {key} ({KEYS[key][2]})",
-                hint=f"give it: --config {key}=...",
+                f"the checkpoint does not contain {key} ({KEYS[key][2]})",
+                hint=f"set it: --config {key}=...",
             )
         return value
 
     def get(self, key: str) -> Any:
-        """Give a value, or None when nobody has said it."""
+        """Return a value, or None when it is unknown."""
         return self._given.get(key, self._said.get(key))
 
     def heads(self, key: str, width: int) -> int:
-        """Give a number of heads that divides ``width``; ModelError when it does not."""
+        """Return a number of heads that divides ``width``; ModelError when it does not."""
         heads: int = self.need(key)
         if width % heads:
             raise ModelError(f"{key}={heads} does not divide the token width {width}")

@@ -1,7 +1,7 @@
-"""Encoders of continual-inference 0.17 (continual-transformers), one or two blocks.
+"""Importer of continual-inference 0.17 encoders (continual-transformers) of one or two blocks.
 
-The names are the positions in nested ``Sequential``s; ``fn`` marks a wrapped module. CoOadTR holds
-such an encoder as its module ``3``.
+The names are the positions in nested ``Sequential``s; ``fn`` marks a wrapped module. CoOadTR
+contains such an encoder as its module ``3``.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ KEYS = ENCODER_KEYS
 
 
 def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Tell whether the names are those of such an encoder, alone."""
+    """Return whether the names are those of such an encoder without a classifier."""
     return "0.1.in_proj_weight" in tensors or "0.0.1.in_proj_weight" in tensors
 
 
 def find_blocks(tensors: Mapping[str, Tensor], at: str = "") -> list[Block]:
-    """Give the blocks of the encoder whose names begin with ``at``."""
+    """Return the blocks of the encoder whose names begin with ``at``."""
     if f"{at}0.0.1.in_proj_weight" not in tensors:
         return [_single(at)]
     after = f"{at}0.1.fn"
@@ -33,7 +33,7 @@ def find_blocks(tensors: Mapping[str, Tensor], at: str = "") -> list[Block]:
 
 
 def convert(foreign: Foreign, config: Config) -> Imported:
-    """Give the encoder. Heads, window and activation are not in the file, and must be given."""
+    """Return the encoder; heads, window and activation are not in the file and must be given."""
     blocks = find_blocks(foreign.tensors)
     return encoder(foreign.tensors, blocks, config, final_norm=None, norm_first=False)
 

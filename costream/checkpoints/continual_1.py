@@ -1,9 +1,9 @@
-"""Encoders and encoder layers of continual-inference 1.x.
+"""Importer of continual-inference 1.x encoders and encoder layers.
 
-A layer alone (single-output or retroactive) becomes an encoder of one block; of a retroactive
-layer that is the newest of its outputs. The package takes the activation "gelu" and runs ReLU
-(1.2.4): give what the training really used, ``relu`` for that string. A stack of single-output
-layers is one of DeepCoT.
+A single layer (single-output or retroactive) becomes an encoder of one block; a retroactive layer
+then yields only its newest output. The package accepts the activation "gelu" but runs ReLU
+(1.2.4): give the activation that training really used, ``relu`` for that string. A stack of
+single-output layers is a DeepCoT encoder.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _ATTENTION = "0.self_attn.in_proj_weight"
 
 
 def detect(tensors: Mapping[str, Tensor], at: str = "") -> bool:
-    """Tell whether the names, from ``at`` on, are those of such an encoder or layer."""
+    """Return whether the names with prefix ``at`` are those of such an encoder or layer."""
     return any(f"{at}{first}{_ATTENTION}" in tensors for first in ("", "layers.0."))
 
 
 def is_deep(tensors: Mapping[str, Tensor], at: str = "") -> bool:
-    """Tell whether the second block is single-output as the first is: a stack of DeepCoT."""
+    """Return whether the second block is single-output, too: a DeepCoT stack."""
     return f"{at}layers.1.{_ATTENTION}" in tensors
 
 
 def find_blocks(tensors: Mapping[str, Tensor], at: str = "") -> list[Block]:
-    """Give the blocks: of a layer alone, or of an encoder of one or more."""
+    """Return the blocks of a single layer or of an encoder with one or more blocks."""
     if f"{at}{_ATTENTION}" in tensors:
         return [_block(tensors, at)]
     blocks = [_block(tensors, f"{at}layers.0.")]
@@ -44,7 +44,7 @@ def find_blocks(tensors: Mapping[str, Tensor], at: str = "") -> list[Block]:
 
 
 def convert(foreign: Foreign, config: Config) -> Imported:
-    """Give the encoder. Heads, window and activation are not in the file, and must be given."""
+    """Return the encoder; heads, window and activation are not in the file and must be given."""
     blocks = find_blocks(foreign.tensors)
     last = "norm.fn" if "norm.fn.weight" in foreign.tensors else None
     imported = encoder(foreign.tensors, blocks, config, final_norm=last, norm_first=False)

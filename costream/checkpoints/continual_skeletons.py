@@ -1,8 +1,8 @@
-"""Checkpoints of continual-skeletons (Hedegaard et al., Continual ST-GCNs, 2023).
+"""Importer of continual-skeletons checkpoints (Hedegaard et al., Continual ST-GCNs, 2023).
 
-ST-GCN, AGCN and S-TR, and their continual forms, whose names have the numbers of their containers
-in them. The strided and the stride-1 ("*") networks have the same tensors: ``--config padding``
-says which it is.
+ST-GCN, AGCN, S-TR and their continual forms, whose parameter names include the indices of their
+containers. The strided and the stride-1 ("*") networks have the same tensors; ``--config padding``
+selects one of them.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ COMPAT = "continual-skeletons"
 
 
 def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Tell whether the names are those of continual-skeletons."""
+    """Return whether the names are those of continual-skeletons."""
     return any(name.startswith("layers.layer1.gcn.") for name in tensors)
 
 
 def convert(foreign: Foreign, config: Config) -> Imported:
-    """Give the network; ModelError when something is missing, left over or not said."""
+    """Return the network; ModelError for missing or unused tensors and unknown settings."""
     tensors = with_counters(foreign.tensors)
     dialect = Dialect(_naming(tensors), _kind(tensors))
     sizes = read_sizes(tensors, dialect)
@@ -63,7 +63,7 @@ def _kind(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _naming(tensors: Mapping[str, Tensor]) -> Naming:
-    """Give the naming of the regular or of the continual form: a block is a residual there."""
+    """Return the naming of the regular or the continual form, where a block is a residual."""
     nested = {m[1] for name in tensors if (m := re.match(r"(layers\.layer\d+\.)0\.1\.", name))}
 
     def theirs(ours: str) -> str:

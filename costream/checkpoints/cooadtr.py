@@ -1,7 +1,7 @@
-"""CoOadTR and CoTrans checkpoints (Hedegaard et al., Continual Transformers, ICLR 2023).
+"""Importer of CoOadTR and CoTrans checkpoints (Hedegaard et al., ICLR 2023).
 
-One or two blocks of continual-inference 0.17 or 1.x in a ``Sequential``, see ``sequential``. They
-are the same network; CoTrans is the one that takes the 128 features of VGGish.
+Continual Transformers: one or two blocks of continual-inference 0.17 or 1.x in a ``Sequential``,
+see ``sequential``. They are the same network; the input of CoTrans is the 128 features of VGGish.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _ALIASES = {"num_heads": "num_heads", "enc_layers": "window"}
 
 
 def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Tell whether the names are those of CoOadTR or CoTrans."""
+    """Return whether the names are those of CoOadTR or CoTrans."""
     layout = find_layout(tensors)
     return layout is not None and not layout.deep
 
 
 def convert(foreign: Foreign, config: Config) -> Imported:
-    """Give the network. The window is not in the tensors: the position table may be longer.
+    """Return the network. The tensors do not determine the window: the table may be longer.
 
-    For a CoTrans of the paper's size, heads and window may be left unsaid.
+    For a CoTrans of the paper's size, heads and window have defaults.
     """
     layout = need_layout(foreign.tensors)
     if layout.deep:
@@ -57,17 +57,17 @@ def convert(foreign: Foreign, config: Config) -> Imported:
 
 
 def need_layout(tensors: Mapping[str, Tensor]) -> Layout:
-    """Give where the parts are; ModelError when they are not where such networks have them."""
+    """Return the parameter layout; ModelError when it is not that of such a network."""
     layout = find_layout(tensors)
     if layout is None:
         raise ModelError(
-            "the checkpoint does not fit: no encoder where CoOadTR and CoTrans have it"
+            "the checkpoint does not fit: no encoder at the position of CoOadTR and CoTrans"
         )
     return layout
 
 
 def read(foreign: Foreign, config: Config, layout: Layout) -> Imported:
-    """Give the network, whatever its blocks remember."""
+    """Return the network, whichever memory its blocks have."""
     tensors, blocks = foreign.tensors, layout.blocks
     config.learn(foreign.settings, _ALIASES)
     sizes = read_sizes(tensors, blocks[0])

@@ -1,6 +1,6 @@
-"""DeepCoT checkpoints (Carreto Picon et al., 2025): a ``Sequential`` as in ``sequential``.
+"""Importer of DeepCoT checkpoints (Carreto Picon et al., 2025), see ``sequential``.
 
-With one block it has the names of CoTrans, which is the same network then.
+With one block it is the same network as CoTrans and has the same names.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ KEYS = cooadtr.KEYS
 
 
 def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Tell whether the names are those of DeepCoT with two blocks or more."""
+    """Return whether the names are those of a DeepCoT with two or more blocks."""
     layout = find_layout(tensors)
     return layout is not None and layout.deep
 
 
 def convert(foreign: Foreign, config: Config) -> Imported:
-    """Give the network, as ``cooadtr.convert`` does; ModelError for ``stack=exact``."""
+    """Return the network, as ``cooadtr.convert`` does; ModelError for ``stack=exact``."""
     config.agree("stack", "deepcot")
     layout = cooadtr.need_layout(foreign.tensors)
     return deepen(cooadtr.read(foreign, config, layout), config, trained=layout.deep)

@@ -1,8 +1,8 @@
-"""A file from an HTTP server: resumed where it was cut, checked, and there only when complete.
+"""Resumable HTTP downloads, verified by a digest and visible only when complete.
 
-What has come is in a ``PartFile``; a later run, or one after a SIGKILL, asks for the rest
-(RFC 9110, section 13.1.5, If-Range). Proxies are those of the environment (HTTP_PROXY,
-HTTPS_PROXY, NO_PROXY) or of the system.
+Received data are stored in a ``PartFile``; a later run, also after a SIGKILL, requests the rest
+(RFC 9110, section 13.1.5, If-Range). Proxies are taken from the environment (HTTP_PROXY,
+HTTPS_PROXY, NO_PROXY) or the system.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from costream.checkpoints.part_file import PartFile
 from costream.errors import ModelError
 
 _BLOCK = 1 << 16  # bytes
-_PASSING = {408, 425, 429}  # HTTP errors that may go away, as those from 500 on may
+_PASSING = {408, 425, 429}  # transient HTTP errors, besides those from 500 on
 _LONGEST_PAUSE_S = 60.0
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a server is waited for."""
+    """Timeout and retry policy of a download."""
 
-    timeout_s: float = 30.0  # without a byte
-    tries: int = 4  # in a row that bring nothing new
-    pause_s: float = 1.0  # before the second try; twice as long before each one after it
+    timeout_s: float = 30.0  # without receiving a byte
+    tries: int = 4  # consecutive attempts without progress
+    pause_s: float = 1.0  # before the second attempt; doubles before each further one
 
 
 class Watcher(Protocol):
-    """Who is told how it goes."""
+    """Receiver of progress notifications."""
 
     def at(self, done: int, total: int | None) -> None:
-        """So many bytes are here, of so many; None where the server does not say."""
+        """Report ``done`` of ``total`` bytes; None where the server does not state the total."""
 
     def lost(self, reason: str, pause_s: float) -> None:
-        """The connection is lost; it is tried again after the pause."""
+        """Report that the connection was lost and is retried after the pause."""
 
 
 class _LostError(Exception):
-    """An attempt failed for a reason that may go away."""
+    """An attempt failed for a transient reason."""
 
     def __init__(self, reason: object, pause_s: float = 0.0) -> None:
         super().__init__(" ".join(str(reason).split()))
-        self.pause_s = pause_s  # the least that the server asks for
+        self.pause_s = pause_s  # minimum requested by the server
 
 
 def download(
@@ -62,11 +62,11 @@ def download(
     digest: str = "",
     patience: Patience | None = None,
 ) -> None:
-    """Fetch ``url`` to ``target``.
+    """Download ``url`` to ``target``.
 
-    ``digest`` is what that of the file begins with, hexadecimal, by ``algorithm`` of hashlib. A
-    file with another one is deleted. Raises ModelError for that and when the server does not give
-    the file, OutputError when it cannot be written; what has come is then kept and gone on from.
+    ``digest`` is the beginning of the file's hexadecimal digest by hashlib's ``algorithm``. A file
+    with another digest is deleted. Raises ModelError for that and when the server does not deliver
+    the file, OutputError when it cannot be written; a later call resumes from the data received.
     """
     patience = patience or Patience()
     part = PartFile(target, url)
@@ -93,15 +93,15 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
-        """Follow, but not from an encrypted connection to an open one."""
+        """Follow a redirect, but not from an encrypted to an unencrypted connection."""
         allowed = ("https:",) if req.type == "https" else ("https:", "http:")
         if not newurl.lower().startswith(allowed):
-            raise ModelError(f"leads to {newurl}: not followed", where=req.full_url)
+            raise ModelError(f"redirect to {newurl} not followed", where=req.full_url)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _attempt(url: str, part: PartFile, watcher: Watcher, timeout_s: float) -> None:
-    """Fetch what is missing; _LostError when that should be tried again."""
+    """Download the missing part; _LostError when it should be retried."""
     headers = {"User-Agent": f"costream/{__version__}"}
     version, have = part.version(), part.size()
     if version is not None:
@@ -113,7 +113,7 @@ def _attempt(url: str, part: PartFile, watcher: Watcher, timeout_s: float) -> No
     except urllib.error.HTTPError as error:
         with error:
             if error.code == 416 and _range(error.headers) == (None, have):
-                return  # it was complete already
+                return  # already complete
             raise _refused(url, part, error) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise _unreachable(url, error) from error
@@ -122,7 +122,7 @@ def _attempt(url: str, part: PartFile, watcher: Watcher, timeout_s: float) -> No
             begin, total = _range(response.headers)
             if begin != have:
                 part.delete()
-                raise _LostError("the server gives another part than it was asked for")
+                raise _LostError("the server sent another range than requested")
         elif response.status != 200:
             raise ModelError(f"the server answers {response.status}, not a file", where=url)
         else:
@@ -150,7 +150,7 @@ def _receive(response: Any, part: PartFile, have: int, total: int | None, watche
 
 def _refused(url: str, part: PartFile, error: urllib.error.HTTPError) -> Exception:
     said = f"the server answers {error.code} ({error.reason})"
-    if error.code == 416:  # what is here is longer than the file
+    if error.code == 416:  # the stored part is longer than the file
         part.delete()
         return _LostError(said)
     if error.code >= 500 or error.code in _PASSING:
@@ -166,10 +166,10 @@ def _unreachable(url: str, error: Exception) -> Exception:
         return ModelError(
             f"its certificate is not trusted ({cause.verify_message})",
             where=url,
-            hint="SSL_CERT_FILE may name a file of certificates to trust",
+            hint="set SSL_CERT_FILE to a file of certificates to trust",
         )
     if isinstance(error, (ValueError, http.client.InvalidURL)):
-        return ModelError(f"cannot be asked for ({error})", where=url)
+        return ModelError(f"not a valid URL ({error})", where=url)
     return _LostError(_reason(cause))
 
 
@@ -180,12 +180,12 @@ def _reason(error: object) -> str:
 
 def _advice(kept: int) -> str:
     if kept:
-        return f"{kept / 1e6:.1f} MB are kept: the same command goes on from there"
-    return "is there a network? HTTPS_PROXY names a proxy"
+        return f"{kept / 1e6:.1f} MB are stored: run the same command again to resume"
+    return "check the network connection; HTTPS_PROXY sets a proxy"
 
 
 def _version(headers: Message) -> str | None:
-    """Give what If-Range may name: a strong entity tag, else the date of the last change."""
+    """Return a validator for If-Range: a strong entity tag, else the Last-Modified date."""
     tag = headers.get("ETag")
     if tag is not None and not tag.startswith("W/"):
         return tag
@@ -193,7 +193,7 @@ def _version(headers: Message) -> str | None:
 
 
 def _range(headers: Message) -> tuple[int | None, int | None]:
-    """Give first byte and total length of Content-Range; None where it does not say."""
+    """Return first byte and total length from Content-Range; None for a missing value."""
     match = re.fullmatch(
         r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)", (headers.get("Content-Range") or "").strip()
     )
@@ -213,7 +213,7 @@ def _check(part: PartFile, url: str, algorithm: str, digest: str) -> None:
     if found != digest:
         part.delete()
         raise ModelError(
-            f"the {algorithm.upper()} of what came begins with {found}, not {digest}: deleted",
+            f"the {algorithm.upper()} of the download begins with {found}, not {digest}: deleted",
             where=url,
-            hint="fetch it again; a proxy or portal may have put in a page of its own",
+            hint="fetch it again; a proxy or login portal may have sent a page of its own",
         )

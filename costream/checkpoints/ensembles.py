@@ -1,4 +1,4 @@
-"""Several imported skeleton networks, each trained on its own stream, as one network."""
+"""Ensembles of imported skeleton networks, each trained on its own stream."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from costream.errors import ModelError
 
 
 def combine(parts: Sequence[Imported], fusion: Sequence[float] | None) -> Imported:
-    """Give the ensemble of networks that differ in their streams only.
+    """Return the ensemble of networks that differ only in their streams.
 
-    ``fusion``: the weight of each one's scores, None: all the same. Raises ModelError when
+    ``fusion``: the weight of each network's scores, None: equal weights. Raises ModelError when
     classes, persons, layout or timing differ.
     """
     first, width = parts[0], parts[0].arguments["channels"]
     for part in parts:
         if "hop" in part.arguments:
-            raise ModelError("sliding: networks of several streams run step by step only")
+            raise ModelError("sliding: ensembles of several streams only run step by step")
         _check_alike(first, part)
     streams = [stream for part in parts for stream in part.frontend_arguments["streams"]]
     arguments = {
@@ -45,7 +45,7 @@ def _check_alike(first: Imported, other: Imported) -> None:
     one, two = _compared(first), _compared(other)
     differing = [f"{key} ({one[key]} and {two[key]})" for key in one if one[key] != two[key]]
     if differing:
-        raise ModelError(f"the checkpoints do not go together: different {', '.join(differing)}")
+        raise ModelError(f"the checkpoints are not compatible: different {', '.join(differing)}")
 
 
 def _compared(imported: Imported) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Foreign checkpoint files: to tensors by name, without running anything that is in them.
+"""Readers of foreign checkpoint files: named tensors, without executing anything in the file.
 
-Read are torch files (zip and old), safetensors, .npz, and plain pickles of NumPy arrays. The
-wrappers training scripts put around the weights are taken off; what they say of the network in an
-``args`` entry is kept.
+Supported are torch files (zip and old), safetensors, .npz, and plain pickles of NumPy arrays.
+Containers that training scripts put around the weights are removed; the settings in an ``args``
+entry are kept.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _HINT = "save the weights alone: torch.save(model.state_dict(), FILE)"
 
 @dataclass(frozen=True)
 class Foreign:
-    """The contents of a foreign checkpoint."""
+    """Contents of a foreign checkpoint."""
 
     path: Path
     tensors: dict[str, Tensor]  # floating point ones as float32
-    settings: dict[str, Any]  # what an ``args`` namespace or a ``config`` says; often empty
+    settings: dict[str, Any]  # from an ``args`` namespace or a ``config``; often empty
 
 
 def read_foreign(path: Path) -> Foreign:
     """Read a checkpoint that another program wrote.
 
-    Raises ModelError when it is missing, damaged or of no known kind, when it holds no weights,
-    and when its pickle asks for anything but arrays and plain containers.
+    Raises ModelError when it is missing, damaged, of an unknown format or without weights, and
+    when its pickle references anything but arrays and plain containers.
     """
     content = _load(path)
     settings: dict[str, Any] = {}
@@ -86,7 +86,7 @@ def _load(path: Path) -> Any:
                 return load_pickle(file)
     except ModelError:
         raise
-    except Exception as error:  # a damaged pickle or archive can fail in any way it likes
+    except Exception as error:  # a damaged pickle or archive can raise any exception
         raise _unreadable(path, error) from error
     raise ModelError(
         "not a checkpoint: neither a torch file, safetensors, .npz nor a pickle", where=path
@@ -113,7 +113,7 @@ def _load_torch(path: Path) -> Any:
 
 
 def _stand_ins(path: Path) -> list[tuple[Any, str]]:
-    """Give what takes the place of a trainer's classes, by the names in a zip file of torch."""
+    """Return substitutes for a trainer's classes named in a zip file of torch."""
     if not zipfile.is_zipfile(path):
         return []
     names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
@@ -126,7 +126,7 @@ def _load_safetensors(path: Path) -> Any:
 
     if read_header(path).metadata.get("format") == FORMAT:
         raise ModelError(
-            "is a costream weight file already",
+            "is already a costream weight file",
             where=path,
             hint="use it as it is: -m FILE or --weights FILE",
         )
@@ -138,12 +138,12 @@ def _unreadable(path: Path, error: Exception) -> ModelError:
     refused = re.search(r"(?:refused global|GLOBAL) ([\w.]+)", text)
     if refused:
         return ModelError(
-            f"refused: it asks for {refused[1]}; only arrays, plain containers and"
-            " argparse.Namespace are loaded, so nothing was run",
+            f"refused: it references {refused[1]}; only arrays, plain containers and"
+            " argparse.Namespace are loaded; nothing was executed",
             where=path,
             hint=_HINT,
         )
-    # torch begins with a page of advice on how to load the file unsafely.
+    # torch's message begins with a page of advice on how to load the file unsafely.
     told = re.search(r"WeightsUnpickler error: (.+)|\n\s*\n(.+)", text)
     reason = (told[1] or told[2] if told else text).strip().partition("\n")[0][:120]
     reason = reason or type(error).__name__
@@ -174,10 +174,10 @@ def _tensors(content: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
             strange.append(f"{name} ({type(value).__name__})")
     if not tensors:
         raise ModelError(
-            f"holds no tensors; its entries are {', '.join(strange) or 'none'}", where=path
+            f"contains no tensors; its entries: {', '.join(strange) or 'none'}", where=path
         )
     if strange:
-        raise ModelError(f"entries that are no plain tensors: {', '.join(strange)}", where=path)
+        raise ModelError(f"entries that are not plain tensors: {', '.join(strange)}", where=path)
     return _without_prefixes(tensors)
 
 

@@ -1,8 +1,8 @@
-"""The foreign checkpoint formats that can be imported. No torch."""
+"""Table of the foreign checkpoint formats that can be imported. Does not import torch."""
 
 from __future__ import annotations
 
-# name -> (module with KEYS, detect and convert; what it is), in the order they are tried
+# name -> (module with KEYS, detect and convert; description), in the order of detection
 FORMATS: dict[str, tuple[str, str]] = {
     "oadtr": ("costream.checkpoints.oadtr", "official OadTR"),
     "miniroad": ("costream.checkpoints.miniroad", "MiniROAD"),

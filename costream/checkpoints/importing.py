@@ -1,4 +1,4 @@
-"""From foreign checkpoints to card and tensors: finds the format, asks for what is not said."""
+"""Import of foreign checkpoints: format detection, conversion, and the model card."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from costream.models.card import Card
 def import_files(
     paths: Sequence[Path], name: str, config: Mapping[str, str], form: str | None = None
 ) -> tuple[Card, dict[str, Tensor]]:
-    """Read the checkpoints of one model: of a network, of the streams of one, of its frontend.
+    """Import the checkpoints of one model: a network or its streams, and its frontend.
 
-    The files of VGGish and TSN are known by the names of their tensors and may stand anywhere;
-    those of TSN alone become a model that gives features. Behind that of a ViViT its tuned temporal
-    encoder may stand. The rest as for ``import_checkpoint`` and ``import_streams``. Raises what
-    they raise, and ModelError when a network does not take what its frontend gives, or a temporal
-    encoder is of another network.
+    Files of VGGish and TSN are recognised by their tensor names at any position; those of TSN
+    alone become a model that outputs features. The file of a ViViT may be followed by its tuned
+    temporal encoder. Otherwise as ``import_checkpoint`` and ``import_streams``. Raises what they
+    raise, and ModelError when a network does not fit its frontend's output, or a temporal encoder
+    belongs to another network.
     """
     foreign = [read_foreign(path) for path in paths]
     pictures = [part for part in foreign if tsn.detect(part.tensors)]
@@ -39,14 +39,14 @@ def import_files(
     fronts = [p for p in foreign if vggish.detect(p.tensors) or tsn.detect(p.tensors)]
     others = vivit.overlay([p for p in foreign if all(p is not front for front in fronts)])
     if pictures and sound:
-        raise ModelError("a network takes TSN or VGGish, not both", where=paths[0])
+        raise ModelError("a network uses either TSN or VGGish, not both", where=paths[0])
     if pictures and not others:
         return _extractor(pictures, name, config)
     if not others:
         raise ModelError(
-            "VGGish alone is no model",
+            "VGGish alone is not a model",
             where=paths[0],
-            hint="give the checkpoint of a network that takes its features as well",
+            hint="also give the checkpoint of a network that uses its features",
         )
     own = {key: value for key, value in config.items() if key not in vggish.KEYS}
     if not sound and len(own) < len(config):
@@ -60,7 +60,7 @@ def import_files(
         return card, tensors
     what = "VGGish" if sound else "TSN"
     if not card.labels:
-        raise ModelError(f"an encoder without classifier takes no {what}", where=others[0].path)
+        raise ModelError(f"an encoder without a classifier cannot use {what}", where=others[0].path)
     try:
         front = importer.read_frontend(parts, Config(config, KEYS), card.rate_hz)
     except ModelError as error:
@@ -68,7 +68,7 @@ def import_files(
     wanted = card.arguments.get("input_width")
     if wanted != front.token_width:
         raise ModelError(
-            f"takes {wanted} features, {what} gives {front.token_width}", where=others[0].path
+            f"takes {wanted} features, but {what} has {front.token_width}", where=others[0].path
         )
     card = dataclasses.replace(
         card,
@@ -82,7 +82,7 @@ def import_files(
 def _extractor(
     parts: Sequence[Foreign], name: str, config: Mapping[str, str]
 ) -> tuple[Card, dict[str, Tensor]]:
-    """Give a model that is a frontend alone."""
+    """Return a model that consists of a frontend only."""
     settings = Config(config, ("rate_hz", "trained_on", "licence"))
     rate_hz = settings.get("rate_hz") or tsn.RATE_HZ
     try:
@@ -109,13 +109,12 @@ def _extractor(
 def import_checkpoint(
     path: Path, name: str, config: Mapping[str, str], form: str | None = None
 ) -> tuple[Card, dict[str, Tensor]]:
-    """Read a foreign checkpoint as a model called ``name``.
+    """Import a foreign checkpoint as a model called ``name``; return card and tensors.
 
-    ``form`` is a key of ``formats.FORMATS``; None: it is found by the names
-    of the tensors. ``config`` says what the checkpoint does not (``config.KEYS``). Gives the card
-    and the tensors under the names they have in a weight file (``network.*``). Raises ModelError
-    when the file cannot be read, does not fit or leaves something open, UsageError for a wrong
-    ``config``.
+    ``form`` is a key of ``formats.FORMATS``; None: detected from the tensor names. ``config``
+    supplies the settings that the checkpoint lacks (``config.KEYS``). The tensors have the names of
+    a weight file (``network.*``). Raises ModelError when the file cannot be read, does not fit or
+    leaves a setting undetermined, UsageError for a wrong ``config``.
     """
     return _import_one(read_foreign(path), name, config, form)
 
@@ -133,11 +132,11 @@ def _import_one(
 def import_streams(
     paths: Sequence[Path], name: str, config: Mapping[str, str], form: str | None = None
 ) -> tuple[Card, dict[str, Tensor]]:
-    """Read skeleton checkpoints of several streams (joints, bones, ...) as one model.
+    """Import skeleton checkpoints of several streams (joints, bones, ...) as one model.
 
-    ``config`` as for ``import_checkpoint``; its ``stream`` names one stream a checkpoint, in
-    order and divided by commas, and ``fusion`` may give a weight to each. Raises UsageError when
-    these are not as many as the checkpoints, otherwise as ``import_checkpoint``.
+    ``config`` as for ``import_checkpoint``; its ``stream`` names one stream per checkpoint, in
+    order and separated by commas, and ``fusion`` optionally a weight for each. Raises UsageError
+    when their number differs from that of the checkpoints, otherwise as ``import_checkpoint``.
     """
     return _import_streams([read_foreign(path) for path in paths], name, config, form)
 
@@ -176,11 +175,11 @@ def _convert(
 def import_module_encoder(
     module: nn.TransformerEncoder, name: str, window: int, stack: str = "exact"
 ) -> tuple[Card, dict[str, Tensor]]:
-    """Give card and tensors of a ``torch.nn.TransformerEncoder`` in memory.
+    """Return card and tensors of a ``torch.nn.TransformerEncoder`` in memory.
 
-    Heads, activation and norm order are read off the module; ``window`` is the number of tokens
-    it shall see. ``stack``: "exact", or "deepcot" for a window of its own in each block, see
-    ``nn.deep``. Raises ModelError for what the encoder cannot do (another activation).
+    Heads, activation and norm order are read from the module; ``window`` is its length in tokens.
+    ``stack``: "exact", or "deepcot" for a separate window in each block, see ``nn.deep``. Raises
+    ModelError for an unsupported encoder (another activation).
     """
     settings = Config({"stack": stack}, ("stack",))
     imported = settle(torch_encoder.convert_module(module, window), settings)
@@ -193,9 +192,9 @@ def _detect(foreign: Foreign) -> str:
             return name
     some = ", ".join(list(foreign.tensors)[:4])
     raise ModelError(
-        f"the tensor names ({some}, ...) are of no known format",
+        f"the tensor names ({some}, ...) match no known format",
         where=foreign.path,
-        hint=f"known are {', '.join(FORMATS)}",
+        hint=f"known formats: {', '.join(FORMATS)}",
     )
 
 
@@ -217,8 +216,8 @@ def _card(name: str, imported: Imported, config: Config, summary: str) -> Card:
     if imported.num_classes is None:
         for key in ("labels", "background"):
             if config.get(key) is not None:
-                raise ModelError(f"--config {key}: this encoder has no classifier")
-        # An encoder is used from Python; a rate of 0 says that none is known.
+                raise ModelError(f"--config {key}: not applicable, this encoder has no classifier")
+        # An encoder is used from Python; a rate of 0 means unknown.
         return Card(task="encoder", labels=(), rate_hz=config.get("rate_hz") or 0.0, **common)
     labels = _labels(imported, config)
     background = config.get("background") or labels.background

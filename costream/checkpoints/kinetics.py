@@ -1,4 +1,4 @@
-"""The class names of Kinetics-400, in the order of its classifiers: that of the alphabet."""
+"""Class names of Kinetics-400, in the alphabetical order of its classifiers."""
 
 from __future__ import annotations
 

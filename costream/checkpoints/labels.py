@@ -1,4 +1,4 @@
-"""The class names of well-known data sets, in the order of their classifiers."""
+"""Class names of well-known data sets, in the order of their classifiers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Labels:
     """Class names of a data set."""
 
     names: tuple[str, ...]
-    background: str | None  # the label that is no event
-    rate_hz: float | None  # rows a second of the published features, where there is one answer
+    background: str | None  # the label that is not an event
+    rate_hz: float | None  # rows per second of the published features, where it is unique
 
 
-# THUMOS14, in the order of its published annotations. The features that go with OadTR and CoOadTR
-# have a row for every 6 frames of 24 fps video: 4 a second.
+# THUMOS14, in the order of its published annotations. The features used with OadTR and CoOadTR
+# have one row for every 6 frames of 24 fps video: 4 per second.
 THUMOS14 = Labels(
     (
         "Background",
@@ -87,7 +87,7 @@ TVSERIES = Labels(
     "background",
     None,
 )
-# Genres in the order of the alphabet. A token of CoTrans is a quarter of a second.
+# Genres in alphabetical order. A token of CoTrans covers a quarter of a second.
 GTZAN = Labels(
     (
         *("blues", "classical", "country", "disco", "hiphop"),
@@ -96,7 +96,7 @@ GTZAN = Labels(
     None,
     4.0,
 )
-# Pictures and videos of objects; every frame is looked at, at the rate of the videos of ImageNet.
+# Images and videos of objects; every frame is processed, at the frame rate of ImageNet VID.
 VID = Labels(
     (
         *("airplane", "antelope", "bear", "bicycle", "bird", "bus", "car", "cattle", "dog"),
@@ -124,7 +124,7 @@ COCO = Labels(
     None,
     30.0,
 )
-# Clips of all sorts; the networks have rates of their own.
+# The rate depends on the network.
 KINETICS400 = Labels(CLASSES, None, None)
 # The verbs of EPIC-KITCHENS-100, in the order of its annotations.
 EPIC_VERBS = Labels(
@@ -156,9 +156,9 @@ KNOWN = {
 
 
 def read_labels(name: str) -> Labels:
-    """Give the labels of a known data set, or those of a text file with one a line.
+    """Return the labels of a known data set, or of a text file with one label per line.
 
-    Raises ModelError when it is neither, and for a file with repeated labels.
+    Raises ModelError when it is neither, or the file contains repeated labels.
     """
     if name.lower() in KNOWN:
         return KNOWN[name.lower()]
@@ -166,15 +166,15 @@ def read_labels(name: str) -> Labels:
         lines = Path(name).expanduser().read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ModelError(
-            f"labels={name} is none of {', '.join(KNOWN)}, nor a text file that can be read"
+            f"labels={name} is neither one of {', '.join(KNOWN)} nor a readable text file"
         ) from error
     return own_labels(tuple(line.strip() for line in lines if line.strip()), name)
 
 
 def own_labels(names: tuple[str, ...], where: object) -> Labels:
-    """Give labels from anywhere; one called "background" is the background.
+    """Return labels with custom names; one called "background" is the background.
 
-    Raises ModelError when a name is there twice.
+    Raises ModelError for a repeated name.
     """
     if len(set(names)) != len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -184,9 +184,9 @@ def own_labels(names: tuple[str, ...], where: object) -> Labels:
 
 
 def class_names(settings: Mapping[str, Any], classes: int) -> tuple[str, ...] | None:
-    """Give the class names in the arguments of an OadTR-like training script, None without.
+    """Return the class names in the arguments of an OadTR-like training script, or None.
 
-    Raises ModelError when they are not as many as the classifier has classes.
+    Raises ModelError when their number differs from that of the classifier's classes.
     """
     names = settings.get("class_index")
     if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) for n in names):

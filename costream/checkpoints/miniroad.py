@@ -1,4 +1,4 @@
-"""MiniROAD checkpoints (An et al., MiniROAD: Minimal RNN Framework for OAD, ICCV 2023)."""
+"""Importer of MiniROAD checkpoints (An et al., Minimal RNN Framework for OAD, ICCV 2023)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PAPER = "https://arxiv.org/abs/2308.16444"
 
 
 def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Tell whether the names are those of MiniROAD."""
+    """Return whether the names are those of MiniROAD."""
     return {"layer1.0.weight", "gru.weight_ih_l0", "f_classification.0.weight"} <= tensors.keys()
 
 
 def convert(foreign: Foreign, config: Config) -> Imported:
-    """Give the network; ModelError when something is missing, left over or contradictory.
+    """Return the network; ModelError for missing or unused tensors and contradictory settings.
 
-    A network with more than one recurrent layer, or that anticipates, has tensors left over.
+    A network with more than one recurrent layer, or with anticipation, has unused tensors.
     """
     tensors = foreign.tensors
     d, width = shape_of(tensors, "layer1.0.weight", 2)

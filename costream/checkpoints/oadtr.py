@@ -1,8 +1,8 @@
-"""Official OadTR checkpoints (Wang et al., OadTR: Online Action Detection with Transformers, 2021).
+"""Importer of OadTR checkpoints (Wang et al., Online Action Detection with Transformers, 2021).
 
-Their ``args`` namespace says the heads, the window and the class names; without it, ``--config``
-does. Learned positions are a table of window + 1 rows. The fixed ones add, at batch size one, row
-0 of their table to every token, and this is what the network computes for every stream.
+Their ``args`` namespace contains the heads, the window and the class names; without it, they come
+from ``--config``. Learned positions are a table of window + 1 rows. The fixed ones add, at batch
+size one, row 0 of their table to every token, and the network here does so for every stream.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KEYS = (
 )
 PAPER = "https://arxiv.org/abs/2106.11149"
 _ALIASES = {"num_heads": "num_heads", "decoder_num_heads": "decoder_heads", "enc_layers": "window"}
-# In the file, but the network's answer does not depend on them.
+# In the file, but the network's output does not depend on them.
 _UNUSED = (
     "position_encoding.position_ids",
     "decoder_position_encoding.position_ids",
@@ -42,12 +42,12 @@ _UNUSED = (
 
 
 def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Tell whether the names are those of OadTR."""
+    """Return whether the names are those of OadTR."""
     return "linear_encoding.weight" in tensors and "decoder_cls_token" in tensors
 
 
 def convert(foreign: Foreign, config: Config) -> Imported:
-    """Give the network; ModelError when something is missing, left over or contradictory."""
+    """Return the network; ModelError for missing or unused tensors and contradictory settings."""
     tensors = foreign.tensors
     config.learn(foreign.settings, _ALIASES)
     learned = "position_encoding.pe.weight" in tensors

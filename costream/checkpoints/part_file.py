@@ -1,4 +1,4 @@
-"""A download that is not complete: ``NAME.part``, and ``NAME.part.json`` with its version."""
+"""Incomplete downloads: ``NAME.part``, and ``NAME.part.json`` with the version of the file."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _T = TypeVar("_T")
 
 
 class PartFile:
-    """What has come of ``url`` so far, which is to become ``target``.
+    """The part of ``url`` received so far, which will become ``target``.
 
-    OutputError from all that writes, when the system does not.
+    All writing methods raise OutputError when the system cannot write.
     """
 
     def __init__(self, target: Path, url: str) -> None:
@@ -29,11 +29,11 @@ class PartFile:
         self._note = target.with_name(f"{target.name}.part.json")
 
     def size(self) -> int:
-        """Give the bytes that are here."""
+        """Return the number of stored bytes."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def version(self) -> str | None:
-        """Give what names the version of the file; None: what is here is of no use."""
+        """Return the version identifier of the file; None: the stored part cannot be used."""
         try:
             note = json.loads(self._note.read_text("utf-8"))
             version = note["version"] if note["url"] == self._url else None
@@ -42,7 +42,7 @@ class PartFile:
         return version if isinstance(version, str) and self.size() else None
 
     def begin(self, version: str | None) -> None:
-        """Forget what is here and note the version of what comes."""
+        """Discard the stored part and record the version of the new one."""
 
         def write() -> None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,17 +53,17 @@ class PartFile:
         self._do(write)
 
     def open(self) -> FileIO:
-        """Open it to write on; without a buffer, which would be written once more by ``close``."""
+        """Open it for appending, unbuffered: ``close`` would write a buffer once more."""
         return self._do(lambda: FileIO(self.path, "ab"))
 
     def write(self, file: FileIO, block: bytes) -> None:
-        """Append a block, so that it stays whatever becomes of this process."""
+        """Append a block so that it survives the end of this process."""
         left = memoryview(block)
         while left:
             left = left[self._do(partial(file.write, left)) :]
 
     def digest(self, algorithm: str) -> str:
-        """Give the digest of what is here, hexadecimal."""
+        """Return the hexadecimal digest of the stored part."""
         found = hashlib.new(algorithm, usedforsecurity=False)
         with self.path.open("rb") as file:
             while block := file.read(1 << 20):
@@ -71,13 +71,13 @@ class PartFile:
         return found.hexdigest()
 
     def delete(self) -> None:
-        """Leave nothing behind."""
+        """Delete the part and its version file."""
         for path in (self.path, self._note):
             with suppress(OSError):
                 path.unlink()
 
     def finish(self) -> None:
-        """Give it its name."""
+        """Rename the part to the target and delete the version file."""
 
         def rename() -> None:
             with self.path.open("ab") as file:
@@ -91,7 +91,7 @@ class PartFile:
         try:
             return action()
         except OSError as error:
-            kept = "what has come is kept" if self.size() else None
+            kept = "the data received so far are kept" if self.size() else None
             reason = error.strerror or str(error)
             raise OutputError(
                 f"cannot be written ({reason})", where=self.path, hint=kept

@@ -1,7 +1,7 @@
-"""The table of checkpoints that others have published: where they are and how to take them.
+"""Table of published checkpoints: their addresses, licences, digests and import settings.
 
-``weights/published.toml`` comes with costream; the head of that file says what its keys mean. No
-torch is needed to read it.
+``weights/published.toml`` is part of costream; its header documents the keys. Reading it does not
+need torch.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _DIGESTS = ("sha256", "sha256_prefix", "md5_prefix")
 
 @dataclass(frozen=True)
 class Published:
-    """A checkpoint that can be fetched."""
+    """A checkpoint that can be downloaded."""
 
     name: str
     url: str
-    megabytes: float  # about
+    megabytes: float  # approximately
     licence: str  # SPDX identifier, or NO_LICENCE
-    source: str  # whose work it is
-    algorithm: str | None = None  # of hashlib; None: its makers give no digest
-    digest: str = ""  # what that of the file begins with, hexadecimal
-    config: Mapping[str, str] | None = field(default_factory=dict)  # None: no model by itself
+    source: str  # its authors
+    algorithm: str | None = None  # of hashlib; None: its authors publish no digest
+    digest: str = ""  # the beginning of the file's hexadecimal digest
+    config: Mapping[str, str] | None = field(default_factory=dict)  # None: not a model by itself
     note: str = ""
-    by_hand: str | None = None  # the file to take from a page that only a browser opens
+    by_hand: str | None = None  # the file to download from a page that only a browser opens
 
     @property
     def file(self) -> str:
@@ -55,16 +55,15 @@ class Published:
 
 
 def read_published(path: Path) -> dict[str, Published]:
-    """Give the entries of a table by their names, in the order of the file.
+    """Return the entries of a table by name, in the order of the file.
 
-    Raises ModelError, which names file and entry, when it cannot be read or says what no table
-    may say.
+    Raises ModelError, which names file and entry, when it cannot be read or is invalid.
     """
     try:
         with path.open("rb") as file:
             tables = tomllib.load(file)
     except FileNotFoundError as error:
-        raise ModelError("there is no such list of checkpoints", where=path) from error
+        raise ModelError("there is no such table of checkpoints", where=path) from error
     except OSError as error:
         raise ModelError(f"cannot be read ({error.strerror or error})", where=path) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -76,19 +75,19 @@ def _entry(name: str, table: Any, where: str) -> Published:
     if not isinstance(table, dict):
         raise ModelError("not a table", where=where)
     if not _is_file_name(name):
-        raise ModelError("not a name that a file can have", where=where)
+        raise ModelError("not a valid file name", where=where)
     for key in _NEEDED.keys() - table.keys():
-        raise ModelError(f"it lacks {key!r}", where=where)
+        raise ModelError(f"missing key {key!r}", where=where)
     kinds = {**_NEEDED, **_MAY, **dict.fromkeys(_DIGESTS, str)}
     for key, value in table.items():
         if key not in kinds:
-            raise ModelError(f"unknown key {key!r}", where=where, hint=f"known are {_list(kinds)}")
+            raise ModelError(f"unknown key {key!r}", where=where, hint=f"known: {_list(kinds)}")
         if not isinstance(value, kinds[key]) or isinstance(value, bool):
-            raise ModelError(f"{key} is {value!r}", where=where)
+            raise ModelError(f"{key} is invalid: {value!r}", where=where)
     if not _is_http(table["url"]):
         raise ModelError(f"url is {table['url']!r}: not an HTTP address", where=where)
     if not 0 < table["megabytes"] < float("inf"):
-        raise ModelError(f"megabytes is {table['megabytes']}", where=where)
+        raise ModelError(f"megabytes is invalid: {table['megabytes']}", where=where)
     algorithm, digest = _digest(table, where)
     entry = Published(
         name,

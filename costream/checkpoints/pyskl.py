@@ -1,6 +1,6 @@
-"""Checkpoints of pyskl (Duan et al., 2022): its ST-GCN and ST-GCN++.
+"""Importer of pyskl checkpoints (Duan et al., 2022): ST-GCN and ST-GCN++.
 
-ST-GCN++ learns the graph as a whole and has temporal convolutions of several dilations.
+ST-GCN++ learns the whole graph and has temporal convolutions with several dilations.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _BLOCK = {
 
 
 def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Tell whether the names are those of pyskl's graph networks."""
+    """Return whether the names are those of pyskl's graph networks."""
     return any(name.startswith("backbone.gcn.0.") for name in tensors)
 
 
 def convert(foreign: Foreign, config: Config) -> Imported:
-    """Give the network; ModelError when something is missing, left over or not said."""
+    """Return the network; ModelError for missing or unused tensors and unknown settings."""
     tensors = with_counters(foreign.tensors)
     plus = any(".tcn.branches." in name for name in tensors)
     dialect = Dialect(
@@ -70,7 +70,7 @@ def convert(foreign: Foreign, config: Config) -> Imported:
 
 
 def _naming(tensors: Mapping[str, Tensor]) -> Naming:
-    # MMAction2, which took over pyskl's networks, calls the classifier otherwise.
+    # MMAction2, which adopted pyskl's networks, names the classifier differently.
     head = "cls_head.fc." if "cls_head.fc.weight" in tensors else "cls_head.fc_cls."
     others = {"data_bn.": "backbone.data_bn.", "fc.": head}
     return block_naming(lambda number: f"backbone.gcn.{number - 1}.", _BLOCK, others)

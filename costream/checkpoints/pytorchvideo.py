@@ -1,6 +1,6 @@
-"""Checkpoints of PyTorchVideo (Fan et al., 2021): its X3D, Slow and I3D.
+"""Importer of PyTorchVideo checkpoints (Fan et al., 2021): X3D, Slow and I3D.
 
-In the stem of X3D it calls the convolution over time that over pictures, and the other way round.
+In the stem of X3D, PyTorchVideo swaps the names of the temporal and the spatial convolution.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _WITHIN = (
 
 
 def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Tell whether the names are those of PyTorchVideo's networks."""
+    """Return whether the names are those of PyTorchVideo's networks."""
     return "blocks.1.res_blocks.0.branch2.conv_a.weight" in tensors
 
 
 def convert(foreign: Foreign, config: Config) -> Imported:
-    """Give the network; ModelError when something is missing, left over or not said."""
+    """Return the network; ModelError for missing or unused tensors and unknown settings."""
     found = {int(match[1]) for name in foreign.tensors if (match := _BLOCK.match(name))}
-    # I3D has a pooling among them, which has no tensors.
+    # I3D has a pooling layer, without tensors, between its stages.
     stages = {number: stage for stage, number in enumerate(sorted(found))}
     return convert_video(foreign.tensors, lambda name: _rename(name, stages), config)
 

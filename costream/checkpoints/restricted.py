@@ -1,8 +1,8 @@
-"""What a foreign pickle may name, and nothing else.
+"""Restricted unpickling of foreign checkpoints: an allow-list of global names.
 
-A pickle is a program: loading one without limits runs whatever its maker wrote. Checkpoints need
-tensors, NumPy arrays, plain containers and the argparse.Namespace of a training script; every
-other name ends the loading before anything is called.
+A pickle is a program: loading one without restrictions runs arbitrary code. Checkpoints need
+tensors, NumPy arrays, plain containers and the argparse.Namespace of a training script; any other
+name aborts loading before anything is called.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import IO, Any
 
 import numpy as np
 
-# Files made before NumPy 2 say numpy.core, later ones numpy._core.
+# Files written before NumPy 2 use numpy.core, later ones numpy._core.
 _RECONSTRUCT: Callable[..., Any] = np.empty(0).__reduce__()[0]  # type: ignore[assignment]
 _SCALAR: Callable[..., Any] = np.float64(0).__reduce__()[0]
 _FROM_BUFFER: Callable[..., Any] = np.empty(0).__reduce_ex__(5)[0]  # type: ignore[assignment]
 
 
 def _latin_1(text: str, encoding: str) -> bytes:
-    """Stand in for ``_codecs.encode``, which protocol 2 uses for bytes."""
+    """Replace ``_codecs.encode``, which protocol 2 uses for bytes."""
     if encoding not in ("latin1", "latin-1"):
         raise pickle.UnpicklingError(f"bytes in the encoding {encoding!r}")
     return text.encode("latin-1")
@@ -50,37 +50,37 @@ DTYPES = tuple(
 )
 
 
-# Whole training states name the classes of the trainer, its schedulers and callbacks.
+# Complete training states reference the classes of the trainer, its schedulers and callbacks.
 TRAINERS = ("pytorch_lightning.", "lightning.", "ride.", "torch.optim.")
 
 
 class StandIn:
-    """Takes the place of a trainer's class, and does nothing: the weights beside it are wanted."""
+    """Inert substitute for a trainer's class; only the weights in the same file are needed."""
 
     def __init__(self, *args: object) -> None:
-        """Take anything."""
+        """Accept any arguments."""
 
     def __setstate__(self, state: object) -> None:
-        """Forget it."""
+        """Discard the state."""
 
 
 def stand_in(name: str) -> type[Any]:
-    """Give what stands in for a class of a trainer: a plain dictionary for one of its own."""
+    """Return the substitute for a trainer's class; an OrderedDict for a dictionary class."""
     return collections.OrderedDict if name.endswith("Dict") else StandIn
 
 
 def stand_in_attribute(owner: object, name: str) -> type[StandIn]:
-    """Stand in for ``getattr``, by which pickles name the methods of a scheduler's class."""
+    """Replace ``getattr``, with which pickles reference methods of a scheduler's class."""
     if owner is not StandIn:
         raise pickle.UnpicklingError("refused global builtins.getattr")
     return StandIn
 
 
 class RestrictedUnpickler(pickle.Unpickler):
-    """Loads arrays, numbers, text and containers; refuses every other name."""
+    """Unpickler for arrays, numbers, text and containers that refuses every other name."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Give an allowed object; pickle.UnpicklingError for any other."""
+        """Return an allowed object; raise pickle.UnpicklingError for any other name."""
         try:
             return ALLOWED[f"{module}.{name}"]
         except KeyError:
@@ -88,5 +88,5 @@ class RestrictedUnpickler(pickle.Unpickler):
 
 
 def load_pickle(file: IO[bytes]) -> Any:
-    """Load a plain pickle of arrays; pickle.UnpicklingError when it holds anything else."""
+    """Load a plain pickle of arrays; raise pickle.UnpicklingError for any other content."""
     return RestrictedUnpickler(file, encoding="latin1").load()

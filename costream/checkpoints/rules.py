@@ -1,4 +1,4 @@
-"""Renaming tensors: which tensor of a checkpoint becomes which of ours, and of what shape."""
+"""Key maps: rules that rename the tensors of a checkpoint to ours and check their shapes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def _rows(parts: Sequence[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class Rule:
-    """One tensor of ours: from which of theirs, and the shape each of those must have."""
+    """Map entry for one of our tensors: its source tensors and their required shape."""
 
     ours: str
     theirs: tuple[str, ...]
     shape: tuple[int, ...]
-    make: Callable[[Sequence[Tensor]], Tensor] = _rows  # several: stacked along the rows
+    make: Callable[[Sequence[Tensor]], Tensor] = _rows  # default: concatenates along the rows
 
 
 @dataclass(frozen=True)
@@ -41,28 +41,28 @@ class Imported:
     task: str = "online action detection"
     frontend: str | None = None
     frontend_arguments: dict[str, Any] = field(default_factory=dict)
-    rate_hz: float | None = None  # steps a second, where the data say it
-    limits: str = ""  # what the network cannot do
-    delay_steps: float = 0.0  # what an output speaks of happened so many steps before
+    rate_hz: float | None = None  # steps per second, where the training data determine it
+    limits: str = ""  # limitations of the network, for the card
+    delay_steps: float = 0.0  # delay of an output relative to the events it describes
 
 
 @dataclass(frozen=True)
 class ImportedFrontend:
-    """Foreign checkpoints as what goes in front of a network."""
+    """Foreign checkpoints converted to the frontend of a network."""
 
     name: str
     arguments: dict[str, Any]
     tensors: dict[str, Tensor]
     token_width: int
-    what: str  # for the card
+    what: str  # description for the card
 
 
 def apply(
     rules: Iterable[Rule], tensors: Mapping[str, Tensor], unused: Iterable[str] = ()
 ) -> dict[str, Tensor]:
-    """Rename ``tensors`` by ``rules``; those in ``unused`` may be there and are dropped.
+    """Return ``tensors`` renamed by ``rules``; those in ``unused`` are optional and dropped.
 
-    Raises ModelError that names what is missing, left over or of another shape.
+    Raises ModelError that names the tensors that are missing, left over or of another shape.
     """
     rules = list(rules)
     wanted = {name: rule.shape for rule in rules for name in rule.theirs}
@@ -85,7 +85,7 @@ def apply(
 
 
 def linear(ours: str, theirs: str, rows: int, columns: int, *, bias: bool = True) -> list[Rule]:
-    """Give the rules of a linear layer."""
+    """Return the rules of a linear layer."""
     rules = [Rule(f"{ours}.weight", (f"{theirs}.weight",), (rows, columns))]
     if bias:
         rules.append(Rule(f"{ours}.bias", (f"{theirs}.bias",), (rows,)))
@@ -93,12 +93,12 @@ def linear(ours: str, theirs: str, rows: int, columns: int, *, bias: bool = True
 
 
 def norm(ours: str, theirs: str, width: int) -> list[Rule]:
-    """Give the rules of a layer norm."""
+    """Return the rules of a layer norm."""
     return [Rule(f"{ours}.{p}", (f"{theirs}.{p}",), (width,)) for p in ("weight", "bias")]
 
 
 def shape_of(tensors: Mapping[str, Tensor], name: str, dims: int) -> tuple[int, ...]:
-    """Give the shape of a tensor that sizes are read from; ModelError unless it has ``dims``."""
+    """Return the shape of a tensor; ModelError unless it exists and has ``dims`` dimensions."""
     if name not in tensors:
         raise ModelError(f"the checkpoint does not fit: missing: {name}")
     shape = tuple(tensors[name].shape)
@@ -108,6 +108,6 @@ def shape_of(tensors: Mapping[str, Tensor], name: str, dims: int) -> tuple[int, 
 
 
 def listed(names: Sequence[str]) -> str:
-    """Give names as one text, the first dozen of very many."""
+    """Return names joined by commas, abbreviated after the first dozen."""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more

@@ -1,8 +1,8 @@
-"""Where the continual networks of the papers keep their parts.
+"""Parameter layout of the published continual networks.
 
-They are a ``Sequential`` of input projection (0), recycling positions (1), dropout (2, left out
-in the audio networks), encoder, LayerNorm and head. The encoder is one of continual-inference
-0.17 or 1.x, or a stack of single-output layers (DeepCoT).
+They are a ``Sequential`` of input projection (0), recycling positions (1), dropout (2, omitted in
+the audio networks), encoder, LayerNorm and head. The encoder is one of continual-inference 0.17
+or 1.x, or a stack of single-output layers (DeepCoT).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from costream.checkpoints.blocks import Block
 
 @dataclass(frozen=True)
 class Layout:
-    """The names of the parts behind the positions, up to ``.weight``."""
+    """Parameter names of the modules after the positions, up to ``.weight``."""
 
     blocks: list[Block]
     norm: str
@@ -27,7 +27,7 @@ class Layout:
 
 
 def find_layout(tensors: Mapping[str, Tensor]) -> Layout | None:
-    """Give where the parts are; None when the names are not those of such a network."""
+    """Return the parameter layout; None when the names are not those of such a network."""
     for position in (2, 3):
         at = f"{position}."
         deep = continual_1.is_deep(tensors, at)

@@ -1,7 +1,7 @@
-"""What the importers of skeleton networks have in common: the card's network and frontend.
+"""Common code of the skeleton network importers: arguments of the card's network and frontend.
 
-The tensors say the sizes; the joint layout, the stream (joints, bones or their motion) and the
-form of the network may have to be said with ``--config``.
+The sizes are read from the tensors; the joint layout, the stream (joints, bones or their motion)
+and the form of the network may have to be set with ``--config``.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ _AXES = {"ntu-25": 3, "openpose-18": 2, "body-25": 2, "coco-17": 2}
 
 @dataclass(frozen=True)
 class Data:
-    """How the skeletons were prepared that the published weights of a dialect were trained on."""
+    """Preprocessing of the skeletons that a dialect's published weights were trained on."""
 
     window: int  # frames of a clip
     rate_hz: float | None  # None: clips were resampled to ``window`` frames, whatever their length
-    space: str  # normalisation of NTU skeletons, as the frontend calls it
-    picture: str  # that of skeletons with two axes
+    space: str  # normalisation of NTU skeletons, by the frontend's name for it
+    picture: str  # normalisation of skeletons with two axes
     score: str  # how bones and motion combine scores
-    min_score: float  # up to which a joint counts as missing
+    min_score: float  # a joint with at most this score counts as missing
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A network of which nothing is left open."""
+    """Complete description of a network, with every setting determined."""
 
     sizes: Sizes
     dialect: Dialect
     layout: Layout
-    layout_name: str  # by which the frontend finds it again: its name, or a TOML file
+    layout_name: str  # for the frontend: its name, or a TOML file
     stream: str  # "joint", "bone", "joint_motion" or "bone_motion"
     persons: int
     padding: str  # "same", or "none": temporal strides and zeros before frame 0, or neither
     window: int  # frames of the clips it was trained on
-    sliding: int | None  # computed anew every so many steps over the last clip; None: continual
+    sliding: int | None  # recomputed over the last clip every N steps; None: continual
     axes: int
     normalise: str
     data: Data
@@ -72,27 +72,27 @@ class Setting:
 
     @property
     def timing(self) -> Timing:
-        """Place in time of the last block's features."""
+        """Timing of the last block's features."""
         kernel = self.sizes.kernel
         padding = 0 if self.padding == "none" else (kernel - 1) // 2
         return in_sequence(*(Timing(kernel, padding, stride) for stride in self.strides))
 
     @property
     def pool(self) -> int:
-        """Features that are averaged: as many as a clip has."""
+        """Number of averaged features: as many as a clip has."""
         timing = self.timing
         frames = self.window - timing.receptive_field + 2 * timing.padding + 1
         return math.ceil(frames / timing.stride)
 
     def graph(self) -> Tensor:
-        """Give the fixed part of the graph, float32 [3, V, V]."""
+        """Return the fixed part of the graph, float32 [3, V, V]."""
         layout = self.layout
         return adjacency(self.sizes.joints, layout.bones, layout.centre, self.dialect.partition)
 
     def imported(
         self, tensors: dict[str, Tensor], paper: str, compat: str | None = None
     ) -> Imported:
-        """Give network, frontend and numbered labels."""
+        """Return network, frontend and numbered labels."""
         classes, kind = self.sizes.num_classes, self.dialect.kind
         return Imported(
             _ARCHITECTURES[kind] if self.sliding is None else kind,
@@ -113,17 +113,17 @@ class Setting:
         if self.sliding is None and self.padding == "same":
             yield "Trained on whole clips, not on streams."
             if self.dialect.kind == "agcn":
-                yield "Attends to each frame by itself; in training it was to a clip as a whole."
+                yield "Attends to each frame separately; in training, to the clip as a whole."
         if compat is not None:
-            yield "Its attention is defective, as it was in training, and mixes no joints."
+            yield "Its attention is defective, as in its training, and does not mix joints."
         if self.data.rate_hz is None:
             yield (
                 f"Trained on clips that were resampled to {self.data.window} frames whatever"
-                " their length; a stream has one rate."
+                " their length; a stream has a fixed rate."
             )
 
     def _delay(self) -> float:
-        """Give the age of the middle of what an output speaks of: it is about a whole clip."""
+        """Return the delay of an output relative to the middle of the clip it describes."""
         if self.sliding is not None:
             return (self.window - 1) / 2
         timing = self.timing
@@ -164,7 +164,7 @@ class Setting:
             "temporal": "branches" if dialect.branches else "convolution",
         }
         if self.sliding is not None:
-            # AGCN was trained with attention over clips, which a stream cannot have; AGCN* was not.
+            # AGCN was trained with attention over clips, impossible for a stream; AGCN* was not.
             clips = dialect.kind == "agcn" and self.padding == "same"
             attention = "clip" if clips else "frame"
             arguments |= {"window": self.window, "hop": self.sliding, "attention": attention}
@@ -174,9 +174,9 @@ class Setting:
 def settle(
     sizes: Sizes, dialect: Dialect, data: Data, config: Config, padding: str | None = "same"
 ) -> Setting:
-    """Answer what the tensors leave open; ModelError for what nobody has said.
+    """Return the complete setting; ModelError for one that neither tensors nor config determine.
 
-    ``padding``: the form of the dialect's network, None when there are two.
+    ``padding``: the form of the dialect's network, None when it has two.
     """
     config.agree("num_classes", sizes.num_classes)
     layout = _layout(sizes, config)
@@ -207,7 +207,7 @@ def settle(
 def _stream(config: Config) -> str:
     streams: list[str] = config.need("stream")
     if len(streams) > 1:
-        raise ModelError(f"stream={','.join(streams)}: a checkpoint is of one stream")
+        raise ModelError(f"stream={','.join(streams)}: a checkpoint has a single stream")
     return streams[0]
 
 
@@ -216,7 +216,7 @@ def _axes(sizes: Sizes, layout: Layout, config: Config) -> int:
     axes: int = config.get("axes") or told or config.need("axes")
     if sizes.channels not in (axes, axes + 1):
         raise ModelError(
-            f"the checkpoint takes {sizes.channels} values a joint: that is not {axes} axes, with"
+            f"the checkpoint takes {sizes.channels} values per joint, which is not {axes} axes with"
             " or without a score"
         )
     return axes
@@ -228,10 +228,10 @@ def _layout(sizes: Sizes, config: Config) -> Layout:
     if name is None and len(fitting) == 1:
         name = fitting[0]
     if name is None:
-        several = f" ({' and '.join(fitting)} have so many)" if fitting else ""
+        several = f" ({' and '.join(fitting)} have as many)" if fitting else ""
         raise ModelError(
-            f"the checkpoint has {sizes.joints} joints and does not say which{several}",
-            hint="give the layout: --config layout=...",
+            f"the checkpoint has {sizes.joints} joints of an unknown layout{several}",
+            hint="set the layout: --config layout=...",
         )
     layout = find_layout(name)
     if len(layout.joints) != sizes.joints:
@@ -249,7 +249,7 @@ def _persons(sizes: Sizes, dialect: Dialect, config: Config) -> int:
             f" which {sizes.joints} joints of {sizes.channels} do not divide"
         )
     if dialect.shared_norm and persons == 1:
-        # Its features are averaged over the persons, of whom the published data have two.
+        # Its features are averaged over the persons; the published data have two.
         return config.get("persons") or 2
     said: int = config.agree("persons", persons)
     return said

@@ -1,7 +1,7 @@
-"""Renaming the tensors of skeleton networks: blocks of graph and temporal convolutions.
+"""Key maps of skeleton networks: blocks of graph and temporal convolutions.
 
-Our names are those of continual-skeletons. A dialect says what it calls each of them; sizes are
-read from its tensors, and every tensor must be accounted for.
+Our names are those of continual-skeletons. A dialect maps each of them to its own; sizes are read
+from its tensors, and every tensor must be accounted for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from costream.checkpoints.rules import Rule, apply, shape_of
 from costream.errors import ModelError
 
 SUBSETS = 3  # of a joint's neighbours: itself, inwards, outwards
-ATTENTION_FROM = 4  # the first block of an S-TR with attention in place of the graph
+ATTENTION_FROM = 4  # the first block of an S-TR with attention instead of the graph
 BRANCHES = 6  # of ST-GCN++: four dilations, max pooling, 1x1
 _COUNTER = ".num_batches_tracked"
 
@@ -32,21 +32,21 @@ class Block:
     number: int
     inputs: int
     outputs: int
-    residual: bool  # a convolution in the residual; without, it is the identity or none
+    residual: bool  # convolution in the residual; False: identity or no residual
 
     @property
     def at(self) -> str:
-        """The beginning of the names of its tensors."""
+        """Prefix of its tensor names."""
         return f"layers.layer{self.number}."
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How an implementation builds its network."""
+    """Structure and parameter names of one implementation's network."""
 
     theirs: Naming
     kind: str  # "stgcn", "agcn" or "str"
-    stacked: bool = False  # the subsets' convolutions are one, done before mixing the joints
+    stacked: bool = False  # one convolution for all subsets, applied before mixing the joints
     inner_residual: bool = True  # around the graph convolution
     branches: bool = False  # temporal convolutions of several dilations (ST-GCN++)
     head_dims: int = 2  # 4: the classifier is a convolution
@@ -57,18 +57,18 @@ class Dialect:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the tensors say of the network."""
+    """Sizes of a network, read from its tensors."""
 
     joints: int
-    channels: int  # values a joint
-    norm_width: int  # values the input normalisation has parameters for
+    channels: int  # values per joint
+    norm_width: int  # number of values that the input normalisation has parameters for
     kernel: int  # in time
     num_classes: int
     blocks: tuple[Block, ...]
 
 
 def read_sizes(tensors: Mapping[str, Tensor], dialect: Dialect) -> Sizes:
-    """Read the sizes; ModelError when a tensor that says one is missing."""
+    """Return the sizes; ModelError when a required tensor is missing."""
     theirs = dialect.theirs
     graph = "graph_attn" if dialect.graph != "fixed" else "A"
     joints = shape_of(tensors, theirs(f"layers.layer1.gcn.{graph}"), 3)[1]
@@ -101,12 +101,12 @@ def read_sizes(tensors: Mapping[str, Tensor], dialect: Dialect) -> Sizes:
 def take(
     tensors: Mapping[str, Tensor], sizes: Sizes, dialect: Dialect, persons: int
 ) -> dict[str, Tensor]:
-    """Give the tensors under our names.
+    """Return the tensors under our names.
 
     A normalisation that the persons share is repeated for each of them. Raises ModelError that
-    names what is missing, left over or of another shape.
+    names the tensors that are missing, left over or of another shape.
     """
-    # S-TR stores the graph in the blocks that attend as well, and does not use it there.
+    # S-TR also stores the graph in its attention blocks but does not use it there.
     idle = [b for b in sizes.blocks if _attends(b, dialect)]
     unused = [dialect.theirs(f"{block.at}gcn.A") for block in idle]
     return apply(_rules(sizes, dialect, persons), tensors, unused)
@@ -134,10 +134,10 @@ def _attends(block: Block, dialect: Dialect) -> bool:
 def block_naming(
     before: Callable[[int], str], parts: Mapping[str, str], others: Mapping[str, str]
 ) -> Naming:
-    """Give a naming by the beginnings of names.
+    """Return a naming that maps prefixes.
 
-    ``before``: what a block's names begin with, by its number from 1; ``parts``: our beginning
-    of what follows -> theirs; ``others``: the same for tensors outside the blocks.
+    ``before``: prefix of a block's names, by its number from 1; ``parts``: our prefix of the rest
+    of the name -> theirs; ``others``: the same for tensors outside the blocks.
     """
 
     def theirs(ours: str) -> str:
@@ -155,7 +155,7 @@ def _swap(name: str, table: Mapping[str, str]) -> str:
 
 
 def batch_norm(name: str, width: int, theirs: Naming, repeats: int = 1) -> list[Rule]:
-    """Give the rules of a batch normalisation."""
+    """Return the rules of a batch normalisation."""
 
     def repeated(parts: Sequence[Tensor]) -> Tensor:
         return parts[0].repeat(repeats)

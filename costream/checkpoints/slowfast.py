@@ -1,6 +1,6 @@
-"""Checkpoints of SlowFast (Fan et al., 2020): its X3D, Slow and I3D.
+"""Importer of SlowFast checkpoints (Fan et al., 2020): X3D, Slow and I3D.
 
-Those that it took over from Caffe2 (I3D) have names of their own, and the state of the training.
+Those converted from Caffe2 (I3D) have other names and also contain the training state.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _CAFFE_PLAIN = {
     "pred_b": "classifier.bias",
     **{f"res_conv1_bn_{k}": f"encoder.stem.bn.{v}" for k, v in _CAFFE_NORM.items()},
 }
-_TRAINING = re.compile(r"(.*_momentum|lr|model_iter)$")  # Caffe2's, beside the weights
+_TRAINING = re.compile(r"(.*_momentum|lr|model_iter)$")  # training state of Caffe2
 
 
 def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Tell whether the names are those of SlowFast's networks."""
+    """Return whether the names are those of SlowFast's networks."""
     return "s1.pathway0_stem.conv.weight" in tensors or "res_conv1_bn_s" in tensors
 
 
 def convert(foreign: Foreign, config: Config) -> Imported:
-    """Give the network; ModelError when something is missing, left over or not said."""
+    """Return the network; ModelError for missing or unused tensors and unknown settings."""
     unused = [name for name in foreign.tensors if _TRAINING.match(name)]
     return convert_video(foreign.tensors, rename, config, unused)
 
 
 def rename(name: str) -> str | None:
-    """Give our name of a tensor, None for one that the networks do not have."""
+    """Return our name for a tensor, None for one that is not part of the networks."""
     if found := _BLOCK.match(name):
         stage, number, rest = int(found[1]) - 2, found[2], found[3]
         for theirs, ours in _WITHIN:

@@ -1,4 +1,4 @@
-"""What an ordinary encoder becomes when it runs as DeepCoT: the same weights, other results."""
+"""Conversion of ordinary encoders to DeepCoT: the same weights, but other results."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from costream.checkpoints.rules import Imported
 from costream.errors import ModelError
 
 PAPER = "https://arxiv.org/abs/2511.17693"
-# what an ordinary encoder is imported as -> the same with a memory in each block
+# architecture of an ordinary encoder -> that with a memory in each block
 _TWINS = {"cooadtr": "deepcot", "cotrans": "deepcot", "encoder": "deepcot-encoder"}
 
 
 def settle(imported: Imported, config: Config) -> Imported:
-    """Give an imported network as the ``stack`` and ``attention`` of ``config`` say.
+    """Return an imported network with the ``stack`` and ``attention`` of ``config``.
 
-    Raises ModelError for ``attention=soft`` where blocks have no memory of their own, and for
-    ``stack=deepcot`` where it cannot be.
+    Raises ModelError for ``attention=soft`` where blocks have no memory of their own, and where
+    ``stack=deepcot`` is not possible.
     """
     if config.get("stack") == "deepcot" and imported.architecture not in _TWINS.values():
         return deepen(imported, config, trained=False)
     if config.get("attention") == "soft" and "attention" not in imported.arguments:
-        raise ModelError("attention=soft is for DeepCoT", hint="add --config stack=deepcot")
+        raise ModelError("attention=soft requires DeepCoT", hint="add --config stack=deepcot")
     return imported
 
 
 def deepen(imported: Imported, config: Config, *, trained: bool) -> Imported:
-    """Give an imported encoder or classifier as DeepCoT.
+    """Return an imported encoder or classifier as DeepCoT.
 
-    ``trained``: it was trained so; otherwise ``limits`` says what changes. With
-    ``attention=soft`` the projections of keys are left out, for those of queries take their place.
+    ``trained``: it was trained as DeepCoT; otherwise ``limits`` describes the difference. With
+    ``attention=soft`` the key projections are dropped; the query projections replace them.
     """
     arguments, tensors = dict(imported.arguments), imported.tensors
     if config.get("attention") == "soft":
@@ -42,9 +42,9 @@ def deepen(imported: Imported, config: Config, *, trained: bool) -> Imported:
     depth, window = arguments["depth"], arguments["window"]
     changed = depth > 1 and not trained
     note = (
-        f"Run as DeepCoT, not trained so: each of its {depth} blocks keeps a window of {window}"
-        f" steps of its own, so that an output draws on {depth * (window - 1) + 1} steps and is not"
-        f" that of the encoder over {window}. Judge it on your own data."
+        f"Run as DeepCoT but not trained as such: each of its {depth} blocks has its own window of"
+        f" {window} steps, so an output depends on {depth * (window - 1) + 1} steps and differs"
+        f" from that of the encoder over {window}. Evaluate it on your own data."
     )
     return dataclasses.replace(
         imported,

@@ -1,4 +1,4 @@
-"""Checkpoints of the original ST-GCN (Yan et al., AAAI 2018)."""
+"""Importer of checkpoints of the original ST-GCN (Yan et al., AAAI 2018)."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ DATA = Data(
 _BLOCKS = block_naming(
     lambda number: f"st_gcn_networks.{number - 1}.",
     {
-        # Its graph convolution has no normalisation; the one that begins its temporal part and
-        # the ReLU after it are what follows the graph convolution elsewhere.
+        # Its graph convolution has no normalisation: in other implementations, that at the start
+        # of its temporal part, and the ReLU after it, belong to the graph convolution.
         "gcn.bn.": "tcn.0.",
         "tcn.t_conv.": "tcn.2.",
         "tcn.bn.": "tcn.3.",
@@ -45,12 +45,12 @@ _BLOCKS = block_naming(
 
 
 def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Tell whether the names are those of the original ST-GCN."""
+    """Return whether the names are those of the original ST-GCN."""
     return any(name.startswith("st_gcn_networks.0.") for name in tensors)
 
 
 def convert(foreign: Foreign, config: Config) -> Imported:
-    """Give the network; ModelError when something is missing, left over or not said."""
+    """Return the network; ModelError for missing or unused tensors and unknown settings."""
     tensors = with_counters(foreign.tensors)
     dialect = Dialect(
         _theirs,

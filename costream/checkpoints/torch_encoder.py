@@ -1,4 +1,4 @@
-"""Plain ``torch.nn.TransformerEncoder``s: a state dict, or the module itself."""
+"""Importer of ``torch.nn.TransformerEncoder``: a state dict or a module in memory."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ KEYS = (*ENCODER_KEYS, "norm_first")
 
 
 def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Tell whether the names are those of a TransformerEncoder."""
+    """Return whether the names are those of a TransformerEncoder."""
     return "layers.0.self_attn.in_proj_weight" in tensors and "layers.0.linear1.weight" in tensors
 
 
 def convert(foreign: Foreign, config: Config) -> Imported:
-    """Give the encoder. Heads, window, activation and norm_first are not in the file."""
+    """Return the encoder; heads, window, activation and norm_first must come from ``config``."""
     tensors = foreign.tensors
     depth = len({name.split(".")[1] for name in tensors if name.startswith("layers.")})
     blocks = [
@@ -36,10 +36,10 @@ def convert(foreign: Foreign, config: Config) -> Imported:
 
 
 def convert_module(module: nn.TransformerEncoder, window: int) -> Imported:
-    """Give the encoder of a module in memory, which says its heads, activation and norm order.
+    """Return the encoder of a module in memory, which has its heads, activation and norm order.
 
-    ModelError for an activation other than ReLU and exact GELU, and for another LayerNorm eps
-    than 1e-5.
+    Raises ModelError for an activation other than ReLU and exact GELU, and for a LayerNorm eps
+    other than 1e-5.
     """
     layer = module.layers[0]
     if not isinstance(layer, nn.TransformerEncoderLayer):
@@ -58,7 +58,7 @@ def convert_module(module: nn.TransformerEncoder, window: int) -> Imported:
 
 
 def _activation(layer: nn.TransformerEncoderLayer) -> str:
-    # Held as a function when given by name, as whatever was given otherwise.
+    # A function when it was given by name, otherwise the given object.
     function = layer.activation
     if function is F.relu or isinstance(function, nn.ReLU):
         return "relu"

@@ -1,7 +1,7 @@
-"""TSN checkpoints of MMAction2 with a ResNet: what the RGB or the flow network gives as features.
+"""Importer of MMAction2's TSN checkpoints with a ResNet: feature extractors for RGB and flow.
 
-Wang et al., Temporal Segment Networks (ECCV 2016). A file for each stream, known by the channels
-of its first convolution; their classifiers are left out.
+Wang et al., Temporal Segment Networks (ECCV 2016). One file per stream, recognised by the channels
+of its first convolution; the classifiers are dropped.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from costream.checkpoints.rules import ImportedFrontend, Rule, apply, shape_of
 from costream.errors import ModelError
 
 PAPER = "https://arxiv.org/abs/1608.00859"
-RATE_HZ = 4.0  # chunks of 6 frames at 24 frames a second
+RATE_HZ = 4.0  # chunks of 6 frames at 24 frames per second
 _FIRST = "backbone.conv1.conv.weight"
 _NORM = ("weight", "bias", "running_mean", "running_var")
 
 
 def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Tell whether the names are those of a TSN with a ResNet of bottlenecks."""
+    """Return whether the names are those of a TSN with a bottleneck ResNet."""
     return _FIRST in tensors and "backbone.layer1.0.conv3.conv.weight" in tensors
 
 
 def read_frontend(parts: Sequence[Foreign], config: Config, rate_hz: float) -> ImportedFrontend:
-    """Give the frontend of these files: RGB, flow or both.
+    """Return the frontend of these files: RGB, flow or both.
 
-    ``rate_hz``: of the network behind it; a chunk is 6 frames whatever that is. Raises ModelError
-    when a file does not fit, two are of the same stream, or they differ in their blocks.
+    ``rate_hz``: of the network after it; a chunk always has 6 frames. Raises ModelError when a
+    file does not fit, two have the same stream, or they differ in their blocks.
     """
     read = [_stream(part.tensors) for part in parts]
     streams = {name: (sizes, tensors) for name, sizes, tensors in read}
     if len(streams) < len(read):
-        raise ModelError(f"two checkpoints of {read[0][0]}; TSN has one of rgb, one of flow")
+        raise ModelError(f"two checkpoints of {read[0][0]}; TSN has one for rgb, one for flow")
     order = [name for name in ("rgb", "flow") if name in streams]
     sizes = streams[order[0]][0]
     if any(other != sizes for other, _ in streams.values()):
@@ -53,10 +53,10 @@ def read_frontend(parts: Sequence[Foreign], config: Config, rate_hz: float) -> I
 
 
 def _stream(tensors: Mapping[str, Tensor]) -> tuple[str, dict[str, Any], dict[str, Tensor]]:
-    """Give the stream, the sizes and the tensors of a checkpoint, all as ``frontends.tsn`` has."""
+    """Return stream, sizes and tensors of a checkpoint as ``frontends.tsn`` expects them."""
     width, channels = shape_of(tensors, _FIRST, 4)[:2]
     if channels not in (3, 10):
-        raise ModelError(f"a first convolution of {channels} channels: rgb has 3, flow 10")
+        raise ModelError(f"the first convolution has {channels} channels; rgb has 3, flow 10")
     blocks = {
         (int(m[1]), int(m[2])) for n in tensors if (m := re.match(r"backbone\.layer(\d)\.(\d+)", n))
     }
@@ -82,7 +82,7 @@ def _stream(tensors: Mapping[str, Tensor]) -> tuple[str, dict[str, Any], dict[st
 
 
 def _unit(name: str, outputs: int, inputs: int, size: int) -> list[Rule]:
-    """Give the rules of a convolution and its BatchNorm."""
+    """Return the rules of a convolution and its BatchNorm."""
     weight = f"{name}.conv.weight"
     rules = [Rule(weight, (f"backbone.{weight}",), (outputs, inputs, size, size))]
     names = [f"{name}.bn.{part}" for part in _NORM]

@@ -1,7 +1,7 @@
-"""VGGish of torchvggish and its PCA file: the frontend of networks for sound.
+"""Importer of VGGish (torchvggish) and its PCA file: the frontend of the audio networks.
 
-The PCA may be in the checkpoint itself (``pproc.*``), in the file that goes with it, or in the
-.npz of the original.
+The PCA may be in the checkpoint itself (``pproc.*``), in its companion file, or in the .npz of the
+original.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ _MOST_FRAMES = 96  # of a window
 _CONVOLUTIONS = (0, 3, 6, 8, 11, 13)
 _POST = "pproc."
 _VECTORS, _MEANS = "pca_eigen_vectors", "pca_means"
-_PLACES = 24  # of the last feature maps
+_PLACES = 24  # positions in the last feature maps
 
 
 def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Tell whether the names are those of VGGish, of its PCA, or of both."""
+    """Return whether the names are those of VGGish, of its PCA, or of both."""
     names = {name.removeprefix(_POST) for name in tensors}
     return _VECTORS in names or {"features.0.weight", "embeddings.0.weight"} <= names
 
 
 def read_frontend(parts: Sequence[Foreign], config: Config, rate_hz: float) -> ImportedFrontend:
-    """Give the frontend of these files for a network of so many steps a second.
+    """Return the frontend of these files for a network with ``rate_hz`` steps per second.
 
-    Raises ModelError when they do not make one VGGish, and for a rate that its frames of 10 ms
-    do not go into.
+    Raises ModelError when they do not form one VGGish, and when a step is not a whole number of
+    its frames of 10 ms.
     """
     tensors: dict[str, Tensor] = {}
     for part in parts:
         for name, value in part.tensors.items():
             name = name.removeprefix(_POST)
             if name in tensors:
-                raise ModelError(f"given twice: {name}")
+                raise ModelError(f"tensor given twice: {name}")
             tensors[name] = value
     output = config.get("embedding") or ("relu-pca" if _VECTORS in tensors else "relu")
     hop = FRAME_RATE_HZ / rate_hz
     if hop != int(hop) or hop > _MOST_FRAMES:
         raise ModelError(
-            f"rate_hz={rate_hz:g}: VGGish has {FRAME_RATE_HZ} frames a second, and a step takes a"
+            f"rate_hz={rate_hz:g}: VGGish has {FRAME_RATE_HZ} frames per second, and a step needs a"
             f" whole number of them, at most {_MOST_FRAMES}",
-            hint="CoTrans has 4 steps a second",
+            hint="CoTrans has 4 steps per second",
         )
     if output.endswith("pca") and _VECTORS not in tensors:
-        raise ModelError(f"embedding={output} needs the PCA", hint="give its file as well")
+        raise ModelError(f"embedding={output} needs the PCA", hint="also give its file")
     return _frontend(tensors, output, int(hop))
 
 
@@ -78,7 +78,7 @@ def _frontend(tensors: dict[str, Tensor], output: str, hop_frames: int) -> Impor
     if output.endswith("pca"):
         rules.append(Rule("pca.vectors", (_VECTORS,), (width, width)))
         if _MEANS in tensors:
-            tensors[_MEANS] = tensors[_MEANS].flatten()  # a column in the port, a row before
+            tensors[_MEANS] = tensors[_MEANS].flatten()  # a column in torchvggish
         rules.append(Rule("pca.means", (_MEANS,), (width,)))
     arguments = {
         "output": output,

@@ -1,6 +1,6 @@
-"""What the importers of 3D networks have in common: the card's network and frontend.
+"""Common code of the 3D network importers: arguments of the card's network and frontend.
 
-The tensors say the sizes; which of the published networks it is says what video it takes.
+The sizes are read from the tensors; they identify the published network and so its input format.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def convert_video(
     config: Config,
     unused: Iterable[str] = (),
 ) -> Imported:
-    """Give the network of a checkpoint.
+    """Return the network of a checkpoint.
 
-    ``rename``: their name -> ours, None for an unknown one; ``unused``: names that may be there.
-    Raises ModelError when something is missing, left over or not said.
+    ``rename``: their name -> ours, None for an unknown one; ``unused``: names that are optional.
+    Raises ModelError for missing or unused tensors and unknown settings.
     """
     rules = [
         Rule(ours, (theirs,), tuple(value.shape), _flat if ours.endswith(_FLAT) else _first)
@@ -50,7 +50,7 @@ def convert_video(
             "pool": config.get("pool") or size.features,
             "start": config.get("start") or "zeros",
         }
-        with torch.device("meta"):  # the sizes are enough
+        with torch.device("meta"):  # only sizes are needed
             own = {k: v for k, v in arguments.items() if k != "num_classes"}
             delay = VideoEncoder(**own).age
     else:
@@ -72,7 +72,7 @@ def convert_video(
 
 
 def _sizes(named: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Give what the tensors say of the arguments."""
+    """Return the network arguments that the tensors determine."""
     numbers = [
         (int(found[1]), int(found[2]))
         for name in named
@@ -102,7 +102,7 @@ def _sizes(named: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _known(sizes: Mapping[str, Any], config: Config) -> Size:
-    """Give the published network that has these sizes."""
+    """Return the published network that has these sizes."""
     fitting = [s for s in SIZES if {**s.arguments(), "size": 0} == {**sizes, "size": 0}]
     if not fitting:
         raise ModelError(
@@ -120,7 +120,7 @@ def _classes(named: Mapping[str, Tensor], config: Config) -> int:
 
 
 def _completed(named: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add what a dialect leaves out: counters, and batch norms that do nothing."""
+    """Add tensors that a dialect omits: counters, and batch norms that are the identity."""
     for name, value in list(named.items()):
         if name.endswith("shortcut.weight"):
             norm = name.replace("shortcut.weight", "shortcut_bn.")
@@ -139,5 +139,5 @@ def _first(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _flat(parts: Sequence[Tensor]) -> Tensor:
-    """Give a pointwise convolution as a matrix."""
+    """Return a pointwise convolution as a matrix."""
     return parts[0].flatten(1)

@@ -1,9 +1,9 @@
-"""ViTDet checkpoints: detectron2's (Mask or Cascade Mask R-CNN) and the Eventful Transformers'.
+"""Importer of ViTDet checkpoints of detectron2 ((Cascade) Mask R-CNN) and Eventful Transformers.
 
-Both name the same network; detectron2's tensors are renamed. They also differ in how positions
-reach other picture sizes, which goes into the arguments: detectron2 resizes the tables linearly,
-the Eventful Transformers the matrices made of them bicubically. Masks are not made here; what
-belongs to them is left out, and the card says so.
+Both are the same network; detectron2's tensors are renamed. They also differ in the interpolation
+of positions to other image sizes, an argument of the network: detectron2 resizes the tables
+linearly, the Eventful Transformers resize the matrices computed from them bicubically. Masks are
+not supported; their tensors are dropped, and the card says so.
 """
 
 from __future__ import annotations
@@ -61,28 +61,28 @@ _RENAMED = (
     (r"backbone\.simfp_5\.2\.norm\.", "pyramid.stages.3.4."),
     (r"backbone\.simfp_5\.2\.", "pyramid.stages.3.3."),
 )
-# Of other parts, or constants that the network has in its code.
+# Tensors of the mask head, or constants that are in the network's code.
 _UNUSED = re.compile(r"roi_heads\.mask_|pixel_(mean|std)$|.*anchor_generator\.")
 _KNOWN = re.compile(r"(embedding|backbone|pyramid|proposal_generator|roi_heads)\.")
 
 
 def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Tell whether the names are those of a ViTDet."""
+    """Return whether the names are those of a ViTDet."""
     eventful = "backbone.blocks.0.relative_position.y_embedding" in tensors
     return eventful or f"{_BLOCK}0.attn.rel_pos_h" in tensors
 
 
 def convert(foreign: Foreign, config: Config) -> Imported:
-    """Give the network; ModelError when something is missing, left over or contradictory."""
+    """Return the network; ModelError for missing or unused tensors and contradictory settings."""
     of_detectron2 = f"{_BLOCK}0.attn.rel_pos_h" in foreign.tensors
     unused = sorted(name for name in foreign.tensors if _UNUSED.match(name))
     names = {_rename(name): name for name in foreign.tensors if name not in unused}
     tensors = {ours: foreign.tensors[theirs] for ours, theirs in names.items()}
     arguments = _arguments(tensors, config)
     arguments["rule"] = "linear" if of_detectron2 else "bicubic"
-    # of detectron2's configurations, and of the one for video objects
+    # from detectron2's configurations, and from that for video object detection
     arguments["proposals"] = 1000 if of_detectron2 or arguments["cascade"] else 300
-    # Their shapes are compared with those of the network when it is built.
+    # The shapes are checked when the network is built.
     rules = [
         Rule(ours, (theirs,), tuple(foreign.tensors[theirs].shape), _table_of(ours))
         for ours, theirs in names.items()
@@ -134,13 +134,13 @@ def _arguments(tensors: Mapping[str, Tensor], config: Config) -> dict[str, Any]:
 
 
 def _pixels(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Give how pictures come to the network: as large as what its positions were learned for."""
+    """Return the arguments of the image frontend: the size that the positions were trained for."""
     (height, width), patch = arguments["size"], arguments["patch"]
     return {"box": [width * patch, height * patch], "patch": patch}
 
 
 def _sizes(tensors: Mapping[str, Tensor], number: int) -> tuple[int, int]:
-    """Give for how many tokens down and across a block has positions."""
+    """Return the number of tokens, down and across, that a block has positions for."""
     tables = (f"backbone.blocks.{number}.relative_position.{axis}_embedding" for axis in "yx")
     down, across = ((shape_of(tensors, name, 2)[0] + 1) // 2 for name in tables)
     return down, across
@@ -163,12 +163,12 @@ def _first(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _square(parts: Sequence[Tensor]) -> Tensor:
-    """Give positions [1, n n, D] without that of a class token, which comes first."""
+    """Return positions [1, n n, D] without that of a leading class token."""
     rows = parts[0].shape[1]
     return parts[0][:, rows - math.isqrt(rows) ** 2 :]
 
 
 def _summary(names: Sequence[str]) -> list[str]:
-    """Name parts, not each of their tensors."""
+    """Return the names of modules instead of those of each of their tensors."""
     parts = (name.split(".") for name in names)
     return sorted({".".join(part[:2]) if len(part) > 2 else ".".join(part) for part in parts})

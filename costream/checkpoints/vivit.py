@@ -1,9 +1,9 @@
-"""ViViT checkpoints: the factorised encoder of TAdaConv and the Eventful Transformers' form of it.
+"""Importer of ViViT checkpoints (factorised encoder) of TAdaConv and the Eventful Transformers.
 
-Both are the same network; TAdaConv's tensors are renamed. Its networks for EPIC-KITCHENS also name
-nouns, with a second classifier that is left out. The Eventful Transformers come with temporal
-encoders, and classifiers, that were tuned on what gates let pass: such a file is laid over that of
-the whole network, see ``overlay``.
+Both are the same network; TAdaConv's tensors are renamed. Its networks for EPIC-KITCHENS have a
+second classifier for nouns, which is dropped. The Eventful Transformers include temporal encoders
+and classifiers that were fine-tuned on gated tokens: such a file replaces tensors of the whole
+network, see ``overlay``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from costream.errors import ModelError
 
 KEYS = ("num_heads",)
 PAPER = "https://arxiv.org/abs/2308.13494"
-_HEAD = 64  # width of a head, where nobody says how many there are
+_HEAD = 64  # width of a head where the number of heads is not given
 _BLOCK = r"\.(\d+)\."
 # TAdaConv's names -> the Eventful Transformers', which are ours
 _RENAMED = (
@@ -54,15 +54,15 @@ _TUNED = ("temporal_model.", "classifier.")
 
 
 def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Tell whether the names are those of a ViViT, or of its temporal encoder."""
+    """Return whether the names are those of a ViViT or of its temporal encoder."""
     return "temporal_model.class_token" in tensors or "backbone.cls_token_out" in tensors
 
 
 def overlay(parts: Sequence[Foreign]) -> list[Foreign]:
-    """Give a network and, behind it, its tuned temporal encoder as one checkpoint.
+    """Return a network followed by its tuned temporal encoder as one checkpoint.
 
-    Others are given as they are. Raises ModelError when the second file is of another network, or
-    has parts beside these that are not those of the first.
+    Other files are returned unchanged. Raises ModelError when the second file belongs to another
+    network, or its other tensors differ from those of the first.
     """
     if len(parts) != 2 or not all(detect(part.tensors) for part in parts):
         return list(parts)
@@ -76,7 +76,7 @@ def overlay(parts: Sequence[Foreign]) -> list[Foreign]:
     wrong = unknown or other
     if wrong:
         raise ModelError(
-            f"is no tuned temporal encoder of {parts[0].path.name}: {listed(wrong)}",
+            f"is not a tuned temporal encoder of {parts[0].path.name}: {listed(wrong)}",
             where=parts[1].path,
             hint="give the file of the whole network first",
         )
@@ -84,12 +84,12 @@ def overlay(parts: Sequence[Foreign]) -> list[Foreign]:
 
 
 def convert(foreign: Foreign, config: Config) -> Imported:
-    """Give the network; ModelError when something is missing, left over or contradictory."""
+    """Return the network; ModelError for missing or unused tensors and contradictory settings."""
     unused = sorted(name for name in foreign.tensors if _UNUSED.match(name))
     names = {_rename(name): name for name in foreign.tensors if name not in unused}
     tensors = {ours: foreign.tensors[theirs] for ours, theirs in names.items()}
     arguments = _arguments(tensors, config)
-    # Their shapes are compared with those of the network when it is built.
+    # The shapes are checked when the network is built.
     rules = [
         Rule(ours, (theirs,), tuple(foreign.tensors[theirs].shape))
         for ours, theirs in names.items()

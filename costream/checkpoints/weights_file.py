@@ -1,8 +1,8 @@
-"""Weight files: safetensors that carry their model card and their own checksum.
+"""Weight files: safetensors with a model card and a checksum in the metadata.
 
-The metadata of a file holds ``format`` ("costream-weights/1"), ``card`` (JSON, see models/card.py)
-and ``tensors_sha256``: the digest of names, types, shapes and bytes of all tensors, so that a file
-can be checked without a second one. The header is read with the standard library alone.
+The metadata of a file contains ``format`` ("costream-weights/1"), ``card`` (JSON, see
+models/card.py) and ``tensors_sha256``: the digest of names, types, shapes and bytes of all tensors,
+which makes a file self-checking. Reading the header needs only the standard library.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ITEM_BYTES = {
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """One tensor of a file: safetensors type name, shape, and where its bytes are."""
+    """Metadata of one tensor: safetensors type name, shape and byte range."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -46,7 +46,7 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class Header:
-    """What a weight file says about itself."""
+    """Header of a safetensors file."""
 
     metadata: dict[str, str]
     tensors: dict[str, TensorInfo]
@@ -62,9 +62,9 @@ class Weights:
 
 
 def read_header(path: Path) -> Header:
-    """Read the header of any safetensors file; its tensors are not touched.
+    """Return the header of any safetensors file without reading its tensors.
 
-    Raises ModelError when the file is missing, is no safetensors file or is cut short.
+    Raises ModelError when the file is missing, not a safetensors file or truncated.
     """
     try:
         size = path.stat().st_size
@@ -93,17 +93,17 @@ def read_header(path: Path) -> Header:
 
 
 def read_card(path: Path) -> Card:
-    """Read the model card of a weight file. No torch, no tensors; well under a millisecond.
+    """Return the model card of a weight file without torch or tensors, in under a millisecond.
 
-    Raises ModelError when it is no safetensors file, has no card, or is of a newer format.
+    Raises ModelError when it is not a safetensors file, has no card, or has a newer format.
     """
     return _card(read_header(path), path)
 
 
 def read_weights(path: Path) -> Weights:
-    """Read card and tensors (on the CPU), and check the tensors against their digest.
+    """Return card and tensors (on the CPU), checked against their digest.
 
-    Raises ModelError as ``read_card`` does, and when a bit of a tensor has changed.
+    Raises ModelError as ``read_card`` does, and when the tensors do not match the digest.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -125,10 +125,10 @@ def read_weights(path: Path) -> Weights:
 
 
 def write_weights(path: Path, card: Card, tensors: Mapping[str, Tensor]) -> str:
-    """Write a weight file in one go: complete, or not there. Gives the digest of the tensors.
+    """Write a weight file atomically; return the digest of the tensors.
 
     The same card and tensors give the same bytes (safetensors' own writer shuffles the metadata
-    and makes the file unreadable for others). Raises OutputError when it cannot be written.
+    and makes the file unreadable for other users). Raises OutputError when it cannot be written.
     """
     sha256 = tensors_digest(tensors)
     metadata = {"format": FORMAT, "card": card.to_json(), "tensors_sha256": sha256}
@@ -143,7 +143,7 @@ def write_weights(path: Path, card: Card, tensors: Mapping[str, Tensor]) -> str:
         }
         at += nbytes
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the data begin on a multiple of 8, as the format asks
+    text += b" " * (-len(text) % 8)  # the format aligns the data to a multiple of 8
     write_whole(
         path,
         [len(text).to_bytes(8, "little"), text, *(_bytes(tensors[k]) for k in sorted(tensors))],
@@ -152,7 +152,7 @@ def write_weights(path: Path, card: Card, tensors: Mapping[str, Tensor]) -> str:
 
 
 def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
-    """Give the SHA-256 over name, type, shape and bytes of every tensor, in order of names."""
+    """Return the SHA-256 of name, type, shape and bytes of all tensors, in order of names."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -181,7 +181,7 @@ def _card(header: Header, path: Path) -> Card:
     said = header.metadata.get("format", "")
     if said != FORMAT:
         raise ModelError(
-            f"its format is {said!r}, this version reads {FORMAT!r}",
+            f"its format is {said!r}, but this version reads {FORMAT!r}",
             where=path,
             hint="update costream",
         )
@@ -193,7 +193,7 @@ def _card(header: Header, path: Path) -> Card:
 
 def _truncated(path: Path, missing: int) -> ModelError:
     return ModelError(
-        f"the file is cut short, at least {missing} bytes are missing",
+        f"the file is truncated: at least {missing} bytes are missing",
         where=path,
         hint="copy or download it again",
     )
@@ -227,7 +227,7 @@ def _bytes(tensor: Tensor) -> memoryview:
 
 
 def write_whole(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Write beside ``path`` and rename, so that no reader ever sees half a file. OutputError."""
+    """Write ``path`` atomically: to a temporary file that is renamed; OutputError on failure."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

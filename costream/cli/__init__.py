@@ -1,7 +1,7 @@
-"""The command line: a lazy click group, one file a command.
+"""Command line: a lazy click group, one module per command.
 
-Help texts live here as strings and a command's module is imported when the command is called,
-so that ``costream --help`` answers at once and loads no torch.
+The summaries of the commands are kept here and a command's module is imported when it is called,
+so that ``costream --help`` is fast and does not load torch.
 """
 
 from __future__ import annotations
@@ -14,19 +14,22 @@ from costream import __version__
 
 # name -> (module that holds ``command``, line for the overview)
 COMMANDS: dict[str, tuple[str, str]] = {
-    "detect": ("costream.cli.detect", "Actions in video or feature files, as a timeline."),
-    "listen": ("costream.cli.listen", "Music genres and sounds in audio, from files or --mic."),
-    "watch": ("costream.cli.watch", "Live feeds, cameras, microphones: monitoring with alerts."),
-    "batch": ("costream.cli.batch", "Whole folders to files and tables, resumable."),
+    "detect": (
+        "costream.cli.detect",
+        "Detect actions or objects in video, skeleton or feature files.",
+    ),
+    "listen": ("costream.cli.listen", "Recognise music genres and sounds in files or with --mic."),
+    "watch": ("costream.cli.watch", "Monitor live feeds, cameras and microphones, with alerts."),
+    "batch": ("costream.cli.batch", "Process whole folders to files and tables, resumable."),
     "models": ("costream.cli.models", "List, show, fetch, import and verify models and weights."),
-    "features": ("costream.cli.features", "Feature files of video or sound."),
-    "report": ("costream.cli.report", "Results as a page or picture; where two runs differ."),
-    "train": ("costream.cli.train", "Teach a model own classes from labelled recordings."),
-    "evaluate": ("costream.cli.evaluate", "A model's metrics on labelled recordings."),
-    "bench": ("costream.cli.bench", "Measure: continual steps, operation counts, whole runs."),
+    "features": ("costream.cli.features", "Write feature files of video or audio."),
+    "report": ("costream.cli.report", "Show results as a page or image; compare two runs."),
+    "train": ("costream.cli.train", "Train a model on custom classes from labelled recordings."),
+    "evaluate": ("costream.cli.evaluate", "Compute the metrics of a model on labelled recordings."),
+    "bench": ("costream.cli.bench", "Benchmark continual steps, operation counts and whole runs."),
     "doctor": (
         "costream.cli.doctor",
-        "What this machine can do, and what to install for the rest.",
+        "Check what works on this machine, and what to install for the rest.",
     ),
 }
 
@@ -35,16 +38,16 @@ class LazyGroup(click.Group):
     """A group that imports a command only when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Give the command names in the order of the table."""
+        """Return the command names in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and give the command, None when there is none of this name."""
+        """Import and return the command; None if there is none of this name."""
         if cmd_name not in COMMANDS:
             return None
         command = import_module(COMMANDS[cmd_name][0]).command
         if not isinstance(command, click.Command):
-            raise TypeError(f"{COMMANDS[cmd_name][0]}.command is no click command")
+            raise TypeError(f"{COMMANDS[cmd_name][0]}.command is not a click command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -59,13 +62,13 @@ class LazyGroup(click.Group):
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
-    """Watch and listen with continual inference networks.
+    """Continual inference networks on video, audio and skeletons.
 
-    Every step is computed once: the same answer as recomputing the window, for a fraction of
-    the work.
+    Every step is computed once: the same result as recomputing the window, for a fraction of
+    the cost.
 
     \b
     costream detect clip.mp4                    a timeline of actions
     costream detect clip.mp4 -o out -f csv,srt  the same as files
-    costream listen --mic                       what is to be heard
+    costream listen --mic                       music and sounds from the microphone
     """

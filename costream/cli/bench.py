@@ -26,15 +26,17 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @click.group()
 def command() -> None:
-    """Measure: continual steps, operation counts, whole runs."""
+    """Benchmark continual steps, operation counts and whole runs."""
 
 
 @command.command()
-@click.option("-d", "--embed-dim", "width", type=_SIZE, help="Width d; one encoder only.")
+@click.option("-d", "--embed-dim", "width", type=_SIZE, help="Width d of a single encoder.")
 @click.option("--heads", type=_SIZE, default=8, show_default=True)
-@click.option("-n", "--window", type=_SIZE, default=64, show_default=True, help="Rows.")
-@click.option("--feedforward", type=_SIZE, help="Hidden width; the default is d.")
-@click.option("-L", "--depth", type=_SIZE, default=1, show_default=True, help="Blocks.")
+@click.option(
+    "-n", "--window", type=_SIZE, default=64, show_default=True, help="Rows of the window."
+)
+@click.option("--feedforward", type=_SIZE, help="Hidden width.  [default: d]")
+@click.option("-L", "--depth", type=_SIZE, default=1, show_default=True, help="Number of blocks.")
 @click.option(
     "--activation", type=click.Choice(["gelu", "relu"]), default="gelu", show_default=True
 )
@@ -42,10 +44,12 @@ def command() -> None:
     "-m",
     "--model",
     type=click.Choice((*_SKELETONS, *_VIDEO, _SOUND, _OBJECTS, _NYSTROM)),
-    help="Not encoders: a network of its paper's size, the one for sound, or Nyström attention"
-    " beside exact attention.",
+    help="Instead of encoders: a network of its paper's size, the audio network, or Nyström"
+    " attention compared with exact attention.",
 )
-@click.option("--rounds", type=_SIZE, default=60, show_default=True, help="Turns of every way.")
+@click.option(
+    "--rounds", type=_SIZE, default=60, show_default=True, help="Repetitions of each method."
+)
 @click.option("--threads", type=_SIZE, default=1, show_default=True)
 @_json
 def steps(
@@ -60,14 +64,14 @@ def steps(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Time a continual step beside other ways to the same output.
+    """Time a continual step against other methods with the same output.
 
     Without -d and -m, the encoders of the papers: 192 wide with 120 rows and 1024 wide with 64
     rows, one and two blocks each.
     """
     if model is not None:
         if width is not None:
-            raise UsageError("both -d, of an encoder, and --model are given")
+            raise UsageError("-d and --model exclude each other")
         if model == _SOUND:
             from costream.bench.sound_steps import sound_steps_table
 
@@ -99,7 +103,7 @@ def steps(
     if width is not None:
         if width % heads:
             raise UsageError(
-                f"{width} is no multiple of {heads} heads", where="-d", hint="give --heads"
+                f"{width} is not a multiple of {heads} heads", where="-d", hint="give --heads"
             )
         configs = [Config(width, heads, window, feedforward or width, depth, activation)]
     show([steps_table(config, rounds, threads) for config in configs], as_json)
@@ -108,7 +112,7 @@ def steps(
 @command.command()
 @_json
 def ops(as_json: bool) -> None:
-    """Count the operations of the networks, the papers' way and costream's."""
+    """Count the operations of the networks, by the papers' and by costream's method."""
     from costream.bench.action_ops import action_ops_table
     from costream.bench.audio_ops import audio_ops_table
     from costream.bench.nystrom_ops import SIZES, nystrom_ops_table
@@ -127,8 +131,10 @@ def ops(as_json: bool) -> None:
 @click.option("-m", "--model", default="cooadtr", show_default=True, metavar="NAME|FILE")
 @click.option("--weights", metavar="PATH", help="Weight file, or a folder with NAME.safetensors.")
 @click.option("--device", default="cpu", show_default=True, metavar="cpu|cuda:N|mps")
-@click.option("--duration", type=float, help="Seconds of the file to use; the default is all.")
-@click.option("--rounds", type=_SIZE, default=3, show_default=True, help="Turns of every way.")
+@click.option("--duration", type=float, help="Seconds of the file to use.  [default: all]")
+@click.option(
+    "--rounds", type=_SIZE, default=3, show_default=True, help="Repetitions of each method."
+)
 @click.option("--threads", type=_SIZE, default=1, show_default=True)
 @_json
 def stream(
@@ -144,7 +150,7 @@ def stream(
     """Compare a whole run over a video with decoding and resizing alone."""
     from costream.sources.registry import sniff
 
-    sniff(file)  # a wrong name is told before torch is imported
+    sniff(file)  # reports a wrong name before torch is imported
     from costream.bench.stream import stream_table
     from costream.models.registry import load_model
     from costream.runtime.machine import prepare_torch
@@ -161,7 +167,9 @@ def stream(
 @click.option("--weights", metavar="PATH", help="Weight file, or a folder with NAME.safetensors.")
 @click.option("--steps", "count", type=click.IntRange(min=48), default=240, show_default=True)
 @click.option("--threads", type=_SIZE, default=1, show_default=True)
-@click.option("--png", type=click.Path(dir_okay=False), help="Draw it there (extra 'report').")
+@click.option(
+    "--png", type=click.Path(dir_okay=False), help="Plot the result to this file (extra 'report')."
+)
 @_json
 def budget(
     file: str,
@@ -173,7 +181,7 @@ def budget(
     png: str | None,
     as_json: bool,
 ) -> None:
-    """Show how well a budget is kept: FILE stands still, then runs, and a core gets busy."""
+    """Show how well a budget is met: FILE is paused, then played, then a core gets busy."""
     from costream.runtime.budget import Budget
     from costream.sources.registry import sniff
 
@@ -190,9 +198,9 @@ def budget(
     prepare_torch(threads)
     loaded = load_model(model, weights=weights, device="cpu")
     if not isinstance(loaded, GatedModel):
-        raise UsageError(f"a step of {loaded.card.name} has one cost", where="--model")
+        raise UsageError(f"{loaded.card.name} has a fixed cost per step", where="--model")
     if loaded.card.task != OBJECT_DETECTION:
-        raise UsageError(f"{loaded.card.name} finds no objects to judge", where="--model")
+        raise UsageError(f"{loaded.card.name} does not detect objects", where="--model")
     trace = budget_trace(file, loaded, told, count)
     target = told.target(loaded.card.rate_hz)
     show([budget_table(trace, told, target, f"budget: {file}, {loaded.card.name}")], as_json)
@@ -209,18 +217,23 @@ def budget(
     "--labels",
     type=click.Path(path_type=Path, exists=True),
     metavar="PATH",
-    help="What is true in it, in any format that 'evaluate' takes.",
+    help="Ground truth, in any format that 'evaluate' reads.",
 )
 @click.option(
     "--weights",
     multiple=True,
     metavar="FILE",
-    help="Another network, besides those that are shipped or in the cache; repeatable.",
+    help="Another network, besides the shipped and the cached ones; repeatable.",
 )
-@click.option("--duration", type=float, help="Seconds of the input to use; the default is all.")
+@click.option("--duration", type=float, help="Seconds of the input to use.  [default: all]")
 @click.option("--device", default="cpu", show_default=True, metavar="cpu|cuda:N|mps")
 @click.option("--threads", type=_SIZE, default=1, show_default=True)
-@click.option("--png", type=click.Path(dir_okay=False), metavar="FILE", help="Draw it there too.")
+@click.option(
+    "--png",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Also draw the table to this file.",
+)
 @_json
 def zoo(
     file: str,
@@ -232,7 +245,7 @@ def zoo(
     png: str | None,
     as_json: bool,
 ) -> int | None:
-    """Run every network that fits INPUT: how right each is, and what it costs.
+    """Run every network that fits INPUT, and compare accuracy and cost.
 
     \b
     costream bench zoo samples/room.mp4 --labels samples/room.json --png zoo.png
@@ -243,7 +256,7 @@ def zoo(
 
     if png is not None and not Path(png).absolute().parent.is_dir():
         raise UsageError("there is no such folder", where=Path(png).parent)
-    sniff(file)  # a wrong name is told before torch is imported
+    sniff(file)  # reports a wrong name before torch is imported
     from costream.evaluation.picture import draw_table
     from costream.evaluation.zoo import ZooSettings, zoo_table
     from costream.runtime.machine import prepare_torch

@@ -1,4 +1,4 @@
-"""``costream detect``: actions in video, skeletons or feature files, objects in video."""
+"""``costream detect``: detect actions in video, skeletons or features, or objects in video."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from costream.sources.columns import parse_columns
 @click.option(
     "--weights", metavar="PATH", help="Weight file, or a folder that holds NAME.safetensors."
 )
-@option("-o", "--output", metavar="FOLDER|-", help="Write files there; '-' is stdout.")
+@option("-o", "--output", metavar="FOLDER|-", help="Write files to this folder; '-' is stdout.")
 @option(
     "-f",
     "--format",
     "formats",
     multiple=True,
     metavar="LIST",
-    help=f"Comma list, repeatable: {', '.join(FORMATS)}. With -o: jsonl.",
+    help=f"Comma-separated, repeatable: {', '.join(FORMATS)}.  [default with -o: jsonl]",
 )
 @option(
     "--start",
@@ -35,9 +35,9 @@ from costream.sources.columns import parse_columns
     callback=seconds,
     default="0",
     metavar="TIME",
-    help="Start here (seconds or HH:MM:SS).",
+    help="Start time (seconds or HH:MM:SS).",
 )
-@option("--end", type=str, callback=seconds, metavar="TIME", help="End here.")
+@option("--end", type=str, callback=seconds, metavar="TIME", help="End time.")
 @option(
     "--duration",
     type=str,
@@ -49,12 +49,12 @@ from costream.sources.columns import parse_columns
     "--fps",
     type=float,
     callback=positive,
-    help="Steps a second the model sees. Skeletons without times: their frames a second.",
+    help="Steps per second of the model. Skeletons without time stamps: their frame rate.",
 )
 @option(
     "--layout",
     metavar="NAME|FILE.toml",
-    help="Skeletons: which joint is which (ntu-25, body-25, ...), where the file does not say.",
+    help="Skeletons: joint layout (ntu-25, body-25, ...), if the file does not define it.",
 )
 @option(
     "--columns",
@@ -65,7 +65,7 @@ from costream.sources.columns import parse_columns
     "--channel",
     type=click.IntRange(1),
     metavar="N",
-    help="Models for sound: only this channel.  [default: the mean of all]",
+    help="Audio models: use only this channel.  [default: the mean of all]",
 )
 @option(
     "--threshold",
@@ -77,14 +77,14 @@ from costream.sources.columns import parse_columns
     type=str,
     callback=seconds,
     metavar="TIME",
-    help="Leave shorter segments out (seconds).",
+    help="Drop shorter segments (seconds).",
 )
 @option(
     "--min-gap",
     type=str,
     callback=seconds,
     metavar="TIME",
-    help="Join segments of a label closer than this (seconds).",
+    help="Merge segments of a label closer than this (seconds).",
 )
 @option("--top-k", type=click.IntRange(1), default=3, help="Labels in each prediction.")
 @option("--scores/--no-scores", default=False, help="Write every class probability.")
@@ -92,33 +92,33 @@ from costream.sources.columns import parse_columns
     "--tokens",
     type=click.IntRange(1),
     metavar="N",
-    help="Models eventful-*: how many tokens of a frame are computed, at most.  [default: all]",
+    help="Models eventful-*: maximum number of tokens computed per frame.  [default: all]",
 )
 @option(
     "--budget",
     metavar="40ms|20GMAC|0.5x|@FILE",
-    help="Models eventful-*: what a step may cost, at most; in FILE, it may change meanwhile.",
+    help="Models eventful-*: maximum cost of a step; FILE may be changed during the run.",
 )
-@option("--track/--no-track", default=False, help="Objects: ids through the frames.")
+@option("--track/--no-track", default=False, help="Objects: assign track ids.")
 @option("--wait/--no-wait", default=False, help="No output before the model's window is full.")
 @option("--device", default="auto", metavar="auto|cpu|cuda:N|mps", help="Where the model runs.")
 @option("--dtype", type=click.Choice(["float32", "float64", "bfloat16"]), default="float32")
 @option("--threads", type=click.IntRange(1), default=1, help="Threads of the network.")
 @option("--overwrite/--no-overwrite", default=False, help="Replace existing results.")
 @option("--skip-existing/--no-skip-existing", default=False, help="Keep complete results.")
-@option("--live/--no-live", default=True, help="Live view, where stderr is a terminal.")
+@option("--live/--no-live", default=True, help="Live view, if stderr is a terminal.")
 @option("--color", type=click.Choice(["auto", "always", "never"]), default="auto")
-@option("--log-file", metavar="FILE", help="Also write warnings and settings there.")
-@option("-v", "--verbose", count=True, default=0, help="Say more; -vv: tracebacks.")
-@option("-q", "--quiet", is_flag=True, default=False, help="Errors only on stderr.")
+@option("--log-file", metavar="FILE", help="Also log warnings and settings to this file.")
+@option("-v", "--verbose", count=True, default=0, help="More messages; -vv: tracebacks.")
+@option("-q", "--quiet", is_flag=True, default=False, help="Only errors on stderr.")
 @config_option()
 @click.pass_context
 def command(ctx: click.Context, /, **values: Any) -> int:
-    """Find actions in video, skeletons or features, or objects in video, one step at a time.
+    """Detect actions in video, skeletons or features, or objects in video, step by step.
 
     SOURCE is a video file; a table of joints (.csv), a Kinect .skeleton file, Kinetics-skeleton
     JSON, a folder of OpenPose keypoints or a pyskl pickle; features (.npy, .npz, or a
-    THUMOS-style pickle; FILE.pickle#NAME picks one video of it); or '-' for stdin.
+    THUMOS-style pickle; FILE.pickle#NAME selects one video of it); or '-' for stdin.
 
     Results go to files with -o, as JSONL to a pipe, and as a readable timeline to a terminal.
 
@@ -135,7 +135,7 @@ def command(ctx: click.Context, /, **values: Any) -> int:
 
 
 def settings_of(values: dict[str, Any]) -> DetectSettings:
-    """Check what the options say together, before anything is loaded."""
+    """Check the combination of options, before anything is loaded."""
     start, end = values["start"], values["end"]
     if values["duration"] is not None:
         if end is not None:
@@ -157,8 +157,8 @@ def settings_of(values: dict[str, Any]) -> DetectSettings:
         parse_budget(values["budget"])
     formats = parse_formats(values["formats"])
     if "coco" in formats and start > 0:
-        hint = "leave --start out"
-        raise UsageError("numbers the frames of the whole video", where="--format coco", hint=hint)
+        hint = "omit --start"
+        raise UsageError("needs the frames of the whole video", where="--format coco", hint=hint)
     if values["quiet"] and values["verbose"]:
         raise UsageError("--quiet and --verbose exclude each other")
     return DetectSettings(
@@ -196,7 +196,7 @@ def settings_of(values: dict[str, Any]) -> DetectSettings:
 
 
 def effective(ctx: click.Context) -> list[str]:
-    """Give a line for each setting that is not a default: its value and where it came from."""
+    """Return a line for each setting that is not a default: its value and its origin."""
     lines = []
     for name, value in ctx.params.items():
         origin = ctx.get_parameter_source(name)

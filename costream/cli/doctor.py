@@ -1,4 +1,4 @@
-"""``costream doctor``: what this machine can do, and what to install for the rest."""
+"""``costream doctor``: check what works on this machine, and what to install for the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from costream import __version__
 from costream.errors import ExitCode, SourceError
 from costream.settings import PROJECT_FILE, user_config_path
 
-# extra -> (package on PyPI, module to import, what it is for)
+# extra -> (package on PyPI, module to import, purpose)
 EXTRAS = {
     "mic": ("sounddevice", "sounddevice", "microphone"),
     "pose": ("mediapipe", "mediapipe", "skeletons from video, Python up to 3.12"),
@@ -28,13 +28,13 @@ EXTRAS = {
     "ray": ("ray", "ray", "batches on several machines"),
     "torchaudio": ("torchaudio", "torchaudio", "audio transforms on a GPU"),
 }
-# what helps when the module of an extra is installed but does not import
+# hint for an extra whose module is installed but cannot be imported
 BROKEN = {"mic": "on Debian and Ubuntu: apt install libportaudio2"}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report. ``ok`` is None for what is optional and absent."""
+    """One line of the report. ``ok`` is None if it is optional and missing."""
 
     name: str
     ok: bool | None
@@ -45,9 +45,9 @@ class Finding:
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(as_json: bool) -> int:
-    """Tell what works here, and what to install for the rest.
+    """Check what works on this machine, and what to install for the rest.
 
-    Exit code 5 when something that costream cannot do without is broken.
+    Exit code 5 if a required component is broken.
     """
     findings = [
         *(*_core(), *_devices(), *_weights(), *_extras()),
@@ -86,7 +86,7 @@ def _core() -> list[Finding]:
 def _import(
     name: str, package: str, module: str, *, required: bool, hint: str = "", broken: str = ""
 ) -> Finding:
-    """``hint``: what to do when it is not installed; ``broken``: when it does not import."""
+    """Import a module. ``hint``: if it is not installed; ``broken``: if the import fails."""
     try:
         found = version(package)
     except PackageNotFoundError:
@@ -95,12 +95,12 @@ def _import(
         )
     try:
         import_module(module)
-    except Exception as error:  # a broken installation fails in any way it likes
+    except Exception as error:  # a broken installation may raise anything
         reason = " ".join(str(error).split())[:120]
         return Finding(
             name,
             False if required else None,
-            f"{found}, but it does not import: {type(error).__name__}: {reason}",
+            f"{found}, but its import fails: {type(error).__name__}: {reason}",
             broken or hint or f"pip install --force-reinstall {package}",
         )
     return Finding(name, True, found)
@@ -138,7 +138,7 @@ def _weights() -> list[Finding]:
             continue
         fetched = model.origin == "published"
         hint = f"costream models fetch {model.name}" if fetched else "costream models import FILE"
-        findings.append(Finding(name, None, "no weights here", hint))
+        findings.append(Finding(name, None, "no weights installed", hint))
     return findings
 
 
@@ -153,7 +153,7 @@ def _extras() -> list[Finding]:
 
 
 def microphones() -> list[Finding]:
-    """Give a finding for each microphone, named as it is chosen; nothing without PortAudio."""
+    """Return a finding for each microphone, named as a source; nothing without PortAudio."""
     from costream.sources.devices import input_devices, portaudio
 
     try:
@@ -187,10 +187,10 @@ def _surroundings() -> list[Finding]:
 
 
 def _file(path: Path) -> str:
-    return f"{path}{'' if path.exists() else ' (not there)'}"
+    return f"{path}{'' if path.exists() else ' (not found)'}"
 
 
 def _terminal() -> str:
     size = os.get_terminal_size(2) if os.isatty(2) else None
-    where = f"{size.columns}x{size.lines}" if size else "stderr is no terminal: plain lines"
+    where = f"{size.columns}x{size.lines}" if size else "stderr is not a terminal: plain lines"
     return f"{where}, TERM={os.environ.get('TERM', 'unset')}, encoding {sys.stdout.encoding}"

@@ -1,4 +1,4 @@
-"""``costream evaluate``: the metrics of a model, or of its finished results."""
+"""``costream evaluate``: compute the metrics of a model, or of finished results."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from costream.errors import UsageError
 
 
 def _tokens(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
-    """Read ``30,60,all`` as numbers, None for all; None where nothing is given."""
+    """Parse ``30,60,all`` as numbers, None for all; None if nothing is given."""
     if value is None:
         return None
     parts = [part.strip().lower() for part in value.split(",")]
     if not all(part == "all" or (part.isascii() and part.isdigit()) for part in parts):
-        raise click.BadParameter(f"{value!r} is no list of numbers or 'all'", ctx, param)
+        raise click.BadParameter(f"{value!r} is not a list of numbers or 'all'", ctx, param)
     return tuple(None if part == "all" else int(part) for part in parts)
 
 
@@ -28,49 +28,49 @@ def _tokens(ctx: click.Context, param: click.Parameter, value: str | None) -> An
     "--data",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="Recordings, or pictures. Without --labels a folder with one folder a class, or a table:"
+    help="Recordings or images. Without --labels: a folder with one folder per class, or a table:"
     " file,start,end,label.",
 )
 @option(
     "--labels",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="What is true in them: timelines or annotations of any known format; boxes of objects.",
+    help="Ground truth: timelines or annotations in any known format; boxes of objects.",
 )
 @option(
     "--results",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="Instead of a model: what an earlier run wrote (for metrics of frames: with --scores).",
+    help="Instead of a model: results of an earlier run (frame metrics need --scores).",
 )
 @option(
     "--protocol",
     type=click.Choice(["thumos14", "tvseries"]),
-    help="Score the classes and frames that the field does on this data set.",
+    help="Score the classes and frames of this data set's standard protocol.",
 )
 @option(
     "--tolerance",
     callback=seconds,
     metavar="TIME",
-    help="Also give metrics of frames for labels that are up to so far off.",
+    help="Also report frame metrics for labels that are up to this much off.",
 )
 @option(
     "--tokens",
     callback=_tokens,
     metavar="N,...|all",
-    help="Objects: compute so many tokens of a frame; a row for each number.  [default: all]",
+    help="Objects: number of tokens computed per frame; one row for each.  [default: all]",
 )
-@option("--group", metavar="COLUMN", help="Column of what belongs together (person, song).")
-@option("--fps", type=float, callback=positive, help="Steps a second the model sees.")
+@option("--group", metavar="COLUMN", help="Column that groups examples (person, song).")
+@option("--fps", type=float, callback=positive, help="Steps per second of the model.")
 @option("--layout", metavar="NAME|FILE", help="Joint layout of skeletons.")
 @option("--columns", metavar="LIST", help="Columns of tables of joints.")
 @option(
     "--joined",
     type=click.IntRange(0),
     default=10,
-    help="Examples in a stream for the metrics of frames; 0: leave them out.",
+    help="Examples concatenated to a stream for frame metrics; 0: no frame metrics.",
 )
-@option("--seed", type=click.IntRange(0), default=0, help="Of the order in streams.")
+@option("--seed", type=click.IntRange(0), default=0, help="Seed of the order in streams.")
 @option("--device", default="auto", metavar="auto|cpu|cuda:N|mps", help="Where the model runs.")
 @option("--dtype", type=click.Choice(["float32", "float64", "bfloat16"]), default="float32")
 @option("--threads", type=click.IntRange(1), default=1, help="Threads of the network.")
@@ -81,20 +81,20 @@ def _tokens(ctx: click.Context, param: click.Parameter, value: str | None) -> An
     metavar="FILE.png",
     help="Draw classes, reliability, and precision against cost.",
 )
-@option("-v", "--verbose", count=True, default=0, help="Say more; -vv: tracebacks.")
-@option("-q", "--quiet", is_flag=True, default=False, help="Errors only on stderr.")
+@option("-v", "--verbose", count=True, default=0, help="More messages; -vv: tracebacks.")
+@option("-q", "--quiet", is_flag=True, default=False, help="Only errors on stderr.")
 @config_option()
 def command(**values: Any) -> int:
-    """Measure a model on labelled recordings, run step by step as 'detect' and 'listen' do.
+    """Evaluate a model on labelled recordings, run step by step as in 'detect' and 'listen'.
 
     Whole recordings (--labels): average precision of frames, plain and calibrated, accuracy,
     calibration error; F1 and average precision of the segments of the timeline; action starts;
-    latency of detection. 95 % intervals draw whole recordings, where there are six or more.
+    latency of detection. 95 % intervals resample whole recordings, if there are six or more.
 
     Clips of one class each: top-1 and top-5 accuracy by the mean of their steps, their majority
-    vote and the last step, and of whole groups (songs); classes, and what is taken for what.
+    vote and the last step, and of whole groups (songs); results per class, and confusions.
 
-    Objects (boxes as --labels): AP and AP50, and what a picture costs.
+    Objects (boxes as --labels): AP and AP50, and the cost per image.
 
     \b
     costream evaluate -m cooadtr --data recordings/ --labels corrected/ --tolerance 1s

@@ -1,4 +1,4 @@
-"""``costream features``: feature files of video or sound."""
+"""``costream features``: write feature files of video or audio."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from costream.errors import UsageError
     "--model",
     default="cooadtr",
     metavar="NAME|FILE",
-    help="Whose frontend makes the features; see 'costream models list'.",
+    help="Model whose frontend computes the features; see 'costream models list'.",
 )
 @click.option(
     "--weights", metavar="PATH", help="Weight file, or a folder that holds NAME.safetensors."
@@ -29,25 +29,25 @@ from costream.errors import UsageError
     type=click.Path(path_type=Path),
     required=True,
     metavar="FILE.npz|FOLDER",
-    help="Write there; a folder for several sources.",
+    help="Output file; a folder for several sources.",
 )
-@option("--start", callback=seconds, default="0", metavar="TIME", help="Start here.")
-@option("--end", callback=seconds, metavar="TIME", help="End here.")
+@option("--start", callback=seconds, default="0", metavar="TIME", help="Start time.")
+@option("--end", callback=seconds, metavar="TIME", help="End time.")
 @option("--duration", callback=seconds, metavar="TIME", help="Length, instead of --end.")
-@option("--fps", type=float, callback=positive, help="Rows a second.  [default: the model's]")
+@option("--fps", type=float, callback=positive, help="Rows per second.  [default: the model's]")
 @option("--device", default="auto", metavar="auto|cpu|cuda:N|mps", help="Where the model runs.")
 @option("--dtype", type=click.Choice(["float32", "float64", "bfloat16"]), default="float32")
 @option("--threads", type=click.IntRange(1), default=1, help="Threads of the network.")
 @option("--overwrite/--no-overwrite", default=False, help="Replace existing files.")
-@option("-v", "--verbose", count=True, default=0, help="Say more; -vv: tracebacks.")
-@option("-q", "--quiet", is_flag=True, default=False, help="Errors only on stderr.")
+@option("-v", "--verbose", count=True, default=0, help="More messages; -vv: tracebacks.")
+@option("-q", "--quiet", is_flag=True, default=False, help="Only errors on stderr.")
 @config_option()
 def command(**values: Any) -> int:
-    """Write what a model's frontend makes of video or sound; prints the files.
+    """Write the features that a model's frontend computes from video or audio; prints the files.
 
-    An .npz holds a row a step, as 'rgb' and 'flow' of TSN and as 'features' of others, with the
-    'times' of the rows in seconds and 'rate_hz'. Wherever costream takes a recording it takes such
-    a file in its place, for any model whose rows are as wide.
+    An .npz holds one row per step, as 'rgb' and 'flow' for TSN and as 'features' for others, with
+    the 'times' of the rows in seconds and 'rate_hz'. Such a file can be used in place of a
+    recording everywhere, with any model whose rows have the same width.
 
     \b
     costream features clip.mp4 -o clip.npz

@@ -1,4 +1,4 @@
-"""``costream listen``: genre and sound events in audio, from files and the microphone."""
+"""``costream listen``: music genres and sound events in files and from the microphone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from costream.errors import UsageError
 from costream.sources.base import RawSound
 
 MODELS = "cotrans,cosounds"
-# Options of detect that are about pictures and skeletons.
+# Options of detect that apply only to video and skeletons.
 _NOT_SHARED = {
     *("sources", "model", "fps", "layout", "columns", "config"),
     *("tokens", "budget", "track"),
@@ -23,7 +23,7 @@ _RAW = re.compile(r"([a-z][a-z0-9]+):([0-9]+)(?::([0-9]+))?")
 
 
 def _raw(ctx: click.Context, param: click.Parameter, value: str | None) -> RawSound | None:
-    """Read FORMAT:RATE[:CHANNELS]."""
+    """Parse FORMAT:RATE[:CHANNELS]."""
     if value is None:
         return None
     found = _RAW.fullmatch(value)
@@ -39,19 +39,19 @@ def _raw(ctx: click.Context, param: click.Parameter, value: str | None) -> RawSo
     is_flag=False,
     flag_value="",
     metavar="[NAME|INDEX]",
-    help="Listen to the microphone, or to this one; 'costream doctor' lists them.",
+    help="Use the default microphone, or this one; 'costream doctor' lists them.",
 )
 @option("-m", "--model", default=MODELS, metavar="LIST", help="Models on the same frontend.")
 @option(
     "--raw",
     callback=_raw,
     metavar="FORMAT:RATE[:CHANNELS]",
-    help="Stdin and pipes are bare samples: s16le:48000:2.",
+    help="Format of raw samples on stdin and pipes: s16le:48000:2.",
 )
 @config_option()
 @click.pass_context
 def command(ctx: click.Context, /, **values: Any) -> int:
-    """Say what music and which sounds are to be heard, one step of a quarter of a second at a time.
+    """Recognise music genres and sounds, in steps of a quarter of a second.
 
     SOURCE is a sound file, a video with sound, '-' for stdin, or features of the frontend; without
     one, --mic listens to the microphone until Ctrl-C or for --duration.
@@ -71,7 +71,7 @@ def command(ctx: click.Context, /, **values: Any) -> int:
         if values["sources"]:
             raise UsageError(
                 "--mic and files exclude each other",
-                hint="a name after --mic is that of a microphone",
+                hint="a name after --mic is the name of a microphone",
             )
         values["sources"] = (f"mic:{mic}" if mic else "mic",)
     from costream.runtime.detect import detect as run

@@ -1,4 +1,4 @@
-"""Option types and decorators that several commands share."""
+"""Option types and decorators shared by several commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def seconds(ctx: click.Context, param: click.Parameter, value: Any) -> float | None:
-    """Read ``62``, ``5s``, ``1:02`` or ``HH:MM:SS.mmm`` as seconds."""
+    """Parse ``62``, ``5s``, ``1:02`` or ``HH:MM:SS.mmm`` as seconds."""
     if value is None:
         return None
     try:
@@ -25,7 +25,7 @@ def seconds(ctx: click.Context, param: click.Parameter, value: Any) -> float | N
 
 
 def option(*names: str, **kwargs: Any) -> Callable[[F], F]:
-    """Give ``click.option`` that can also be set by ``COSTREAM_<LONG NAME>``."""
+    """Return a ``click.option`` that can also be set by ``COSTREAM_<LONG NAME>``."""
     long = next(n for n in names if n.startswith("--")).split("/")[0]
     variable = "COSTREAM_" + long.removeprefix("--").removeprefix("no-").replace("-", "_").upper()
     kwargs.setdefault("envvar", variable)
@@ -34,7 +34,7 @@ def option(*names: str, **kwargs: Any) -> Callable[[F], F]:
 
 
 def config_option() -> Callable[[F], F]:
-    """Give ``-c/--config``: reads the configuration files before the other options."""
+    """Return ``-c/--config``, which reads the configuration files before the other options."""
 
     def read(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
         options = {
@@ -65,7 +65,7 @@ def config_option() -> Callable[[F], F]:
 
 
 def positive(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-    """Refuse zero, negative and non-finite numbers."""
+    """Raise BadParameter for zero, negative and non-finite numbers."""
     if value is not None and not 0 < value < float("inf"):
         raise click.BadParameter(f"{value} is not a positive number", ctx, param)
     return value

@@ -1,4 +1,4 @@
-"""``costream report``: results as a page or a picture, and where two runs differ."""
+"""``costream report``: show results as a page or an image, and compare two runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from costream.report.options import FORMATS, ReportOptions, parse_formats
     "-o",
     "--output",
     metavar="FILE|-",
-    help="Write there; '-' is stdout. Else beside the results.",
+    help="Output file; '-' is stdout.  [default: beside the results]",
 )
 @click.option(
     "-f",
@@ -24,18 +24,18 @@ from costream.report.options import FORMATS, ReportOptions, parse_formats
     "formats",
     multiple=True,
     metavar="LIST",
-    help=f"Comma list, repeatable: {', '.join(FORMATS)}. Else by the ending of -o, or html.",
+    help=f"Comma-separated, repeatable: {', '.join(FORMATS)}; else by the suffix of -o, or html.",
 )
 @click.option(
     "--thumbnails/--no-thumbnails",
     default=True,
     show_default=True,
-    help="Pictures of the source at the starts of segments.",
+    help="Frames of the source at the starts of segments.",
 )
 @click.option("--overwrite/--no-overwrite", default=False, help="Replace an existing report.")
-@click.option("--diff", is_flag=True, help="List where two runs, A and B, disagree.")
+@click.option("--diff", is_flag=True, help="List the differences between two runs, A and B.")
 @click.option("--json", "as_json", is_flag=True, help="With --diff: print JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="Errors only on stderr.")
+@click.option("-q", "--quiet", is_flag=True, help="Only errors on stderr.")
 def command(
     results: tuple[Path, ...],
     output: str | None,
@@ -48,9 +48,9 @@ def command(
 ) -> int:
     """Show results as one HTML page, or compare two runs.
 
-    RESULTS are .jsonl or .json files as 'detect' and 'batch' write them, or folders of them. The
-    page needs no network and no script: timeline, score curves, cost against the dense model,
-    statistics of labels, and pictures where the source is still there. Prints the files written.
+    RESULTS are .jsonl or .json files written by 'detect' or 'batch', or folders of them. The page
+    needs no network and no script: timeline, score curves, cost against the dense model, label
+    statistics, and pictures if the source is still available. Prints the files written.
 
     \b
     costream report out/clip.mp4.jsonl             writes out/clip.mp4.html
@@ -66,7 +66,7 @@ def command(
 
         return int(compare(*results, as_json=as_json))
     if as_json:
-        raise UsageError("--json goes with --diff")
+        raise UsageError("--json needs --diff")
     from costream.report.run import make_report
 
     options = ReportOptions(

@@ -1,4 +1,4 @@
-"""``costream train``: own classes from labelled recordings."""
+"""``costream train``: train custom classes from labelled recordings."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from costream.errors import UsageError
     "--data",
     type=click.Path(path_type=Path),
     metavar="FOLDER|TABLE.csv",
-    help="A folder with one folder a class, or a table: file,start,end,label; with --labels the"
-    " recordings, or the pictures, that they are of.",
+    help="A folder with one folder per class, or a table: file,start,end,label; with --labels the"
+    " labelled recordings or images.",
 )
 @option(
     "--labels",
     type=click.Path(path_type=Path),
     metavar="FOLDER|FILE",
-    help="Timelines of whole recordings, as detect and batch write them, or other tools: time"
-    " without a label is background. Of objects: boxes, as COCO JSON or YOLO text files.",
+    help="Timelines of whole recordings, from detect, batch or other tools: time without a label"
+    " is background. For objects: boxes, as COCO JSON or YOLO text files.",
 )
 @option("--weights", metavar="PATH", help="Weights to start from, instead of MODEL's own.")
 @option(
@@ -33,26 +33,26 @@ from costream.errors import UsageError
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE.safetensors",
-    help="The new weights; their card (.md) and a report (.html) go beside them."
+    help="File of the new weights; card (.md) and report (.html) are written beside it."
     "  [default: MODEL-own.safetensors]",
 )
-@option("--group", metavar="COLUMN", help="Column that a split never divides (person, song).")
+@option("--group", metavar="COLUMN", help="Column of groups that are never split (person, song).")
 @option(
     "--validation",
     type=click.FloatRange(0, 0.5),
     default=0.2,
-    help="Share of the examples of each class to validate with.",
+    help="Share of the examples of each class used for validation.",
 )
 @option(
     "--steps",
     type=click.IntRange(1),
-    help="Training steps at most.  [default: by the number of examples]",
+    help="Maximum number of training steps.  [default: by the number of examples]",
 )
 @option("--scratch/--no-scratch", default=False, help="Start from random weights.")
 @option(
     "--fine-tune/--no-fine-tune",
     default=None,
-    help="Of a model for video or objects, let what looks at pictures learn too: some minutes more."
+    help="Video and object models: also train the image network; takes some minutes more."
     "  [default: objects yes, video no]",
 )
 @option("--seed", type=click.IntRange(0), default=0)
@@ -64,25 +64,25 @@ from costream.errors import UsageError
     "--cache",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Where features of video and sound are kept.  [default: in the user's cache]",
+    help="Cache folder for features of video and audio.  [default: in the user's cache]",
 )
-@option("--no-cache", is_flag=True, default=False, help="Keep no features.")
+@option("--no-cache", is_flag=True, default=False, help="Do not cache features.")
 @option(
     "--overwrite/--no-overwrite",
     default=False,
-    help="Replace existing weights, and an unfinished training of other options or data.",
+    help="Replace existing weights, and an unfinished training with other options or data.",
 )
-@option("-v", "--verbose", count=True, default=0, help="Say more; -vv: tracebacks.")
-@option("-q", "--quiet", is_flag=True, default=False, help="Errors only on stderr.")
+@option("-v", "--verbose", count=True, default=0, help="More messages; -vv: tracebacks.")
+@option("-q", "--quiet", is_flag=True, default=False, help="Only errors on stderr.")
 @config_option()
 def command(**values: Any) -> int:
-    """Teach MODEL actions, sounds or objects that are labelled, in minutes on one core.
+    """Train MODEL on labelled actions, sounds or objects, in minutes on one core.
 
-    MODEL's weights are where it starts from; its labels are replaced by those of the data. Of a
-    model for video or sound only the temporal part learns unless told otherwise, and a class called
-    background, none or nothing (sound: silence too) makes no segments. A part of the recordings,
-    never of their frames, is kept to validate with. The same seed gives the same weights. What is
-    interrupted, even killed, goes on when the same command is given again.
+    Training starts from MODEL's weights; its labels are replaced by those of the data. For video
+    and audio only the temporal part is trained by default, and a class named background, none or
+    nothing (audio: also silence) makes no segments. Some of the recordings, never single frames,
+    are held out for validation. The same seed gives the same weights. Repeat the command to
+    resume a training that was interrupted or killed.
 
     \b
     costream train cooadtr --data recordings/ --labels corrected/ -o mine.safetensors
@@ -97,7 +97,7 @@ def command(**values: Any) -> int:
         raise UsageError("--cache and --no-cache exclude each other")
     output = values["output"] or Path(f"{Path(values['model']).stem}-own.safetensors")
     if output.suffix != ".safetensors":
-        raise UsageError("weights end in .safetensors", where=output)
+        raise UsageError("the name must end in .safetensors", where=output)
     from costream.training.family import TrainSettings
     from costream.training.feature_cache import features_folder
     from costream.training.own import train

@@ -1,4 +1,4 @@
-"""``costream watch``: live monitoring of one or many feeds."""
+"""``costream watch``: monitor one or many live feeds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from costream.cli.options import config_option, option, positive, seconds
 from costream.errors import UsageError
 from costream.settings import WatchSettings
 
-# Options of detect that make no sense for feeds, or mean something else for them.
+# Options of detect that do not apply to feeds, or have another meaning for them.
 _NOT_SHARED = {
     *("sources", "formats", "start", "end", "duration", "layout", "columns", "raw"),
     *("overwrite", "skip_existing", "config", "fps", "output", "budget"),
@@ -21,43 +21,47 @@ _NOT_SHARED = {
 
 @click.command(no_args_is_help=True)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@option("-o", "--output", metavar="FOLDER|-", help="Append records there; '-' is stdout.")
-@option("--rtsp-transport", type=click.Choice(["tcp", "udp"]), default="tcp", help="For RTSP.")
+@option("-o", "--output", metavar="FOLDER|-", help="Append records in this folder; '-' is stdout.")
+@option(
+    "--rtsp-transport", type=click.Choice(["tcp", "udp"]), default="tcp", help="Transport of RTSP."
+)
 @option(
     "--timeout",
     type=str,
     callback=seconds,
     default="10",
     metavar="TIME",
-    help="Without data for so long, a feed is lost and connected anew.",
+    help="A feed without data for this long is lost and reconnected.",
 )
 @option(
     "--reconnect",
     type=click.IntRange(-1),
     default=-1,
     metavar="N",
-    help="Attempts in a row before a feed is given up; -1: for ever.",
+    help="Attempts in a row before a feed is given up; -1: unlimited.",
 )
 @option(
     "--password-file",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="The password of URLs that have a user and none.",
+    help="Password for URLs with a user name but no password.",
 )
-@option("--realtime/--no-realtime", default=False, help="Files are feeds too, at their own pace.")
+@option(
+    "--realtime/--no-realtime", default=False, help="Accept files as feeds, played in real time."
+)
 @option(
     "--speed",
     type=float,
     callback=positive,
     default=1.0,
-    help="Play files so many times as fast.",
+    help="Playback speed of files.",
 )
-@option("--fps", type=float, callback=positive, help="Steps a second the model sees.")
+@option("--fps", type=float, callback=positive, help="Steps per second of the model.")
 @option(
     "--on-late",
     type=click.Choice(["drop", "block"]),
     default="drop",
-    help="Steps that come too fast: drop the oldest, or let the feed wait.",
+    help="If steps arrive too fast: drop the oldest, or block the feed.",
 )
 @option(
     "--max-lag",
@@ -65,49 +69,58 @@ _NOT_SHARED = {
     callback=seconds,
     default="2",
     metavar="TIME",
-    help="Drop steps that are later than this.",
+    help="Drop steps with a higher lag.",
 )
 @option(
     "--budget",
     metavar="0.5x",
-    help="Share of real time the network may take, for all feeds together. Objects: as detect.",
+    help="Share of real time for the network, over all feeds together. Objects: as in detect.",
 )
 @click.option(
     "--on",
     multiple=True,
     metavar="RULE",
-    help="Alert: 'LABEL>=0.8 for 2s', 'gap>=10s', 'lost'. Repeatable.",
+    help="Alert rule: 'LABEL>=0.8 for 2s', 'gap>=10s', 'lost'. Repeatable.",
 )
-@click.option("--run", multiple=True, metavar="COMMAND", help="At an alert run this, no shell.")
-@click.option("--post", multiple=True, metavar="URL", help="At an alert post it there as JSON.")
-@click.option("--append", multiple=True, metavar="FILE", help="At an alert append a line of JSON.")
+@click.option(
+    "--run", multiple=True, metavar="COMMAND", help="Run this command at an alert, without a shell."
+)
+@click.option("--post", multiple=True, metavar="URL", help="Post alerts to this URL as JSON.")
+@click.option(
+    "--append", multiple=True, metavar="FILE", help="Append alerts to this file as JSON lines."
+)
 @click.option(
     "--clips",
     is_flag=False,
     flag_value="5,5",
     metavar="[BEFORE,AFTER]",
-    help="Keep the seconds around an alert as video.  [5,5]",
+    help="Save the seconds around an alert as video.  [5,5]",
 )
-@option("--rotate", metavar="hour|day|SIZE", help="Begin a new file so often, or at this size.")
-@option("--keep", metavar="SIZE", help="Delete the oldest parts of a feed beyond this.")
+@option("--rotate", metavar="hour|day|SIZE", help="Start a new file every period, or at this size.")
+@option("--keep", metavar="SIZE", help="Delete the oldest parts of a feed beyond this total size.")
 @option(
     "--state-dir",
     type=click.Path(file_okay=False),
     metavar="FOLDER",
-    help="Keep what the network knows there, so that a restart goes on.",
+    help="Save the state of the network there, so that a restart continues from it.",
 )
-@option("--status-file", type=click.Path(dir_okay=False), metavar="FILE", help="State as JSON.")
+@option(
+    "--status-file",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Write the status to this file as JSON.",
+)
 @option("--metrics", metavar="[HOST:]PORT", help="Prometheus: http://127.0.0.1:PORT/metrics.")
 @config_option()
 @click.pass_context
 def command(ctx: click.Context, /, **values: Any) -> int:
-    """Watch live feeds with one network, for as long as you like.
+    """Monitor live feeds with one network, for any length of time.
 
     SOURCE is a URL (rtsp, http, hls, udp, srt, ...), a camera (0, /dev/video0), mic or mic:NAME,
-    a file with --realtime, or a TOML list of feeds. Lost feeds are connected to again; what is
-    missing is written as gap records. Ctrl-C ends the watch with every file finished.
+    a file with --realtime, or a TOML list of feeds. Lost feeds are reconnected; missing time is
+    written as gap records. Ctrl-C ends the watch and finishes all files.
 
-    With -o each feed has a FEED.jsonl there that is appended to; else JSONL goes to a pipe.
+    With -o each feed is appended to FEED.jsonl in that folder; else JSONL is written to a pipe.
 
     \b
     costream watch rtsp://cam1/live rtsp://cam2/live -o log
@@ -121,7 +134,7 @@ def command(ctx: click.Context, /, **values: Any) -> int:
 
 
 def _settings(values: dict[str, Any]) -> WatchSettings:
-    """Check what the options say together, before anything is loaded."""
+    """Check the combination of options, before anything is loaded."""
     told = dict.fromkeys(("duration", "end", "layout", "columns", "budget"))
     told = {**values, **told, "start": 0.0, "formats": (), "overwrite": False}
     common = detect.settings_of({**told, "skip_existing": False})

@@ -1,1 +1,1 @@
-"""Metrics of the field and the protocols they are computed by."""
+"""Evaluation metrics and protocols."""

@@ -1,4 +1,4 @@
-"""What a detector takes objects for, and what of them it misses."""
+"""Confusion matrix of a detector, with false detections and missed objects."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from costream.evaluation.detection import Found, Truth
 from costream.evaluation.matching import taken
 from costream.runtime.tracking import overlaps
 
-_SHARED = 0.5  # intersection over union from which on a box is of an object
+_SHARED = 0.5  # least intersection over union of a match
 
 
 def box_confusion(
     found: Sequence[Found], truth: Sequence[Truth], thresholds: Sequence[float]
 ) -> npt.NDArray[np.int64]:
-    """Count objects by what they are and what they were taken for, int64 [K + 1, K + 1].
+    """Return the counts of objects by true and predicted class, int64 [K + 1, K + 1].
 
-    The last row is of boxes where nothing is, the last column of objects without a box. Each
-    object is taken by the surest box, of whatever class, that shares at least half with it and no
-    surer box took. ``thresholds`` [K]: scores from which on boxes of each class count.
+    The last row counts false boxes, the last column missed objects. In order of falling score,
+    each box of any class takes the object it overlaps most, if their IoU is at least 0.5 and no
+    box before took it. ``thresholds`` [K]: least score of the boxes of each class.
     """
     classes = len(thresholds)
     counts = np.zeros((classes + 1, classes + 1), np.int64)

@@ -1,4 +1,4 @@
-"""Values of metrics as cells of a table."""
+"""Metric values as table cells."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 
 def number(value: float | None) -> float | None:
-    """Give a number, None for one that is not known."""
+    """Return a number, or None for NaN."""
     return None if value is None or math.isnan(value) else value
 
 
 def limits(interval: Sequence[float] | None) -> tuple[float | None, float | None]:
-    """Give both ends of an interval, None where there is none."""
+    """Return both ends of an interval, each None without one."""
     return (None, None) if interval is None else (interval[0], interval[1])

@@ -1,4 +1,4 @@
-"""Metrics of clips that show, or sound like, one class each."""
+"""Metrics of video or audio clips of one class each."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ if TYPE_CHECKING:
 
 
 def clip_scores(settings: EvaluateSettings, stop: Stop) -> dict[str, Any]:
-    """Run the model over the clips and give the metrics as JSON values; see ``measure``.
+    """Run the model over the clips and return the metrics as JSON values; see ``measure``.
 
-    Raises UsageError for data that cannot be used, ModelError, SourceError.
+    Raises UsageError for unusable data, ModelError, SourceError.
     """
     recordings = read_recordings(settings.data, None, settings.group)
     examples = fit_labels(to_examples(recordings, None), card_of(settings).labels)
     if not examples:
-        raise UsageError("no examples are left", where=settings.data)
+        raise UsageError("no usable examples", where=settings.data)
     return measure(load(settings), examples, settings, stop)
 
 
 def measure(
     model: Model, examples: Sequence[Example], settings: EvaluateSettings, stop: Stop
 ) -> dict[str, Any]:
-    """Give the metrics as JSON values; nothing when ``stop`` was asked for meanwhile.
+    """Return the metrics as JSON values; empty if ``stop`` was requested meanwhile.
 
-    The background label counts among the answers only where examples have it. UsageError for
-    a rate where the model hears.
+    The background label can be predicted only if examples have it. UsageError for a rate if the
+    model takes audio.
     """
     names = model.card.labels
     options = source_options(settings, model)
@@ -59,7 +59,7 @@ def measure(
     labels = np.array([names.index(e.label) for e in examples])
     present = {e.label for e in examples}
     if model.card.background is not None and model.card.background not in present:
-        # No example is one of nothing happening: which action, is the question.
+        # No example is of the background: classify among the actions only.
         told = [without(rows, names.index(model.card.background)) for rows in told]
     result = {
         "model": model.card.name,
@@ -79,10 +79,10 @@ def measure(
 def sequence_scores(
     told: Sequence[Any], labels: Any, groups: Sequence[str], names: Sequence[str]
 ) -> dict[str, Any]:
-    """Give the metrics of sequences [T, K] with these labels [N].
+    """Return the metrics of sequences [T, K] with these labels [N].
 
-    The interval draws groups anew, or where those are too few for that, sequences: it then says
-    nothing of how people differ.
+    The interval resamples groups, or sequences if there are too few groups: it then does not
+    cover differences between people.
     """
     mean, vote, last = fuse(told, "mean"), fuse(told, "vote"), fuse(told, "last")
     over = "groups" if len(set(groups)) >= FEWEST_GROUPS else "sequences"
@@ -110,10 +110,10 @@ def sequence_scores(
 
 
 def group_scores(told: Sequence[Any], labels: Any, groups: Sequence[str]) -> dict[str, Any] | None:
-    """Give the accuracy of groups whose sequences are of one label, as the clips of a song are.
+    """Return the accuracy over groups with one label each, such as the clips of a song.
 
-    The steps of all its sequences are fused as if they were one. None where there are no such
-    groups: somebody does many things, and a sequence is no group.
+    The steps of all sequences of a group are fused as one sequence. None if some group has
+    several labels, as with people, or every group is a single sequence.
     """
     pooled = pool(told, groups)
     members: dict[str, set[int]] = {group: set() for group in pooled}
@@ -132,7 +132,7 @@ def group_scores(told: Sequence[Any], labels: Any, groups: Sequence[str]) -> dic
 
 
 def stream_scores(told: Any, labels: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Give the metrics of frames: scores [T, K], labels [T]."""
+    """Return the frame metrics of scores [T, K] and labels [T]."""
     precision = per_class(average_precision, told, labels)
     return {
         "frames": len(labels),
@@ -147,7 +147,7 @@ def stream_scores(told: Any, labels: Any, names: Sequence[str]) -> dict[str, Any
 
 
 def without(rows: Any, column: int) -> Any:
-    """Give probabilities [T, K] as if this class were none; what is left adds up to 1."""
+    """Return probabilities [T, K] with a class set to 0 and the others renormalised to sum 1."""
     out = np.array(rows, np.float64)
     out[:, column] = 0.0
     return out / np.maximum(out.sum(1, keepdims=True), 1e-12)

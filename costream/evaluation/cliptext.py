@@ -1,4 +1,4 @@
-"""The metrics of clips as tables."""
+"""Clip metrics as tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from costream.evaluation.confusiontext import confusion_table
 
 
 def clip_tables(result: dict[str, Any]) -> list[Table]:
-    """Give accuracy, classes, and what is taken for what."""
+    """Return the tables of accuracy, classes and confusion."""
     one = result["sequences"]
     matrix = confusion_table(one["confusion"], result["labels"], list(one["classes"]))
     return [_accuracy(result), _classes(result), *matrix]
@@ -30,12 +30,12 @@ def _accuracy(result: dict[str, Any]) -> Table:
             ("mean of its group", groups["top1"], groups["top5"]),
             ("majority vote of its group", groups["top1_vote"], None),
         ]
-        notes.append(f"{groups['groups']} groups, each of one class, count once each")
+        notes.append(f"{groups['groups']} groups of one class each, counted once each")
     notes.append(f"mAP of the mean: {one['sequence_mAP']:.3f}")
     if "streams" in result:
         frames = result["streams"]
         notes.append(
-            f"frames of {frames['streams']} streams of examples one after another"
+            f"frames of {frames['streams']} streams of consecutive examples"
             f" ({frames['frames']:,} frames): mAP {frames['mAP']:.3f},"
             f" accuracy {frames['accuracy']:.3f}"
         )
@@ -59,5 +59,5 @@ def _classes(result: dict[str, Any]) -> Table:
         for name, c in one["classes"].items()
     )
     columns = ("class", "examples", "recall", "precision", "AP", "frame AP")
-    wrong = [f"{a} taken for {b}: {n}" for a, b, n in one["confused"][:5]]
+    wrong = [f"{a} predicted as {b}: {n}" for a, b, n in one["confused"][:5]]
     return Table("Classes", columns, rows, ("; ".join(wrong),) if wrong else (), decimals=3)

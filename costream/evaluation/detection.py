@@ -1,9 +1,9 @@
-"""How well objects are found: average precision of boxes, as COCO counts it.
+"""Average precision of object detection, as defined by COCO.
 
 Lin et al., "Microsoft COCO" (ECCV 2014), and its evaluation code: the detections of a class in
-all pictures together, the surest first, each matched with the true box of its picture that it
-shares most with and that none before it took; precision made falling and read off at 101
-recalls. There are no crowds and no sizes here.
+all images are sorted by falling score, and each is matched with the unmatched true box of its
+image that it overlaps most; precision is made monotonically falling and sampled at 101
+recalls. Crowds and object sizes are not distinguished.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Integers = npt.NDArray[np.integer]
 
 THRESHOLDS = tuple(round(0.5 + 0.05 * k, 2) for k in range(10))
 _RECALLS = np.linspace(0, 1, 101)
-_MOST = 100  # detections of a class in a picture
+_MOST = 100  # most detections of a class in an image
 
 
 class Truth(NamedTuple):
-    """The objects of a picture."""
+    """The ground-truth objects of an image."""
 
     boxes: Floats  # [n, 4], x1, y1, x2, y2
     labels: Integers  # [n]
 
 
 class Found(NamedTuple):
-    """What a detector says of a picture."""
+    """The detections in an image."""
 
     boxes: Floats  # [n, 4], x1, y1, x2, y2
     scores: Floats  # [n]
@@ -42,7 +42,7 @@ class Found(NamedTuple):
 
 
 def match(boxes: Floats, truth: Floats, threshold: float) -> npt.NDArray[np.bool_]:
-    """Say which boxes [n, 4], the surest first, are right, bool [n]: each true box is found once.
+    """Return which boxes [n, 4], by falling score, are right, bool [n]; a true box matches once.
 
     ``threshold``: the least intersection over union.
     """
@@ -52,10 +52,10 @@ def match(boxes: Floats, truth: Floats, threshold: float) -> npt.NDArray[np.bool
 def interpolated_precision(
     right: npt.NDArray[np.bool_], total: int, often: Integers | None = None
 ) -> float:
-    """Give the mean of precision at 101 recalls, precision at a recall being the best beyond it.
+    """Return the mean precision at 101 recalls, using the best precision at or beyond each recall.
 
-    ``right`` [n]: of detections, the surest first. ``total``: true objects; NaN when 0.
-    ``often`` [n]: how often each detection is there; None: once.
+    ``right`` [n]: of detections, by falling score. ``total``: true objects; NaN if 0.
+    ``often`` [n]: multiplicity of each detection; None: 1.
     """
     if not total:
         return float("nan")
@@ -71,7 +71,7 @@ def interpolated_precision(
 def box_precision(
     found: Sequence[Found], truth: Sequence[Truth], label: int, threshold: float = 0.5
 ) -> float:
-    """Give the average precision of a class over pictures; NaN when it is in none of them."""
+    """Return the average precision of a class over images; NaN if it is in none of them."""
     right, _, totals = _ranked(found, truth, label, threshold)
     return interpolated_precision(right, int(totals.sum()))
 
@@ -79,9 +79,9 @@ def box_precision(
 def precision_interval(
     found: Sequence[Found], truth: Sequence[Truth], clips: Sequence[int], labels: Sequence[str]
 ) -> Interval | None:
-    """Give the 95 % interval of AP50 when clips are drawn anew; None for too few.
+    """Return the 95 % bootstrap interval of AP50 over clips; None for too few.
 
-    ``clips``: the number, from 0, of the clip of each picture.
+    ``clips``: the clip number, from 0, of each image.
     """
     numbers = [k for k in range(len(labels)) if any((t.labels == k).any() for t in truth)]
     ranked = [_ranked(found, truth, number, 0.5) for number in numbers]
@@ -102,9 +102,9 @@ def precision_interval(
 def _ranked(
     found: Sequence[Found], truth: Sequence[Truth], label: int, threshold: float
 ) -> tuple[npt.NDArray[np.bool_], Integers, Integers]:
-    """Give of the detections [n] of a class, the surest first, whether they are right and where.
+    """Return a class's detections [n] by falling score: whether right, and their image numbers.
 
-    And how many true objects of it each picture has.
+    And the number of its true objects in each image.
     """
     scores: list[Floats] = [np.zeros(0)]
     right = [np.zeros(0, dtype=bool)]
@@ -125,10 +125,10 @@ def _ranked(
 def detection_scores(
     found: Sequence[Found], truth: Sequence[Truth], labels: Sequence[str]
 ) -> dict[str, object]:
-    """Give the average precision of every class that is there, and the means over them.
+    """Return the average precision of every class present, and the means over them.
 
     ``AP50`` at an overlap of 0.5, ``AP`` the mean over 0.5, 0.55 ... 0.95; in ``classes`` by
-    name, with the number of true ``objects``. Means are NaN when no class is there.
+    name, with the number of true ``objects``. Means are NaN if no class is present.
     """
     classes: dict[str, dict[str, float]] = {}
     for number, name in enumerate(labels):

@@ -1,4 +1,4 @@
-"""``costream evaluate``: the metrics of a model, or of what it wrote earlier."""
+"""``costream evaluate``: metrics of a model, or of results written earlier."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from costream.runtime.stop import Stop
 
 
 def evaluate(settings: EvaluateSettings) -> ExitCode:
-    """Print metrics to stdout, and draw them where that is asked for.
+    """Print metrics to stdout, and write them as PNG if requested.
 
-    PARTIAL when some recordings could not be read. Raises UsageError for what cannot be used,
-    ModelError, SourceError, OutputError.
+    Return PARTIAL if some recordings could not be read. Raises UsageError for unusable data or
+    options, ModelError, SourceError, OutputError.
     """
     settings.check()
     with Stop() as stop, logging_to(settings.verbosity, "auto", None):

@@ -1,4 +1,4 @@
-"""Metrics of online action detection over the frames of many recordings."""
+"""Frame metrics of online action detection over many recordings."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Mask = npt.NDArray[np.bool_]
 def frame_scores(
     judged: Sequence[Judged], names: Sequence[str], background: str | None, tolerance_s: float
 ) -> dict[str, Any]:
-    """Give the frame metrics of recordings that have been told of with all scores.
+    """Return the frame metrics of recordings with scores for every output.
 
     Means over classes leave out the background and classes without a frame. A frame is right
-    when its best label is among the true ones. With a tolerance, which is left out at 0, right is
-    also a label that is true so near in the same recording, and average precision leaves out the
-    frames so near a change. 95 % intervals draw groups; they are None for too few.
+    if its best label is among the true ones. With a tolerance above 0, a label is also right if
+    it is true within the tolerance in the same recording, and average precision leaves out
+    frames that close to a change. 95 % intervals resample groups; they are None for too few.
     """
     frames = _Frames(judged, names, background)
     out: dict[str, Any] = {"recordings": len(judged), "frames": len(frames.labels)}
@@ -48,7 +48,7 @@ def frame_scores(
 
 
 class _Frames:
-    """The frames of all recordings in a row: N that are scored, K labels, G groups."""
+    """The frames of all recordings, concatenated: N scored frames, K labels, G groups."""
 
     def __init__(
         self,
@@ -58,9 +58,9 @@ class _Frames:
         right: Sequence[Mask] | None = None,
         scored: Sequence[Mask] | None = None,
     ) -> None:
-        """``right`` [T, K]: which labels are right; default: the true ones.
+        """``right`` [T, K]: accepted labels; default: the true ones.
 
-        ``scored`` [T]: which frames rank for average precision; default: all.
+        ``scored`` [T]: frames ranked for average precision; default: all.
         """
         numbers = {group: k for k, group in enumerate(dict.fromkeys(j.group for j in judged))}
         known = [j.labels >= 0 for j in judged]
@@ -86,7 +86,7 @@ class _Frames:
         self._actions = [k for k, name in enumerate(names) if name != background]
 
     def means(self, ending: str) -> dict[str, Any]:
-        """Give the metrics that are one number each, and their intervals."""
+        """Return the scalar metrics and their intervals."""
         hits = np.bincount(self.group, self._right, self.groups)
         every = np.bincount(self.group, minlength=self.groups)
 
@@ -105,7 +105,7 @@ class _Frames:
         }
 
     def _precisions(self, drawn: Counts) -> tuple[float, float]:
-        """Give plain and calibrated mean average precision of groups that are there so often."""
+        """Return plain and calibrated mAP with each group counted ``drawn`` times."""
         often = drawn[self.group[self._rows]]
         each = np.array([self.rankings[k].precisions(often) for k in self._actions])
         found = each[~np.isnan(each).any(1)] if len(each) else each
@@ -113,7 +113,7 @@ class _Frames:
         return plain, calibrated
 
     def classes(self, counts: npt.NDArray[np.int64]) -> dict[str, dict[str, Any]]:
-        """Give what is to be said of each label that is true, or told, of some frame."""
+        """Return the metrics of each label that is true or predicted in some frame."""
         out: dict[str, dict[str, Any]] = {}
         for k, (name, ranking) in enumerate(zip(self.names, self.rankings, strict=True)):
             true, said = int(self._positive[:, k].sum()), int(counts[:, k].sum())
@@ -134,7 +134,7 @@ class _Frames:
 
 
 def _near(judged: Judged, steps: int) -> Mask:
-    """Give which labels [T, K] are true within so many steps."""
+    """Return which labels [T, K] are true within ``steps`` steps."""
     positive = judged.positive
     out: Mask = positive.copy()
     for shift in range(1, min(steps, len(positive) - 1) + 1):
@@ -144,7 +144,7 @@ def _near(judged: Judged, steps: int) -> Mask:
 
 
 def _calm(judged: Judged, steps: int) -> Mask:
-    """Give which frames [T] are further than so many steps from a change of what is true."""
+    """Return which frames [T] are more than ``steps`` steps from a change of the true labels."""
     told = np.column_stack([judged.labels >= 0, judged.positive])
     _, kinds = np.unique(told, axis=0, return_inverse=True)
     calm: Mask = outside_boundaries(kinds.reshape(-1), steps) >= 0

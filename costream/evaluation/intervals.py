@@ -1,7 +1,7 @@
-"""How far metrics may be trusted: they are computed anew on recordings drawn with replacement.
+"""Bootstrap confidence intervals of metrics.
 
-Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), section 13.3. What is drawn are
-recordings (or what belongs together among them), never frames: those of one recording are alike.
+Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), section 13.3. Recordings (or
+groups of them) are resampled, never frames: those of one recording are correlated.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-FEWEST_GROUPS = 6  # to draw from for an interval
+FEWEST_GROUPS = 6  # least number of groups for an interval
 
 Counts = npt.NDArray[np.int64]  # how often each group was drawn
 Interval = tuple[float, float]
@@ -20,10 +20,10 @@ Interval = tuple[float, float]
 def intervals(
     metrics: Callable[[Counts], Sequence[float]], groups: int, seed: int = 0, draws: int = 500
 ) -> list[Interval | None]:
-    """Give the 95 % interval of each metric of groups that are there so often each.
+    """Return the 95 % bootstrap interval over groups of each metric.
 
-    Draws for which a metric is NaN do not count. None where there are too few groups, or none of
-    the draws has a value.
+    ``metrics`` takes the multiplicity of each group. Draws for which a metric is NaN do not
+    count. None if there are too few groups, or no draw has a value.
     """
     if groups < FEWEST_GROUPS:
         return [None] * len(metrics(np.ones(groups, np.int64)))

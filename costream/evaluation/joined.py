@@ -1,4 +1,4 @@
-"""Several sources as one stream."""
+"""Concatenation of several sources into one stream."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from costream.sources.base import Source, SourceInfo
 
 
 class Joined:
-    """Sources as one: each begins a step after the last item of the one before.
+    """Concatenated sources: each begins a step after the last item of the previous one.
 
-    ``starts``: when the parts that were read so far began, seconds.
+    ``starts``: start times of the parts read so far, seconds.
     """
 
     def __init__(self, parts: Sequence[Source], step_s: float) -> None:
@@ -20,11 +20,11 @@ class Joined:
         self.starts: list[float] = []
 
     def open(self) -> SourceInfo:
-        """Open the first; it speaks for all."""
+        """Open the first source, whose properties apply to all."""
         return replace(self._parts[0].open(), name="joined", uri="joined", duration_s=None)
 
     def items(self) -> Iterator[Item]:
-        """Give the items of all parts on one clock."""
+        """Yield the items of all parts on one clock."""
         now, number = 0.0, 0
         for k, part in enumerate(self._parts):
             if k:
@@ -45,12 +45,12 @@ class Joined:
             part.close()
 
     def stop(self) -> None:
-        """End soon."""
+        """Request all sources to end."""
         for part in self._parts:
             part.stop()
 
     def close(self) -> None:
-        """Close all."""
+        """Close all sources."""
         for part in self._parts:
             part.close()
 

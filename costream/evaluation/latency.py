@@ -1,4 +1,4 @@
-"""How soon after its onset an action is detected."""
+"""Detection latency: the delay between an action's onset and its detection."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from costream.records import Segment
 
 
 def latencies(told: Sequence[Segment], truth: Sequence[Segment], delay_s: float) -> list[float]:
-    """Give for every true segment after how many seconds it was detected; NaN: it was not.
+    """Return the detection latency of every true segment in seconds; NaN: not detected.
 
-    It is detected when a segment of its label that overlaps it opens, or at its onset when that
-    was open already. ``delay_s``: how much later than where it places an event a model knows it.
+    It is detected when a segment of its label that overlaps it opens, or at its onset if that
+    was already open. ``delay_s``: how long after the time of an event the model reports it.
     """
     out = []
     for true in truth:
@@ -29,9 +29,9 @@ def latencies(told: Sequence[Segment], truth: Sequence[Segment], delay_s: float)
 
 
 def latency_scores(waits: Iterable[float]) -> dict[str, Any]:
-    """Give how many of the true segments were found, and median and p90 of their latency, s.
+    """Return the share of true segments found, and median and p90 of their latency in seconds.
 
-    None where there is nothing to tell of.
+    Values without data are None.
     """
     every = np.array(list(waits), np.float64)
     found = every[~np.isnan(every)]

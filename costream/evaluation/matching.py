@@ -1,4 +1,4 @@
-"""Which of the things that were told are right: each true one is found once."""
+"""Greedy one-to-one matching of predictions with the ground truth, and ranked precision."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ Mask = npt.NDArray[np.bool_]
 
 
 def take_best(likeness: Floats, least: float) -> Mask:
-    """Say which of n told things, the surest first, are right, bool [n]; see ``taken``."""
+    """Return which of n predictions, by falling score, are right, bool [n]; see ``taken``."""
     right: Mask = taken(likeness, least) >= 0
     return right
 
 
 def taken(likeness: Floats, least: float) -> npt.NDArray[np.int64]:
-    """Give which true thing each of n told ones, the surest first, takes, int64 [n]; -1: none.
+    """Return the true item matched to each of n predictions, by falling score, int64 [n].
 
-    Each takes the true one that it is most like, if it is by ``least`` and none before took it.
-    ``likeness`` [n, m]: of told and true ones.
+    Each takes the most similar item that none before it took, if the similarity is ``least`` or
+    more; -1: none. ``likeness`` [n, m]: similarity of predictions and true items.
     """
     free = np.array(likeness, np.float64)
     out = np.full(len(free), -1)
@@ -32,9 +32,9 @@ def taken(likeness: Floats, least: float) -> npt.NDArray[np.int64]:
 
 
 def ranked_precision(right: Mask, total: int) -> float:
-    """Give the mean over true things of the precision when each was found; not found: 0.
+    """Return the mean over true items of the precision at their rank; 0 for items not found.
 
-    ``right`` [n]: of what was told, the surest first. ``total``: true things; NaN when 0.
+    ``right`` [n]: of predictions, by falling score. ``total``: true items; NaN if 0.
     """
     if not total:
         return float("nan")
@@ -42,9 +42,9 @@ def ranked_precision(right: Mask, total: int) -> float:
 
 
 def best_precision_beyond(right: Mask, total: int) -> float:
-    """Give what ``ranked_precision`` does, the precision at a rank being the best from there on.
+    """Return ``ranked_precision`` with the precision at a rank being the best from there on.
 
-    Interpolation at every recall, as PASCAL VOC has had it since 2010, and ActivityNet.
+    This is interpolation at every recall, as in PASCAL VOC since 2010, and ActivityNet.
     """
     if not total:
         return float("nan")

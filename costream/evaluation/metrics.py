@@ -1,7 +1,7 @@
-"""Metrics of online action detection, computed on frames. NumPy only.
+"""Frame metrics of online action detection. NumPy only.
 
-Labels are int [T]; scores are [T, K], one column a class. Frames whose label is negative are not
-scored.
+Labels are int [T]; scores are [T, K], one column per class. Frames with a negative label are
+not scored.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ Mask = npt.NDArray[np.bool_]
 
 
 def average_precision(scores: Scores, positive: Mask) -> float:
-    """Give the average precision of one class, NaN when nothing is positive.
+    """Return the average precision of one class, NaN without positives.
 
-    Frames by falling score; each positive, the tp-th one at rank k, adds tp / k; divided by the
-    number of positives. For equal scores see ``Ranking``. ``scores``, ``positive``: [T].
+    Frames are sorted by falling score; each positive, the tp-th one at rank k, adds tp / k; the
+    sum is divided by the number of positives. For equal scores see ``Ranking``. ``scores``,
+    ``positive``: [T].
     """
     return Ranking(scores, positive).precision(1.0)
 
@@ -30,7 +31,7 @@ def average_precision(scores: Scores, positive: Mask) -> float:
 def calibrated_average_precision(
     scores: Scores, positive: Mask, weight: float | None = None
 ) -> float:
-    """Give the calibrated average precision of one class, NaN when nothing is positive.
+    """Return the calibrated average precision of one class, NaN without positives.
 
     As ``average_precision``, but each positive adds w tp / (w tp + fp), with w = negatives /
     positives, so that rare classes compare with frequent ones (De Geest et al., "Online Action
@@ -45,7 +46,7 @@ def per_class(
     labels: Labels,
     classes: Sequence[int] | None = None,
 ) -> npt.NDArray[np.float64]:
-    """Give ``metric`` of every class (or these), NaN for those without a frame, float64 [K]."""
+    """Return ``metric`` of every class (or of ``classes``), float64 [K]; NaN without a frame."""
     known = np.asarray(labels) >= 0
     scores, labels = np.asarray(scores)[known], np.asarray(labels)[known]
     wanted = range(scores.shape[1]) if classes is None else classes
@@ -55,9 +56,9 @@ def per_class(
 def mean_average_precision(
     scores: Scores, labels: Labels, classes: Sequence[int] | None = None
 ) -> float:
-    """Give the mean over classes of the average precision; classes without a frame are left out.
+    """Return the mean average precision over classes with a frame; NaN if there are none.
 
-    NaN when there is no such class.
+    ``classes``: to average over; default: all.
     """
     values = per_class(average_precision, scores, labels, classes)
     values = values[~np.isnan(values)]
@@ -65,9 +66,9 @@ def mean_average_precision(
 
 
 def frame_accuracy(predicted: Labels, labels: Labels, tolerance: int = 0) -> float:
-    """Give the share of frames whose label was predicted, NaN without scored frames.
+    """Return the share of frames whose label was predicted, NaN without scored frames.
 
-    ``tolerance``: a prediction is also right when that label occurs at most so many frames away.
+    ``tolerance``: a prediction is also right if its label occurs at most this many frames away.
     """
     known = np.asarray(labels) >= 0
     if not known.any():
@@ -76,7 +77,7 @@ def frame_accuracy(predicted: Labels, labels: Labels, tolerance: int = 0) -> flo
 
 
 def balanced_accuracy(predicted: Labels, labels: Labels, tolerance: int = 0) -> float:
-    """Give the mean over the classes present of the share of their frames that were right."""
+    """Return the mean over the classes present of their frame accuracy."""
     labels = np.asarray(labels)
     right = _right(predicted, labels, tolerance)
     shares = [right[labels == k].mean() for k in np.unique(labels[labels >= 0])]
@@ -84,14 +85,14 @@ def balanced_accuracy(predicted: Labels, labels: Labels, tolerance: int = 0) -> 
 
 
 def confusion(predicted: Labels, labels: Labels, classes: int) -> npt.NDArray[np.int64]:
-    """Give how often label i was predicted as j, int64 [K, K]."""
+    """Return the number of times label i was predicted as j, int64 [K, K]."""
     known = np.asarray(labels) >= 0
     pairs = np.asarray(labels)[known] * classes + np.asarray(predicted)[known]
     return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
 
 
 def outside_boundaries(labels: Labels, tolerance: int) -> Labels:
-    """Give the labels with -1 at frames closer than ``tolerance`` to a change of label.
+    """Return the labels with -1 at frames closer than ``tolerance`` to a change of label.
 
     The usual way to score ranked lists (average precision) when boundaries are uncertain.
     """
@@ -104,7 +105,7 @@ def outside_boundaries(labels: Labels, tolerance: int) -> Labels:
 def bootstrap(
     metric: Callable[[Sequence[int]], float], groups: int, seed: int = 0, draws: int = 500
 ) -> tuple[float, float]:
-    """Give the 2.5 and 97.5 percentiles of a metric when whole groups (videos) are drawn anew.
+    """Return the 2.5 and 97.5 percentiles of a metric over resampled groups (videos).
 
     ``metric`` takes the indices of the groups drawn. Draws for which it is NaN do not count.
     """

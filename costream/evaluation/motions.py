@@ -1,4 +1,4 @@
-"""Labelled motions: sequences of skeletons, one action each, ready for a frontend."""
+"""Labelled motions: skeleton sequences of one action each, as frontend input."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Joints = npt.NDArray[np.float32]  # [T, S, V, A + 1]: coordinates of S persons, 
 
 @dataclass(frozen=True)
 class Motion:
-    """One action, as ``frontends.joints.JointStreams.prepare`` gives its frames.
+    """One action, with frames from ``frontends.joints.JointStreams.prepare``.
 
-    ``group``: what may never be on both sides of a split (a subject, a style, a file).
+    ``group``: never on both sides of a split (a subject, a style, a file).
     """
 
     name: str
@@ -27,7 +27,7 @@ class Motion:
 
 
 def single(positions: npt.NDArray[np.floating]) -> Joints:
-    """Give the motion [T, 1, V, A + 1] of one person's joints [T, V, A]; all zeros: not seen."""
+    """Return the motion [T, 1, V, A + 1] of one person's joints [T, V, A]; all zeros: unseen."""
     x = np.asarray(positions, np.float32)
     seen = np.any(x != 0, axis=(1, 2), keepdims=True)
     scores = np.broadcast_to(seen, (*x.shape[:2], 1)).astype(np.float32)
@@ -35,9 +35,9 @@ def single(positions: npt.NDArray[np.floating]) -> Joints:
 
 
 def resample(joints: Joints, times: npt.NDArray[np.floating]) -> Joints:
-    """Give a motion at these places [N], counted in its own frames.
+    """Return a motion resampled at ``times`` [N], in units of its own frames.
 
-    Joints are interpolated where both neighbours have them and otherwise taken from the nearer.
+    Joints seen in both neighbouring frames are interpolated; others are those of the nearer one.
     """
     last = len(joints) - 1
     low = np.clip(np.floor(times).astype(int), 0, last)
@@ -50,7 +50,7 @@ def resample(joints: Joints, times: npt.NDArray[np.floating]) -> Joints:
 
 
 def batch(clips: Sequence[Joints]) -> Tensor:
-    """Give clips as one tensor [B, T, S, V, A + 1]; shorter ones end with nobody there."""
+    """Return clips as one tensor [B, T, S, V, A + 1], padded with zeros (nobody seen)."""
     length, persons = (max(clip.shape[k] for clip in clips) for k in (0, 1))
     out = np.zeros((len(clips), length, persons, *clips[0].shape[2:]), np.float32)
     for row, clip in zip(out, clips, strict=True):

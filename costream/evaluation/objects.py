@@ -1,4 +1,4 @@
-"""How well objects are found in pictures and clips, and what that costs."""
+"""Metrics and cost of object detection in images and clips."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from costream.sources.registry import open_source
 
 log = logging.getLogger("costream")
 
-_ANY_SCORE = 1e-6  # precision is read off the whole list, not only what the timeline shows
+_ANY_SCORE = 1e-6  # average precision needs all detections, not only those shown
 
 
 @dataclass
 class _Seen:
-    """A sink that keeps the objects of each frame whose true boxes are known, and its cost."""
+    """A sink that collects the detections of each annotated frame, and the costs."""
 
     labels: Sequence[str]
-    clip: Clip | None = None  # that is looked at
+    clip: Clip | None = None  # being evaluated
     found: list[Found] = field(default_factory=list)
     truth: list[Truth] = field(default_factory=list)
     macs: list[int] = field(default_factory=list)
@@ -51,7 +51,7 @@ class _Seen:
         """Nothing to prepare."""
 
     def write(self, record: Record) -> None:
-        """Keep objects until their picture comes, and costs."""
+        """Store the detections until their frame is drawn, and the costs."""
         if isinstance(record, Objects):
             self._objects = record
         elif isinstance(record, Compute):
@@ -60,7 +60,7 @@ class _Seen:
             self.ms.append(record.ms.frontend + record.ms.network)
 
     def draw(self, picture: Picture) -> None:
-        """Compare what was found in a picture with what is there; its size is known here."""
+        """Store detections and ground truth of a frame, whose size is known here."""
         objects, item = self._objects, picture.item
         if self.clip is None or objects is None or not isinstance(item, VideoFrame):
             return
@@ -76,9 +76,9 @@ class _Seen:
 
 
 def object_scores(settings: EvaluateSettings, stop: Stop) -> dict[str, Any]:
-    """Read pictures, clips and their boxes, and give the metrics as JSON values; see ``measure``.
+    """Read images, clips and their boxes, and return the metrics as JSON values; see ``measure``.
 
-    Raises UsageError for boxes that cannot be used, ModelError, SourceError.
+    Raises UsageError for unusable boxes, ModelError, SourceError.
     """
     clips = read_boxes(settings.data or Path(), settings.labels or Path(), settings.group)
     clips = fit_boxes(clips, card_of(settings).labels)
@@ -90,12 +90,12 @@ def measure(
 ) -> dict[str, Any]:
     """Run the model over all clips, once for each number of tokens, as ``detect`` does.
 
-    Each clip is a stream, as is each picture by itself. Nothing when ``stop`` was asked for
+    Each clip, and each single image, is a stream. The result is empty if ``stop`` was requested
     meanwhile.
     """
     budgets = settings.tokens or (None,)
     if len(budgets) > 1 and all(len(clip.frames) < 2 for clip in clips):
-        log.warning("of pictures by themselves all tokens are computed: --tokens is for clips")
+        log.warning("single images always use all tokens: --tokens has an effect on clips only")
     options = source_options(settings, model)
     rows = []
     for tokens in budgets:
@@ -120,7 +120,7 @@ def _row(
     tokens: int | None,
     stop: Stop,
 ) -> dict[str, Any]:
-    """Give the precision over all pictures and the cost of a picture with so many tokens."""
+    """Return the precision over all images and the cost per image with ``tokens`` tokens."""
     labels = model.card.labels
     seen, title = _Seen(labels), "pictures" if tokens is None else f"{tokens} tokens"
     asked = RunOptions(rate_hz=settings.rate_hz, threshold=_ANY_SCORE, tokens=tokens)

@@ -1,4 +1,4 @@
-"""The metrics of objects as tables."""
+"""Object detection metrics as tables."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from costream.evaluation.cells import limits, number
 
 
 def object_tables(result: dict[str, Any]) -> list[Table]:
-    """Give precision and cost for each number of tokens, and the classes of the first."""
+    """Return tables of precision and cost for each number of tokens, and of the classes."""
     rows = result["budgets"]
-    title = f"{result['model']} on {result['data']}: {rows[0]['pictures']} pictures"
+    title = f"{result['model']} on {result['data']}: {rows[0]['pictures']} images"
     budgets = tuple(
         (
             "all" if row["tokens"] is None else str(row["tokens"]),
@@ -35,7 +35,7 @@ def object_tables(result: dict[str, Any]) -> list[Table]:
         "95 % from",
         "to",
         "AP",
-        "MMAC a picture",
+        "MMAC per image",
         "of dense",
         "ms, median",
     )

@@ -1,4 +1,4 @@
-"""Metrics as a PNG: classes, reliability and precision against cost, or a table."""
+"""Metrics as a PNG: class metrics, reliability and precision over cost, or a table."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _BLUE, _ORANGE, _GREEN = COLORS[4], COLORS[0], COLORS[2]
 _EDGE = 24  # pixels around a panel
 _LINE = 22  # height of a row of bars
 _BAR = 300  # width of a bar of 1
-_LONGEST = 24  # letters of a name
-_MOST = 60  # classes
-_SIDE = 320  # of a square of curves
-_LETTER = 12  # width of a letter of the size used here
+_LONGEST = 24  # most letters of a name
+_MOST = 60  # most classes shown
+_SIDE = 320  # of a square plot
+_LETTER = 12  # width of a letter
 
 
 def draw(result: Mapping[str, Any]) -> bytes:
-    """Give the PNG of a result of ``costream evaluate``."""
+    """Return the PNG of a result of ``costream evaluate``."""
     panels = [_bars(*_classes(result))]
     if result.get("frames") and result["frames"]["frames"]:
         panels.append(_reliability(result["frames"]))
@@ -48,9 +48,9 @@ def draw(result: Mapping[str, Any]) -> bytes:
 
 
 def draw_table(table: Table) -> bytes:
-    """Give the PNG of a table: words to the left, numbers to the right."""
+    """Return the PNG of a table."""
     lines = table.to_text().split("\n")
-    head, last = 2, 4 + len(table.rows)  # lines of the names of columns and behind the rows
+    head, last = 2, 4 + len(table.rows)  # index of the header and of the line after the rows
     wide = 2 * _EDGE + _LETTER * max(map(len, lines))
     page = _blank(wide, 2 * _EDGE + _LINE * len(lines))
     for k, line in enumerate(lines):
@@ -64,7 +64,7 @@ def draw_table(table: Table) -> bytes:
 
 
 def _classes(result: Mapping[str, Any]) -> tuple[str, dict[str, float | None]]:
-    """Give the metric of each class that tells most, and what it is called."""
+    """Return the name and the per-class values of the main metric."""
     if "budgets" in result:
         first = result["budgets"][0]
         title = "AP50" if first["tokens"] is None else f"AP50, {first['tokens']} tokens"
@@ -100,16 +100,16 @@ def _bars(title: str, values: Mapping[str, float | None]) -> Canvas:
 
 
 def _reliability(frames: Mapping[str, Any]) -> Canvas:
-    """Draw how much of what is said so surely is right, beside what should be."""
+    """Draw accuracy over confidence, with the ideal diagonal."""
     error = frames["calibration_error"]
-    title = f"share right, by confidence; ECE {error:.3f}"
+    title = f"accuracy by confidence; ECE {error:.3f}"
     panel, square = _axes(title, 1.0, 1.0, "confidence")
     total = max(frames["frames"], 1)
     for one in frames["reliability"]:
         if one["count"]:
             x, width = _SIDE * one["low"], _SIDE * (one["high"] - one["low"]) - 1
             height = _SIDE * one["accuracy"]
-            # What few frames tell is pale.
+            # Bins with few frames are pale.
             color = _BLUE if one["count"] >= 0.01 * total else (165, 205, 230)
             fill(square, x, _SIDE - height, width, height, color)
     diagonal = path(np.array([0.0, _SIDE]), np.array([float(_SIDE), 0.0]), 1)
@@ -118,12 +118,12 @@ def _reliability(frames: Mapping[str, Any]) -> Canvas:
 
 
 def _budgets(rows: Sequence[Mapping[str, Any]]) -> Canvas:
-    """Draw what the precision of each budget costs."""
+    """Draw precision over cost for each token budget."""
     known = sorted((r for r in rows if not math.isnan(r["AP50"])), key=lambda r: r["macs"])
     right = 1.1 * max((row["macs"] for row in known), default=1e6) / 1e6
     best = max((row["AP50"] for row in known), default=0.0)
     top = next(end for end in (0.1, 0.2, 0.5, 1.0) if best <= end)
-    panel, square = _axes("AP50 against cost, by tokens", right, top, "MMAC a picture")
+    panel, square = _axes("AP50 over cost, by tokens", right, top, "MMAC per image")
     marks: dict[tuple[int, int], list[str]] = {}
     for row in known:
         x, y = row["macs"] / 1e6 / right, 1 - row["AP50"] / top
@@ -141,7 +141,7 @@ def _budgets(rows: Sequence[Mapping[str, Any]]) -> Canvas:
 
 
 def _axes(title: str, right: float, top: float, below: str) -> tuple[Canvas, Canvas]:
-    """Give a panel with an empty square, from 0 to ``right`` and ``top``, and that square."""
+    """Return a panel with empty axes from 0 to ``right`` and ``top``, and its plot area."""
     wide = max(3 * _EDGE + _SIDE, _EDGE + text_width(title, 2)) + _EDGE
     panel = _blank(wide, _SIDE + 2 * _LINE + 3 * _EDGE)
     x, y = 3 * _EDGE, 2 * _LINE + _EDGE

@@ -1,10 +1,10 @@
-"""Protocols by which the field scores online action detection on frames.
+"""Standard protocols for frame metrics of online action detection.
 
-They say which labels there are and which frames count. Those of OadTR's and CoOadTR's released
-code (Wang et al., ICCV 2021; Hedegaard et al., ICLR 2023), whose networks look back over 64 rows
-and ahead over 8: the rows 63 to T - 10 of a video of T rows are scored. Mean average precision is
-over the actions, the background left out. Frames that are labelled Ambiguous in THUMOS14 do not
-count, and that class is cut off before the softmax.
+They define the labels and the scored frames. They follow the released code of OadTR and CoOadTR
+(Wang et al., ICCV 2021; Hedegaard et al., ICLR 2023), whose networks look back over 64 rows and
+ahead over 8: rows 63 to T - 10 of a video of T rows are scored. Mean average precision is over
+the actions, without the background. Frames labelled Ambiguous in THUMOS14 do not count, and
+that class is removed before the softmax.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ class Protocol:
     """Labels and frames of a protocol."""
 
     name: str
-    labels: tuple[str, ...]  # that are scored; the first is the background
-    ignored: tuple[str, ...] = ()  # of the data; their frames do not count
-    first: int = 63  # row that is scored, from 0
-    tail: int = 9  # rows at the end that are not
+    labels: tuple[str, ...]  # scored labels; the first is the background
+    ignored: tuple[str, ...] = ()  # labels of the data whose frames do not count
+    first: int = 63  # first scored row, from 0
+    tail: int = 9  # rows at the end that are not scored
 
     @property
     def background(self) -> str:
-        """The label that is no action."""
+        """The background label."""
         return self.labels[0]
 
     def columns(self, labels: Sequence[str], model: str) -> list[int]:
-        """Give where among a model's labels those of the protocol are.
+        """Return the indices of the protocol's labels among a model's labels.
 
-        Spelling counts as in ``fit_truth``. UsageError for a model of other labels.
+        Spelling is compared as in ``fit_truth``. UsageError for a model with other labels.
         """
         places = {spelling(label): k for k, label in enumerate(labels)}
         known = {spelling(label) for label in (*self.labels, *self.ignored)}
@@ -47,20 +47,20 @@ class Protocol:
         if lacking or foreign:
             what = f"lacks {lacking[0]!r}" if lacking else f"has {foreign[0]!r}"
             raise UsageError(
-                f"the labels of {model} are not those of {self.name}: it {what}",
+                f"the labels of {model} differ from those of {self.name}: it {what}",
                 where="--protocol",
                 hint="import it with --config labels=thumos14 or labels=tvseries",
             )
         return [places[spelling(label)] for label in self.labels]
 
     def rows(self, steps: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.bool_]:
-        """Say which of these rows of a video of ``count`` rows are scored."""
+        """Return which of these rows of a video of ``count`` rows are scored."""
         inside: npt.NDArray[np.bool_] = (steps >= self.first) & (steps < count - self.tail)
         return inside
 
 
 def kept(probabilities: npt.NDArray[np.float64], columns: Sequence[int]) -> npt.NDArray[np.float64]:
-    """Give the softmax over some classes only, from that over all: [T, K] to [T, len(columns)]."""
+    """Return the softmax over some classes from that over all: [T, K] to [T, len(columns)]."""
     part = probabilities[:, columns]
     if len(columns) == probabilities.shape[1]:
         return part

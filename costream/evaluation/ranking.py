@@ -1,4 +1,4 @@
-"""Frames of one class by falling score, and the precision along that list. NumPy only."""
+"""Average precision of one class from frames ranked by score. NumPy only."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _Integers = npt.NDArray[np.integer]
 
 
 class Ranking:
-    """A ranked list that was sorted once and can be scored many times.
+    """A ranked list that is sorted once and can be scored many times.
 
     Frames of equal score are one step of the list, as in scikit-learn: each positive among them
-    counts with the precision at their end. So no order of the frames, or of the recordings that
-    they come from, makes a list better. Where no two scores are equal this is the published rule
-    of one frame after another. Scores that are no numbers come last.
+    counts with the precision at their end, so the order of frames or recordings does not
+    matter. If no two scores are equal this is the published rule of one frame after another.
+    NaN scores come last.
     """
 
     def __init__(self, scores: npt.NDArray[np.floating], positive: npt.NDArray[np.bool_]) -> None:
@@ -26,22 +26,22 @@ class Ranking:
         self._ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True)[: len(ranked)])
 
     def precision(self, weight: float | None = None) -> float:
-        """Give the mean over the positives of w tp / (w tp + fp), NaN when there are none.
+        """Return the mean over the positives of w tp / (w tp + fp), NaN without positives.
 
         ``weight``: w; None: negatives / positives.
         """
         return self._precision(*self._counted(None), weight)
 
     def precisions(self, counts: npt.NDArray[np.integer] | None) -> tuple[float, float]:
-        """Give ``precision`` with w = 1 and with w = negatives / positives.
+        """Return ``precision`` with w = 1 and with w = negatives / positives.
 
-        ``counts`` [T]: how often each frame is there; None: once.
+        ``counts`` [T]: multiplicity of each frame; None: 1.
         """
         counted = self._counted(counts)
         return self._precision(*counted, 1.0), self._precision(*counted, None)
 
     def _counted(self, counts: npt.NDArray[np.integer] | None) -> tuple[_Integers, _Integers]:
-        """Give how many frames, and positives, there are up to the end of each score."""
+        """Return the cumulative numbers of frames and of positives at the end of each score."""
         if counts is None:
             rows, hits = np.arange(1, len(self._positive) + 1), np.cumsum(self._positive)
         else:
@@ -55,7 +55,7 @@ class Ranking:
             return float("nan")
         false = rows - true
         w = false[-1] / true[-1] if weight is None else weight
-        if w == 0:  # no negatives: nothing to be confused with
+        if w == 0:  # no negatives: precision is perfect
             return 1.0
         gained = np.diff(true, prepend=0)
         true, false, gained = true[gained > 0], false[gained > 0], gained[gained > 0]

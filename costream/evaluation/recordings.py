@@ -1,4 +1,4 @@
-"""Metrics of a model on whole recordings, which it sees as a stream."""
+"""Metrics of a model on whole recordings, processed as streams."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ Pair = tuple[Recording, Told]
 
 
 def watch_scores(settings: EvaluateSettings, stop: Stop) -> dict[str, Any]:
-    """Run the model over the recordings as ``detect`` does and give the metrics as JSON values.
+    """Run the model over the recordings as ``detect`` does and return the metrics as JSON values.
 
-    Recordings that cannot be read are told of and left out ("failed"). Nothing when ``stop`` was
-    asked for meanwhile. Raises UsageError for labels that cannot be used, ModelError, and
-    SourceError when no recording can be read.
+    Unreadable recordings are logged, skipped and counted ("failed"). The result is empty if
+    ``stop`` was requested meanwhile. Raises UsageError for unusable labels, ModelError, and
+    SourceError if no recording can be read.
     """
     card = card_of(settings)
     judging = Judging(settings, card.labels, card.background, card.name)
@@ -76,7 +76,7 @@ def watch_scores(settings: EvaluateSettings, stop: Stop) -> dict[str, Any]:
 
 
 class Judging:
-    """Compares what was told with what is true, by a protocol where one is asked for."""
+    """Compares predictions with the ground truth, by a protocol if requested."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Judging:
         background: str | None,
         model: str,
     ) -> None:
-        """``labels``: of the scores. UsageError for labels that are not those of the protocol."""
+        """``labels``: of the scores. UsageError if they differ from those of the protocol."""
         self._tolerance_s = settings.tolerance_s
         self._protocol: Protocol | None = None
         self._columns = list(range(len(labels)))
@@ -98,14 +98,14 @@ class Judging:
             self._background, self._ignored = self._names[0], protocol.ignored
 
     def fit(self, recordings: Sequence[Recording]) -> list[Recording]:
-        """Give the recordings with labels as the model spells them; see ``fit_truth``."""
+        """Return the recordings with labels in the model's spelling; see ``fit_truth``."""
         return fit_truth(recordings, self._names, self._ignored)
 
     def scores(self, pairs: Sequence[Pair]) -> dict[str, Any]:
-        """Give the metrics of fitted recordings and what was told of them.
+        """Return the metrics of fitted recordings and their predictions.
 
-        Those of frames, and of starts where they can be, are of the recordings for which the
-        scores of the steps are known; None without any.
+        Frame metrics, and start metrics if possible, are over the recordings with scores for
+        every output; without any, frame metrics are None.
         """
         judged = [self._judge(recording, told) for recording, told in pairs]
         names, background = self._names, self._background

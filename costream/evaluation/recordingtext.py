@@ -1,4 +1,4 @@
-"""The metrics of whole recordings as tables."""
+"""Recording metrics as tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _METRICS = {
 
 
 def recording_tables(result: dict[str, Any]) -> list[Table]:
-    """Give frames, timeline, starts, classes, and what is taken for what."""
+    """Return the tables of frames, timeline, starts, classes and confusion."""
     frames = result["frames"]
     tables = [] if frames is None else [_frames(result)]
     tables += [_timeline(result), _starts(result["starts"]), _classes(result)]
@@ -37,7 +37,7 @@ def _frames(result: dict[str, Any]) -> Table:
     frames = result["frames"]
     endings = {"": ""}
     if "tolerance_s" in frames:
-        endings["_tolerant"] = f", {frames['tolerance_s']:g} s off is right"
+        endings["_tolerant"] = f", tolerance {frames['tolerance_s']:g} s"
     rows = [
         (word + more, number(frames[key + ending]), *limits(frames.get(f"{key}{ending}_95")))
         for ending, more in endings.items()
@@ -46,11 +46,11 @@ def _frames(result: dict[str, Any]) -> Table:
     error = number(frames["calibration_error"])
     notes = [f"expected calibration error: {'-' if error is None else format(error, '.3f')}"]
     if frames["mAP_95"] is None:
-        notes.append("no intervals: too few recordings to draw from")
+        notes.append("no intervals: too few recordings")
     if "cost" in result:
         cost = result["cost"]
         notes.append(
-            f"cost of a step: {cost['macs_per_step'] / 1e6:,.2f} MMAC,"
+            f"cost per step: {cost['macs_per_step'] / 1e6:,.2f} MMAC,"
             f" {cost['ms_per_step']:.2f} ms (median)"
         )
     columns = (f"{frames['frames']:,} frames", "", "95 % from", "to")
@@ -63,7 +63,7 @@ def _timeline(result: dict[str, Any]) -> Table:
         (t, segments["f1"][t], *limits(segments["f1_95"][t]), number(segments["mAP"][t]))
         for t in segments["f1"]
     )
-    notes = [f"{segments['segments']} true segments, {segments['told']} told"]
+    notes = [f"{segments['segments']} true segments, {segments['told']} predicted"]
     if latency["found"] is not None:
         wait = ""
         if latency["median_s"] is not None:
@@ -79,7 +79,7 @@ def _starts(starts: dict[str, Any]) -> Table:
     columns = ("", *(f"{t} s" for t in means))
     row = ("point-level mAP", *(number(value) for value in means.values()))
     said = "best labels of steps" if starts["of"] == "steps" else "segments of the timeline"
-    notes = (f"{starts['starts']} starts; said: {said}",)
+    notes = (f"{starts['starts']} starts; predicted from: {said}",)
     return Table("Action starts", columns, (row,), notes, decimals=3)
 
 

@@ -1,4 +1,4 @@
-"""Whether probabilities are to be believed: of what is said with 0.8, 80 % should be right.
+"""Reliability of probabilities: of predictions with confidence 0.8, 80 % should be right.
 
 Guo et al., "On Calibration of Modern Neural Networks" (ICML 2017), equation 3.
 """
@@ -20,22 +20,22 @@ class Bin:
     low: float
     high: float
     count: int
-    confidence: float | None  # their mean; None: there are none
-    accuracy: float | None  # share that is right
+    confidence: float | None  # mean; None for an empty bin
+    accuracy: float | None  # share of right predictions
 
 
 def reliability(
     scores: npt.NDArray[np.floating], labels: npt.NDArray[np.integer], bins: int = BINS
 ) -> list[Bin]:
-    """Give bins of equal width of the largest probability of each frame of scores [T, K].
+    """Return equal-width bins of the largest probability of each frame of scores [T, K].
 
-    Frames whose label [T] is negative do not count.
+    Frames with a negative label [T] do not count.
     """
     known = np.asarray(labels) >= 0
     scores, labels = np.asarray(scores)[known], np.asarray(labels)[known]
     sure = scores.max(1) if len(scores) else np.zeros(0)
     right = scores.argmax(1) == labels if len(scores) else np.zeros(0, bool)
-    # Bins are closed above; whatever is 0, or a rounding error more than 1, is in the last ones.
+    # Bins are closed above; 0, and values rounded to slightly above 1, go to the outermost bins.
     places = np.clip(np.ceil(sure * bins).astype(int) - 1, 0, bins - 1)
     out = []
     for k in range(bins):
@@ -48,7 +48,7 @@ def reliability(
 
 
 def calibration_error(bins: list[Bin]) -> float:
-    """Give the expected calibration error: the mean gap of the bins, by their counts.
+    """Return the expected calibration error: the mean gap of the bins, weighted by count.
 
     NaN without predictions.
     """

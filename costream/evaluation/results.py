@@ -1,4 +1,4 @@
-"""Metrics of finished results: what earlier runs wrote, without their model."""
+"""Metrics of results written by earlier runs, without the model."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ from costream.report.reading import Damage, NotAResultError, Totals, runs
 
 log = logging.getLogger("costream")
 
-_BACKGROUNDS = ("background", "silence", "none", "nothing")  # of timelines, which do not say it
+_BACKGROUNDS = ("background", "silence", "none", "nothing")  # of timelines, which have none
 
 
 def result_scores(settings: EvaluateSettings) -> dict[str, Any]:
-    """Give the metrics of results as JSON values.
+    """Return the metrics of results as JSON values.
 
-    From .jsonl and .json files with all scores come those of frames, too, from other timelines
-    those of segments. Raises UsageError for what cannot be used, SourceError for what cannot be
-    read.
+    .jsonl and .json files with all scores have frame metrics too, other timelines only segment
+    metrics. Raises UsageError for unusable results, SourceError for unreadable ones.
     """
     folder = settings.results or Path()
     if not folder.exists():
-        raise UsageError("there are no such results", where=folder)
+        raise UsageError("no such file or folder of results", where=folder)
     truth = read_recordings(settings.data, settings.labels, settings.group)
     found = dict(_results(folder))
     if found:
@@ -51,24 +50,22 @@ def result_scores(settings: EvaluateSettings) -> dict[str, Any]:
     pairs = list(paired(judging.fit(truth), told))
     if not pairs:
         raise UsageError(
-            f"none of the results is of a recording of {settings.labels}",
+            f"no result belongs to a recording of {settings.labels}",
             where=folder,
-            hint="results are found by the name of the recording",
+            hint="results are matched by the name of the recording",
         )
     scores = judging.scores(pairs)
     if scores["frames"] is None:
-        log.warning(
-            "no metrics of frames: these results lack the scores; run with -f jsonl --scores"
-        )
+        log.warning("no frame metrics: these results lack the scores; run with -f jsonl --scores")
     return {"model": model, **scores}
 
 
 def paired(recordings: Sequence[Recording], told: dict[str, Told]) -> Iterator[Pair]:
-    """Yield each recording with what was told of it, and warn of those that have no partner.
+    """Yield each recording with its predictions, and warn of those without a counterpart.
 
-    ``told``: by the name of the recording below the folder of results. A recording is found by
-    its whole path, its name, the video in its file, or these without ending; the first that fits
-    only one result counts.
+    ``told``: by the recording's name relative to the folder of results. A recording is matched
+    by its whole path, its name, the video in its file, or these without suffix; the first that
+    matches exactly one result counts.
     """
     alike: dict[str, list[str]] = {}
     for name in told:
@@ -91,7 +88,7 @@ def paired(recordings: Sequence[Recording], told: dict[str, Told]) -> Iterator[P
 
 
 def _aliases(name: str) -> list[str]:
-    """Give what a recording may be called, the most telling first."""
+    """Return the possible names of a recording, the most specific first."""
     path = PurePosixPath(name.replace("\\", "/"))
     paths = ["/".join(path.parts[k:]) for k in range(len(path.parts))]
     file, _, video = path.name.partition("#")
@@ -100,7 +97,7 @@ def _aliases(name: str) -> list[str]:
 
 
 def _results(folder: Path) -> Iterator[tuple[str, Listener]]:
-    """Yield the runs in .jsonl and .json files, by the name of their recording."""
+    """Yield the runs in .jsonl and .json files, with the name of their recording."""
     for path in _files(folder):
         if path.suffix.lower() not in (".jsonl", ".json"):
             continue
@@ -110,7 +107,7 @@ def _results(folder: Path) -> Iterator[tuple[str, Listener]]:
             continue
         place = path.relative_to(folder).parent if folder.is_dir() else Path()
         own = (place / recording_name(path)).as_posix()
-        for listener in listeners:  # several: runs that were written to one pipe
+        for listener in listeners:  # several: runs written to one pipe
             source = "" if listener.header is None else listener.header.source
             yield own if len(listeners) == 1 else source, listener
 
@@ -123,7 +120,7 @@ def _listen(contents: Iterable[Any], path: Path) -> Listener:
         elif isinstance(content, Summary):
             listener.close(content)
             if not content.complete:
-                log.warning("%s: the run was cut short", path)
+                log.warning("%s: the run ended early", path)
         elif isinstance(content, Damage):
             log.warning("%s: damaged (%s)", path, content.reason)
         elif not isinstance(content, Totals):
@@ -134,7 +131,7 @@ def _listen(contents: Iterable[Any], path: Path) -> Listener:
 
 
 def _header(found: dict[str, Listener], folder: Path) -> Header:
-    """Give the header that all results share. UsageError when they are of several models."""
+    """Return the common header of all results. UsageError if they are of several models."""
     headers = [one.header for one in found.values() if one.header is not None]
     first = headers[0]
     if first.heads is not None:
@@ -149,7 +146,7 @@ def _header(found: dict[str, Listener], folder: Path) -> Header:
 
 
 def _timelines(folder: Path) -> dict[str, tuple[Segment, ...]]:
-    """Give what timelines of any format say, by the name of their recording; without scores."""
+    """Return the segments of timelines of any format, without scores, by recording name."""
     out: dict[str, tuple[Segment, ...]] = {}
     for recording in read_recordings(None, folder):
         end_s = max((one.end_s or one.start_s for one in recording.labels), default=0.0)
@@ -163,7 +160,7 @@ def _timelines(folder: Path) -> dict[str, tuple[Segment, ...]]:
 def _labels(
     timelines: Mapping[str, Sequence[Segment]], truth: Sequence[Recording]
 ) -> tuple[str, ...]:
-    """Give all labels, as the timelines spell them: what these never say was missed."""
+    """Return all labels in the spelling of the timelines, with those that occur in labels only."""
     labels = {spelling(s.label): s.label for said in timelines.values() for s in said}
     for recording in truth:
         for one in recording.labels:

@@ -1,4 +1,4 @@
-"""Runs a model over labelled examples, exactly as ``detect`` would, and keeps its scores."""
+"""Runs of a model over labelled examples, exactly as by ``detect``, collecting the scores."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from costream.sources.registry import open_source
 def run_alone(
     model: Model, example: Example, options: SourceOptions, rate_hz: float | None, stop: Stop
 ) -> Told:
-    """Give what the model says of one example that begins a stream.
+    """Return the predictions for one example as a stream of its own.
 
-    SourceError, which names the example, when it cannot be read or ends before a first output.
+    SourceError, naming the example, if it cannot be read or ends before the first output.
     """
     listener = Listener()
     try:
@@ -39,12 +39,12 @@ def run_into(
 ) -> None:
     """Run the model over a source as ``detect`` does.
 
-    SourceError when it cannot be read or ends before a first output.
+    SourceError if it cannot be read or ends before the first output.
     """
     run(source, model, [listener], options=RunOptions(rate_hz=rate_hz, scores=True), stop=stop)
     if listener.silent and not stop.requested:
         uri = None if listener.header is None else listener.header.source
-        raise SourceError("over before the model says anything", where=uri)
+        raise SourceError("ends before the first output of the model", where=uri)
 
 
 def run_joined(
@@ -54,7 +54,7 @@ def run_joined(
     rate_hz: float | None,
     stop: Stop,
 ) -> tuple[Told, list[str]]:
-    """Give what the model says of examples one after another, and the label of each row."""
+    """Return the predictions for consecutive examples as one stream, and the label of each row."""
     parts = [_open(example, options) for example in examples]
     joined = Joined(parts, 1 / (rate_hz or model.card.rate_hz))
     listener = Listener()

@@ -1,8 +1,8 @@
-"""What a model makes of a shipped sample: the figure that a card states and ``verify`` repeats.
+"""Metrics of a model on a shipped sample, which its card states and ``verify`` reproduces.
 
 A card's ``sample`` holds ``file`` (in the folder ``samples`` of the repository) with its
-``sha256``, ``end_s`` where only its beginning is run, ``truth`` as [start_s, end_s, label] (None:
-nothing is there), the ``metrics`` and the ``tolerance`` within which another machine repeats them.
+``sha256``, ``end_s`` if only its beginning is run, ``truth`` as [start_s, end_s, label] (None:
+no object), the ``metrics`` and the ``tolerance`` within which other machines reproduce them.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ from costream.runtime.presence import best_scores
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 
-TOLERANCE = 0.02  # processors round differently, and decoders of different versions do
-_LEAST = 1e-6  # probability in the logarithm
+TOLERANCE = 0.02  # processors and decoder versions round differently
+_LEAST = 1e-6  # least probability in the logarithm
 Truth: TypeAlias = Sequence[Sequence[Any]]  # start_s, end_s, label
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of a sample."""
+    """Metrics and costs measured on a sample."""
 
     metrics: dict[str, float]  # accuracy: share of steps; log_loss: mean of -ln p of the truth
-    macs: int  # a step, at the median; frontend included
+    macs: int  # median per step, frontend included
     dense_macs: int
-    ms: float  # a step, in the quickest tenth: what else the machine does is left out
+    ms: float  # per step, in the fastest tenth, which excludes other load of the machine
 
 
 def samples_folder() -> Path:
-    """Give the folder of the samples, which an installed package does not have."""
+    """Return the folder of the samples, which is missing in an installed package."""
     return Path(costream.__file__).parents[1] / "samples"
 
 
 def measure(model: Model, path: Path, truth: Truth, end_s: float | None = None) -> Measured:
     """Run a model over a sample, as ``detect`` and ``listen`` do, and score every step.
 
-    A step is about the moment ``delay_s`` before it. Of a model that finds objects the probability
-    of a label is the best score of its boxes; without a box at the threshold nothing is there.
-    Raises what a run raises.
+    A step refers to the time ``delay_s`` before it. For an object detector the probability of a
+    label is the best score of its boxes; without a box at the threshold there is no object.
+    Raises the errors of a run.
     """
     card, sink = model.card, _Collector(model)
     options = SourceOptions(
@@ -90,23 +90,23 @@ def measure(model: Model, path: Path, truth: Truth, end_s: float | None = None) 
         "log_loss": float(-np.log(probability.clip(_LEAST)).mean()),
     }
     macs, dense_macs = (round(float(np.median(v))) for v in (sink.macs, sink.dense_macs))
-    # Ten steps in a row: every other step of a network that strides is a cheap one.
+    # Mean over ten steps: every other step of a strided network is a cheap one.
     groups = np.array_split(sink.ms, max(1, len(sink.ms) // 10))
     ms = float(np.percentile([group.mean() for group in groups], 10))
     return Measured(metrics, macs, dense_macs, ms)
 
 
 def digest(path: Path) -> str:
-    """Give the SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def reproduce(weights: Path, folder: Path | None = None) -> dict[str, Any] | None:
-    """Measure the figure of a card's sample again, on the CPU.
+    """Measure the metrics of a card's sample again, on the CPU.
 
-    Gives ``file``, ``metrics`` as measured now, or None for them and why in ``reason`` where the
+    Returns ``file`` and ``metrics`` as measured now, or None for them with a ``reason`` if the
     sample is not in the folder (default: ``samples_folder``); None for a card without a sample.
-    Raises ModelError when the figure is another one, or there is none.
+    Raises ModelError if the metrics differ or cannot be measured.
     """
     model = load_model(str(weights), device="cpu")
     sample = model.card.sample
@@ -130,20 +130,20 @@ def reproduce(weights: Path, folder: Path | None = None) -> dict[str, Any] | Non
         raise ModelError(f"does not run on {sample['file']} ({error})", where=weights) from error
     if wrong:
         raise ModelError(
-            f"is not what its card says: on {sample['file']} {', '.join(wrong)}", where=weights
+            f"differs from its card: on {sample['file']} {', '.join(wrong)}", where=weights
         )
     return {"file": sample["file"], "metrics": measured.metrics, "reason": None}
 
 
 def _unlike(path: Path, sha256: str) -> str | None:
-    """Say why a sample is not that of a card; None: it is."""
+    """Return why a sample is not that of a card; None if it is."""
     if not path.is_file():
         return f"{path.name} is not here"
-    return None if digest(path) == sha256 else f"{path.name} is another one than the card's"
+    return None if digest(path) == sha256 else f"{path.name} differs from the card's sample"
 
 
 class _Collector:
-    """A sink that keeps what each step said and what it cost."""
+    """A sink that collects the scores and costs of each step."""
 
     def __init__(self, model: Model) -> None:
         self._labels = model.card.labels
@@ -157,7 +157,7 @@ class _Collector:
         """Nothing to prepare."""
 
     def write(self, record: Record) -> None:
-        """Keep scores and costs."""
+        """Store scores and costs."""
         if isinstance(record, Prediction) and record.scores is not None:
             self.times.append(record.time_s)
             self.rows.append(record.scores)

@@ -1,8 +1,8 @@
-"""Scoring of timelines: which true segments were found.
+"""Segment metrics of timelines: F1 and average precision.
 
-``tIoU`` is intersection over union of two stretches of time. F1 asks whether the timeline as a
-whole is right (as Lea et al., "Temporal Convolutional Networks", CVPR 2017, but with the best
-pairs first); average precision whether the surer segments are (as THUMOS14 and ActivityNet).
+``tIoU`` is the intersection over union of two time intervals. F1 scores the timeline as a whole
+(as Lea et al., "Temporal Convolutional Networks", CVPR 2017, but with the best pairs first);
+average precision scores the ranking of its segments (as THUMOS14 and ActivityNet).
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from costream.records import Segment
 
 @dataclass(frozen=True)
 class Counts:
-    """How many segments were found, made up, and missed; counts of several videos add up."""
+    """Numbers of segments found, falsely predicted and missed; counts of videos add up."""
 
     found: int = 0
     false: int = 0
     missed: int = 0
 
     def __add__(self, other: Counts) -> Counts:
-        """Give the sum over two videos."""
+        """Return the sum over two videos."""
         return Counts(
             self.found + other.found, self.false + other.false, self.missed + other.missed
         )
 
     @property
     def f1(self) -> float:
-        """Harmonic mean of precision and recall; 1 when there was nothing to find or make up."""
+        """Harmonic mean of precision and recall; 1 without true and predicted segments."""
         total = 2 * self.found + self.false + self.missed
         return 2 * self.found / total if total else 1.0
 
 
 def overlap(one: Segment, other: Segment) -> float:
-    """Give intersection over union of two stretches of time, 0..1."""
+    """Return the intersection over union of two segments, 0..1."""
     shared = min(one.end_s, other.end_s) - max(one.start_s, other.start_s)
     union = max(one.end_s, other.end_s) - min(one.start_s, other.start_s)
     return max(0.0, shared) / union if union > 0 else 0.0
@@ -47,10 +47,9 @@ def overlap(one: Segment, other: Segment) -> float:
 def match(
     predicted: Sequence[Segment], truth: Sequence[Segment], least: float
 ) -> list[Segment | None]:
-    """Give, for every true segment, the predicted one of its label that overlaps it most.
+    """Return, for every true segment, the predicted one of its label that overlaps it most.
 
-    None where none does by ``least`` (intersection over union). Best pairs first; each is used
-    once.
+    None if no tIoU is at least ``least``. Best pairs first; each segment is used once.
     """
     pairs = sorted(
         (
@@ -70,7 +69,7 @@ def match(
 
 
 def count(predicted: Sequence[Segment], truth: Sequence[Segment], least: float) -> Counts:
-    """Give how well a timeline matches the true one; see ``match``."""
+    """Return the counts of a timeline against the true one; see ``match``."""
     found = sum(m is not None for m in match(predicted, truth, least))
     return Counts(found, len(predicted) - found, len(truth) - found)
 
@@ -78,11 +77,11 @@ def count(predicted: Sequence[Segment], truth: Sequence[Segment], least: float) 
 def segment_precision(
     told: Sequence[Sequence[Segment]], truth: Sequence[Sequence[Segment]], label: str, least: float
 ) -> float:
-    """Give the average precision of the segments of a label over recordings; NaN without any.
+    """Return the average precision of a label's segments over recordings; NaN without true ones.
 
-    The surest first; each takes the true one of its recording that it overlaps most, if the tIoU
-    is ``least`` or more and none before took it. Interpolated at every recall, as ActivityNet's
-    own evaluation does it.
+    By falling score, each takes the true one of its recording that it overlaps most, if the tIoU
+    is ``least`` or more and none before took it. Interpolated at every recall, as in
+    ActivityNet's own evaluation.
     """
     scores, right = [np.zeros(0)], [np.zeros(0, bool)]
     total = 0

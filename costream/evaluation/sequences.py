@@ -1,6 +1,6 @@
-"""Metrics of whole sequences, each of one class. NumPy only.
+"""Metrics of whole sequences of one class each. NumPy only.
 
-Probabilities are [T, K], one row a step; a sequence's scores are the mean of its rows, their
+Probabilities are [T, K], one row per step; a sequence's scores are the mean of its rows, their
 votes or the last one. Scores of N sequences are [N, K], labels int [N].
 """
 
@@ -18,10 +18,10 @@ Fusion = Literal["mean", "vote", "last"]
 
 
 def fuse(probabilities: Sequence[Scores], how: Fusion = "mean") -> npt.NDArray[np.float64]:
-    """Give the scores [N, K] of sequences [T, K].
+    """Return the scores [N, K] of sequences [T, K].
 
-    "mean": over all steps; "vote": the share of steps of which a class is the best, where the
-    mean has half a vote, which decides between equals; "last": what a stream says at the end.
+    "mean": over all steps; "vote": the share of steps whose best class it is, where the mean
+    has half a vote, which breaks ties; "last": the last step of the stream.
     """
     rows = [np.asarray(p, np.float64) for p in probabilities]
     if how == "last":
@@ -35,7 +35,7 @@ def fuse(probabilities: Sequence[Scores], how: Fusion = "mean") -> npt.NDArray[n
 
 
 def pool(probabilities: Sequence[Scores], groups: Sequence[str]) -> dict[str, Scores]:
-    """Give the steps [T, K] of all sequences of each group, groups in the order they come."""
+    """Return the steps [T, K] of all sequences of each group, in order of first occurrence."""
     parts: dict[str, list[Scores]] = {}
     for rows, group in zip(probabilities, groups, strict=True):
         parts.setdefault(group, []).append(rows)
@@ -43,9 +43,9 @@ def pool(probabilities: Sequence[Scores], groups: Sequence[str]) -> dict[str, Sc
 
 
 def top_k(scores: Scores, labels: Labels, k: int = 1) -> float:
-    """Give the share of sequences whose label is among the k best, NaN without sequences.
+    """Return the share of sequences whose label is among the k best, NaN without sequences.
 
-    Of equal scores those of the first classes count as better.
+    Of equal scores, those of lower class numbers rank first.
     """
     if not len(labels):
         return float("nan")
@@ -54,9 +54,9 @@ def top_k(scores: Scores, labels: Labels, k: int = 1) -> float:
 
 
 def class_table(scores: Scores, labels: Labels, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Give sequences, recall, precision and AP of each class that occurs or is predicted.
+    """Return sequences, recall, precision and AP of each class that occurs or is predicted.
 
-    A share of nothing is None. The average precision ranks all sequences by the class's score.
+    Undefined shares are None. The average precision ranks all sequences by the class's score.
     """
     counts = confusion(np.asarray(scores).argmax(1), labels, len(names))
     ranked = per_class(average_precision, scores, labels)
@@ -74,7 +74,7 @@ def class_table(scores: Scores, labels: Labels, names: Sequence[str]) -> dict[st
 
 
 def confused(scores: Scores, labels: Labels, names: Sequence[str]) -> list[tuple[str, str, int]]:
-    """Give (label, said instead, how often) of all errors, the most frequent first."""
+    """Return (label, predicted label, count) of all errors, the most frequent first."""
     counts = confusion(np.asarray(scores).argmax(1), labels, len(names))
     np.fill_diagonal(counts, 0)
     order = np.argsort(-counts, axis=None, kind="stable")

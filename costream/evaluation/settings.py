@@ -1,4 +1,4 @@
-"""What ``costream evaluate`` was told, and the model and source options that follow from it."""
+"""Settings of ``costream evaluate``, and the model and source options that follow from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvaluateSettings:
-    """Everything ``costream evaluate`` was told."""
+    """The options of ``costream evaluate``."""
 
     model: str | None
     weights: str | None
@@ -26,13 +26,13 @@ class EvaluateSettings:
     labels: Path | None = None
     results: Path | None = None  # of an earlier run, instead of a model
     protocol: str | None = None  # a key of protocols.PROTOCOLS
-    tolerance_s: float = 0.0  # that labels may be off by
-    tokens: tuple[int | None, ...] | None = None  # of object models, a run each; None in it: all
-    group: str | None = None  # column of the table that the interval's groups come from
+    tolerance_s: float = 0.0  # accepted error of label times
+    tokens: tuple[int | None, ...] | None = None  # of object models, one run each; None in it: all
+    group: str | None = None  # table column with the groups of the interval
     rate_hz: float | None = None
     layout: str | None = None
     columns: str | None = None
-    joined: int = 0  # examples in a stream; 0: no streams
+    joined: int = 0  # examples per concatenated stream; 0: no streams
     seed: int = 0
     device: str = "cpu"
     dtype: str = "float32"
@@ -44,34 +44,34 @@ class EvaluateSettings:
     def check(self) -> None:
         """Raise UsageError for options that contradict each other."""
         if (self.model is None) == (self.results is None):
-            hint = "--model runs a model, --results reads what it wrote earlier"
+            hint = "--model runs a model, --results reads results written earlier"
             raise UsageError("give either a model or results", hint=hint)
         if self.results is not None and self.labels is None:
-            raise UsageError("results are compared with labels", where="--labels")
+            raise UsageError("needed to evaluate results", where="--labels")
         if self.model is not None and self.data is None:
-            raise UsageError("a model needs recordings to run over", where="--data")
+            raise UsageError("needed to evaluate a model", where="--data")
         if self.model is not None and "," in self.model:
-            raise UsageError(f"{self.model} are several models", hint="name one of them")
+            raise UsageError(f"{self.model} names several models", hint="name one of them")
         for name, given in (("--protocol", self.protocol), ("--tolerance", self.tolerance_s)):
             if given and self.labels is None:
-                raise UsageError("is for whole recordings: give their --labels", where=name)
+                raise UsageError("applies to whole recordings: give their --labels", where=name)
         if self.png is not None and not self.png.absolute().parent.is_dir():
-            raise UsageError("there is no such folder", where=self.png.parent)
+            raise UsageError("no such folder", where=self.png.parent)
 
     def check_task(self, *, finds_objects: bool) -> None:
-        """Raise UsageError for options that a model of this kind has no use for, or lacks."""
+        """Raise UsageError for options that are missing or do not apply to this kind of model."""
         if not finds_objects:
             if self.tokens is not None:
-                raise UsageError("is for models that find objects", where="--tokens")
+                raise UsageError("applies to object detectors only", where="--tokens")
         elif self.labels is None:
-            raise UsageError("objects are compared with boxes", where="--labels")
+            raise UsageError("needed to evaluate an object detector (boxes)", where="--labels")
         elif self.protocol is not None or self.tolerance_s > 0:
             where = "--tolerance" if self.protocol is None else "--protocol"
-            raise UsageError("is for actions and sounds, not for objects", where=where)
+            raise UsageError("applies to actions and sounds, not to objects", where=where)
 
 
 def card_of(settings: EvaluateSettings) -> Card:
-    """Read the card of the model. ModelError when it is not there or damaged."""
+    """Return the card of the model. ModelError if it is missing or damaged."""
     from costream.checkpoints.weights_file import read_card
     from costream.models.registry import find_weights
 
@@ -79,7 +79,7 @@ def card_of(settings: EvaluateSettings) -> Card:
 
 
 def load(settings: EvaluateSettings) -> Model:
-    """Prepare torch and load the model. Raises ModelError."""
+    """Prepare PyTorch and return the loaded model. Raises ModelError."""
     from costream.models.registry import load_model
     from costream.runtime.machine import prepare_torch
 
@@ -90,9 +90,9 @@ def load(settings: EvaluateSettings) -> Model:
 
 
 def source_options(settings: EvaluateSettings, model: Model) -> SourceOptions:
-    """Give what a source is asked for. UsageError for a rate where the model hears."""
+    """Return the source options for a model. UsageError for a rate if the model takes audio."""
     if model.sound is not None and settings.rate_hz is not None:
-        raise UsageError(f"the steps of {model.card.name} are blocks of sound", where="--fps")
+        raise UsageError(f"the steps of {model.card.name} are blocks of audio", where="--fps")
     return SourceOptions(
         box=model.box,
         sound=model.sound,
@@ -105,7 +105,7 @@ def source_options(settings: EvaluateSettings, model: Model) -> SourceOptions:
 
 
 def progress(items: Sequence[Any], title: str) -> Iterable[Any]:
-    """Give the items, with a bar on stderr where that is a terminal."""
+    """Return the items, with a progress bar on stderr if that is a terminal."""
     from tqdm import tqdm
 
     return tqdm(items, desc=title, file=sys.stderr, disable=None, leave=False)

@@ -1,4 +1,4 @@
-"""Online detection of action starts (ODAS): is the moment right at which one is said to begin.
+"""Online detection of action starts (ODAS): point-level average precision.
 
 Shou et al., "Online Detection of Action Start in Untrimmed, Streaming Videos" (ECCV 2018), with
 the starts of a frame classifier as in StartNet (Gao et al., ICCV 2019): where the best label
@@ -20,7 +20,7 @@ TOLERANCES_S = tuple(range(1, 11))
 
 
 class Start(NamedTuple):
-    """An action begins."""
+    """The start of an action."""
 
     time_s: float
     label: str
@@ -33,7 +33,7 @@ def starts_of_steps(
     labels: Sequence[str],
     background: str | None,
 ) -> list[Start]:
-    """Give a start wherever the best label of scores [T, K] at times [T] changes to an action."""
+    """Return a start at each change of the best label of scores [T, K] to an action."""
     best = scores.argmax(1)
     changed = np.append(True, best[1:] != best[:-1])[: len(best)]
     return [
@@ -44,7 +44,7 @@ def starts_of_steps(
 
 
 def starts_of_segments(segments: Sequence[Segment]) -> list[Start]:
-    """Give the starts of the segments of a timeline."""
+    """Return the starts of the segments of a timeline."""
     return [Start(s.start_s, s.label, s.score) for s in segments]
 
 
@@ -54,9 +54,9 @@ def start_precision(
     label: str,
     tolerance_s: float,
 ) -> float:
-    """Give the point-level average precision of the starts of a label, NaN without true ones.
+    """Return the point-level average precision of the starts of a label, NaN without true ones.
 
-    The surest first; each takes the nearest true start of its recording that is at most
+    By falling score, each takes the nearest true start of its recording that is at most
     ``tolerance_s`` away and that none before took. At full recall, not interpolated.
     """
     scores, right = [np.zeros(0)], [np.zeros(0, bool)]

@@ -1,4 +1,4 @@
-"""The metrics of ``costream evaluate`` as tables."""
+"""Text output of ``costream evaluate``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from costream.evaluation.recordingtext import recording_tables
 
 
 def to_text(result: dict[str, Any]) -> str:
-    """Give the metrics as tables."""
+    """Return the metrics as text tables."""
     tables: Sequence[Table]
     if "budgets" in result:
         tables = object_tables(result)

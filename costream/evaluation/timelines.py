@@ -1,4 +1,4 @@
-"""Metrics of the timelines of many recordings: segments, starts and latency."""
+"""Timeline metrics over many recordings: segments, starts and latency."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ Timelines = Sequence[Sequence[Segment]]
 
 
 def segment_scores(judged: Sequence[Judged], labels: Sequence[str]) -> dict[str, Any]:
-    """Give F1 and mAP at each tIoU, over all segments and of each label that is true or told.
+    """Return F1 and mAP at each tIoU, over all segments and by true or predicted label.
 
-    The mean average precision is over the labels that are true somewhere; None where the told
-    segments have no scores. Told segments that lie mostly in time of which nothing is known do
-    not count.
+    The mean average precision is over the labels that are true somewhere; None if the predicted
+    segments have no scores. Predicted segments mostly in unlabelled time do not count.
     """
     told = [one.judgeable(one.told.segments) for one in judged]
     truth = [one.segments for one in judged]
@@ -65,9 +64,9 @@ def segment_scores(judged: Sequence[Judged], labels: Sequence[str]) -> dict[str,
 def start_scores(
     judged: Sequence[Judged], labels: Sequence[str], background: str | None
 ) -> dict[str, Any]:
-    """Give the point-level mAP of action starts at each tolerance, and of each true label.
+    """Return the point-level mAP of action starts at each tolerance, and of each true label.
 
-    Starts are those of the best labels of the steps, or without their scores those of the
+    Starts are those of the best labels of the steps, or without step scores those of the
     timeline. ``labels``: all, in the order of the scores.
     """
     stepwise = all(len(one.told.times) for one in judged)
@@ -88,7 +87,7 @@ def start_scores(
 
 
 def detection_latency(judged: Sequence[Judged], labels: Sequence[str]) -> dict[str, Any]:
-    """Give how soon segments were detected, over all and for each label that is true."""
+    """Return the detection latency over all segments and for each true label."""
     waits: dict[str, list[float]] = {}
     for one in judged:
         each = latencies(one.told.segments, one.segments, one.told.delay_s)
@@ -122,7 +121,7 @@ def _f1(told: Timelines, truth: Timelines, least: float) -> float:
 
 
 def _f1_limits(judged: Sequence[Judged], told: Timelines) -> dict[str, Interval | None]:
-    """Give the 95 % interval of F1 at each tIoU."""
+    """Return the 95 % interval of F1 at each tIoU."""
     groups: dict[str, list[Counts]] = {}
     for one, said in zip(judged, told, strict=True):
         before = groups.get(one.group, [Counts()] * len(OVERLAPS))

@@ -1,4 +1,4 @@
-"""What a model said of a recording, whether it has just run or its results are read."""
+"""Predictions of a model for a recording, from a run or from stored results."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from costream.records import Compute, Header, Prediction, Record, Segment, Summa
 
 @dataclass(frozen=True)
 class Told:
-    """What a model said, T times, and the timeline that a user gets of it.
+    """T outputs of a model and the resulting timeline.
 
-    An output at a time covers ``step_s`` from there on, shifted back by ``delay_s``, as the
-    timeline has it.
+    An output covers ``step_s`` from its time on, shifted back by ``delay_s``, as in the
+    timeline.
     """
 
     times: npt.NDArray[np.float64]  # [T], seconds
-    probabilities: npt.NDArray[np.float64]  # [T, K]; what was no number is 0
-    steps: npt.NDArray[np.int64]  # [T], number of the step, from 0; of feature files the row
+    probabilities: npt.NDArray[np.float64]  # [T, K]; NaN and infinity replaced by 0
+    steps: npt.NDArray[np.int64]  # [T], number of the step, from 0; for feature files the row
     segments: tuple[Segment, ...]
     step_s: float  # from one output to the next
     delay_s: float
-    rows: int  # steps of the whole recording, with those that gave no output
+    rows: int  # steps of the whole recording, including those without output
 
     @property
     def end_s(self) -> float:
-        """End of what was told."""
+        """End of the last output or segment."""
         ends = [s.end_s for s in self.segments]
         if len(self.times):
             ends.append(float(self.times[-1]) + self.step_s)
         return max(ends, default=0.0)
 
     def middles(self) -> npt.NDArray[np.float64]:
-        """Give the middle of what each output covers, [T], seconds."""
+        """Return the middle of the time each output covers, [T], seconds."""
         return self.times + (self.step_s / 2 - self.delay_s)
 
 
 class Listener:
-    """A sink that keeps what a run says; the records of finished results may go through it, too.
+    """A sink that collects the records of a run or of stored results.
 
-    Predictions without all scores are passed over.
+    Predictions without all scores are ignored.
     """
 
     def __init__(self) -> None:
@@ -55,15 +55,15 @@ class Listener:
 
     @property
     def silent(self) -> bool:
-        """Whether no scores have come."""
+        """Whether no scores have been received."""
         return not self._predictions
 
     def open(self, header: Header) -> None:
-        """Take the labels and the rate."""
+        """Store the header with the labels and the rate."""
         self.header = header
 
     def write(self, record: Record) -> None:
-        """Take predictions, segments and costs."""
+        """Store predictions, segments and costs."""
         if isinstance(record, Prediction) and record.scores is not None:
             self._predictions.append(record)
         elif isinstance(record, Segment):
@@ -73,11 +73,11 @@ class Listener:
             self.ms.append(record.ms.frontend + record.ms.network)
 
     def close(self, summary: Summary) -> None:
-        """Take how many steps there were."""
+        """Store the number of steps."""
         self._rows = summary.steps
 
     def told(self) -> Told:
-        """Give what was said. ValueError before a header has come."""
+        """Return the collected predictions. ValueError before a header was received."""
         if self.header is None:
             raise ValueError("no header")
         width, found = len(self.header.labels), self._predictions

@@ -1,4 +1,4 @@
-"""What really happens in a recording, in the words of the model that is judged."""
+"""Ground truth of a recording, in the labels of the evaluated model."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from costream.records import Segment
 
 log = logging.getLogger("costream")
 
-Stretch = tuple[float, float]  # start and end, seconds
+Stretch = tuple[float, float]  # time interval: start and end, seconds
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A recording with what was told of it and what is true (T outputs, K labels)."""
+    """Predictions and ground truth of a recording (T outputs, K labels)."""
 
     name: str
-    group: str  # what an interval draws as one
+    group: str  # unit of resampling for intervals
     told: Told
-    labels: npt.NDArray[np.int64]  # [T], into the names; -1: not scored
+    labels: npt.NDArray[np.int64]  # [T], index into the names; -1: not scored
     positive: npt.NDArray[np.bool_]  # [T, K]: several labels may be true at once
-    segments: tuple[Segment, ...]  # what is to be found: without background
-    unknown: tuple[Stretch, ...]  # time of which nothing is known
+    segments: tuple[Segment, ...]  # ground truth without the background
+    unknown: tuple[Stretch, ...]  # unlabelled time
 
     def judgeable(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Give the segments that lie to half or more in time of which something is known."""
+        """Return the segments of which at least half is in labelled time."""
         return [
             s
             for s in segments
@@ -47,10 +47,10 @@ class Judged:
 def fit_truth(
     recordings: Sequence[Recording], names: Sequence[str], ignored: Sequence[str] = ()
 ) -> list[Recording]:
-    """Give the recordings with their labels as ``names`` spell them, and warn of others.
+    """Return the recordings with their labels in the spelling of ``names``; warn of others.
 
-    Case, and whether words are joined by a blank, "_" or "-", make no difference. UsageError when
-    none of the labels is known. ``ignored``: labels that are not to be warned of.
+    Case, and whether words are separated by a blank, "_" or "-", make no difference. UsageError
+    if none of the labels is known. ``ignored``: labels without a warning.
     """
     known = (*names, *ignored)
     called = respelled(known)
@@ -81,11 +81,11 @@ def judge(
     background: str | None,
     ignored: Sequence[str] = (),
 ) -> Judged:
-    """Give what is true where a model has told something.
+    """Return the ground truth at the outputs of a model.
 
-    ``recording``: fitted to ``names``, see ``fit_truth``. Not scored is the time of which
-    nothing is known: of labels that are none of the names, where no other is true as well; of
-    ``ignored`` ones; and outside the labels of a recording that is not told whole.
+    ``recording``: fitted to ``names``, see ``fit_truth``. Unlabelled time is not scored: that of
+    labels not in ``names``, unless another one is true as well; that of ``ignored`` labels; and
+    that outside the labels of a recording which is not labelled as a whole.
     """
     own = tuple(one for one in recording.labels if one.label in names)
     other = [one for one in recording.labels if one.label not in names]
@@ -99,7 +99,7 @@ def judge(
     for one in other:
         inside = _inside(one, at)
         labels[inside if one.label in ignored else inside & ~here] = -1
-    labels[at < told.times[:1]] = -1  # no timeline covers what was before the first output
+    labels[at < told.times[:1]] = -1  # no timeline covers the time before the first output
     positive[labels < 0] = False
     end_s = _end(recording, told)
     segments = tuple(
@@ -131,7 +131,7 @@ def _end(recording: Recording, told: Told) -> float:
 def _unknown(
     recording: Recording, own: Sequence[Label], other: Sequence[Label], end_s: float
 ) -> list[Stretch]:
-    """Give the stretches of which nothing is known, none overlapping another."""
+    """Return the unlabelled time as non-overlapping intervals."""
     if recording.whole:
         marks = [(one.start_s, end_s if one.end_s is None else one.end_s) for one in other]
         return _without(_joined(marks), own, end_s)
@@ -149,7 +149,7 @@ def _joined(stretches: Sequence[Stretch]) -> list[Stretch]:
 
 
 def _without(stretches: list[Stretch], labels: Sequence[Label], end_s: float) -> list[Stretch]:
-    """Cut the time of labels out of stretches."""
+    """Return the intervals without the time of the labels."""
     for one in labels:
         low, high = one.start_s, end_s if one.end_s is None else one.end_s
         cut: list[Stretch] = []

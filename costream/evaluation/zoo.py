@@ -1,4 +1,4 @@
-"""Every network that fits an input, beside each other: how right it is, and what it costs."""
+"""``costream bench zoo``: accuracy and cost of every network that fits an input."""
 
 from __future__ import annotations
 
@@ -35,25 +35,24 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class ZooSettings:
-    """Everything ``costream bench zoo`` was told."""
+    """The options of ``costream bench zoo``."""
 
     uri: str
     labels: Path | None
-    weights: tuple[str, ...]  # files besides the weights that are here
+    weights: tuple[str, ...]  # files in addition to the available weights
     end_s: float | None
     device: str
 
 
 def zoo_table(settings: ZooSettings, stop: Stop) -> Table:
-    """Run every network over the input as ``detect`` does, the cheapest a second first.
+    """Run every network over the input as ``detect`` does; sort the table by cost per second.
 
-    Those are the shipped ones, those in the user's cache, and ``weights``. mAP and accuracy are of
-    frames (see ``frames.frame_scores``), for networks that know the labels; they say nothing of
-    those that find objects. Costs include the frontend, milliseconds are medians, a second is one
-    of the recording. The state is what a stream keeps after its first step.
-
-    Raises SourceError when the input cannot be read or fits no network, UsageError for labels that
-    cannot be used, ModelError for ``weights`` that cannot.
+    The networks are the shipped ones, those in the user's cache, and ``weights``. mAP and accuracy
+    are frame metrics (see ``frames.frame_scores``), for networks that have the labels; object
+    detectors have none. Costs include the frontend, milliseconds are medians, a second is one
+    of the recording. The state is the memory of a stream after its first step.
+    Raises SourceError if the input cannot be read or fits no network, UsageError for unusable
+    labels, ModelError for unusable ``weights``.
     """
     truth = None
     if settings.labels is not None:
@@ -71,19 +70,18 @@ def zoo_table(settings: ZooSettings, stop: Stop) -> Table:
                 raise
             left_out.append(f"left out: {Path(name).stem} ({error})")
     if not rows:
-        raise SourceError("no network here fits it", where=settings.uri)
+        raise SourceError("no available network fits this input", where=settings.uri)
     rows.sort(key=lambda row: float(row[COLUMNS.index("MMAC a second")] or 0))
     notes = (
-        "MAC: multiply-accumulates, frontend and network. ms: median of both, on one thread; the",
-        "state is what a stream keeps. mAP and accuracy: of frames, where the network knows the"
-        " labels.",
+        "MAC: multiply-accumulates of frontend and network. ms: median of both, on one thread.",
+        "State: memory of a stream. mAP and accuracy: over frames, if the network has the labels.",
         *left_out,
     )
     return Table(f"zoo: {settings.uri}", COLUMNS, tuple(rows), notes, decimals=3)
 
 
 def _candidates(weights: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield where the weights of each network are from, and their file."""
+    """Yield the origin and the file of each network's weights."""
     for entry in list_models():
         if entry.path is not None:
             yield str(entry.origin), str(entry.path)
@@ -127,7 +125,7 @@ def _row(
 
 
 def _state_bytes(model: Model, uri: str, options: SourceOptions) -> int:
-    """Give the memory of one stream after its first step. SourceError when it does not fit."""
+    """Return the bytes of a stream's state after its first step. SourceError if it does not fit."""
     source = open_source(uri, options)
     try:
         info = source.open()
@@ -148,7 +146,7 @@ def _state_bytes(model: Model, uri: str, options: SourceOptions) -> int:
 def _accuracy(
     card: Card, listener: Listener, settings: ZooSettings, truth: Sequence[Recording] | None
 ) -> tuple[float | None, float | None]:
-    """Give mAP and accuracy of frames; None for a network that does not know the labels."""
+    """Return mAP and accuracy of frames; None for a network that lacks the labels."""
     if truth is None or listener.silent or card.untrained:
         return None, None
     asked = EvaluateSettings(card.name, None, Path(settings.uri), settings.labels)
@@ -162,6 +160,6 @@ def _accuracy(
         return None, None
     precision, accuracy = frames["mAP"], frames["accuracy"]
     return (
-        None if math.isnan(precision) else precision,  # nothing but background is true
+        None if math.isnan(precision) else precision,  # all ground truth is background
         None if math.isnan(accuracy) else accuracy,
     )

@@ -1,1 +1,1 @@
-"""Frontends: pictures or sound in, tokens for a continual network out."""
+"""Frontends: convert images, skeletons or audio into tokens for a continual network."""

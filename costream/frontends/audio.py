@@ -1,4 +1,4 @@
-"""Our own backbone for sound: each spectrogram frame is looked at once, though windows overlap."""
+"""Convolutional audio backbone that processes each spectrogram frame only once."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from costream.nn.graph import normalise, scale_and_shift
 from costream.nn.state import State, zeros
 from costream.nn.time_frequency import TimeFrequencyConvolution
 
-# Frames and bands a layer strides over; 1, 1 is a residual layer. The frames of a hop become one.
+# Strides of each layer in frames and bands; (1, 1): a residual layer. A hop becomes one frame.
 _STRIDES = ((2, 2), (1, 2), (1, 1), (2, 2), (1, 1), (2, 2), (1, 1))
 _HOP_FRAMES = 16
 
 
 @dataclass
 class AudioState(State):
-    """What the backbone keeps of each stream."""
+    """State of the audio backbone for each stream."""
 
     mel: LogMelState
-    past: tuple[Tensor, ...]  # of each convolution, the frames that it still reaches
+    past: tuple[Tensor, ...]  # of each convolution, the past frames that it still needs
     features: Tensor  # [B, pool - 1, feature_width], of the last hops
-    hops: Tensor  # int64 [B], heard so far
+    hops: Tensor  # int64 [B], processed so far
 
     def __post_init__(self) -> None:
-        self.newest: Tensor | None = None  # spectrogram of the last steps, for views of it
-        self.room: HopRoom | None = None  # of which ``past`` is a part, once hops come singly
+        self.newest: Tensor | None = None  # spectrogram of the last steps, for display
+        self.room: HopRoom | None = None  # buffers, of which ``past`` is a view; for single hops
 
 
 class AudioLayer(nn.Module):
-    """Convolution and ReLU, around which a residual runs where the shape stays."""
+    """Convolution and ReLU, with a residual connection where the shape does not change."""
 
     def __init__(
         self,
@@ -57,14 +57,14 @@ class AudioLayer(nn.Module):
         self.residual = stride == (1, 1) and in_width == out_width
 
     def forward(self, x: Tensor, past: Tensor | None = None) -> Tensor:
-        """Give [B, T', F', O] of a clip [B, T, F, I], or of what follows ``past``."""
+        """Return [B, T', F', O] for a clip [B, T, F, I], or for the frames that follow ``past``."""
         y = self.convolution(x) if past is None else self.convolution.forward_steps(x, past)
         if self.norm is not None:
             y = normalise(self.norm, y)
         return F.relu_(y.add_(x) if self.residual else y)
 
     def folded(self) -> tuple[Tensor, Tensor]:
-        """Give weight and bias of the convolution with the norm within it. No gradients."""
+        """Return weight and bias of the convolution with the norm folded in, without gradients."""
         weight, bias = self.convolution.weight.detach(), self.convolution.bias
         if self.norm is None:
             return weight, weight.new_zeros(len(weight)) if bias is None else bias.detach()
@@ -73,23 +73,23 @@ class AudioLayer(nn.Module):
 
 
 class ContinualAudioNet(Foldable[FoldedAudio]):
-    """Sound to tokens, one each hop of 16 spectrogram frames: the features of the last second.
+    """Audio backbone with one token per hop of 16 spectrogram frames, from the last second.
 
-    A convolutional network over a log-mel spectrogram, causal in time, gives one feature row a
-    hop; a token is a projection of the mean of the last ``pool`` rows. Networks for sound
-    usually take windows of a second (VGGish, YAMNet) and so look at a frame four times when
-    these are a quarter of a second apart; here every frame goes through every layer once.
+    A convolutional network over a log-mel spectrogram, causal in time, yields one feature row per
+    hop; a token is a projection of the mean of the last ``pool`` rows. Audio networks usually
+    take windows of a second (VGGish, YAMNet) and so process a frame four times when these are a
+    quarter of a second apart; here every frame goes through every layer once.
 
     Args:
         token_width: D of the tokens.
         widths: of the seven layers; the third, fifth and seventh are residual, so each is as
             wide as the one before it.
         feature_width: of the rows that are averaged.
-        pool: hops in a token.
-        sample_rate_hz: of the sound; a hop is 16 * 250 samples.
-        norm: batch normalisation behind each convolution, as needed to train; see ``fold``.
+        pool: hops averaged in a token.
+        sample_rate_hz: of the audio; a hop is 16 * 250 samples.
+        norm: batch normalisation after each convolution, as needed to train; see ``fold``.
 
-    Raises ValueError for widths that are not seven, or of which a residual layer's differs.
+    Raises ValueError unless there are seven widths and residual layers keep the width.
     """
 
     takes = "audio"
@@ -105,7 +105,7 @@ class ContinualAudioNet(Foldable[FoldedAudio]):
     ) -> None:
         super().__init__()
         if len(widths) != len(_STRIDES) or any(widths[k] != widths[k - 1] for k in (2, 4, 6)):
-            raise ValueError(f"widths {tuple(widths)}: seven, the residual ones as those before")
+            raise ValueError(f"widths {tuple(widths)}: need seven, equal where residual")
         self.token_width, self.sample_rate_hz = token_width, sample_rate_hz
         self.mel = LogMel()
         self.block = _HOP_FRAMES * self.mel.hop
@@ -122,18 +122,18 @@ class ContinualAudioNet(Foldable[FoldedAudio]):
             self.layers.append(layer)
             self._bands.append(bands)
             width, bands = out_width, layer.convolution.bands(bands)
-        # What is left of a hop: two frames of a few bands.
+        # A hop is now two frames of a few bands.
         self.layers.append(AudioLayer(width, feature_width, (2, bands), (2, 1), norm))
         self._bands.append(bands)
         self.pool = pool
         self.project = nn.Linear(feature_width, token_width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give the tokens [B, T, D] of T blocks [B, T, block], or of samples [B, T * block]."""
+        """Return the tokens [B, T, D] of T blocks [B, T, block], or of samples [B, T * block]."""
         return self.encode(self.mel(x.flatten(1)))
 
     def encode(self, spectrogram: Tensor) -> Tensor:
-        """Give the tokens [B, T, D] of log-mel frames [B, 16 T, bands]."""
+        """Return the tokens [B, T, D] of log-mel frames [B, 16 T, bands]."""
         rows = self._normalise(spectrogram)
         for layer in self.layers:
             rows = layer(rows)
@@ -141,7 +141,7 @@ class ContinualAudioNet(Foldable[FoldedAudio]):
         return self._average(features, torch.zeros(1, dtype=torch.int64))
 
     def init_state(self, batch_size: int = 1) -> AudioState:
-        """Give the state of streams that have heard nothing."""
+        """Return the initial state of a batch of streams."""
         parts = zip(self.blocks, self._bands, strict=True)
         past = tuple(layer.convolution.init_state(batch_size, bands) for layer, bands in parts)
         shape = (batch_size, self.pool - 1, self.project.in_features)
@@ -149,11 +149,11 @@ class ContinualAudioNet(Foldable[FoldedAudio]):
         return AudioState(self.mel.init_state(batch_size), past, features, zeros(batch_size))
 
     def forward_step(self, x: Tensor, state: AudioState) -> Tensor:
-        """Take a block [B, block] of every stream, give its token [B, D]."""
+        """Take a block [B, block] of every stream, return its token [B, D]."""
         return self.forward_steps(x[:, None], state)[:, 0]
 
     def forward_steps(self, x: Tensor, state: AudioState) -> Tensor:
-        """Take T blocks [B, T, block] of every stream, give T tokens [B, T, D]."""
+        """Take T blocks [B, T, block] of every stream, return T tokens [B, T, D]."""
         if x.shape[1] == 1 and x.is_cpu and not self.training and not torch.is_grad_enabled():
             return self._hop(x[:, 0], state)[:, None]
         heard = self.mel.forward_steps(x.flatten(1), state.mel)
@@ -168,7 +168,7 @@ class ContinualAudioNet(Foldable[FoldedAudio]):
         return tokens
 
     def _hop(self, x: Tensor, state: AudioState) -> Tensor:
-        """Take one block [B, block] of every stream, give its token [B, D]."""
+        """Take one block [B, block] of every stream, return its token [B, D]."""
         room = self._room(state)
         state.newest, fewest = room.step(x)
         if fewest >= self.pool:
@@ -176,11 +176,11 @@ class ContinualAudioNet(Foldable[FoldedAudio]):
         return self._average(room.rows, state.hops - 1)[:, 0]
 
     def fold(self) -> FoldedAudio:
-        """Give the layers as single hops take them."""
+        """Return the folded layers, for single hops."""
         return FoldedAudio(self)
 
     def _room(self, state: AudioState) -> HopRoom:
-        """Give where the hops of these streams lie."""
+        """Return the buffers for the hops of these streams."""
         folded = self.folded()
         if state.room is None or state.room.folded is not folded:
             mel = MelRoom(self.mel, state.mel.held, self.block)
@@ -190,14 +190,14 @@ class ContinualAudioNet(Foldable[FoldedAudio]):
         return state.room
 
     def newest_spectrum(self, state: AudioState) -> Tensor:
-        """Give the log-mel frames of the last call, [B, frames, bands]."""
+        """Return the log-mel frames of the last call, [B, frames, bands]."""
         if state.newest is None:
-            raise ValueError("nothing has been heard yet")
+            raise ValueError("no audio has been processed yet")
         return state.newest
 
     @property
     def receptive_field_s(self) -> float:
-        """Seconds of sound that a token depends on."""
+        """Seconds of audio that a token depends on."""
         reach, jump = 0, 1
         for layer in self.blocks:
             kernel, stride = layer.convolution.kernel[0], layer.convolution.stride[0]
@@ -206,7 +206,7 @@ class ContinualAudioNet(Foldable[FoldedAudio]):
         return (frames * self.mel.hop + self.mel.window) / self.sample_rate_hz
 
     def count_macs(self, hops: int = 1) -> int:
-        """Multiply-accumulates of so many new hops of one stream."""
+        """Return the multiply-accumulates of ``hops`` new hops of one stream."""
         frames = _HOP_FRAMES * hops
         total = self.mel.count_macs(frames)
         for layer, bands in zip(self.blocks, self._bands, strict=True):
@@ -216,7 +216,7 @@ class ContinualAudioNet(Foldable[FoldedAudio]):
 
     @property
     def dense_macs(self) -> int:
-        """Multiply-accumulates of a token when the hops that it is the mean of are seen anew."""
+        """Multiply-accumulates of a token when all hops that it averages are recomputed."""
         return self.count_macs(self.pool) - (self.pool - 1) * self.project.weight.numel()
 
     @property
@@ -225,9 +225,9 @@ class ContinualAudioNet(Foldable[FoldedAudio]):
         return cast(Sequence[AudioLayer], self.layers)
 
     def _average(self, features: Tensor, hops: Tensor) -> Tensor:
-        """Give tokens [B, T, D] for features [B, pool - 1 + T, W] of streams after ``hops`` [B].
+        """Return tokens [B, T, D] for features [B, pool - 1 + T, W] of streams after ``hops`` [B].
 
-        The first tokens are means of as many hops as there are.
+        Until there are ``pool`` hops, a token is the mean of all of them.
         """
         count = features.shape[1] - self.pool + 1
         total = features[:, self.pool - 1 :]
@@ -244,7 +244,7 @@ class ContinualAudioNet(Foldable[FoldedAudio]):
 
 
 def without_norms(net: ContinualAudioNet) -> ContinualAudioNet:
-    """Give the same network with the batch normalisation inside the convolutions."""
+    """Return the same network with batch normalisation folded into the convolutions."""
     widths = [layer.convolution.out_width for layer in net.blocks]
     out = ContinualAudioNet(net.token_width, widths[:-1], widths[-1], net.pool, net.sample_rate_hz)
     state = {k: v for k, v in net.state_dict().items() if ".norm." not in k}

@@ -1,4 +1,4 @@
-"""A hop of the network for sound: laid out in memory once, then only copies and products."""
+"""Single hops of the audio backbone on preallocated buffers: only copies and matrix products."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class FoldedAudio(Folded):
-    """The layers of a ``ContinualAudioNet`` in evaluation, as hops take them."""
+    """The folded layers of a ``ContinualAudioNet`` in evaluation, for single hops."""
 
     def __init__(self, net: ContinualAudioNet) -> None:
         sources = [*net.layers.parameters(), *net.layers.buffers(), net.centre, net.spread]
@@ -36,10 +36,10 @@ class FoldedAudio(Folded):
         counts: tuple[Tensor, Tensor],
         frames: int,
     ) -> HopRoom:
-        """Give the room for hops of so many spectrogram frames, behind these past frames.
+        """Return the buffers for hops of ``frames`` spectrogram frames that follow ``past``.
 
-        ``mel``: what makes them. ``past``: of each layer, [B, K_time - stride, F, I].
-        ``features``: of the last hops, [B, N, W]. ``counts``: of hops and samples heard, [B].
+        ``mel``: the buffers of the spectrogram. ``past``: of each layer, [B, K_time - stride, F,
+        I]. ``features``: of the last hops, [B, N, W]. ``counts``: of hops and samples so far, [B].
         """
         rooms = []
         for layer, held, matrix in zip(self.layers, past, self._matrices, strict=True):
@@ -49,12 +49,11 @@ class FoldedAudio(Folded):
 
 
 class LayerRoom:
-    """Where a layer's hops of B streams lie: the frames before, the new ones, their patches.
+    """Buffers of a layer for the hops of B streams: past frames, new frames and their patches.
 
-    Frames before and after each other, and the zeros beside the bands, are one block of memory; a
-    hop copies its patches out of there (im2col) and multiplies them with the weights. With a few
-    frames at a time, to arrange these anew would take as long as the product. ``matrix``: see
-    ``_matrix``.
+    Past and new frames, and the zero padding of the bands, are one block of memory; a hop copies
+    its patches from there (im2col) and multiplies them by the weights. With a few frames at a
+    time, rearranging them would take as long as the product. ``matrix``: see ``_matrix``.
     """
 
     def __init__(self, layer: AudioLayer, matrix: Tensor, past: Tensor, frames: int) -> None:
@@ -65,7 +64,7 @@ class LayerRoom:
         inside = block[:, :, pad : pad + bands]
         self.past, self.new = inside[:, :before], inside[:, before:]
         self.past.copy_(past)
-        self._newest = inside[:, frames:] if before else None  # what is past to the next hop
+        self._newest = inside[:, frames:] if before else None  # the past frames of the next hop
         stream, frame, band, one = block.stride()
         images = (streams, frames // over_time, convolution.bands(bands))
         patch = (k_time, k_band * width)
@@ -91,10 +90,9 @@ class LayerRoom:
 
 
 class HopRoom:
-    """Where the hops of B streams lie, layer behind layer; ``folded``: whose hops.
+    """Buffers of all layers for the hops of B streams of the network ``folded``.
 
-    ``features``, ``counts``: see ``lay_out``; they stay where they are and each hop brings them
-    up to date, as it does ``past``.
+    ``features``, ``counts``: see ``lay_out``; each hop updates them in place, as it does ``past``.
     """
 
     def __init__(
@@ -113,18 +111,18 @@ class HopRoom:
         outs = [*(layer.new for layer in layers[1:]), out]
         self._layers = list(zip(layers, outs, strict=True))
         streams, before, width = features.shape
-        self.rows = zeros(streams, before + 1, width, like=last)  # the features with the new ones
+        self.rows = zeros(streams, before + 1, width, like=last)  # past features and the newest
         self.mean = zeros(streams, width, like=last)  # of the rows
         self._features, self._newest = features, self.rows[:, 1:]
         self._both = features, out[:, :, 0]
-        # Numbers of these cost a tenth of a tensor's.
+        # NumPy arithmetic on these takes a tenth of the time of tensors.
         self._hops, self._samples = (count.numpy() for count in counts)
         self._size = mel.size
 
     def step(self, x: Tensor) -> tuple[Tensor, int]:
-        """Take the samples of a hop [B, N], give its log-mel frames [B, T, bands].
+        """Take the samples of a hop [B, N], return its log-mel frames [B, T, bands].
 
-        And the hops that the youngest stream has heard. The next call overwrites ``rows`` and
+        Also return the hop count of the youngest stream. The next call overwrites ``rows`` and
         ``mean``.
         """
         spectrogram = self.mel.step(x)
@@ -140,9 +138,9 @@ class HopRoom:
 
 
 def _matrix(weight: Tensor, bias: Tensor) -> Tensor:
-    """Give what patches are multiplied with, [K_time K_bands I + 1, O] of weight and bias.
+    """Return weight and bias as the matrix [K_time K_bands I + 1, O] that multiplies patches.
 
-    The bias is the last row, for a column of ones: so it needs no sum of its own.
+    The bias is the last row, for a column of ones, so it needs no addition of its own.
     """
     rows = weight.permute(0, 2, 3, 1).flatten(1)
     return torch.cat([rows, bias[:, None]], 1).t().contiguous()

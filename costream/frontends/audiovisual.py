@@ -1,4 +1,4 @@
-"""Pictures and sound to tokens on one clock: what two frontends say, side by side."""
+"""Audio-visual frontend: video and audio tokens concatenated at the frame rate."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from costream.frontends.registry import load_frontend
 from costream.nn.state import State, zeros
 from costream.records import VideoFrame
 
-_PATIENCE_S = 2.0  # a token of sound that is older is none
+_PATIENCE_S = 2.0  # older audio tokens are replaced by zeros
 
 
 @dataclass
 class AudioVisualState(State):
-    """What a stream keeps: that of both frontends, and the newest token of sound."""
+    """State of both frontends and the newest audio token of each stream."""
 
     video: State
     audio: State
-    heard: Tensor  # [B, D of sound], zeros before there is one
+    heard: Tensor  # [B, D of audio], zeros before the first token
     age: Tensor  # int64 [B], steps since it came
 
 
 def blocks_of(frame: VideoFrame) -> Tensor:
-    """Give the blocks of sound beside a picture, float32 [n, block]; [0] where there are none."""
+    """Return the audio blocks of a video frame, float32 [n, block]; [0] if there are none."""
     if not frame.sound:
         return torch.zeros(0)
     return torch.from_numpy(np.stack([block.samples for block in frame.sound]))
 
 
 class AudioVisual(nn.Module):
-    """The token of the newest picture, and behind it the newest of the sound.
+    """Concatenates the token of the newest video frame and the newest audio token.
 
     Fusion by concatenation, as Hedegaard et al. (ICLR 2023, section 4.1) fuse features of RGB,
-    flow and sound. The clock is that of the pictures; a token of sound is used from the step on at
-    which its last sample is known, until the next one comes. Without sound, and two seconds after
+    flow and audio. Steps follow the video frames; an audio token is used from the step on at
+    which its last sample is known, until the next one comes. Without audio, and two seconds after
     it has ended, that part is zeros.
 
     Args:
         video, audio: keys of ``frontends.registry.FRONTENDS``. ``video_arguments``,
-            ``audio_arguments``: theirs.
-        rate_hz: steps a second, for what a step costs and how many are two seconds.
+            ``audio_arguments``: their keyword arguments.
+        rate_hz: steps per second, for the cost of a step and the number of steps in two seconds.
     """
 
     takes = "video"
@@ -64,7 +64,7 @@ class AudioVisual(nn.Module):
         self.video = load_frontend(video, **(video_arguments or {}))
         self.audio = load_frontend(audio, **(audio_arguments or {}))
         if (self.video.takes, self.audio.takes) != ("video", "audio"):
-            raise ValueError(f"{video} and {audio} are not of video and of sound")
+            raise ValueError(f"{video} and {audio} are not a video and an audio frontend")
         self.rate_hz, self.patience = rate_hz, round(_PATIENCE_S * rate_hz)
         self.box, self.frames = self.video.box, int(getattr(self.video, "frames", 1))
         self.streams: tuple[str, ...] = getattr(self.video, "streams", ())
@@ -74,11 +74,11 @@ class AudioVisual(nn.Module):
         self.token_width = sum(self.parts.values())
 
     def prepare(self, given: Any) -> Any:
-        """Give what the frontend of pictures makes of a picture, or of several."""
+        """Return the input of the video frontend for a frame, or for several."""
         return self.video.prepare(given)
 
     def init_state(self, batch_size: int = 1) -> AudioVisualState:
-        """Give the state of streams that have seen and heard nothing."""
+        """Return the state of streams that have seen and heard nothing."""
         like = next(self.audio.parameters())
         heard = zeros(batch_size, self.parts["audio"], like=like)
         video, audio = self.video.init_state(batch_size), self.audio.init_state(batch_size)
@@ -87,17 +87,17 @@ class AudioVisual(nn.Module):
     def forward_step(
         self, frames: Tensor, state: AudioVisualState, sound: Sequence[Tensor] = ()
     ) -> Tensor:
-        """Give the tokens [B, D] of the next pictures, as the frontend of pictures takes them.
+        """Return the tokens [B, D] of the next frames, as prepared by the video frontend.
 
-        ``sound``: for each stream the blocks that have ended since the step before, [n, block]; n
-        may be 0, and nothing at all says that none has.
+        ``sound``: for each stream the audio blocks that have ended since the previous step, [n,
+        block]; n may be 0, and an empty sequence means none in any stream.
         """
         return torch.cat(
             (self.video.forward_step(frames, state.video), self.hear(sound, state)), -1
         )
 
     def hear(self, sound: Sequence[Tensor], state: AudioVisualState) -> Tensor:
-        """Give the part of the sound [B, D of sound] of the next step; see ``forward_step``."""
+        """Return the audio part [B, D of audio] of the next step's token; see ``forward_step``."""
         state.age += 1
         for row, blocks in enumerate(sound):
             if len(blocks):
@@ -108,6 +108,6 @@ class AudioVisual(nn.Module):
         return state.heard * (state.age <= self.patience).to(state.heard)[:, None]
 
     def count_macs(self) -> int:
-        """Multiply-accumulates of one step, with the share of a block that comes in it."""
+        """Return the multiply-accumulates of one step, with its share of an audio block."""
         blocks = self.sample_rate_hz / (self.block * self.rate_hz)
         return int(self.video.count_macs() + round(blocks * self.audio.count_macs()))

@@ -1,4 +1,4 @@
-"""Pictures to what 3D networks take: the middle of them, resized and normalised."""
+"""Centre crop for 3D networks: images resized, cropped and normalised."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MEAN, DEVIATION = 0.45, 0.225  # of red, green and blue alike, as in SlowFast an
 
 
 class CentreCrop(nn.Module):
-    """Resizes pictures, takes the square in the middle and normalises it. Without weights.
+    """Resizes images, crops the square in the middle and normalises it. It has no weights.
 
     Args:
-        size: pixels along the sides of the square.
-        short_side: pixels that the shorter side of a picture is resized to.
+        size: side of the square in pixels.
+        short_side: pixels that the shorter side of an image is resized to.
 
-    ``box`` is larger than that, so that upright pictures and wide ones, up to three to one, come
-    with a side that is long enough.
+    ``box`` is larger than that, so that tall and wide images, up to three to one, still have a
+    shorter side that is long enough.
     """
 
     takes = "video"
@@ -29,14 +29,14 @@ class CentreCrop(nn.Module):
     def __init__(self, size: int = 160, short_side: int = 182) -> None:
         super().__init__()
         if not 0 < size <= short_side:
-            raise ValueError(f"a square of {size} pixels of pictures of {short_side}")
+            raise ValueError(f"size {size} is not between 1 and short_side {short_side}")
         self.size, self.short_side = int(size), int(short_side)
         self.box = (3 * self.short_side, 2 * self.short_side)
         self.like: Tensor
         self.register_buffer("like", torch.empty(0), persistent=False)
 
     def prepare(self, rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Give the square of a picture, uint8 [h, w, 3], as uint8 [3, size, size]."""
+        """Return the square crop, uint8 [3, size, size], of an image, uint8 [h, w, 3]."""
         height, width = rgb.shape[:2]
         scale = self.short_side / min(height, width)
         # As published: the shorter side is exact, the longer one rounded down.
@@ -50,21 +50,21 @@ class CentreCrop(nn.Module):
         return out
 
     def init_state(self, batch_size: int = 1) -> None:
-        """There is nothing to keep."""
+        """Return None: there is no state."""
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """Give squares, uint8 [..., 3, size, size], normalised, as floats."""
+        """Return normalised float crops for crops uint8 [..., 3, size, size]."""
         return _normalise(pictures, self.like)
 
     def forward_step(self, pictures: Tensor, state: None) -> Tensor:
-        """Give the squares of the next frame of every stream, normalised, [B, 3, size, size]."""
+        """Return the normalised crops [B, 3, size, size] of the next frame of every stream."""
         return _normalise(pictures, self.like)
 
     def count_macs(self) -> int:
-        """Multiply-accumulates of one frame: there are no weights."""
+        """Return the multiply-accumulates of one frame: 0, there are no weights."""
         return 0
 
 
 def _normalise(pictures: Tensor, like: Tensor) -> Tensor:
-    """Give pixels, 0 to 255, as numbers of the type of ``like``, of mean 0 and deviation 1."""
+    """Return pixels, 0 to 255, in the dtype of ``like``, with mean 0 and deviation 1."""
     return (pictures.to(like.dtype) / 255 - MEAN) / DEVIATION

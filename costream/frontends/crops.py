@@ -1,4 +1,4 @@
-"""Pictures to square, normalised crops: what networks for clips take that have an embedding."""
+"""Square, normalised crops for video transformers with a patch embedding of their own."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 
 class Crops(nn.Module):
-    """Resizes pictures so that their shorter side fits, cuts squares out, normalises. No weights.
+    """Resizes images so that their shorter side fits, crops squares, normalises. No weights.
 
-    Bilinear with antialiasing, as ViViT was evaluated with. ``size``: pixels of a side.
-    ``mean``, ``deviation``: of values from 0 to 1, of all three colours. Pictures are fitted into
-    a box of twice ``size`` before: those at most twice as wide as high lose nothing by that.
+    Bilinear with antialiasing, as ViViT was evaluated with. ``size``: side in pixels.
+    ``mean``, ``deviation``: of values from 0 to 1, of all three colours. Images are first fitted
+    into a box of twice ``size``: those at most twice as wide as high lose nothing by that.
     """
 
     takes = "video"
@@ -24,21 +24,21 @@ class Crops(nn.Module):
     def __init__(self, size: int = 224, mean: float = 0.45, deviation: float = 0.225) -> None:
         super().__init__()
         if size < 1 or deviation <= 0:
-            raise ValueError(f"crops of {size} pixels, deviation {deviation}")
+            raise ValueError(f"size {size} and deviation {deviation} must be positive")
         self.size, self.mean, self.deviation = int(size), float(mean), float(deviation)
         self.box = (2 * self.size, 2 * self.size)
         self.like: Tensor
         self.register_buffer("like", torch.zeros(()), persistent=False)
 
     def prepare(self, rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Give a picture, uint8 [h, w, 3], as uint8 [3, h, w]."""
+        """Return an image, uint8 [h, w, 3], as uint8 [3, h, w]."""
         channels_first: npt.NDArray[np.uint8] = rgb.transpose(2, 0, 1)
         return channels_first
 
     def forward(self, pictures: Tensor, count: int = 1) -> Tensor:
-        """Give ``count`` crops of pictures, uint8 [B, 3, h, w]: float [count, B, 3, S, S].
+        """Return ``count`` crops, float [count, B, 3, S, S], of images, uint8 [B, 3, h, w].
 
-        They are spread evenly over the longer side; one is from the middle.
+        They are spread evenly over the longer side; a single one is from the middle.
         """
         x = pictures.to(self.like.dtype) / 255
         height, width = x.shape[2:]
@@ -56,15 +56,15 @@ class Crops(nn.Module):
         )
 
     def count_macs(self) -> int:
-        """Multiply-accumulates of one frame: there are no weights."""
+        """Return the multiply-accumulates of one frame: 0, there are no weights."""
         return 0
 
 
 def temporal_views(frames: int, length: int, stride: int, count: int) -> list[list[int]]:
-    """Give which frames of a video each of ``count`` views takes, ``length`` every ``stride``.
+    """Return the frame indices of ``count`` views of a video: ``length`` frames, ``stride`` apart.
 
-    They are spread evenly; one is from the middle. A video that is shorter than a view goes on
-    with its last frame.
+    Views are spread evenly; a single one is from the middle. In a video that is shorter than a
+    view the last frame is repeated.
     """
     spare = max(0, frames - length * stride)
     return [
@@ -74,7 +74,7 @@ def temporal_views(frames: int, length: int, stride: int, count: int) -> list[li
 
 
 def _starts(spare: int, count: int) -> Sequence[int]:
-    """Give where ``count`` windows begin whose last one may begin at ``spare``."""
+    """Return the starts of ``count`` windows, spread evenly from 0 to ``spare``."""
     if count == 1:
         return [spare // 2]
     return [int(k * (spare / (count - 1))) for k in range(count)]

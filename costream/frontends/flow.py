@@ -1,4 +1,4 @@
-"""Optical flow between pictures, by OpenCV (the extra ``flow``)."""
+"""Optical flow between frames with OpenCV (the extra ``flow``)."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ import numpy.typing as npt
 
 from costream.errors import ModelError
 
-BOUND = 20.0  # pixels that a flow picture can hold; faster is as fast as that
+BOUND = 20.0  # largest displacement in a flow image, in pixels; faster motion is clipped
 
 
 def load_opencv(model: str) -> Any:
-    """Give OpenCV's module, set to one thread; ModelError says how to install it for ``model``."""
+    """Return the OpenCV module, set to one thread. ModelError, for ``model``, if not installed."""
     try:
         opencv = import_module("cv2")
     except ImportError as error:
         raise ModelError(
-            f"{model} looks at optical flow, which needs OpenCV",
-            hint="pip install 'costream[flow]', or give it feature files",
+            f"{model} uses optical flow, which needs OpenCV",
+            hint="pip install 'costream[flow]', or use feature files",
         ) from error
     opencv.setNumThreads(1)
     return opencv
 
 
 def flow_pictures(pictures: Sequence[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
-    """Give the flow from each picture, uint8 [h, w, 3], to the next, as pictures of flow.
+    """Return the optical flow from each frame, uint8 [h, w, 3], to the next, as images.
 
-    uint8 [2 (T - 1), h, w]: right and down, pair after pair; 0 to 255 are -20 to 20 pixels, as
-    the published networks were shown it. The method is DIS (Kroeger et al., ECCV 2016). Those
-    networks learnt from TV-L1, which OpenCV's wheels do not have and whose fields are others: what
-    they score on DIS is not what their papers say, and how far it is off has to be measured.
+    uint8 [2 (T - 1), h, w]: right and down for each pair; 0 to 255 are -20 to 20 pixels, as in the
+    input of the published networks. The method is DIS (Kroeger et al., ECCV 2016). Those networks
+    were trained on TV-L1, which OpenCV's wheels do not have and which gives other fields: their
+    accuracy with DIS differs from that in their papers, and by how much has to be measured.
     """
     opencv = load_opencv("TSN")
     method = opencv.DISOpticalFlow_create(opencv.DISOPTICAL_FLOW_PRESET_MEDIUM)

@@ -1,9 +1,9 @@
-"""Pictures to tokens: a small convolutional network that sees appearance and motion.
+"""Temporal difference network: a small convolutional backbone for appearance and motion.
 
-One token a frame, and no frame is ever looked at twice. The stem turns a picture into feature
-maps once; motion is the difference between these maps and those of earlier frames, which are kept
+One token per frame, and no frame is processed twice. The stem computes the feature maps of an
+image once; motion is the difference between these and those of earlier frames, which are stored
 in a ring (differences of features instead of optical flow: TDN, Wang et al., CVPR 2021). A map of
-where somebody is says which places the token is made of.
+where persons are weights the places that are pooled into the token.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from costream.nn.state import State
 
 @dataclass
 class DifferenceState(State):
-    """What a stream keeps: the motion maps of its newest frames and how many it has seen."""
+    """Motion maps of the newest frames of each stream, and its number of frames."""
 
     ring: Tensor  # float32 [B, largest lag, C, h, w], written in place
     count: Tensor  # int64 [B]
 
 
 class TemporalDifferenceNet(nn.Module):
-    """Backbone of a fixed camera: one token of ``token_width`` values a frame.
+    """Backbone for fixed cameras: one token of ``token_width`` values per frame.
 
-    ``box`` is the width and height pictures are fitted into; ``lags`` are the distances, in
-    frames, over which motion is measured. Without lags it is a plain picture network. A
+    ``box`` is the width and height that images are fitted into; ``lags`` are the distances, in
+    frames, over which motion is measured. Without lags it is a plain image network. A
     difference that reaches back before the first frame is zero. Normalisation is BatchNorm with
     fixed statistics (``eval``), so that a step does not depend on other frames or streams.
 
-    ``widths``: channels of the two stem layers (1/2 and 1/4 of the picture), of the body (1/8),
+    ``widths``: channels of the two stem layers (1/2 and 1/4 of the image), of the body (1/8),
     and of the places that are pooled; a token is twice the last. ``blocks``: depth of the body.
     """
 
@@ -52,7 +52,7 @@ class TemporalDifferenceNet(nn.Module):
     ) -> None:
         super().__init__()
         if list(lags) != sorted(set(lags)) or (lags and lags[0] < 1):
-            raise ValueError(f"lags must be positive and rising, not {tuple(lags)}")
+            raise ValueError(f"lags must be positive and increasing, not {tuple(lags)}")
         first, stem, body, last = widths
         self.box = (int(box[0]), int(box[1]))
         self.lags = tuple(int(lag) for lag in lags)
@@ -69,20 +69,20 @@ class TemporalDifferenceNet(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def prepare(self, rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Give a picture, uint8 [h, w, 3], centred on black, uint8 [3, H, W].
+        """Return an image, uint8 [h, w, 3], centred on black, uint8 [3, H, W].
 
-        ValueError when it is larger than ``box``.
+        Raise ValueError if it is larger than ``box``.
         """
         width, height = self.box
         top, left = (height - rgb.shape[0]) // 2, (width - rgb.shape[1]) // 2
         if top < 0 or left < 0:
-            raise ValueError(f"a picture of {rgb.shape[1]}x{rgb.shape[0]} does not fit {self.box}")
+            raise ValueError(f"an image of {rgb.shape[1]}x{rgb.shape[0]} does not fit {self.box}")
         out = np.zeros((3, height, width), np.uint8)
         out[:, top : top + rgb.shape[0], left : left + rgb.shape[1]] = rgb.transpose(2, 0, 1)
         return out
 
     def forward(self, frames: Tensor) -> Tensor:
-        """Give the tokens [B, T, D] of whole clips, uint8 [B, T, 3, H, W], from their start."""
+        """Return the tokens [B, T, D] of whole clips, uint8 [B, T, 3, H, W], from their start."""
         batch, steps = frames.shape[:2]
         maps = self._maps(frames.flatten(0, 1))
         parts = [maps]
@@ -95,10 +95,10 @@ class TemporalDifferenceNet(nn.Module):
         return self._tokens(parts)[0].view(batch, steps, -1)
 
     def forward_moments(self, frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Give tokens [N, D] of single moments and the logits [N, h, w] of where somebody is.
+        """Return tokens [N, D] of single moments and logits [N, h, w] for the presence of persons.
 
-        ``frames``, uint8 [N, 1 + lags, 3, H, W]: the frame of the moment and those one lag, two
-        lags, ... before it. A frame in place of an earlier one means: no motion. For training.
+        ``frames``, uint8 [N, 1 + lags, 3, H, W]: the frame of the moment and one frame per lag
+        before it. Repeating it in place of an earlier one means no motion. For training.
         """
         count = frames.shape[:2]
         every = self._maps(frames.flatten(0, 1))
@@ -110,7 +110,7 @@ class TemporalDifferenceNet(nn.Module):
         return self._tokens(parts)
 
     def init_state(self, batch_size: int = 1) -> DifferenceState:
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of a batch of streams."""
         height, width = self._map_size()
         slots, weight = max(self.lags, default=0), self.motion.weight
         ring = weight.new_zeros(batch_size, slots, weight.shape[0], height, width)
@@ -119,7 +119,7 @@ class TemporalDifferenceNet(nn.Module):
         )
 
     def forward_step(self, frames: Tensor, state: DifferenceState) -> Tensor:
-        """Give the tokens [B, D] of the next frame of every stream, uint8 [B, 3, H, W]."""
+        """Return the tokens [B, D] of the next frame of every stream, uint8 [B, 3, H, W]."""
         maps = self._maps(frames)
         parts = [maps]
         if self.lags:
@@ -134,9 +134,9 @@ class TemporalDifferenceNet(nn.Module):
         return self._tokens(parts)[0]
 
     def forward_steps(self, frames: Tensor, state: DifferenceState) -> Tensor:
-        """Give the tokens [B, T, D] of the next T frames of every stream, uint8 [B, T, 3, H, W].
+        """Return the tokens [B, T, D] of the next T frames of every stream, uint8 [B, T, 3, H, W].
 
-        What T calls of ``forward_step`` would give, in larger products.
+        The same as T calls of ``forward_step``, with larger matrix products.
         """
         batch, steps = frames.shape[:2]
         maps = self._maps(frames.flatten(0, 1))
@@ -156,7 +156,7 @@ class TemporalDifferenceNet(nn.Module):
         return self._tokens(parts)[0].view(batch, steps, -1)
 
     def count_macs(self) -> int:
-        """Multiply-accumulates of one frame."""
+        """Return the multiply-accumulates of one frame."""
         total = 0
         for part, scale in (
             (self.stem[0], 2),
@@ -179,18 +179,18 @@ class TemporalDifferenceNet(nn.Module):
         return self.stem(pixels * (1 / 64))  # type: ignore[no-any-return]
 
     def _tokens(self, parts: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Give tokens [N, D] and focus logits [N, h, w]."""
+        """Return tokens [N, D] and focus logits [N, h, w]."""
         joined = torch.cat([p.contiguous(memory_format=torch.channels_last) for p in parts], 1)
         body = self.body(joined)
         focus, places = self.focus(body), self.places(body)
         weight = focus.sigmoid()
-        # With nobody there the sum of weights is small, and so is this half of the token.
+        # Without persons the sum of weights is small, and so is this half of the token.
         seen = (weight * places).sum((2, 3)) / (weight.sum((2, 3)) + 1)
         return torch.cat((seen, places.amax((2, 3))), 1), focus[:, 0]
 
 
 class _Residual(nn.Module):
-    """Two 3x3 convolutions beside the identity (He et al., CVPR 2016)."""
+    """Two 3x3 convolutions with an identity shortcut (He et al., CVPR 2016)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Skeletons to tokens: one set of joints a step, ready for a graph network."""
+"""Skeleton frontend: joint, bone and motion streams for graph networks, one step at a time."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ from costream.records import SkeletonFrame
 STREAMS = ("joint", "bone", "joint_motion", "bone_motion")
 NORMALISATIONS = ("none", "body", "ntu", "kinetics", "pyskl")
 PICTURE_SCALES = {"kinetics": (1.0, 1.0), "pyskl": (2.0, -2.0)}
-SLOTS = 8  # persons of a source that are looked at; more are ignored
+SLOTS = 8  # persons of a source that are considered; more are ignored
 
 
 @dataclass
 class JointsState(State):
-    """What a stream keeps: who is who, its frame of reference and the step before."""
+    """Person assignment, frame of reference and previous step of each stream."""
 
     persons: PersonsState
     frame: FrameState
-    before: Tensor  # float32 [B, P, V, D], the joints of the step before
-    had: Tensor  # float32 [B, P, V], 1 where the step before has a joint
+    before: Tensor  # float32 [B, P, V, D], the joints of the previous step
+    had: Tensor  # float32 [B, P, V], 1 where the previous step has a joint
 
 
 class JointStreams(nn.Module):
     """Joints, bones and their motion, in one layout and one frame of reference.
 
-    A token is float32 [P, V, C] with C = ``channels``: the streams side by side, each of ``axes``
-    coordinates (and a score). Persons who are absent are all zeros. Without weights.
+    A token is float32 [P, V, C] with C = ``channels``: the streams concatenated, each of ``axes``
+    coordinates (and a score). Absent persons are all zeros. There are no weights.
 
     Args:
         layout: joint layout of the network, a name or the path of a TOML file; skeletons of
             other layouts are converted.
-        axes: coordinates a joint, 2 or 3. ``persons``: P.
+        axes: coordinates per joint, 2 or 3. ``persons``: P.
         streams: any of joint; bone, a joint minus its parent; joint_motion and bone_motion, this
-            step minus the one before (zero at the first, and where there was nothing before).
+            step minus the previous one (zero at the first, and where nothing was detected before).
         normalise: "none"; "body" (see ``normalise.Body``); "ntu" (3 axes, layout ntu-25) and
-            "kinetics" (2 axes), as 2s-AGCN and continual-skeletons prepare these sets; "pyskl",
-            as pyskl does for 2 axes and, with ntu-25, for 3.
+            "kinetics" (2 axes), as 2s-AGCN and continual-skeletons prepare these datasets;
+            "pyskl", as pyskl does for 2 axes and, with ntu-25, for 3.
         origin, unit, heading: memory of "body", in steps.
-        missing: what stands for a joint that a present person lacks: "hold", its last place in
+        missing: replaces a joint that a present person lacks: "hold", by its last position in
             the frame of reference (zero until there is one; then its bone is zero too), or "zero".
         score: None, or the score as one more channel of each stream: in bones and motion its
             "difference" (continual-skeletons) or "mean" (pyskl).
         min_score: joints with at most this score are missing.
-        patience: steps after which somebody else may take the place of a person who is away.
-        parents: the joint each joint's bone starts from; default: as published for the layout.
+        patience: steps after which another person may take the place of an absent one.
+        parents: parent of each joint, where its bone starts; default: as published for the layout.
     """
 
     takes = "skeleton"
@@ -85,7 +85,7 @@ class JointStreams(nn.Module):
         _check("missing", [missing], ("hold", "zero"))
         _check("score", [score], (None, "difference", "mean"))
         if axes not in (2, 3):
-            raise ValueError(f"axes is 2 or 3, not {axes}")
+            raise ValueError(f"axes must be 2 or 3, not {axes}")
         self.layout = find_layout(layout)
         self.axes, self.persons, self.streams = axes, persons, tuple(streams)
         self.normalise, self.missing, self.score = normalise, missing, score
@@ -99,32 +99,32 @@ class JointStreams(nn.Module):
         self._conversions: dict[Layout, npt.NDArray[np.intp] | None] = {}
 
     def check(self, layout: Layout, axes: int, model: str = "the model") -> None:
-        """Raise SourceError when skeletons of this layout and so many axes cannot be taken."""
+        """Raise SourceError if skeletons of this layout with ``axes`` axes are not supported."""
         if axes < self.axes:
             raise SourceError(
-                f"skeletons of {axes} axes, but {model} takes {self.axes}",
-                hint="it needs positions in space: use a depth camera's or MediaPipe's world"
-                " joints, or a model for pictures",
+                f"the skeletons have {axes} axes, but {model} takes {self.axes}",
+                hint="it needs 3D positions: use a depth camera's or MediaPipe's world joints,"
+                " or a model for 2D skeletons",
             )
         if axes > self.axes and self.normalise != "body":
             raise SourceError(
-                f"skeletons in space, but {model} takes those of pictures ({self.axes} axes)"
+                f"the skeletons are 3D, but {model} takes 2D skeletons in image coordinates"
             )
         self._conversion(layout)
 
     def prepare(self, item: SkeletonFrame) -> npt.NDArray[np.float32]:
-        """Give float32 [SLOTS, V, axes + 1]: the joints in our layout, then their scores.
+        """Return float32 [SLOTS, V, axes + 1]: the joints in the network's layout and their scores.
 
-        A joint made of several is missing when one of them is. Where the network has two axes,
-        joints in space are seen from the front. ValueError when an axis is lacking.
+        A joint made of several is missing if one of them is. For a network with two axes, 3D
+        joints are projected from the front. Raise ValueError if an axis is lacking.
         """
         if item.joints.shape[2] < self.axes:
-            raise ValueError(f"skeletons of {item.joints.shape[2]} axes, not {self.axes}")
+            raise ValueError(f"skeletons with {item.joints.shape[2]} axes, not {self.axes}")
         joints, scores = item.joints[:SLOTS], item.scores[:SLOTS]
         parts = self._conversion(item.layout)
         if parts is not None:
             joints, scores = joints[:, parts].mean(2), scores[:, parts].min(2)
-        if joints.shape[2] > self.axes:  # in space x is to the camera's left, in a picture right
+        if joints.shape[2] > self.axes:  # in 3D, x points to the camera's left
             joints = joints * np.array((-1, 1, 1), np.float32)
         out = np.zeros((SLOTS, self.joints, self.axes + 1), np.float32)
         out[: len(joints), :, :-1] = joints[..., : self.axes]
@@ -132,12 +132,12 @@ class JointStreams(nn.Module):
         return out
 
     def forward(self, clip: Tensor) -> Tensor:
-        """Give the tokens [B, T, P, V, C] of whole clips [B, T, S, V, axes + 1], by stepping."""
+        """Return the tokens [B, T, P, V, C] of whole clips [B, T, S, V, axes + 1], step by step."""
         state = self.init_state(len(clip))
         return torch.stack([self.forward_step(x, state) for x in clip.unbind(1)], 1)
 
     def init_state(self, batch_size: int = 1) -> JointsState:
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of a batch of streams."""
         like = torch.zeros((), device=self.parents.device)
         shape = (batch_size, self.persons, self.joints)
         width = self.channels // len(self.streams)
@@ -149,9 +149,9 @@ class JointStreams(nn.Module):
         )
 
     def forward_step(self, x: Tensor, state: JointsState) -> Tensor:
-        """Give the tokens [B, P, V, C] of the next step of every stream, [B, S, V, axes + 1].
+        """Return the tokens [B, P, V, C] of the next step of every stream, [B, S, V, axes + 1].
 
-        S may be any number of persons.
+        The number of persons S is arbitrary.
         """
         x = x.float()
         visible = x[..., -1] > self.min_score
@@ -167,15 +167,15 @@ class JointStreams(nn.Module):
         return self._tokens(placed, seen & here, here, ~changed[..., None], state)
 
     def count_macs(self) -> int:
-        """Multiply-accumulates of one step."""
+        """Return the multiply-accumulates of one step."""
         return self.persons * self.joints * self._normaliser.macs
 
     def _tokens(
         self, placed: Tensor, seen: Tensor, here: Tensor, same: Tensor, state: JointsState
     ) -> Tensor:
-        """Give the streams of the joints that are seen, and keep them for the next step.
+        """Return the streams of the visible joints, and store these for the next step.
 
-        ``here``, ``same``: bool [B, P, 1], the person is there, and is who it was.
+        ``here``, ``same``: bool [B, P, 1], the person is present, and is the same as before.
         """
         before, had = state.before, (state.had > 0) & same
         if self.missing == "hold":
@@ -220,10 +220,10 @@ class JointStreams(nn.Module):
             return Plain((0.5, -0.5), PICTURE_SCALES[kind])
         if axes == 3 and kind in ("ntu", "pyskl") and self.layout.name == "ntu-25":
             return Kinect(fixed=kind == "pyskl")
-        raise ValueError(f"normalise {kind!r} is not for {self.layout.name} with {axes} axes")
+        raise ValueError(f"normalise {kind!r} does not support {self.layout.name} with {axes} axes")
 
     def _conversion(self, layout: Layout) -> npt.NDArray[np.intp] | None:
-        """Give the joints [V, K] of ``layout`` whose mean each of ours is; None: they are ours."""
+        """Return the joints [V, K] of ``layout`` averaged for each joint; None: same layout."""
         if layout not in self._conversions:
             self._conversions[layout] = None
             if layout.joints != self.layout.joints:
@@ -236,5 +236,5 @@ class JointStreams(nn.Module):
 def _check(name: str, values: Sequence[object], known: Sequence[object]) -> None:
     wrong = [value for value in values if value not in known]
     if wrong or not values:
-        choices = ", ".join(map(str, known))
-        raise ValueError(f"{name} is of {choices}, not {', '.join(map(str, wrong)) or 'empty'}")
+        choices = " or ".join(map(str, known))
+        raise ValueError(f"{name} must be {choices}, not {', '.join(map(str, wrong)) or 'empty'}")

@@ -1,4 +1,4 @@
-"""Log-mel spectrograms of a stream of sound, whatever blocks it comes in."""
+"""Streaming log-mel spectrograms for audio blocks of any size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LogMelState(State):
     """The samples of a stream that later frames still need."""
 
     held: Tensor  # [B, window - 1], the newest last
-    samples: Tensor  # int64 [B], heard so far
+    samples: Tensor  # int64 [B], processed so far
 
 
 class LogMel(nn.Module):
@@ -25,13 +25,13 @@ class LogMel(nn.Module):
 
     Frame k covers the samples k * hop to k * hop + window - 1, counted from ``lead`` zeros before
     the first one: nothing is centred, so no frame needs the future. Frames shorter than the
-    Fourier transform are followed by zeros. ``matrix`` [fft / 2 + 1, bands] comes with the
-    weights; ``fill`` makes one.
+    Fourier transform are zero-padded at the end. ``matrix`` [fft / 2 + 1, bands] comes with the
+    weights; ``fill`` computes one.
 
     Args:
         bands: of the matrix. ``window``, ``hop``, ``fft``, ``lead``: samples.
         power: 1 for magnitudes, 2 for power.
-        offset: what is added before the logarithm.
+        offset: added before the logarithm.
 
     Raises ValueError unless 0 < hop <= window <= fft and 0 <= lead < window.
     """
@@ -48,7 +48,8 @@ class LogMel(nn.Module):
     ) -> None:
         super().__init__()
         if not (0 < hop <= window <= fft and 0 <= lead < window and power in (1, 2)):
-            raise ValueError(f"window {window}, hop {hop}, fft {fft}, lead {lead}, power {power}")
+            sizes = f"window {window}, hop {hop}, fft {fft}, lead {lead}, power {power}"
+            raise ValueError(f"inconsistent spectrogram settings: {sizes}")
         self.bands, self.window, self.hop, self.fft, self.lead = bands, window, hop, fft, lead
         self.power, self.offset = power, offset
         self.matrix: Tensor
@@ -58,7 +59,7 @@ class LogMel(nn.Module):
         self.register_buffer("hann", hann.float(), persistent=False)
 
     def fill(self, rate_hz: int, low_hz: float, high_hz: float) -> LogMel:
-        """Make the matrix that of ``librosa.filters.mel`` (Slaney's scale and norm)."""
+        """Set the matrix to that of ``librosa.filters.mel`` (Slaney's scale and norm)."""
         from librosa.filters import mel  # takes seconds to import, and only training needs it
 
         filters = mel(sr=rate_hz, n_fft=self.fft, n_mels=self.bands, fmin=low_hz, fmax=high_hz)
@@ -66,19 +67,19 @@ class LogMel(nn.Module):
         return self
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give the frames [B, K, bands] of a whole sound [B, N]; K may be 0."""
+        """Return the frames [B, K, bands] of a whole recording [B, N]; K may be 0."""
         return self._frames(F.pad(x, (self.lead, 0)))[0]
 
     def init_state(self, batch_size: int = 1) -> LogMelState:
-        """Give the state of streams that have heard nothing."""
+        """Return the initial state of a batch of streams."""
         held = zeros(batch_size, self.window - 1, like=self.matrix)
         return LogMelState(held, zeros(batch_size))
 
     def forward_steps(self, x: Tensor, state: LogMelState) -> Tensor:
-        """Take N more samples [B, N] of every stream, give the frames they complete.
+        """Take N more samples [B, N] of every stream, return the frames they complete.
 
-        N is any number. Gives [B, K, bands], as ``forward`` over the whole sound would. Raises
-        ValueError for streams whose frames do not end together.
+        N is arbitrary. The frames [B, K, bands] are those of ``forward`` over the whole recording.
+        Raises ValueError for streams whose frames do not end together.
         """
         kept = {self._kept(int(n)) for n in state.samples.tolist()}
         if len(kept) > 1:
@@ -93,12 +94,12 @@ class LogMel(nn.Module):
         return frames
 
     def count_macs(self, frames: int = 1) -> int:
-        """Multiply-accumulates of so many frames: the fast Fourier transform and the matrix."""
+        """Return the multiply-accumulates of ``frames`` frames: the FFT and the matrix."""
         stages = (self.fft - 1).bit_length()
         return frames * (self.window + self.fft * stages + self.matrix.numel())
 
     def _kept(self, samples: int) -> int:
-        """Give how many samples are held by a stream that has heard so many."""
+        """Return the number of stored samples of a stream after ``samples`` samples."""
         length = samples + self.lead
         return length - self._count(length) * self.hop
 
@@ -106,7 +107,7 @@ class LogMel(nn.Module):
         return max(0, (length - self.window) // self.hop + 1)
 
     def _frames(self, rows: Tensor) -> tuple[Tensor, int]:
-        """Give all frames of these samples [B, N], and how many samples no later frame needs."""
+        """Return all frames of these samples [B, N], and the number of samples no longer needed."""
         count = self._count(rows.shape[1])
         if not count:
             return rows.new_zeros(rows.shape[0], 0, self.bands), 0
@@ -114,11 +115,11 @@ class LogMel(nn.Module):
         return (power @ self.matrix).add_(self.offset).log_(), count * self.hop
 
     def _power(self, rows: Tensor) -> Tensor:
-        """Give |STFT|^power [B, K, fft / 2 + 1] of samples [B, N]."""
+        """Return |STFT|^power [B, K, fft / 2 + 1] of samples [B, N]."""
         functional = torchaudio_functional() if rows.is_cuda else None
         if functional is not None:
-            # It puts a short window into the middle of the transform, where magnitudes are the
-            # same; so that it covers the same samples, as many are put around them.
+            # It centres a short window in the transform, which does not change magnitudes; the
+            # padding makes it cover the same samples.
             margin = self.fft - self.window
             rows = F.pad(rows, (margin // 2, margin - margin // 2))
             sizes = (self.fft, self.hop, self.window, self.power)
@@ -126,16 +127,16 @@ class LogMel(nn.Module):
             return cast(Tensor, spectrum.transpose(1, 2))
         windows = rows.unfold(1, self.window, self.hop) * self.hann
         bins = torch.fft.rfft(windows, self.fft)
-        # Summed over a last axis of two, the squares take three times as long.
+        # Summing the squares over a last axis of size two takes three times as long.
         power: Tensor = bins.real.square() + bins.imag.square()
         return power if self.power == 2 else power.sqrt()
 
 
 def torchaudio_functional() -> Any:
-    """Give ``torchaudio.functional``, or None where it cannot be imported.
+    """Return ``torchaudio.functional``, or None if it cannot be imported.
 
-    The wheels of PyPI are built for CUDA and do not import beside a CPU-only torch. What it
-    computes is the same within rounding, so nothing needs to be said.
+    The wheels on PyPI are built for CUDA and cannot be imported with a CPU-only torch. Results
+    are the same within rounding, so there is no warning.
     """
     try:
         from torchaudio import functional

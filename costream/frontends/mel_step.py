@@ -1,4 +1,4 @@
-"""A block's spectrogram: laid out in memory once, as ``frontends.audio_step`` does for layers."""
+"""Log-mel spectrogram of single blocks on preallocated buffers; see ``frontends.audio_step``."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from costream.nn.state import zeros
 
 
 class MelRoom:
-    """Where blocks of so many samples of B streams lie, behind those that frames still need.
+    """Buffers for blocks of ``size`` samples of B streams, after the samples still needed.
 
     Args:
-        mel: whose frames are made; as it is when a block comes, but for device and type.
-        held: of its state, [B, window - 1]. ``held`` here has the same in it and is brought up to
-            date by each block.
-        size: samples of a block, a whole number of hops and no fewer than a window.
+        mel: the spectrogram; its values are read at each block, but not its device and dtype.
+        held: of its state, [B, window - 1]. The attribute ``held`` starts as a copy and is updated
+            by each block.
+        size: samples per block, a whole number of hops and no fewer than a window.
 
-    Frames have to end with blocks, as those of a stream do whose lead and blocks are whole hops.
+    Frames must end with blocks, as in streams whose lead and blocks are whole hops.
     """
 
     def __init__(self, mel: LogMel, held: Tensor, size: int) -> None:
@@ -44,7 +44,7 @@ class MelRoom:
         self._mel = mel
 
     def step(self, x: Tensor) -> Tensor:
-        """Take a block [B, size], give the log-mel frames [B, size / hop, bands] that it ends."""
+        """Take a block [B, size], return the log-mel frames [B, size / hop, bands] it completes."""
         mel = self._mel
         self._new.copy_(x)
         torch.mul(self._windows, mel.hann, out=self._framed)

@@ -1,6 +1,6 @@
-"""Where a body stands, how large it is and which way it looks: taken out, step by step.
+"""Skeleton normalisation for position, size and heading, step by step.
 
-Nothing here looks ahead. Coordinates of joints that are not seen are zero before and after.
+It is causal. Coordinates of joints that are not visible are zero before and after.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from torch import Tensor
 from costream.layouts import Layout
 from costream.nn.state import State, zeros
 
-_SMALLEST = 1e-4  # a body whose bones are shorter than this on average is no body
+_SMALLEST = 1e-4  # skeletons whose mean bone length is below this are ignored
 
 
 @dataclass
 class FrameState(State):
-    """The frame of reference of each stream; what the numbers mean is the normaliser's."""
+    """Frame of reference of each stream; the meaning of the values depends on the normaliser."""
 
     values: Tensor  # float32 [B, K]
-    counts: Tensor  # float32 [B, 3], how many steps each mean has seen, up to its memory
+    counts: Tensor  # float32 [B, 3], steps in each mean, up to its memory
 
 
 class Normaliser(Protocol):
-    """Takes joints [B, P, V, A] that were seen [B, P, V] into a frame of reference.
+    """Transforms joints [B, P, V, A], visible where [B, P, V], into a frame of reference.
 
-    The first person is the main one; ``changed``, bool [B]: it is another one than before. Gives
+    The first person is the main one; ``changed``, bool [B]: a different one than before. Returns
     the joints and, bool [B], whether there is a frame of reference yet.
     """
 
-    macs: int  # multiply-accumulates a joint
+    macs: int  # multiply-accumulates per joint
 
     def init_state(self, batch_size: int, like: Tensor) -> FrameState: ...  # noqa: D102
 
@@ -45,7 +45,7 @@ class Normaliser(Protocol):
 class Plain:
     """``scale`` times the coordinates around ``middle``.
 
-    Those of a picture are 0 to 1 along x and, as y is up, 0 to -1 along y; its middle is
+    Image coordinates are 0 to 1 along x and, as y is up, 0 to -1 along y; the middle is
     (0.5, -0.5). Scale (1, 1) is then what continual-skeletons does for Kinetics; pyskl, whose y
     is down, has (2, -2).
     """
@@ -56,23 +56,23 @@ class Plain:
         self._middle, self._scale = tuple(middle), tuple(scale)
 
     def init_state(self, batch_size: int, like: Tensor) -> FrameState:
-        """Give a state that holds nothing."""
+        """Return an empty state."""
         return FrameState(zeros(batch_size, 0, like=like), zeros(batch_size, 0, like=like))
 
     def __call__(
         self, x: Tensor, seen: Tensor, changed: Tensor, state: FrameState
     ) -> tuple[Tensor, Tensor]:
-        """Give the joints; nothing is waited for."""
+        """Return the joints; they are always ready."""
         moved = (x - x.new_tensor(self._middle)) * x.new_tensor(self._scale) * seen[..., None]
         return moved, torch.ones_like(changed)
 
 
 class Kinect:
-    """The preparation of NTU RGB+D for graph networks (2s-AGCN), as a stream can have it.
+    """Streaming form of the preparation of NTU RGB+D for graph networks (2s-AGCN).
 
     The middle of the main person's spine becomes the origin of every step (``fixed``: of the
-    first), the first valid step turns the spine to +z and then the shoulders, left to right, to
-    +x. While the main person is away, its last place counts.
+    first); the first valid step turns the spine to +z and then the shoulders, left to right, to
+    +x. While the main person is absent, its last position is used.
     """
 
     macs = 9
@@ -82,13 +82,13 @@ class Kinect:
         self._fixed = fixed
 
     def init_state(self, batch_size: int, like: Tensor) -> FrameState:
-        """Give the state of streams that have seen nothing: origin [3], rotation [9]."""
+        """Return the initial state: origin [3], rotation [9]."""
         return FrameState(zeros(batch_size, 12, like=like), zeros(batch_size, 1, like=like))
 
     def __call__(
         self, x: Tensor, seen: Tensor, changed: Tensor, state: FrameState
     ) -> tuple[Tensor, Tensor]:
-        """Give the joints in that frame, once there is one."""
+        """Return the joints in that frame of reference, once there is one."""
         main, ok = x[:, 0], seen[:, 0]
         known = state.counts[:, 0] > 0
         first = ok[:, [self.base, self.spine, self.left, self.right]].all(1) & ~known
@@ -106,11 +106,11 @@ class Kinect:
 
 
 class Body:
-    """A body's own frame: hips at the origin, bones of mean length 1, turned to one side.
+    """Person-centred frame: hips at the origin, bones of mean length 1, heading aligned.
 
     Each is a running mean over the main person's last steps: ``origin``, ``unit`` and
-    ``heading`` are how many steps it remembers (None: all of them; 0: not done; 1: each step by
-    itself). Heading turns about the vertical (y) until shoulders and hips, left to right, point
+    ``heading`` are its memory in steps (None: all of them; 0: not done; 1: each step by
+    itself). Heading rotates about the vertical (y) until shoulders and hips, left to right, point
     to +x; it needs three axes. Coordinates must be right-handed.
     """
 
@@ -134,14 +134,14 @@ class Body:
         ]
 
     def init_state(self, batch_size: int, like: Tensor) -> FrameState:
-        """Give the state of streams that have seen nothing: origin [A], unit, heading [2]."""
+        """Return the initial state: origin [A], unit, heading [2]."""
         values = zeros(batch_size, self._axes + 3, like=like)
         return FrameState(values, zeros(batch_size, 3, like=like))
 
     def __call__(
         self, x: Tensor, seen: Tensor, changed: Tensor, state: FrameState
     ) -> tuple[Tensor, Tensor]:
-        """Give the joints in that frame, once the hips were seen."""
+        """Return the joints in that frame of reference, once the hips have been visible."""
         state.values.masked_fill_(changed[:, None], 0.0)
         state.counts.masked_fill_(changed[:, None], 0.0)
         main, ok = x[:, 0], seen[:, 0]
@@ -160,7 +160,7 @@ class Body:
     def _follow(
         self, which: int, place: slice, value: Tensor, valid: Tensor, state: FrameState
     ) -> Tensor:
-        """Take ``value`` [B, K] where ``valid`` [B] into a running mean and give the mean."""
+        """Update a running mean with ``value`` [B, K] where ``valid`` [B], and return the mean."""
         memory = self._memory[which]
         if memory == 0:
             return state.values[:, place]
@@ -174,14 +174,14 @@ class Body:
         return mean
 
     def _length(self, main: Tensor, ok: Tensor) -> tuple[Tensor, Tensor]:
-        """Give the mean length [B, 1] of the bones that are seen and whether there is one."""
+        """Return the mean length [B, 1] of the visible bones and whether there is one."""
         both = ok[:, self._child] & ok[:, self._parent]
         lengths = (main[:, self._child] - main[:, self._parent]).norm(dim=-1) * both
         mean = lengths.sum(1, keepdim=True) / both.sum(1, keepdim=True).clamp(min=1)
         return mean, mean[:, 0] > _SMALLEST
 
     def _across(self, main: Tensor, ok: Tensor) -> tuple[Tensor, Tensor]:
-        """Give the way from left to right [B, 2] (x, z) and whether it is seen."""
+        """Return the direction from left to right [B, 2] (x, z) and whether it is known."""
         total = main.new_zeros(len(main), 2)
         valid = torch.zeros_like(ok[:, 0])
         for left, right in self._sides:
@@ -192,7 +192,7 @@ class Body:
 
 
 def _turn(x: Tensor, heading: Tensor) -> Tensor:
-    """Turn ``x`` [B, P, V, 3] about y so that ``heading`` [B, 2] (x, z) points to +x."""
+    """Rotate ``x`` [B, P, V, 3] about y so that ``heading`` [B, 2] (x, z) points to +x."""
     length = heading.norm(dim=1)
     known = length > _SMALLEST
     cos = torch.where(known, heading[:, 0] / length.clamp(min=_SMALLEST), 1.0)[:, None, None]
@@ -202,9 +202,9 @@ def _turn(x: Tensor, heading: Tensor) -> Tensor:
 
 
 def _shortest_rotation(start: Tensor, end: Tensor) -> Tensor:
-    """Give the rotations [B, 3, 3] that take ``start`` [B, 3] to ``end`` [3] the short way.
+    """Return the shortest rotations [B, 3, 3] from ``start`` [B, 3] to ``end`` [3].
 
-    Opposite directions and a start of zero give the identity, as the original code does.
+    Opposite directions and a zero ``start`` give the identity, as in the original code.
     """
     start = start / start.norm(dim=1, keepdim=True).clamp(min=1e-12)
     axis = torch.linalg.cross(start, end.expand_as(start), dim=1)

@@ -1,4 +1,4 @@
-"""Which of the persons that a source sees a network looks at, step by step."""
+"""Assignment of the persons of a source to the places of a network, step by step."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from costream.nn.state import State
 
 @dataclass
 class PersonsState(State):
-    """Whom each of the P places of a network belongs to."""
+    """Owner of each of the P places of a network."""
 
-    owner: Tensor  # int64 [B, P], slot of the source + 1; 0 = nobody yet
-    away: Tensor  # int64 [B, P], steps since the owner was seen
+    owner: Tensor  # int64 [B, P], slot of the source + 1; 0: none yet
+    away: Tensor  # int64 [B, P], steps since the owner was last visible
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The persons of one step."""
+    """Persons selected at one step."""
 
     slot: Tensor  # int64 [B, P], slot of the source
-    here: Tensor  # bool [B, P], False: nobody is seen in this place
-    changed: Tensor  # bool [B, P], True: somebody else than at the step before
+    here: Tensor  # bool [B, P], False: nobody is visible in this place
+    changed: Tensor  # bool [B, P], True: a different person than at the previous step
 
 
 def init_persons(batch_size: int, persons: int, device: torch.device) -> PersonsState:
-    """Give the state of streams in which nobody was seen."""
+    """Return the initial state: all places are free."""
     with torch.inference_mode(False):
         owner = torch.zeros(batch_size, persons, dtype=torch.int64, device=device)
         return PersonsState(owner, owner.clone())
 
 
 def choose_persons(present: Tensor, state: PersonsState, patience: int) -> Chosen:
-    """Give the persons that a network looks at; ``present``: bool [B, S], the source's slots.
+    """Return the persons selected for a network; ``present``: bool [B, S], the source's slots.
 
-    A place belongs to one person until that person was not seen for more than ``patience``
-    steps; then the first other one who is seen and has no earlier place takes it.
+    A place belongs to one person until that person has been absent for more than ``patience``
+    steps; then the first other person who is visible and has no earlier place takes it.
     """
     taken = torch.zeros_like(present)
     slots, seen, new = [], [], []

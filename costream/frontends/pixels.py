@@ -1,4 +1,4 @@
-"""Pictures to normalised pixels: what networks take that have an embedding of their own."""
+"""Normalised pixels for networks with a patch embedding of their own."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ DEVIATION = (58.395, 57.12, 57.375)
 
 
 class Pixels(nn.Module):
-    """Normalises pictures and fills them up to whole patches. Without weights.
+    """Normalises images and pads them to whole patches. It has no weights.
 
-    ``box`` is the width and height pictures are fitted into; ``patch``: pixels along a token. A
-    picture keeps its place in the upper left corner: right of it and below it are zeros, which
-    is the mean colour, as many as make the sides multiples of ``patch``. So pixels of the picture
-    and of what the network takes have the same coordinates.
+    ``box`` is the width and height that images are fitted into; ``patch``: side of a token in
+    pixels. The image stays in the upper left corner; zeros, the mean colour, are added to the
+    right and below until the sides are multiples of ``patch``. So pixels of the image and of the
+    network's input have the same coordinates.
     """
 
     takes = "video"
@@ -29,7 +29,7 @@ class Pixels(nn.Module):
         super().__init__()
         width, height = box
         if patch < 1 or width < 1 or height < 1:
-            raise ValueError(f"patches of {patch} pixels in a box of {width}x{height}")
+            raise ValueError(f"patch {patch} and box {width}x{height} must be positive")
         self.box, self.patch = (int(width), int(height)), int(patch)
         self.mean: Tensor
         self.deviation: Tensor
@@ -37,22 +37,22 @@ class Pixels(nn.Module):
             self.register_buffer(name, torch.tensor(values).view(3, 1, 1), persistent=False)
 
     def prepare(self, rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Give a picture, uint8 [h, w, 3], as uint8 [3, h, w].
+        """Return an image, uint8 [h, w, 3], as uint8 [3, h, w].
 
-        ValueError when it is larger than ``box``.
+        Raise ValueError if it is larger than ``box``.
         """
         height, width = rgb.shape[:2]
         if width > self.box[0] or height > self.box[1]:
-            raise ValueError(f"a picture of {width}x{height} does not fit {self.box}")
+            raise ValueError(f"an image of {width}x{height} does not fit {self.box}")
         channels_first: npt.NDArray[np.uint8] = rgb.transpose(2, 0, 1)
         return channels_first
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """Give pictures, uint8 [B, 3, h, w], normalised and filled up: float [B, 3, H, W]."""
+        """Return images, uint8 [B, 3, h, w], normalised and padded: float [B, 3, H, W]."""
         normed = (pictures.to(self.mean.dtype) - self.mean) / self.deviation
         height, width = pictures.shape[2:]
         return F.pad(normed, (0, -width % self.patch, 0, -height % self.patch))
 
     def count_macs(self) -> int:
-        """Multiply-accumulates of one frame: there are no weights."""
+        """Return the multiply-accumulates of one frame: 0, there are no weights."""
         return 0

@@ -1,4 +1,4 @@
-"""Pictures to the input of an object detector, and boxes back to pictures."""
+"""Resizing of images for an object detector, and conversion of boxes back to the image."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from torch import Tensor
 
 from costream.nn.boxes import clip
 
-# of the pictures that the published networks were trained on; red, green, blue, 0 to 255
+# of the training images of the published networks; red, green, blue, 0 to 255
 MEAN = (123.675, 116.28, 103.53)
 STD = (58.395, 57.12, 57.375)
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a picture lies in the input of a network: at the top left, resized."""
+    """Position of an image in the input of a network: at the top left, resized."""
 
-    source: tuple[int, int]  # height and width of the picture
-    picture: tuple[int, int]  # of the resized picture
-    input: tuple[int, int]  # of the input; what is beyond the picture is zero
+    source: tuple[int, int]  # height and width of the image
+    picture: tuple[int, int]  # of the resized image
+    input: tuple[int, int]  # of the input; zero beyond the image
 
     def to_source(self, boxes: Tensor) -> Tensor:
-        """Give boxes [n, 4] of the input in pixels of the source, cut off at its edges."""
+        """Return boxes [n, 4] of the input in pixels of the source, clipped to it."""
         y, x = (s / p for s, p in zip(self.source, self.picture, strict=True))
         return clip(boxes * boxes.new_tensor([x, y, x, y]), *self.source)
 
     def to_input(self, boxes: Tensor) -> Tensor:
-        """Give boxes [n, 4] of the source in pixels of the input."""
+        """Return boxes [n, 4] of the source in pixels of the input."""
         y, x = (p / s for s, p in zip(self.source, self.picture, strict=True))
         return boxes * boxes.new_tensor([x, y, x, y])
 
 
 class Placing:
-    """Resizes pictures as ViTDet's authors do, and normalises them.
+    """Resizes images as ViTDet's authors do, and normalises them.
 
     The shorter side becomes ``short`` pixels, or less where the longer one would be more than
     ``long``. By default the rest of a square of ``long`` pixels is zero, as in training.
@@ -45,20 +45,20 @@ class Placing:
     Args:
         long, short: in pixels; the default of ``short`` is 5/8 of ``long``.
         multiple: sides of the input are multiples of it.
-        square: False: the input is no larger than the picture needs. That costs less, but the
-            network sees another frame than in training, and gives other results.
+        square: False: the input is no larger than the image needs. That costs less, but the
+            input differs from that in training, and so do the results.
     """
 
     def __init__(
         self, long: int = 1024, short: int | None = None, multiple: int = 16, square: bool = True
     ) -> None:
         if long % multiple:
-            raise ValueError(f"{long} pixels are no multiple of {multiple}")
+            raise ValueError(f"{long} pixels are not a multiple of {multiple}")
         self.long, self.short = long, short or 640 * long // 1024
         self.multiple, self.square = multiple, square
 
     def place(self, height: int, width: int) -> Placement:
-        """Say where a picture of this size goes."""
+        """Return the placement of an image of this size."""
         scale = min(self.short / min(height, width), self.long / max(height, width))
         picture = (max(1, int(height * scale + 0.5)), max(1, int(width * scale + 0.5)))
         if self.square:
@@ -67,7 +67,7 @@ class Placing:
         return Placement((height, width), picture, (down, across))
 
     def prepare(self, rgb: npt.NDArray[np.uint8]) -> tuple[Tensor, Placement]:
-        """Give the input, float32 [3, H, W], for a picture, uint8 [h, w, 3], and where it lies."""
+        """Return the input, float32 [3, H, W], of an image, uint8 [h, w, 3], and its placement."""
         placement = self.place(*rgb.shape[:2])
         pixels = torch.from_numpy(np.ascontiguousarray(rgb)).permute(2, 0, 1)[None]
         if placement.picture != placement.source:

@@ -1,8 +1,8 @@
-"""Pictures to skeletons: MediaPipe Pose (BlazePose, Bazarevsky et al., 2020), one stream each.
+"""Pose estimation with MediaPipe Pose (BlazePose, Bazarevsky et al., 2020), per stream.
 
-The ``pose`` extra. Its wheel brings both networks, the one that finds persons and the one that
-finds a person's joints, so nothing is fetched; but not the bundle of them that finds more than one
-person, which is put together here from these files.
+Needs the ``pose`` extra. Its wheel contains both networks, the person detector and the one for a
+person's joints, so nothing is downloaded; but not the bundle of both that detects several
+persons, which is assembled here from these files.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from costream.errors import SourceError
 from costream.layouts import MEDIAPIPE_33
 from costream.records import SkeletonFrame, VideoFrame
 
-BOX = (640, 480)  # pictures are fitted into this; a person of a third of it is still seen well
-KEEP_S = 1.0  # a person who was not seen for this long has left the slot
-_FIRST = 3  # pictures with persons, after which the library has said what it has to say
+BOX = (640, 480)  # frames are fitted into this; a person of a third of it is still detected well
+KEEP_S = 1.0  # a person who was not detected for this long has left the slot
+_FIRST = 3  # frames with persons after which MediaPipe writes no more messages
 
-# Signs that turn MediaPipe's camera axes (x right, y down, z away) as a Kinect's: y up, z away,
-# x left. Turned about z, so that left and right hands stay what they are.
+# Signs that rotate MediaPipe's camera axes (x right, y down, z away) to a Kinect's: y up, z away,
+# x left. A rotation about z, so that left and right hands are not swapped.
 _SIGNS = np.array((-1, -1, 1), np.float32)
 _TORSO = (11, 12, 23, 24)  # shoulders and hips
 
@@ -40,7 +40,7 @@ Numbers = npt.NDArray[np.float32]
 
 
 def installed_version() -> str | None:
-    """Give the version of MediaPipe that is installed, None when it is not."""
+    """Return the installed version of MediaPipe, or None."""
     try:
         return version("mediapipe")
     except PackageNotFoundError:
@@ -48,14 +48,14 @@ def installed_version() -> str | None:
 
 
 def load_mediapipe(model: str) -> None:
-    """Load MediaPipe, which takes seconds; SourceError when it is not there or broken."""
+    """Load MediaPipe, which takes seconds; SourceError if it is missing or broken."""
     if installed_version() is None:
         python = sys.version_info[:2]
-        hint = "pip install 'costream[pose]' finds them in video"
+        hint = "pip install 'costream[pose]' to find them in video"
         if python > (3, 12):
             hint += f" with Python 3.10 to 3.12 (this is {python[0]}.{python[1]})"
         raise SourceError(f"{model} takes skeletons, not video", hint=hint)
-    # NumPy warns where denormal numbers are flushed to zero; so it is meant here.
+    # NumPy warns that denormal numbers are flushed to zero, which is intended here.
     with quiet_stderr(), warnings.catch_warnings(), _errors():
         warnings.simplefilter("ignore")
         import mediapipe.tasks.python.vision  # noqa: F401
@@ -65,24 +65,24 @@ def load_mediapipe(model: str) -> None:
 
 @dataclass(frozen=True)
 class Found:
-    """One person in one picture."""
+    """A person detected in a frame."""
 
     joints: Numbers  # float32 [33, 3], metres around the hips, y up
     scores: Numbers  # float32 [33], 0 to 1
-    places: Numbers  # float32 [33, 2], 0 to 1 in the picture, y down
+    places: Numbers  # float32 [33, 2], 0 to 1 in the image, y down
 
     @property
     def middle(self) -> Numbers:
-        """The middle of the torso in the picture."""
+        """Middle of the torso in the image."""
         middle: Numbers = self.places[list(_TORSO)].mean(0)
         return middle
 
 
 class PoseTracker:
-    """Finds up to ``persons`` persons in the pictures of one stream, each in a slot of its own.
+    """Detects up to ``persons`` persons in the frames of one stream, each in a slot of its own.
 
-    With one person, the most visible one is followed, and looked for anew only when lost. With
-    more, each picture is searched, which costs about half as much again.
+    With one person, the most visible one is tracked, and detected again only when lost. With
+    more, detection runs on each frame, which costs about half as much again.
     """
 
     def __init__(self, persons: int = 1) -> None:
@@ -90,13 +90,13 @@ class PoseTracker:
         self._landmarker: Any = None
         self._pictures = 0
         self._clock_ms = -1
-        self._last: list[tuple[float, Numbers] | None] = [None] * persons  # when and where
+        self._last: list[tuple[float, Numbers] | None] = [None] * persons  # time and place
 
     def find(self, frame: VideoFrame) -> SkeletonFrame:
-        """Give the persons of a picture as a SkeletonFrame of layout mediapipe-33.
+        """Return the persons in a frame as a SkeletonFrame of layout mediapipe-33.
 
         Joints are MediaPipe's world landmarks, three axes, metres, the hips at the origin; scores
-        are its visibility. SourceError when MediaPipe cannot work here.
+        are its visibility. SourceError if MediaPipe does not work here.
         """
         found = self._detect(frame)
         shape = (self._persons, len(MEDIAPIPE_33.joints))
@@ -109,7 +109,7 @@ class PoseTracker:
         return SkeletonFrame(frame.i, frame.time_s, joints, scores, MEDIAPIPE_33, places=places)
 
     def close(self) -> None:
-        """Let go of the networks; the next picture begins anew."""
+        """Release the networks; the next frame starts afresh."""
         if self._landmarker is not None:
             self._landmarker.close()
         self.__init__(self._persons)  # type: ignore[misc]
@@ -123,7 +123,7 @@ class PoseTracker:
             picture = mediapipe.Image(
                 image_format=mediapipe.ImageFormat.SRGB, data=np.ascontiguousarray(frame.rgb)
             )
-            # The library refuses times that do not grow.
+            # MediaPipe rejects timestamps that do not increase.
             self._clock_ms = max(self._clock_ms + 1, round(1000 * frame.time_s))
             result = self._landmarker.detect_for_video(picture, self._clock_ms)
             self._pictures += bool(result.pose_landmarks)
@@ -131,7 +131,7 @@ class PoseTracker:
         return [_found(world, image) for world, image in pairs]
 
     def _assign(self, found: Sequence[Found], time_s: float) -> Iterator[tuple[int, Found]]:
-        """Give each person a slot: that of whoever was nearest, else a free one."""
+        """Yield a slot for each person: that of the nearest known person, else a free one."""
         slots = dict(enumerate(self._last))
         known = {
             slot: last[1] for slot, last in slots.items() if last and time_s - last[0] <= KEEP_S
@@ -150,27 +150,27 @@ class PoseTracker:
 
 
 class PoseTrackers:
-    """The trackers of a batch of streams, made when the first picture comes."""
+    """The trackers of a batch of streams, created at the first frame."""
 
     def __init__(self, batch_size: int, persons: int) -> None:
         self._trackers = [PoseTracker(persons) for _ in range(batch_size)]
 
     def find(self, frames: Sequence[VideoFrame]) -> list[SkeletonFrame]:
-        """Give the persons of one picture of every stream."""
+        """Return the persons in one frame of every stream."""
         pairs = zip(self._trackers, frames, strict=True)
         return [tracker.find(frame) for tracker, frame in pairs]
 
     def reset(self, rows: Sequence[int]) -> None:
-        """Forget what these streams have seen."""
+        """Reset the trackers of these streams."""
         for row in rows:
             self._trackers[row].close()
 
 
 @contextmanager
 def quiet_stderr(active: bool = True) -> Iterator[None]:
-    """Keep what native code writes to standard error off it while the block runs.
+    """Discard what native code writes to standard error while the block runs.
 
-    MediaPipe's libraries announce their start there, past any logging that could be set.
+    MediaPipe's libraries write start messages there that no logging setting suppresses.
     """
     if not active:
         yield
@@ -208,7 +208,7 @@ def _make_landmarker(persons: int) -> Any:
 def _errors() -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # a native library fails in any way it likes
+    except Exception as error:  # native libraries raise anything
         reason = " ".join(str(error).split())[:200]
         raise SourceError(
             f"MediaPipe {installed_version()} cannot be used ({type(error).__name__}: {reason})",
@@ -218,10 +218,10 @@ def _errors() -> Iterator[None]:
 
 @cache
 def _bundle() -> bytes:
-    """Give MediaPipe's two networks as the bundle its PoseLandmarker takes.
+    """Return MediaPipe's two networks as the bundle that its PoseLandmarker needs.
 
-    The files in the wheel do not say how pixels become numbers, which a bundle must: -1 to 1 for
-    the detector, 0 to 1 for the joints.
+    The files in the wheel lack the input normalisation that a bundle must have: -1 to 1 for the
+    detector, 0 to 1 for the joints.
     """
     import mediapipe
     from mediapipe.tasks.python.metadata.metadata_writers.metadata_writer import MetadataWriter

@@ -1,4 +1,4 @@
-"""The frontends by name: pictures or sound in, tokens out."""
+"""Registry of frontends by name."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from torch import nn
 
 # name -> "module:Class"; a frontend has takes ("video", "skeleton" or "audio"), token_width,
-# init_state, forward_step and count_macs; one for pictures or skeletons also box and prepare, see
-# frontends/images.py and frontends/joints.py; one that takes several pictures a step also frames,
-# and its prepare is given them as VideoFrames, see frontends/tsn.py; one for sound sample_rate_hz,
-# block (samples of a step), forward_steps and newest_spectrum, see frontends/audio.py; one for both
-# what those for pictures have, sample_rate_hz and block, see frontends/audiovisual.py. That of
-# token-gated models has no memory, only takes, box, prepare, forward and count_macs, see
+# init_state, forward_step and count_macs; one for video or skeletons also box and prepare, see
+# frontends/images.py and frontends/joints.py; one that takes several frames per step also frames,
+# and its prepare gets them as VideoFrames, see frontends/tsn.py; one for audio sample_rate_hz,
+# block (samples per step), forward_steps and newest_spectrum, see frontends/audio.py; one for both
+# the attributes of those for video, sample_rate_hz and block, see frontends/audiovisual.py. That of
+# token-gated models has no state, only takes, box, prepare, forward and count_macs, see
 # frontends/pixels.py.
 FRONTENDS = {
     "tdn": "costream.frontends.images:TemporalDifferenceNet",
@@ -33,7 +33,7 @@ FRONTENDS = {
 
 
 def frontend_class(name: str) -> type[nn.Module]:
-    """Give the class of a frontend; ModelError for an unknown name."""
+    """Return the class of a frontend; ModelError for an unknown name."""
     if name not in FRONTENDS:
         raise ModelError(
             f"unknown frontend {name!r}",
@@ -45,7 +45,7 @@ def frontend_class(name: str) -> type[nn.Module]:
 
 
 def load_frontend(name: str, **arguments: Any) -> nn.Module:
-    """Give a frontend with fresh weights.
+    """Return a frontend with random weights.
 
     Raises ModelError for an unknown name and for arguments that it does not take.
     """

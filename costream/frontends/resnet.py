@@ -1,4 +1,4 @@
-"""Residual networks for pictures, with the parameter names of MMAction2."""
+"""Residual networks for images, with the parameter names of MMAction2."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EXPANSION = 4  # of a block's width in its output
 
 
 class ConvNorm(nn.Module):
-    """A convolution without bias and BatchNorm."""
+    """A convolution without bias, followed by BatchNorm."""
 
     def __init__(self, inputs: int, outputs: int, size: int, stride: int = 1) -> None:
         super().__init__()
@@ -21,17 +21,17 @@ class ConvNorm(nn.Module):
         self.bn = nn.BatchNorm2d(outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give maps [N, outputs, H / stride, W / stride]."""
+        """Return maps [N, outputs, H / stride, W / stride]."""
         return cast(Tensor, self.bn(self.conv(x)))
 
     def count_macs(self, side: int) -> tuple[int, int]:
-        """Multiply-accumulates for a square of this side, and the side of what comes out."""
+        """Return the multiply-accumulates for a square of this side, and the output's side."""
         side = -(-side // self.conv.stride[0])
         return side * side * self.conv.weight.numel(), side
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 (which strides) and 1x1 convolutions beside the identity or a projection."""
+    """1x1, 3x3 (with the stride) and 1x1 convolutions; the shortcut is identity or projection."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -42,13 +42,13 @@ class Bottleneck(nn.Module):
         self.downsample = None if same else ConvNorm(inputs, _EXPANSION * width, 1, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give maps [N, 4 width, H / stride, W / stride]."""
+        """Return maps [N, 4 width, H / stride, W / stride]."""
         beside = x if self.downsample is None else self.downsample(x)
         x = F.relu(self.conv2(F.relu(self.conv1(x))))
         return F.relu(self.conv3(x) + beside)
 
     def count_macs(self, side: int) -> tuple[int, int]:
-        """Multiply-accumulates for a square of this side, and the side of what comes out."""
+        """Return the multiply-accumulates for a square of this side, and the output's side."""
         total, inside = 0, side
         for part in (self.conv1, self.conv2, self.conv3):
             macs, inside = part.count_macs(inside)
@@ -61,8 +61,8 @@ class Bottleneck(nn.Module):
 class ResNet(nn.Module):
     """He et al., "Deep residual learning for image recognition" (CVPR 2016), without classifier.
 
-    Strides are in the 3x3 convolutions. ``channels`` of a picture; ``layers``: blocks at each of
-    the four sizes, (3, 4, 6, 3) for 50 layers; ``width`` of the first.
+    Strides are in the 3x3 convolutions. ``channels``: of an image. ``layers``: blocks at each of
+    the four sizes, (3, 4, 6, 3) for 50 layers. ``width``: of the first layer.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ResNet(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """Give the mean of the last maps, [N, D], for pictures [N, C, H, W]."""
+        """Return the mean of the last feature maps, [N, D], for images [N, C, H, W]."""
         x = F.relu(self.conv1(pictures.contiguous(memory_format=torch.channels_last)))
         x = F.max_pool2d(x, 3, 2, 1)
         for name in self._names:
@@ -92,7 +92,7 @@ class ResNet(nn.Module):
         return x.mean((2, 3))
 
     def count_macs(self, side: int) -> int:
-        """Multiply-accumulates for a square picture of this side."""
+        """Return the multiply-accumulates for a square image of this side."""
         total, side = self.conv1.count_macs(side)
         side = -(-side // 2)
         for name in self._names:

@@ -1,4 +1,4 @@
-"""The features that online action detection is trained on: TSN over chunks of a video."""
+"""TSN features of video chunks, as used to train online action detection."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ STREAMS = ("rgb", "flow")
 
 @dataclass
 class TSNState(State):
-    """A chunk is looked at by itself: nothing of the stream is kept but how much there was."""
+    """Step count of each stream; chunks are processed independently."""
 
     steps: Tensor  # int64 [B]
 
 
 class TSN(nn.Module):
-    """Residual networks on the picture in the middle of a chunk and on the flow through it.
+    """Residual networks on the middle frame of a chunk and on the optical flow through it.
 
     Wang et al., "Temporal segment networks" (ECCV 2016), as features of OadTR, LSTR, MiniROAD and
-    others: video at 24 frames a second in chunks of 6, so 4 tokens a second; the picture is the
+    others: video at 24 frames a second in chunks of 6, so 4 tokens a second; the image is the
     fourth, the flow that between the 6 as 5 fields of 2 channels (see ``flow.flow_pictures``). A
-    token has what the RGB network says, then what the flow network says. Pictures are resized to
-    ``short``, and their middle is seen. Published networks of 3072 values a row take the flow of a
-    BN-Inception, which this is not; those of 4096 that of a ResNet.
+    token is the output of the RGB network, then that of the flow network. Frames are resized to
+    ``short`` and cropped in the middle. Published networks with 3072 values a row take the flow of
+    a BN-Inception, which this is not; those with 4096 that of a ResNet.
 
     Args:
         streams: of "rgb" and "flow", in this order.
-        frames: pictures of a chunk. ``short``: pixels of the shorter side. ``crop``: of the
-            square that is looked at.
+        frames: per chunk. ``short``: pixels of the shorter side. ``crop``: side of the
+            square crop in pixels.
         layers, width: see ``ResNet``.
     """
 
@@ -59,11 +59,11 @@ class TSN(nn.Module):
     ) -> None:
         super().__init__()
         if not streams or list(streams) != [s for s in STREAMS if s in streams]:
-            raise ValueError(f"streams {', '.join(streams)} are not rgb, flow or rgb and flow")
+            raise ValueError(f"streams must be rgb, flow or rgb and flow, not {', '.join(streams)}")
         if frames < 2 or not 0 < crop <= short:
-            raise ValueError(f"chunks of {frames} pictures, {crop} of {short} pixels")
+            raise ValueError(f"frames {frames} must be at least 2, crop {crop} from 1 to {short}")
         self.streams, self.frames, self.short, self.crop = tuple(streams), frames, short, crop
-        self.box = (math.ceil(short * 16 / 9),) * 2  # 16:9 is then as large as it should be
+        self.box = (math.ceil(short * 16 / 9),) * 2  # right for 16:9
         channels = {"rgb": 3, "flow": 2 * (frames - 1)}
         self.networks = nn.ModuleDict({s: ResNet(channels[s], layers, width) for s in streams})
         self.parts = {s: int(n.token_width) for s, n in self.networks.items()}  # type: ignore[arg-type]
@@ -78,13 +78,12 @@ class TSN(nn.Module):
             self.register_buffer(name, table, persistent=False)
 
     def prepare(self, frames: Sequence[VideoFrame]) -> npt.NDArray[np.uint8]:
-        """Give what is seen of a chunk, uint8 [C, crop, crop]: a picture, then flow.
+        """Return the input for a chunk, uint8 [C, crop, crop]: an image, then flow.
 
-        ValueError when these are not as many frames as a chunk has. ModelError without OpenCV,
-        where there is flow.
+        Raise ValueError for a wrong number of frames, ModelError if there is flow but no OpenCV.
         """
         if len(frames) != self.frames:
-            raise ValueError(f"{len(frames)} pictures, chunks have {self.frames}")
+            raise ValueError(f"a chunk has {self.frames} frames, not {len(frames)}")
         middle = self.frames // 2
         needed = frames if "flow" in self.streams else frames[middle : middle + 1]
         pictures = [self._resize(frame.rgb) for frame in needed]
@@ -98,11 +97,11 @@ class TSN(nn.Module):
         return whole[:, top : top + self.crop, left : left + self.crop]
 
     def init_state(self, batch_size: int = 1) -> TSNState:
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of a batch of streams."""
         return TSNState(zeros(batch_size))
 
     def forward(self, chunks: Tensor) -> Tensor:
-        """Give the tokens [..., D] of chunks, uint8 [..., C, crop, crop]."""
+        """Return the tokens [..., D] of chunks, uint8 [..., C, crop, crop]."""
         flat = chunks.flatten(0, -4).to(self.mean.dtype)
         flat = (flat - self.mean) / self.deviation
         seen = torch.split(flat, self._channels, 1)
@@ -110,18 +109,18 @@ class TSN(nn.Module):
         return torch.cat(parts, -1).view(*chunks.shape[:-3], -1)
 
     def forward_step(self, chunks: Tensor, state: TSNState) -> Tensor:
-        """Give the tokens [B, D] of the next chunk of every stream, uint8 [B, C, crop, crop]."""
+        """Return the tokens [B, D] of the next chunk of every stream, uint8 [B, C, crop, crop]."""
         state.steps += 1
         tokens: Tensor = self(chunks)
         return tokens
 
     def count_macs(self) -> int:
-        """Multiply-accumulates of one chunk; those of the flow are not counted."""
+        """Return the multiply-accumulates of one chunk, without computing the flow."""
         nets = cast("list[ResNet]", list(self.networks.values()))
         return sum(net.count_macs(self.crop) for net in nets)
 
     def _resize(self, rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Give a picture, uint8 [h, w, 3], whose shorter side is ``short``."""
+        """Return an image, uint8 [h, w, 3], resized to the shorter side ``short``."""
         height, width = rgb.shape[:2]
         scale = self.short / min(height, width)
         if scale == 1:

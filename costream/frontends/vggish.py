@@ -1,4 +1,4 @@
-"""VGGish: features of the last second of sound, from a network trained on YouTube.
+"""VGGish: features of the last second of audio, from a network trained on YouTube.
 
 Hershey et al., CNN Architectures for Large-Scale Audio Classification (ICASSP 2017). The
 arithmetic, from the spectrogram on, is that of the published weights.
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from costream.frontends.mel import LogMel, LogMelState
 from costream.nn.state import State, zeros
 
-FRAMES, BANDS = 96, 64  # of an example
+FRAMES, BANDS = 96, 64  # of the network's input
 OUTPUTS = ("relu", "linear", "relu-pca", "linear-pca", "penultimate")
 _OFFSET = 0.01
 _POOLED = (FRAMES // 16, BANDS // 16)
@@ -25,26 +25,26 @@ _POOLED = (FRAMES // 16, BANDS // 16)
 
 @dataclass
 class VGGishState(State):
-    """What the frontend keeps of each stream."""
+    """State of the frontend for each stream."""
 
     mel: LogMelState
     frames: Tensor  # [B, 96 - hop_frames, 64], the newest last
-    hops: Tensor  # int64 [B], heard so far
+    hops: Tensor  # int64 [B], processed so far
 
     def __post_init__(self) -> None:
-        self.newest: Tensor | None = None  # spectrogram of the last steps, for views of it
+        self.newest: Tensor | None = None  # spectrogram of the last steps, for display
 
 
 class VGGish(nn.Module):
-    """Sound to tokens: each hop, the features of the newest 96 frames of 10 ms.
+    """Audio frontend: one token per hop, the features of the newest 96 frames of 10 ms.
 
-    The whole window goes through the network each hop, so several hops should be given at once.
-    Before the first sample there is silence: log(0.01) in every band.
+    The whole window goes through the network at each hop, so several hops should be passed at
+    once. Before the first sample there is silence: log(0.01) in every band.
 
     Args:
-        output: "relu", the 128 features after a ReLU as the PyTorch port has them; "linear",
+        output: "relu", the 128 features after a ReLU as in the PyTorch port; "linear",
             before it as in the original; "relu-pca" and "linear-pca", these after the published
-            post-processing, whole numbers from 0 to 255; "penultimate", the 4096 before them.
+            post-processing, integers from 0 to 255; "penultimate", the 4096 before them.
         hop_frames: frames of 10 ms from one token to the next, up to 96.
         widths: of the six convolutions. hidden, width: of the fully connected layers.
     """
@@ -62,11 +62,13 @@ class VGGish(nn.Module):
     ) -> None:
         super().__init__()
         if output not in OUTPUTS:
-            raise ValueError(f"output {output!r} is none of {', '.join(OUTPUTS)}")
+            raise ValueError(f"output {output!r} is not one of {', '.join(OUTPUTS)}")
         if not 1 <= hop_frames <= FRAMES or len(widths) != 6:
-            raise ValueError(f"hop_frames {hop_frames}, widths {tuple(widths)}")
+            raise ValueError(
+                f"hop_frames {hop_frames} not in 1 to {FRAMES}, or not six widths: {len(widths)}"
+            )
         self.output, self.hop_frames = output, hop_frames
-        # Two hops of silence in front: then each block completes as many frames as any other.
+        # Two hops of silence first, so that each block completes the same number of frames.
         self.mel = LogMel(BANDS, 400, 160, 512, lead=320, power=1, offset=_OFFSET)
         self.mel.register_buffer("matrix", mel_matrix().float(), persistent=False)
         self.block = hop_frames * self.mel.hop
@@ -83,28 +85,28 @@ class VGGish(nn.Module):
         self.pca = _Pca(width) if output.endswith("pca") else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give the tokens [B, T, D] of T blocks [B, T, block], or of samples [B, T * block]."""
+        """Return the tokens [B, T, D] of T blocks [B, T, block], or of samples [B, T * block]."""
         heard = self.mel(x.flatten(1))
         silence = heard.new_full((len(heard), FRAMES - self.hop_frames, BANDS), math.log(_OFFSET))
         return self._tokens(torch.cat([silence, heard], 1))
 
     def embed(self, examples: Tensor) -> Tensor:
-        """Give the features [N, D] of log-mel examples [N, 96, 64]."""
+        """Return the features [N, D] of log-mel examples [N, 96, 64]."""
         maps: Tensor = self.features(examples[:, None])
         features: Tensor = self.embeddings(maps.permute(0, 2, 3, 1).flatten(1))
         return features if self.pca is None else cast(Tensor, self.pca(features))
 
     def init_state(self, batch_size: int = 1) -> VGGishState:
-        """Give the state of streams that have heard nothing."""
+        """Return the initial state of a batch of streams."""
         frames = zeros(batch_size, FRAMES - self.hop_frames, BANDS, like=self.mel.matrix)
         return VGGishState(self.mel.init_state(batch_size), frames, zeros(batch_size))
 
     def forward_step(self, x: Tensor, state: VGGishState) -> Tensor:
-        """Take a block [B, block] of every stream, give its token [B, D]."""
+        """Take a block [B, block] of every stream, return its token [B, D]."""
         return self.forward_steps(x[:, None], state)[:, 0]
 
     def forward_steps(self, x: Tensor, state: VGGishState) -> Tensor:
-        """Take T blocks [B, T, block] of every stream, give T tokens [B, T, D]."""
+        """Take T blocks [B, T, block] of every stream, return T tokens [B, T, D]."""
         heard = self.mel.forward_steps(x.flatten(1), state.mel)
         state.newest = heard
         rows = torch.cat([self._past(state), heard], 1)
@@ -113,13 +115,13 @@ class VGGish(nn.Module):
         return self._tokens(rows)
 
     def newest_spectrum(self, state: VGGishState) -> Tensor:
-        """Give the frames of the last call, [B, frames, 64]: ln power, twice that of magnitude."""
+        """Return the frames of the last call, [B, frames, 64]: ln power, 2 ln magnitude."""
         if state.newest is None:
-            raise ValueError("nothing has been heard yet")
+            raise ValueError("no audio has been processed yet")
         return 2 * state.newest
 
     def count_macs(self, hops: int = 1) -> int:
-        """Multiply-accumulates of so many hops of one stream."""
+        """Return the multiply-accumulates of ``hops`` hops of one stream."""
         total, places = 0, FRAMES * BANDS
         for layer in self.features:
             if isinstance(layer, nn.MaxPool2d):
@@ -131,7 +133,7 @@ class VGGish(nn.Module):
         return hops * (total + self.mel.count_macs(self.hop_frames))
 
     def _past(self, state: VGGishState) -> Tensor:
-        """Give the frames before the new ones, with silence where there were none."""
+        """Return the past frames, with silence where there were none."""
         count = state.frames.shape[1]
         heard = state.hops * self.hop_frames
         if int(heard.min()) >= count:
@@ -142,13 +144,13 @@ class VGGish(nn.Module):
         )
 
     def _tokens(self, rows: Tensor) -> Tensor:
-        """Give the tokens [B, T, D] of the windows in rows [B, 96 + (T - 1) hop_frames, 64]."""
+        """Return the tokens [B, T, D] of the windows in rows [B, 96 + (T - 1) hop_frames, 64]."""
         windows = rows.unfold(1, FRAMES, self.hop_frames).transpose(2, 3)
         return torch.unflatten(self.embed(windows.flatten(0, 1)), 0, windows.shape[:2])
 
 
 class _Pca(nn.Module):
-    """The published post-processing: main components, clipped to 2, as bytes would hold them."""
+    """The published post-processing: PCA, clipped to -2 to 2, quantised to 0 to 255."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -163,10 +165,10 @@ class _Pca(nn.Module):
 
 
 def mel_matrix() -> Tensor:
-    """Give VGGish's triangles, float64 [257, 64].
+    """Return VGGish's triangular filters, float64 [257, 64].
 
     Their edges are equally spaced in mel = 1127 ln(1 + f / 700) from 125 to 7500 Hz, and their
-    sides are straight in mel, not in Hz as librosa's are; the bin of 0 Hz is left out.
+    slopes are linear in mel, not in Hz as librosa's; the bin of 0 Hz is left out.
     """
     lowest, highest = (1127 * math.log1p(hz / 700) for hz in (125, 7500))
     edges = torch.linspace(lowest, highest, BANDS + 2, dtype=torch.float64)
@@ -187,6 +189,6 @@ def _convolutions(widths: Sequence[int]) -> nn.Sequential:
         if k in (0, 1, 3, 5):
             layers.append(nn.MaxPool2d(2))
         channels = width
-    # Convolutions over interleaved channels take 0.6 of the time on a CPU, and what follows wants
-    # the channels last.
+    # Convolutions over interleaved channels take 0.6 of the time on a CPU, and the layers after
+    # them need channels last.
     return nn.Sequential(*layers).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]

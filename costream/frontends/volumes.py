@@ -1,4 +1,4 @@
-"""Pictures to tokens with a continual 3D network: nothing is computed twice from pixel to token."""
+"""Video features from a continual 3D network, without repeated computation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from costream.nn.video_step import VideoState
 
 
 class VideoFeatures(nn.Module):
-    """``CentreCrop`` and a ``VideoEncoder`` that starts with its first frame: a token a frame.
+    """``CentreCrop`` and a ``VideoEncoder`` that replicates the first frame: one token per frame.
 
-    The defaults are CoX3D-S with its features of 2048 values; ``pool``: how many of these frame
-    by frame are averaged.
+    The defaults are CoX3D-S with its features of 2048 values; ``pool``: number of consecutive
+    frames whose features are averaged.
 
-    Raises ValueError for a network that does not speak at every frame.
+    Raises ValueError for a network without an output at every frame.
     """
 
     takes = "video"
@@ -44,34 +44,34 @@ class VideoFeatures(nn.Module):
             kind, size, widths, depths, stem_width, head=head, pool=pool, start="replicate"
         )
         if self.encoder.stride > 1:
-            raise ValueError(f"{kind} gives a token at every {self.encoder.stride}nd frame only")
+            raise ValueError(f"{kind} yields a token only every {self.encoder.stride} frames")
         self.token_width = self.encoder.token_width
 
     def prepare(self, rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Give the square of a picture, uint8 [h, w, 3], as uint8 [3, size, size]."""
+        """Return the square crop, uint8 [3, size, size], of an image, uint8 [h, w, 3]."""
         return self.crop.prepare(rgb)
 
     def forward(self, frames: Tensor) -> Tensor:
-        """Give the tokens [B, T, D] of whole clips, uint8 [B, T, 3, H, W], from their start."""
+        """Return the tokens [B, T, D] of whole clips, uint8 [B, T, 3, H, W], from their start."""
         return self.encoder.forward_stream(self.crop(frames))
 
     def init_state(self, batch_size: int = 1) -> VideoState:
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of a batch of streams."""
         return self.encoder.init_state(batch_size)
 
     def forward_step(self, frames: Tensor, state: VideoState) -> Tensor:
-        """Give the tokens [B, D] of the next frame of every stream, uint8 [B, 3, H, W]."""
+        """Return the tokens [B, D] of the next frame of every stream, uint8 [B, 3, H, W]."""
         return cast(Tensor, self.encoder.forward_step(self.crop(frames), state))
 
     def forward_steps(self, frames: Tensor, state: VideoState) -> Tensor:
-        """Give the tokens [B, T, D] of the next T frames of every stream, [B, T, 3, H, W]."""
+        """Return the tokens [B, T, D] of the next T frames of every stream, [B, T, 3, H, W]."""
         return self.encoder.forward_steps(self.crop(frames), state)
 
     def count_macs(self) -> int:
-        """Multiply-accumulates of one frame."""
+        """Return the multiply-accumulates of one frame."""
         return self.encoder.count_macs()
 
     @property
     def dense_macs(self) -> int:
-        """Multiply-accumulates of the same token with a clip of ``pool`` frames computed anew."""
+        """Multiply-accumulates of the same token when a clip of ``pool`` frames is recomputed."""
         return self.encoder.count_clip_macs(self.encoder.pool)

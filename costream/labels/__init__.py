@@ -1,1 +1,1 @@
-"""Labels in: what people, tools and data sets say that recordings show."""
+"""Readers of labels and annotations made by people, tools and data sets."""

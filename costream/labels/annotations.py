@@ -1,4 +1,4 @@
-"""Labels from the text files of annotation tools: Audacity, Raven Pro, and RTTM."""
+"""Labels from text files of annotation tools: Audacity, Raven Pro, and RTTM."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from costream.labels.recording import Label
 from costream.labels.text import read_text
 
 _BEGIN, _END, _OFFSET = "begin time (s)", "end time (s)", "file offset (s)"
-_CALLED = ("label", "annotation", "species", "type")  # columns that people write labels into
+_CALLED = ("label", "annotation", "species", "type")  # usual columns for labels
 _AUDACITY = re.compile(r"-?[0-9.,:]+\t-?[0-9.,:]+(\t|$)")
-_TOLD = "<NA>"  # of a field of RTTM without a value
+_TOLD = "<NA>"  # an RTTM field without a value
 
 
 def read_text_labels(path: Path, intake: Intake) -> Iterator[Track]:
-    """Yield the labels of a text file, of Audacity or of Raven, as its first line says."""
+    """Yield the labels of an Audacity or Raven text file, distinguished by the first line."""
     text = read_text(path)
     lines = text.split("\n")
     first = next((line for line in lines if line.strip()), "")
@@ -26,25 +26,25 @@ def read_text_labels(path: Path, intake: Intake) -> Iterator[Track]:
         return _raven(path, lines, intake)
     if not first or _AUDACITY.match(first) or path.name.lower().endswith(".audacity.txt"):
         return iter([_audacity(path, lines, intake)])
-    raise NoLabelsError("no labels of Audacity or Raven", where=path)
+    raise NoLabelsError("no Audacity or Raven labels", where=path)
 
 
 def _audacity(path: Path, lines: list[str], intake: Intake) -> Track:
     labels: list[Label] = []
     for number, line in enumerate(lines, 1):
-        # A line that begins with a backslash says the frequencies of the one before it.
+        # A line that begins with a backslash contains the frequencies of the line before it.
         if not line.strip() or line.startswith("\\"):
             continue
         start, end, name = (*line.split("\t", 2), "", "")[:3]
         if not end:
-            intake.wrong(path, f"line {number}", "no start and end, parted by tabs")
+            intake.wrong(path, f"line {number}", "no start and end, separated by tabs")
             continue
         labels += intake.label(path, f"line {number}", start, end, name)
     return Track(path, (), tuple(labels))
 
 
 def _raven(path: Path, lines: list[str], intake: Intake) -> Iterator[Track]:
-    """Yield a selection table of Raven Pro, which may be of several files."""
+    """Yield the tracks of a Raven Pro selection table, which may refer to several files."""
     head = [name.strip().lower() for name in lines[0].split("\t")]
     name = next((name for name in _CALLED if name in head), None)
     if name is None or _END not in head:
@@ -58,7 +58,7 @@ def _raven(path: Path, lines: list[str], intake: Intake) -> Iterator[Track]:
         spot = f"line {number}"
         start, end = cells.get(_BEGIN, ""), cells.get(_END, "no time")
         if cells.get(_OFFSET, "").strip():
-            # Begin and end count from the first of several files, the offset from its own.
+            # Begin and end are relative to the first of several files, the offset to its own.
             try:
                 length_s = seconds(end) - seconds(start)
                 start, end = cells[_OFFSET], str(seconds(cells[_OFFSET]) + length_s)
@@ -77,9 +77,9 @@ def _raven(path: Path, lines: list[str], intake: Intake) -> Iterator[Track]:
 
 
 def read_rttm(path: Path, intake: Intake) -> Iterator[Track]:
-    """Yield the SPEAKER lines of Rich Transcription Time Marked (NIST), which may be of many files.
+    """Yield the SPEAKER lines of Rich Transcription Time Marked (NIST), for one or more files.
 
-    Blanks in names and labels are underscores there, and stay such.
+    Spaces in names and labels are underscores in this format and are left so.
     """
     found: dict[str, list[Label]] = {}
     text = read_text(path)
@@ -90,7 +90,7 @@ def read_rttm(path: Path, intake: Intake) -> Iterator[Track]:
         spot = f"line {number}"
         try:
             if len(fields) < 8:
-                raise ValueError(f"{len(fields)} fields in place of 10")
+                raise ValueError(f"{len(fields)} fields instead of 10")
             end_s = seconds(fields[3]) + seconds(fields[4])
         except ValueError as error:
             intake.wrong(path, spot, str(error))

@@ -1,8 +1,8 @@
-"""Labels of every frame in arrays, as training code for online action detection keeps them.
+"""Frame-wise labels in arrays, as used by training code for online action detection.
 
-An array is [T] of class numbers (below 0: not known), or [T, K] with a 1 for each class that is
-true. An .npz says all that is needed: ``labels``, ``rate_hz`` (rows a second) and ``names`` (of
-the classes). For .npy files and pickles the last two stand in ``frames.json`` beside them.
+An array is [T] of class numbers (below 0: unknown), or [T, K] with a 1 for each true class. An .npz
+file is complete: ``labels``, ``rate_hz`` (rows per second) and ``names`` (of the classes). For .npy
+files and pickles the last two are in ``frames.json`` in the same folder.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _SETS = {len(labels.names): labels for labels in (THUMOS14, TVSERIES)}
 def read_arrays(path: Path, intake: Intake) -> Iterator[Track]:
     """Yield the timeline of each video in the file.
 
-    Rows of 22 and 31 classes are those of THUMOS14 and TVSeries where nothing says their names;
-    THUMOS14's are 4 a second. NoLabelsError for arrays of something else; UsageError where the
-    rate or the names are not known, or there are fewer names than classes.
+    Rows of 22 and 31 classes without names are those of THUMOS14 and TVSeries; THUMOS14 has 4 rows
+    per second. Raises NoLabelsError for arrays of other data, UsageError when the rate or the names
+    are unknown, or there are fewer names than classes.
     """
     told: dict[str, Any] = {}
     arrays: dict[str, Any] = {}
@@ -50,7 +50,7 @@ def read_arrays(path: Path, intake: Intake) -> Iterator[Track]:
     except SourceError as error:
         raise UsageError(str(error)) from error
     if not arrays or not all(_is_labels(array) for array in arrays.values()):
-        raise NoLabelsError("no labels of frames", where=path)
+        raise NoLabelsError("no frame labels", where=path)
     for video, array in arrays.items():
         names, rate_hz = _about(path, told, array)
         labels: list[Label] = []
@@ -69,17 +69,17 @@ def stretches(
 ) -> Iterator[tuple[float, float, str, int]]:
     """Yield start, end, name and first row of every stretch of a class, in order of the classes.
 
-    ``values`` as in the head of this file, ``rate_hz`` rows a second. ValueError for other values,
-    and for a class that has no name.
+    ``values`` as in the module docstring, ``rate_hz`` rows per second. Raises ValueError for other
+    values and for a class without a name.
     """
     array = np.asarray(values)
     if array.size and not _is_labels(array):
         raise ValueError("neither class numbers nor rows of 0 and 1")
     if not 0 < rate_hz < math.inf:
-        raise ValueError(f"{rate_hz:g} rows a second")
+        raise ValueError(f"{rate_hz:g} rows per second")
     classes = int(array.max(initial=-1)) + 1 if array.ndim == 1 else array.shape[1]
     if classes > len(names):
-        raise ValueError(f"{classes} classes, and names of {len(names)}")
+        raise ValueError(f"{classes} classes, but only {len(names)} names")
     for k in range(classes):
         held = array == k if array.ndim == 1 else array[:, k] > 0
         edges = np.flatnonzero(np.diff(np.concatenate(([False], held, [False]))))
@@ -88,7 +88,7 @@ def stretches(
 
 
 def _of_videos(content: Any) -> dict[str, Any]:
-    """Give the array of each video: of video -> {"anno": array, ...} or video -> array."""
+    """Return the array of each video from {video: {"anno": array, ...}} or {video: array}."""
     if not isinstance(content, dict):
         return {}
     return {
@@ -103,12 +103,12 @@ def _is_labels(array: Any) -> bool:
     whole = np.issubdtype(array.dtype, np.integer) or array.dtype == np.bool_
     if array.ndim == 1:
         return whole
-    # Features may be many, and their first row tells.
+    # Feature arrays may be large; usually the first row suffices to reject them.
     return all(bool(np.isin(rows, (0, 1)).all()) for rows in (array[:1], array))
 
 
 def _about(path: Path, told: dict[str, Any], array: npt.NDArray[Any]) -> tuple[list[str], float]:
-    """Give the names of the classes and the rows a second."""
+    """Return the class names and the rows per second."""
     beside = path.with_name(BESIDE)
     if not {"names", "rate_hz"} <= set(told) and beside.is_file():
         try:
@@ -118,13 +118,13 @@ def _about(path: Path, told: dict[str, Any], array: npt.NDArray[Any]) -> tuple[l
     known = _SETS.get(array.shape[1]) if array.ndim == 2 else None
     names = told.get("names", None if known is None else known.names)
     rate = told.get("rate_hz", None if known is None else known.rate_hz)
-    hint = f'write {BESIDE} beside it: {{"rate_hz": 4, "names": ["...", ...]}}'
+    hint = f'write {BESIDE} into its folder: {{"rate_hz": 4, "names": ["...", ...]}}'
     if not isinstance(names, (list, tuple, np.ndarray)):
-        raise UsageError("the names of the classes are not known", where=path, hint=hint)
+        raise UsageError("the class names are unknown", where=path, hint=hint)
     try:
         rate_hz = float(np.asarray(rate))
     except (TypeError, ValueError):
         rate_hz = 0.0
     if not 0 < rate_hz < math.inf:
-        raise UsageError("the rows a second are not known", where=path, hint=hint)
+        raise UsageError("the rows per second are unknown", where=path, hint=hint)
     return [str(name) for name in names], rate_hz

@@ -1,13 +1,13 @@
-"""Pictures and clips with the boxes of what is in them: YOLO text files, or COCO JSON.
+"""Images and clips with ground-truth boxes: YOLO text files or COCO JSON.
 
-YOLO: a text file for each picture, in a folder that mirrors that of the pictures, see ``yolo``;
-names of the classes in ``classes.txt`` or ``obj.names`` in that folder or above. Of a clip the
-frames have a file each, in a folder named after it (of a single clip, in any folder); the last
-digits of their names count the frames from 0.
+YOLO: one text file per image, in a folder that mirrors that of the images, see ``yolo``; class
+names are in ``classes.txt`` or ``obj.names`` in that folder or above. Each frame of a clip has a
+file, in a folder named after the clip (any folder for a single clip); the trailing digits of its
+name are the frame number, from 0.
 
-COCO: see ``coco``; a file, or a folder of such. The clip of some images is a video file, or its
-images are pictures one after another. Images of no clip are frames of the video that the file is
-called after, or that is all there is, counted by their names as above.
+COCO: see ``coco``; a file or a folder of files. A clip is a video file or a sequence of images.
+Images without a clip are frames of the video that the file is named after, or of the only video,
+numbered by their names as above.
 """
 
 from __future__ import annotations
@@ -34,41 +34,41 @@ PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 
 @dataclass(frozen=True)
 class Marks:
-    """The true boxes of a picture."""
+    """Ground-truth boxes of an image."""
 
     boxes: npt.NDArray[np.float64]  # [n, 4], x1, y1, x2, y2
     labels: tuple[str, ...]  # [n]
-    relative: bool  # boxes are shares of width and height, not pixels
+    relative: bool  # boxes are fractions of width and height, not pixels
 
     def pixels(self, size: tuple[int, int]) -> npt.NDArray[np.float64]:
-        """Give the boxes in pixels of a picture of a width and height."""
+        """Return the boxes in pixels for an image of a width and height."""
         return self.boxes * np.tile(size, 2) if self.relative else self.boxes
 
 
 @dataclass(frozen=True)
 class Clip:
-    """Pictures that are one stream, and the true boxes of those of which they are known."""
+    """Images that form one stream, with the ground-truth boxes of the annotated ones."""
 
-    sources: tuple[str, ...]  # a video, or pictures one after another
-    frames: Mapping[int, Marks] = field(default_factory=dict)  # by number of the frame, from 0
-    group: str = ""  # "": it has none
+    sources: tuple[str, ...]  # a video, or a sequence of images
+    frames: Mapping[int, Marks] = field(default_factory=dict)  # by frame number, from 0
+    group: str = ""  # "": none
 
     @property
     def apart(self) -> str:
-        """What may never be on both sides of a split: its group, or else its source."""
+        """Unit that a split keeps together: the group, or else the source."""
         return self.group or self.sources[0]
 
 
 def read_boxes(data: Path, labels: Path, group: str | None = None) -> list[Clip]:
-    """Give the pictures and videos in a folder, or a file, whose boxes are known.
+    """Return the annotated images and videos in a folder, or of a single file.
 
-    ``group``: the key of COCO's ``videos`` or ``images`` that says what belongs together. Boxes
-    without width or height are left out, and a warning says so. Raises UsageError that says what
-    is wrong in which file and line.
+    ``group``: the key of COCO's ``videos`` or ``images`` that identifies groups. Boxes without
+    width or height are skipped with a warning. Raises UsageError that names the error, file and
+    line.
     """
     for path in (data, labels):
         if not path.exists():
-            raise UsageError("is not there", where=path)
+            raise UsageError("does not exist", where=path)
     empty: list[str] = []
     files = _files(data)
     if documents := _documents(labels):
@@ -76,19 +76,21 @@ def read_boxes(data: Path, labels: Path, group: str | None = None) -> list[Clip]
     elif group is None:
         clips = _yolo(data, files, labels, empty)
     else:
-        raise UsageError("text files have no columns, it is for COCO JSON", where="--group")
+        raise UsageError("requires COCO JSON; text files have no columns", where="--group")
     if empty:
-        told = "%s: boxes without width or height are left out: %d, the first in %s"
+        told = "%s: boxes without width or height, left out: %d, the first in %s"
         log.warning(told, labels, len(empty), empty[0])
     if not any(clip.frames for clip in clips):
-        raise UsageError("no boxes for what is there", where=labels, hint=f"pictures are in {data}")
+        raise UsageError(
+            "no boxes for any image or video", where=labels, hint=f"they are in {data}"
+        )
     return clips
 
 
 def fit_boxes(clips: Sequence[Clip], names: Sequence[str]) -> list[Clip]:
-    """Give the clips with labels as ``names`` spell them, without the boxes of others.
+    """Return the clips with labels spelled as in ``names``, without boxes of other labels.
 
-    These are warned of. UsageError when none of the labels is known.
+    Logs a warning about the latter. Raises UsageError when none of the labels is known.
     """
     called = respelled(names)
     lacking: Counter[str] = Counter()
@@ -105,30 +107,30 @@ def fit_boxes(clips: Sequence[Clip], names: Sequence[str]) -> list[Clip]:
     out = [replace(c, frames={k: fit(m) for k, m in c.frames.items()}) for c in clips]
     told = ", ".join(f"{label} ({count})" for label, count in lacking.most_common(8))
     if not known:
-        raise UsageError(f"the model finds nothing of what is there: {told or 'no objects at all'}")
+        raise UsageError(f"the model knows none of the labels: {told or 'there are no objects'}")
     if lacking:
-        log.warning("the model does not find these objects, which do not count: %s", told)
+        log.warning("labels that the model does not know, left out: %s", told)
     return out
 
 
 def _documents(labels: Path) -> list[Path]:
-    """Give the files of COCO JSON; none where text files are meant."""
+    """Return the COCO JSON files; none for YOLO text files."""
     if not labels.is_dir():
         return [labels]
     files = [] if find_names(labels) else sorted(labels.rglob("*.json"))
-    # Beside those of ``detect -f coco`` there may be its other results.
+    # A folder written by ``detect -f coco`` may contain other results, too.
     return [file for file in files if file.name.endswith(".coco.json")] or files
 
 
 def _yolo(data: Path, files: Sequence[Path], labels: Path, empty: list[str]) -> list[Clip]:
-    """Give the clips; ``empty`` takes where boxes have no width or no height."""
+    """Return the clips; append the places of boxes without width or height to ``empty``."""
     names = class_names(labels)
     clips = []
     for path in files:
         place = path.relative_to(data) if data.is_dir() else Path(path.name)
         if path.suffix.lower() in PICTURES:
             own = (labels / place).with_suffix(".txt")
-            # A picture without a file has no objects in it: so it is usual.
+            # By convention, an image without a file contains no objects.
             found = read_lines(own, names) if own.is_file() else Rectangles()
             clips.append((Clip((str(path),), {0: _marks(found, True, empty)}), own.is_file()))
             continue
@@ -141,7 +143,7 @@ def _yolo(data: Path, files: Sequence[Path], labels: Path, empty: list[str]) -> 
                 frame_number(f.name, f): _marks(read_lines(f, names), True, empty) for f in texts
             }
             if len(frames) < len(texts):
-                raise UsageError("two files are the same frame", where=folder)
+                raise UsageError("two files have one frame number", where=folder)
             clips.append((Clip((str(path),), frames), bool(frames)))
     return [clip for clip, _ in clips] if any(there for _, there in clips) else []
 
@@ -149,9 +151,9 @@ def _yolo(data: Path, files: Sequence[Path], labels: Path, empty: list[str]) -> 
 def _coco(
     data: Path, files: Sequence[Path], labels: Path, group: str | None, empty: list[str]
 ) -> list[Clip]:
-    """Give the clips; ``empty`` takes where boxes have no width or no height."""
+    """Return the clips; append the places of boxes without width or height to ``empty``."""
     videos = [p for p in files if p.suffix.lower() not in PICTURES]
-    if data.is_dir():  # of one of several the file is called as it
+    if data.is_dir():  # only the video that the file is named after
         videos = [
             p for p in videos if labels.name.startswith(f"{p.name}.") or labels.stem == p.stem
         ]
@@ -172,11 +174,11 @@ def _coco(
             for place, image in enumerate(stream.images)
         }
         if len(frames) < len(stream.images):
-            raise UsageError("two images are the same frame", where=f"{labels}, {stream.video}")
+            raise UsageError("two images have one frame number", where=f"{labels}, {stream.video}")
         clips.append(Clip(tuple(map(str, sources)), frames, stream.group))
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        log.warning("%s: not there: %s%s", data, ", ".join(missing[:3]), more)
+        log.warning("%s: images not found: %s%s", data, ", ".join(missing[:3]), more)
     return clips
 
 

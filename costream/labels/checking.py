@@ -1,4 +1,4 @@
-"""Labels against each other and their recording: what overlaps, what lies after the end."""
+"""Consistency checks of labels: overlaps, and labels after the end of the recording."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from costream.clock import TOLERANCE_S
 from costream.labels.intake import Intake
 from costream.labels.recording import Label, Recording
 
-_AFTER_S = 1.0  # lengths are rounded, and the last step of a model may reach beyond the end
+_AFTER_S = 1.0  # durations are rounded, and the last step of a model may extend beyond the end
 
 
 def checked(recording: Recording, intake: Intake, end_s: float | None) -> Recording:
-    """Give a recording without labels that lie after its end, and with its length.
+    """Return the recording with its real duration and without labels after its end.
 
-    ``end_s``: where it really ends, None where that is not known. A label that reaches far beyond
-    is cut off there. Labels that overlap stay, and are told.
+    ``end_s``: its real end, None if unknown. A label that extends far beyond the end is cut off
+    there. Overlapping labels are kept and reported.
     """
     after = float("inf") if end_s is None else end_s
     labels: list[Label] = []

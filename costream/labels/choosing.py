@@ -1,6 +1,6 @@
-"""One file of labels for each recording, where several tell of it.
+"""Choice of one label file per recording when there are several.
 
-A run in several formats gives several; then a person corrects one of them.
+A run in several formats writes several files; a person may then correct one of them.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from typing import TypeAlias
 
 from costream.labels.intake import Intake, Track
 
-# A run writes its files at about one time, and some file systems know it to 2 s.
+# A run writes its files at about the same time, and some file systems store times to 2 s.
 _SAME_S = 3.0
-_SAME_TIME_S = 2e-3  # how far apart the formats put a time, with milliseconds
+_SAME_TIME_S = 2e-3  # rounding difference between formats with milliseconds
 _FOREVER_S = 1e12
-# The formats from the most exact to those that round times or change labels.
+# From the most exact formats to those that round times or modify labels.
 _EXACT = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".eaf", ".vtt", ".srt", ".rttm")
 
 
-Told: TypeAlias = dict[Path, list[Track]]  # what each file says of one recording
+Told: TypeAlias = dict[Path, list[Track]]  # tracks of one recording by file
 
 
 def choose(name: str, told: Told, intake: Intake) -> list[Track]:
-    """Give the tracks of one file of those that tell of the recording ``name``.
+    """Return the tracks of one of the files with labels of the recording ``name``.
 
-    Where all say the same it is the most exact one, and else the newest: that is told, and it is
-    wrong where no file is newer than the others.
+    If all files agree, it is the most exact one, otherwise the newest; this is reported, and it is
+    an error if no file is newer than the others.
     """
     paths = sorted(told, key=_exactness)
     if len(paths) > 1 and any(not _agree(told[paths[0]], told[path]) for path in paths[1:]):
         paths.sort(key=lambda path: -path.stat().st_mtime)
         newest, second = paths[:2]
         if newest.stat().st_mtime - second.stat().st_mtime < _SAME_S:
-            what = f"says of {name} something else than {second}, and neither is newer"
-            intake.wrong(newest, "all of it", f"{what}; leave one of them")
-        intake.odd("labels differ between files, the newest is taken", str(newest))
+            what = f"the labels of {name} differ from {second}, and neither file is newer"
+            intake.wrong(newest, "whole file", f"{what}; remove one of them")
+        intake.odd("labels differ between files, the newest is used", str(newest))
     return told[paths[0]]
 
 
@@ -45,7 +45,7 @@ def _exactness(path: Path) -> int:
 
 
 def _agree(one: Sequence[Track], other: Sequence[Track]) -> bool:
-    """Say whether two files have the same labels, as far as their formats can tell."""
+    """Return whether two files have the same labels within the precision of their formats."""
     rows, others = _rows(one), _rows(other)
     return len(rows) == len(others) and all(
         a[2] == b[2] and abs(a[0] - b[0]) <= _SAME_TIME_S and abs(a[1] - b[1]) <= _SAME_TIME_S
@@ -54,7 +54,7 @@ def _agree(one: Sequence[Track], other: Sequence[Track]) -> bool:
 
 
 def _rows(tracks: Sequence[Track]) -> list[tuple[float, float, str]]:
-    """Give start, end and the letters of each label, in an order that rounding does not change."""
+    """Return start, end and letters of each label, in an order not affected by rounding."""
     rows = [
         (
             label.start_s,

@@ -1,4 +1,4 @@
-"""Recordings in folders that are named by what they show, or sound like."""
+"""Recordings in folders named after their class."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from costream.sources.registry import expand
 def read_classes(data: Path) -> Iterator[Recording]:
     """Yield the recordings in the folder of each class, in order of names.
 
-    UsageError for a class without a recording, and for files beside the folders.
+    Raises UsageError for a class without recordings, and for files next to the folders.
     """
     inside = [path for path in sorted(data.iterdir()) if not path.name.startswith(".")]
     classes = [path for path in inside if path.is_dir()]
     stray = [path.name for path in inside if not path.is_dir()]
     if stray and classes:
         raise UsageError(
-            f"files beside the folders of classes: {some(stray)}",
+            f"files next to the class folders: {some(stray)}",
             where=data,
-            hint="put each into the folder of its class",
+            hint="move each into the folder of its class",
         )
     for folder in classes:
         files = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
         if not files:
-            raise UsageError("a class without a recording", where=folder)
+            raise UsageError("a class without recordings", where=folder)
         for file in files:
             for source in expand(str(file)):
                 label = Label(0.0, None, folder.name, source)

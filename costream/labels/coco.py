@@ -1,4 +1,4 @@
-"""Boxes as COCO JSON: ``images``, ``annotations``, ``categories``, and ``videos`` where there are.
+"""Boxes from COCO JSON: ``images``, ``annotations``, ``categories``, and optionally ``videos``.
 
 Images with ``video_id`` and ``frame_id`` are frames of a clip.
 """
@@ -19,7 +19,7 @@ log = logging.getLogger("costream")
 
 @dataclass(frozen=True)
 class Image:
-    """A picture, or a frame, and the boxes in it, in pixels."""
+    """An image or a frame, and the boxes in it, in pixels."""
 
     name: str  # of its file
     frame: int  # its number in the clip
@@ -28,19 +28,19 @@ class Image:
 
 @dataclass(frozen=True)
 class Stream:
-    """Images that belong to one clip, in the order of its frames; or one by itself."""
+    """The images of one clip, in the order of its frames, or a single image."""
 
-    video: str  # the name of the clip; "": it has none
+    video: str  # the name of the clip; "": none
     images: list[Image]
-    group: str  # what may never be on both sides of a split; "": not said
+    group: str  # unit that a split keeps together; "": not given
 
 
 def read_coco(path: Path, *, video: str | None = None, group: str | None = None) -> list[Stream]:
-    """Give the images of a file by the clips that they are frames of.
+    """Return the images of a file grouped by clip.
 
-    ``video``: images of no clip are frames of this one, which their names count. ``group``: the
-    key of a clip, or else of its first image, that says its group. Raises UsageError that says
-    what is wrong, and where.
+    ``video``: the clip of images without one; their names contain the frame numbers. ``group``:
+    the key of a clip, or else of its first image, with its group. Raises UsageError that names the
+    error and its place.
     """
     try:
         told = json.loads(path.read_text(encoding="utf-8-sig"))
@@ -59,7 +59,7 @@ def read_coco(path: Path, *, video: str | None = None, group: str | None = None)
             streams.setdefault(key, []).append((Image(name, frame, boxes), row))
         return [_stream(rows, clips.get(key, {}), group, path) for key, rows in streams.items()]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"this is no COCO JSON ({error!r:.80})", where=path) from error
+        raise UsageError(f"not a COCO JSON file ({error!r:.80})", where=path) from error
 
 
 def _stream(rows: list[tuple[Image, Any]], clip: Any, group: str | None, path: Path) -> Stream:
@@ -75,7 +75,7 @@ def _stream(rows: list[tuple[Image, Any]], clip: Any, group: str | None, path: P
 
 
 def _boxes(told: Any, path: Path) -> dict[Any, Rectangles]:
-    """Give the boxes of every image; groups that were marked as one are left out."""
+    """Return the boxes of every image, without crowd annotations."""
     labels = {c["id"]: str(c["name"]) for c in told["categories"]}
     wheres = {row["id"]: f"{path}, {row['file_name']}" for row in told["images"]}
     out = {image: Rectangles() for image in wheres}
@@ -92,5 +92,5 @@ def _boxes(told: Any, path: Path) -> dict[Any, Rectangles]:
             raise UsageError(what, where=wheres[image]) from error
         out[image].add((x, y, x + width, y + height), label, wheres[image])
     if crowds:
-        log.warning("%s: %d crowds do not count", path, crowds)
+        log.warning("%s: %d crowd annotations are left out", path, crowds)
     return out

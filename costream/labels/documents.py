@@ -1,4 +1,4 @@
-"""Labels in JSON: results of costream, and the annotations of data sets."""
+"""Labels from JSON: results of costream and annotations of data sets."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from costream.labels.results import read_results
 from costream.labels.text import read_text
 
 _THUMOS = re.compile(r"video_(test|validation)_[0-9]+")
-_NAMED = ("file", "video", "sound", "table")  # members that say the recording
-CLASSES = "class_list.txt"  # of MultiTHUMOS: a number and a name a line, beside the annotations
+_NAMED = ("file", "video", "sound", "table")  # members that name the recording
+CLASSES = "class_list.txt"  # of MultiTHUMOS: lines "number name", next to the annotations
 
 
 def read_document(path: Path, intake: Intake) -> Iterator[Track]:
-    """Yield what a JSON document says.
+    """Yield the tracks of a JSON document.
 
-    That is one of costream; the timeline of a recording under "segments"; ActivityNet's or
-    THUMOS14's "database"; MultiTHUMOS's or Charades' "actions" of each video; or the class of each
-    frame of "videos". A part is a subset. NoLabelsError for anything else.
+    Supported are results of costream; the timeline of a recording under "segments"; "database" of
+    ActivityNet or THUMOS14; "actions" per video of MultiTHUMOS or Charades; and the class of each
+    frame of "videos". A part is a subset. Raises NoLabelsError for anything else.
     """
     document = load(path)
     if str(document.get("schema", "")).startswith("costream/"):
@@ -44,7 +44,7 @@ def read_document(path: Path, intake: Intake) -> Iterator[Track]:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Give the members of a JSON document; UsageError where it is none, or no object."""
+    """Return the members of a JSON object; UsageError for invalid JSON or other documents."""
     try:
         document = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
@@ -55,7 +55,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def _timeline(path: Path, document: Mapping[str, Any], intake: Intake) -> Track:
-    """Give the segments of one recording; "start" and "end" are frames where there is "fps"."""
+    """Return the segments of one recording; with "fps", "start" and "end" are frames."""
     fps, frames = document.get("fps"), document.get("frames")
     rate_hz = float(fps) if isinstance(fps, (int, float)) and fps > 0 else None
     labels: list[Label] = []
@@ -74,7 +74,7 @@ def _seconds(frame: Any, rate_hz: float) -> float | None:
 
 
 def _database(path: Path, videos: Mapping[str, Any], intake: Intake) -> Iterator[Track]:
-    """Yield the videos of ActivityNet and THUMOS14; times may be text."""
+    """Yield the videos of ActivityNet or THUMOS14; times may be text."""
     for video, told in ((video, _object(told)) for video, told in videos.items()):
         subset = _text(told.get("subset"))
         if not intake.wants(subset):
@@ -88,7 +88,7 @@ def _database(path: Path, videos: Mapping[str, Any], intake: Intake) -> Iterator
 
 
 def _actions(path: Path, videos: Mapping[str, Any], intake: Intake) -> Iterator[Track]:
-    """Yield the videos of MultiTHUMOS: actions are class number, start, end."""
+    """Yield the videos of MultiTHUMOS, whose actions are class number, start, end."""
     names = _class_names(path, videos)
     for video, told in ((video, _object(told)) for video, told in videos.items()):
         subset = _text(told.get("subset"))
@@ -106,7 +106,7 @@ def _actions(path: Path, videos: Mapping[str, Any], intake: Intake) -> Iterator[
 
 
 def _class_names(path: Path, videos: Mapping[str, Any]) -> dict[str, str]:
-    """Give names by number: of the list beside the file, or those of THUMOS14 among them."""
+    """Return class names by number, from CLASSES next to the file or those of THUMOS14."""
     beside = path.with_name(CLASSES)
     if beside.is_file():
         rows = (line.split(None, 1) for line in read_text(beside).split("\n"))
@@ -117,7 +117,7 @@ def _class_names(path: Path, videos: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _videos(path: Path, document: Mapping[str, Any], intake: Intake) -> Iterator[Track]:
-    """Yield videos whose "labels" are the class of each frame, as a number."""
+    """Yield videos whose "labels" are the class number of each frame."""
     names = [str(name) for name in document["classes"]]
     for number, told in enumerate(map(_object, document["videos"]), 1):
         video, values = str(told.get("video", f"video {number}")), _list(told.get("labels"))
@@ -128,14 +128,12 @@ def _videos(path: Path, document: Mapping[str, Any], intake: Intake) -> Iterator
                 labels += intake.label(path, f"{video}, frame {row}", start_s, end_s, name)
             duration_s = len(values) / rate_hz
         except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-            raise UsageError(
-                f"no classes of frames ({error!r})", where=f"{path}, {video}"
-            ) from error
+            raise UsageError(f"no frame classes ({error!r})", where=f"{path}, {video}") from error
         yield Track(path, (video,), tuple(labels), duration_s, alone=False)
 
 
 def _label(intake: Intake, path: Path, spot: str, start: Any, end: Any, name: Any) -> list[Label]:
-    """Give the label of JSON values, none where they are of the wrong kind, which is noted."""
+    """Return the label of JSON values; none for values of the wrong type, which are reported."""
     for value in (start, end):
         if isinstance(value, bool) or not isinstance(value, (int, float, str)):
             intake.wrong(path, spot, "no start or no end")

@@ -1,4 +1,4 @@
-"""Labels from ELAN: the annotations of an EAF file."""
+"""Labels from ELAN annotation files (EAF)."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ Element = ElementTree.Element
 
 
 def read_elan(path: Path, intake: Intake) -> Iterator[Track]:
-    """Yield the annotations of all tiers that hang on the recording itself as one timeline.
+    """Yield the annotations of all top-level tiers as one timeline.
 
-    A part is a tier; tiers that hang on others are left out unless asked for. UsageError for
-    a file that is no XML, brings entities of its own or counts times in frames.
+    A part is a tier; tiers with a parent are skipped unless requested. Raises UsageError for a
+    file that is not XML, declares entities or has times in frames.
     """
     root = _root(path)
     head = root.find("HEADER")
     media = [] if head is None else head.findall("MEDIA_DESCRIPTOR")
     units = "milliseconds" if head is None else head.get("TIME_UNITS", "milliseconds")
     if units != "milliseconds":
-        raise UsageError(f"times in {units}", where=path, hint="only milliseconds are read")
-    # Where the annotations' 0 is in the recording, if somebody has moved that.
+        raise UsageError(f"times in {units}", where=path, hint="only milliseconds are supported")
+    # The offset of the annotations' time 0 in the recording, if it was moved.
     origin_ms = _number(path, media[0].get("TIME_ORIGIN") or "0") if media else 0.0
     times = {
         slot.get("TIME_SLOT_ID", ""): _number(path, value)
         for slot in root.iter("TIME_SLOT")
-        if (value := slot.get("TIME_VALUE")) is not None  # those of others lie between them
+        if (value := slot.get("TIME_VALUE")) is not None  # others are in between
     }
     labels: list[Label] = []
     for tier in root.findall("TIER"):
         name = tier.get("TIER_ID", "")
         if tier.get("PARENT_REF") is not None and intake.part is None:
-            intake.odd("tiers that hang on others, left out", f"{path}, tier {name!r}")
+            intake.odd("tiers with a parent tier, left out", f"{path}, tier {name!r}")
         elif intake.wants(name):
             labels += _labels(path, tier, times, origin_ms, intake)
     yield Track(path, tuple(_names(media)), tuple(labels), parted=True)
@@ -47,13 +47,13 @@ def read_elan(path: Path, intake: Intake) -> Iterator[Track]:
 def _root(path: Path) -> Element:
     text = read_text(path)
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
-        raise UsageError("brings entities of its own, as no file of ELAN does", where=path)
+        raise UsageError("declares XML entities, which ELAN files never contain", where=path)
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
         raise UsageError(f"cannot be read as XML ({error})", where=path) from error
     if root.tag != "ANNOTATION_DOCUMENT":
-        raise NoLabelsError("no annotations of ELAN", where=path)
+        raise NoLabelsError("no ELAN annotations", where=path)
     return root
 
 
@@ -79,7 +79,7 @@ def _labels(
 
 
 def _names(media: list[Element]) -> Iterator[str]:
-    """Yield what the media are called, as ELAN writes it and as other tools do, with %-escapes."""
+    """Yield the media names as written by ELAN and as written by other tools (%-escaped)."""
     for descriptor in media:
         url = descriptor.get("MEDIA_URL") or descriptor.get("RELATIVE_MEDIA_URL") or ""
         name = url.removeprefix("file://") if url.startswith("file:") else url

@@ -1,4 +1,4 @@
-"""Labelled examples: what a model learns from, or is measured on."""
+"""Labelled examples for training and evaluation."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ log = logging.getLogger("costream")
 
 @dataclass(frozen=True)
 class Example:
-    """A stretch of a source that shows, or sounds like, one class."""
+    """A stretch of a source that belongs to one class."""
 
     source: str  # as on the command line
     label: str
     start_s: float
     end_s: float | None  # None: to the end of the source
-    group: str  # what may never be on both sides of a split; default: the file
+    group: str  # unit that a split keeps together; default: the file
     where: str  # table and line, or file, for messages
 
 
 def to_examples(recordings: Iterable[Recording], background: str | None) -> list[Example]:
-    """Give every labelled stretch, in the order of the recordings.
+    """Return every labelled stretch, in the order of the recordings.
 
-    Where a recording is labelled as a whole and ``background`` is not None, the time without a
-    label is given as examples of that; but for slivers, and for the time after the last label
-    where the length of the recording is not known. Without ``background`` that time is left out,
-    and a warning says so.
+    If a recording is labelled completely and ``background`` is not None, time without a label
+    becomes examples of it, except slivers and, if the duration of the recording is unknown, the
+    time after the last label. Without ``background`` that time is left out with a warning.
     """
     examples: list[Example] = []
     left_out: list[str] = []
@@ -54,22 +53,22 @@ def to_examples(recordings: Iterable[Recording], background: str | None) -> list
             ]
         examples += sorted(found, key=lambda example: example.start_s)
     if left_out:
-        log.warning("time without a label, and no class for it, left out: %s", some(left_out))
+        log.warning("unlabelled time left out, as there is no background class: %s", some(left_out))
     return examples
 
 
 def fit_labels(examples: Sequence[Example], names: Sequence[str]) -> list[Example]:
-    """Give the examples with their labels as ``names`` spell them.
+    """Return the examples with their labels spelled as in ``names``.
 
-    Case, and whether words are joined by a blank, "_" or "-", make no difference where a label is
-    not among the names as it is. UsageError for labels that are none of them.
+    If a label is not among the names as it is, case and the word separator (space, "_" or "-") are
+    ignored. Raises UsageError for labels that match none of the names.
     """
     fitted = _fitted(((example.label, example.where) for example in examples), names)
     return [replace(example, label=fitted[example.label]) for example in examples]
 
 
 def _fitted(found: Iterable[tuple[str, str]], names: Sequence[str]) -> dict[str, str]:
-    """Give the name for each label; UsageError that says where unknown ones stand."""
+    """Return the name of each label; UsageError with the place of an unknown one."""
     called = respelled(names)
     fitted: dict[str, str] = {}
     unknown: dict[str, str] = {}
@@ -90,29 +89,29 @@ def _fitted(found: Iterable[tuple[str, str]], names: Sequence[str]) -> dict[str,
 
 
 def respelled(names: Sequence[str]) -> Callable[[str], str | None]:
-    """Give what tells which of ``names`` a label is, itself or as ``spelling`` has it; or None."""
+    """Return a function that maps a label to the equal or equally spelled one of ``names``."""
     alike = {spelling(name): name for name in reversed(names)}
     return lambda label: label if label in names else alike.get(spelling(label))
 
 
 def located(error: SourceError, example: Example) -> SourceError:
-    """Give an error of a source that names the example: its line in the table, or its file."""
+    """Return the error with the place of the example: its line in the table, or its file."""
     told = str(error)
     return error if told.startswith(example.where) else SourceError(told, where=example.where)
 
 
 def spelling(label: str) -> str:
-    """Give a label as it is compared: lower case, words apart by blanks."""
+    """Return a label normalised for comparison: lower case, words separated by single spaces."""
     return " ".join(label.casefold().replace("_", " ").replace("-", " ").split())
 
 
 def split(
     examples: Sequence[Example], share: float, seed: int
 ) -> tuple[list[Example], list[Example]]:
-    """Give the examples to train on and those to validate with, no group on both sides.
+    """Return training and validation examples, with no group on both sides.
 
     Groups are drawn until every class has about ``share`` of its examples in validation; each
-    keeps at least one to train on. A class of a single group is trained on only.
+    class keeps at least one for training. A class with a single group is only used for training.
     """
     left = Counter(e.label for e in examples)
     wanted = {label: share * count for label, count in left.items()}
@@ -121,7 +120,7 @@ def split(
     for k in np.random.default_rng(seed).permutation(len(groups)):
         counts = Counter(e.label for e in examples if e.group == groups[k])
         fits = all(left[label] > count for label, count in counts.items())
-        # Half of an example too many is as far from the share as half of one too few.
+        # Half an example too many is as far from the share as half an example too few.
         if fits and any(wanted[label] >= count / 2 for label, count in counts.items()):
             held.add(groups[k])
             for label, count in counts.items():

@@ -1,4 +1,4 @@
-"""The files that labels are in: which format each is read as, and what it is named after."""
+"""Label files: choice of the reader, search in folders, and the name of the recording."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ READERS: dict[str, Reader] = {
     ".pickle": read_arrays,
     ".pkl": read_arrays,
 }
-# What runs write besides timelines.
+# Files of a run that are not timelines.
 _OTHERS = (
     *("predictions.csv", "objects.csv", "compute.csv", "failures.csv", "summary.json"),
     "coco.json",
@@ -42,13 +42,13 @@ _SUFFIXES = sorted((f".{s}" for f in FORMATS.values() for s in f.files), key=len
 
 
 def read_files(labels: Path, intake: Intake, group: str | None) -> list[Track]:
-    """Give what a file of labels says, or those in a folder and below, in order of names.
+    """Return the tracks of a label file, or of all files in a folder and below, in order of names.
 
-    Files of a folder that hold no labels are passed by and told. UsageError when nothing
-    is left, or the only file is none of labels.
+    Files in a folder without labels are skipped and reported. Raises UsageError when nothing is
+    left, or a single file contains no labels.
     """
     if not labels.exists():
-        raise UsageError("there are no such labels", where=labels)
+        raise UsageError("there is no such label file or folder", where=labels)
     if not labels.is_dir():
         return _of_part(_read(labels, intake, group), intake)
     tracks: list[Track] = []
@@ -61,13 +61,13 @@ def read_files(labels: Path, intake: Intake, group: str | None) -> list[Track]:
             intake.refused(path, error)
     if not tracks:
         intake.settle()
-        hint = f"it may hold {', '.join(FORMATS)} and more"
-        raise UsageError("no labels in it", where=labels, hint=hint)
+        hint = f"supported are {', '.join(FORMATS)} and more"
+        raise UsageError("it contains no labels", where=labels, hint=hint)
     return tracks
 
 
 def recording_name(path: Path) -> str:
-    """Give the name that a file of labels has after its recording: without the format's ending."""
+    """Return the name of the recording from that of a label file, without the format's suffix."""
     for suffix in _SUFFIXES:
         if path.name.lower().endswith(suffix) and len(path.name) > len(suffix):
             return path.name[: -len(suffix)]
@@ -75,20 +75,20 @@ def recording_name(path: Path) -> str:
 
 
 def _of_part(tracks: Iterator[Track], intake: Intake) -> list[Track]:
-    """Give the tracks; where a part is wanted, those that say what is of it."""
+    """Return the tracks; if a part is requested, only those that distinguish parts."""
     return [track for track in tracks if track.parted or intake.part is None]
 
 
 def _read(path: Path, intake: Intake, group: str | None) -> Iterator[Track]:
     reader = READERS.get(path.suffix.lower())
     if reader is None:
-        hint = f"labels end in {', '.join(READERS)}"
-        raise NoLabelsError("nothing that labels are read from", where=path, hint=hint)
+        hint = f"supported: {', '.join(READERS)}"
+        raise NoLabelsError("not a supported label file", where=path, hint=hint)
     return read_table(path, intake, group) if reader is read_table else reader(path, intake)
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield what may hold labels."""
+    """Yield the files that may contain labels."""
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
             continue
@@ -99,7 +99,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _is_other(name: str) -> bool:
-    """Say whether a file is something else by its name; pickles of features may be very large."""
+    """Return whether a file's name rules out labels; pickles of features may be very large."""
     if name.endswith((".pickle", ".pkl")):
         return "anno" not in name
     return name == BESIDE or f".{name}".endswith(tuple(f".{other}" for other in _OTHERS))

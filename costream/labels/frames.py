@@ -1,4 +1,4 @@
-"""Labels of a recording at the times of its frames."""
+"""Frame-wise labels of a recording."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def frame_labels(
     names: Sequence[str],
     background: str | None,
 ) -> npt.NDArray[np.int64]:
-    """Give the index into ``names`` of the label at each of the times [T], seconds.
+    """Return the index into ``names`` of the label at each of the times [T], seconds.
 
-    Where labels overlap it is the one that began last. Without a label it is ``background`` in a
-    recording that is labelled as a whole, and else UNKNOWN, also where ``background`` is None.
-    Labels begin and end at a time as it is rounded (TOLERANCE_S). KeyError for a label that is
+    If labels overlap, it is the one that began last. Without a label it is ``background`` in a
+    completely labelled recording, otherwise, and if ``background`` is None, UNKNOWN. Starts and
+    ends of labels have a tolerance for rounding (TOLERANCE_S). Raises KeyError for a label that is
     not among the names; see ``respelled``.
     """
     index = {name: k for k, name in enumerate(names)}
@@ -38,9 +38,9 @@ def frame_labels(
 def frame_targets(
     recording: Recording, times: npt.ArrayLike, names: Sequence[str], background: str | None
 ) -> npt.NDArray[np.bool_]:
-    """Give [T, K] which of the names are true at each of the times: all labels that overlap.
+    """Return [T, K]: which of the names are true at each time, including overlapping labels.
 
-    A row has none where nothing is known; see ``frame_labels``.
+    A row is all False where nothing is known; see ``frame_labels``.
     """
     index = {name: k for k, name in enumerate(names)}
     out = np.zeros((len(np.asarray(times)), len(names)), np.bool_)
@@ -54,7 +54,7 @@ def frame_targets(
 def _rows(
     recording: Recording, times: npt.ArrayLike
 ) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
-    """Yield each label, and at which times it is."""
+    """Yield each label and a mask [T] of the times at which it is true."""
     at = np.asarray(times, np.float64) + TOLERANCE_S
     for label in recording.labels:
         end_s = np.inf if label.end_s is None else label.end_s

@@ -1,4 +1,4 @@
-"""What every reader of labels hands in: the labels, and what is wrong with them."""
+"""Collection of labels and of their errors and warnings, common to all label readers."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from costream.labels.recording import Label
 
 log = logging.getLogger("costream")
 
-_SHOWN = 3  # places that a message quotes
+_SHOWN = 3  # places quoted in a message
 _SUBSETS = {"training": "train", "testing": "test", "validation": "val"}
 
 
 class NoLabelsError(UsageError):
-    """The file is something else than labels."""
+    """The file does not contain labels."""
 
 
 @dataclass(frozen=True)
 class Track:
-    """What a file says of one recording."""
+    """Labels of one recording in one file."""
 
     path: Path
-    names: tuple[str, ...]  # what it calls the recording, the most telling first; it may not
+    names: tuple[str, ...]  # of the recording, the most specific first; may be empty
     labels: tuple[Label, ...]
-    duration_s: float | None = None  # of the recording, where the file says it
+    duration_s: float | None = None  # of the recording, if the file contains it
     whole: bool = True
     group: str | None = None
-    alone: bool = True  # the file tells of this recording only, and may be named after it
-    parted: bool = False  # the file says what is of which part
+    alone: bool = True  # the file is about this recording only, and may be named after it
+    parted: bool = False  # the file distinguishes parts
 
 
 class Intake:
-    """Takes what readers find, so that one run tells all that is wrong.
+    """Collects labels and problems, so that one run reports all errors.
 
-    ``part``: the only one that is wanted of files with several (subsets of a data set, tiers,
-    heads); None: all.
+    ``part``: the requested part of files with several (subsets of a data set, tiers, heads);
+    None: all.
     """
 
     def __init__(self, part: str | None = None) -> None:
         self.part = part
-        self.passed_by: list[Path] = []  # files without labels, in a folder of such
-        self._parts: dict[str, None] = {}  # those that were there, in their order
+        self.passed_by: list[Path] = []  # files without labels in a folder of label files
+        self._parts: dict[str, None] = {}  # parts that were found, in order
         self._taken = False
         self._wrong: list[tuple[Path, str]] = []
         self._odd: dict[str, list[str]] = {}
 
     def wants(self, part: str | None) -> bool:
-        """Say whether a part is wanted; None: something that is of no part."""
+        """Return whether a part is requested; None: data that belong to no part."""
         if part is None or self.part is None:
             return self.part is None
         self._parts[part] = None
@@ -63,10 +63,10 @@ class Intake:
     def label(
         self, path: Path, spot: str, start: str | float, end: str | float | None, label: str
     ) -> list[Label]:
-        """Give the label, none where there is something wrong with it, which is noted.
+        """Return the label in a list, which is empty for an invalid label, which is reported.
 
-        ``spot`` is its place in the file. Times are seconds or text that means such; ``end`` None
-        or "": to the end of the recording.
+        ``spot`` is its place in the file. Times are seconds or their text; ``end`` None or "":
+        until the end of the recording.
         """
         where = f"{path}, {spot}"
         label = label.strip()
@@ -90,22 +90,22 @@ class Intake:
         return []
 
     def wrong(self, path: Path, spot: str, what: str) -> None:
-        """Note what makes the labels unusable; ``settle`` tells it."""
+        """Record an error in the labels; ``settle`` raises it."""
         self._wrong.append((path, f"{spot}: {what}"))
 
     def refused(self, path: Path, error: UsageError) -> None:
-        """Note that a whole file is unusable; ``settle`` tells it."""
+        """Record that a whole file is unusable; ``settle`` raises it."""
         told = str(error)
         for prefix in (f"{path}: ", f"{path}, "):
             told = told.removeprefix(prefix)
         self._wrong.append((path, told))
 
     def odd(self, what: str, where: str) -> None:
-        """Note what can be passed over; ``settle`` warns of it."""
+        """Record a problem that can be ignored; ``settle`` logs a warning."""
         self._odd.setdefault(what, []).append(where)
 
     def settle(self) -> None:
-        """Warn of what was odd; UsageError for what is wrong, or where the part is not there."""
+        """Log the warnings; raise UsageError for errors or if the requested part is missing."""
         for what, places in self._odd.items():
             log.warning("%s: %s", what, some(places, "; "))
         self._odd.clear()
@@ -119,12 +119,12 @@ class Intake:
         if self.part is not None and not self._taken:
             raise UsageError(
                 f"there is no part {self.part!r} in the labels",
-                hint=f"there are {', '.join(map(repr, self._parts))}" if self._parts else None,
+                hint=f"its parts: {', '.join(map(repr, self._parts))}" if self._parts else None,
             )
 
 
 def seconds(value: str | float) -> float:
-    """Give a time in seconds; text may have a decimal comma, or be HH:MM:SS. ValueError else."""
+    """Return a time in seconds; text may have a decimal comma or be HH:MM:SS, else ValueError."""
     try:
         time_s = float(value.replace(",", ".") if isinstance(value, str) else value)
     except ValueError:
@@ -138,6 +138,6 @@ def seconds(value: str | float) -> float:
 
 
 def some(items: list[str], separator: str = ", ") -> str:
-    """Give the first of many, and how many more there are."""
+    """Return the first items and the number of the others as text."""
     more = f" (and {len(items) - _SHOWN} more)" if len(items) > _SHOWN else ""
     return separator.join(items[:_SHOWN]) + more

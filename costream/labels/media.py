@@ -1,4 +1,4 @@
-"""The recordings that labels belong to, found by what the labels call them."""
+"""Search for the recordings that labels belong to, by name."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from costream.sources.features import file_name
 from costream.sources.keypoints import keypoint_files
 from costream.sources.registry import expand
 
-# Files that may hold many recordings, and are opened to see.
+# Files that may contain several recordings and have to be opened.
 _ARRAYS = (".npy", ".pickle", ".pkl", ".p")
-_STREAM = "_rgb"  # of two files of features, VIDEO_rgb.npy and VIDEO_flow.npy, the one to open
+_STREAM = "_rgb"  # of two feature files, VIDEO_rgb.npy and VIDEO_flow.npy, the one to open
 
 
 @dataclass(frozen=True)
 class Medium:
-    """A recording."""
+    """A recording that was found."""
 
     source: str  # as on the command line
-    place: PurePosixPath  # below the folder that is searched; of FILE#VIDEO with the video
+    place: PurePosixPath  # relative to the searched folder; for FILE#VIDEO with the video
 
     @property
     def stems(self) -> frozenset[str]:
-        """What it may be called without its ending: its own name, and the video in a file."""
+        """Possible names without the suffix: the file's name, or the video in the file."""
         video = self.place.name.partition("#")[2]
         stem = video or self.place.stem
-        # ActivityNet calls the file v_ID.mp4 what its labels call ID.
+        # In ActivityNet, the label ID refers to the file v_ID.mp4.
         return frozenset({stem, stem.removesuffix(_STREAM), stem.removeprefix("v_")})
 
 
 class Media:
-    """The recordings in a folder and below, or those of one file."""
+    """Recordings in a folder and below, or in one file."""
 
     def __init__(self, data: Path, passed_by: Container[Path] = ()) -> None:
-        """``passed_by``: absolute files that are no recordings. UsageError without the data."""
+        """List the recordings except the absolute paths ``passed_by``; UsageError without data."""
         if not data.exists() and split_video(str(data))[1] is None:
-            raise UsageError("there is no such data", where=data)
+            raise UsageError("there is no such file or folder", where=data)
         self.data = data
         self.found: list[Medium] = []
         self.paths: set[Path] = set()  # absolute, of the files they are in
@@ -62,11 +62,11 @@ class Media:
             self._by_stem.setdefault(stem, []).append(medium)
 
     def find(self, names: Sequence[str], near: PurePosixPath) -> Medium | None:
-        """Give the recording that has one of these names; None where there is none.
+        """Return the recording that has one of these names; None if there is none.
 
-        The first name that fits a single one counts, with its ending or without. Of several that
-        fit, the one whose path ends in most folders of the name's is taken, and then the one in
-        the folder ``near``. UsageError where names fit, but none a single one.
+        The first name that matches exactly one counts, with or without its suffix. Of several
+        matches, the one whose path shares most trailing folders with the name is preferred, then
+        the one in the folder ``near``. Raises UsageError if every match is ambiguous.
         """
         several: tuple[str, list[Medium]] | None = None
         for name in names:
@@ -79,9 +79,9 @@ class Media:
             return None
         shown = some([str(medium.place) for medium in several[1]])
         raise UsageError(
-            f"{several[0]!r} may be each of {shown}",
+            f"{several[0]!r} is ambiguous: it matches {shown}",
             where=self.data,
-            hint="rename them, or mirror their folders in those of the labels",
+            hint="rename them, or give the labels the same folder structure",
         )
 
     def _fitting(self, name: str, near: PurePosixPath) -> list[Medium]:
@@ -95,12 +95,12 @@ class Media:
         most = max((_shared(m.place.parent, path.parent) for m in fitting), default=0)
         fitting = [m for m in fitting if _shared(m.place.parent, path.parent) == most]
         fitting = [m for m in fitting if m.place.parent == near] or fitting
-        if len(fitting) > 1:  # a text beside a recording may be called like it
+        if len(fitting) > 1:  # a text file may have the name of a recording
             fitting = [m for m in fitting if is_recording(m.source)] or fitting
         return fitting
 
     def without(self, labelled: Container[str]) -> list[str]:
-        """Give the names of recordings without labels, of the kinds that have such elsewhere."""
+        """Return the names of unlabelled recordings with the suffix of a labelled one."""
         kinds = {medium.place.suffix for medium in self.found if medium.source in labelled}
         return [
             str(medium.place)
@@ -110,7 +110,7 @@ class Media:
 
 
 def _paths(data: Path) -> Iterator[Path]:
-    """Yield files, and folders that are one recording, in order of their names."""
+    """Yield files, and folders that are one recording, in order of names."""
     if not data.is_dir() or keypoint_files(str(data)):
         yield data
         return
@@ -124,7 +124,7 @@ def _paths(data: Path) -> Iterator[Path]:
 
 
 def _shared(one: PurePosixPath, other: PurePosixPath) -> int:
-    """Give how many folders two paths end in alike."""
+    """Return the number of trailing folders that two paths have in common."""
     count = 0
     for a, b in zip(reversed(one.parts), reversed(other.parts), strict=False):
         if a != b:

@@ -1,4 +1,4 @@
-"""What is known of recordings without reading them: whether they are some, and how long."""
+"""Probing of recordings without reading them: whether they can be opened, and their duration."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from costream.sources.opening import audio_stream, open_container, video_stream
 from costream.sources.registry import open_source, sniff
 from costream.sources.timing import end_s, length_is_guessed
 
-_ARRAYS = (".npy", ".npz", ".pickle", ".pkl", ".p")  # their rate is the model's
+_ARRAYS = (".npy", ".npz", ".pickle", ".pkl", ".p")  # their rate depends on the model
 
 
 def is_recording(source: str) -> bool:
-    """Say whether a file can be opened as media or joints, or looks like features."""
+    """Return whether a file can be opened as media or skeletons, or looks like features."""
     try:
         kind = sniff(source)
         if kind == "skeleton":
@@ -25,9 +25,9 @@ def is_recording(source: str) -> bool:
 
 
 def length_s(source: str) -> float | None:
-    """Give the length of a recording in seconds; None where it is not known.
+    """Return the duration of a recording in seconds; None if unknown.
 
-    So it is of arrays, and of what cannot be opened: whoever reads it says why.
+    It is unknown for arrays, and for files that cannot be opened: reading them reports why.
     """
     if split_video(source)[0].lower().endswith(_ARRAYS):
         return None

@@ -1,4 +1,4 @@
-"""Labels of all kinds: what a person, a tool or a data set says that recordings show."""
+"""Labelled recordings from label files of all formats, class folders and tables."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ log = logging.getLogger("costream")
 def read_recordings(
     data: Path | None, labels: Path | None, group: str | None = None
 ) -> list[Recording]:
-    """Give the recordings that have labels, in the order of names or lines.
+    """Return the recordings that have labels, in the order of names or lines.
 
     Without ``labels``, ``data`` is a folder with a folder for each class, or a table with the
-    columns file, start, end, label. Otherwise ``labels`` is a file of labels or a folder of such,
-    and ``data`` the folder, or the file, with the recordings that they belong to; None where
-    these are not needed. ``labels`` may end in ``#PART``: the only subset of a data set, tier or
-    head that is wanted. ``group`` names the column of a table that says what may never be split.
+    columns file, start, end, label. Otherwise ``labels`` is a label file or a folder of label
+    files, and ``data`` the folder or file with their recordings; None if these are not needed.
+    ``labels`` may end in ``#PART``: the only subset of a data set, tier or head to read.
+    ``group`` names the column of a table with groups that are never split.
 
-    What is odd is warned of. Raises UsageError that names what is wrong, by file and line, and
-    SourceError for a recording that is not there.
+    Minor problems are logged as warnings. Raises UsageError that names all errors by file and
+    line, and SourceError for a missing recording.
     """
     if labels is None:
         return _data(data, group)
@@ -56,7 +56,7 @@ def read_recordings(
             recordings.append(checked(_recording(source, track), intake, end_s))
     intake.settle()
     if not recordings:
-        raise UsageError("no recording in these labels", where=labels)
+        raise UsageError("the labels contain no recordings", where=labels)
     return recordings
 
 
@@ -64,7 +64,7 @@ def _data(data: Path | None, group: str | None) -> list[Recording]:
     if data is None:
         raise UsageError("neither data nor labels are given", where="--data")
     if not data.exists():
-        raise UsageError("there is no such data", where=data)
+        raise UsageError("there is no such file or folder", where=data)
     if data.is_dir() and group is not None:
         raise UsageError("--group names a column of a table", where=data, hint="give a table")
     recordings = list(read_classes(data)) if data.is_dir() else _listed(data, group)
@@ -72,18 +72,18 @@ def _data(data: Path | None, group: str | None) -> list[Recording]:
         raise UsageError(
             "no examples",
             where=data,
-            hint="make a folder for each class, with recordings in it, or a table with the"
-            f" columns {', '.join(COLUMNS)}",
+            hint="make a folder with recordings for each class, or a table with the columns"
+            f" {', '.join(COLUMNS)}",
         )
     return recordings
 
 
 def _listed(table: Path, group: str | None) -> list[Recording]:
-    """Give the recordings of a table, which are named relative to it."""
+    """Return the recordings of a table, whose paths are relative to it."""
     intake = Intake()
     recordings: list[Recording] = []
     for track in read_table(table, intake, group, files=True):
-        if not track.labels:  # its lines are wrong
+        if not track.labels:  # its lines are invalid
             continue
         (name,) = track.names
         try:
@@ -93,17 +93,17 @@ def _listed(table: Path, group: str | None) -> list[Recording]:
             continue
         for source in sources:
             recording = replace(_recording(source, track), group=track.group or name)
-            # Each line is an example: whoever reads one that the recording does not reach says so.
+            # Each line is an example; reading one beyond the end of the recording reports it.
             recordings.append(checked(recording, intake, None))
     intake.settle()
     return recordings
 
 
 def _placed(tracks: Iterable[Track], labels: Path) -> dict[str, Told]:
-    """Give the tracks by what their recordings are called; files of one name tell of one.
+    """Return the tracks by the name of their recording.
 
-    That is the path in the labels, or else the place of the file of labels in its folder, where
-    ``clip.txt`` and ``clip.mp4.srt`` are of one recording.
+    The name is the path in the labels, or else the relative path of the label file, where
+    ``clip.txt`` and ``clip.mp4.srt`` belong to one recording.
     """
     root = labels if labels.is_dir() else labels.parent
     found: dict[str, Told] = {}
@@ -129,7 +129,7 @@ def _placed(tracks: Iterable[Track], labels: Path) -> dict[str, Told]:
 def _matched(
     tracks: Sequence[Track], labels: Path, media: Media, intake: Intake
 ) -> dict[str, Told]:
-    """Give the tracks by the recording that they belong to; a warning names those without."""
+    """Return the tracks by the recording that they belong to; log a warning for the others."""
     found: dict[str, Told] = {}
     missing: list[str] = []
     for track in tracks:
@@ -141,17 +141,17 @@ def _matched(
             intake.wrong(track.path, names[0], str(error))
             continue
         if medium is None and track.alone and len(media.found) == len(tracks) == 1:
-            medium = media.found[0]  # two files that somebody put together
+            medium = media.found[0]  # one label file and one recording belong together
         if medium is None:
             missing.append(names[0])
         else:
             found.setdefault(medium.source, {}).setdefault(track.path, []).append(track)
     if missing and not found:
         intake.settle()
-        raise UsageError(f"none of the recordings is there: {some(missing)}", where=media.data)
+        raise UsageError(f"none of the recordings was found: {some(missing)}", where=media.data)
     intake.passed_by = [p for p in intake.passed_by if p.absolute() not in media.paths]
     if missing:
-        log.warning("%s: no recording for labels of %s", media.data, some(missing))
+        log.warning("%s: no recording for the labels of %s", media.data, some(missing))
     if unlabelled := media.without(found):
         log.warning("%s: no labels for %s, left out", media.data, some(unlabelled))
     return found
@@ -163,7 +163,7 @@ def _recording(source: str, track: Track) -> Recording:
 
 
 def _split_part(labels: Path) -> tuple[Path, str | None]:
-    """Split LABELS#PART; both may hold "#". A file of that whole name comes first."""
+    """Split LABELS#PART; both may contain "#". A file with the whole name takes precedence."""
     told = str(labels)
     at = -1
     while not Path(told).exists() and (at := told.find("#", at + 1)) >= 0:

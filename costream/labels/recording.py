@@ -1,16 +1,16 @@
-"""What is known of a recording: which stretches of it show, or sound like, what."""
+"""Labelled recordings: the records ``Label`` and ``Recording``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-SLIVER_S = 0.1  # what is shorter between two labels comes of how their times were rounded
+SLIVER_S = 0.1  # shorter gaps between two labels are due to rounding of their times
 
 
 @dataclass(frozen=True)
 class Label:
-    """A stretch of a recording."""
+    """A labelled stretch of a recording."""
 
     start_s: float
     end_s: float | None  # None: to the end of the recording
@@ -22,16 +22,16 @@ class Label:
 class Recording:
     """A recording and its labels."""
 
-    source: str  # as on the command line; without media what the labels call it
+    source: str  # as on the command line; without media its name in the labels
     labels: tuple[Label, ...]  # in order of their starts; they may overlap
-    group: str  # what may never be on both sides of a split; default: the source
-    whole: bool  # time without a label is background; False: nothing is known of it
-    duration_s: float | None  # None: not known
+    group: str  # unit that a split keeps together; default: the source
+    whole: bool  # time without a label is background; False: it is unknown
+    duration_s: float | None  # None: unknown
 
     def unlabelled(self) -> Iterator[tuple[float, float]]:
-        """Yield start and end of each stretch without a label that is no sliver.
+        """Yield start and end of each unlabelled stretch of at least SLIVER_S.
 
-        The time after the last label is left out where the length of the recording is not known.
+        The time after the last label is left out if the duration of the recording is unknown.
         """
         at = 0.0
         for label in self.labels:

@@ -1,4 +1,4 @@
-"""Boxes as files say them: a rectangle and a label, or nothing that could be one."""
+"""Validation of boxes read from files, and frame numbers in file names."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from costream.errors import UsageError
 
 @dataclass
 class Rectangles:
-    """The boxes of one picture, as they come."""
+    """Boxes of one image, in file order."""
 
     corners: list[list[float]] = field(default_factory=list)  # x1, y1, x2, y2
     labels: list[str] = field(default_factory=list)
-    empty: list[str] = field(default_factory=list)  # where boxes are without width or height
+    empty: list[str] = field(default_factory=list)  # places of boxes without width or height
 
     def add(self, corners: Sequence[float], label: str, where: str) -> None:
-        """Take a box, unless it has no width or no height."""
+        """Add a box, or record its place if it has no width or height."""
         x1, y1, x2, y2 = corners
         if x1 < x2 and y1 < y2:
             self.corners.append([x1, y1, x2, y2])
@@ -31,7 +31,7 @@ class Rectangles:
 
 
 def finite(values: Sequence[Any]) -> list[float]:
-    """Give numbers, or texts of such, as floats; ValueError for infinity and what is no number."""
+    """Return numbers, or their texts, as floats; ValueError if one is invalid or not finite."""
     numbers = [float(value) for value in values]
     if not all(map(math.isfinite, numbers)):
         raise ValueError("a number is not finite")
@@ -39,8 +39,8 @@ def finite(values: Sequence[Any]) -> list[float]:
 
 
 def frame_number(name: str, where: object) -> int:
-    """Give the number that a file's name ends in; UsageError when it does not."""
+    """Return the number at the end of a file's name; UsageError if there is none."""
     digits = re.search(r"(\d+)$", PurePosixPath(name).stem)
     if digits is None:
-        raise UsageError("its name does not end in the number of a frame", where=where)
+        raise UsageError("its name does not end in a frame number", where=where)
     return int(digits[1])

@@ -1,4 +1,4 @@
-"""Labels from results of costream: the segments of JSON lines and of a JSON document."""
+"""Labels from results of costream: the segments in JSON lines or a JSON document."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from costream.report.reading import Damage, numbered
 def read_results(path: Path, intake: Intake) -> Iterator[Track]:
     """Yield the timeline of every source in the file.
 
-    UsageError when it holds no results, or two runs over one source: their times may differ.
+    Raises UsageError for a file without results, or with two runs over one source, as their times
+    may differ.
     """
     try:
         tracks = list(_tracks(path, intake))
@@ -25,8 +26,8 @@ def read_results(path: Path, intake: Intake) -> Iterator[Track]:
     names = [track.names for track in tracks]
     for name in names:
         if names.count(name) > 1:
-            what = f"holds {names.count(name)} runs over one source"
-            raise UsageError(what, where=path, hint="leave the lines of one of them")
+            what = f"contains {names.count(name)} runs over one source"
+            raise UsageError(what, where=path, hint="keep the lines of only one of them")
     yield from (replace(track, alone=len(tracks) == 1 or not track.names) for track in tracks)
 
 
@@ -44,7 +45,7 @@ def _tracks(path: Path, intake: Intake) -> Iterator[Track]:
             if _is_part(header):
                 intake.odd("results of a part of a recording, the rest is background", str(path))
         elif isinstance(content, Damage) and content.last:
-            intake.odd("results that break off", str(path))
+            intake.odd("truncated results", str(path))
         elif isinstance(content, Damage):
             spot = "its end" if content.line is None else f"line {content.line}"
             intake.wrong(path, spot, content.reason)
@@ -54,7 +55,7 @@ def _tracks(path: Path, intake: Intake) -> Iterator[Track]:
             if intake.wants(content.model):
                 labels += intake.label(path, spot, content.start_s, content.end_s, content.label)
         elif isinstance(content, Summary) and not content.complete:
-            intake.odd("runs that were cut short", str(path))
+            intake.odd("interrupted runs", str(path))
     yield _track(path, header, labels)
 
 
@@ -71,5 +72,5 @@ def _track(path: Path, header: Header | None, labels: list[Label]) -> Track:
 
 
 def _is_part(header: Header) -> bool:
-    """Say whether only a part of the recording was looked at."""
+    """Return whether only a part of the recording was processed."""
     return bool(header.options.get("start_s")) or header.options.get("end_s") is not None

@@ -1,4 +1,4 @@
-"""Labels from subtitles: a cue's text is the label, with a score behind it that does not belong."""
+"""Labels from subtitles: the text of a cue is the label, without a score after it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from costream.labels.text import read_text
 _ARROW = "-->"
 _SCORE = re.compile(r"\s*\([0-9]+ ?%\)$")
 _TAG = re.compile(r"<[^>]*>")
-_PLACE = re.compile(r"\{\\[^}]*\}")  # SubRip: "{\an8}" is a place on the screen
+_PLACE = re.compile(r"\{\\[^}]*\}")  # SubRip: "{\an8}" is a screen position
 
 
 def read_subtitles(path: Path, intake: Intake) -> Iterator[Track]:
@@ -30,7 +30,7 @@ def read_subtitles(path: Path, intake: Intake) -> Iterator[Track]:
         start, arrow, rest = line.partition(_ARROW)
         if not arrow:
             continue
-        end = (rest.split() or ["no time"])[0]  # WebVTT may say behind it where the cue stands
+        end = (rest.split() or ["no time"])[0]  # in WebVTT, cue settings may follow
         told = _TAG.sub("", " ".join(_text(lines[number:])))
         told = html.unescape(told) if web else _PLACE.sub("", told)
         name = _SCORE.sub("", told.strip())
@@ -39,7 +39,7 @@ def read_subtitles(path: Path, intake: Intake) -> Iterator[Track]:
 
 
 def _text(lines: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of a cue: up to an empty one, or to the number and times of the next."""
+    """Yield the lines of a cue, up to an empty line or the number and times of the next cue."""
     for line, after in pairwise((*lines, "")):
         if not line.strip() or _ARROW in line or (_ARROW in after and line.strip().isdecimal()):
             return

@@ -1,7 +1,7 @@
-"""Labels in CSV: a timeline, the timelines of many recordings, or the table file,start,end,label.
+"""Labels from CSV: a timeline, timelines of several recordings, or a table file,start,end,label.
 
-The first line says which it is. Cells are parted by commas, semicolons or tabs, and times may
-have a decimal comma, as the spreadsheets of many countries write them.
+The first line determines the kind. Cells are separated by commas, semicolons or tabs, and times may
+have a decimal comma, as written by spreadsheets in many countries.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from costream.labels.text import read_text
 log = logging.getLogger("costream")
 
 COLUMNS = ("file", "start", "end", "label")
-_FILE, _NAME = "file", "name"  # columns of the recording: of a person's table, of batch's
+_FILE, _NAME = "file", "name"  # column of the recording in user tables, in those of batch
 _STARTS, _ENDS = ("start_s", "start"), ("end_s", "end")
 _UNUSED = ("length_s", "score", "count")  # other columns of timelines
-_TIMES = ("start", "begin", "onset", "end", "stop", "offset")  # how columns of times begin
+_TIMES = ("start", "begin", "onset", "end", "stop", "offset")  # prefixes of time columns
 
 _Row = tuple[int, list[str]]  # line, cells
 
@@ -31,11 +31,11 @@ _Row = tuple[int, list[str]]  # line, cells
 def read_table(
     path: Path, intake: Intake, group: str | None = None, *, files: bool = False
 ) -> Iterator[Track]:
-    """Yield what a table says of each recording; without a column for these it tells of one.
+    """Yield the tracks of a table; without a column of recordings it is about one.
 
-    ``group`` names the column that says what may never be split; without it that is a column
-    "group". Of recordings in a column "file" only the stretches with a label are known. ``files``:
-    there must be such a column. UsageError for columns that are missing or that nobody knows.
+    ``group`` names the column of groups that are never split, by default "group". In a table with
+    a column "file", unlabelled time is unknown. ``files``: such a column is required. Raises
+    UsageError for missing or unknown columns.
     """
     names, rows = _read(path)
     _check_columns(path, names, group, files=files)
@@ -66,9 +66,9 @@ def read_table(
 
 
 def _read(path: Path) -> tuple[list[str], list[_Row]]:
-    """Give the names of the columns in lower case, and the rows that say something."""
+    """Return the column names in lower case and the rows that are not empty."""
     text = read_text(path)
-    skipped = text[:4].lower() == "sep="  # Excel's word on how cells are parted
+    skipped = text[:4].lower() == "sep="  # Excel's line for the separator
     if skipped:
         text = text.partition("\n")[2]
     names: list[str] = []
@@ -86,7 +86,7 @@ def _read(path: Path) -> tuple[list[str], list[_Row]]:
 
 
 def _cells(row: list[str]) -> list[str]:
-    """Give what is in a row, without the empty cells that spreadsheets put behind it."""
+    """Return the cells of a row without the empty ones that spreadsheets append."""
     cells = [cell.strip() for cell in row]
     while cells and not cells[-1]:
         cells.pop()
@@ -101,7 +101,7 @@ def _check_columns(path: Path, names: Sequence[str], group: str | None, *, files
     there = {*names, *(alike.get(name, name) for name in names)}
     lacking = [name for name in (*needed, *own) if name not in there]
     if lacking and not files and "label" not in names:
-        raise NoLabelsError("a table without a column label", where=path)
+        raise NoLabelsError("a table without a column 'label'", where=path)
     if lacking:
         columns = COLUMNS if many else (_STARTS[0], _ENDS[0], "label")
         raise UsageError(
@@ -116,7 +116,7 @@ def _check_columns(path: Path, names: Sequence[str], group: str | None, *, files
         raise UsageError(
             f"unknown column {', '.join(map(repr, times))}",
             where=f"{path}, line 1",
-            hint=f"known are {', '.join(COLUMNS)} and a group (--group NAME)",
+            hint=f"known columns: {', '.join(COLUMNS)} and a group (--group NAME)",
         )
     if unknown:
-        log.warning("%s: not used: column %s", path, ", ".join(map(repr, unknown)))
+        log.warning("%s: unused column %s", path, ", ".join(map(repr, unknown)))

@@ -1,4 +1,4 @@
-"""Text files as tools of all systems write them."""
+"""Text files of all platforms: detection of the encoding, uniform line endings."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from costream.errors import UsageError
 
 
 def read_text(path: Path) -> str:
-    r"""Give a text in UTF-8 or UTF-16, whose lines end in \n, without a byte order mark.
+    r"""Return a UTF-8 or UTF-16 text with \n line endings and without a byte order mark.
 
-    UsageError when it cannot be read or is in another encoding.
+    Raises UsageError when it cannot be read or has another encoding.
     """
     try:
         data = path.read_bytes()
@@ -26,7 +26,7 @@ def read_text(path: Path) -> str:
 def _encoding(data: bytes) -> str:
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
-    # Without a mark: times and headings begin in ASCII, so every other byte is zero.
+    # Without a byte order mark: the text begins in ASCII, so every other byte is zero.
     if data[1:2] == b"\0":
         return "utf-16-le"
     return "utf-16-be" if data[:1] == b"\0" else "utf-8"

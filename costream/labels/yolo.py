@@ -1,4 +1,4 @@
-"""Boxes as YOLO text: ``class x y width height`` a line, relative, x and y of the centre."""
+"""Boxes from YOLO text: lines ``class x y width height``, relative, x and y of the centre."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ NAMES = ("classes.txt", "obj.names")
 
 
 def find_names(folder: Path) -> Path | None:
-    """Give the file of class names in a folder of labels, or up to two above it; None: none."""
+    """Return the file of class names in a label folder or up to two levels above it, or None."""
     places = (folder, *list(folder.absolute().parents)[:2])
     return next((p / name for p in places for name in NAMES if (p / name).is_file()), None)
 
 
 def class_names(folder: Path) -> list[str]:
-    """Give the names of the classes. UsageError where there is no file of them."""
+    """Return the class names; UsageError if there is no file of them."""
     path = find_names(folder)
     if path is None:
         raise UsageError(
-            "no names of the classes",
+            "no file of class names",
             where=folder,
-            hint=f"put {NAMES[0]}, a name a line, into this folder or above it",
+            hint=f"put {NAMES[0]}, with one name per line, into this folder or above it",
         )
     text = path.read_text(encoding="utf-8-sig")
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def read_lines(path: Path, names: Sequence[str]) -> Rectangles:
-    """Give the boxes of a picture, as shares of its width and height.
+    """Return the boxes of an image, as fractions of its width and height.
 
-    UsageError that names the line for what is no box.
+    Raises UsageError that names the line of an invalid box.
     """
     found = Rectangles()
     for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):

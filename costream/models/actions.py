@@ -1,4 +1,4 @@
-"""Models that say what is done in video, at the cost of what has changed in it."""
+"""Token-gated models for action recognition in video (Eventful ViViT)."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from costream.nn.policy import TopTokens
 from costream.nn.state import State, zeros
 from costream.records import Data, VideoFrame
 
-VIEWS = (4, 3)  # of a video in time and in space, in the paper
+VIEWS = (4, 3)  # views of a video in time and in space, in the paper
 
 
 @dataclass
 class ActionState(State):
-    """What a stream has shown: in the network, and in the pictures of a tubelet that is not full.
+    """State of a stream: of the network, and the frames of an incomplete tubelet.
 
-    How many tokens are computed is told and not seen: it stays when all else is forgotten, or
-    taken from another stream.
+    ``tokens`` and ``pace`` are settings, not memory: they are retained by a reset and when the
+    state of another stream is copied in.
     """
 
     network: ViViTState
     pictures: Tensor  # [B, t - 1, 3, S, S]
-    count: Tensor  # int64 [B], pictures so far
+    count: Tensor  # int64 [B], frames so far
 
     def __post_init__(self) -> None:
-        self.tokens: int | None = None  # to be computed of a tubelet, at most; None: all
-        self.pace: Pace | None = None  # says it anew at every gate
+        self.tokens: int | None = None  # computed per tubelet, at most; None: all
+        self.pace: Pace | None = None  # sets the number at every gate
 
 
 class ActionModel(GatedPictures[ViViT, Crops, ActionState]):
     """Network and frontend of one weight file, ready to step; implements ``GatedModel``.
 
-    A step takes a picture; one that fills a tubelet gives an output, the others cost nothing.
+    A step takes a frame; one that completes a tubelet gives an output, the others cost nothing.
     ``network`` and ``frontend`` are in ``eval`` mode on ``device``. ``dtype``: "float32" or
-    "float64", or "bfloat16" for the products of blocks alone, see ``compute_in_half``.
+    "float64", or "bfloat16" for the matrix products of blocks only, see ``compute_in_half``.
     """
 
     def __init__(
@@ -61,45 +61,47 @@ class ActionModel(GatedPictures[ViViT, Crops, ActionState]):
         device: str = "cpu",
         dtype: str = "float32",
     ) -> None:
-        """Take the modules over. Raises ModelError for a device or type that is not there."""
+        """Take over the modules. Raises ModelError for an unavailable device or dtype."""
         if not isinstance(frontend, Crops):
             raise ModelError(
                 f"{card.name} takes clips, but its card does not name the frontend crops",
                 hint="import its checkpoint again",
             )
         if network.size != (frontend.size // network.patch,) * 2 or frontend.size % network.patch:
-            raise ModelError(f"{card.name}: {network.size} tokens, crops of {frontend.size} pixels")
+            raise ModelError(
+                f"{card.name}: crops of {frontend.size} pixels for {network.size} tokens"
+            )
         super().__init__(
             card, network, frontend, network.num_classes, weights_sha256, device, dtype
         )
 
     @property
     def stride(self) -> int:
-        """Pictures from one output to the next."""
+        """Frames from one output to the next."""
         return self.network.stride
 
     def init_state(self, batch_size: int = 1) -> ActionState:
-        """Give a fresh state. ValueError for more than one stream: each has a state."""
+        """Return an initial state. ValueError for more than one stream: each has its own state."""
         check_alone(batch_size)
         size, like = self.frontend.size, self.network.classifier.weight
         pictures = zeros(1, self.network.tubelet - 1, 3, size, size, like=like)
         return ActionState(self.network.init_state(1), pictures, zeros(1))
 
     def token_count(self, state: ActionState) -> int | None:
-        """Give how many tokens a tubelet of this stream has; None before its first."""
+        """Return the number of tokens of a tubelet of this stream; None before its first."""
         return self.network.tokens if int(state.count) >= self.stride else None
 
     def step_macs(self, state: ActionState, count: int) -> int:
-        """Give about what a step with an output costs with so many tokens."""
+        """Return the approximate cost of a step with an output and ``count`` tokens."""
         return self.network.count_macs(min(count, self.network.tokens))
 
     @torch.inference_mode()
     def step(self, items: Sequence[Data], state: ActionState) -> StepResult:
-        """Take the next picture of the stream, give what is done where it fills a tubelet."""
+        """Take the next frame of the stream, return predictions if it completes a tubelet."""
         began = time.perf_counter()
         (frame,) = items
         if not isinstance(frame, VideoFrame):
-            raise TypeError(f"a {type(frame).__name__} is no picture")
+            raise TypeError(f"expected a VideoFrame, not a {type(frame).__name__}")
         prepared = torch.from_numpy(self.frontend.prepare(frame.rgb))
         (picture,) = self.frontend(prepared[None].to(self.device))
         synchronize(self.device)
@@ -136,12 +138,12 @@ class ActionModel(GatedPictures[ViViT, Crops, ActionState]):
         views: tuple[int, int] = VIEWS,
         operations: Operations | None = None,
     ) -> npt.NDArray[np.float32]:
-        """Give the probabilities [K] of a whole video, uint8 [T, h, w, 3], as the paper does.
+        """Return the probabilities [K] of a whole video, uint8 [T, h, w, 3], as the paper does.
 
-        ``tokens``: that are computed of a tubelet after the first of each view; None: all.
-        ``stride``: frames from one picture of a view to the next. ``views``: in time and in
-        space; the logits are their means. Each is a stream of its own. ``operations``: what is
-        spent is added.
+        ``tokens``: computed per tubelet after the first of each view; None: all.
+        ``stride``: frames from one frame of a view to the next. ``views``: in time and in
+        space; the logits are their mean. Each is a stream of its own. ``operations``: counts
+        the operations.
         """
         network, logits = self.network, []
         policy = TopTokens(network.tokens if tokens is None else tokens)

@@ -10,10 +10,9 @@ from costream.models.oad import CoOadTR
 class CoTrans(CoOadTR):
     """The audio network of Hedegaard et al., Continual Transformers (ICLR 2023), section 4.2.
 
-    What ``CoOadTR`` is, in the sizes of the paper: tokens of 128 values each quarter of a
-    second, width 192, 16 heads, a window of 120 tokens, 192 recycling positions, attention with
-    biases. The paper's parameter counts say that its feed-forward layers are 192 wide, its text
-    384.
+    ``CoOadTR`` in the sizes of the paper: tokens of 128 values each quarter of a second, width
+    192, 16 heads, a window of 120 tokens, 192 recycling positions, attention with biases. The
+    paper's parameter counts imply that its feed-forward layers are 192 wide; its text says 384.
 
     Args: those of ``CoOadTR``; ``num_classes`` has no default.
     """

@@ -1,4 +1,4 @@
-"""The seam between a run and a model."""
+"""Protocols and results of models."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class StepResult:
     probabilities: npt.NDArray[np.float32] | None  # [B, C]; None: no output at this step
     anticipation: npt.NDArray[np.float32] | None  # [B, A, C]
     warmup: tuple[bool, ...]  # [B], True while that stream's window is not full
-    macs: int  # really spent, all streams together, frontend included
-    dense_macs: int  # the same answer with the whole window computed anew
+    macs: int  # actual multiply-accumulates, all streams together, frontend included
+    dense_macs: int  # the same output with the whole window recomputed
     frontend_s: float
     network_s: float
-    skeletons: tuple[SkeletonFrame, ...] | None = None  # [B], where the model looks at such
+    skeletons: tuple[SkeletonFrame, ...] | None = None  # [B], of models for skeletons
     spectra: tuple[npt.NDArray[np.float32], ...] | None = None  # [B] of [frames, bands], ln
-    objects: tuple[tuple[Box, ...], ...] | None = None  # [B], where the model finds such
-    # [B] of [h, w], token-gated models whose tokens cover the picture
+    objects: tuple[tuple[Box, ...], ...] | None = None  # [B], of object detectors
+    # [B] of [h, w], token-gated models whose tokens cover the image
     updated: tuple[npt.NDArray[np.bool_], ...] | None = None
     tokens: tuple[int, ...] | None = None  # [B], computed; None: no gates, or no output
 
     def row(self, k: int) -> StepResult:
-        """Give what one stream of the batch has got (B = 1), and its share of what it cost."""
+        """Return the result of one stream of the batch (B = 1), with its share of the cost."""
         rows, one = len(self.warmup), slice(k, k + 1)
         return StepResult(
             None if self.probabilities is None else self.probabilities[one],
@@ -53,7 +53,7 @@ class StepResult:
 
 @dataclass(frozen=True)
 class ModelHead:
-    """One classifier of a model: where its probabilities stand among all."""
+    """One classifier of a model, and the columns of its probabilities among all."""
 
     card: Card
     weights_sha256: str
@@ -63,7 +63,7 @@ class ModelHead:
 class Model(Protocol):
     """Frontend, continual network, labels and post-processing.
 
-    Models hold weights only; what a stream has seen is in the state that ``init_state`` gives.
+    Models hold weights only; the memory of streams is in the state from ``init_state``.
     """
 
     card: Card
@@ -71,7 +71,7 @@ class Model(Protocol):
 
     @property
     def heads(self) -> tuple[ModelHead, ...]:
-        """Its classifiers, at least one; each has its own labels and timeline."""
+        """Classifiers, at least one; each has its own labels and timeline."""
 
     @property
     def stride(self) -> int:
@@ -79,71 +79,71 @@ class Model(Protocol):
 
     @property
     def box(self) -> tuple[int, int] | None:
-        """Width, height pictures should be fitted into; None when no pictures are taken."""
+        """Width and height that frames should be fitted into; None if it takes no frames."""
 
     @property
     def frames(self) -> int:
-        """Pictures that a step takes."""
+        """Video frames per step."""
 
     @property
     def sound(self) -> Sound | None:
-        """The sound it takes; None when it takes none."""
+        """Format of its audio input; None if it takes no audio."""
 
     @property
     def beside(self) -> Sound | None:
-        """The sound it takes beside pictures; None when it takes none."""
+        """Format of the audio it takes in addition to frames; None if it takes none."""
 
     @property
     def chunk(self) -> int:
-        """How many items of one stream ``steps`` is best given at once; 1: it gains nothing."""
+        """Best number of items of one stream per call of ``steps``; 1: batching gains nothing."""
 
     @property
     def in_time(self) -> bool:
-        """Whether the streams of a batch have to take the same steps; else each has its own."""
+        """Whether the streams of a batch must step together; otherwise each is independent."""
 
     def check(self, info: SourceInfo) -> None:
-        """Raise SourceError when what this source gives does not fit."""
+        """Raise SourceError if this source does not fit the model."""
 
     def notes(self, info: SourceInfo) -> dict[str, Any]:
-        """Give what the header should say of the way from this source to the network."""
+        """Return entries for the run's header on how this source reaches the network."""
 
     def init_state(self, batch_size: int = 1) -> Any:
-        """Give a fresh state for ``batch_size`` streams."""
+        """Return an initial state for ``batch_size`` streams."""
 
     def reset(self, state: Any, rows: Sequence[int]) -> None:
-        """Forget what these streams have seen."""
+        """Reset these streams."""
 
     def step(self, items: Sequence[Data], state: Any) -> StepResult:
-        """Take one item a stream, advance the state, give the newest output."""
+        """Take one item per stream, advance the state, return the newest output."""
 
     def steps(self, items: Sequence[Data], state: Any) -> list[StepResult]:
-        """Take items of one stream, one after another: what as many calls of ``step`` give.
+        """Take consecutive items of one stream, return the same results as calls of ``step``.
 
-        Products over all of them are larger and fewer; the times are shared out evenly.
+        Matrix products over all of them are larger and fewer; times are divided evenly.
         """
 
 
-Pace: TypeAlias = Callable[[int], int]  # the number of a gate to the tokens that it may pass
+Pace: TypeAlias = Callable[[int], int]  # index of a gate -> tokens that it may pass
 
 
 @runtime_checkable
 class GatedModel(Model, Protocol):
-    """A model that computes only some tokens of a frame, as many as it is told.
+    """A token-gated model: it updates only a settable number of tokens of a frame.
 
-    How many is part of a stream's state, so it may change from frame to frame.
+    The number is part of a stream's state, so it may change from frame to frame.
     """
 
     def token_count(self, state: Any) -> int | None:
-        """Give how many tokens a frame of this stream has; None before its first frame."""
+        """Return the number of tokens of a frame of this stream; None before its first."""
 
     def set_tokens(self, state: Any, count: int | None, pace: Pace | None = None) -> None:
-        """Say how many tokens of the next frames are updated at most; None: all.
+        """Set the largest number of tokens updated in the next frames; None: all.
 
-        With a ``pace``, that is asked for the number anew at every gate of a frame.
+        A ``pace`` is called for the number at every gate of a frame instead.
         """
 
     def step_macs(self, state: Any, count: int) -> int:
-        """Give about what a step costs with so many tokens, once there was a frame.
+        """Return the approximate cost of a step with ``count`` tokens, after the first frame.
 
-        Rising in ``count``. What it really costs depends on the frame: see ``StepResult.macs``.
+        It increases with ``count``. The actual cost depends on the frame: see ``StepResult.macs``.
         """

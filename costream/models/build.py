@@ -1,4 +1,4 @@
-"""From a weight file to modules and back."""
+"""Conversion between weight files and modules."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from costream.models.registry import ARCHITECTURES
 def save_model(
     path: Path, card: Card, network: nn.Module, frontend: nn.Module | None = None
 ) -> str:
-    """Write a weight file of these modules. Gives the digest of its tensors.
+    """Write a weight file of these modules, return the digest of its tensors.
 
-    Raises OutputError when it cannot be written.
+    Raises OutputError if it cannot be written.
     """
     tensors = {f"network.{k}": v for k, v in network.state_dict().items()}
     if frontend is not None:
@@ -31,11 +31,11 @@ def save_model(
 
 
 def build(card: Card, tensors: Mapping[str, Tensor]) -> tuple[nn.Module, nn.Module | None]:
-    """Give network and frontend of a card with these weights (``network.*``, ``frontend.*``).
+    """Return network and frontend of a card with these weights (``network.*``, ``frontend.*``).
 
-    Raises ModelError that names tensors which are missing, left over or of another shape.
+    Raises ModelError that names tensors which are missing, unexpected or of another shape.
     """
-    # Fresh weights are drawn and overwritten: the caller's random numbers must not notice.
+    # Random weights are drawn and overwritten; this must not change the caller's random state.
     with torch.random.fork_rng(devices=[]):
         network = new_network(card)
         frontend = (
@@ -52,9 +52,9 @@ def build(card: Card, tensors: Mapping[str, Tensor]) -> tuple[nn.Module, nn.Modu
 
 
 def new_network(card: Card) -> nn.Module:
-    """Give the network of a card with fresh weights.
+    """Return the network of a card with random weights.
 
-    Raises ModelError for an architecture that is unknown or does not take the card's arguments.
+    Raises ModelError for an unknown architecture and for arguments that it does not take.
     """
     if card.architecture not in ARCHITECTURES:
         raise ModelError(

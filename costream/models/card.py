@@ -1,7 +1,7 @@
-"""The model card: what a weight file is, where it comes from and how far to trust it.
+"""Model cards: description, origin and accuracy of a weight file.
 
-It travels as JSON in the safetensors metadata under the key ``card``. No torch is needed to
-read one.
+A card is JSON in the safetensors metadata under the key ``card``. Reading one does not need
+torch.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from typing import Any
 
 from costream.errors import ModelError
 
-LOW = 0.6  # of the threshold, where a timeline does not say what is low
-UNTRAINED = "nothing, random weights"  # what such weights are trained on
+LOW = 0.6  # default of Timeline.low, as a share of the threshold
+UNTRAINED = "nothing, random weights"  # how ``trained_on`` begins for untrained weights
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """How per-step probabilities become segments (``runtime/segments.py``)."""
+    """Settings for turning per-step probabilities into segments (``runtime/segments.py``)."""
 
     threshold: float = 0.5  # a label opens at this probability ...
     low: float | None = None  # ... and closes below this one; None = 0.6 x threshold
-    min_length_s: float = 0.5  # shorter segments are left out
-    min_gap_s: float = 0.5  # the same label again within this time is one segment
-    thresholds: dict[str, float] = field(default_factory=dict)  # of labels with one of their own
-    smooth_s: float = 0.0  # time constant of ``runtime/smoothing.py``; 0: scores as they are
+    min_length_s: float = 0.5  # shorter segments are dropped
+    min_gap_s: float = 0.5  # segments of a label at most this far apart are merged
+    thresholds: dict[str, float] = field(default_factory=dict)  # of labels with their own threshold
+    smooth_s: float = 0.0  # time constant of ``runtime/smoothing.py``; 0: no smoothing
 
     def threshold_of(self, label: str) -> float:
-        """Give the probability at which a label opens."""
+        """Return the probability at which a label opens."""
         return self.thresholds.get(label, self.threshold)
 
     def low_of(self, label: str) -> float:
-        """Give the probability below which a label closes, in proportion to its threshold."""
+        """Return the probability below which a label closes, in proportion to its threshold."""
         if self.low is None:
             return LOW * self.threshold_of(label)
         if label not in self.thresholds:
@@ -44,16 +44,16 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Card:
-    """Everything a run must know about its weights, and everything a user should."""
+    """Metadata of a weight file, for runs and for users."""
 
     name: str
     task: str  # "online action detection", "encoder", ...
     architecture: str  # a key of models.registry.ARCHITECTURES
     arguments: dict[str, Any]  # keyword arguments of the architecture
     labels: tuple[str, ...]
-    rate_hz: float  # steps a second the model was trained at
+    rate_hz: float  # steps per second in training
     delay_s: float = 0.0
-    background: str | None = None  # the label that is no event
+    background: str | None = None  # the label that is not an event
     frontend: str | None = None  # a key of frontends.registry.FRONTENDS; None: features only
     frontend_arguments: dict[str, Any] = field(default_factory=dict)
     gap_tolerance_s: float = 1.0  # a longer time without data resets the state
@@ -64,23 +64,23 @@ class Card:
     trained_on: str = ""
     split: str = ""
     metrics: dict[str, Any] = field(default_factory=dict)
-    costs: dict[str, Any] = field(default_factory=dict)  # of a step: macs, dense_macs, ms, machine
+    costs: dict[str, Any] = field(default_factory=dict)  # per step: macs, dense_macs, ms, machine
     sample: dict[str, Any] = field(default_factory=dict)  # see evaluation/sample.py
-    limits: str = ""  # what the model cannot do
+    limits: str = ""  # known limitations
     licence: str = ""
 
     @property
     def untrained(self) -> bool:
-        """Whether the network has random weights, so that what it says means nothing."""
+        """Whether the network has random weights, so that its output is meaningless."""
         return self.trained_on.startswith(UNTRAINED)
 
     def to_json(self) -> str:
-        """Give the card as JSON text, keys in the order of the fields."""
+        """Return the card as JSON, with keys in the order of the fields."""
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Card:
-        """Read a card; unknown keys are ignored. ModelError when it is not a card."""
+        """Return the card in a JSON text; unknown keys are ignored. ModelError if it is invalid."""
         try:
             raw = json.loads(text)
             values = _known(cls, raw)
@@ -94,15 +94,15 @@ class Card:
 
 
 def _known(of: type[Any], raw: dict[str, Any]) -> dict[str, Any]:
-    """Give the values that a dataclass has a field for."""
+    """Return the values for which a dataclass has a field."""
     names = {f.name for f in dataclasses.fields(of)}
     return {k: v for k, v in raw.items() if k in names}
 
 
 def _check(card: Card) -> None:
-    """Raise ValueError for what cannot be true of any model."""
+    """Raise ValueError for invalid values."""
     if not 0 < card.temperature < math.inf:
-        raise ValueError(f"a temperature of {card.temperature}")
+        raise ValueError(f"temperature {card.temperature} is not a positive number")
     unknown = set(card.timeline.thresholds) - set(card.labels)
     if unknown:
-        raise ValueError(f"a threshold of {', '.join(sorted(unknown))}, which is no label")
+        raise ValueError(f"threshold for {', '.join(sorted(unknown))}, which is not a label")

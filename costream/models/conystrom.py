@@ -1,4 +1,4 @@
-"""Classifying each token of a stream with continual Nyström attention: CoNystrom."""
+"""CoNystrom: token classification with continual Nyström attention."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CoNystrom(TokenClassifier):
             ``CoOadTR``.
         norm_first, activation, qkv_bias, out_bias, final_norm: see ``Encoder``.
         input_projection: False if rows are ``embed_dim`` wide already.
-        head: False to get the encoder's output in place of logits.
+        head: False to return the encoder's output in place of logits.
         dropout: in training.
     """
 
@@ -82,7 +82,7 @@ class CoNystrom(TokenClassifier):
 
 
 class CoNystromAudio(CoNystrom):
-    """The same in the sizes for GTZAN: those of ``CoTrans``, with 4 landmarks.
+    """``CoNystrom`` in the sizes for GTZAN: those of ``CoTrans``, with 4 landmarks.
 
     Args: those of ``CoNystrom``; ``num_classes`` has no default.
     """

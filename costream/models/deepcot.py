@@ -1,4 +1,4 @@
-"""DeepCoT: a classifier of tokens whose encoder has any depth at the price of a few rows."""
+"""DeepCoT: token classification with a deep continual encoder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class DeepCoT(TokenClassifier):
         norm_first, activation, attention, residual, qkv_bias, out_bias, final_norm: see
             ``DeepEncoder``.
         input_projection: False if rows are ``embed_dim`` wide already.
-        head: False to get the encoder's output in place of logits.
+        head: False to return the encoder's output in place of logits.
         dropout: in training.
     """
 
@@ -78,10 +78,10 @@ class DeepCoT(TokenClassifier):
         )
 
     def forward_step(self, x: Tensor, state: ClassifierState) -> OadOutput:
-        """Take one feature row [B, C] of every stream, give the output after it.
+        """Take one feature row [B, C] of every stream, return the output after it.
 
-        For m rows of one step, [B, m, C], give the outputs of all, [B, m, K]: in every block they
-        see one another. ValueError for more than the window holds.
+        For m rows of one step, [B, m, C], return the outputs of all, [B, m, K]: in every block they
+        attend to one another. ValueError for more rows than the window holds.
         """
         if x.dim() == 2:
             return super().forward_step(x, state)

@@ -1,4 +1,4 @@
-"""A frontend by itself: tokens in, the same tokens out. For ``costream features``."""
+"""Identity network, to run a frontend by itself for ``costream features``."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from costream.nn.state import State, zeros
 
 @dataclass
 class FeaturesState(State):
-    """Nothing is kept of a stream but how long it is."""
+    """Step count of each stream."""
 
     steps: Tensor  # int64 [B]
 
 
 class Features(nn.Module):
-    """No network behind a frontend whose tokens are ``embed_dim`` wide."""
+    """Identity network for a frontend whose tokens are ``embed_dim`` wide."""
 
     delay = 0
     window = 1
@@ -28,18 +28,18 @@ class Features(nn.Module):
         self.embed_dim = embed_dim
 
     def init_state(self, batch_size: int = 1) -> FeaturesState:
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of a batch of streams."""
         return FeaturesState(zeros(batch_size))
 
     def warmup(self, state: FeaturesState, ago: int = 0) -> tuple[bool, ...]:
-        """Say for each stream whether more is to come: no."""
+        """Return False for each stream: there is no window to fill."""
         return (False,) * state.batch_size
 
     def forward_step(self, x: Tensor, state: FeaturesState) -> Tensor:
-        """Give the tokens [B, D] back."""
+        """Return the tokens [B, D] unchanged."""
         state.steps += 1
         return x
 
     def count_macs(self) -> int:
-        """Multiply-accumulates of a step: none."""
+        """Return the multiply-accumulates of a step: 0."""
         return 0

@@ -1,4 +1,4 @@
-"""Whether a source fits a model, and what to do when it does not."""
+"""Compatibility of sources and models."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from costream.sources.base import Sound, SourceInfo, SourceKind
 
 
 def takes(frontend: Any) -> SourceKind:
-    """Give what a model with this frontend was made for; without one it takes features."""
+    """Return the kind of source for a model with this frontend; features if it has none."""
     kind: SourceKind = "features" if frontend is None else frontend.takes
     return kind
 
 
 def sound_beside(frontend: Any) -> Sound | None:
-    """Give the sound that a frontend takes beside pictures; None: it takes none."""
+    """Return the format of the audio that a video frontend also takes; None: it takes none."""
     if takes(frontend) != "video" or not hasattr(frontend, "block"):
         return None
     return Sound(frontend.sample_rate_hz, frontend.block)
 
 
 def check_source(card: Card, frontend: Any, info: SourceInfo) -> None:
-    """Raise SourceError when a source does not fit the model.
+    """Raise SourceError if a source does not fit the model.
 
-    Video fits a skeleton model where persons can be found in it, and the tokens of a frontend
-    may come as features, where they are no whole pictures. Raises ModelError when the model has
-    no classifier.
+    Video fits a skeleton model if pose estimation is installed, and the tokens of a frontend may
+    come as features, unless they are whole images. Raises ModelError if the model has no
+    classifier.
     """
     if not card.labels:
         raise ModelError(
-            f"{card.name} is an encoder without classifier: it gives no scores",
-            hint="costream features writes what its frontend gives"
+            f"{card.name} is an encoder without a classifier: it returns no scores",
+            hint="use costream features to write the output of its frontend"
             if frontend is not None
             else "use it from Python: load_model(...).network",
         )
@@ -57,23 +57,23 @@ def check_source(card: Card, frontend: Any, info: SourceInfo) -> None:
 
 
 def check_flow(card: Card, frontend: Any) -> None:
-    """Raise ModelError when a frontend looks at optical flow, and nothing here computes it."""
+    """Raise ModelError if a frontend uses optical flow and OpenCV is not installed."""
     if "flow" in getattr(frontend, "streams", ()):
         load_opencv(card.name)
 
 
 def notes(frontend: Any, info: SourceInfo) -> dict[str, Any]:
-    """Give what the header says of the way from this source to the network."""
+    """Return entries for the run's header on how this source reaches the network."""
     if takes(frontend) == "skeleton" and info.kind == "video":
         return {"pose": f"MediaPipe {installed_version()}, its operations are not counted"}
     if info.kind == "video" and sound_beside(frontend) is not None and not info.beside:
-        why = info.silent or "it is taken from files only"
+        why = info.silent or "only files provide it"
         return {"sound": f"none, its part of the tokens is zeros ({why})"}
     return {}
 
 
 def input_width(card: Card) -> int:
-    """Give how many values a feature row must have."""
+    """Return the number of values of a feature row."""
     return int(card.arguments.get("input_width") or card.arguments["embed_dim"])
 
 
@@ -111,5 +111,5 @@ def _check_skeleton(card: Card, frontend: Any, info: SourceInfo) -> None:
     try:
         layout = find_layout(info.layout)
     except UsageError:
-        return  # one of the user's own: the first frame brings it along and is checked
+        return  # a custom layout: the first frame carries it and is checked
     frontend.check(layout, info.axes, card.name)

@@ -1,4 +1,4 @@
-"""What models that compute only some tokens of pictures have in common."""
+"""Base class of token-gated models."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from costream.sources.base import SourceInfo
 
 
 class _GatedState(Protocol):
-    """What is told of a stream: it stays when what it has shown is forgotten."""
+    """Settings of a stream, which are retained by a reset."""
 
-    tokens: int | None  # to be computed, at most; None: all
-    pace: Pace | None  # says it anew at every gate
+    tokens: int | None  # computed at most; None: all
+    pace: Pace | None  # sets the number at every gate
 
     def reset(self, rows: Sequence[int] | None = None) -> None: ...
 
@@ -35,19 +35,19 @@ S = TypeVar("S", bound=_GatedState)
 
 
 class GatedPictures(ABC, Generic[N, F, S]):
-    """Network and frontend of one weight file for pictures; a part of each ``GatedModel``.
+    """Network and frontend of one weight file for video; base class of each ``GatedModel``.
 
     Each stream has a state of its own. ``network`` and ``frontend`` are in ``eval`` mode on
-    ``device``. ``dtype``: "float32" or "float64", or "bfloat16" for the products of blocks alone,
-    see ``compute_in_half``. Raises ModelError for a device or type that is not there, and for
-    another number of labels than ``classes``.
+    ``device``. ``dtype``: "float32" or "float64", or "bfloat16" for the matrix products of blocks
+    only, see ``compute_in_half``. Raises ModelError for an unavailable device or dtype, and if
+    the number of labels is not ``classes``.
     """
 
     sound = None
     beside = None
     frames = 1
     chunk = 1
-    in_time = True  # streams may differ in size and begin at different times
+    in_time = True  # streams may differ in size and start at different times
 
     def __init__(
         self,
@@ -75,40 +75,40 @@ class GatedPictures(ABC, Generic[N, F, S]):
 
     @property
     def box(self) -> tuple[int, int]:
-        """Width and height that pictures should be fitted into."""
+        """Width and height that frames should be fitted into."""
         box: tuple[int, int] = self.frontend.box
         return box
 
     def check(self, info: SourceInfo) -> None:
-        """Raise SourceError when this source gives no pictures."""
+        """Raise SourceError if this source is not video."""
         check_source(self.card, self.frontend, info)
 
     def notes(self, info: SourceInfo) -> dict[str, Any]:
-        """Give what the header should say of the way from this source to the network."""
+        """Return entries for the run's header on how this source reaches the network."""
         return {}
 
     def reset(self, state: S, rows: Sequence[int]) -> None:
-        """Forget what the stream has shown."""
+        """Reset the stream."""
         state.reset(rows)
 
     def set_tokens(self, state: S, count: int | None, pace: Pace | None = None) -> None:
-        """Say how many tokens are updated at most from now on; None: all.
+        """Set the largest number of tokens updated from now on; None: all.
 
-        With a ``pace``, that is asked for the number anew at every gate.
+        A ``pace`` is called for the number at every gate instead.
         """
         state.tokens, state.pace = count, pace
 
     @abstractmethod
     def step(self, items: Sequence[Data], state: S) -> StepResult:
-        """Take the next picture of the stream."""
+        """Take the next frame of the stream, return its result."""
 
     def steps(self, items: Sequence[Data], state: S) -> list[StepResult]:
-        """Take pictures one after another."""
+        """Take consecutive frames, return their results."""
         return [self.step([item], state) for item in items]
 
 
 def gates_of(state: _GatedState, count: int) -> Noted:
-    """Give what chooses the tokens of a step, ``count`` in all, as a stream was told."""
+    """Return the policy that selects among the ``count`` tokens of a step, by its settings."""
     if state.pace is not None:
         return Noted(Paced(state.pace), count)
     return Noted(TopTokens(count if state.tokens is None else state.tokens), count)
@@ -117,4 +117,4 @@ def gates_of(state: _GatedState, count: int) -> Noted:
 def check_alone(batch_size: int) -> None:
     """Raise ValueError for more than one stream in a state."""
     if batch_size != 1:
-        raise ValueError(f"{batch_size} streams in a state; each has its own")
+        raise ValueError(f"a state holds one stream, not {batch_size}")

@@ -1,4 +1,4 @@
-"""By what weights are known again, without reading their tensors."""
+"""Identity of weight files: digests and properties, without reading the tensors."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from costream.records import OBJECT_DETECTION
 
 @dataclass(frozen=True)
 class WeightsIdentity:
-    """What a weight file says of itself; loading checks the tensors against it."""
+    """Digests and properties in a weight file's header; loading checks the tensors against them."""
 
     weights_sha256: str  # of the tensors
     card_sha256: str  # of the card: labels, thresholds, rates
     finds_objects: bool = False
-    gated: bool = False  # it computes as many tokens as it is told
+    gated: bool = False  # token-gated
 
 
 def identify(name: str, weights: str | os.PathLike[str] | None = None) -> WeightsIdentity:
-    """Give what identifies a model's weights, or those of several divided by commas. No torch.
+    """Return the identity of a model's weights, or of several separated by commas. No torch.
 
-    Raises ModelError as ``find_weights``.
+    Raises ModelError like ``find_weights``.
     """
     each = [
         read_header(find_weights(part.strip(), weights)).metadata

@@ -1,4 +1,4 @@
-"""Networks as their papers have them, but for their weights, which are random."""
+"""Networks in the sizes of their papers with random weights."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _WIDTHS = {OAD: "input_width", SOUND: "input_width", "features": "embed_dim"}
 
 @dataclass(frozen=True)
 class Initial:
-    """What the defaults of an architecture leave open."""
+    """Values that the defaults of an architecture leave open."""
 
-    arguments: dict[str, Any]  # the sizes of the paper, where they are no defaults
+    arguments: dict[str, Any]  # the sizes of the paper, where they are not defaults
     task: str = OAD
     rate_hz: float = 4.0
-    whole: bool = False  # an output speaks of all that it depends on, not of its end
+    whole: bool = False  # an output describes its whole receptive field, not its end
     frontend: str | None = None  # None: it takes features
     frontend_arguments: dict[str, Any] = field(default_factory=dict)
-    architecture: str | None = None  # None: it is called as its architecture
+    architecture: str | None = None  # None: the same as its key
 
 
 def _video(name: str) -> Initial:
-    """Give a 3D network for Kinetics-400, a clip network or a continual one."""
+    """Return a 3D network for Kinetics-400, a clip network or a continual one."""
     size = find_size(name)
     assert size is not None
     clip = name == size.clip
@@ -61,7 +61,7 @@ def _video(name: str) -> Initial:
 
 
 def _skeletons(kind: str, **more: Any) -> Initial:
-    """Give a network for NTU RGB+D 60 as 2s-AGCN prepares it."""
+    """Return a network for NTU RGB+D 60 as 2s-AGCN prepares it."""
     return Initial(
         {**_ntu(kind), **more},
         SKELETONS,
@@ -96,7 +96,7 @@ def _two_streams() -> Initial:
 
 _THUMOS14 = {"input_width": 3072, "num_classes": 22}  # RGB and flow of ActivityNet's TSN
 _GTZAN = {"input_width": 128, "num_classes": 10}  # VGGish
-# architecture, or a size of it -> what it is like in its paper
+# architecture, or a size of it -> its configuration in the paper
 INITIAL: dict[str, Initial] = {
     "cooadtr": Initial(_THUMOS14),
     "cotrans": Initial({"num_classes": 10}, SOUND),
@@ -138,13 +138,13 @@ INITIAL: dict[str, Initial] = {
 
 @dataclass(frozen=True)
 class _Front:
-    """What goes in front of a network, as its card says it."""
+    """A frontend with the values for the card."""
 
     module: Any
     name: str | None
     arguments: dict[str, Any]
     rate_hz: float
-    origin: str = ""  # of its weights, where they are not random
+    origin: str = ""  # of its weights, unless they are random
     licence: str = ""
 
 
@@ -155,14 +155,14 @@ def initial(
     frontend: str | None = None,
     seed: int = 0,
 ) -> tuple[Card, nn.Module, nn.Module | None]:
-    """Give the card of a network with random weights, the network, and what goes in front of it.
+    """Return card, network and frontend of a model with random weights.
 
     ``architecture``: a key of ``INITIAL``. ``settings``: arguments of the architecture, and
-    ``rate_hz``; those of the frontend are called ``frontend.NAME``. ``frontend``: a key of
+    ``rate_hz``; those of the frontend are named ``frontend.NAME``. ``frontend``: a key of
     ``frontends.registry.FRONTENDS``, which then has random weights too, or a model or weight file,
-    whose frontend is taken as it is, with its rate; VIDEO+SOUND are both, as
-    ``frontends.audiovisual`` joins them. The labels are numbered, and say
-    that they are random. Raises UsageError for what does not fit or is not there.
+    whose frontend is used unchanged, with its rate; VIDEO+SOUND: both, combined by
+    ``frontends.audiovisual``. The labels are numbered and named "random". Raises UsageError for
+    invalid settings and missing weights.
     """
     if architecture not in INITIAL:
         hint = nearest(architecture, INITIAL)
@@ -206,14 +206,14 @@ def initial(
 def _front(plan: Initial, name: str | None, arguments: dict[str, Any]) -> _Front:
     if name is not None and "+" in name and not Path(name).is_file():
         if arguments:
-            raise ValueError(f"{', '.join(arguments)} of two frontends cannot be set")
+            raise ValueError(f"{', '.join(arguments)} cannot be set for two frontends")
         return _beside(*(_front(plan, part, {}) for part in name.split("+", 1)))
     if name is None or name in FRONTENDS:
         kind = name or plan.frontend
         own = arguments if name else plan.frontend_arguments | arguments
         module = None if kind is None else load_frontend(kind, **own)
         if kind is None and own:
-            raise ValueError(f"there is no frontend that takes {', '.join(own)}")
+            raise ValueError(f"there is no frontend to take {', '.join(own)}")
         return _Front(module, kind, own, plan.rate_hz)
     stored = read_weights(find_weights(name))
     card = stored.card
@@ -221,7 +221,7 @@ def _front(plan: Initial, name: str | None, arguments: dict[str, Any]) -> _Front
     if module is None:
         raise ModelError(f"{card.name} has no frontend")
     if arguments:
-        raise ValueError(f"the frontend of {card.name} is taken as it is")
+        raise ValueError(f"the frontend of {card.name} cannot be changed by arguments")
     origin = f"; the frontend is that of {card.name}"
     licence = f"Frontend of {card.name}: {card.licence}" if card.licence else ""
     kind, own = card.frontend, card.frontend_arguments
@@ -229,7 +229,7 @@ def _front(plan: Initial, name: str | None, arguments: dict[str, Any]) -> _Front
 
 
 def _beside(video: _Front, audio: _Front) -> _Front:
-    """Give pictures and sound side by side, at the rate of the pictures."""
+    """Return the audio-visual frontend, at the rate of the video."""
     arguments = {
         "video": video.name,
         "audio": audio.name,

@@ -1,4 +1,4 @@
-"""Several networks on one frontend: what they listen to is computed once."""
+"""Several networks on one shared frontend, which is computed once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from costream.nn.state import State
 
 
 class JointOutput(NamedTuple):
-    """Logits of all networks in a row, [..., K1 + K2 + ...]."""
+    """Concatenated logits of all networks, [..., K1 + K2 + ...]."""
 
     logits: Tensor
     anticipation: None = None
@@ -24,13 +24,13 @@ class JointOutput(NamedTuple):
 
 @dataclass
 class JointState(State):
-    """What each of the networks keeps of each stream."""
+    """States of all networks."""
 
     parts: tuple[State, ...]
 
 
 class JointNetwork(nn.Module):
-    """Networks that take the same tokens, side by side; see ``models.streaming.Network``."""
+    """Networks that take the same tokens, in parallel; see ``models.streaming.Network``."""
 
     delay = 0
 
@@ -41,29 +41,29 @@ class JointNetwork(nn.Module):
 
     @property
     def dense_macs(self) -> int:
-        """Multiply-accumulates of all when each computes its window anew."""
+        """Multiply-accumulates of all networks when each recomputes its window."""
         return sum(int(n.dense_macs) for n in self._parts)
 
     def count_macs(self) -> int:
-        """Multiply-accumulates of a step of all."""
+        """Return the multiply-accumulates of a step of all networks."""
         return sum(int(n.count_macs()) for n in self._parts)
 
     def init_state(self, batch_size: int = 1) -> JointState:
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of a batch of streams."""
         return JointState(tuple(n.init_state(batch_size) for n in self._parts))
 
     def warmup(self, state: JointState, ago: int = 0) -> tuple[bool, ...]:
-        """Say for each stream whether a window is not yet full, or was not, steps ``ago``."""
+        """Return for each stream whether any window is not full, or was not, steps ``ago``."""
         each = [n.warmup(s, ago) for n, s in zip(self._parts, state.parts, strict=True)]
         return tuple(any(flags) for flags in zip(*each, strict=True))
 
     def forward_step(self, x: Tensor, state: JointState) -> JointOutput:
-        """Take one token [B, D] of every stream."""
+        """Take one token [B, D] of every stream, return the logits of all networks."""
         parts = zip(self._parts, state.parts, strict=True)
         return JointOutput(torch.cat([n.forward_step(x, s).logits for n, s in parts], -1))
 
     def forward_steps(self, x: Tensor, state: JointState) -> JointOutput:
-        """Take T tokens [B, T, D] of every stream."""
+        """Take T tokens [B, T, D] of every stream, return the logits of all networks."""
         parts = zip(self._parts, state.parts, strict=True)
         return JointOutput(torch.cat([n.forward_steps(x, s).logits for n, s in parts], -1))
 
@@ -73,10 +73,10 @@ class JointNetwork(nn.Module):
 
 
 def join(models: Sequence[StreamingModel]) -> StreamingModel:
-    """Give one model with the heads of several that have the same frontend, and that once.
+    """Return one model with the heads of several models that have the same frontend.
 
-    Its card is that of the first with the labels of all, whose names may repeat. Raises
-    ModelError when the frontends differ, a model is named twice or gives no output each step.
+    Its card is that of the first with the labels of all, which may repeat. Raises ModelError if
+    the frontends differ, a model is named twice or is not an audio model.
     """
     first = models[0]
     names = [model.card.name for model in models]
@@ -86,12 +86,12 @@ def join(models: Sequence[StreamingModel]) -> StreamingModel:
     for model in models[1:]:
         if not _same_frontend(first, model):
             raise ModelError(
-                f"{model.card.name} does not stand on the frontend of {first.card.name}",
+                f"{model.card.name} does not share the frontend of {first.card.name}",
                 where=joined,
                 hint="run them one after another, into folders of their own",
             )
     if any(model.sound is None for model in models):
-        raise ModelError("only models for sound run side by side", where=joined)
+        raise ModelError("only audio models can be combined", where=joined)
     heads, begin = [], 0
     for model in models:
         end = begin + len(model.card.labels)

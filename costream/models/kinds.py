@@ -1,4 +1,4 @@
-"""Which kind of model runs a network."""
+"""Choice of the model class for a card."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from costream.records import OBJECT_DETECTION
 
 
 def model_class(card: Card) -> Any:
-    """Give the class of models that runs what a card describes."""
+    """Return the model class for a card."""
     if card.task == OBJECT_DETECTION:
         return ObjectModel
     return ActionModel if card.architecture == "vivit" else StreamingModel

@@ -13,7 +13,7 @@ from costream.nn.state import State, zeros
 
 @dataclass
 class MiniRoadState(State):
-    """What the network keeps of each stream."""
+    """State of the network for each stream."""
 
     hidden: Tensor  # [B, H]
 
@@ -22,9 +22,8 @@ class MiniRoad(nn.Module):
     """Linear, LayerNorm, ReLU, a gated recurrent unit, ReLU, Linear.
 
     An, Kang, Han, Yang, Kim, "MiniROAD: minimal RNN framework for online action detection" (ICCV
-    2023). An output depends on all rows since the stream began, so there is no window that could
-    be full, and nothing that is computed twice: a step costs what the offline network spends on
-    a row.
+    2023). An output depends on all rows since the stream began, so there is no window to fill, and
+    nothing is computed twice: a step costs as much as a row in the offline network.
 
     Args:
         input_width: width of a feature row; 3072 or 4096 for RGB and flow. ``num_classes``: K.
@@ -33,7 +32,7 @@ class MiniRoad(nn.Module):
     """
 
     delay = 0
-    window = 1  # rows that a step looks at, besides the state
+    window = 1  # input rows of a step, besides the state
 
     def __init__(
         self,
@@ -51,39 +50,39 @@ class MiniRoad(nn.Module):
         self.head = nn.Linear(hidden, num_classes)
 
     def forward(self, x: Tensor, offset: int | Tensor = 0, last: int | None = None) -> OadOutput:
-        """Give the output of every step of a clip [B, T, C], as stepping through it would.
+        """Return the output of every step of a clip [B, T, C], as stepping through it would.
 
-        ``offset`` is taken for the sake of other networks and changes nothing. ``last``: only the
-        last so many steps.
+        ``offset`` has no effect; it is for compatibility with other networks. ``last``: only this
+        number of last steps.
         """
         rows, _ = self.gru(self._embed(x))
         return self._classify(rows if last is None else rows[:, -last:])
 
     def init_state(self, batch_size: int = 1) -> MiniRoadState:
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of a batch of streams."""
         return MiniRoadState(zeros(batch_size, self.gru.hidden_size, like=self.head.weight))
 
     def warmup(self, state: MiniRoadState, ago: int = 0) -> tuple[bool, ...]:
-        """Say for each stream whether its window is not yet full: there is none."""
+        """Return False for each stream: there is no window to fill."""
         return (False,) * state.batch_size
 
     def forward_step(self, x: Tensor, state: MiniRoadState) -> OadOutput:
-        """Take one feature row [B, C] of every stream, give the output after it."""
+        """Take one feature row [B, C] of every stream, return the output after it."""
         return OadOutput(self.forward_steps(x[:, None], state).logits[:, 0], None)
 
     def forward_steps(self, x: Tensor, state: MiniRoadState) -> OadOutput:
-        """Take T feature rows [B, T, C], give what T calls of ``forward_step`` would."""
+        """Take T feature rows [B, T, C], return what T calls of ``forward_step`` would."""
         rows, hidden = self.gru(self._embed(x), state.hidden[None])
         state.hidden.copy_(hidden[0].detach())
         return self._classify(rows)
 
     def count_macs(self) -> int:
-        """Multiply-accumulates of one step for one stream."""
+        """Return the multiply-accumulates of one step for one stream."""
         return sum(p.numel() for p in self.parameters() if p.dim() == 2)
 
     @property
     def dense_macs(self) -> int:
-        """The same: without a window there is none to compute anew."""
+        """The same as ``count_macs``: there is no window to recompute."""
         return self.count_macs()
 
     def _embed(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Classifying each token of a stream with a continual transformer: CoOadTR."""
+"""CoOadTR: token classification with a continual transformer."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from costream.nn.state import State
 class OadOutput(NamedTuple):
     """Scores of one step [B, ...] or of T steps [B, T, ...]; K classes, A steps ahead."""
 
-    logits: Tensor  # [..., K], what happens now
-    anticipation: Tensor | None  # [..., A, K], what will happen; None: the network does not say
+    logits: Tensor  # [..., K], of the present
+    anticipation: Tensor | None  # [..., A, K], of the future; None: not predicted
 
 
 @dataclass
 class ClassifierState(State):
-    """What a classifier of tokens keeps of each stream."""
+    """State of a token classifier for each stream."""
 
     positions: PositionState | None
     encoder: State
@@ -33,7 +33,7 @@ class TokenClassifier(nn.Module):
     """Linear, recycling positions, a continual encoder, Linear.
 
     Args:
-        encoder: takes and gives tokens, one a step, like ``nn.encoder.Encoder``.
+        encoder: maps tokens to tokens, one per step, like ``nn.encoder.Encoder``.
         input_width: width of a feature row. ``num_classes``: K.
         positions: "learned", "fixed" or "none". ``num_positions``: rows of the table.
         input_projection, head: False to leave these layers out.
@@ -76,52 +76,52 @@ class TokenClassifier(nn.Module):
         return int(self.encoder.receptive_field)
 
     def forward(self, x: Tensor, offset: int | Tensor = 0, last: int | None = None) -> OadOutput:
-        """Give the output of every step of a clip [B, T, C], as stepping through it would.
+        """Return the output of every step of a clip [B, T, C], as stepping through it would.
 
-        ``offset``: steps before the clip, an int or int64 [B]; random ones in training make the
-        table of positions recyclable. ``last``: only the last so many steps, which saves time
-        with two blocks or more, where each step has a window of its own.
+        ``offset``: steps before the clip, an int or int64 [B]; random offsets in training make the
+        table of positions recyclable. ``last``: only this number of last steps, which saves time
+        with two or more blocks, where each step has a window of its own.
         """
         return self._classify(self.encoder(self._drop(self.embed(x, offset)), last))
 
     def embed(self, x: Tensor, offset: int | Tensor = 0) -> Tensor:
-        """Give the rows [B, T, d] that the encoder takes of a clip [B, T, C]; see ``forward``."""
+        """Return the encoder's input [B, T, d] for a clip [B, T, C]; see ``forward``."""
         x = self._embed(x)
         return x if self.positions is None else cast(Tensor, self.positions(x, offset))
 
     def init_state(self, batch_size: int = 1) -> ClassifierState:
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of a batch of streams."""
         positions = None if self.positions is None else self.positions.init_state(batch_size)
         return ClassifierState(positions, self.encoder.init_state(batch_size))
 
     def warmup(self, state: ClassifierState, ago: int = 0) -> tuple[bool, ...]:
-        """Say for each stream whether it has not yet seen as much as an output draws on.
+        """Return for each stream whether its receptive field is not yet full.
 
-        ``ago``: how it was so many steps before.
+        ``ago``: the answer for this number of steps before.
         """
         return cast("tuple[bool, ...]", self.encoder.warmup(state.encoder, ago))
 
     def forward_step(self, x: Tensor, state: ClassifierState) -> OadOutput:
-        """Take one feature row [B, C] of every stream, give the output after it."""
+        """Take one feature row [B, C] of every stream, return the output after it."""
         x = self._embed(x)
         if self.positions is not None and state.positions is not None:
             x = self.positions.forward_step(x, state.positions)
         return self._classify(self.encoder.forward_step(self._drop(x), state.encoder))
 
     def forward_steps(self, x: Tensor, state: ClassifierState) -> OadOutput:
-        """Take T feature rows [B, T, C], give what T calls of ``forward_step`` would."""
+        """Take T feature rows [B, T, C], return what T calls of ``forward_step`` would."""
         x = self._embed(x)
         if self.positions is not None and state.positions is not None:
             x = self.positions.forward_steps(x, state.positions)
         return self._classify(self.encoder.forward_steps(self._drop(x), state.encoder))
 
     def count_macs(self) -> int:
-        """Multiply-accumulates of one step for one stream whose window is full."""
+        """Return the multiply-accumulates of one step for one stream whose window is full."""
         return int(self._row_macs(1) + self.encoder.count_macs())
 
     @property
     def dense_macs(self) -> int:
-        """Multiply-accumulates of the same output when the whole window is computed anew."""
+        """Multiply-accumulates of the same output when the whole window is recomputed."""
         return int(self._row_macs(self.window) + self.encoder.dense_macs)
 
     def _row_macs(self, rows: int) -> int:
@@ -143,8 +143,8 @@ class CoOadTR(TokenClassifier):
 
     The network of Hedegaard et al., Continual Transformers (ICLR 2023), section 4.1: OadTR
     without class token and decoder. ``depth`` 1 and 2 are their b1 and b2, 3 and more are exact
-    too. The output after each step is the one of the ordinary encoder over the last ``window``
-    tokens, or over as many as there are.
+    too. The output after each step is that of the ordinary encoder over the last ``window``
+    tokens, or over all if there are fewer.
 
     Args:
         input_width: width of a feature row; 3072 or 4096 for RGB and flow, 7168 or 8192 with
@@ -154,7 +154,7 @@ class CoOadTR(TokenClassifier):
             default is the paper's best, ``window`` if learned and ``2 * window - 1`` if fixed.
         norm_first, activation, qkv_bias, out_bias, final_norm: see ``Encoder``.
         input_projection: False if rows are ``embed_dim`` wide already.
-        head: False to get the encoder's output in place of logits.
+        head: False to return the encoder's output in place of logits.
         dropout: in training.
     """
 

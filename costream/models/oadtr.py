@@ -1,4 +1,4 @@
-"""The official OadTR, over a sliding window: the baseline that CoOadTR is compared with."""
+"""The official OadTR over a sliding window, as a baseline for CoOadTR."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from costream.nn.attention import MultiheadAttention
 from costream.nn.block import EncoderBlock
 from costream.nn.state import State, zeros
 
-_CHUNK_ROWS = 4096  # tokens of windows that go through at once: large products, bounded memory
+_CHUNK_ROWS = 4096  # tokens of windows processed at once: large products, bounded memory
 
 
 @dataclass
 class OadTRState(State):
-    """What OadTR keeps of each stream."""
+    """State of OadTR for each stream."""
 
     steps: Tensor  # int64 [B]
     rows: Tensor  # [B, n, d], rows after the input projection
@@ -31,8 +31,8 @@ class OadTR(nn.Module):
     A window of n rows is projected; a class token follows the last one; positions are added;
     a pre-norm encoder gives the memory; a decoder of ``num_queries`` learned queries, one for
     each future step, attends to it. Positions are those in the window, so everything after the
-    projection is computed anew at each step; only projected rows are cached, which changes
-    nothing. While a window is not full, its rows stand at its end and the others are masked.
+    projection is recomputed at each step; only projected rows are cached, which does not change
+    results. While a window is not full, its rows are at its end and the others are masked.
 
     Args:
         input_width: width of a feature row (RGB and flow). ``num_classes``: K.
@@ -85,10 +85,10 @@ class OadTR(nn.Module):
         self.anticipation_head = nn.Linear(d, num_classes)
 
     def forward(self, x: Tensor, offset: int | Tensor = 0, last: int | None = None) -> OadOutput:
-        """Give the output of every step of a clip [B, T, C], as stepping through it would.
+        """Return the output of every step of a clip [B, T, C], as stepping through it would.
 
-        ``offset`` is taken for the sake of other networks and changes nothing: positions are
-        those in the window. ``last``: only the last so many steps.
+        ``offset`` has no effect; it is for compatibility with other networks: positions are those
+        in the window. ``last``: only this number of last steps.
         """
         last = min(last or x.shape[1], x.shape[1])
         x = x[:, -(last + self.window - 1) :]
@@ -96,23 +96,23 @@ class OadTR(nn.Module):
         return self._slide(torch.cat([state.rows, self.input_projection(x)], 1), state.steps, last)
 
     def init_state(self, batch_size: int = 1) -> OadTRState:
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of a batch of streams."""
         token = self.class_token
         return OadTRState(
             zeros(batch_size), zeros(batch_size, self.window, token.shape[2], like=token)
         )
 
     def warmup(self, state: OadTRState) -> tuple[bool, ...]:
-        """Say for each stream whether its window is not yet full."""
+        """Return for each stream whether its window is not yet full."""
         return tuple(t < self.window for t in state.steps.tolist())
 
     def forward_step(self, x: Tensor, state: OadTRState) -> OadOutput:
-        """Take one feature row [B, C] of every stream, give the output after it."""
+        """Take one feature row [B, C] of every stream, return the output after it."""
         logits, anticipation = self.forward_steps(x[:, None], state)
         return OadOutput(logits[:, 0], cast(Tensor, anticipation)[:, 0])
 
     def forward_steps(self, x: Tensor, state: OadTRState) -> OadOutput:
-        """Take T feature rows [B, T, C], give what T calls of ``forward_step`` would."""
+        """Take T feature rows [B, T, C], return what T calls of ``forward_step`` would."""
         rows = torch.cat([state.rows, self.input_projection(x)], 1)
         out = self._slide(rows, state.steps, x.shape[1])
         ring.store(state.rows.transpose(1, 2), rows, state.steps)
@@ -120,7 +120,7 @@ class OadTR(nn.Module):
         return out
 
     def _slide(self, rows: Tensor, steps: Tensor, last: int) -> OadOutput:
-        """Give the outputs of the last windows of rows [B, n + T, d], the ring's and new ones."""
+        """Return the outputs of the last windows of rows [B, n + T, d]: ring, then new rows."""
         index, filled = ring.histories(steps, self.window, rows.shape[1] - self.window)
         size = max(1, _CHUNK_ROWS // (len(rows) * (self.window + 1)))
         indices = torch.split(index[:, -last:], size, 1)
@@ -131,7 +131,7 @@ class OadTR(nn.Module):
         return OadOutput(logits, anticipation)
 
     def _windows(self, rows: Tensor, filled: Tensor) -> tuple[Tensor, Tensor]:
-        """Give logits [B, T, K] and anticipation [B, T, A, K] of windows [B, T, n, d]."""
+        """Return logits [B, T, K] and anticipation [B, T, A, K] of windows [B, T, n, d]."""
         batch, count = rows.shape[:2]
         seen = nn.functional.pad(filled.flatten(0, 1), (0, 1), value=True)
         token = self.class_token.expand(batch * count, 1, -1)
@@ -144,7 +144,7 @@ class OadTR(nn.Module):
         return now.unflatten(0, shape), self.anticipation_head(future).unflatten(0, shape)
 
     def _decode(self, memory: Tensor, mask: Tensor | None) -> Tensor:
-        """Give one token for each future step, [B, A, d]; it sees no later one."""
+        """Return one token for each future step, [B, A, d]; each attends to no later one."""
         queries = self.decoder_queries.expand(len(memory), -1, -1)
         later = torch.ones(queries.shape[1], queries.shape[1], device=memory.device).triu(1).bool()
         missing = None if mask is None else ~mask
@@ -152,7 +152,7 @@ class OadTR(nn.Module):
         return cast(Tensor, decoded)
 
     def count_macs(self) -> int:
-        """Multiply-accumulates of one step for one stream whose window is full."""
+        """Return the multiply-accumulates of one step for one stream whose window is full."""
         return self.dense_macs - (self.window - 1) * self.input_projection.weight.numel()
 
     @property
@@ -168,7 +168,7 @@ class OadTR(nn.Module):
 
 
 class WindowEncoder(nn.Module):
-    """Ordinary pre-norm blocks and a LayerNorm; gives all rows."""
+    """Ordinary pre-norm blocks and a LayerNorm; returns all rows."""
 
     def __init__(
         self,
@@ -192,13 +192,13 @@ class WindowEncoder(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Give all rows of ``x`` [B, m, d]. ``mask``: bool [B, m], False: there is no row."""
+        """Return all rows of ``x`` [B, m, d]. ``mask``: bool [B, m], False: no row there."""
         for block in self.layers:
             x = block(x, mask)
         return cast(Tensor, self.norm(x))
 
     def count_macs(self, rows: int) -> int:
-        """Multiply-accumulates over this many rows."""
+        """Return the multiply-accumulates over ``rows`` rows."""
         blocks = [cast("EncoderBlock[MultiheadAttention]", b) for b in self.layers]
         return sum(b.self_attn.count_macs(rows) + b.count_macs(rows) for b in blocks)
 
@@ -206,7 +206,7 @@ class WindowEncoder(nn.Module):
 class WindowPositions(nn.Module):
     """Adds a row of a table to each token of a window.
 
-    ``kind``: "learned": one row a token. "fixed": the one row [0, 1, 0, 1, ...] for all.
+    ``kind``: "learned": one row per token. "fixed": the row [0, 1, 0, 1, ...] for all.
     """
 
     table: Tensor
@@ -221,12 +221,12 @@ class WindowPositions(nn.Module):
             raise ValueError(f"positions {kind!r} is not learned or fixed")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give ``x`` [B, m, d] with positions added."""
+        """Return ``x`` [B, m, d] with positions added."""
         return x + self.table
 
 
 def _decoder_macs(layer: nn.TransformerDecoderLayer, queries: int, tokens: int) -> int:
-    """Multiply-accumulates of self-attention, cross-attention and feed-forward."""
+    """Return the multiply-accumulates of self-attention, cross-attention and feed-forward."""
     d = layer.norm1.normalized_shape[0]
     own = 4 * queries * d**2 + 2 * queries**2 * d
     cross = 2 * (queries + tokens) * d**2 + 2 * queries * tokens * d

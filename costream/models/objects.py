@@ -1,4 +1,4 @@
-"""Models that find objects in video, at the cost of what has changed since the frame before."""
+"""Token-gated models for object detection in video (Eventful ViTDet)."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ Size = tuple[int, int]  # height, width
 
 
 class ObjectState(State):
-    """What a stream has shown. It takes memory from the first picture on, whose size it has.
+    """State of a stream. Memory is allocated at the first frame, for frames of its size.
 
-    How many tokens are computed is told and not seen: it stays when all else is forgotten, or
-    taken from another stream.
+    ``tokens`` and ``pace`` are settings, not memory: they are retained by a reset and when the
+    state of another stream is copied in.
     """
 
     def __init__(self, begin: Callable[[int, int], ViTDetState]) -> None:
-        """``begin`` gives the state of a network for pictures of a height and width, in pixels."""
+        """``begin`` returns the state of a network for frames of a height and width, in pixels."""
         self._begin = begin
-        self._size = zeros(1, 2)  # height and width of its pictures, in pixels; zeros: none yet
+        self._size = zeros(1, 2)  # height and width of its frames, in pixels; zeros: none yet
         self._network: ViTDetState | None = None
-        self.tokens: int | None = None  # to be computed of a frame, at most; None: all
-        self.pace: Pace | None = None  # says it anew at every gate
-        self.rest_macs: int | None = None  # of the newest frame, before gates and behind
+        self.tokens: int | None = None  # computed per frame, at most; None: all
+        self.pace: Pace | None = None  # sets the number at every gate
+        self.rest_macs: int | None = None  # of the newest frame, outside the gates
 
     @property
     def size(self) -> Size | None:
-        """Height and width in pixels of the pictures; None before the first."""
+        """Height and width of the frames in pixels; None before the first."""
         height, width = self._size[0].tolist()
         return (height, width) if height else None
 
     def network(self, height: int, width: int) -> ViTDetState:
-        """Give the network's state; a fresh one when pictures had another size so far."""
+        """Return the network's state; an initial one if frames had another size so far."""
         if self._network is None or self.size != (height, width):
             self._network = self._begin(height, width)
             self._size[0] = torch.tensor((height, width))
@@ -60,14 +60,14 @@ class ObjectState(State):
         return 1
 
     def tensors(self) -> dict[str, Tensor]:
-        """Give every tensor under a flat name; the very memory, not a copy. For saving."""
+        """Return every tensor under a flat name, without copying. For saving."""
         kept = {} if self._network is None else self._network.tensors()
         return {"size": self._size, **{f"network.{name}": t for name, t in kept.items()}}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Take the values of ``tensors()``, bit for bit.
+        """Restore the values of ``tensors()``, bit for bit.
 
-        Raises KeyError for missing or unknown names, ValueError for other shapes or types.
+        Raises KeyError for missing or unknown names, ValueError for other shapes or dtypes.
         """
         kept = {k.removeprefix("network."): t for k, t in tensors.items() if k != "size"}
         if tensors["size"].shape != self._size.shape:
@@ -81,7 +81,7 @@ class ObjectState(State):
         self._size, self._network = tensors["size"].clone(), network
 
     def clone(self) -> ObjectState:
-        """Give an independent copy."""
+        """Return an independent copy."""
         copy = ObjectState(self._begin)
         copy._size = self._size.clone()
         copy._network = None if self._network is None else self._network.clone()
@@ -89,18 +89,18 @@ class ObjectState(State):
         return copy
 
     def reset(self, rows: Sequence[int] | None = None) -> None:
-        """Forget what the stream has shown."""
+        """Reset the stream."""
         if rows is None or len(rows):
             self._size.zero_()
             self._network = self.rest_macs = None
 
     def take(self, rows: Sequence[int]) -> ObjectState:
-        """Give a copy of the stream, which is row 0."""
+        """Return a copy of the stream, which is row 0."""
         _check_row(rows)
         return self.clone()
 
     def put(self, rows: Sequence[int], other: State) -> None:
-        """Take what another stream has shown, bit for bit; ``rows`` is row 0."""
+        """Copy the state of another stream, bit for bit; ``rows`` is row 0."""
         _check_row(rows)
         self.load_tensors(other.tensors())
 
@@ -109,7 +109,8 @@ class ObjectModel(GatedPictures[ViTDet, Pixels, ObjectState]):
     """Network and frontend of one weight file, ready to step; implements ``GatedModel``.
 
     ``network`` and ``frontend`` are in ``eval`` mode on ``device``. ``dtype``: "float32" or
-    "float64", or "bfloat16" for the products of the backbone alone, see ``compute_in_half``.
+    "float64", or "bfloat16" for the matrix products of the backbone only, see
+    ``compute_in_half``.
     """
 
     stride = 1
@@ -124,52 +125,52 @@ class ObjectModel(GatedPictures[ViTDet, Pixels, ObjectState]):
         device: str = "cpu",
         dtype: str = "float32",
     ) -> None:
-        """Take the modules over. Raises ModelError for a device or type that is not there."""
+        """Take over the modules. Raises ModelError for an unavailable device or dtype."""
         if not isinstance(frontend, Pixels):
             raise ModelError(
-                f"{card.name} finds objects, but its card does not name the frontend pixels",
+                f"{card.name} detects objects, but its card does not name the frontend pixels",
                 hint="import its checkpoint again",
             )
         super().__init__(
             card, network, frontend, network.roi_heads.classes, weights_sha256, device, dtype
         )
-        # Convolutions then take and give the channels of a place in one stretch of memory.
+        # Convolutions then have the channels of a place contiguous in memory.
         for weight in self.network.parameters():
             if weight.ndim == 4:
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
 
     def init_state(self, batch_size: int = 1) -> ObjectState:
-        """Give a fresh state. ValueError for more than one stream: each has a state."""
+        """Return an initial state. ValueError for more than one stream: each has its own state."""
         check_alone(batch_size)
         return ObjectState(lambda height, width: self.network.init_state(1, height, width))
 
     def token_count(self, state: ObjectState) -> int | None:
-        """Give how many tokens a frame of this stream has; None before its first frame."""
+        """Return the number of tokens of a frame of this stream; None before its first."""
         if state.size is None or state.rest_macs is None:
             return None
         return math.prod(self._grid(*state.size))
 
     def step_macs(self, state: ObjectState, count: int) -> int:
-        """Give about what a step costs with so many tokens; ValueError before the first frame.
+        """Return the approximate cost of a step with ``count`` tokens.
 
-        What has no gates is taken to cost what it did in the newest frame.
+        The cost outside the gates is that of the newest frame. ValueError before the first frame.
         """
         if state.size is None or state.rest_macs is None:
-            raise ValueError("what a step costs is known once there was a frame")
+            raise ValueError("the cost of a step is unknown before the first frame")
         height, width = self._grid(*state.size)
         count = min(count, height * width)
         return state.rest_macs + self.network.count_macs(height, width, count)
 
     @torch.inference_mode()
     def step(self, items: Sequence[Data], state: ObjectState) -> StepResult:
-        """Take the next frame of the stream, give its objects.
+        """Take the next frame of the stream, return its objects.
 
-        ``dense_macs`` is what the same frame takes when all its tokens are computed.
+        ``dense_macs`` is the cost of the same frame when all its tokens are computed.
         """
         began = time.perf_counter()
         (frame,) = items
         if not isinstance(frame, VideoFrame):
-            raise TypeError(f"a {type(frame).__name__} is no picture")
+            raise TypeError(f"expected a VideoFrame, not a {type(frame).__name__}")
         prepared = torch.from_numpy(self.frontend.prepare(frame.rgb))
         pictures = self.frontend(prepared[None].to(self.device))
         synchronize(self.device)
@@ -201,13 +202,13 @@ class ObjectModel(GatedPictures[ViTDet, Pixels, ObjectState]):
         return height // self.network.patch, width // self.network.patch
 
     def _boxes(self, found: Detections, frame: VideoFrame) -> tuple[Box, ...]:
-        """Give boxes in pixels of the source's picture, cut off at its edges."""
+        """Return boxes in pixels of the source's frame, clipped to it."""
         height, width = frame.rgb.shape[:2]
         whole = (width, height) if frame.size is None else frame.size
         sides, own = (torch.tensor(2 * size).double() for size in (whole, (width, height)))
         boxes = clip(found.boxes.cpu().double() * sides / own, whole[1], whole[0]).tolist()
         rows = zip(boxes, found.scores.tolist(), found.labels.tolist(), strict=True)
-        # What lies beside the picture, where it was filled up, has no area left.
+        # Boxes in the padding beside the image have no area left.
         return tuple(
             Box(x1, y1, x2, y2, score, self.card.labels[label])
             for (x1, y1, x2, y2), score, label in rows
@@ -217,4 +218,4 @@ class ObjectModel(GatedPictures[ViTDet, Pixels, ObjectState]):
 
 def _check_row(rows: Sequence[int]) -> None:
     if list(rows) != [0]:
-        raise IndexError(f"rows {list(rows)} of 1 stream")
+        raise IndexError(f"rows {list(rows)} of 1 stream, which has row 0 only")

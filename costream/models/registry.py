@@ -1,7 +1,7 @@
-"""Models by name: what there is, where its weights are, and how to load them.
+"""Model registry: names, search for weights, loading.
 
-Weights are looked for in this order: the path given, $COSTREAM_WEIGHTS (a file or a folder), the
-user cache, the weights that come with the package. Nothing here needs torch but ``load_model``.
+Weights are searched for in this order: the path given, $COSTREAM_WEIGHTS (a file or a folder), the
+user cache, the weights shipped with the package. Only ``load_model`` needs torch.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ ARCHITECTURES = {
     "vivit": "costream.models.vivit:ViViT",
     "skeleton-ensemble": "costream.models.skeleton_ensemble:SkeletonEnsemble",
 }
-# those that compute as many tokens as they are told
+# token-gated architectures
 GATED = ("vitdet", "vivit")
-# name the user types -> what it is
+# name for users -> description
 MODELS = {
     "cooadtr": "online action detection, continual transformer of one block (default)",
     "cooadtr-b2": "online action detection, continual transformer of two blocks",
     "oadtr": "online action detection over a sliding window, with anticipation",
     "miniroad": "online action detection, recurrent network",
-    "cotrans": "music genres in sound, continual transformer",
-    "cosounds": "sounds of the environment, continual transformer",
+    "cotrans": "music genres in audio, continual transformer",
+    "cosounds": "environmental sounds, continual transformer",
     "conystrom": "online action detection, continual Nyström attention",
-    "conystrom-audio": "sound, continual Nyström attention",
-    "deepcot": "stack of any depth, each block with a window of its own",
+    "conystrom-audio": "audio, continual Nyström attention",
+    "deepcot": "token classification, continual transformer of any depth",
     "costgcn": "skeleton actions, continual graph convolutions",
     "costgcn-s1": "skeleton actions, CoST-GCN*: strides 1, no padding",
     "coagcn": "skeleton actions, continual adaptive graphs",
@@ -77,8 +77,8 @@ MODELS = {
     "cox3d-l": "actions in video, continual X3D of 312 x 312 pixels at 6 frames a second",
     "coslow": "actions in video, continual Slow, a 3D ResNet-50",
     "coi3d": "actions in video, continual I3D, a 3D ResNet-50",
-    "eventful-vitdet": "objects in video, a transformer that computes what has changed",
-    "eventful-vivit": "actions in video, a transformer that computes what has changed",
+    "eventful-vitdet": "objects in video, token-gated transformer",
+    "eventful-vivit": "actions in video, token-gated transformer",
 }
 VARIABLE = "COSTREAM_WEIGHTS"
 log = logging.getLogger("costream")
@@ -90,14 +90,14 @@ class ModelEntry:
 
     name: str
     summary: str
-    origin: str | None  # "environment", "cache", "shipped"; "published": to be fetched; None
+    origin: str | None  # "environment", "cache", "shipped", "published" (to be fetched) or None
     path: Path | None
 
 
 def list_models() -> list[ModelEntry]:
-    """Give the known models, all others whose weights are here, and those that can be fetched.
+    """Return the known models, other installed weights, and models that can be fetched.
 
-    Raises ModelError when the table of published checkpoints is damaged.
+    Raises ModelError if the table of published checkpoints is damaged.
     """
     found: dict[str, tuple[str, Path]] = {}
     for origin, folder in _folders():
@@ -118,11 +118,11 @@ def list_models() -> list[ModelEntry]:
 
 
 def find_weights(name: str, weights: str | os.PathLike[str] | None = None) -> Path:
-    """Give the weight file of a model.
+    """Return the weight file of a model.
 
     ``name`` is a model's name or the path of a weight file; ``weights`` a file, or a folder that
-    holds ``NAME.safetensors``. Raises ModelError when there is none: it says what to do, or which
-    names are close; UsageError when ``name`` and ``weights`` both are paths.
+    holds ``NAME.safetensors``. Raises ModelError if there is none, with advice or similar names;
+    UsageError if ``name`` and ``weights`` both are paths.
     """
     if _is_path(name):
         if weights is not None:
@@ -132,7 +132,7 @@ def find_weights(name: str, weights: str | os.PathLike[str] | None = None) -> Pa
         return _given(Path(weights).expanduser(), name)
     variable = os.environ.get(VARIABLE)
     if variable:
-        path = _existing(Path(variable).expanduser(), f"${VARIABLE} names what is not there")
+        path = _existing(Path(variable).expanduser(), f"the path in ${VARIABLE} does not exist")
         if path.is_file():
             return path
     for _, folder in _folders():
@@ -150,11 +150,11 @@ def load_model(
 ) -> StreamingModel | ObjectModel | ActionModel:
     """Load a model, ready to step.
 
-    ``name`` and ``weights`` as for ``find_weights``; several names, divided by commas, are models
-    on the same frontend, which then run side by side. ``device``: auto, cpu, cuda, cuda:N or mps;
+    ``name`` and ``weights`` as for ``find_weights``; several names, separated by commas, are models
+    with the same frontend, which are then combined. ``device``: auto, cpu, cuda, cuda:N or mps;
     ``dtype``: float32, float64, bfloat16 or float16; for token-gated models see
-    ``models.objects.ObjectModel`` and ``models.actions.ActionModel``. Raises ModelError when
-    weights or device are not there, damaged, or do not fit the architecture that their card names.
+    ``models.objects.ObjectModel`` and ``models.actions.ActionModel``. Raises ModelError if weights
+    are missing, damaged, or do not fit the architecture on their card, or the device is missing.
     """
     from costream.models.build import build
     from costream.models.kinds import model_class
@@ -168,13 +168,13 @@ def load_model(
         models = [load_model(part, weights, device, dtype) for part in names]
         beside = [model for model in models if isinstance(model, StreamingModel)]
         if len(beside) < len(models):
-            raise ModelError("a model that computes what has changed runs alone", where=name)
+            raise ModelError("token-gated models cannot be combined", where=name)
         return join(beside)
     path = find_weights(name, weights)
-    find_device(device)  # a wrong device is told before a large file is read
+    find_device(device)  # report a wrong device before reading a large file
     stored = read_weights(path)
     if stored.card.untrained:
-        log.warning("%s has random weights: what it says means nothing", stored.card.name)
+        log.warning("%s has random weights: its output is meaningless", stored.card.name)
     try:
         network, frontend = build(stored.card, stored.tensors)
     except ModelError as error:
@@ -186,7 +186,7 @@ def load_model(
 
 
 def cache_folder() -> Path:
-    """Give the folder of imported and fetched weights, by platform convention."""
+    """Return the folder for imported and fetched weights, by platform convention."""
     if sys.platform == "win32":
         base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
         return base / "costream" / "cache" / "weights"
@@ -197,25 +197,25 @@ def cache_folder() -> Path:
 
 
 def shipped_folder() -> Path:
-    """Give the folder of the weights that come with costream."""
+    """Return the folder of the weights shipped with costream."""
     package = Path(costream.__file__).parent
     inside = package / "weights"  # a wheel; a clone has them beside the package
     return inside if inside.is_dir() else package.parent / "weights"
 
 
 def downloads_folder() -> Path:
-    """Give the folder with a folder for each checkpoint that is, or was, being downloaded."""
+    """Return the folder of downloads, with one folder per checkpoint."""
     return cache_folder().parent / "downloads"
 
 
 def published() -> dict[str, Published]:
-    """Give the published checkpoints that this installation knows of, by name."""
+    """Return the published checkpoints known to this installation, by name."""
     table = shipped_folder() / FILE
     return read_published(table) if table.is_file() else {}
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Give a question or a list that helps whoever has typed a name that is not there."""
+    """Return a hint for an unknown name: similar names, or all."""
     known = list(names)
     close = difflib.get_close_matches(name, known, 3, 0.5)
     return f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(known)}"
@@ -234,9 +234,9 @@ def _is_path(name: str) -> bool:
 
 
 def _check_folder(weights: str | os.PathLike[str] | None) -> None:
-    """Raise UsageError for one weight file that several models should come from."""
+    """Raise UsageError if a single weight file is given for several models."""
     if weights is not None and not Path(weights).expanduser().is_dir():
-        raise UsageError("several models, but one weight file", where=weights)
+        raise UsageError("several models need a folder of weights, not a file", where=weights)
 
 
 def _existing(path: Path, what: str) -> Path:
@@ -246,7 +246,7 @@ def _existing(path: Path, what: str) -> Path:
 
 
 def _given(path: Path, name: str) -> Path:
-    _existing(path, "--weights names what is not there")
+    _existing(path, "the path given by --weights does not exist")
     if not path.is_dir():
         return path
     inside = path / f"{name}{SUFFIX}"
@@ -265,7 +265,7 @@ def _missing(name: str) -> ModelError:
         )
     entry = published().get(name)
     if entry is not None and entry.config is None:
-        return ModelError(f"{name} is no model by itself", hint=f"it {entry.note}")
+        return ModelError(f"{name} is not a model by itself", hint=f"it {entry.note}")
     if entry is not None:
         return ModelError(f"no weights for {name} here", hint=f"costream models fetch {name}")
     names = [entry.name for entry in list_models()]

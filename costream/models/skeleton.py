@@ -1,4 +1,4 @@
-"""Skeleton action networks: ST-GCN, AGCN and S-TR, over a clip and step by step."""
+"""Skeleton action networks: ST-GCN, AGCN and S-TR, for clips and step by step."""
 
 from __future__ import annotations
 
@@ -30,37 +30,37 @@ class SkeletonNet(ContinualModule, Foldable[FoldedSkeleton]):
 
     Hedegaard et al., "Continual spatio-temporal graph convolutional networks" (Pattern
     Recognition 2023). ``forward`` is the ordinary network over a clip, ``forward_step`` its
-    continual form, which gives an output every ``stride`` steps from step ``delay`` on. Parameter
+    continual form, with an output every ``stride`` steps from step ``delay`` on. Parameter
     names are those of the ordinary networks of continual-skeletons.
 
-    An absent person is all zeros, [V, C]. It counts as one who stands in the origin, in a clip
-    and in a stream alike, but in a stream nothing is computed for it once it has been absent for
-    as long as the blocks can see.
+    An absent person is all zeros, [V, C]. It is processed like a person at the origin, in clips
+    and streams alike, but in a stream nothing is computed for it once it has been absent for the
+    receptive field of the blocks.
 
     Args:
         num_classes: K. ``joints``: V. ``bones``: (child, parent) pairs that lead to ``centre``.
-        channels: C, numbers a joint. ``persons``: M.
+        channels: C, numbers per joint. ``persons``: M.
         kind: "stgcn"; "agcn", whose graphs follow the joints; "str", which from block 4 on
             attends to joints instead.
         widths, strides: of the blocks. ``kernel``: of time, odd.
         padding: of time. "same": the paper's regular form, zeros on both sides of a clip; a
-            stream has those before frame 0. "none": the form of the starred networks, which
-            with strides of 1 gives in a stream exactly what the clip network gives over the last
-            frames. "causal": zeros before frame 0 only, nothing later than a frame is seen at
-            it, and there is an output from step 0 on.
-        pool: features of the last block that a stream averages; a clip averages all it has, and
-            so many at most with "causal", which gives logits for each feature.
+            stream has those before frame 0. "none": the form of the starred networks, whose
+            stream output with strides of 1 is exactly that of the clip network over the last
+            frames. "causal": zeros before frame 0 only, no output depends on later frames,
+            and there is an output from step 0 on.
+        pool: features of the last block that a stream averages; a clip averages all of its
+            features, and ``pool`` at most with "causal", which gives logits for each feature.
         partition: see ``costream.nn.graph.adjacency``. ``attention``, ``compat``: see
             ``AdaptiveGraphConvolution``; with attention "clip" there is no stream.
         conv_first, inner_residual: see ``GraphConvolution``. ``temporal``: "convolution", or
             "branches" as in ST-GCN++, whose kernels are its own.
         dropout: of each block's temporal unit, in training.
-        statistics: with padding "causal", a second Linear reads what the blocks are given: mean
-            and standard deviation of each number of a joint over the newest frames, from that of
-            the oldest feature averaged on; persons are averaged. Its logits, zeros at first, are
-            added to the first one's.
+        statistics: with padding "causal", a second Linear on statistics of the input: mean and
+            standard deviation of each number of a joint over the newest frames, from that of
+            the oldest averaged feature on; persons are averaged. Its logits, initially zeros,
+            are added to those of the first.
 
-    Raises ValueError for arguments that do not go together.
+    Raises ValueError for inconsistent arguments.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class SkeletonNet(ContinualModule, Foldable[FoldedSkeleton]):
     ) -> None:
         super().__init__()
         if statistics and padding != "causal":
-            raise ValueError(f"statistics with padding {padding!r}: they need 'causal'")
+            raise ValueError(f"statistics need padding 'causal', not {padding!r}")
         _check(kind, padding, temporal, kernel, widths, strides)
         self.num_classes, self.joints, self.channels = num_classes, joints, channels
         self.persons, self.pool, self.form = persons, pool, padding
@@ -146,7 +146,7 @@ class SkeletonNet(ContinualModule, Foldable[FoldedSkeleton]):
 
     @property
     def blocks(self) -> list[SkeletonBlock]:
-        """The blocks in their order."""
+        """The blocks, in order."""
         return [cast(SkeletonBlock, block) for block in self.layers.values()]
 
     @property
@@ -155,25 +155,25 @@ class SkeletonNet(ContinualModule, Foldable[FoldedSkeleton]):
         return self.receptive_field
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give logits [B, K] of clips [B, T, M, V, C].
+        """Return logits [B, K] of clips [B, T, M, V, C].
 
-        With padding "causal": [B, T', K], what stepping gives at every ``stride``-th frame.
+        With padding "causal": [B, T', K], the stream's outputs at every ``stride``-th frame.
         """
         y = self.features(x).mean((1, 3))
         logits = cast(Tensor, self.fc(self.mean(y) if self.form == "causal" else y.mean(1)))
         return logits if self.reading is None else logits + self.reading(self.describe(x))
 
     def describe(self, x: Tensor) -> Tensor:
-        """Give what ``reading`` reads, for clips [B, T, M, V, C]: [B, T', 2 V C].
+        """Return the input of ``reading``, [B, T', 2 V C], for clips [B, T, M, V, C].
 
-        ValueError for a network without ``statistics``.
+        Raise ValueError for a network without ``statistics``.
         """
         if self.statistics is None:
-            raise ValueError("a network without statistics")
+            raise ValueError("the network has no statistics")
         return cast(Tensor, self.statistics(x.flatten(3))).mean(2)[:, :: self.stride]
 
     def features(self, x: Tensor) -> Tensor:
-        """Give what the last block gives for clips [B, T, M, V, C]: [B, M, T', V, O]."""
+        """Return the output [B, M, T', V, O] of the last block for clips [B, T, M, V, C]."""
         rows = cast(Tensor, self.data_bn(x.flatten(2).flatten(0, 1))).view(x.shape)
         frames = rows.transpose(1, 2).flatten(0, 1)
         for block in self.blocks:
@@ -181,38 +181,37 @@ class SkeletonNet(ContinualModule, Foldable[FoldedSkeleton]):
         return torch.unflatten(frames, 0, (len(x), self.persons))
 
     def init_state(self, batch_size: int = 1) -> SkeletonState:
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of a batch of streams."""
         return self.folded().init_state(batch_size)
 
     def warmup(self, state: SkeletonState) -> tuple[bool, ...]:
-        """Say for each stream whether its window is not yet full."""
+        """Return for each stream whether its window is not yet full."""
         return tuple(steps < self.receptive_field for steps in state.steps.tolist())
 
     @torch.no_grad()
     def forward_step(self, x: Tensor, state: SkeletonState) -> OadOutput | None:
-        """Take a frame [B, M, V, C] of every stream, give logits [B, K], or None.
+        """Take a frame [B, M, V, C] of every stream, return logits [B, K], or None.
 
-        There are some at step ``delay`` of the batch and every ``stride`` steps after that. The
-        network is taken as in evaluation, with the parameters that it had when a stream or a
-        chunk was last begun.
+        Logits come at step ``delay`` of the batch and every ``stride`` steps after that. The
+        network is used in evaluation mode, with its parameters at the last call of ``init_state``
+        or ``forward_steps``.
         """
         logits = (self._folded or self.folded()).step(x, state)
         return None if logits is None else OadOutput(logits, None)
 
     @torch.no_grad()
     def forward_steps(self, x: Tensor, state: SkeletonState) -> OadOutput:
-        """Take T frames [B, T, M, V, C], give logits [B, T', K] of the steps that have some."""
+        """Take T frames [B, T, M, V, C], return the logits [B, T', K] of all outputs."""
         return OadOutput(self.folded().steps(x, state), None)
 
     def fold(self) -> FoldedSkeleton:
-        """Give the network in evaluation, with the parameters of now, as steps take it."""
+        """Return the network folded for steps in evaluation, with its current parameters."""
         return FoldedSkeleton(self)
 
     def count_macs(self, persons: int | None = None) -> int:
-        """Multiply-accumulates of the matrix products of a step of one stream.
+        """Return the multiply-accumulates of the matrix products of a step of one stream.
 
-        Of a strided network, whose steps differ, their mean. ``persons``: how many are awake;
-        the default is all.
+        For a strided network, the mean over steps. ``persons``: number awake; default: all.
         """
         bodies = self.persons if persons is None else persons
         total, jump = 0.0, 1
@@ -224,21 +223,21 @@ class SkeletonNet(ContinualModule, Foldable[FoldedSkeleton]):
 
     @property
     def clip_length(self) -> int:
-        """Frames of the shortest clip of which ``pool`` features are averaged."""
+        """Frames of the shortest clip with ``pool`` features."""
         if self.form != "same":
             return self.receptive_field
         return (self.pool - 1) * self.stride + 1
 
     @property
     def dense_macs(self) -> int:
-        """Multiply-accumulates of a step that computes the whole clip anew.
+        """Multiply-accumulates of a step that recomputes the whole clip.
 
-        Of a strided network, which speaks at every ``stride``-th step only, the mean of these.
+        For a strided network, with outputs at every ``stride``-th step only, the mean over steps.
         """
         return round(self.count_clip_macs(self.clip_length) / self.stride)
 
     def count_clip_macs(self, frames: int) -> int:
-        """Multiply-accumulates of ``forward`` over a clip of so many frames."""
+        """Return the multiply-accumulates of ``forward`` over a clip of ``frames`` frames."""
         total = 0
         for block in self.blocks:
             each, given = block.count_macs(self.joints)

@@ -1,6 +1,6 @@
-"""Blocks of skeleton networks over a whole clip, with gradients: space, then time, and a residual.
+"""Blocks of skeleton networks for whole clips, with gradients: space, time and a residual.
 
-Parameter names are those of continual-skeletons, below ``tcn.`` of branches those of pyskl.
+Parameter names are those of continual-skeletons; below ``tcn.`` of branches, those of pyskl.
 Features come last: x [N, T, V, C] holds T frames of N persons.
 """
 
@@ -22,16 +22,16 @@ Spatial: TypeAlias = Callable[[int, int], nn.Module]  # (C, O) -> the spatial un
 
 
 def sides(padding: str, kernel: int, dilation: int = 1) -> tuple[int, int]:
-    """Give the zeros before and after a clip for a kernel over time.
+    """Return the zeros before and after a clip for a kernel over time.
 
-    ``padding``: "same", "none", or "causal": nothing later than a frame is seen at it.
+    ``padding``: "same", "none", or "causal": no output depends on later frames.
     """
     reach = (kernel - 1) * dilation
     return {"same": (reach // 2, reach // 2), "none": (0, 0), "causal": (reach, 0)}[padding]
 
 
 class TemporalUnit(nn.Module):
-    """``BN(convolution over time)``; no ReLU. Kernel 1 makes a residual of other width."""
+    """``BN(convolution over time)``, no ReLU. With kernel 1 it projects a residual."""
 
     def __init__(
         self, in_width: int, out_width: int, kernel: int, stride: int, padding: str
@@ -42,11 +42,11 @@ class TemporalUnit(nn.Module):
         self.bn = nn.BatchNorm2d(out_width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give [N, T', V, O] for a clip ``x`` [N, T, V, C]."""
+        """Return [N, T', V, O] for a clip ``x`` [N, T, V, C]."""
         return normalise(self.bn, convolve(self.t_conv, x, self.stride, self.pads))
 
     def count_macs(self) -> tuple[int, int]:
-        """Multiply-accumulates for one joint of an input frame, and of an output frame."""
+        """Return the multiply-accumulates per joint of an input frame, and of an output frame."""
         return 0, self.t_conv.weight.numel()
 
 
@@ -55,8 +55,8 @@ class BranchedTemporalUnit(nn.Module):
 
     Duan et al., "PYSKL" (ACM MM 2022). Each of the first five branches has a 1x1 convolution,
     BN and ReLU, then a convolution over 3 frames with dilation 1, 2, 3, 4, or the maximum of 3;
-    the last one has the 1x1 convolution alone. BN, ReLU and a 1x1 convolution join them, and
-    there is a BN after that.
+    the last one has the 1x1 convolution alone. BN, ReLU, a 1x1 convolution and BN follow on
+    the concatenated branches.
     """
 
     def __init__(self, width: int, stride: int, padding: str) -> None:
@@ -84,14 +84,14 @@ class BranchedTemporalUnit(nn.Module):
         return [cast(nn.Conv2d, cast(nn.ModuleDict, unit)["conv"]) for unit in units]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give [N, T', V, O] for a clip ``x`` [N, T, V, O]."""
+        """Return [N, T', V, O] for a clip ``x`` [N, T, V, O]."""
         *reduced, last = self.branches
         rows = [F.relu(normalise(b[1], convolve(b[0], x))) for b in reduced]  # type: ignore[index]
         parts = [
             convolve(conv, row, self.stride, sides(self.padding, 3, dilation))
             for conv, row, dilation in zip(self.kernels, rows, DILATIONS, strict=False)
         ]
-        # Padding with zeros changes no maximum of what a ReLU gives.
+        # Zero padding does not change the maximum of ReLU outputs.
         images = F.pad(rows[-1], (0, 0, 0, 0, *sides(self.padding, 3))).permute(0, 3, 1, 2)
         maxima = F.max_pool2d(images, (3, 1), (self.stride, 1)).permute(0, 2, 3, 1)
         parts += [maxima, convolve(cast(nn.Conv2d, last), x, self.stride)]
@@ -99,7 +99,7 @@ class BranchedTemporalUnit(nn.Module):
         return cast(Tensor, self.bn(joined)).permute(0, 2, 3, 1)
 
     def count_macs(self) -> tuple[int, int]:
-        """Multiply-accumulates for one joint of an input frame, and of an output frame."""
+        """Return the multiply-accumulates per joint of an input frame, and of an output frame."""
         kernels = sum(conv.weight.numel() for conv in self.kernels)
         own = self.width * self.widths[-1]  # the branch without a kernel
         return self.width**2 - own, self.width**2 + own + kernels
@@ -110,12 +110,12 @@ def _reduce(in_width: int, out_width: int) -> tuple[nn.Module, ...]:
 
 
 def convolve(conv: nn.Conv2d, x: Tensor, stride: int = 1, pads: tuple[int, int] = (0, 0)) -> Tensor:
-    """Give a convolution over time [N, T', V, O] of a clip ``x`` [N, T, V, C]."""
+    """Return a convolution over time [N, T', V, O] of a clip ``x`` [N, T, V, C]."""
     if conv.kernel_size == (1, 1):
-        # A matrix product; and oneDNN's AVX2 kernel for the gradient of a strided convolution of
-        # size 1 over fewer than 8 channels writes past its buffer (torch 2.13, one thread).
+        # A matrix product, because oneDNN's AVX2 kernel for the gradient of a strided convolution
+        # of size 1 over fewer than 8 channels writes past its buffer (torch 2.13, one thread).
         return F.linear(x[:, ::stride], conv.weight.flatten(1), conv.bias)
-    # To torch, features last is the layout "channels_last" of images of T x V.
+    # For torch, features last is the memory format "channels_last" of images of T x V.
     images, steps = x.permute(0, 3, 1, 2), (stride, 1)
     if pads[0] != pads[1]:
         images, pads = F.pad(images, (0, 0, *pads)), (0, 0)
@@ -127,10 +127,10 @@ class SkeletonBlock(ContinualModule):
     """``relu(tcn(gcn(x)) + residual(x))``.
 
     Args:
-        in_width, out_width: C, O. ``spatial``: makes the spatial unit ``gcn``.
+        in_width, out_width: C, O. ``spatial``: creates the spatial unit ``gcn``.
         kernel, stride: of time. ``padding``: "same", "none" or "causal". The residual is the
             frame that the kernel is centred on, or with "causal" the newest.
-        residual: False: there is none. Where widths or clocks differ it is convolved.
+        residual: False: there is none. It is convolved if widths differ or there is a stride.
         branched: the temporal unit is ST-GCN++'s. ``dropout``: after it, in training.
     """
 
@@ -167,11 +167,11 @@ class SkeletonBlock(ContinualModule):
 
     @property
     def residual_delay(self) -> int:
-        """Steps from a frame's arrival to those of the outputs that it is added to."""
+        """Steps from a frame's arrival to that of the output that it is added to."""
         return 0 if self.form == "causal" else (self.kernel - 1) // 2
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give [N, T', V, O] for a clip ``x`` [N, T, V, C]."""
+        """Return [N, T', V, O] for a clip ``x`` [N, T, V, C]."""
         y: Tensor = F.dropout(self.tcn(self.gcn(x)), self.dropout, self.training)
         if not self.has_residual:
             return F.relu(y)
@@ -181,12 +181,12 @@ class SkeletonBlock(ContinualModule):
         return F.relu(y + (x if self.residual is None else self.residual(x)))
 
     def count_frames(self, frames: int) -> int:
-        """Give the frames that come out for a clip of so many."""
+        """Return the number of output frames for a clip of ``frames`` frames."""
         pads = sides(self.form, self.kernel)
         return max(0, (frames + sum(pads) - self.kernel) // self.stride + 1)
 
     def count_macs(self, joints: int) -> tuple[int, int]:
-        """Multiply-accumulates of one person's input frame, and of an output frame."""
+        """Return the multiply-accumulates of one person's input frame, and of an output frame."""
         each, given = self.tcn.count_macs()
         if self.residual is not None:
             given += self.residual.count_macs()[1]

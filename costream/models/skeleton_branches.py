@@ -21,7 +21,7 @@ from costream.nn.timing import hide_unstarted
 
 @dataclass
 class BranchesState(State):
-    """What the branches keep of each person."""
+    """State of the branches for each person."""
 
     delays: tuple[DelayState, ...]
     units: tuple[ConvolutionState | MaxState, ...]  # of the first five
@@ -30,12 +30,12 @@ class BranchesState(State):
 class FoldedBranches:
     """A ``BranchedTemporalUnit`` in evaluation; see ``FoldedTemporal``.
 
-    The input of each branch is delayed until all give the output for the same frame at the same
-    step: that of the kernel with dilation d by 4 - d. Nothing is delayed in the causal form.
+    The input of each branch is delayed so that all output the same frame at the same step: by
+    4 - d for the kernel with dilation d. Nothing is delayed in the causal form.
     """
 
     def __init__(self, unit: BranchedTemporalUnit, more: Tensor | float) -> None:
-        """``more``: what is added to the bias."""
+        """``more``: added to the bias."""
         self.width, self.widths = unit.width, list(unit.widths[:-1])
         *reduced, last = list(unit.branches)
         parts = [
@@ -56,7 +56,7 @@ class FoldedBranches:
             for conv, dilation in zip(unit.kernels, DILATIONS, strict=True)
         ]
         self.max = TemporalMax(3, unit.stride, 1, sides(unit.padding, 3))
-        # Each takes a state of its own kind.
+        # Each takes its own type of state.
         self.units: list[Any] = [*self.convs, self.max]
         reach = max(DILATIONS) if unit.padding == "same" else 0
         self.delays = [Delay(max(0, reach - d)) for d in (*DILATIONS, 1)]
@@ -115,11 +115,11 @@ class FoldedBranches:
         fill(state.delays[-1], rows, x, time)
 
     def _enter(self, x: Tensor) -> Tensor:
-        """Give the inputs [..., O'] of the first five branches, side by side."""
+        """Return the inputs [..., O'] of the first five branches, concatenated."""
         return torch.matmul(x, self.reduce).add_(self.reduce_bias).relu_()
 
     def _leave(self, outputs: Sequence[Tensor], own: Tensor) -> Tensor:
-        """Give the output [..., O] for those of the first branches and the frame itself."""
+        """Return the output [..., O], from those of the first branches and the frame itself."""
         last = torch.matmul(own, self.last).add_(self.last_bias)
         joined = torch.addcmul(self.shift, torch.cat([*outputs, last], -1), self.scale).relu_()
         return torch.matmul(joined, self.out).add_(self.out_bias)

@@ -1,4 +1,4 @@
-"""Several skeleton networks, each with its own stream of joints, bones or their motion."""
+"""Ensembles of skeleton networks on streams of joints, bones and their motion."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ FUSIONS = ("softmax", "logits")
 
 @dataclass
 class EnsembleState(State):
-    """What the members keep of each stream."""
+    """States of the members."""
 
     members: tuple[SkeletonState, ...]
 
 
 class SkeletonEnsemble(ContinualModule):
-    """Adds what its members say of the same frames.
+    """Adds the outputs of its members for the same frames.
 
     Args:
-        members: the arguments of a ``SkeletonNet`` each. Classes, persons and timing agree.
-        channels: for each member, which of the input's numbers a joint it sees.
+        members: arguments of a ``SkeletonNet`` each, with equal classes, persons and timing.
+        channels: for each member, the channels of the input's joints that it takes.
         weights: of the members' outputs; the default is 1 for all.
-        fusion: "softmax" adds probabilities, and gives the logarithm of their mean as logits;
+        fusion: "softmax" adds probabilities, and returns the logarithm of their mean as logits;
             "logits" adds logits.
 
-    Raises ValueError when these do not go together.
+    Raises ValueError if these are inconsistent.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class SkeletonEnsemble(ContinualModule):
         shares = [1.0] * len(members) if weights is None else list(weights)
         if not members or len({len(members), len(channels), len(shares)}) > 1:
             counts = f"{len(members)} members, {len(channels)} channels, {len(shares)} weights"
-            raise ValueError(f"an ensemble of {counts}")
+            raise ValueError(f"an ensemble needs equal numbers, not {counts}")
         if fusion not in FUSIONS:
             raise ValueError(f"fusion {fusion!r} is not one of {', '.join(FUSIONS)}")
         self.members = nn.ModuleList(SkeletonNet(**arguments) for arguments in members)
@@ -58,7 +58,7 @@ class SkeletonEnsemble(ContinualModule):
             raise ValueError("the members differ in timing, classes, persons or joints")
         for net, own in zip(nets, channels, strict=True):
             if len(own) != net.channels:
-                raise ValueError(f"channels {list(own)} of a member that takes {net.channels}")
+                raise ValueError(f"channels {list(own)} for a member that takes {net.channels}")
         self.channels, self.fusion = [list(own) for own in channels], fusion
         self.weights = shares if fusion == "logits" else [w / sum(shares) for w in shares]
         self.timing, self.window = nets[0].timing, nets[0].window
@@ -66,30 +66,30 @@ class SkeletonEnsemble(ContinualModule):
 
     @property
     def networks(self) -> list[SkeletonNet]:
-        """The members in their order."""
+        """The members, in order."""
         return [cast(SkeletonNet, member) for member in self.members]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give logits of clips [B, T, M, V, C] as ``SkeletonNet`` does."""
+        """Return logits of clips [B, T, M, V, C] as ``SkeletonNet`` does."""
         return self._fuse([net(part) for net, part in self._parts(x)])
 
     def init_state(self, batch_size: int = 1) -> EnsembleState:
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of a batch of streams."""
         return EnsembleState(tuple(net.init_state(batch_size) for net in self.networks))
 
     def warmup(self, state: EnsembleState) -> tuple[bool, ...]:
-        """Say for each stream whether its window is not yet full."""
+        """Return for each stream whether its window is not yet full."""
         return self.networks[0].warmup(state.members[0])
 
     def forward_step(self, x: Tensor, state: EnsembleState) -> OadOutput | None:
-        """Take a frame [B, M, V, C] of every stream, give logits [B, K], or None."""
+        """Take a frame [B, M, V, C] of every stream, return logits [B, K], or None."""
         pairs = zip(self._parts(x), state.members, strict=True)
         given = [net.forward_step(part, kept) for (net, part), kept in pairs]
         logits = [out.logits for out in given if out is not None]
         return OadOutput(self._fuse(logits), None) if logits else None
 
     def forward_steps(self, x: Tensor, state: EnsembleState) -> OadOutput:
-        """Take T frames [B, T, M, V, C], give logits [B, T', K] of the steps that have some."""
+        """Take T frames [B, T, M, V, C], return the logits [B, T', K] of all outputs."""
         pairs = zip(self._parts(x), state.members, strict=True)
         given = [net.forward_steps(part, kept).logits for (net, part), kept in pairs]
         return OadOutput(self._fuse(given), None)
@@ -105,10 +105,10 @@ class SkeletonEnsemble(ContinualModule):
         return total.log() if self.fusion == "softmax" else total
 
     def count_macs(self, persons: int | None = None) -> int:
-        """Multiply-accumulates of one step of one stream; see ``SkeletonNet``."""
+        """Return the multiply-accumulates of one step of one stream; see ``SkeletonNet``."""
         return sum(net.count_macs(persons) for net in self.networks)
 
     @property
     def dense_macs(self) -> int:
-        """Multiply-accumulates of a step that computes the whole clip anew."""
+        """Multiply-accumulates of a step that recomputes the whole clip."""
         return sum(net.dense_macs for net in self.networks)

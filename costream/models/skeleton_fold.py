@@ -1,4 +1,4 @@
-"""Blocks of skeleton networks in evaluation, frame by frame, with batch norms multiplied out."""
+"""Blocks of skeleton networks for single frames in evaluation, with batch norms folded in."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from costream.nn.timing import Timing
 class FoldedBlock:
     """A ``SkeletonBlock`` in evaluation; no gradients. Its methods are ``FoldedTemporal``'s.
 
-    ``before``: the timing of all that leads from the network's input to the block's. The kernel
-    takes frames before a stream's first one as zeros; in a batch that runs, ``taken`` (int64 [N],
-    steps of the network that each row has taken since its stream began) and the delay of
-    ``before`` say which these are.
+    ``before``: the timing of all blocks before this one. The kernel takes frames before a
+    stream's first one as zeros; in a running batch, ``taken`` (int64 [N], steps of the network
+    for each row since its stream began) and the delay of ``before`` determine which these are.
     """
 
     def __init__(self, block: SkeletonBlock, before: Timing) -> None:
@@ -44,19 +43,19 @@ class FoldedBlock:
         self._like = block.tcn.bn.weight.detach()
 
     def init_state(self, batch_size: int, joints: int) -> BlockState:
-        """Give the state of persons of whom nothing has been seen."""
+        """Return the initial state of ``batch_size`` persons."""
         residual = None
         if self.delay is not None:
             residual = self.delay.init_state(batch_size, (joints, self.in_width), self._like)
         return BlockState(self.temporal.init_state(batch_size, joints), residual)
 
     def matrices(self) -> list[Tensor]:
-        """Give all matrices [C, O] that the rows of a step are multiplied with."""
+        """Return all matrices [C, O] that multiply the rows of a step."""
         beside = [] if self.beside is None else [self.beside]
         return [*self.spatial.matrices(), *self.temporal.matrices(), *beside]
 
     def step(self, x: Tensor, state: BlockState, taken: Tensor | None = None) -> Tensor | None:
-        """Take a frame [N, V, C], give [N, V, O] or None."""
+        """Take a frame [N, V, C], return [N, V, O] or None."""
         y = self.temporal.step(self.spatial(x), state.temporal, taken, self.before.delay)
         if self.delay is None or state.residual is None:
             return None if y is None else y.relu_()
@@ -64,7 +63,7 @@ class FoldedBlock:
         return None if y is None or past is None else self._finish(y, past)
 
     def steps(self, x: Tensor, state: BlockState) -> Tensor:
-        """Take T frames [N, T, V, C], give what T steps would, [N, T', V, O]."""
+        """Take T frames [N, T, V, C], return the outputs of T steps, [N, T', V, O]."""
         seen = torch.unflatten(self.spatial(x.flatten(0, 1)), 0, x.shape[:2])
         y = self.temporal.steps(seen, state.temporal)
         if self.delay is None or state.residual is None:
@@ -73,7 +72,7 @@ class FoldedBlock:
         return self._finish(y, past[:, past.shape[1] - y.shape[1] :])  # padding "none": it is early
 
     def rest(self, x: Tensor) -> Tensor:
-        """Give the output [N, V, O] when all frames are ``x``."""
+        """Return the output [N, V, O] when all frames are ``x``."""
         y = self.temporal.rest(self.spatial(x))
         return y.relu_() if self.delay is None else self._finish(y, x)
 
@@ -85,7 +84,7 @@ class FoldedBlock:
         return y.relu_()
 
     def wake(self, state: BlockState, rows: Sequence[int], x: Tensor, time: int) -> None:
-        """Make the state at step ``time`` that of rows all whose frames were ``x`` [V, C]."""
+        """Set the state of ``rows`` at step ``time`` as if all frames had been ``x`` [V, C]."""
         clock = self.before.count_outputs(time)
         self.temporal.wake(state.temporal, rows, self.spatial(x[None])[0], clock)
         if state.residual is not None:

@@ -1,9 +1,9 @@
-"""The step of skeleton blocks on the memory of one state, with all views and buffers at hand.
+"""Steps of skeleton blocks on the memory of one state, with preallocated views and buffers.
 
 An operation of a step takes a few microseconds whatever its size, and several times as long when
 the weights of a product, read before it, have pushed its code and its operands out of the cache.
-A step of ten blocks has a hundred of them. Without views, counters and new tensors to be made,
-a step of ST-GCN takes 3.2 ms in place of 3.5; its products with weights alone take 2.4.
+A step of ten blocks has a hundred of them. Without creating views, counters and tensors, a step
+of ST-GCN takes 3.2 ms in place of 3.5; its products with weights alone take 2.4.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class StepPlan:
-    """Steps through blocks; gives what ``FoldedBlock.step`` would.
+    """Steps through blocks, with the same results as ``FoldedBlock.step``.
 
     Args:
-        blocks: of a network in evaluation. ``bodies``: what they keep of N persons.
+        blocks: of a network in evaluation. ``bodies``: their state of N persons.
         joints: V.
     """
 
@@ -41,9 +41,9 @@ class StepPlan:
             self._steps.append((step, block.timing.delay, block.timing.stride))
 
     def run(self, x: Tensor, time: int) -> Tensor | None:
-        """Take frame number ``time`` [N, V, C], give what the last block gives, or None.
+        """Take frame number ``time`` [N, V, C], return the last block's output, or None.
 
-        That, [N, V, O], is overwritten by the next step.
+        The output [N, V, O] is overwritten by the next step.
         """
         for step, delay, stride in self._steps:
             y = step(x, time)
@@ -66,7 +66,7 @@ class BlockPlan:
         frames = memory.frames
         count, before, width = frames.shape[0], conv.kernel - 1, conv.in_width
         with torch.inference_mode(False):
-            # [N V, L, C]; of L slots the first K - 1 repeat the last ones of the lap before
+            # [N V, L, C]; the first K - 1 of L slots repeat the last ones of the previous lap
             ring = frames.view(count * joints, -1, width)
             laps, flat = ring.shape[1] - before, ring.flatten(1)
             self.slots = ring[:, before:].unbind(1)
@@ -88,7 +88,7 @@ class BlockPlan:
         self.clocks = [state.clock.numpy() for state in states]
 
     def step(self, x: Tensor, time: int) -> Tensor | None:
-        """Take frame number ``time`` [N, V, C], give [N, V, O] or None."""
+        """Take frame number ``time`` [N, V, C], return [N, V, O] or None."""
         for clock in self.clocks:
             clock.fill(time + 1)
         slot, slots = time % len(self.slots), len(self.kept)
@@ -124,7 +124,7 @@ class GraphPlan:
         self.bias = products.bias.repeat(count, 1) if products.bias.dim() == 2 else products.bias
 
     def step(self, x: Tensor, out: Tensor) -> None:
-        """Write [N V, O] of a frame [N, V, C] into ``out``."""
+        """Write the output [N V, O] for a frame [N, V, C] into ``out``."""
         torch.bmm(self.graph, x, out=self.mixed)
         products, own = self.products, x.view(-1, x.shape[2])
         if products.adds_input:

@@ -1,4 +1,4 @@
-"""What skeleton networks keep of each stream and person."""
+"""State of skeleton networks for streams and persons."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class BlockState(State):
-    """What a block keeps."""
+    """State of a block."""
 
     temporal: State
     residual: DelayState | None
@@ -26,30 +26,30 @@ class BlockState(State):
 
 @dataclass
 class PersonState(State):
-    """What the blocks keep of one person of every stream."""
+    """State of all blocks for one person of every stream."""
 
     blocks: tuple[BlockState, ...]
 
 
 @dataclass
 class SkeletonState(ClockedState):
-    """What a network keeps of each stream.
+    """State of a network for each stream.
 
-    A person who has been absent for long sleeps: what is kept of it is out of date, and written
-    anew when it wakes.
+    A person who has been absent for long is asleep: its state is out of date, and rebuilt on
+    waking.
     """
 
     steps: Tensor  # int64 [B], frames since the stream began
-    empty: Tensor  # int64 [B, M], frames in a row up to the newest without this person
+    empty: Tensor  # int64 [B, M], newest consecutive frames without this person
     asleep: Tensor  # int64 [B, M], 0 or 1
     persons: tuple[PersonState, ...]
     mean: MeanState
     statistics: MeanState | None  # of a network with statistics
 
     def __post_init__(self) -> None:
-        """Lay the persons side by side, so that one matrix product may serve several."""
+        """Store all persons in one tensor, so that one matrix product can process several."""
         super().__post_init__()
-        # The counters' memory as NumPy arrays, which are read and written in a tenth of the time.
+        # The counters' memory as NumPy arrays, with a tenth of the access time.
         self.counters: tuple[Any, ...] = (
             self.steps.numpy(),
             self.empty.numpy(),
@@ -61,7 +61,7 @@ class SkeletonState(ClockedState):
         self.persons = tuple(self.bodies(m, m + 1) for m in range(len(self.persons)))
 
     def bodies(self, low: int, high: int) -> PersonState:
-        """Give what is kept of persons ``low`` to ``high - 1``, rows (person, stream)."""
+        """Return the state of persons ``low`` to ``high - 1``, rows (person, stream)."""
         if (low, high) not in self._views:
             rows = slice(low * self.batch_size, high * self.batch_size)
             self._views[low, high] = self._joined._map([self._joined], lambda t: t[0][rows])

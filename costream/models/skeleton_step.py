@@ -1,7 +1,7 @@
-"""The step of a skeleton network: few large products on weights that are folded once.
+"""Steps of a skeleton network: few large matrix products with weights that are folded once.
 
-Batch norms are multiplied into the convolutions, the three partitions of a graph into one
-product, the nine frames of a temporal kernel into one. Persons who are absent cost nothing.
+Batch norms are folded into the convolutions; the three partitions of a graph are one product,
+and so are the nine frames of a temporal kernel. Absent persons cost nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from costream.nn.timing import Timing, check_shape, hide_unstarted, in_sequence
 if TYPE_CHECKING:
     from costream.models.skeleton import SkeletonNet
 
-_PIECE = 128  # frames that go through the blocks at once: bounds memory
+_PIECE = 128  # frames processed at once: bounds memory
 
 
 class FoldedSkeleton(Folded):
@@ -45,13 +45,13 @@ class FoldedSkeleton(Folded):
         self.weight, self.bias = net.fc.weight.detach().T.contiguous(), net.fc.bias.detach()
         self.reading = None if net.reading is None else net.reading.weight.detach().T.contiguous()
         self.nobody = self.weight.new_zeros(0, net.joints, self.weight.shape[0])
-        self.rests: list[Tensor] = []  # [M, V, C], what a block gets of who is always absent
+        self.rests: list[Tensor] = []  # [M, V, C], each block's input for absent persons
         x = self.shift
         for block in self.blocks:
             self.rests.append(x)
             x = block.rest(x)
-        # For persons low to high - 1: how their frames are scaled and shifted, [M', 1, V, C], and
-        # what the others add to the mean, [O].
+        # For persons low to high - 1: scale and shift of their frames, [M', 1, V, C], and the
+        # contribution of the others to the mean, [O].
         self.ranges: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor]] = {}
         rest, persons = x.mean(1), net.persons
         for low, high in itertools.combinations_with_replacement(range(persons + 1), 2):
@@ -61,7 +61,7 @@ class FoldedSkeleton(Folded):
         self.share = 1 / (persons * net.joints)
 
     def init_state(self, batch_size: int) -> SkeletonState:
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of a batch of streams."""
         persons, joints, channels = self.shift.shape
         numbers = (persons, joints * channels)
         return SkeletonState(
@@ -80,7 +80,7 @@ class FoldedSkeleton(Folded):
         )
 
     def step(self, x: Tensor, state: SkeletonState) -> Tensor | None:
-        """Take a frame [B, M, V, C] of every stream, give logits [B, K] or None.
+        """Take a frame [B, M, V, C] of every stream, return logits [B, K] or None.
 
         Raises ValueError for frames of another shape.
         """
@@ -116,7 +116,7 @@ class FoldedSkeleton(Folded):
         return logits.addmm_(described.mean(1), self.reading)
 
     def _read(self, x: Tensor, state: SkeletonState) -> Tensor | None:
-        """Take T frames [B, T, M, V, C], give the logits [B, T', K] of their statistics, if any."""
+        """Take T frames [B, T, M, V, C], return logits [B, T', K] of their statistics, if any."""
         if self.statistics is None or self.reading is None or state.statistics is None:
             return None
         time = state.statistics.peek()
@@ -132,9 +132,9 @@ class FoldedSkeleton(Folded):
         return plan
 
     def _run_young(self, x: Tensor, bodies: PersonState, young: Tensor) -> Tensor | None:
-        """Take a frame [N, V, C] of persons, give what the last block gives, [N, V, O], or None.
+        """Take a frame [N, V, C] of persons, return the last block's output [N, V, O], or None.
 
-        ``young``: int64 [B], steps each stream has taken; some have not begun everywhere.
+        ``young``: int64 [B], steps of each stream, some of which have not reached all blocks.
         """
         taken = young.repeat(len(x) // len(young))
         for block, kept in zip(self.blocks, bodies.blocks, strict=True):
@@ -145,7 +145,7 @@ class FoldedSkeleton(Folded):
         return x
 
     def steps(self, x: Tensor, state: SkeletonState) -> Tensor:
-        """Take T frames [B, T, M, V, C], give what T steps would, [B, T', K]."""
+        """Take T frames [B, T, M, V, C], return the outputs of T steps, [B, T', K]."""
         check_shape((len(x), *x.shape[2:]), (*state.steps.shape, *self.shift.shape))
         logits = [self.bias.new_zeros(len(x), 0, len(self.bias))]
         for piece in torch.split(x, _PIECE, 1):
@@ -175,9 +175,9 @@ class FoldedSkeleton(Folded):
         return logits if read is None else logits.add_(read)
 
     def _has_young(self, state: SkeletonState) -> bool:
-        """Whether a stream has begun so lately that ``hide_unstarted`` must keep things back.
+        """Return whether a stream is so new that ``hide_unstarted`` must suppress outputs.
 
-        In a batch whose streams have all begun with it, nothing comes too early by itself.
+        In a batch whose streams all began with it, no output comes too early.
         """
         if self.form != "same":
             return False
@@ -186,9 +186,9 @@ class FoldedSkeleton(Folded):
         return min(taken) < self.layers.delay and min(taken) != max(clock)
 
     def _awake(self, x: Tensor, state: SkeletonState) -> tuple[int, int]:
-        """Count frames [B, T, M, V, C], give the range of persons who must be computed.
+        """Count frames [B, T, M, V, C], return the range of persons to compute.
 
-        A person who rests in every stream goes to sleep; one who does so no longer wakes.
+        A person who rests in every stream falls asleep, and wakes when no longer at rest.
         """
         steps, empty, _ = state.counters
         taken, counts = steps.tolist(), empty.tolist()
@@ -207,15 +207,15 @@ class FoldedSkeleton(Folded):
         return low, high
 
     def _rests(self, empty: int, steps: int) -> bool:
-        """Whether all that the blocks see, should the next frame be empty too, is known.
+        """Return whether the blocks see empty frames only, if the next frame is empty too.
 
-        Where there are zeros before frame 0, what is near them is not.
+        With zero padding before frame 0, this is not so near it.
         """
         fresh = self.form == "none" and empty == steps
         return fresh or empty + 1 >= self.layers.receptive_field
 
     def _wake(self, state: SkeletonState, low: int, high: int) -> None:
-        """Bring what is kept of these persons up to date, let the others sleep."""
+        """Update the states of these persons, let the others sleep."""
         flags = state.counters[2]
         for m, person in enumerate(state.persons):
             asleep: list[int] = flags[:, m].tolist()

@@ -1,4 +1,4 @@
-"""Temporal units of skeleton networks in evaluation, frame by frame."""
+"""Temporal units of skeleton networks for single frames in evaluation."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ class FoldedTemporal(Protocol):
     """A temporal unit in evaluation. Frames of N persons are [N, V, C]."""
 
     def init_state(self, batch_size: int, joints: int) -> State:
-        """Give the state of persons of whom nothing has been seen."""
+        """Return the initial state of ``batch_size`` persons."""
 
     def step(self, x: Tensor, state: Any, taken: Tensor | None, delay: int) -> Tensor | None:
-        """Take a frame, give [N, V, O] or None. ``taken``, ``delay``: see ``FoldedBlock``."""
+        """Take a frame, return [N, V, O] or None. ``taken``, ``delay``: see ``FoldedBlock``."""
 
     def steps(self, x: Tensor, state: Any) -> Tensor:
-        """Take T frames [N, T, V, C], give what T steps would, [N, T', V, O]."""
+        """Take T frames [N, T, V, C], return the outputs of T steps, [N, T', V, O]."""
 
     def matrices(self) -> list[Tensor]:
-        """Give the matrices that rows are multiplied with."""
+        """Return the matrices that multiply the rows of a step."""
 
     def rest(self, x: Tensor) -> Tensor:
-        """Give the output [N, V, O] when all frames are ``x``."""
+        """Return the output [N, V, O] when all frames are ``x``."""
 
     def wake(self, state: Any, rows: Sequence[int], x: Tensor, time: int) -> None:
-        """Make the state at frame ``time`` that of rows all whose frames were ``x`` [V, C]."""
+        """Set the state of ``rows`` at frame ``time`` as if all frames had been ``x`` [V, C]."""
 
 
 class FoldedConvolution:
     """A ``TemporalUnit`` in evaluation; see ``FoldedTemporal``."""
 
     def __init__(self, unit: TemporalUnit, more: Tensor | float) -> None:
-        """``more``: what is added to the bias."""
+        """``more``: added to the bias."""
         scale, shift = scale_and_shift(unit.bn)
         weight = unit.t_conv.weight.detach().squeeze(3)
         bias = cast(Tensor, unit.t_conv.bias).detach()
@@ -79,9 +79,9 @@ class FoldedConvolution:
 def continual(
     weight: Tensor, bias: Tensor, stride: int, pads: tuple[int, int], dilation: int = 1
 ) -> TemporalConvolution:
-    """Give a convolution over time with this weight [O, I, K] and bias [O]."""
+    """Return a convolution over time with this weight [O, I, K] and bias [O]."""
     out_width, in_width, kernel = weight.shape
-    # On the device "meta" no weights are drawn, for the caller's random numbers must not notice.
+    # No weights are drawn on the device "meta", so the caller's random state does not change.
     with torch.device("meta"):
         conv = TemporalConvolution(
             in_width, out_width, kernel, stride=stride, dilation=dilation, padding=pads
@@ -93,14 +93,14 @@ def continual(
 
 
 def at_rest(conv: TemporalConvolution, x: Tensor) -> Tensor:
-    """Give the output [N, V, O] of a convolution when all frames are ``x`` [N, V, C]."""
+    """Return the output [N, V, O] of a convolution when all frames are ``x`` [N, V, C]."""
     return torch.matmul(x.repeat(1, 1, conv.kernel), conv.matrix) + cast(Tensor, conv.bias)
 
 
 def fill(
     state: ConvolutionState | DelayState | MaxState, rows: Sequence[int], x: Tensor, time: int
 ) -> None:
-    """Make the state at frame ``time`` that of rows all whose frames were ``x`` [V, C]."""
+    """Set the state of ``rows`` at frame ``time`` as if all frames had been ``x`` [V, C]."""
     wide = isinstance(state, ConvolutionState)
     state.frames[list(rows)] = x[:, None, None] if wide else x
     state.clock.fill_(time)

@@ -1,4 +1,4 @@
-"""Skeleton networks over a sliding window: the baseline that continual ones are compared with."""
+"""Skeleton networks over a sliding window, as a baseline for the continual ones."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from costream.nn.timing import ClockedState, Timing
 
 @dataclass
 class WindowState(ClockedState):
-    """The last frames; that of step t lies in slots t mod n and n + t mod n."""
+    """The last frames; that of step t is in slots t mod n and n + t mod n."""
 
     steps: Tensor  # int64 [B], frames since the stream began
     frames: Tensor  # [B, 2 n, M, V, C]
 
 
 class WindowSkeletonNet(SkeletonNet):
-    """A ``SkeletonNet`` that is computed anew over the last ``window`` frames.
+    """A ``SkeletonNet`` that is recomputed over the last ``window`` frames, or fewer at first.
 
-    While there are fewer, over those. Attention of adaptive graphs may be that of clips.
+    The attention of adaptive graphs may be that of clips.
 
     Args:
         window: n, frames. ``hop``: steps from one output to the next.
-        arguments: those of ``SkeletonNet``; all features of the window are averaged, ``pool``
-            only says how many with padding "causal", whose newest logits count.
+        arguments: those of ``SkeletonNet``; all features of the window are averaged, or ``pool``
+            with padding "causal", of which the newest logits are used.
     """
 
     def __init__(self, *arguments: Any, window: int = 300, hop: int = 1, **options: Any) -> None:
@@ -41,7 +41,7 @@ class WindowSkeletonNet(SkeletonNet):
         self.timing = Timing(window, window - least, hop)
 
     def init_state(self, batch_size: int = 1) -> WindowState:  # type: ignore[override]
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of a batch of streams."""
         shape = (2 * self.window, self.persons, self.joints, self.channels)
         frames = zeros(batch_size, *shape, like=self.fc.weight)
         return WindowState(zeros(batch_size), zeros(batch_size), frames)
@@ -50,9 +50,9 @@ class WindowSkeletonNet(SkeletonNet):
     def forward_step(  # type: ignore[override]
         self, x: Tensor, state: WindowState
     ) -> OadOutput | None:
-        """Take a frame [B, M, V, C] of every stream, give logits [B, K], or None between hops.
+        """Take a frame [B, M, V, C] of every stream, return logits [B, K], or None between hops.
 
-        Those of a stream that has too few frames, for it began after the others, are zeros.
+        Logits of streams that began later and have too few frames are zeros.
         """
         time = state.tick()
         slot = time % self.window
@@ -71,24 +71,24 @@ class WindowSkeletonNet(SkeletonNet):
         return OadOutput(logits, None)
 
     def forward_steps(self, x: Tensor, state: WindowState) -> OadOutput:  # type: ignore[override]
-        """Take T frames [B, T, M, V, C], give logits [B, T', K] of the steps that have some."""
+        """Take T frames [B, T, M, V, C], return the logits [B, T', K] of all outputs."""
         given = [self.forward_step(frame, state) for frame in x.unbind(1)]
         logits = [out.logits for out in given if out is not None]
         nothing = x.new_zeros(len(x), 0, self.num_classes)
         return OadOutput(torch.stack(logits, 1) if logits else nothing, None)
 
     def warmup(self, state: WindowState) -> tuple[bool, ...]:  # type: ignore[override]
-        """Say for each stream whether its window is not yet full."""
+        """Return for each stream whether its window is not yet full."""
         return tuple(steps < self.window for steps in state.steps.tolist())
 
     def count_macs(self, persons: int | None = None) -> int:
-        """Multiply-accumulates of one step of one stream, the mean over a hop.
+        """Return the multiply-accumulates of one step of one stream, the mean over a hop.
 
-        ``persons`` changes nothing: the absent are computed with the others.
+        ``persons`` has no effect: absent persons are computed like the others.
         """
         return self.dense_macs
 
     @property
     def dense_macs(self) -> int:
-        """The same: the whole clip is computed anew."""
+        """The same as ``count_macs``: the whole clip is recomputed."""
         return round(self.count_clip_macs(self.window) / self.stride)

@@ -1,4 +1,4 @@
-"""The one kind of model that runs: an optional frontend, a continual network and a card."""
+"""Streaming models: an optional frontend, a continual network and a card."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from costream.nn.state import State
 from costream.records import AudioBlock, Data, FeatureRow, SkeletonFrame, VideoFrame
 from costream.sources.base import Sound, SourceInfo
 
-CHUNK = 16  # blocks of sound at once: four seconds
+CHUNK = 16  # audio blocks at once: four seconds
 
 DTYPES = {
     "float32": torch.float32,
@@ -35,7 +35,7 @@ DTYPES = {
 
 
 class Output(Protocol):
-    """What a classifying network gives for a step (B streams, K classes, A future steps)."""
+    """Output of a classifying network for a step (B streams, K classes, A future steps)."""
 
     logits: Tensor  # [B, K]
     anticipation: Tensor | None  # [B, A, K]
@@ -44,13 +44,13 @@ class Output(Protocol):
 class Network(Protocol):
     """A continual network with a classifier. It holds weights only; streams are in the state.
 
-    A network with a ``stride`` gives an output every so many steps, and None at the others. One
-    for sound also has ``forward_steps`` and a ``warmup`` that knows how it was some steps ago.
+    A network with a ``stride`` has an output every ``stride`` steps, and None at the others. One
+    for audio also has ``forward_steps`` and a ``warmup`` that takes a number of steps ago.
     """
 
     window: int  # tokens
     delay: int  # steps
-    dense_macs: int  # of one step of one stream, the whole window computed anew
+    dense_macs: int  # of one step of one stream, with the whole window recomputed
 
     def init_state(self, batch_size: int = 1) -> Any: ...  # noqa: D102
 
@@ -63,25 +63,25 @@ class Network(Protocol):
 
 @dataclass
 class ModelState(State):
-    """What the streams of a batch have seen, in the frontend and in the network."""
+    """State of the frontend and the network for the streams of a batch."""
 
     frontend: State | None
     network: State
 
     def __post_init__(self) -> None:
-        # What finds persons in pictures. Its memory is not ours to copy or save.
+        # Pose trackers, whose state cannot be copied or saved.
         self.poses: PoseTrackers | None = None
 
     def reset(self, rows: Sequence[int] | None = None) -> None:
-        """Forget what these streams (default: all) have seen."""
+        """Reset these streams (default: all)."""
         super().reset(rows)
         if self.poses is not None:
             self.poses.reset(range(self.batch_size) if rows is None else rows)
 
     def put(self, rows: Sequence[int], other: ModelState) -> None:
-        """Copy the streams of ``other`` into these rows; persons in their pictures are found anew.
+        """Copy the streams of ``other`` into these rows, and reset their pose trackers.
 
-        Raises as ``State.put``.
+        Raises like ``State.put``.
         """
         super().put(rows, other)
         if self.poses is not None:
@@ -105,9 +105,9 @@ class StreamingModel:
         device: str = "cpu",
         dtype: str = "float32",
     ) -> None:
-        """Take the modules over. Raises ModelError for a device or type that is not there.
+        """Take over the modules. Raises ModelError for an unavailable device or dtype.
 
-        ``heads``: the classifiers of a network that has several; its logits are theirs in a row.
+        ``heads``: the classifiers of a network with several, whose logits are concatenated.
         """
         self.card, self.weights_sha256 = card, weights_sha256
         alone = ModelHead(card, weights_sha256, slice(None))
@@ -119,17 +119,17 @@ class StreamingModel:
         if self.device.type == "mps" and self.dtype is torch.float64:
             raise ModelError("mps has no float64", hint="use --dtype float32")
         if self.dtype.itemsize < 4 and (takes(frontend) == "audio" or sound_beside(frontend)):
-            raise ModelError(f"there is no spectrogram in {dtype}", hint="use --dtype float32")
+            raise ModelError(f"no spectrograms in {dtype}", hint="use --dtype float32")
         self.network = self._settle(network)
         if self.device.type == "cpu":
             store_by_columns(self.network)
-        # Preparing a few joints takes many small operations, for which an accelerator is slow.
+        # Preparing a few joints takes many small operations, which are slow on an accelerator.
         settled = takes(frontend) in ("video", "audio")
         self.frontend: Any = self._settle(frontend) if settled else frontend
 
     @property
     def box(self) -> tuple[int, int] | None:
-        """Width and height that pictures should be fitted into; None: no pictures."""
+        """Width and height that frames should be fitted into; None if it takes no frames."""
         kind = takes(self.frontend)
         if kind == "skeleton":
             return BOX
@@ -137,35 +137,35 @@ class StreamingModel:
 
     @property
     def frames(self) -> int:
-        """Pictures that a step takes."""
+        """Video frames per step."""
         return int(getattr(self.frontend, "frames", 1))
 
     @property
     def sound(self) -> Sound | None:
-        """The sound that the frontend takes; None: it takes none."""
+        """Format of the frontend's audio input; None if it takes no audio."""
         if takes(self.frontend) != "audio":
             return None
         return Sound(self.frontend.sample_rate_hz, self.frontend.block)
 
     @property
     def beside(self) -> Sound | None:
-        """The sound that the frontend takes beside pictures; None: it takes none."""
+        """Format of the audio the frontend takes in addition to frames; None if it takes none."""
         return sound_beside(self.frontend)
 
     @property
     def chunk(self) -> int:
-        """How many items ``steps`` is best given at once."""
+        """Best number of items per call of ``steps``."""
         return CHUNK if takes(self.frontend) == "audio" else 1
 
     @property
     def in_time(self) -> bool:
-        """Whether streams have to step together: so with strides in time, and one detector each."""
+        """Whether streams must step together: with strides in time, or a pose tracker each."""
         parts = (self.frontend, self.network)
         return takes(self.frontend) == "skeleton" or any(hasattr(p, "in_time") for p in parts)
 
     @property
     def input_width(self) -> int:
-        """Values a feature row must have."""
+        """Number of values of a feature row."""
         return input_width(self.card)
 
     @property
@@ -180,45 +180,45 @@ class StreamingModel:
 
     @cached_property
     def dense_macs(self) -> int:
-        """The same answer with the whole window computed anew by the network.
+        """Multiply-accumulates of the same output when the network recomputes its whole window.
 
-        And by a frontend whose windows overlap; most look at each frame once in any case.
+        So does a frontend with overlapping windows; most process each frame once in any case.
         """
         frontend = getattr(self.frontend, "dense_macs", None) or self._frontend_macs()
         return int(frontend) + int(self.network.dense_macs)
 
     def check(self, info: SourceInfo) -> None:
-        """Raise SourceError when what this source gives does not fit.
+        """Raise SourceError if this source does not fit the model.
 
-        Raises ModelError when the model has no classifier (an imported encoder).
+        Raises ModelError if the model has no classifier (an imported encoder).
         """
         check_source(self.card, self.frontend, info)
 
     def notes(self, info: SourceInfo) -> dict[str, Any]:
-        """Give what the header should say of the way from this source to the network."""
+        """Return entries for the run's header on how this source reaches the network."""
         return notes(self.frontend, info)
 
     def init_state(self, batch_size: int = 1) -> ModelState:
-        """Give a fresh state for ``batch_size`` streams."""
+        """Return an initial state for ``batch_size`` streams."""
         frontend = None if self.frontend is None else self.frontend.init_state(batch_size)
         return ModelState(frontend, self.network.init_state(batch_size))
 
     def reset(self, state: ModelState, rows: Sequence[int]) -> None:
-        """Forget what these streams have seen."""
+        """Reset these streams."""
         state.reset(rows)
 
     @torch.inference_mode()
     def step(self, items: Sequence[Data], state: ModelState) -> StepResult:
-        """Take one item a stream, all of the same type, give the newest output.
+        """Take one item per stream, all of the same type, return the newest output.
 
-        Feature rows go straight to the network, frames and skeletons through the frontend; in
-        frames, a frontend of skeletons gets the persons that MediaPipe finds there. The
-        probabilities are the softmax over all logits at the card's temperature; where nobody is
-        there to be judged, the background is certain.
+        Feature rows go straight to the network, frames and skeletons through the frontend; a
+        skeleton frontend gets the persons that MediaPipe detects in frames. The probabilities
+        are the softmax over all logits at the card's temperature; where no person is present,
+        the background has probability 1.
         """
         began = time.perf_counter()
         if len({type(item) for item in items}) != 1:
-            raise ValueError("the items of a step are of one type")
+            raise ValueError("all items of a step must be of one type")
         rows = [item.values for item in items if isinstance(item, FeatureRow)]
         takes_sound = isinstance(items[0], AudioBlock)
         skeletons = self._find(items, state)
@@ -234,9 +234,9 @@ class StreamingModel:
         if probabilities is not None and skeletons is not None and self.card.background:
             nobody = ~tokens.flatten(1).any(1).cpu().numpy()
             probabilities[nobody] = np.equal(self.card.labels, self.card.background)
-        # The temperature was chosen for the present; what is to come has a classifier of its own.
+        # The temperature was fitted for the present; anticipation has a classifier of its own.
         anticipation = None if future is None else future.float().softmax(-1).cpu().numpy()
-        skip = rows and self.frontend is not None  # feature rows pass it by
+        skip = rows and self.frontend is not None  # feature rows bypass it
         return StepResult(
             probabilities,
             anticipation,
@@ -251,9 +251,9 @@ class StreamingModel:
 
     @torch.inference_mode()
     def steps(self, items: Sequence[Data], state: ModelState) -> list[StepResult]:
-        """Take T items of one stream, give what T calls of ``step`` would.
+        """Take T items of one stream, return the same results as T calls of ``step``.
 
-        Blocks of sound go through the network together, everything else one by one.
+        Audio blocks go through the network together, all other items one by one.
         """
         blocks = [item for item in items if isinstance(item, AudioBlock)]
         if len(blocks) < len(items) or len(items) == 1:
@@ -285,13 +285,13 @@ class StreamingModel:
         ]
 
     def _spectra(self, state: ModelState, steps: int) -> npt.NDArray[np.float32]:
-        """Give what the frontend heard in the newest steps, [B, steps, frames, bands]."""
+        """Return the spectrograms of the newest steps, [B, steps, frames, bands]."""
         heard = self.frontend.newest_spectrum(state.frontend).float().cpu().numpy()
         spectra: npt.NDArray[np.float32] = heard.reshape(len(heard), steps, -1, heard.shape[-1])
         return spectra
 
     def _probabilities(self, logits: Tensor) -> npt.NDArray[np.float32]:
-        """Give the softmax over the logits [..., K] of each head, at its temperature."""
+        """Return the softmax over the logits [..., K] of each head, at its temperature."""
         parts = [
             torch.softmax(logits[..., h.columns].float() / h.card.temperature, -1)
             for h in self.heads
@@ -300,7 +300,7 @@ class StreamingModel:
         return probabilities
 
     def _find(self, items: Sequence[Data], state: ModelState) -> tuple[SkeletonFrame, ...] | None:
-        """Give the skeletons of the items, or those that are found in frames."""
+        """Return the skeletons among the items, or those detected in frames."""
         if takes(self.frontend) != "skeleton":
             return None
         frames = [item for item in items if isinstance(item, VideoFrame)]
@@ -311,7 +311,7 @@ class StreamingModel:
         return tuple(state.poses.find(frames))
 
     def see(self, items: Sequence[Data], state: ModelState) -> Tensor:
-        """Take one item a stream, no feature rows, and give their tokens [B, ...]."""
+        """Take one item per stream, no feature rows, and return their tokens [B, ...]."""
         if self.frontend is None:
             raise SourceError(f"{self.card.name} takes precomputed features")
         given = torch.from_numpy(np.stack([self._prepare(item) for item in items]))
@@ -327,7 +327,7 @@ class StreamingModel:
         return tokens.to(self.device, self.dtype)
 
     def _hear(self, item: Data) -> Tensor:
-        """Give the blocks of sound beside a picture, [n, block]."""
+        """Return the audio blocks of a frame, [n, block]."""
         blocks = blocks_of(item) if isinstance(item, VideoFrame) else torch.zeros(0)
         return blocks.to(self.device, self.dtype)
 
@@ -349,9 +349,9 @@ class StreamingModel:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until a device has done its work, which on a GPU runs on by itself.
+    """Wait until a device has finished its work, which is asynchronous on a GPU.
 
-    Without this its time would count as that of whatever reads the result.
+    Without this its time would be attributed to the code that reads the result.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -360,9 +360,9 @@ def synchronize(device: torch.device) -> None:
 
 
 def find_device(name: str) -> torch.device:
-    """Give a device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
+    """Return a device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
 
-    Raises ModelError for one that is not known or not there.
+    Raises ModelError for one that is unknown or unavailable.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

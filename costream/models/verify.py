@@ -1,4 +1,4 @@
-"""Does a weight file work? Its checksum, card and tensors, and a few steps on this machine."""
+"""Verification of a weight file: checksum, card, tensors, and a few steps on this machine."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from costream.records import (
 )
 
 _STEPS = 4  # or as many as the network needs for its first output
-_TOKENS = 8  # down and across a picture in which objects are looked for
+_TOKENS = 8  # per side of the image for object detectors
 Rows: TypeAlias = npt.NDArray[np.float32]
 
 
 def verify(path: Path) -> str:
-    """Check a weight file, give the digest of its tensors.
+    """Check a weight file, return the digest of its tensors.
 
-    Raises ModelError when the file is damaged, its tensors do not fit the architecture or the
-    card, or when stepping gives different results twice, or numbers that are not finite.
+    Raises ModelError if the file is damaged, its tensors do not fit the architecture or the
+    card, or if stepping twice gives different results, or values that are not finite.
     """
     stored = read_weights(path)
     try:
@@ -122,6 +122,6 @@ def _check_detector(network: Any, card: Card) -> None:
 
 def _compare(first: Rows, second: Rows) -> None:
     if not np.isfinite(first).all():
-        raise ModelError("stepping gives numbers that are not finite")
+        raise ModelError("stepping gives values that are not finite")
     if not np.array_equal(first, second):
         raise ModelError("stepping twice gives different results")

@@ -1,4 +1,4 @@
-"""Action recognition in video with 3D networks, step by step: CoX3D, CoSlow, CoI3D."""
+"""Continual 3D networks for action recognition in video: CoX3D, CoSlow, CoI3D."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class VideoNet(ContinualModule):
 
     Hedegaard, Iosifidis, "Continual 3D Convolutional Neural Networks for Real-time Processing of
     Videos" (ECCV 2022). The weights are those of the ordinary network, which ``forward`` is; a
-    step differs from it, for behind the newest frame it has no zeros, and by squeezing frames.
+    step differs from it: no zeros follow the newest frame, and squeeze-excitation is per frame.
 
     Args:
         num_classes: K.
@@ -56,47 +56,47 @@ class VideoNet(ContinualModule):
         return self.receptive_field
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give logits [B, K] of clips [B, T, 3, H, W], as the ordinary network does."""
+        """Return logits [B, K] of clips [B, T, 3, H, W], as the ordinary network does."""
         return cast(Tensor, self.classifier(self.dropout(self.encoder(x))))
 
     def forward_stream(self, x: Tensor) -> Tensor:
-        """Give what stepping through clips would, [B, T', K], with gradients."""
+        """Return the outputs of stepping through clips, [B, T', K], with gradients."""
         return cast(Tensor, self.classifier(self.dropout(self.encoder.forward_stream(x))))
 
     def init_state(self, batch_size: int = 1) -> VideoState:
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of a batch of streams."""
         return self.encoder.init_state(batch_size)
 
     def warmup(self, state: VideoState) -> tuple[bool, ...]:
-        """Say for each stream whether its frames do not yet fill what an output depends on."""
+        """Return for each stream whether its receptive field is not yet full."""
         return self.encoder.warmup(state)
 
     @torch.no_grad()
     def forward_step(self, x: Tensor, state: VideoState) -> OadOutput | None:
-        """Take a frame [B, 3, H, W] of every stream, give logits [B, K], or None.
+        """Take a frame [B, 3, H, W] of every stream, return logits [B, K], or None.
 
-        There are some at step ``delay`` of the batch and every ``stride`` steps after that.
+        Logits come at step ``delay`` of the batch and every ``stride`` steps after that.
         """
         row = self.encoder.forward_step(x, state)
         return None if row is None else OadOutput(self.classifier(row), None)
 
     @torch.no_grad()
     def forward_steps(self, x: Tensor, state: VideoState) -> OadOutput:
-        """Take T frames [B, T, 3, H, W], give logits [B, T', K] of the steps that have some."""
+        """Take T frames [B, T, 3, H, W], return the logits [B, T', K] of all outputs."""
         return OadOutput(self.classifier(self.encoder.forward_steps(x, state)), None)
 
     def count_macs(self) -> int:
-        """Multiply-accumulates of a step of one stream, the mean where there are strides."""
+        """Return the multiply-accumulates of a step of one stream; with strides, their mean."""
         return self.encoder.count_macs() + round(self.classifier.weight.numel() / self.stride)
 
     def count_clip_macs(self, frames: int) -> int:
-        """Multiply-accumulates of ``forward`` over a clip of so many frames."""
+        """Return the multiply-accumulates of ``forward`` over a clip of ``frames`` frames."""
         return self.encoder.count_clip_macs(frames) + self.classifier.weight.numel()
 
     @property
     def dense_macs(self) -> int:
-        """Multiply-accumulates of a step that computes a clip of ``pool`` features anew.
+        """Multiply-accumulates of a step that recomputes a clip of ``pool`` features.
 
-        Of a strided network, which speaks at every ``stride``-th step only, the mean of these.
+        For a strided network, with outputs at every ``stride``-th step only, the mean over steps.
         """
         return round(self.count_clip_macs(self.encoder.pool * self.stride) / self.stride)

@@ -1,4 +1,4 @@
-"""The cards of the published 3D networks, before there are weights."""
+"""Model cards of the published 3D networks, to be completed with weights."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from costream.nn.video_sizes import PAPER, TASK, find_size
 def video_card(
     name: str, labels: Sequence[str], pool: int | None = None, start: str = "zeros"
 ) -> Card:
-    """Give the card of a network of ``nn.video_sizes.SIZES`` with these labels.
+    """Return the card of a network of ``nn.video_sizes.SIZES`` with these labels.
 
-    ``pool``, ``start``: of a continual one, see ``nn.video.VideoEncoder``; the default is a clip.
+    ``pool`` (default: that of a clip), ``start``: of a continual one, see ``VideoEncoder``.
     Raises KeyError for an unknown name.
     """
     size = find_size(name)

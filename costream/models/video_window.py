@@ -1,4 +1,4 @@
-"""3D networks over a sliding window: the baseline that continual ones are compared with."""
+"""3D networks over a sliding window, as a baseline for the continual ones."""
 
 from __future__ import annotations
 
@@ -16,20 +16,18 @@ from costream.nn.timing import ClockedState, Timing, check_shape
 
 @dataclass
 class WindowState(ClockedState):
-    """The last frames; that of step t lies in slot t mod n."""
+    """The last frames; that of step t is in slot t mod n."""
 
     steps: Tensor  # int64 [B], frames since the stream began
     frames: Tensor  # [B, n, 3, H, W]
 
 
 class WindowVideoNet(VideoNet):
-    """A ``VideoNet`` that is computed anew over the last ``window`` frames.
-
-    While there are fewer, over those.
+    """A ``VideoNet`` that is recomputed over the last ``window`` frames, or fewer at first.
 
     Args:
         window: n, frames. ``hop``: steps from one output to the next.
-        arguments: those of ``VideoNet``; ``pool`` and ``start`` are of streams and do nothing.
+        arguments: those of ``VideoNet``; ``pool`` and ``start`` have no effect.
     """
 
     def __init__(self, *arguments: Any, window: int = 16, hop: int = 1, **options: Any) -> None:
@@ -40,7 +38,7 @@ class WindowVideoNet(VideoNet):
         self.timing = Timing(window, window - least, hop)
 
     def init_state(self, batch_size: int = 1) -> WindowState:  # type: ignore[override]
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of a batch of streams."""
         size = self.encoder.size
         frames = zeros(batch_size, self.window, 3, size, size, like=self.classifier.weight)
         return WindowState(zeros(batch_size), zeros(batch_size), frames)
@@ -49,9 +47,9 @@ class WindowVideoNet(VideoNet):
     def forward_step(  # type: ignore[override]
         self, x: Tensor, state: WindowState
     ) -> OadOutput | None:
-        """Take a frame [B, 3, H, W] of every stream, give logits [B, K], or None between hops.
+        """Take a frame [B, 3, H, W] of every stream, return logits [B, K], or None between hops.
 
-        Those of a stream that has too few frames, for it began after the others, are zeros.
+        Logits of streams that began later and have too few frames are zeros.
         """
         check_shape(x.shape, (state.frames.shape[0], *state.frames.shape[2:]))
         time = state.tick()
@@ -70,21 +68,21 @@ class WindowVideoNet(VideoNet):
         return OadOutput(logits, None)
 
     def forward_steps(self, x: Tensor, state: WindowState) -> OadOutput:  # type: ignore[override]
-        """Take T frames [B, T, 3, H, W], give logits [B, T', K] of the steps that have some."""
+        """Take T frames [B, T, 3, H, W], return the logits [B, T', K] of all outputs."""
         given = [self.forward_step(frame, state) for frame in x.unbind(1)]
         logits = [out.logits for out in given if out is not None]
         nothing = x.new_zeros(len(x), 0, self.num_classes)
         return OadOutput(torch.stack(logits, 1) if logits else nothing, None)
 
     def warmup(self, state: WindowState) -> tuple[bool, ...]:  # type: ignore[override]
-        """Say for each stream whether its window is not yet full."""
+        """Return for each stream whether its window is not yet full."""
         return tuple(steps < self.window for steps in state.steps.tolist())
 
     def count_macs(self) -> int:
-        """Multiply-accumulates of one step of one stream, the mean over a hop."""
+        """Return the multiply-accumulates of one step of one stream, the mean over a hop."""
         return self.dense_macs
 
     @property
     def dense_macs(self) -> int:
-        """The same: the whole window is computed anew."""
+        """The same as ``count_macs``: the whole window is recomputed."""
         return round(self.count_clip_macs(self.window) / self.stride)

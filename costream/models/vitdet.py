@@ -1,4 +1,4 @@
-"""ViTDet: objects in pictures, or in video at the cost of what has changed."""
+"""ViTDet: object detection in images, or token-gated in video."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ SIZES: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
 class PatchEmbedding(nn.Module):
     """One token of width ``dim`` for each square of ``patch`` x ``patch`` pixels.
 
-    ``stem``: channels of convolutions 3x3 before it, each of which halves the picture; with them
-    a network learns from far fewer pictures (Xiao et al., "Early convolutions help transformers
-    see better", NeurIPS 2021).
+    ``stem``: channels of 3x3 convolutions before it, each of which halves the image; with them
+    a network can be trained on far fewer images (Xiao et al., "Early convolutions help
+    transformers see better", NeurIPS 2021).
     """
 
     def __init__(self, dim: int, patch: int, stem: Sequence[int] = ()) -> None:
@@ -48,8 +48,8 @@ class PatchEmbedding(nn.Module):
         self.conv = nn.Conv2d(widths[-1], dim, side, side)
 
     def forward(self, pictures: Tensor, operations: Operations | None = None) -> Tensor:
-        """Give tokens [B, h, w, D] for pictures [B, 3, H, W]."""
-        # Norms then take the channels of a place from one stretch of memory.
+        """Return tokens [B, h, w, D] for images [B, 3, H, W]."""
+        # Norms then read the channels of a place from contiguous memory.
         x = pictures.contiguous(memory_format=torch.channels_last)
         for layer in (*self.stem, self.conv):
             x = layer(x)
@@ -59,30 +59,30 @@ class PatchEmbedding(nn.Module):
 
 
 class StemLayer(nn.Conv2d):
-    """A convolution 3x3 with stride 2 and without bias, a norm of its channels, GELU."""
+    """A 3x3 convolution with stride 2 and without bias, a norm of its channels, GELU."""
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__(in_channels, out_channels, 3, 2, 1, bias=False)
         self.norm = ChannelNorm(out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give maps [B, out, H/2, W/2] for maps [B, in, H, W]."""
+        """Return feature maps [B, out, H/2, W/2] for feature maps [B, in, H, W]."""
         return F.gelu(self.norm(super().forward(x)))
 
 
 @dataclass
 class ViTDetState(State):
-    """The memory of streams of pictures of one size."""
+    """State of streams of frames of one size."""
 
     backbone: BackboneState
-    view: ViewState | None  # None: maps are computed in full
+    view: ViewState | None  # None: feature maps are computed in full
 
 
 class ViTDet(nn.Module):
-    """A plain vision transformer, a pyramid of maps, proposals and box heads.
+    """A plain vision transformer, a feature pyramid, proposals and box heads.
 
     Li et al., "Exploring plain vision transformer backbones for object detection" (ECCV 2022),
-    with the backbone of Dutson, Li, Gupta, "Eventful Transformers" (ICCV 2023). Pictures are
+    with the backbone of Dutson, Li, Gupta, "Eventful Transformers" (ICCV 2023). Images must be
     normalised, and their sides multiples of ``patch``.
 
     Args:
@@ -91,11 +91,11 @@ class ViTDet(nn.Module):
         size: height and width, in tokens, that its relative positions are learned for.
         window, position_size, mlp_ratio, rule, variant, scene_cut, refresh: see
             ``ViTDetBackbone``.
-        patch: pixels along a token. ``stem``: see ``PatchEmbedding``.
-        channels: of the maps. ``width``, ``convolutions``, ``cascade``: see ``BoxHeads``.
-        proposals: boxes of a picture that the heads look at, at most. ``candidates``: of each
-            map that these are chosen from.
-        score: detections below go.
+        patch: side of a token in pixels. ``stem``: see ``PatchEmbedding``.
+        channels: of the feature maps. ``width``, ``convolutions``, ``cascade``: see ``BoxHeads``.
+        proposals: boxes per image for the heads, at most. ``candidates``: per feature map, from
+            which these are selected.
+        score: detections below are dropped.
     """
 
     def __init__(
@@ -142,18 +142,18 @@ class ViTDet(nn.Module):
         )
         self.gate_maps = VARIANTS[variant].gate_maps
         self.pyramid = SimplePyramid(dim, channels)
-        # Those of the pyramid are for patches of 16 pixels; all are in proportion.
+        # The pyramid's strides are for patches of 16 pixels; others are proportional.
         self.strides = [stride * patch // 16 for stride in self.pyramid.strides]
         self.proposal_generator = ProposalNetwork(channels, proposals, candidates)
         self.roi_heads = BoxHeads(channels, classes, width, convolutions, cascade, score)
 
     def forward(self, pictures: Tensor) -> list[Detections]:
-        """Give the objects of each of the pictures [B, 3, H, W], each by itself."""
+        """Return the objects of each of the images [B, 3, H, W], processed independently."""
         view = self.view(self.backbone(self.embed(pictures)))
         return self.detect(view, (pictures.shape[2], pictures.shape[3]))
 
     def init_state(self, batch_size: int, height: int, width: int) -> ViTDetState:
-        """Give the state of streams of pictures of this size, in pixels, that have seen nothing."""
+        """Return the initial state of streams of frames of this size, in pixels."""
         self._check(height, width)
         size = (height // self.patch, width // self.patch)
         backbone, view = self.backbone.init_state(batch_size, *size), None
@@ -169,22 +169,22 @@ class ViTDet(nn.Module):
         policy: Policy | Sequence[Policy],
         operations: Operations | None = None,
     ) -> list[Detections]:
-        """Take the next picture of every stream, [B, 3, H, W], give its objects.
+        """Take the next frame of every stream, [B, 3, H, W], return its objects.
 
-        ``policy``: which tokens are computed, see ``view_step``. ``operations``: what is spent
-        is added.
+        ``policy``: which tokens are computed, see ``view_step``. ``operations``: counts the
+        operations.
         """
         operations = Operations() if operations is None else operations
         view = self.view_step(self.embed(pictures, operations), state, policy, operations)
         return self.detect(view, (pictures.shape[2], pictures.shape[3]), operations)
 
     def embed(self, pictures: Tensor, operations: Operations | None = None) -> Tensor:
-        """Give tokens [B, h, w, D]. Raises ValueError for sides that are no multiple of a patch."""
+        """Return tokens [B, h, w, D]. ValueError for sides that are not multiples of ``patch``."""
         self._check(*pictures.shape[2:])
         return cast(Tensor, self.embedding(pictures, operations))
 
     def view(self, tokens: Tensor, operations: Operations | None = None) -> View:
-        """Give maps and what is predicted of anchors for encoded tokens [B, h, w, D]."""
+        """Return feature maps and anchor predictions for encoded tokens [B, h, w, D]."""
         maps = self.pyramid(tokens, operations)
         return View(maps, self.proposal_generator.predict(maps, operations))
 
@@ -195,10 +195,10 @@ class ViTDet(nn.Module):
         policy: Policy | Sequence[Policy],
         operations: Operations,
     ) -> View:
-        """Take the tokens [B, h, w, D] of the next picture of every stream, give its maps.
+        """Take the tokens [B, h, w, D] of the next frame of every stream, return its feature maps.
 
         ``policy``: which tokens are computed, see ``ViTDetBackbone``; the last gate, before the
-        maps, has that of the last block.
+        feature maps, has that of the last block.
         """
         encoded = self.backbone.forward_step(tokens, state.backbone, policy, operations)
         if state.view is None:
@@ -209,23 +209,23 @@ class ViTDet(nn.Module):
         return renew_view(*parts, encoded, state.view, fresh, last, operations)
 
     def propose(self, view: View, size: tuple[int, int]) -> list[Proposals]:
-        """Give where objects may be in pictures of this ``size``, height and width in pixels."""
+        """Return the proposals for images of this ``size``, height and width in pixels."""
         anchors = pyramid_anchors(view.maps, self.strides)
         return self.proposal_generator.choose(view.predicted, anchors, size)
 
     def detect(
         self, view: View, size: tuple[int, int], operations: Operations | None = None
     ) -> list[Detections]:
-        """Give the objects of pictures of this ``size``, height and width in pixels."""
+        """Return the objects in images of this ``size``, height and width in pixels."""
         proposals = self.propose(view, size)
         found = self.roi_heads(view.maps, self.strides, proposals, size, operations)
         return cast(list[Detections], found)
 
     def count_macs(self, height: int, width: int, updated: int | None = None) -> int:
-        """Give what ``view_step`` costs one stream of frames of this size, in tokens.
+        """Return the cost of ``view_step`` for one stream of frames of this size, in tokens.
 
-        ``updated``: tokens that pass every gate; None: the stream begins. With some, what the
-        maps cost is an estimate, see ``SimplePyramid.count_macs``.
+        ``updated``: tokens that pass every gate; None: the stream begins. With a number, the cost
+        of the feature maps is an estimate, see ``SimplePyramid.count_macs``.
         """
         total = self.backbone.count_macs(height, width, updated)
         if not self.gate_maps:
@@ -238,11 +238,11 @@ class ViTDet(nn.Module):
 
     def _check(self, height: int, width: int) -> None:
         if height % self.patch or width % self.patch:
-            raise ValueError(f"{width}x{height} pixels are no multiple of {self.patch}")
+            raise ValueError(f"{width}x{height} pixels are not multiples of {self.patch}")
 
 
 def build_vitdet(size: str, classes: int, **options: object) -> ViTDet:
-    """Give a network of a published size, "b", "l" or "h", with random weights."""
+    """Return a network of a published size, "b", "l" or "h", with random weights."""
     dim, heads, depth, global_blocks = SIZES[size]
     sizes = {"dim": dim, "heads": heads, "depth": depth, "global_blocks": global_blocks}
     return ViTDet(classes, **sizes | options)  # type: ignore[arg-type]

@@ -17,19 +17,19 @@ from costream.nn.policy import Policy
 from costream.nn.state import State, zeros
 from costream.nn.timing import check_shape
 
-_MOVED = 0.5  # a token has changed when it is so far from its reference, over its own length
+_MOVED = 0.5  # relative distance from its reference above which a token has changed
 
 
 @dataclass
 class BackboneState(State):
-    """The memory of a backbone for frames of one size."""
+    """State of a backbone for frames of one size."""
 
-    steps: Tensor  # int64 [B], frames since the last that was computed in full
+    steps: Tensor  # int64 [B], frames since the last one computed in full
     blocks: tuple[State, ...]
 
 
 class _Resized(NamedTuple):
-    """A table resized, and what it was made of, which it keeps so that ``key`` stays its own."""
+    """A resized table and its source, which is referenced so that ``key`` stays unique."""
 
     key: tuple[int, ...]
     source: Tensor
@@ -49,15 +49,15 @@ class PositionEncoding(nn.Module):
         self._held: _Resized | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give tokens [B, h, w, D] with positions added."""
+        """Return tokens [B, h, w, D] with positions added."""
         return x + self._table(x.shape[1], x.shape[2])
 
     def _table(self, height: int, width: int) -> Tensor:
-        """Give positions [1, h, w, D] for frames of this size."""
+        """Return positions [1, h, w, D] for frames of this size."""
         source, table = self.encoding, self.encoding.view(1, *self.size, -1)
         if (height, width) == self.size:
             return table
-        # A tensor made in inference mode does not tell when it is changed.
+        # A tensor created in inference mode has no version counter to detect changes.
         hold = not torch.is_grad_enabled() and not source.is_inference()
         key = (height, width, source.data_ptr(), source._version) if hold else None
         if self._held is not None and self._held.key == key:
@@ -70,23 +70,23 @@ class PositionEncoding(nn.Module):
 
 
 class ViTDetBackbone(nn.Module):
-    """Blocks over the tokens of frames, of which a step computes those that have changed.
+    """Transformer blocks over the tokens of frames; a step computes those that have changed.
 
     Li et al., "Exploring plain vision transformer backbones for object detection" (ECCV 2022);
     Dutson, Li, Gupta, "Eventful Transformers" (ICCV 2023).
 
     Args:
         dim, heads, depth: D, H and the number of blocks. ``mlp_ratio``: of the feed-forward.
-        size: height and width, in tokens, of the frames it is for; others are possible. None:
-            positions are only added to the tokens, not to attention among all of them.
+        size: height and width of typical frames, in tokens; others are possible. None: positions
+            are only added to the tokens, not to global attention.
         window: height and width of windows, in tokens.
         global_blocks: which blocks attend among all tokens.
         position_size: height and width of the table of absolute positions.
-        rule: how relative positions reach other sizes, see ``RelativePosition``.
+        rule: resizing of relative positions to other sizes, see ``RelativePosition``.
         variant: a name of ``VARIANTS``; no weight depends on it.
-        scene_cut: a stream is computed in full when more than this share of its tokens has
-            changed by half or more; None: never.
-        refresh: and after so many frames; None: never.
+        scene_cut: a frame is computed in full if more than this share of its tokens has
+            changed by more than half; None: never.
+        refresh: and after this number of frames; None: never.
     """
 
     def __init__(
@@ -123,14 +123,14 @@ class ViTDetBackbone(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give the tokens [B, h, w, D] of frames by themselves, computed in full."""
+        """Return the tokens [B, h, w, D] of independent frames, computed in full."""
         x = self.position_encoding(x)
         for block in self.blocks:
             x = block(x)
         return x
 
     def init_state(self, batch_size: int, height: int, width: int) -> BackboneState:
-        """Give the state of streams of frames of this size, in tokens, that have seen nothing."""
+        """Return the initial state of streams of frames of this size, in tokens."""
         blocks = tuple(b.init_state(batch_size, height, width) for b in self._blocks)
         return BackboneState(zeros(batch_size), blocks)
 
@@ -142,12 +142,12 @@ class ViTDetBackbone(nn.Module):
         policy: Policy | Sequence[Policy],
         operations: Operations | None = None,
     ) -> Tensor:
-        """Take the tokens [B, h, w, D] of the next frame of every stream, give them encoded.
+        """Take the tokens [B, h, w, D] of the next frame of every stream, return them encoded.
 
         There is no gradient; train with ``forward``, which is the same for all tokens.
-        ``policy``: which tokens are computed, in all blocks or one for each; it may be another at
-        every step. ``operations``: what is spent is added. Raises ValueError for tokens that are
-        not as many as the state's.
+        ``policy``: which tokens are computed, one for all blocks or one for each; it may change at
+        every step. ``operations``: counts the operations. Raises ValueError if the number of
+        tokens is not that of the state.
         """
         first = cast(BlockState, state.blocks[0])
         check_shape((len(x), x.shape[1] * x.shape[2]), first.qkv.reference.shape[:2])
@@ -163,7 +163,7 @@ class ViTDetBackbone(nn.Module):
     def count_macs(
         self, height: int, width: int, updated: int | None = None, columns: int | None = None
     ) -> int:
-        """Give what a step costs one stream, see ``EventfulBlock.count_macs``."""
+        """Return the cost of a step of one stream, see ``EventfulBlock.count_macs``."""
         blocks = (b.count_macs(height, width, updated, columns) for b in self._blocks)
         return height * width * self.dim + sum(blocks)
 
@@ -172,7 +172,7 @@ class ViTDetBackbone(nn.Module):
         return [cast(EventfulBlock, block) for block in self.blocks]
 
     def _begin(self, x: Tensor, state: BackboneState) -> list[bool]:
-        """Count a frame, say of each stream whether it is to be computed in full."""
+        """Count a frame, return for each stream whether it must be computed in full."""
         steps: list[int] = state.steps.tolist()
         fresh = [not t or t == self.refresh for t in steps]
         if self.scene_cut is not None and not all(fresh):
@@ -183,7 +183,7 @@ class ViTDetBackbone(nn.Module):
         return fresh
 
     def _moved(self, x: Tensor, state: BackboneState) -> Tensor:
-        """Give the share [B] of tokens that are no longer like their reference."""
+        """Return the share [B] of tokens that have changed from their reference."""
         first = cast(BlockState, state.blocks[0])
         normed = self._blocks[0].input_layer_norm(x).flatten(1, 2)
         lengths = torch.linalg.vector_norm(normed, dim=-1)

@@ -1,4 +1,4 @@
-"""What is in each proposed box, and where exactly."""
+"""Box heads: classification and refinement of proposals."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from costream.nn.roi_align import roi_align
 from costream.nn.suppression import suppress
 
 BINS = 7
-# of deltas, in the only stage or the first, and in those of a cascade after it
+# of deltas, in the first stage and in the later ones of a cascade
 WEIGHTS = ((10.0, 10.0, 5.0, 5.0), (20.0, 20.0, 10.0, 10.0), (30.0, 30.0, 15.0, 15.0))
-_CANONICAL, _CANONICAL_LEVEL = 224.0, 2  # a box of so many pixels is looked up in this map
+_CANONICAL, _CANONICAL_LEVEL = 224.0, 2  # size of a box in pixels, its level
 _LEVELS = 4
 
 
 class Detections(NamedTuple):
-    """Objects of a picture, the surest first."""
+    """Objects in an image, by descending score."""
 
     boxes: Tensor  # [n, 4], pixels of the input
     scores: Tensor  # [n], 0 to 1
@@ -33,10 +33,10 @@ class Detections(NamedTuple):
 
 
 class BoxHead(nn.Module):
-    """Convolutions over the features of a box, then a vector.
+    """Convolutions over the features of a box, then a fully connected layer.
 
     Args:
-        channels: of the maps. ``width``: of the vector. ``convolutions``: how many.
+        channels: of the feature maps. ``width``: of the output. ``convolutions``: their number.
     """
 
     def __init__(self, channels: int, width: int, convolutions: int = 4) -> None:
@@ -46,7 +46,7 @@ class BoxHead(nn.Module):
         self.fc1 = nn.Linear(channels * BINS**2, width)
 
     def forward(self, x: Tensor, operations: Operations | None = None) -> Tensor:
-        """Give vectors [n, width] for features [n, C, 7, 7]."""
+        """Return vectors [n, width] for features [n, C, 7, 7]."""
         for layer in self.children():
             x = F.relu(self.fc1(x.flatten(1))) if layer is self.fc1 else layer(x)
         if operations is not None:
@@ -58,10 +58,10 @@ class BoxHead(nn.Module):
 
 
 class BoxPredictor(nn.Module):
-    """Logits of the classes, the background last, and deltas for each class or for any.
+    """Logits of the classes, the background last, and deltas per class or shared by all.
 
     Args:
-        width: of the vectors. ``classes``: K. ``boxes``: deltas a vector, K or 1.
+        width: of the vectors. ``classes``: K. ``boxes``: deltas per vector, K or 1.
     """
 
     def __init__(self, width: int, classes: int, boxes: int) -> None:
@@ -70,7 +70,7 @@ class BoxPredictor(nn.Module):
         self.bbox_pred = nn.Linear(width, 4 * boxes)
 
     def forward(self, x: Tensor, operations: Operations | None = None) -> tuple[Tensor, Tensor]:
-        """Give logits [n, K + 1] and deltas [n, boxes, 4]."""
+        """Return logits [n, K + 1] and deltas [n, boxes, 4]."""
         if operations is not None:
             operations.count_linear(len(x), self.cls_score)
             operations.count_linear(len(x), self.bbox_pred)
@@ -80,14 +80,14 @@ class BoxPredictor(nn.Module):
 class BoxHeads(nn.Module):
     """One head, as in Faster R-CNN, or a cascade of three.
 
-    Cai, Vasconcelos, "Cascade R-CNN" (CVPR 2018): each stage looks at the boxes of the one
-    before; deltas do not depend on the class; scores are the mean over the stages.
+    Cai, Vasconcelos, "Cascade R-CNN" (CVPR 2018): each stage takes the boxes of the previous
+    one; deltas do not depend on the class; scores are the mean over the stages.
 
     Args:
-        channels: of the maps. ``classes``: K. ``width``, ``convolutions``: see ``BoxHead``.
+        channels: of the feature maps. ``classes``: K. ``width``, ``convolutions``: see ``BoxHead``.
         cascade: whether there are three stages.
-        score: detections below go. ``overlap``: of two boxes of a class that overlap more the
-            worse goes. ``keep``: detections of a picture at most.
+        score: detections below are dropped. ``overlap``: IoU threshold of non-maximum
+            suppression within a class. ``keep``: detections per image at most.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class BoxHeads(nn.Module):
         size: tuple[int, int],
         operations: Operations | None = None,
     ) -> list[Detections]:
-        """Give the detections of each picture of a batch, cut off at ``size`` (height, width)."""
+        """Return the detections of each image of a batch, clipped to ``size`` (height, width)."""
         boxes = [p.boxes for p in proposals]
         counts = [len(b) for b in boxes]
         probabilities = []
@@ -133,7 +133,7 @@ class BoxHeads(nn.Module):
         return [self._select(*part) for part in parts]
 
     def stages(self) -> list[tuple[BoxHead, BoxPredictor]]:
-        """Give head and predictor of each stage."""
+        """Return head and predictor of each stage."""
         heads: object = self.box_head if self.cascade else [self.box_head]
         predictors: object = self.box_predictor if self.cascade else [self.box_predictor]
         pairs = zip(
@@ -142,7 +142,7 @@ class BoxHeads(nn.Module):
         return list(pairs)
 
     def _select(self, boxes: Tensor, scores: Tensor) -> Detections:
-        """Choose among boxes [n, K or 1, 4] with scores [n, K]."""
+        """Return the best of the boxes [n, K or 1, 4] with scores [n, K]."""
         places, labels = (scores > self.score).nonzero().unbind(1)
         scores = scores[places, labels]
         boxes = boxes.expand(-1, self.classes, -1)[places, labels]
@@ -156,9 +156,9 @@ def pool(
     boxes: Sequence[Tensor],
     operations: Operations | None = None,
 ) -> Tensor:
-    """Give the features [n, C, 7, 7] of all boxes of a batch, from the map that fits their size.
+    """Return the features [n, C, 7, 7] of all boxes of a batch, from the level for their size.
 
-    The four largest maps are used; Lin et al., "Feature pyramid networks" (CVPR 2017), eq. 1.
+    The four largest levels are used; Lin et al., "Feature pyramid networks" (CVPR 2017), eq. 1.
     """
     layout, rows = list_places(maps[:_LEVELS])
     scales = [1 / stride for stride in strides[:_LEVELS]]
@@ -170,6 +170,6 @@ def pool(
 
 
 def levels(boxes: Tensor) -> Tensor:
-    """Give which map each box [n, 4] is looked up in, int64 [n]."""
+    """Return the pyramid level of each box [n, 4], int64 [n]."""
     sizes = areas(boxes).sqrt() / _CANONICAL
     return (_CANONICAL_LEVEL + torch.log2(sizes + 1e-8)).floor().clamp(0, _LEVELS - 1).long()

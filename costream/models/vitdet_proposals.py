@@ -1,4 +1,4 @@
-"""Where something may be: boxes from a region proposal network."""
+"""Region proposal network."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from costream.nn.suppression import suppress
 RATIOS = (0.5, 1.0, 2.0)  # height over width
 PREDICTED = 5 * len(RATIOS)  # a logit and four deltas for each anchor of a place
 _THRESHOLD = 0.7
-SMALLEST = 32.0  # anchor of the largest map, in pixels; twice that of the next
+SMALLEST = 32.0  # anchor of the largest feature map, in pixels; doubled at each next one
 
 
 class Proposals(NamedTuple):
-    """Boxes of a picture, the likeliest first."""
+    """Boxes in an image, the likeliest first."""
 
     boxes: Tensor  # [n, 4], pixels of the input
     objectness: Tensor  # [n], logits
 
 
 class ProposalHead(nn.Module):
-    """Two convolutions, then for each place and anchor a logit and four deltas.
+    """Two convolutions, then a logit and four deltas for each place and anchor.
 
     Ren et al., "Faster R-CNN" (NeurIPS 2015); two convolutions as in ViTDet.
     """
@@ -44,7 +44,7 @@ class ProposalHead(nn.Module):
         self.anchor_deltas = nn.Conv2d(channels, 4 * len(RATIOS), 1)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Give logits [B, n] and deltas [B, n, 4] for a map [B, C, H, W]; n = H W anchors."""
+        """Return logits [B, n] and deltas [B, n, 4] of n = H W anchors for a map [B, C, H, W]."""
         for layer in self.conv.values():
             x = F.relu(layer(x))
         logits = self.objectness_logits(x).permute(0, 2, 3, 1).flatten(1)
@@ -53,11 +53,11 @@ class ProposalHead(nn.Module):
 
 
 class ProposalNetwork(nn.Module):
-    """Gives the likeliest boxes of all maps.
+    """Selects the likeliest boxes of all feature maps.
 
     Args:
-        channels: of the maps. ``keep``: boxes of a picture at most.
-        candidates: boxes of a map that suppression looks at, at most.
+        channels: of the feature maps. ``keep``: boxes per image at most.
+        candidates: boxes per feature map before suppression, at most.
     """
 
     def __init__(self, channels: int, keep: int = 1000, candidates: int = 1000) -> None:
@@ -68,7 +68,7 @@ class ProposalNetwork(nn.Module):
     def predict(
         self, maps: Sequence[Tensor], operations: Operations | None = None
     ) -> list[tuple[Tensor, Tensor]]:
-        """Give logits [B, n] and deltas [B, n, 4] of the anchors of each map."""
+        """Return logits [B, n] and deltas [B, n, 4] of the anchors of each feature map."""
         if operations is not None:
             for x in maps:
                 for layer in self.rpn_head.modules():
@@ -85,11 +85,11 @@ class ProposalNetwork(nn.Module):
         predicted: Tensor,
         operations: Operations,
     ) -> None:
-        """Bring what is predicted of one picture up to date where its maps have changed.
+        """Update the predictions for one frame in place, where its feature maps have changed.
 
-        ``rows`` [places + 1, C]: the maps; ``computed`` bool [places + 1]: what is new in them.
-        ``hidden``, alike: behind the first convolution; ``predicted`` [places, 5 ratios]: logits,
-        then deltas, of the anchors of each place.
+        ``rows`` [places + 1, C]: the feature maps; ``computed`` bool [places + 1]: which are new.
+        ``hidden``, like ``rows``: after the first convolution; ``predicted`` [places, 5 ratios]:
+        logits, then deltas, of the anchors of each place.
         """
         levels, head = range(len(layout.sizes)), self.rpn_head
         first, second = (cast(nn.Conv2d, layer) for layer in head.conv.values())
@@ -107,7 +107,7 @@ class ProposalNetwork(nn.Module):
         predicted.index_copy_(0, places, torch.cat(outs, 1))
 
     def of_anchors(self, layout: Layout, predicted: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Give logits [B, n] and deltas [B, n, 4] of the anchors of each map.
+        """Return logits [B, n] and deltas [B, n, 4] of the anchors of each feature map.
 
         ``predicted`` [B, places, 5 ratios]: see ``renew``.
         """
@@ -116,7 +116,7 @@ class ProposalNetwork(nn.Module):
         return [(a.flatten(1), torch.unflatten(b.flatten(1), 1, (-1, 4))) for a, b in every]
 
     def count_macs(self, layout: Layout, updated: int | None = None) -> int:
-        """Give what is spent on one picture; see ``SimplePyramid.count_macs``."""
+        """Return the cost of one frame; see ``SimplePyramid.count_macs``."""
         operations = Operations()
         first, *rest = (m for m in self.rpn_head.modules() if isinstance(m, nn.Conv2d))
         for level in range(len(layout.sizes)):
@@ -131,7 +131,7 @@ class ProposalNetwork(nn.Module):
         every: Sequence[Tensor],
         size: tuple[int, int],
     ) -> list[Proposals]:
-        """Give the proposals for what was predicted of the anchors of every map."""
+        """Return the proposals for the predictions of the anchors of every feature map."""
         tops, starts = [], [0]
         for logits, _ in predicted:
             tops.append(logits.topk(min(self.candidates, logits.shape[1]), dim=1))
@@ -158,7 +158,7 @@ class ProposalNetwork(nn.Module):
 
 
 def pyramid_anchors(maps: Sequence[Tensor], strides: Sequence[int]) -> list[Tensor]:
-    """Give the anchors [n, 4] of each of the maps [B, C, H, W]."""
+    """Return the anchors [n, 4] of each of the feature maps [B, C, H, W]."""
     return [
         anchors(x.shape[2], x.shape[3], stride, SMALLEST * 2**level).to(x)
         for level, (x, stride) in enumerate(zip(maps, strides, strict=True))
@@ -168,9 +168,9 @@ def pyramid_anchors(maps: Sequence[Tensor], strides: Sequence[int]) -> list[Tens
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)
 def anchors(height: int, width: int, stride: int, size: float) -> Tensor:
-    """Give the anchors [H W ratios, 4] of a map, centred on the multiples of its stride.
+    """Return the anchors [H W ratios, 4] of a feature map, centred on multiples of its stride.
 
-    ``size``: the square root of their area. They are made once; nobody is to write to them.
+    ``size``: the square root of their area. The result is cached and must not be written to.
     """
     shapes = []
     for ratio in RATIOS:

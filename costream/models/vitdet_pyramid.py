@@ -1,4 +1,4 @@
-"""Maps of several scales from the one that a plain vision transformer gives."""
+"""Simple feature pyramid: several scales from the output of a plain vision transformer."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from costream.nn.channel_norm import ChannelNorm
 from costream.nn.maps import Layout, around, convolve, layout_of
 from costream.nn.operations import Operations
 
-_TOGETHER = 4  # chosen tokens that lie in a square, in estimates
+_TOGETHER = 4  # selected tokens per square, assumed in estimates
 
 
 class SimplePyramid(nn.Module):
-    """Maps at strides 4, 8, 16, 32 and 64 from tokens at stride 16.
+    """Feature maps at strides 4, 8, 16, 32 and 64 from tokens at stride 16.
 
     Li et al., "Exploring plain vision transformer backbones for object detection" (ECCV 2022).
 
     Args:
-        dim: D of the tokens, a multiple of 4. ``channels``: of the maps.
+        dim: D of the tokens, a multiple of 4. ``channels``: of the feature maps.
     """
 
     strides = (4, 8, 16, 32, 64)
@@ -57,9 +57,9 @@ class SimplePyramid(nn.Module):
         )
 
     def forward(self, tokens: Tensor, operations: Operations | None = None) -> list[Tensor]:
-        """Give five maps [B, C, H, W], the largest first, for tokens [B, h, w, D].
+        """Return five feature maps [B, C, H, W], the largest first, for tokens [B, h, w, D].
 
-        ``operations``: what is spent is added.
+        ``operations``: counts the operations.
         """
         maps = []
         for stage in self.stages:
@@ -75,7 +75,7 @@ class SimplePyramid(nn.Module):
         return [*maps, maps[-1][:, :, ::2, ::2]]
 
     def layout(self, height: int, width: int) -> Layout:
-        """Give the layout of the maps of frames of this size, in tokens."""
+        """Return the layout of the feature maps of frames of this size, in tokens."""
         h, w = height // 2, width // 2
         sizes = [(4 * height, 4 * width), (2 * height, 2 * width), (height, width), (h, w)]
         return layout_of((*sizes, (-(-h // 2), -(-w // 2))))
@@ -88,11 +88,11 @@ class SimplePyramid(nn.Module):
         rows: Tensor,
         operations: Operations,
     ) -> Tensor:
-        """Bring the maps of one picture up to date, where they hang on the chosen tokens.
+        """Update the feature maps of one frame in place, where they depend on the chosen tokens.
 
         ``tokens`` [h, w, D]; ``chosen`` int64 [M]: those that are new. ``rows`` [places + 1, C]:
-        the maps; ``narrow``, alike: what their last convolutions take. Gives which places were
-        computed, bool [places + 1].
+        the feature maps; ``narrow``, like ``rows``: input of their last convolutions. Returns
+        which places were computed, bool [places + 1].
         """
         layout = self.layout(*tokens.shape[:2])
         computed = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
@@ -118,9 +118,9 @@ class SimplePyramid(nn.Module):
         return computed
 
     def count_macs(self, height: int, width: int, updated: int | None = None) -> int:
-        """Give what the maps of one picture cost; ``updated``: where so many tokens are new.
+        """Return the cost of the feature maps of one frame; ``updated``: number of new tokens.
 
-        With these it is an estimate, see ``touched``.
+        With ``updated`` it is an estimate, see ``touched``.
         """
         layout, operations = self.layout(height, width), Operations()
         for level, stage in enumerate(self.stages):
@@ -134,9 +134,9 @@ class SimplePyramid(nn.Module):
 
 
 def touched(layout: Layout, level: int, updated: int | None, margin: int) -> int:
-    """Give about how many places of a map hang on so many tokens; None: all.
+    """Return an estimate of the places of a feature map that depend on ``updated`` tokens.
 
-    Tokens are taken to lie in squares of four. ``margin``: convolutions 3x3 between.
+    None: all. Tokens are assumed to be in squares of four. ``margin``: 3x3 convolutions between.
     """
     if updated is None:
         return layout.counts[level]
@@ -145,7 +145,7 @@ def touched(layout: Layout, level: int, updated: int | None, margin: int) -> int
 
 
 def _of_rows(layer: nn.Module, x: Tensor, operations: Operations) -> Tensor:
-    """Give what a layer makes of rows [n, C]; where it doubles a map, four for each."""
+    """Return a layer's output for rows [n, C]; four rows for each if it doubles the map's size."""
     _count(layer, len(x), operations)
     if isinstance(layer, nn.ConvTranspose2d):
         out = x @ layer.weight.permute(0, 2, 3, 1).flatten(1)
@@ -158,7 +158,7 @@ def _of_rows(layer: nn.Module, x: Tensor, operations: Operations) -> Tensor:
 
 
 def _count(layer: nn.Module, rows: int, operations: Operations) -> int:
-    """Count what a layer does with so many rows; give how many come out of it."""
+    """Count a layer's operations for ``rows`` rows; return the number of output rows."""
     if isinstance(layer, nn.ConvTranspose2d):
         operations.linear += rows * layer.weight.numel()
         operations.bias += 4 * rows * layer.out_channels
@@ -169,9 +169,9 @@ def _count(layer: nn.Module, rows: int, operations: Operations) -> int:
 
 
 def _take(tokens: Tensor, chosen: Tensor, level: int) -> tuple[Tensor, Tensor]:
-    """Give the rows [n, D] that a map is made of and the places that they become in it.
+    """Return the input rows [n, D] of a feature map and their places in it.
 
-    Where a map is larger than the frame of tokens each row becomes several places.
+    In a feature map larger than the grid of tokens each row has several places.
     """
     height, width = tokens.shape[:2]
     if level < 3:
@@ -190,7 +190,7 @@ def _take(tokens: Tensor, chosen: Tensor, level: int) -> tuple[Tensor, Tensor]:
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)
 def _children(height: int, width: int, doublings: int) -> Tensor:
-    """Give the places [tokens, 4**doublings] of a larger map that each token becomes."""
+    """Return the places [tokens, 4**doublings] of each token in a larger feature map."""
     tokens, two = torch.arange(height * width), torch.arange(2)
     y, x = tokens[:, None] // width, tokens[:, None] % width
     for _ in range(doublings):

@@ -1,4 +1,4 @@
-"""Maps and proposals of video, brought up to date where tokens have changed."""
+"""Feature maps and proposals of video, updated where tokens have changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from costream.nn.state import State, zeros
 
 
 class View(NamedTuple):
-    """What is made of the tokens of pictures before boxes are chosen."""
+    """Feature maps and anchor predictions, before boxes are selected."""
 
     maps: Sequence[Tensor]  # [B, C, H, W], the largest first
     predicted: Sequence[tuple[Tensor, Tensor]]  # of the anchors of each: [B, n] and [B, n, 4]
@@ -26,19 +26,19 @@ class View(NamedTuple):
 
 @dataclass
 class ViewState(State):
-    """What was last made of the tokens of every stream."""
+    """State of the feature maps and predictions of every stream."""
 
     reference: Tensor  # tokens when they last passed, [B, N, D]
-    narrow: Tensor  # what the last convolutions of the maps take, [B, places + 1, C]
-    rows: Tensor  # the maps
-    hidden: Tensor  # behind the first convolution of the proposals
+    narrow: Tensor  # input of the last convolutions of the feature maps, [B, places + 1, C]
+    rows: Tensor  # the feature maps
+    hidden: Tensor  # after the first convolution of the proposals
     predicted: Tensor  # of the anchors of each place, [B, places, 5 ratios]
 
 
 def begin_view(
     pyramid: SimplePyramid, batch_size: int, height: int, width: int, like: Tensor
 ) -> ViewState:
-    """Give the state of streams that have seen nothing, for frames of this size in tokens.
+    """Return the initial state for streams of frames of this size, in tokens.
 
     ``like``: a row [D].
     """
@@ -60,11 +60,11 @@ def renew_view(
     policy: Policy,
     operations: Operations,
 ) -> View:
-    """Give maps and what is predicted, computed anew where they hang on tokens that pass a gate.
+    """Return feature maps and predictions, recomputed where they depend on tokens passing a gate.
 
-    ``tokens`` [B, h, w, D]. A last token gate, as those of the backbone: all that comes behind is
-    that of the tokens as they last passed, but for rounding. ``fresh``: of each stream, whether
-    all its tokens are computed. ``operations``: what is spent is added.
+    ``tokens`` [B, h, w, D]. A last token gate, like those of the backbone: all later results are
+    those for the tokens as they last passed, except for rounding. ``fresh``: for each stream,
+    whether all its tokens are computed. ``operations``: counts the operations.
     """
     height, width = tokens.shape[1:3]
     layout = pyramid.layout(height, width)

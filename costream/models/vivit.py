@@ -1,4 +1,4 @@
-"""ViViT: actions in video, at the cost of what has changed since the frame before."""
+"""ViViT: token-gated action recognition in video."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class TubeletEmbedding(nn.Module):
         self.conv = nn.Conv3d(3, dim, shape, shape)
 
     def forward(self, clips: Tensor) -> Tensor:
-        """Give tokens [B, S, N, D], row by row, for clips [B, T, 3, H, W]."""
+        """Return tokens [B, S, N, D], row by row, for clips [B, T, 3, H, W]."""
         out: Tensor = self.conv(clips.transpose(1, 2)).flatten(3).permute(0, 2, 3, 1)
         return out
 
     def count_macs(self, tokens: int) -> int:
-        """Multiply-accumulates of so many tokens, as ``Operations`` has them: biases too."""
+        """Return the multiply-accumulates of ``tokens`` tokens, and biases, like ``Operations``."""
         return tokens * sum(p.numel() for p in self.conv.parameters())
 
 
@@ -73,11 +73,11 @@ class SpatialEncoder(nn.Module):
         self.layer_norm = nn.LayerNorm(dim, eps=1e-6)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give the class tokens [B, D] of tubelets [B, N, D], computed in full."""
+        """Return the class tokens [B, D] of tubelets [B, N, D], computed in full."""
         return self._class_of(self.backbone(self._with_class(x)))
 
     def init_state(self, batch_size: int) -> BackboneState:
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of a batch of streams."""
         return self.backbone.init_state(batch_size, 1, self.tokens)
 
     def forward_step(
@@ -87,12 +87,12 @@ class SpatialEncoder(nn.Module):
         policy: Policy | Sequence[Policy],
         operations: Operations,
     ) -> Tensor:
-        """Take the tokens [B, N, D] of the next tubelet of every stream, give class tokens."""
+        """Take the tokens [B, N, D] of the next tubelet of every stream, return class tokens."""
         x = self._with_class(x)
         return self._class_of(self.backbone.forward_step(x, state, policy, operations))
 
     def count_macs(self, updated: int | None = None) -> int:
-        """Give what a step costs one stream, see ``EventfulBlock.count_macs``."""
+        """Return the cost of a step of one stream, see ``EventfulBlock.count_macs``."""
         return self.backbone.count_macs(1, self.tokens, updated)
 
     def _with_class(self, x: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ class SpatialEncoder(nn.Module):
 
 @dataclass
 class ViViTState(State):
-    """The memory of streams."""
+    """State of both encoders for each stream."""
 
     spatial: BackboneState
     temporal: State
@@ -115,25 +115,25 @@ class ViViT(nn.Module):
 
     The factorised encoder of Arnab et al., "ViViT: a video vision transformer" (ICCV 2021); the
     spatial one has the gates of Dutson, Li, Gupta, "Eventful Transformers" (ICCV 2023). A step
-    takes a tubelet, which is ``tubelet`` pictures in a row. Pictures are normalised.
+    takes a tubelet, which is ``tubelet`` consecutive frames. Frames must be normalised.
 
-    What equals what: with all tokens, a stream's output after each step is that of ``forward``
-    over the last ``window`` tubelets, or over as many as there are. With fewer, it is what the
-    temporal encoder makes of the class tokens that the spatial one has given. ``forward_clip``
-    differs from that in one thing: its streams begin with the clip. With "deepcot" the temporal
+    Equivalences: with all tokens, a stream's output after each step is that of ``forward``
+    over the last ``window`` tubelets, or over all if there are fewer. With fewer tokens, it is
+    the temporal encoder's output for the class tokens from the spatial one. ``forward_clip``
+    differs in one respect: its streams begin with the clip. With "deepcot" the temporal
     encoder is another network, see ``DeepTemporal``.
 
     Args:
         num_classes: K.
         dim, heads, depth: D, H and the blocks of the spatial encoder. ``mlp_ratio``: of the
             feed-forward. The defaults are ViViT-B.
-        size: height and width of a picture in tokens. ``patch``: pixels along a token.
-        tubelet: pictures of a tubelet. ``window``: tubelets that the temporal encoder sees.
-        temporal_depth: its blocks. ``temporal``: "window", computed anew at each step, or
+        size: height and width of a frame in tokens. ``patch``: side of a token in pixels.
+        tubelet: frames of a tubelet. ``window``: tubelets in the temporal encoder's input.
+        temporal_depth: its blocks. ``temporal``: "window", recomputed at each step, or
             "deepcot".
         variant: a name of ``VARIANTS`` without pooled keys; no weight depends on it.
-        scene_cut, refresh: see ``ViTDetBackbone``. The paper has neither; a camera that is carried
-            about moves most tokens all the time, and is no scene cut.
+        scene_cut, refresh: see ``ViTDetBackbone``. The paper has neither; a hand-held camera
+            changes most tokens all the time, without a scene cut.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class ViViT(nn.Module):
         if temporal not in TEMPORAL:
             raise ValueError(f"temporal {temporal!r} is not one of {tuple(TEMPORAL)}")
         if variant in VARIANTS and VARIANTS[variant].pool > 1:
-            raise ValueError(f"variant {variant!r} pools keys, and a class token has no place")
+            raise ValueError(f"variant {variant!r} pools keys, which a class token does not allow")
         self.size, self.patch, self.tubelet, self.window = tuple(size), patch, tubelet, window
         self.num_classes = num_classes
         self.embedding = TubeletEmbedding(dim, tubelet, patch)
@@ -169,26 +169,26 @@ class ViViT(nn.Module):
 
     @property
     def stride(self) -> int:
-        """Pictures from one output to the next."""
+        """Frames from one output to the next."""
         return self.tubelet
 
     @property
     def delay(self) -> int:
-        """Pictures before that of the first output."""
+        """Frames before that of the first output."""
         return self.tubelet - 1
 
     @property
     def receptive_field(self) -> int:
-        """Pictures that an output depends on, where all tokens are computed."""
+        """Frames that an output depends on, if all tokens are computed."""
         return self.tubelet * int(self.temporal_model.receptive_field)
 
     @property
     def tokens(self) -> int:
-        """Tokens of a step, the class token among them."""
+        """Tokens of a step, including the class token."""
         return self.spatial_model.tokens
 
     def forward(self, clips: Tensor) -> Tensor:
-        """Give the logits [B, K] at the end of clips [B, T, 3, H, W], computed in full."""
+        """Return the logits [B, K] at the end of clips [B, T, 3, H, W], computed in full."""
         tokens = self.embed(clips)
         rows = torch.unflatten(self.spatial_model(tokens.flatten(0, 1)), 0, tokens.shape[:2])
         return cast(Tensor, self.classifier(self.temporal_model(rows)))
@@ -197,10 +197,10 @@ class ViViT(nn.Module):
     def forward_clip(
         self, clips: Tensor, policy: Policy, operations: Operations | None = None
     ) -> Tensor:
-        """Give the logits [B, K] at the end of clips, each a stream that begins with it.
+        """Return the logits [B, K] at the end of clips, each a stream that begins with it.
 
-        The paper's way: the first tubelet is computed in full, of the others what ``policy``
-        chooses, and the temporal encoder runs once.
+        As in the paper: the first tubelet is computed in full, the tokens of the others as
+        ``policy`` selects, and the temporal encoder runs once.
         """
         operations = Operations() if operations is None else operations
         tokens, state = self.embed(clips, operations), self.spatial_model.init_state(len(clips))
@@ -211,12 +211,12 @@ class ViViT(nn.Module):
         return self.classify(out, operations)
 
     def init_state(self, batch_size: int = 1) -> ViViTState:
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of a batch of streams."""
         spatial = self.spatial_model.init_state(batch_size)
         return ViViTState(spatial, self.temporal_model.init_state(batch_size))
 
     def warmup(self, state: ViViTState) -> tuple[bool, ...]:
-        """Say for each stream whether it has not yet seen as much as an output draws on."""
+        """Return for each stream whether its receptive field is not yet full."""
         return cast("tuple[bool, ...]", self.temporal_model.warmup(state.temporal))
 
     @torch.no_grad()
@@ -227,10 +227,10 @@ class ViViT(nn.Module):
         policy: Policy | Sequence[Policy],
         operations: Operations | None = None,
     ) -> Tensor:
-        """Take the next tubelet [B, t, 3, H, W] of every stream, give logits [B, K].
+        """Take the next tubelet [B, t, 3, H, W] of every stream, return logits [B, K].
 
-        ``policy``: which tokens are computed, in all blocks or one for each. ``operations``: what
-        is spent is added.
+        ``policy``: which tokens are computed, one for all blocks or one for each.
+        ``operations``: counts the operations.
         """
         operations = Operations() if operations is None else operations
         (tokens,) = self.embed(tubelets, operations).unbind(1)
@@ -239,12 +239,12 @@ class ViViT(nn.Module):
         return self.classify(out, operations)
 
     def embed(self, clips: Tensor, operations: Operations | None = None) -> Tensor:
-        """Give tokens [B, S, N, D]. Raises ValueError for clips of another size."""
+        """Return tokens [B, S, N, D]. Raises ValueError for clips of another size."""
         wanted = tuple(side * self.patch for side in self.size)
         if clips.shape[3:] != wanted or clips.shape[1] % self.tubelet:
             raise ValueError(
-                f"clips of {clips.shape[1]} pictures of {clips.shape[4]}x{clips.shape[3]} pixels,"
-                f" not of a multiple of {self.tubelet} of {wanted[1]}x{wanted[0]}"
+                f"clips of {clips.shape[1]} frames of {clips.shape[4]}x{clips.shape[3]} pixels,"
+                f" not a multiple of {self.tubelet} frames of {wanted[1]}x{wanted[0]}"
             )
         tokens: Tensor = self.embedding(clips)
         if operations is not None:
@@ -254,7 +254,7 @@ class ViViT(nn.Module):
         return tokens
 
     def count_macs(self, updated: int | None = None) -> int:
-        """Give what a step costs one stream, its embedding included, when its window is full.
+        """Return the cost of a step of one stream, with its embedding, when its window is full.
 
         ``updated``: tokens that pass every gate; None: the stream begins.
         """
@@ -264,12 +264,12 @@ class ViViT(nn.Module):
 
     @property
     def dense_macs(self) -> int:
-        """Give what an output costs when all of its window is computed anew."""
+        """Multiply-accumulates of an output when its whole window is recomputed."""
         step = self.embedding.count_macs(self.tokens - 1) + self.spatial_model.count_macs()
         return int(self.window * step + self.temporal_model.dense_macs + _size(self.classifier))
 
     def classify(self, rows: Tensor, operations: Operations) -> Tensor:
-        """Give logits [B, K] for what the temporal encoder gave, [B, D]."""
+        """Return logits [B, K] for outputs [B, D] of the temporal encoder."""
         operations.count_linear(len(rows), self.classifier)
         return cast(Tensor, self.classifier(rows))
 

@@ -1,18 +1,18 @@
 """Scaled dot-product attention over a sliding window, ordinary and continual.
 
-With queries, keys and values q, k, v of width e a head, attention over n rows is
+With queries, keys and values q, k, v of width e per head, attention over n rows is
 
     D^-1 A v,    A = exp(q k^T / sqrt(e)),    D = diag(A 1),
 
 that is softmax(q k^T / sqrt(e)) v. When the window moves by one row, *single-output* attention
-asks for the newest row only: one query against cached keys and values. *Retroactive* attention
-asks for all n rows, because a new key changes every one of them. Both are of Hedegaard,
+computes the newest row only: one query against cached keys and values. *Retroactive* attention
+computes all n rows, because a new key changes every one of them. Both are from Hedegaard,
 Bakhtiarnia, Iosifidis, "Continual Transformers" (ICLR 2023).
 
 That paper keeps D and A v of the old rows, adds exp(q k_new) to them and subtracts exp(q k_old).
 The subtraction cancels: with the logits of a trained network its float32 error reaches the size
-of the output itself, and it ends in NaN. Here A is taken anew from cached rows, with the maximum
-subtracted, so a stream is as exact after a year as after one window.
+of the output itself, and it ends in NaN. Here A is recomputed from cached rows, with the maximum
+subtracted, so a stream is as accurate after a year as after one window.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from costream.nn.ring import Fill
 from costream.nn.state import State, zeros
 
 _CHUNK = 256  # queries at once in a long clip
-# Heads from this width on keep a row's numbers side by side, narrower ones the rows'. Measured,
-# of a whole step: e = 12, n = 120, side by side 7 % slower; e = 128, n = 64, 8 % faster.
+# From this head width on a row's numbers are contiguous; below, each number over all rows.
+# Contiguous rows, whole step: 7 % slower with e = 12, n = 120; 8 % faster with e = 128, n = 64.
 _WIDE = 32
 
 
@@ -46,18 +46,18 @@ class AttentionState(State):
     values: Tensor  # v, the same
 
     def __post_init__(self) -> None:
-        self.views: _Views | None = None  # made when needed, never saved or copied
+        self.views: _Views | None = None  # created on first use, never saved or copied
 
 
 @dataclass(frozen=True)
 class _Views:
-    """The rings of one stream, seen as its steps need them, and room for its newest row.
+    """Views of the rings of one stream for its steps, and space for its newest row.
 
     An operation of a step takes a few microseconds whatever its size, and five times as long
-    when large weights have pushed its code out of the cache, so there are as few as can be.
+    when large weights have evicted its code from the cache, so there are as few as possible.
     """
 
-    steps: Any  # the state's own counter as a NumPy array, which costs a tenth of a tensor's
+    steps: Any  # the state's counter as a NumPy array, a tenth of the cost of a tensor
     projected: Tensor  # [1, 3 d], written by every step: the query, key and value of its row
     query: Tensor  # [h, 1, e], views of ``projected``
     key: Tensor
@@ -91,7 +91,7 @@ class MultiheadAttention(nn.Module):
     ) -> None:
         super().__init__()
         if embed_dim % num_heads:
-            raise ValueError(f"embed_dim {embed_dim} is no multiple of num_heads {num_heads}")
+            raise ValueError(f"embed_dim {embed_dim} is not a multiple of num_heads {num_heads}")
         self.embed_dim, self.num_heads, self.dropout = embed_dim, num_heads, dropout
         self.head_dim = embed_dim // num_heads
         self.scale = 1 / math.sqrt(self.head_dim)
@@ -105,7 +105,7 @@ class MultiheadAttention(nn.Module):
             nn.init.zeros_(self.out_proj.bias)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Give every row of ``x`` [B, n, d] after attending to all rows, [B, n, d].
+        """Return every row of ``x`` [B, n, d] after attention to all rows, [B, n, d].
 
         ``mask``: bool [B, n], False where there is no row.
         """
@@ -113,13 +113,13 @@ class MultiheadAttention(nn.Module):
         return self._attend(q, k, v, None if mask is None else mask[:, None])
 
     def count_macs(self, rows: int) -> int:
-        """Multiply-accumulates of ``forward`` over this many rows of one stream."""
+        """Return the multiply-accumulates of ``forward`` over ``rows`` rows of one stream."""
         return 4 * rows * self.embed_dim**2 + 2 * rows**2 * self.embed_dim
 
     def project(self, x: Tensor, turns: Tensor | None = None) -> Tensor:
-        """Give queries, keys / sqrt(e) and values [..., 3, h, e] of rows ``x`` [..., d].
+        """Return queries, keys / sqrt(e) and values [..., 3, h, e] of rows ``x`` [..., d].
 
-        ``turns``: complex [..., e / 2], turns the queries and keys of each row.
+        ``turns``: complex [..., e / 2], rotates the queries and keys of each row.
         """
         weight, bias = self._parameters.values()
         rows = F.linear(x, weight, bias)  # type: ignore[arg-type]
@@ -130,7 +130,7 @@ class MultiheadAttention(nn.Module):
         return rows
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> Tensor:
-        """Give [B, m, d] for queries [B, m, h, e], scaled keys and values [B, n, h, e].
+        """Return [B, m, d] for queries [B, m, h, e], scaled keys and values [B, n, h, e].
 
         ``seen``: bool [B or 1, m or 1, n], True where a query sees a key.
         """
@@ -140,7 +140,7 @@ class MultiheadAttention(nn.Module):
         return linear(self, "out_proj", (weights @ v).transpose(1, 2).flatten(2))
 
     def _weigh(self, q: Tensor, k: Tensor, hidden: Tensor | None) -> Tensor:
-        """Give the weights [..., m, n] of scaled keys [..., e, n] for queries [..., m, e].
+        """Return the weights [..., m, n] of scaled keys [..., e, n] for queries [..., m, e].
 
         ``hidden``: bool, broadcast over heads, True where a query does not see a key.
         """
@@ -151,7 +151,7 @@ class MultiheadAttention(nn.Module):
 
 
 class ContinualAttention(MultiheadAttention):
-    """What single-output and retroactive attention share: a window, and no delay."""
+    """Base class of single-output and retroactive attention: a window, and no delay."""
 
     delay = 0
     stride = 1
@@ -177,7 +177,7 @@ class ContinualAttention(MultiheadAttention):
         return self.window
 
     def warmup(self, state: AttentionState) -> tuple[bool, ...]:
-        """Say for each stream whether its window is not yet full."""
+        """Return for each stream whether its window is not yet full."""
         return tuple(t < self.window for t in state.steps.tolist())
 
     def _ring(self, batch_size: int) -> Tensor:
@@ -186,18 +186,18 @@ class ContinualAttention(MultiheadAttention):
         return zeros(batch_size, self.num_heads, *shape, like=self.in_proj_weight)
 
     def _slots(self, rows: Tensor) -> Tensor:
-        """Give the view [B, h, e, n] of a ring."""
+        """Return the view [B, h, e, n] of a ring."""
         return rows.transpose(2, 3) if self.head_dim >= _WIDE else rows
 
     def _keep(self, rows: Tensor, new: Tensor, fill: Fill) -> Tensor:
-        """Put ``new`` [B, h, e] into a ring, give its filled part as matrices [B h, e, length]."""
+        """Store ``new`` [B, h, e] in a ring, return its filled part as [B h, e, length]."""
         slots = self._slots(rows)
         ring.write(slots, fill.slot, new)
         matrices = slots.view(-1, self.head_dim, self.window)
         return matrices if fill.length == self.window else matrices.narrow(2, 0, fill.length)
 
     def _hidden(self, mask: Tensor | None) -> Tensor | None:
-        """Give bool [B h, 1, length], True where the ring of a stream has no row."""
+        """Return bool [B h, 1, length], True where the ring of a stream has no row."""
         if mask is None:
             return None
         return ~mask.to(self.in_proj_weight.device).repeat_interleave(self.num_heads, 0)[:, None]
@@ -206,18 +206,18 @@ class ContinualAttention(MultiheadAttention):
 class SingleOutputAttention(ContinualAttention):
     """Attention whose output is the newest row of the window.
 
-    A step projects one row, puts its key and value into the ring and attends with one query:
+    A step projects one row, stores its key and value in the ring and attends with one query:
     4 d^2 + 2 n d multiply-accumulates instead of 4 n d^2 + 2 n^2 d.
 
     A step may bring ``tokens`` rows at once. Each attends to the n rows of the window that ends
-    with the last of them, so also to those that come after it in its step.
+    with the last of them, including those that come after it in its step.
 
     ``turns`` are those of rotary positions (``RotaryPositions.turns``) for each row, complex
     [B or 1, T, e / 2], or [B or 1, e / 2] for a step of one row.
     """
 
     def forward(self, x: Tensor, turns: Tensor | None = None, tokens: int = 1) -> Tensor:
-        """Give each row of a clip [B, T, d] after attending to itself and the n - 1 before it.
+        """Return each row of a clip [B, T, d] after attention to itself and the n - 1 before it.
 
         ``tokens``: rows of a step; ValueError unless they divide T.
         """
@@ -233,13 +233,13 @@ class SingleOutputAttention(ContinualAttention):
         return torch.cat(out, 1)
 
     def init_state(self, batch_size: int = 1) -> AttentionState:
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of ``batch_size`` streams."""
         return AttentionState(zeros(batch_size), self._ring(batch_size), self._ring(batch_size))
 
     def forward_step(self, x: Tensor, state: AttentionState, turns: Tensor | None = None) -> Tensor:
-        """Take one row [B, d] of every stream, give it after attention, [B, d].
+        """Take one row [B, d] of every stream, return it after attention, [B, d].
 
-        For m rows of one step, [B, m, d], give [B, m, d]; ValueError for more than n.
+        For m rows of one step, [B, m, d], return [B, m, d]; ValueError for more than n.
         """
         if x.dim() == 3:
             return self.forward_steps(x, state, turns, x.shape[1])
@@ -256,7 +256,7 @@ class SingleOutputAttention(ContinualAttention):
         return linear(self, "out_proj", out.view(-1, self.embed_dim))
 
     def _step_alone(self, x: Tensor, state: AttentionState, turns: Tensor | None) -> Tensor:
-        """Do ``forward_step`` for one stream, whose views of the rings are kept."""
+        """Return what ``forward_step`` would for one stream, using cached views of its rings."""
         views = state.views or self._see(state)
         t = int(views.steps[0])
         views.steps[0] = t + 1
@@ -298,7 +298,7 @@ class SingleOutputAttention(ContinualAttention):
     def forward_steps(
         self, x: Tensor, state: AttentionState, turns: Tensor | None = None, tokens: int = 1
     ) -> Tensor:
-        """Take T rows [B, T, d], give what T calls of ``forward_step`` would, [B, T, d].
+        """Take T rows [B, T, d], return what T calls of ``forward_step`` would, [B, T, d].
 
         ``tokens``: rows of a step, as for ``forward``.
         """
@@ -311,10 +311,10 @@ class SingleOutputAttention(ContinualAttention):
         return torch.cat(out, 1) if out else x
 
     def _chunk(self, tokens: int, length: int) -> int:
-        """Give how many rows are taken at once, a multiple of ``tokens``."""
+        """Return the number of rows taken at once, a multiple of ``tokens``."""
         if not 1 <= tokens <= self.window or length % tokens:
             raise ValueError(
-                f"{length} rows in steps of {tokens}, over a window of {self.window}: not possible"
+                f"cannot take {length} rows in steps of {tokens} over a window of {self.window}"
             )
         return max(tokens, _CHUNK // tokens * tokens)
 
@@ -332,11 +332,11 @@ class SingleOutputAttention(ContinualAttention):
         return out
 
     def attend_changed(self, x: Tensor, newest: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Give ``newest`` [B, d] after attending to rows ``x`` [B, n, d] that are all new.
+        """Return ``newest`` [B, d] after attending to rows ``x`` [B, n, d] that are all new.
 
-        Nothing can be cached here, but only one query is asked, and for that no row needs a key
-        or a value of its own. In a head, q (W_k y + b_k) = (W_k^T q) y + const, and the softmax
-        forgets the constant; and as its weights p sum to one, sum_j p_j (W_v y_j + b_v) =
+        Nothing can be cached here, but there is only one query, and for it no row needs a key or a
+        value of its own. In a head, q (W_k y + b_k) = (W_k^T q) y + const, and the softmax
+        ignores the constant; and as its weights p sum to one, sum_j p_j (W_v y_j + b_v) =
         W_v (sum_j p_j y_j) + b_v. That is 4 d^2 + 2 n h d multiply-accumulates instead of
         2 (n + 1) d^2 + 2 n d, with the same result.
 
@@ -356,7 +356,7 @@ class SingleOutputAttention(ContinualAttention):
         return linear(self, "out_proj", value if b_v is None else value + b_v)
 
     def count_macs(self, rows: int | None = None, changed: bool = False) -> int:
-        """Multiply-accumulates of one step for one stream over ``rows`` rows, or a full window.
+        """Return the multiply-accumulates of one step of a stream over ``rows`` rows, or n.
 
         ``changed``: those of ``attend_changed``.
         """

@@ -12,7 +12,7 @@ from costream.nn.attention import MultiheadAttention
 from costream.nn.functional import gelu, layer_norm, linear
 
 A = TypeVar("A", bound=MultiheadAttention, covariant=True)
-# gelu is the exact one, with erf
+# gelu is the exact form, with erf
 ACTIVATIONS = {"gelu": gelu, "relu": torch.relu, "none": torch.positive}
 
 
@@ -22,8 +22,8 @@ class EncoderBlock(nn.Module, Generic[A]):
     Post-norm: y = LN1(x + MHA(x)), z = LN2(y + W2 act(W1 y)).
     Pre-norm: y = x + MHA(LN1(x)), z = y + W2 act(W1 LN2(y)).
 
-    The two halves are methods of their own, for continual attention takes other rows than it
-    gives: ``enter`` leads to the attention, ``leave`` away from it.
+    The two halves are separate methods, because continual attention takes other rows than it
+    returns: ``enter`` precedes the attention, ``leave`` follows it.
     """
 
     def __init__(
@@ -46,15 +46,15 @@ class EncoderBlock(nn.Module, Generic[A]):
         self.activate = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Give all rows of a window [B, n, d]. ``mask``: bool [B, n], False: there is no row."""
+        """Return all rows of a window [B, n, d]. ``mask``: bool [B, n], False: no row."""
         return self.leave(x, self.self_attn(self.enter(x), mask))
 
     def enter(self, x: Tensor) -> Tensor:
-        """Give what the attention sees of input rows ``x`` [..., d]."""
+        """Return the attention input for input rows ``x`` [..., d]."""
         return layer_norm(self, "norm1", x) if self.norm_first else x
 
     def leave(self, x: Tensor, attended: Tensor) -> Tensor:
-        """Give the output rows [..., d] for input rows ``x`` and what the attention gave them.
+        """Return the output rows [..., d] from input rows ``x`` and their attention output.
 
         ``attended`` is overwritten.
         """
@@ -74,5 +74,5 @@ class EncoderBlock(nn.Module, Generic[A]):
         return F.dropout(x, self.dropout)
 
     def count_macs(self, rows: int) -> int:
-        """Multiply-accumulates of the feed-forward over this many rows."""
+        """Return the multiply-accumulates of the feed-forward over ``rows`` rows."""
         return 2 * rows * self.linear1.weight.numel()

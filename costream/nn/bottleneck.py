@@ -1,9 +1,9 @@
 """Residual bottlenecks of 3D networks over whole clips, with gradients.
 
-Clips are [B, C, T, H, W]. ``form`` says what kernels over time find before and after a clip:
-"same", as in the ordinary network, zeros on both sides. What a stream computes with all that
-there is at a time: "zeros" before frame 0 only, or frame 0 for ever ("replicate"); there is
-nothing after the newest frame then, and what is squeezed is a frame.
+Clips are [B, C, T, H, W]. ``form`` is the padding in time: "same", as in the ordinary network,
+has zeros on both sides. The others are what a stream computes from the frames so far: "zeros"
+before frame 0 only, or copies of frame 0 ("replicate"); then there is no padding after the newest
+frame, and squeeze-excitation acts on each frame.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from costream.nn.timing import Timing
 
 
 def pad_time(x: Tensor, form: str, kernel: int) -> Tensor:
-    """Give a clip [B, C, T, H, W] with what an odd kernel finds before and after it."""
+    """Return a clip [B, C, T, H, W] padded in time for an odd kernel."""
     if form == "replicate":
         return torch.cat([x[:, :, :1].expand(-1, -1, kernel - 1, -1, -1), x], 2)
     half = kernel // 2
@@ -27,7 +27,7 @@ def pad_time(x: Tensor, form: str, kernel: int) -> Tensor:
 
 
 def centres(x: Tensor, form: str, kernel: int) -> Tensor:
-    """Give the frames of a clip that a kernel's outputs are centred on."""
+    """Return the frames of a clip on which the outputs of a kernel are centred."""
     half = kernel // 2
     if not half or form == "same":
         return x
@@ -37,19 +37,19 @@ def centres(x: Tensor, form: str, kernel: int) -> Tensor:
 
 
 def timing(kernel: int, start: str) -> Timing:
-    """Give the place in time of an odd kernel in a stream."""
+    """Return the timing of an odd kernel in a stream."""
     return Timing(kernel, kernel // 2 if start == "zeros" else kernel - 1)
 
 
 class SqueezeExcitation(nn.Module):
-    """Channels times what their means over a clip, or a frame, make of them (Hu et al., 2018)."""
+    """Channels scaled by a function of their means over a clip or a frame (Hu et al., 2018)."""
 
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
         self.fc1, self.fc2 = nn.Linear(width, inner), nn.Linear(inner, width)
 
     def forward(self, x: Tensor, form: str) -> Tensor:
-        """Give clips [B, C, T, H, W] of the same shape."""
+        """Return the scaled clips, [B, C, T, H, W] as ``x``."""
         whole = form == "same"
         means = x.mean((2, 3, 4)) if whole else x.mean((3, 4)).transpose(1, 2)
         gate = self.gate(means)
@@ -58,7 +58,7 @@ class SqueezeExcitation(nn.Module):
         )
 
     def gate(self, means: Tensor) -> Tensor:
-        """Give what channels are multiplied with, [..., C], for their means [..., C]."""
+        """Return the factors of the channels, [..., C], for their means [..., C]."""
         return torch.sigmoid(cast(Tensor, self.fc2(torch.relu(self.fc1(means)))))
 
 
@@ -66,10 +66,10 @@ class Bottleneck(nn.Module):
     """``relu(c(b(a(x))) + shortcut(x))``, each convolution with a batch norm.
 
     Args:
-        in_width, inner_width, out_width: channels before, inside and behind.
-        kernel: of time, odd. It belongs to a, a pointwise convolution (Slow, I3D), or to b.
-        depthwise: b is, has the kernel over time, and is followed by swish, before that by
-            squeeze-excitation where ``squeeze`` is its inner width and not 0 (X3D).
+        in_width, inner_width, out_width: channels before, inside and after.
+        kernel: over time, odd. It belongs to a, a pointwise convolution (Slow, I3D), or to b.
+        depthwise: b is depthwise, has the kernel over time, and is followed by squeeze-excitation
+            of inner width ``squeeze``, if that is not 0, and by swish (X3D).
         stride: of b, in pixels.
     """
 
@@ -102,11 +102,11 @@ class Bottleneck(nn.Module):
 
     @property
     def activation(self) -> Callable[..., Tensor]:
-        """What follows b."""
+        """Activation after b."""
         return F.silu if self.depthwise else F.relu
 
     def forward(self, x: Tensor, form: str) -> Tensor:
-        """Give [B, O, T', H', W'] for clips ``x`` [B, C, T, H, W]."""
+        """Return [B, O, T', H', W'] for clips ``x`` [B, C, T, H, W]."""
         early, late = (1, self.kernel) if self.depthwise else (self.kernel, 1)
         y = F.relu(self.a_bn(self.a(pad_time(x, form, early))))
         y = self.b_bn(self.b(pad_time(y, form, late)))
@@ -120,7 +120,7 @@ class Bottleneck(nn.Module):
 def convolution(
     in_width: int, out_width: int, kernel: tuple[int, int, int], stride: int = 1, groups: int = 1
 ) -> nn.Conv3d:
-    """Give a convolution without bias that pads pictures, not time; ``stride`` is in pixels."""
+    """Return a convolution without bias, padded in space, not in time; ``stride`` is in pixels."""
     sides = (0, kernel[1] // 2, kernel[2] // 2)
     strides = (1, stride, stride)
     return nn.Conv3d(in_width, out_width, kernel, strides, sides, groups=groups, bias=False)

@@ -18,21 +18,21 @@ from costream.nn.volume import VolumeStep
 
 @dataclass
 class BottleneckState(State):
-    """The frames that a block takes, and those that its kernel over time does if it is inside."""
+    """Input frames of a block, and those of its kernel over time if that is inside."""
 
     inputs: FramesState
     inner: FramesState | None
 
 
 class _Gate:
-    """A ``SqueezeExcitation``: what channels of frames [B, 1, H, W, C] are multiplied with."""
+    """A ``SqueezeExcitation``: the factors of the channels of frames [B, 1, H, W, C]."""
 
     def __init__(self, unit: SqueezeExcitation) -> None:
         self._weights = [fc.weight.detach().T.contiguous() for fc in (unit.fc1, unit.fc2)]
         self._biases = [fc.bias.detach() for fc in (unit.fc1, unit.fc2)]
 
     def __call__(self, y: Tensor) -> Tensor:
-        # ``mean`` makes a tensor of the number that it divides by, which takes 50 us.
+        # ``mean`` creates a tensor for its divisor, which takes 50 us.
         sums, share = y.sum((1, 2, 3)), 1 / (y.shape[2] * y.shape[3])
         hidden = torch.addmm(self._biases[0], sums, self._weights[0], alpha=share).relu_()
         gate = torch.addmm(self._biases[1], hidden, self._weights[1]).sigmoid_()
@@ -54,7 +54,7 @@ class FoldedBottleneck:
         self.shortcut = None
         if block.shortcut is not None:
             self.shortcut = VolumeStep(block.shortcut, block.shortcut_bn)
-            self.shortcut.bias = self.shortcut.bias + self.c.bias  # c is added to it
+            self.shortcut.bias = self.shortcut.bias + self.c.bias  # the output of c is added to it
         self.squeeze = None if block.squeeze is None else _Gate(block.squeeze)
         self.inputs = FrameRing(self.half + 1 if block.depthwise else block.kernel, start)
         self.inner = FrameRing(block.kernel, start) if block.depthwise else None
@@ -92,7 +92,7 @@ class FoldedBottleneck:
     def _first(
         self, x: Tensor, state: BottleneckState, rows: Sequence[int], time: int
     ) -> Tensor | None:
-        """Give what comes from b, [B, 1, H', W', C], or None."""
+        """Return the output of b, [B, 1, H', W', C], or None."""
         late = time < self.timing.delay
         if self.inner is None:
             if late:

@@ -12,13 +12,13 @@ _LARGEST_GROWTH = math.log(1000 / 16)
 
 
 def areas(boxes: Tensor) -> Tensor:
-    """Give the areas [...] of boxes [..., 4], 0 for those that are turned inside out."""
+    """Return the areas [...] of boxes [..., 4], 0 for inverted ones."""
     x1, y1, x2, y2 = boxes.unbind(-1)
     return (x2 - x1).clamp_(min=0) * (y2 - y1).clamp_(min=0)
 
 
 def overlaps(boxes: Tensor, others: Tensor) -> Tensor:
-    """Give intersection over union [..., n, m] of boxes [..., n, 4] and [..., m, 4].
+    """Return intersection over union [..., n, m] of boxes [..., n, 4] and [..., m, 4].
 
     It is 0 where both are empty.
     """
@@ -31,17 +31,17 @@ def overlaps(boxes: Tensor, others: Tensor) -> Tensor:
 
 
 def clip(boxes: Tensor, height: float, width: float) -> Tensor:
-    """Give boxes [..., 4] cut off at the edges of a picture."""
+    """Return boxes [..., 4] clipped to the edges of an image."""
     limits = boxes.new_tensor([width, height, width, height])
     return torch.minimum(boxes.clamp(min=0), limits)
 
 
 def move(boxes: Tensor, deltas: Tensor, weights: Sequence[float]) -> Tensor:
-    """Give boxes [n, 4] moved by deltas [n, k, 4], [n, k, 4].
+    """Return boxes [n, 4] moved by deltas [n, k, 4], as [n, k, 4].
 
-    Deltas are shifts of the centre over width and height, and logarithms of how width and height
-    grow, each multiplied with a weight (Girshick et al., "Rich feature hierarchies", 2014); the
-    logarithms are cut off at ln(1000 / 16).
+    Deltas are shifts of the centre relative to width and height, and logarithms of the growth of
+    width and height, each multiplied by a weight (Girshick et al., "Rich feature hierarchies",
+    2014); the logarithms are capped at ln(1000 / 16).
     """
     sides = boxes[:, None, 2:] - boxes[:, None, :2]
     centres = boxes[:, None, :2] + 0.5 * sides
@@ -52,7 +52,7 @@ def move(boxes: Tensor, deltas: Tensor, weights: Sequence[float]) -> Tensor:
 
 
 def differences(boxes: Tensor, targets: Tensor, weights: Sequence[float]) -> Tensor:
-    """Give the deltas [n, 4] that move boxes [n, 4] to targets [n, 4]: ``move`` undone."""
+    """Return the deltas [n, 4] that move boxes [n, 4] to targets [n, 4], as ``move`` does."""
     sides, target_sides = (b[:, 2:] - b[:, :2] for b in (boxes, targets))
     centres, target_centres = (b[:, :2] + b[:, 2:] for b in (boxes, targets))
     shifts = 0.5 * (target_centres - centres) / sides

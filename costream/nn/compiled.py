@@ -1,7 +1,7 @@
-"""Loops over numbers, compiled by Numba; importing takes a second, and longer the first time.
+"""Compilation of numerical loops by Numba; importing takes a second, the first time longer.
 
-For what PyTorch does in several passes over numbers, or in one call that takes longer to begin
-than to end. The compiled code is kept beside the source, or in the user's cache.
+For work that PyTorch does in several passes over the numbers, or in one call whose overhead is
+longer than the work. The compiled code is cached beside the source, or in the user's cache.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ F32 = numba.float32
 
 
 def compiled(*arguments: Any) -> Callable[[Callable[..., None]], Any]:
-    """Compile a function for these types of arguments, when it is defined."""
+    """Return a decorator that compiles a function for these argument types when it is defined."""
 
     def compile_(function: Callable[..., None]) -> Any:
         signature, fast = numba.void(*arguments), {"contract", "reassoc"}
         options = {"nogil": True, "error_model": "numpy", "fastmath": fast}
         try:
             return numba.njit(signature, cache=True, **options)(function)
-        except (RuntimeError, OSError):  # there is no place to keep compiled code at
+        except (RuntimeError, OSError):  # there is no writable place for compiled code
             return numba.njit(signature, **options)(function)
 
     return compile_

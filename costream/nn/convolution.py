@@ -1,11 +1,11 @@
 """Convolution over time, ordinary and continual.
 
-A step keeps the newest frame and multiplies the last K frames with the weights, once; the frames
-before are never computed again (Hedegaard, Iosifidis, "Continual 3D Convolutional Neural
+A step stores the newest frame and multiplies the last K frames with the weights, once; nothing is
+recomputed for earlier frames (Hedegaard, Iosifidis, "Continual 3D Convolutional Neural
 Networks for Real-time Processing of Videos", ECCV 2022). There the products of a frame with all K
-taps are kept and added up; here the frames themselves are, side by side in memory, so that a step
-is one matrix product of inner size K * C whose operands lie ready, and a step whose output a
-stride discards computes nothing.
+taps are stored and accumulated; here the frames themselves are, contiguous in memory, so that a
+step is one matrix product of inner size K * C without copying its operands, and a step whose output
+a stride discards computes nothing.
 """
 
 from __future__ import annotations
@@ -20,47 +20,47 @@ from torch import Tensor, nn
 from costream.nn.state import zeros
 from costream.nn.timing import ClockedState, ContinualModule, check_shape, kernel_timing
 
-_LAP = 2  # steps between two copies, in lengths of the K - 1 frames that are copied
+_LAP = 2  # steps between two copies, as a multiple of the K - 1 frames that are copied
 
 
 @dataclass
 class ConvolutionState(ClockedState):
-    """The frames that later outputs need.
+    """Frames that later outputs need.
 
-    With dilation d frame t lies with those of the same t mod d, so that the K frames of an
-    output are neighbours. Of L slots the first K - 1 repeat the last ones of the lap before.
+    With dilation d, frames of equal t mod d are stored together, so that the K frames of an
+    output are adjacent. Of L slots, the first K - 1 repeat the last ones of the previous lap.
     """
 
     frames: Tensor  # [B, P, d, L, C]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.views: _Views | None = None  # made when needed, never saved or copied
+        self.views: _Views | None = None  # created on first use, never saved or copied
 
 
 @dataclass(frozen=True)
 class _Views:
-    """The ring as its steps need it; making views costs 1 us each."""
+    """Views of the ring for the steps; creating a view costs 1 us."""
 
     slots: tuple[tuple[Tensor, ...], ...]  # d x (L - K + 1) times [B P, C]: the newest frame
-    windows: tuple[tuple[Tensor, ...], ...]  # as many times [B P, K C]: the last K frames
+    windows: tuple[tuple[Tensor, ...], ...]  # as many [B P, K C]: the last K frames
 
 
 class TemporalConvolution(ContinualModule):
-    """Convolution over time with a kernel that all positions share; features last.
+    """Convolution over time with a kernel shared by all positions; features last.
 
-    ``weight`` has the shape and the name of ``torch.nn.Conv1d``'s, [O, I, K], but lies in memory
-    as [K, I, O], so that the matrix of a step is a view of it and never out of date. Savers that
-    want contiguous tensors need ``.contiguous()``.
+    ``weight`` has the shape and the name of ``torch.nn.Conv1d``'s, [O, I, K], but is stored as
+    [K, I, O], so that the matrix of a step is a view of it and always up to date. Serialisers that
+    need contiguous tensors must call ``.contiguous()``.
 
     Args:
         in_width: I. ``out_width``: O. ``kernel``: K. ``stride``, ``dilation``: in frames.
         padding: zeros before and after the clip; the causal form is ((K - 1) * dilation, 0). A
-            stream has those before only.
-        bias: whether there is one.
+            stream only has those before.
+        bias: whether there is a bias.
 
     Raises ValueError for sizes below 1 and for more padding before the clip than the kernel
-    reaches back, for there would be outputs before frame 0.
+    reaches back, since there would be outputs before frame 0.
     """
 
     bias: nn.Parameter | None
@@ -80,7 +80,7 @@ class TemporalConvolution(ContinualModule):
         self.in_width, self.out_width = in_width, out_width
         self.kernel, self.dilation = kernel, dilation
         self.timing, self.right_padding = kernel_timing(kernel, stride, dilation, padding)
-        self._delay, self._stride = self.timing.delay, stride  # plain numbers are read faster
+        self._delay, self._stride = self.timing.delay, stride  # plain attributes are read faster
         weight = torch.empty(kernel, in_width, out_width)
         self.weight = nn.Parameter(weight.permute(2, 1, 0))
         self.register_parameter("bias", nn.Parameter(torch.empty(out_width)) if bias else None)
@@ -88,32 +88,32 @@ class TemporalConvolution(ContinualModule):
         self._matrix: Tensor | None = None
 
     def reset_parameters(self) -> None:
-        """Draw new weights as ``torch.nn.Conv1d`` does."""
+        """Initialise the weights as ``torch.nn.Conv1d`` does."""
         bound = 1 / math.sqrt(self.in_width * self.kernel)
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
 
     @property
     def matrix(self) -> Tensor:
-        """The weights as [K I, O]: a view, or a copy where something laid ``weight`` out anew."""
+        """Weights as [K I, O]: a view, or a copy if the memory layout of ``weight`` was changed."""
         weight, held = self._parameters["weight"], self._matrix
         assert weight is not None
         if torch.is_grad_enabled():
             return weight.permute(2, 1, 0).reshape(-1, self.out_width)
-        # Making the view takes 5 us. It is kept for as long as the weights lie where it looks; it
-        # keeps that memory alive, so nothing else can come to lie there.
+        # Creating the view takes 5 us. It is cached while the weights stay at the same address; it
+        # keeps that memory alive, so nothing else can be allocated there.
         if held is None or held.data_ptr() != weight.data_ptr():
             held = weight.detach().permute(2, 1, 0).reshape(-1, self.out_width)
             self._matrix = held
         return held
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give the ordinary convolution [B, T', ..., O] of a clip [B, T, ..., I]."""
+        """Return the ordinary convolution [B, T', ..., O] of a clip [B, T, ..., I]."""
         padding = (0, 0, 0, 0, self.padding, self.right_padding)
         return self._convolve(F.pad(as_rows(x), padding), x)
 
     def init_state(self, batch_size: int = 1, positions: int = 1) -> ConvolutionState:
-        """Give the state of streams that have seen nothing, with so many positions each."""
+        """Return the initial state of ``batch_size`` streams with this many positions each."""
         kept = self.kernel - 1
         shape = (self.dilation, (1 + _LAP) * kept, self.in_width)
         return ConvolutionState(
@@ -121,7 +121,7 @@ class TemporalConvolution(ContinualModule):
         )
 
     def forward_step(self, x: Tensor, state: ConvolutionState) -> Tensor | None:
-        """Take a frame [B, ..., I] of every stream, give an output [B, ..., O] or None."""
+        """Take a frame [B, ..., I] of every stream, return an output [B, ..., O] or None."""
         window = self.window(x, state)
         if window is None:
             return None
@@ -133,10 +133,10 @@ class TemporalConvolution(ContinualModule):
         return out if x.dim() == 2 else out.view(*x.shape[:-1], self.out_width)
 
     def window(self, x: Tensor, state: ConvolutionState) -> Tensor | None:
-        """Take a frame, give the frames that the output of this step needs, or None.
+        """Take a frame and return the frames that the output of this step needs, or None.
 
         For callers with weights of their own, such as folded ones: ``window @ matrix`` is the
-        step. Gives [B P, K I], a view of the state that the next step changes, with the columns
+        step. The result [B P, K I] is a view of the state that the next step changes, with columns
         in the order of the rows of ``matrix``. ``x`` [B, ..., I], or the same as [B P, I].
         """
         frames = state.frames
@@ -144,7 +144,7 @@ class TemporalConvolution(ContinualModule):
         batch, positions = frames.shape[:2]
         if rows.shape != (batch * positions, self.in_width) or (x.dim() > 2 and len(x) != batch):
             shape = (batch, positions, self.in_width)
-            raise ValueError(f"frame of shape {tuple(x.shape)}, state for {shape}")
+            raise ValueError(f"frame of shape {tuple(x.shape)} does not fit the state for {shape}")
         time = state.tick()
         due = time >= self._delay and not (time - self._delay) % self._stride
         if self.kernel == 1:
@@ -160,7 +160,7 @@ class TemporalConvolution(ContinualModule):
         return views.windows[phase][slot] if due else None
 
     def forward_steps(self, x: Tensor, state: ConvolutionState) -> Tensor:
-        """Take T frames [B, T, ..., I], give what T steps would, [B, T', ..., O].
+        """Take T frames [B, T, ..., I], return what T steps would, [B, T', ..., O].
 
         T' may be 0.
         """
@@ -174,16 +174,16 @@ class TemporalConvolution(ContinualModule):
         return self._convolve(rows[:, self.timing.next_output(time) - time :], x)
 
     def count_macs(self, positions: int = 1) -> int:
-        """Multiply-accumulates of a step that gives an output, for one stream."""
+        """Return the multiply-accumulates of a step that gives an output, for one stream."""
         return positions * self.kernel * self.in_width * self.out_width
 
     def _convolve(self, rows: Tensor, x: Tensor) -> Tensor:
-        """Give the convolution of padded ``rows`` [B, T, P, I] in the shape that ``x`` has."""
+        """Return the convolution of padded ``rows`` [B, T, P, I] with the positions of ``x``."""
         shape = (*x.shape[2:-1], self.out_width)
         if rows.shape[1] < self.receptive_field:
             return x.new_zeros(x.shape[0], 0, *shape)
         stride, dilation = (self.stride, 1), (self.dilation, 1)
-        # Seen as images of T x P, rows are what torch calls channels_last: its fast layout.
+        # As images of T x P, the rows are in torch's channels_last layout, which is fast.
         images, weight = rows.permute(0, 3, 1, 2), self.weight.unsqueeze(3)
         out = F.conv2d(images, weight, self.bias, stride, 0, dilation)
         return out.permute(0, 2, 3, 1).reshape(x.shape[0], -1, *shape)
@@ -201,22 +201,22 @@ class TemporalConvolution(ContinualModule):
         return state.views
 
     def _tails(self, state: ConvolutionState, time: int) -> list[Tensor]:
-        """Give views [B, P, K - 1, C] of the last frames before ``time``, oldest phase first."""
+        """Return views [B, P, K - 1, C] of the last frames before ``time``, oldest phase first."""
         kept = self.kernel - 1
         lap = state.frames.shape[3] - kept
         tails = []
         for k in range(time, time + self.dilation):
-            count, phase = divmod(k, self.dilation)  # frames that this phase has had
+            count, phase = divmod(k, self.dilation)  # frames of this phase so far
             end = kept + (count - 1) % lap + 1 if count else kept
             tails.append(state.frames[:, :, phase, end - kept : end])
         return tails
 
     def _before(self, state: ConvolutionState, time: int) -> Tensor:
-        """Give the (K - 1) * d frames before ``time`` in their order, [B, (K - 1) d, P, C]."""
+        """Return the (K - 1) * d frames before ``time`` in their order, [B, (K - 1) d, P, C]."""
         return torch.stack(self._tails(state, time), 3).flatten(2, 3).transpose(1, 2)
 
     def _keep(self, rows: Tensor, state: ConvolutionState, time: int) -> None:
-        """Put the last of ``rows`` [B, T, P, C], which end before ``time``, into the ring."""
+        """Store the last of ``rows`` [B, T, P, C], which end before ``time``, in the ring."""
         reach = (self.kernel - 1) * self.dilation
         last = torch.unflatten(rows[:, -reach:].transpose(1, 2), 2, (-1, self.dilation))
         for tail, new in zip(self._tails(state, time), last.unbind(3), strict=True):
@@ -224,5 +224,5 @@ class TemporalConvolution(ContinualModule):
 
 
 def as_rows(x: Tensor) -> Tensor:
-    """Give a clip [B, T, ..., C] as [B, T, P, C]."""
+    """Return a clip [B, T, ..., C] as [B, T, P, C]."""
     return x.reshape(*x.shape[:2], math.prod(x.shape[2:-1]), x.shape[-1])

@@ -1,10 +1,10 @@
-"""Deep continual transformers: stacks of any depth that never look back.
+"""Deep continual transformers: stacks of single-output blocks of any depth.
 
 In DeepCoT (Carreto Picon, Zhou, Zhang, Iosifidis, DeepCoT: Deep Continual Transformers for
-Real-Time Inference on Data Streams, 2025) every block is single-output and keeps the keys and
+Real-Time Inference on Data Streams, 2025) every block is single-output and stores the keys and
 values of its own last n inputs. A step costs L single-output blocks, whatever the window. For
-L >= 2 the output is not that of the ordinary encoder over the window: rows of lower blocks stay
-as they were when they were new, and the output draws on L (n - 1) + 1 steps.
+L >= 2 the output is not that of the ordinary encoder over the window: rows of lower blocks are
+never updated, and the output depends on L (n - 1) + 1 steps.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ ATTENTIONS = {"softmax": SingleOutputAttention, "soft": SoftAttention}
 
 @dataclass
 class DeepState(State):
-    """What a stack keeps: for each block the window of its own inputs."""
+    """State of a stack: for each block the window of its own inputs."""
 
     layers: tuple[AttentionState, ...]
 
 
 class DeepEncoder(nn.Module):
-    """Single-output blocks on top of one another, with the parameter names of ``Encoder``.
+    """Stack of single-output blocks, with the parameter names of ``Encoder``.
 
-    The first outputs are over what there is: empty slots of a window are not seen. The authors
-    let each block wait until its window is full, which gives the same from step L (n - 1) on and
-    nothing before.
+    The first outputs use the rows seen so far: empty slots of a window are masked. The authors
+    let each block wait until its window is full, which gives the same outputs from step L (n - 1)
+    on and none before.
 
     Args:
         embed_dim: d. ``num_heads``: h. ``feedforward``: hidden width. ``depth``: blocks L.
         window: n, of each block. ``norm_first``: pre-norm blocks.
         activation: "gelu" (exact), "relu" or "none".
-        rotary: rotary positions in every block, in place of any that are added before.
+        rotary: rotary positions in every block, instead of positions added to the input.
         attention: "softmax" or "soft", see ``SoftAttention``.
         residual: "norm", or "scaled" for blocks without layer norms, see ``ScaledBlock``.
         qkv_bias, out_bias: biases of the attention projections.
@@ -77,7 +77,7 @@ class DeepEncoder(nn.Module):
         if attention not in ATTENTIONS:
             raise ValueError(f"attention {attention!r} is not one of {sorted(ATTENTIONS)}")
         if residual not in ("norm", "scaled") or (residual == "scaled" and norm_first):
-            raise ValueError(f"residual {residual!r} is not norm or scaled, which has no norms")
+            raise ValueError(f"residual {residual!r} must be norm, or scaled if not norm_first")
         self.embed_dim, self.depth, self.window = embed_dim, depth, window
         bias: dict[str, Any] = {"qkv_bias": qkv_bias, "out_bias": out_bias, "dropout": dropout}
         blocks: list[EncoderBlock[SingleOutputAttention]] = []
@@ -88,7 +88,7 @@ class DeepEncoder(nn.Module):
             else:
                 blocks.append(EncoderBlock(attend, feedforward, norm_first, activation, dropout))
         self.layers = nn.ModuleList(blocks)
-        self._blocks = tuple(blocks)  # the same as a plain attribute, which is read 1 us faster
+        self._blocks = tuple(blocks)  # also a plain attribute, which is read 1 us faster
         self.rotary = RotaryPositions(embed_dim // num_heads) if rotary else None
         self.norm = nn.LayerNorm(embed_dim) if final_norm else None
 
@@ -98,35 +98,35 @@ class DeepEncoder(nn.Module):
         return self.depth * (self.window - 1) + 1
 
     def forward(self, x: Tensor, last: int | None = None, tokens: int = 1) -> Tensor:
-        """Give the output at each row of a clip [B, T, d], as stepping through it would.
+        """Return the output at each row of a clip [B, T, d], as stepping through it would.
 
-        ``last``: only the last so many rows; the result is [B, last, d]. ``tokens``: rows of a
-        step, which see one another; ValueError unless they divide T.
+        ``last``: return only this many last rows, [B, last, d]. ``tokens``: rows of a step, which
+        see one another; ValueError unless they divide T.
         """
         last = min(last or x.shape[1], x.shape[1])
         x = x[:, max(0, x.shape[1] - last - self.receptive_field + 1) // tokens * tokens :]
-        # The angles may begin anywhere: only distances count.
+        # The angles may start anywhere: only distances count.
         turns = self._turns(torch.arange(x.shape[1])[None], x)
         for block in self._blocks:
             x = block.leave(x, block.self_attn(block.enter(x), turns, tokens))
         return self._normalise(x[:, -last:])
 
     def init_state(self, batch_size: int = 1) -> DeepState:
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of ``batch_size`` streams."""
         return DeepState(tuple(block.self_attn.init_state(batch_size) for block in self._blocks))
 
     def warmup(self, state: DeepState, ago: int = 0) -> tuple[bool, ...]:
-        """Say for each stream whether it has not yet seen as many rows as an output draws on.
+        """Return for each stream whether it has seen fewer rows than an output depends on.
 
-        ``ago``: how it was so many rows before.
+        ``ago``: the same, this many rows earlier.
         """
         return tuple(t - ago < self.receptive_field for t in state.layers[0].steps.tolist())
 
     def forward_step(self, x: Tensor, state: DeepState) -> Tensor:
-        """Take one row [B, d] of every stream, give the newest output, [B, d].
+        """Take one row [B, d] of every stream, return the newest output, [B, d].
 
-        For m rows of one step, [B, m, d], give [B, m, d]: they see one another in every block,
-        and a window moves on by m. ValueError for more than n.
+        For m rows of one step, [B, m, d], return [B, m, d]: they see one another in every block,
+        and the window moves on by m. ValueError for more than n.
         """
         if x.dim() == 3:
             return self.forward_steps(x, state, x.shape[1])
@@ -136,7 +136,7 @@ class DeepEncoder(nn.Module):
         return self._normalise(x)
 
     def forward_steps(self, x: Tensor, state: DeepState, tokens: int = 1) -> Tensor:
-        """Take T rows [B, T, d], give what T calls of ``forward_step`` would, [B, T, d].
+        """Take T rows [B, T, d], return what T calls of ``forward_step`` would, [B, T, d].
 
         ``tokens``: rows of a step, as for ``forward``.
         """
@@ -148,13 +148,13 @@ class DeepEncoder(nn.Module):
         return self._normalise(x)
 
     def count_macs(self) -> int:
-        """Multiply-accumulates of one row for one stream whose windows are full."""
+        """Return the multiply-accumulates of one row for one stream whose windows are full."""
         block = self._blocks[0]
         return self.depth * (block.self_attn.count_macs() + block.count_macs(1))
 
     @property
     def dense_macs(self) -> int:
-        """Multiply-accumulates of the ordinary encoder over one window, which this replaces."""
+        """Multiply-accumulates of the ordinary encoder over one window, replaced by this one."""
         n, block = self.window, self._blocks[0]
         attention = MultiheadAttention.count_macs(block.self_attn, n)
         return self.depth * (attention + block.count_macs(n))

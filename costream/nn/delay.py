@@ -1,4 +1,4 @@
-"""Delay over time: the input of some steps ago, for residuals and branches of different delays."""
+"""Delay over time: the input of some steps ago, for residuals and branches of unequal delay."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from costream.nn.timing import ClockedState, ContinualModule, Timing, check_shap
 
 @dataclass
 class DelayState(ClockedState):
-    """The frames that are still to come out: kept frame i lies in slot i mod n."""
+    """The frames still to be output: stored frame i is in slot i mod n."""
 
     frames: Tensor  # [B, n, ..., C]
 
 
 class Delay(ContinualModule):
-    """Gives the input ``steps`` steps ago, of every ``stride``-th frame from frame 0 on.
+    """Delay of ``steps`` steps that passes every ``stride``-th frame from frame 0 on.
 
-    Beside a convolution the residual has the delay of its centre, (K - 1) * dilation - padding
-    or, where it has no padding, half of that. In a clip, output number j is frame j * stride.
+    A residual beside a convolution needs the delay of the kernel's centre, (K - 1) * dilation -
+    padding or, without padding, half of that. In a clip, output number j is frame j * stride.
 
-    Raises ValueError for less than 0 steps or a stride below 1.
+    Raises ValueError for ``steps`` below 0 or a stride below 1.
     """
 
     def __init__(self, steps: int, stride: int = 1) -> None:
         super().__init__()
         if steps < 0 or stride < 1:
-            raise ValueError(f"delay of {steps} steps with stride {stride}")
+            raise ValueError(f"delay of {steps} steps (minimum 0) with stride {stride} (minimum 1)")
         self.timing = Timing(steps + 1, 0, stride)
-        self._steps, self._stride = steps, stride  # plain numbers are read faster
+        self._steps, self._stride = steps, stride  # plain attributes are read faster
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give every ``stride``-th frame of a clip [B, T, ..., C], [B, T', ..., C]."""
+        """Return every ``stride``-th frame of a clip [B, T, ..., C], as [B, T', ..., C]."""
         return x[:, :: self.stride]
 
     def init_state(self, batch_size: int, shape: Sequence[int], like: Tensor) -> DelayState:
-        """Give the state of streams that have seen nothing.
+        """Return the initial state of ``batch_size`` streams.
 
         ``shape``: of a frame of one stream, (P, C). ``like``: a tensor of its type and device.
         """
@@ -48,12 +48,12 @@ class Delay(ContinualModule):
         return DelayState(zeros(batch_size), zeros(batch_size, slots, *shape, like=like))
 
     def forward_step(self, x: Tensor, state: DelayState) -> Tensor | None:
-        """Take a frame [B, ..., C] of every stream, give that of ``steps`` ago or None."""
+        """Take a frame [B, ..., C] of every stream, return the one of ``steps`` ago or None."""
         past = self.past(x, state)
         return None if past is None else past.clone()
 
     def past(self, x: Tensor, state: DelayState) -> Tensor | None:
-        """Do ``forward_step`` without a copy: the view of the state lasts until the next step."""
+        """Return what ``forward_step`` would, as a view of the state valid until the next step."""
         frames, stride = state.frames, self._stride
         check_shape(x.shape, (frames.shape[0], *frames.shape[2:]))
         time, slots = state.tick(), frames.shape[1]
@@ -64,11 +64,11 @@ class Delay(ContinualModule):
         return frames.select(1, number % slots) if number >= 0 and not phase else None
 
     def forward_steps(self, x: Tensor, state: DelayState) -> Tensor:
-        """Take T frames [B, T, ..., C], give what T steps would, [B, T', ..., C]."""
+        """Take T frames [B, T, ..., C], return what T steps would, [B, T', ..., C]."""
         frames, stride, count = state.frames, self.stride, x.shape[1]
         check_shape((len(x), *x.shape[2:]), (frames.shape[0], *frames.shape[2:]))
         time = state.tick(count)
-        kept = -(-time // stride)  # frames kept so far
+        kept = -(-time // stride)  # frames stored so far
         rows = torch.cat([in_order(frames, kept), x[:, -time % stride :: stride]], 1)
         first, stop = self.timing.count_outputs(time), self.timing.count_outputs(time + count)
         oldest = kept - frames.shape[1]
@@ -76,16 +76,16 @@ class Delay(ContinualModule):
         return rows[:, first - oldest : stop - oldest]
 
     def count_macs(self) -> int:
-        """Multiply-accumulates of a step: none."""
+        """Return the multiply-accumulates of a step: none."""
         return 0
 
 
 def in_order(frames: Tensor, count: int) -> Tensor:
-    """Give a copy of a ring [B, n, ...] from the oldest to the newest of ``count`` frames."""
+    """Return a copy of a ring [B, n, ...] from the oldest to the newest of ``count`` frames."""
     return torch.roll(frames, -(count % max(1, frames.shape[1])), 1)
 
 
 def store(frames: Tensor, rows: Tensor, count: int) -> None:
-    """Put the last n of ``rows`` [B, n + T, ...] into a ring [B, n, ...]; now it has ``count``."""
+    """Store the last n of ``rows`` [B, n + T, ...] in a ring [B, n, ...] with ``count`` frames."""
     if slots := frames.shape[1]:
         frames.copy_(torch.roll(rows[:, -slots:], count % slots, 1))

@@ -1,8 +1,8 @@
-"""Depthwise convolution of pictures over time, float32 on a CPU, compiled by Numba.
+"""Depthwise convolution over time and space, float32 on a CPU, compiled by Numba.
 
-Each number of a frame is read once for three taps in a row, and a sum stays in a register until it
-is whole. For the small pictures of a step, the library's convolution takes longer to begin than
-this does to end.
+Each number of a frame is read once for three adjacent taps, and a sum stays in a register until it
+is complete. For the small frames of a step, the overhead of PyTorch's convolution is longer than
+the whole computation here.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from torch import Tensor
 from costream.nn.compiled import F32, compiled
 from costream.nn.loops import is_for_one
 
-LANES = 16  # channels at once: a register of AVX-512, two of AVX2, four of NEON
-PIXELS = 5  # neighbours in a row whose sums are in registers at once
-_FLAGS = ("contract",)  # a product and a sum may be one instruction
+LANES = 16  # channels at once: one register of AVX-512, two of AVX2, four of NEON
+PIXELS = 5  # adjacent pixels of a row whose sums are in registers at once
+_FLAGS = ("contract",)  # a product and a sum may be fused into one instruction
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
 
 
 class _Lanes(types.Type):  # type: ignore[misc]
-    """So many numbers in a register."""
+    """A SIMD vector of ``LANES`` float32 values."""
 
 
 @register_model(_Lanes)
@@ -40,7 +40,7 @@ _SUMS = types.UniTuple(_Lanes("lanes"), PIXELS)
 
 
 class _Place:
-    """Where the numbers of channels of a pixel begin, in code that is being made."""
+    """Pointer to the channels of a pixel, in code being generated."""
 
     def __init__(self, builder: Any, pointer: Any) -> None:
         self.builder, self.pointer = builder, pointer
@@ -70,7 +70,7 @@ class _Place:
 
 @intrinsic  # type: ignore
 def _begin(typing: Any, bias: Any, at: Any) -> Any:
-    """Give every pixel the numbers of ``bias`` from ``at`` on."""
+    """Return ``LANES`` values of ``bias`` from ``at`` on as the sum of every pixel."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Sequence[Any]) -> Any:
         first = _Place.of(context, builder, signature.args[0], *values).load()
@@ -81,7 +81,7 @@ def _begin(typing: Any, bias: Any, at: Any) -> Any:
 
 @intrinsic  # type: ignore
 def _end(typing: Any, sums: Any, out: Any, at: Any, width: Any) -> Any:
-    """Write sums to ``out`` from ``at`` on, one pixel ``width`` after the other."""
+    """Write sums to ``out`` from ``at`` on, pixels being ``width`` numbers apart."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Sequence[Any]) -> Any:
         first = _Place.of(context, builder, signature.args[1], *values[1:3])
@@ -106,10 +106,10 @@ def _row_of_taps(stride: int) -> Any:
         tap: Any,
         zeros: Any,
     ) -> Any:
-        """Add to the sums of pixels in a row what three taps in a row give them.
+        """Add the products of three adjacent taps to the sums of adjacent pixels.
 
-        ``at``: of the pixel left of the first one's. ``left``, ``right``: whether zeros are in
-        place of the first and the last pixel that is read.
+        ``at``: index of the pixel left of the first one. ``left``, ``right``: whether zeros
+        replace the first and the last pixel that is read.
         """
 
         def generate(context: Any, builder: Any, signature: Any, values: Sequence[Any]) -> Any:
@@ -147,7 +147,7 @@ def _depthwise(frames: Any, oldest: int, taps: Any, bias: Any, stride: int, out:
         for y in range(out.shape[1]):
             top = y * stride - 1
             for c in range(0, channels, LANES):
-                channel = min(c, channels - LANES)  # the last ones: some once more
+                channel = min(c, channels - LANES)  # the last group may repeat some channels
                 for x in range(0, out.shape[2], PIXELS):
                     pixel = min(x, out.shape[2] - PIXELS)
                     first = pixel * stride - 1
@@ -172,25 +172,25 @@ def _depthwise(frames: Any, oldest: int, taps: Any, bias: Any, stride: int, out:
 
 
 class Depthwise:
-    """A depthwise convolution over K frames and 3 x 3 pixels, zeros around each frame.
+    """A depthwise convolution over K frames and 3 x 3 pixels, zero-padded around each frame.
 
     Args:
-        taps: [K, 3, 3, C], oldest first. ``bias``: [C]. No fewer than ``LANES`` channels.
-        stride: of pixels, 1 or 2.
+        taps: [K, 3, 3, C], oldest first. ``bias``: [C]. At least ``LANES`` channels.
+        stride: in pixels, 1 or 2.
     """
 
     def __init__(self, taps: Tensor, bias: Tensor, stride: int) -> None:
         self._taps, self._bias, self.stride = taps.contiguous().numpy(), bias.numpy(), stride
 
     def suits(self, frames: Tensor) -> bool:
-        """Whether rows of what is given are long enough, and one thread is."""
+        """Return whether the rows of ``frames`` are long enough and one thread is fast enough."""
         long_enough = frames.shape[3] > (PIXELS - 1) * self.stride
         return long_enough and is_for_one(frames[:, 0].numel() // self.stride**2)
 
     def __call__(self, frames: Tensor, oldest: int) -> Tensor:
-        """Give [B, H', W', C] of frames [B, K, H, W, C] that it suits.
+        """Return [B, H', W', C] for frames [B, K, H, W, C] that ``suits`` accepts.
 
-        ``oldest``: where the oldest one lies; newer ones follow, behind the last the first.
+        ``oldest``: slot of the oldest frame; newer ones follow, wrapping around.
         """
         batch, _, height, width, channels = frames.shape
         step = self.stride

@@ -1,9 +1,9 @@
 """Transformer encoders over a sliding window, computed continually.
 
-Of an encoder over a window only the newest output is wanted. Figure 1 of Continual Transformers
-(Hedegaard et al., ICLR 2023): one block is single-output; in a stack the first block is
-retroactive, the last single-output, and what lies between is ordinary, for a new row changes all
-rows there. The parameters, and the result, are those of the ordinary encoder.
+Only the newest output of an encoder over a window is needed. Figure 1 of Continual Transformers
+(Hedegaard et al., ICLR 2023): a single block is single-output; in a stack the first block is
+retroactive, the last single-output, and those between are ordinary, because a new row changes all
+their rows. The parameters, and the result, are those of the ordinary encoder.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from costream.nn.functional import layer_norm
 from costream.nn.retroactive import RetroactiveAttention, RetroactiveState
 from costream.nn.state import State, zeros
 
-_CHUNK_ROWS = 4096  # rows of windows that go through a stack at once: bounds memory
+_CHUNK_ROWS = 4096  # rows of windows passed through a stack at once: bounds memory
 
 
 @dataclass
 class EncoderState(State):
-    """What an encoder keeps of the window."""
+    """State of an encoder over a window."""
 
     attention: AttentionState
 
 
 @dataclass
 class StackState(EncoderState):
-    """What a stack of blocks keeps: its first block is retroactive."""
+    """State of a stack of blocks, the first of which is retroactive."""
 
     attention: RetroactiveState
-    rows: Tensor  # [B, n, d]: input rows, in the order of slots, for the first residual
+    rows: Tensor  # [B, n, d]: input rows, in slot order, for the first residual
 
 
 class Encoder(nn.Module):
-    """Blocks over a window of n rows, with the parameter names of ``nn.TransformerEncoder``.
+    """Transformer encoder over n rows, with the parameter names of ``nn.TransformerEncoder``.
 
     Args:
         embed_dim: d. ``num_heads``: h. ``feedforward``: hidden width. ``depth``: blocks L.
@@ -79,7 +79,7 @@ class Encoder(nn.Module):
         attention[1:1] = [MultiheadAttention(*size, **bias) for _ in range(depth - 2)]
         blocks = [EncoderBlock(a, feedforward, norm_first, activation, dropout) for a in attention]
         self.layers = nn.ModuleList(blocks)
-        # The same again as plain attributes, which are read 1 us faster than modules.
+        # Also as plain attributes, which are read 1 us faster than modules.
         self._blocks: tuple[EncoderBlock[Any], ...] = tuple(blocks)
         self._newest = (blocks[-1], cast(SingleOutputAttention, attention[-1]))
         self.norm = nn.LayerNorm(embed_dim) if final_norm else None
@@ -90,9 +90,9 @@ class Encoder(nn.Module):
         return self.window
 
     def forward(self, x: Tensor, last: int | None = None) -> Tensor:
-        """Give the newest output of the window that ends at each row of a clip [B, T, d].
+        """Return the newest output of the window that ends at each row of a clip [B, T, d].
 
-        The first n - 1 windows are shorter. ``last``: only the last so many rows; the result is
+        The first n - 1 windows are shorter. ``last``: return only this many last rows,
         [B, last, d]. One block takes the clip in one pass; a stack takes every window.
         """
         last = min(last or x.shape[1], x.shape[1])
@@ -105,7 +105,7 @@ class Encoder(nn.Module):
         return self._normalise(y[:, -last:])
 
     def init_state(self, batch_size: int = 1) -> EncoderState:
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of ``batch_size`` streams."""
         attention = self._blocks[0].self_attn.init_state(batch_size)
         if self.depth == 1:
             return EncoderState(attention)
@@ -113,11 +113,11 @@ class Encoder(nn.Module):
         return StackState(attention, rows)
 
     def warmup(self, state: EncoderState, ago: int = 0) -> tuple[bool, ...]:
-        """Say for each stream whether its window is not yet full, or was not, steps ``ago``."""
+        """Return for each stream whether its window was not yet full ``ago`` steps ago."""
         return tuple(t - ago < self.window for t in state.attention.steps.tolist())
 
     def forward_step(self, x: Tensor, state: EncoderState) -> Tensor:
-        """Take one row [B, d] of every stream, give the newest output, [B, d]."""
+        """Take one row [B, d] of every stream, return the newest output, [B, d]."""
         if not isinstance(state, StackState):
             block, attention = self._newest
             attended = attention.forward_step(block.enter(x), state.attention)
@@ -129,7 +129,7 @@ class Encoder(nn.Module):
         return self._finish(y, fill.slot, fill.mask)
 
     def forward_steps(self, x: Tensor, state: EncoderState) -> Tensor:
-        """Take T rows [B, T, d], give what T calls of ``forward_step`` would, [B, T, d]."""
+        """Take T rows [B, T, d], return what T calls of ``forward_step`` would, [B, T, d]."""
         if not isinstance(state, StackState):
             (block,) = self._blocks
             attended = block.self_attn.forward_steps(block.enter(x), state.attention)
@@ -142,7 +142,7 @@ class Encoder(nn.Module):
         return out
 
     def count_macs(self, rows: int | None = None) -> int:
-        """Multiply-accumulates of one step for one stream over ``rows`` rows, or a full window."""
+        """Return the multiply-accumulates of one step of a stream over ``rows`` rows, or n."""
         n = rows or self.window
         first, last = self._blocks[0], self._blocks[-1]
         newest = last.self_attn.count_macs(n, changed=self.depth > 1) + last.count_macs(1)
@@ -153,18 +153,18 @@ class Encoder(nn.Module):
 
     @property
     def dense_macs(self) -> int:
-        """Multiply-accumulates of every block computed anew over the whole window."""
+        """Multiply-accumulates of recomputing every block over the whole window."""
         n, block = self.window, self._blocks[0]
         attention = MultiheadAttention.count_macs(block.self_attn, n)
         return self.depth * (attention + block.count_macs(n))
 
     def _extend(self, x: Tensor, state: StackState) -> tuple[Tensor, Tensor]:
-        """Give the rings' rows followed by those of ``x``: projected, and as they are."""
+        """Return the rings' rows followed by those of ``x``, projected ones and inputs."""
         projected = self._blocks[0].self_attn.extend(self._blocks[0].enter(x), state.attention)
         return projected, torch.cat([state.rows, x], 1)
 
     def _slide(self, projected: Tensor, rows: Tensor, steps: Tensor, last: int) -> Tensor:
-        """Give the newest output [B, last, d] of each of the last windows of these rows."""
+        """Return the newest output [B, last, d] of each of the last windows of these rows."""
         index, filled = ring.windows(steps, self.window, rows.shape[1] - self.window)
         size = max(1, _CHUNK_ROWS // (len(rows) * self.window))
         indices = torch.split(index[:, -last:], size, 1)
@@ -173,14 +173,14 @@ class Encoder(nn.Module):
         return torch.cat([self._windows(projected, rows, i, f) for i, f in parts], 1)
 
     def _windows(self, projected: Tensor, rows: Tensor, index: Tensor, filled: Tensor) -> Tensor:
-        """Give [B, T, d] for the windows of rows at ``index`` [B, T, n], each by itself."""
+        """Return [B, T, d] for the windows of rows at ``index`` [B, T, n], each separately."""
         changed = self._blocks[0].self_attn.attend_windows(projected, index, filled)
         y = self._blocks[0].leave(ring.gather(rows, index), changed).flatten(0, 1)
         newest = index.argmax(2).flatten()
         return torch.unflatten(self._finish(y, newest, filled.flatten(0, 1)), 0, index.shape[:2])
 
     def _finish(self, y: Tensor, newest: int | Tensor, mask: Tensor | None) -> Tensor:
-        """Take rows [B, n, d] from the first block of a stack through the others, to [B, d]."""
+        """Pass rows [B, n, d] of the first block of a stack through the others, return [B, d]."""
         _, *middle, block = self._blocks
         for ordinary in middle:
             y = ordinary(y, mask)

@@ -1,4 +1,4 @@
-"""A transformer block over the tokens of a frame that computes only tokens that have changed."""
+"""Transformer block over the tokens of a frame that recomputes only changed tokens."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ UPDATES = {"exact": ExactUpdate, "dense": DenseAttention, "paper": PaperUpdate}
 
 @dataclass(frozen=True)
 class Variant:
-    """How attention is kept up to date between frames.
+    """Configuration of the attention updates between frames.
 
     Args:
         update: among all tokens of a frame: "exact", "dense" or "paper".
-        skip_windows: windows without a changed token are left as they are.
-        remember_all: gates compare with the last frame, not with what they last let pass.
-        pool: keys and values among all tokens are means over squares of so many tokens.
-        gate_maps: a last gate stands between a backbone and the maps that are made of its tokens.
+        skip_windows: windows without a changed token are not recomputed.
+        remember_all: gates compare with the last frame, not with the tokens that last passed.
+        pool: keys and values among all tokens are means over ``pool`` x ``pool`` tokens.
+        gate_maps: there is a last gate between a backbone and the feature maps made of its tokens.
     """
 
     update: str = "exact"
@@ -47,7 +47,7 @@ class Variant:
     gate_maps: bool = False
 
 
-# Those of Dutson et al. do nothing but what their operation counts hold.
+# Those of Dutson et al. compute only what their operation counts include.
 VARIANTS = {
     "exact": Variant(gate_maps=True),
     "eventful": Variant("paper", skip_windows=False),
@@ -60,15 +60,15 @@ VARIANTS = {
 
 @dataclass
 class GatedState(State):
-    """What a gate and the buffer behind it hold."""
+    """Memory of a gate and of the buffer after it."""
 
     reference: Tensor  # tokens when they last passed, [B, N, C]
-    buffer: Tensor  # what was computed of them, [B, N, O]
+    buffer: Tensor  # results computed from them, [B, N, O]
 
 
 @dataclass
 class BlockState(State):
-    """The memory of a block."""
+    """State of a block."""
 
     qkv: GatedState
     projection: GatedState
@@ -80,16 +80,16 @@ class EventfulBlock(nn.Module):
     """A pre-norm block y = x + W attention(LN x), z = y + MLP(LN y), with gates before each part.
 
     Dutson, Li, Gupta, "Eventful Transformers" (ICCV 2023), on the block of ViTDet. The projection
-    to queries, keys and values, the one behind attention, and the feed-forward each take only
-    tokens that their gate lets pass. Layer norms and skips take all.
+    to queries, keys and values, the one after attention, and the feed-forward each take only
+    tokens that their gate passes. Layer norms and skips take all.
 
     Args:
         dim: D. ``heads``: H. ``mlp_ratio``: width of the feed-forward over D.
-        size: height and width, in tokens, that relative positions are learned for; None: there
-            are none.
+        size: height and width, in tokens, of the learned relative positions; None: there are
+            none.
         window: height and width of windows, which have positions; None: attention among all
             tokens.
-        rule: how positions reach other sizes, see ``RelativePosition``.
+        rule: interpolation of positions to other sizes, see ``RelativePosition``.
         variant: how attention is kept up to date; no weight depends on it.
     """
 
@@ -118,15 +118,15 @@ class EventfulBlock(nn.Module):
         self.mlp_layer_norm = nn.LayerNorm(dim, eps=1e-6)
         self.mlp_1 = nn.Linear(dim, mlp_ratio * dim)
         self.mlp_2 = nn.Linear(mlp_ratio * dim, dim)
-        # Any, for the kinds differ in what they are told of a frame
+        # Any, because the kinds take different arguments
         self.attention: Any = (
             WindowAttention(variant.skip_windows) if window else UPDATES[variant.update]()
         )
 
     def forward(self, x: Tensor, operations: Operations | None = None) -> Tensor:
-        """Give the tokens [B, h, w, D] of frames that are computed in full.
+        """Return the tokens [B, h, w, D] of frames, computed in full.
 
-        ``operations``: what is spent is added.
+        ``operations``: the counts are added to it.
         """
         if operations is not None:
             self._count_full(x, operations)
@@ -142,7 +142,7 @@ class EventfulBlock(nn.Module):
         return y + self._feedforward(self.mlp_layer_norm(y))
 
     def init_state(self, batch_size: int, height: int, width: int) -> BlockState:
-        """Give the state of streams of frames of this size that have seen nothing."""
+        """Return the initial state of ``batch_size`` streams of frames of this size."""
         like = self.input_layer_norm.weight
         tokens = (batch_size, height * width)
 
@@ -161,10 +161,10 @@ class EventfulBlock(nn.Module):
         policy: Policy,
         operations: Operations,
     ) -> Tensor:
-        """Take the tokens [B, h, w, D] of a frame of every stream, give them after the block.
+        """Take the tokens [B, h, w, D] of a frame of every stream, return them after the block.
 
-        ``fresh``: of each stream, whether all its tokens are computed. ``operations``: what is
-        spent is added.
+        ``fresh``: for each stream, whether all its tokens are computed. ``operations``: the
+        counts are added to it.
         """
         shape, rows = x.shape, x.flatten(1, 2)
 
@@ -193,11 +193,11 @@ class EventfulBlock(nn.Module):
     def count_macs(
         self, height: int, width: int, updated: int | None = None, columns: int | None = None
     ) -> int:
-        """Give what a step costs one stream when every gate passes ``updated`` tokens.
+        """Return the operations of a step of one stream when every gate passes ``updated`` tokens.
 
-        None: the stream begins. ``columns``: the keys that they are part of, where keys are
-        pooled. These are closed forms of what ``forward_step`` counts; "exact" costs more when
-        rows are renewed, and less when windows are skipped.
+        None: the stream starts. ``columns``: the number of keys they are part of, where keys are
+        pooled. These are closed forms of the counts of ``forward_step``; "exact" takes more when
+        rows are recomputed, and less when windows are skipped.
         """
         n, d = height * width, self.dim
         m = n if updated is None else updated
@@ -265,14 +265,14 @@ class EventfulBlock(nn.Module):
 
 
 def _linear(layer: nn.Linear, rows: Tensor) -> Tensor:
-    """Give ``layer`` of rows; the products are of the type of its weights, the result of rows'."""
+    """Return ``layer`` of rows, multiplied in the dtype of its weights; rows keep theirs."""
     return F.linear(rows.to(layer.weight.dtype), layer.weight, layer.bias).to(rows.dtype)
 
 
 def compute_in_half(network: nn.Module) -> None:
-    """Let the linear layers and attention of eventful blocks compute products in bfloat16.
+    """Make the linear layers and attention of eventful blocks multiply in bfloat16.
 
-    What is kept between frames, and what is added up, stays in single precision.
+    The state between frames, and all sums, stay in single precision.
     """
     for block in network.modules():
         if isinstance(block, EventfulBlock):

@@ -1,24 +1,24 @@
-"""Attention among the tokens of a frame, brought up to date exactly when some of them change.
+"""Attention among the tokens of a frame, updated exactly when some of the tokens change.
 
 Of every query i the unnormalised sums
 
     l_i = sum_j exp(s_ij - m_i),    o_i = sum_j exp(s_ij - m_i) v_j
 
-are kept, with the reference m_i that the scores' maximum was when the row was last computed (as in
-Milakov, Gimelshein, "Online normalizer calculation for softmax", 2018). When tokens change, the
-rows of their queries are computed anew; from every other row the terms of the old keys are
-subtracted and those of the new ones are added, and o_i / l_i is attention over all keys as they
-are now. Dutson et al. (ICCV 2023) keep the weights and refresh only the columns of changed keys:
-there the weights of all others stay what they were although the sum has changed.
+are stored, with m_i the maximum of the scores when the row was last computed (as in Milakov,
+Gimelshein, "Online normalizer calculation for softmax", 2018). When tokens change, the rows of
+their queries are recomputed; from every other row the terms of the old keys are subtracted and
+those of the new ones are added, and o_i / l_i is attention over all current keys. Dutson et al.
+(ICCV 2023) keep the weights and refresh only the columns of changed keys: there the weights of all
+others stay the same although the sum has changed.
 
-The old scores are computed again from the old keys, so no N x N matrix is kept.
+The old scores are recomputed from the old keys, so no N x N matrix is stored.
 
-What was added is not subtracted bit for bit, and where most of a sum is taken away what is left
-is mostly rounding. So all that was ever subtracted from l_i is added up too, in t_i: the relative
-error of the row is at most about (1 + t_i / l_i) times that of one score's exponential. A row with
-t_i > 2 l_i is computed anew, in the same step, and so is one whose sum grows towards overflow.
-This bounds the error for ever. Where a tenth of the attention is on tokens that change, a row is
-computed anew every twenty frames.
+Subtraction does not undo an addition bit for bit, and where most of a sum is subtracted the rest is
+mostly rounding error. So all that was ever subtracted from l_i is added up too, in t_i: the
+relative error of the row is at most about (1 + t_i / l_i) times that of one score's exponential. A
+row with t_i > 2 l_i is recomputed, in the same step, and so is one whose sum grows towards
+overflow. This bounds the error for ever. Where a tenth of the attention is on tokens that change, a
+row is recomputed every twenty frames.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from costream.nn.operations import Operations
 from costream.nn.relative import RelativePosition
 from costream.nn.state import State, zeros
 
-_SCORES = 1 << 19  # at once, which then stay in the cache
-_OVERHEAD = 4_000_000  # products that take as long as what correcting does besides
+_SCORES = 1 << 19  # computed at once, to stay in the cache
+_OVERHEAD = 4_000_000  # products that take as long as the other work of a correction
 _BITS = 1 / math.log(2)  # scores are in base 2, whose exponential takes 0.6 of the time
 _TURNOVER = 2.0
 _LARGEST = 2.0**100
@@ -44,7 +44,7 @@ _LARGEST = 2.0**100
 
 @dataclass
 class ExactState(State):
-    """The running sums of every query."""
+    """Running sums of every query."""
 
     largest: Tensor  # m, [B, H, N]
     total: Tensor  # l, [B, H, N]
@@ -57,7 +57,7 @@ class ExactState(State):
         self.scratch = [self.total.new_empty(0)] * 2  # for scores, never saved
 
     def room(self, number: int, *shape: int) -> Tensor:
-        """Give room for scores of this shape; what was given under this number is lost."""
+        """Return a buffer of this shape; what it held before under this number is lost."""
         size = math.prod(shape)
         if self.scratch[number].numel() < size:
             with torch.inference_mode(False):
@@ -66,15 +66,15 @@ class ExactState(State):
 
 
 class ExactUpdate:
-    """Keeps attention exact at 6 N M D - 4 M^2 D multiply-accumulates for M of N tokens.
+    """Exact attention with 6 N M D - 4 M^2 D multiply-accumulates for M changed of N tokens.
 
-    Where that is more than computing it anew, 2 N^2 D, this is done: from N / 2 tokens on, and
+    Where recomputing attention takes fewer, 2 N^2 D, it is recomputed: from N / 2 tokens on, and
     earlier in small frames.
     """
 
     @staticmethod
     def renews(frame: Frame, tokens: int, columns: int, width: int) -> bool:
-        """Say whether all is computed anew when so many tokens change, part of so many keys.
+        """Return whether all is recomputed when ``tokens`` tokens change, part of ``columns`` keys.
 
         ``width``: D.
         """
@@ -82,7 +82,7 @@ class ExactUpdate:
         return corrected * width + _OVERHEAD >= 2 * frame.tokens * frame.keys * width
 
     def init_state(self, batch_size: int, frame: Frame, like: Tensor) -> ExactState:
-        """Give the state of streams that have seen nothing. ``like``: a row [..., D]."""
+        """Return the initial state of ``batch_size`` streams. ``like``: a row [..., D]."""
         of_head = (batch_size, frame.heads, frame.tokens)
         down, across = frame.positions
         largest, total, turnover = (zeros(*of_head, like=like) for _ in range(3))
@@ -105,7 +105,7 @@ class ExactUpdate:
         position: RelativePosition | None,
         operations: Operations,
     ) -> Tensor:
-        """Write new rows, give every token attended. The queries in ``qkv`` are scaled."""
+        """Write new rows, return the attention of all tokens. The queries in ``qkv`` are scaled."""
         width = qkv.shape[2] // 3
         new[:, :width] *= _BITS * (width // frame.heads) ** -0.5
         for stream, rows in enumerate(chosen.split(new)):
@@ -124,7 +124,7 @@ class ExactUpdate:
 
 
 class _Stream:
-    """What is kept of one stream, during one step."""
+    """One stream during one step."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class _Stream:
         self.weighted = state.weighted[stream]
 
     def begin(self) -> None:
-        """Compute every row anew."""
+        """Compute every row from scratch."""
         frame, position = self.frame, self.position
         if position is not None:
             queries = torch.unflatten(self.qkv[:, : self.width], 1, (frame.heads, -1))
@@ -159,7 +159,7 @@ class _Stream:
         self.operations.position += frame.tokens * self.width * sum(frame.positions)
 
     def update(self, tokens: Tensor, columns: Tensor, new: Tensor) -> None:
-        """Write rows of these tokens, compute them anew, correct the others."""
+        """Write rows of these tokens, recompute them and correct the others."""
         frame, position = self.frame, self.position
         old = self._by_head(*frame.keys_values(self.qkv, columns))
         self.qkv[tokens] = new
@@ -179,18 +179,18 @@ class _Stream:
             self._renew(heads, torch.cat([tokens, *unsound]), keys, values)
 
     def _groups(self, scores: int) -> list[slice]:
-        """Give the heads that are computed at once, where one of them has so many scores."""
+        """Return the heads to compute at once, where one head has ``scores`` scores."""
         count, every = max(1, _SCORES // max(scores, 1)), self.frame.heads
         return [slice(k, min(k + count, every)) for k in range(0, every, count)]
 
     def _place(self, rows: Tensor | slice, along: tuple[Tensor, Tensor]) -> None:
-        """Keep the positions [H, M, .] of these queries."""
+        """Store the positions [H, M, .] of these queries."""
         scale = self.head_dim**0.5  # the queries are divided by it
         for kept, new in zip((self.along_y, self.along_x), along, strict=True):
             kept.view(self.frame.heads, self.frame.tokens, -1)[:, rows] = new * scale
 
     def _at(self, heads: slice, rows: Tensor | slice) -> Tensor | slice:
-        """Give where these rows of these heads stand among those of all heads."""
+        """Return the indices of these rows of these heads among those of all heads."""
         tokens = self.frame.tokens
         if isinstance(rows, slice) and heads.stop - heads.start == 1:
             return slice(heads.start * tokens + rows.start, heads.start * tokens + rows.stop)
@@ -200,12 +200,12 @@ class _Stream:
         return (first[:, None] + rows).flatten()
 
     def _of_heads(self, x: Tensor, heads: slice, rows: Tensor | slice) -> Tensor:
-        """Give rows of some heads, [h, n, e], of ``x`` [N, D]."""
+        """Return rows of some heads, [h, n, e], of ``x`` [N, D]."""
         part = x[:, heads.start * self.head_dim : heads.stop * self.head_dim]
         return torch.unflatten(_take(part, rows), 1, (-1, self.head_dim)).transpose(0, 1)
 
     def _by_head(self, *parts: Tensor) -> tuple[Tensor, ...]:
-        """Give [H, n, e] of keys or values [n, D], of the type that products are computed in."""
+        """Return keys or values [n, D] as [H, n, e], in the dtype used for products."""
         heads = (self.frame.heads, -1)
         split = (torch.unflatten(p.to(self.frame.products), 1, heads) for p in parts)
         return tuple(p.transpose(0, 1) for p in split)
@@ -217,9 +217,9 @@ class _Stream:
         columns: Tensor,
         changes: tuple[tuple[Tensor, Tensor, int], ...],
     ) -> Tensor:
-        """Put new keys and values in the place of old ones; give the rows that must be renewed.
+        """Replace old keys and values by new ones, return the rows that must be recomputed.
 
-        ``changes``: keys and values [H, m, e], and whether they go (-1) or come (1).
+        ``changes``: keys and values [H, m, e], and whether to subtract (-1) or add (1) them.
         """
         at, shape = self._at(heads, rows), (heads.stop - heads.start, len(rows), len(columns))
         bias, scores = self._bias(at, columns, shape), self.state.room(1, *shape)
@@ -239,11 +239,11 @@ class _Stream:
         self.total[at], self.turnover[at] = total.flatten(), turnover.flatten()
         self._count(*shape)
         sound = (turnover <= _TURNOVER * total) & (total < _LARGEST)
-        # Without numbers, where only sizes are computed, all is well.
+        # Meta tensors, used to compute only sizes, have no values to check.
         return rows[:0] if sound.is_meta else rows[~sound.all(0)]
 
     def _bias(self, at: Tensor | slice, columns: Tensor, shape: tuple[int, ...]) -> Tensor | None:
-        """Give what is added to the scores [h, n, m] of these keys for rows at ``at``."""
+        """Return what is added to the scores [h, n, m] of these keys for rows at ``at``."""
         if self.position is None:
             return None
         across, (bias, room) = self.frame.positions[1], (self.state.room(k, *shape) for k in (0, 1))
@@ -259,7 +259,7 @@ class _Stream:
         self.operations.accumulate += 2 * heads * rows * self.head_dim
 
     def _renew(self, heads: slice, rows: Tensor | None, keys: Tensor, values: Tensor) -> None:
-        """Compute these rows of some heads anew; None: all."""
+        """Recompute these rows of some heads; None: all."""
         count, size = self.frame.tokens if rows is None else len(rows), _rows(self.frame.keys)
         for start in range(0, count, size):
             part = slice(start, min(start + size, count))
@@ -284,23 +284,23 @@ class _Stream:
         self._keep(heads, rows, _weigh(scores, values[heads]))
 
     def _keep(self, heads: slice, rows: Tensor | slice, weighted: Tensor) -> None:
-        """Write weighted sums [h, n, e] to their places."""
+        """Store weighted sums [h, n, e]."""
         part = self.weighted[:, heads.start * self.head_dim : heads.stop * self.head_dim]
         part[rows] = weighted.transpose(0, 1).flatten(1)
 
 
 def _rows(columns: int) -> int:
-    """Give how many rows of so many scores fit the cache."""
+    """Return the number of rows of ``columns`` scores that fit in the cache."""
     return max(64, _SCORES // columns)
 
 
 def _take(x: Tensor, rows: Tensor | slice) -> Tensor:
-    """Give rows of ``x``, in a quarter of the time that ``x[rows]`` takes to gather."""
+    """Return rows of ``x``, gathered in a quarter of the time of ``x[rows]``."""
     return x[rows] if isinstance(rows, slice) else x.index_select(0, rows)
 
 
 def _score(bias: Tensor | None, q: Tensor, keys: Tensor, out: Tensor) -> Tensor:
-    """Give the scores [h, n, m] of keys [h, m, e] for queries [h, n, e].
+    """Return the scores [h, n, m] of keys [h, m, e] for queries [h, n, e].
 
     ``out`` may be ``bias``.
     """
@@ -312,5 +312,5 @@ def _score(bias: Tensor | None, q: Tensor, keys: Tensor, out: Tensor) -> Tensor:
 
 
 def _weigh(weights: Tensor, values: Tensor) -> Tensor:
-    """Give weights [h, n, m] times values [h, m, e] in the type of the weights."""
+    """Return weights [h, n, m] times values [h, m, e] in the type of the weights."""
     return (weights.to(values.dtype) @ values).to(weights.dtype)

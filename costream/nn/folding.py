@@ -1,4 +1,4 @@
-"""Modules that step with folded parameters: norms, or landmarks, within the layers before them."""
+"""Folding: steps use parameters multiplied with those of a norm, or with fixed landmarks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 
 class Folded:
-    """What steps use in place of a module: products of its parameters. No gradients.
+    """Products of a module's parameters that its steps use in its place; no gradients.
 
-    ``sources``: the parameters and buffers that they are made of.
+    ``sources``: the parameters and buffers they are computed from.
     """
 
     def __init__(self, sources: Iterable[Tensor]) -> None:
@@ -20,7 +20,7 @@ class Folded:
         self._versions = self._version()
 
     def is_current(self) -> bool:
-        """Whether the sources have not changed since; changes through ``.data`` escape it."""
+        """Return whether the sources are unchanged; changes through ``.data`` are not noticed."""
         return self._version() == self._versions
 
     def _version(self) -> int:
@@ -32,17 +32,17 @@ M = TypeVar("M", bound="Foldable[Any]")
 
 
 class Foldable(nn.Module, ABC, Generic[T]):
-    """A module that is folded when a step wants it, and anew when its parameters have changed."""
+    """A module that is folded when a step needs it, and again when its parameters have changed."""
 
     _folded: T | None = None
 
     @abstractmethod
     def fold(self) -> T:
-        """Give the module in evaluation, with the parameters of now, as steps take it."""
+        """Return the folded module in evaluation mode, with the current parameters."""
 
     def folded(self) -> T:
-        """Give what ``fold`` gives, made once."""
-        # To look through all parameters of a network takes 0.1 ms, so not every step of one does.
+        """Return the result of ``fold``, cached."""
+        # Checking all parameters of a network takes 0.1 ms, so not every step of one does it.
         if self._folded is None or not self._folded.is_current():
             self._folded = self.fold()
         return self._folded

@@ -1,4 +1,4 @@
-"""Attention among all tokens of a frame, computed anew: what the updates are measured against."""
+"""Dense attention among all tokens of a frame, the reference for the incremental updates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from costream.nn.state import State, zeros
 
 @dataclass(frozen=True)
 class Frame:
-    """How the tokens of a frame stand to each other in attention.
+    """Token grid of a frame, for attention among all its tokens.
 
     With ``pool`` p a key is the mean over a square of p x p tokens, and so is its value.
     ``relative``: scores have relative positions added, along the height and along the width.
@@ -26,7 +26,7 @@ class Frame:
     width: int
     heads: int
     pool: int = 1
-    products: torch.dtype = torch.float32  # of the operands of queries times keys and so on
+    products: torch.dtype = torch.float32  # of the operands of queries times keys etc.
     relative: bool = True
 
     @property
@@ -41,18 +41,18 @@ class Frame:
 
     @property
     def positions(self) -> tuple[int, int]:
-        """Relative positions of keys along the height and the width; none without them."""
+        """Numbers of relative positions along the height and the width; 0 without them."""
         if not self.relative:
             return 0, 0
         return self.height // self.pool, self.width // self.pool
 
     @property
     def added(self) -> int:
-        """Additions to a score."""
+        """Additions per score."""
         return 2 if self.relative else 0
 
     def columns(self, tokens: Tensor) -> Tensor:
-        """Give the keys, rising, that these tokens are part of."""
+        """Return the keys, in ascending order, that these tokens are part of."""
         if self.pool == 1:
             return tokens
         rows, columns = tokens // self.width // self.pool, tokens % self.width // self.pool
@@ -60,7 +60,7 @@ class Frame:
         return keys
 
     def keys_values(self, qkv: Tensor, columns: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Give keys and values, [keys, D] each, of rows ``qkv`` [N, 3 D]; or of some columns."""
+        """Return keys and values, [keys, D] each, of rows ``qkv`` [N, 3 D], or of some columns."""
         kv = qkv[:, qkv.shape[1] // 3 :]
         p, across = self.pool, self.width // self.pool
         if columns is None:
@@ -79,19 +79,19 @@ class Frame:
 
 @dataclass
 class NoState(State):
-    """Nothing but the number of streams."""
+    """Empty state that holds only the number of streams."""
 
     streams: Tensor  # int64 [B]
 
 
 class DenseAttention:
-    """Attention anew for every frame: the paper's token-wise variant, and STGT.
+    """Attention recomputed for every frame: the paper's token-wise variant, and STGT.
 
-    This and the updates have the same two methods.
+    The update classes have the same two methods.
     """
 
     def init_state(self, batch_size: int, frame: Frame, like: Tensor) -> NoState:
-        """Give an empty state."""
+        """Return an empty state."""
         return NoState(zeros(batch_size))
 
     def step(
@@ -104,19 +104,16 @@ class DenseAttention:
         position: RelativePosition | None,
         operations: Operations,
     ) -> Tensor:
-        """Write the ``new`` rows [M, 3 D] into ``qkv`` [B, N, 3 D], give every token attended.
-
-        Gives [B, N, D].
-        """
+        """Write the ``new`` rows [M, 3 D] into ``qkv`` [B, N, 3 D], return attention [B, N, D]."""
         chosen.put(new, qkv)
         count_frame(frame, qkv.shape[2] // 3, len(qkv), operations)
         return attend_frame(qkv, frame, position)
 
 
 def attend_frame(qkv: Tensor, frame: Frame, position: RelativePosition | None) -> Tensor:
-    """Give every token [B, N, D] attended for rows ``qkv`` [B, N, 3 D]. It has a gradient.
+    """Return the attention [B, N, D] of all tokens for rows ``qkv`` [B, N, 3 D]; differentiable.
 
-    ``position`` is None where the frame has no relative ones.
+    ``position`` is None if the frame has no relative positions.
     """
     heads = (frame.heads, -1)
     q = torch.unflatten(qkv[..., : qkv.shape[2] // 3], 2, heads)
@@ -129,7 +126,7 @@ def attend_frame(qkv: Tensor, frame: Frame, position: RelativePosition | None) -
     along = position(torch.unflatten(q, 1, (frame.height, frame.width)))
     q, k, v = (t.to(frame.products) for t in (q, k, v))
     each = []
-    for head in range(frame.heads):  # the positions of one head at a time take little memory
+    for head in range(frame.heads):  # one head at a time saves memory
         y, x = (part[:, head].to(frame.products) for part in along)
         bias = (y[..., None] + x[..., None, :]).flatten(2)
         one = q[:, :, head], k[:, :, head], v[:, :, head]
@@ -138,7 +135,7 @@ def attend_frame(qkv: Tensor, frame: Frame, position: RelativePosition | None) -
 
 
 def count_frame(frame: Frame, width: int, streams: int, operations: Operations) -> None:
-    """Count attention of all tokens among each other, D = ``width``."""
+    """Count the operations of attention among all tokens, D = ``width``."""
     rows = streams * frame.tokens
     operations.product += 2 * rows * frame.keys * width
     operations.position += rows * width * sum(frame.positions)

@@ -1,4 +1,4 @@
-"""The last frames of streams: what a kernel over time looks back on."""
+"""Ring buffer of the last frames of each stream, for convolutions over time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STARTS = ("zeros", "replicate")
 
 @dataclass
 class FramesState(ClockedState):
-    """Frame t lies in slot t mod n."""
+    """Frames in a ring: frame t is in slot t mod n."""
 
     frames: Tensor  # [B, n, H, W, C]
 
@@ -28,30 +28,29 @@ class FramesState(ClockedState):
 
 
 class FrameRing:
-    """Keeps the newest ``slots`` frames.
+    """Ring buffer of the newest ``slots`` frames.
 
     Args:
         slots: n.
-        start: what was before the first frame of a stream: "zeros", or the first frame itself,
-            for ever ("replicate").
+        start: frames before the first of a stream: "zeros", or copies of the first ("replicate").
     """
 
     def __init__(self, slots: int, start: str) -> None:
         self.slots, self.start = slots, start
 
     def init_state(self, batch_size: int, size: Sequence[int], like: Tensor) -> FramesState:
-        """Give the state of streams that have seen nothing; ``size``: (H, W, C) of a frame."""
+        """Return the initial state of ``batch_size`` streams; ``size``: (H, W, C) of a frame."""
         return FramesState(zeros(batch_size), zeros(batch_size, self.slots, *size, like=like))
 
     def next_slot(self, state: FramesState) -> Tensor:
-        """Give the memory [B, H, W, C] of the next frame; who writes there may ``push`` it."""
+        """Return the memory [B, H, W, C] of the next frame, to be written before ``push``."""
         return state.slots[state.peek() % self.slots]
 
     def push(self, x: Tensor, state: FramesState, rows: Sequence[int]) -> int:
-        """Take a frame [B, H, W, C] of every stream, give its number t.
+        """Store a frame [B, H, W, C] of every stream and return its number t.
 
-        ``rows``: streams that have not begun yet, of whose frames nothing is kept; with start
-        "replicate" those that begin with this frame.
+        ``rows``: streams that have not started yet, whose frames are set to zero; with start
+        "replicate", those that start with this frame.
         """
         time = state.tick()
         slot = state.slots[time % self.slots]
@@ -67,5 +66,5 @@ class FrameRing:
         return time
 
     def frame(self, state: FramesState, time: int) -> Tensor:
-        """Give frame t [B, H, W, C], one of the last n; the very memory."""
+        """Return a view of frame t [B, H, W, C], one of the last n."""
         return state.slots[time % self.slots]

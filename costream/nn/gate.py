@@ -1,9 +1,9 @@
-"""Token gates: only tokens that have moved away from what was last computed go on.
+"""Token gates: only tokens that differ from what was last computed are passed on.
 
 Dutson, Li, Gupta, "Eventful Transformers" (ICCV 2023), section 4. A gate keeps a reference for
-each token: its value when it last passed. Tokens are passed on by how far they are from that,
-not from the last frame, so slow changes add up until they are seen. What is computed of the
-passed tokens goes to a buffer that holds the rest from before.
+each token: its value when it last passed. Tokens are selected by their distance from that, not
+from the last frame, so slow changes add up until they are noticed. Results computed from the
+passed tokens go to a buffer that still holds the earlier results of the rest.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from costream.nn.policy import Policy
 class Chosen:
     """The tokens of every stream that are computed in this step."""
 
-    tokens: tuple[Tensor, ...]  # of each stream, int64 [M], rising
-    fresh: tuple[bool, ...]  # of each stream: it begins, all its tokens are chosen
+    tokens: tuple[Tensor, ...]  # of each stream, int64 [M], ascending
+    fresh: tuple[bool, ...]  # of each stream: it starts, all its tokens are chosen
     places: Tensor | None  # of all of them in the rows of all streams; None: every row
 
     @property
     def counts(self) -> list[int]:
-        """Chosen tokens of each stream."""
+        """Number of chosen tokens of each stream."""
         return [len(tokens) for tokens in self.tokens]
 
     def take(self, x: Tensor) -> Tensor:
-        """Give the chosen rows [M, C] of ``x`` [B, N, C]."""
+        """Return the chosen rows [M, C] of ``x`` [B, N, C]."""
         rows = x.flatten(0, 1)
         return rows if self.places is None else rows.index_select(0, self.places)
 
@@ -44,7 +44,7 @@ class Chosen:
             buffer.view(-1, buffer.shape[2])[self.places] = rows
 
     def split(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Give the rows of each stream."""
+        """Return the rows of each stream."""
         return torch.split(rows, self.counts)
 
 
@@ -60,10 +60,10 @@ def pass_tokens(
 
     All tokens of a fresh stream pass. ``remember_all``: the reference of every token becomes its
     value in this frame, as in STGT (Li et al., "Spatio-temporal gated transformers", 2021), which
-    so never sees slow changes.
+    therefore misses slow changes.
     """
     count = x.shape[1]
-    device = "cpu" if x.is_meta else x.device  # which tokens it is must be known
+    device = "cpu" if x.is_meta else x.device  # indices must have values even if tokens have none
     tokens = []
     for stream, begins in enumerate(fresh):
         if begins:
@@ -88,10 +88,10 @@ def pass_tokens(
 def pass_difference(
     x: Tensor, reference: Tensor, columns: Tensor, operations: Operations
 ) -> tuple[Tensor, Tensor]:
-    """Give the columns of ``x`` [..., N, C] at these places and by how much each has changed.
+    """Return these columns of ``x`` [..., N, C], and the change of each from its reference.
 
-    A delta gate that is told what to pass: the ``reference`` [..., N, C] of these columns becomes
-    their new value. The difference is taken over all of ``x``, as the paper counts it.
+    A delta gate with given columns: the ``reference`` [..., N, C] of these columns becomes their
+    new value. The difference is computed over all of ``x``, as the paper counts it.
     """
     operations.gate += x.numel()
     change = (x - reference)[..., columns, :]
@@ -101,6 +101,6 @@ def pass_difference(
 
 
 def distances(x: Tensor, reference: Tensor) -> Tensor:
-    """Give the Euclidean distance [..., N] of each token [..., N, C] from its reference."""
+    """Return the Euclidean distance [..., N] of each token [..., N, C] from its reference."""
     result: Tensor = torch.linalg.vector_norm(x - reference, dim=-1)
     return result

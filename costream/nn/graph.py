@@ -1,4 +1,4 @@
-"""Graph convolutions over the joints of a body: ST-GCN's, and AGCN's with attention.
+"""Graph convolutions over the joints of a skeleton: of ST-GCN, and of AGCN with attention.
 
 A graph is a tensor A [3, V, V] of three partitions: joint w gets ``sum_v x[v] A[k, v, w]`` from
 partition k. Features come last: x [N, T, V, C] holds T frames of N persons.
@@ -21,12 +21,12 @@ COMPATIBLE = "continual-skeletons"
 def adjacency(
     joints: int, bones: Sequence[Sequence[int]], centre: int, partition: str = "in_out"
 ) -> Tensor:
-    """Give the three partitions [3, V, V] of a skeleton, float32.
+    """Return the three partitions [3, V, V] of a skeleton, float32.
 
-    ``bones``: (child, parent) pairs that all lead to ``centre``. ``partition``: "in_out" (itself,
+    ``bones``: (child, parent) pairs that all lead to ``centre``. ``partition``: "in_out" (self,
     towards the parent, towards the child: 2s-AGCN, continual-skeletons, pyskl's "spatial"), or
-    "distance" (itself or as far from the centre, farther, nearer: ST-GCN, pyskl's
-    "stgcn_spatial"). Columns of what one joint gets are divided by their sum.
+    "distance" (self or equally far from the centre, farther, nearer: ST-GCN, pyskl's
+    "stgcn_spatial"). Each column, the weights of one receiving joint, is divided by its sum.
     """
     if partition not in PARTITIONS:
         raise ValueError(f"partition {partition!r} is not one of {', '.join(PARTITIONS)}")
@@ -43,7 +43,7 @@ def adjacency(
 
 
 def _by_distance(joints: int, bones: Sequence[Sequence[int]], centre: int) -> Tensor:
-    """Give ST-GCN's partitions.
+    """Return ST-GCN's partitions.
 
     As in its code, joints two bones from the centre and farther all count as equally far, so most
     bones of the limbs are in partition 1 both ways.
@@ -66,7 +66,7 @@ def _normalise(links: Tensor) -> Tensor:
 
 
 def mix(x: Tensor, graph: Tensor) -> Tensor:
-    """Give [..., V, 3 C], what each joint gets by each of the partitions.
+    """Return [..., V, 3 C], the sum that each joint receives in each of the partitions.
 
     ``x``: [..., V, C]; ``graph``: [..., 3, V, V], with leading dimensions that broadcast.
     """
@@ -75,12 +75,12 @@ def mix(x: Tensor, graph: Tensor) -> Tensor:
 
 
 def normalise(norm: nn.Module, x: Tensor) -> Tensor:
-    """Give ``norm`` (a BatchNorm2d) over the features of ``x`` [N, T, V, C]."""
+    """Return ``norm`` (a BatchNorm2d) over the features of ``x`` [N, T, V, C]."""
     return cast(Tensor, norm(x.permute(0, 3, 1, 2))).permute(0, 2, 3, 1)
 
 
 def scale_and_shift(norm: nn.modules.batchnorm._BatchNorm) -> tuple[Tensor, Tensor]:
-    """Give the two vectors that a batch norm multiplies by and adds, in evaluation."""
+    """Return the scale and the shift of a batch norm in evaluation mode."""
     weight, mean, var = norm.weight.detach(), norm.running_mean, norm.running_var
     scale = weight * torch.rsqrt(cast(Tensor, var) + norm.eps)
     return scale, norm.bias.detach() - cast(Tensor, mean) * scale
@@ -93,10 +93,10 @@ class GraphConvolution(nn.Module):
     Hedegaard et al., "Continual spatio-temporal graph convolutional networks" (2023).
 
     Args:
-        in_width, out_width: C, O. ``graph``: A [3, V, V], kept as a buffer; ``graph_attn`` is
+        in_width, out_width: C, O. ``graph``: A [3, V, V], stored as a buffer; ``graph_attn`` is
             learned.
-        conv_first: the convolutions act before the joints are mixed, as in the original ST-GCN
-            and pyskl: the same but for the biases, which then are mixed too.
+        conv_first: convolutions come before the mixing of joints, as in the original ST-GCN
+            and pyskl: equivalent except for the biases, which then are mixed too.
         residual: r is the identity, or a 1x1 convolution with BN where widths differ; False:
             there is none.
     """
@@ -116,7 +116,7 @@ class GraphConvolution(nn.Module):
         self.in_width, self.out_width, self.joints = in_width, out_width, graph.shape[1]
         self.conv_first, self.residual = conv_first, residual
         self.graph_attn = nn.Parameter(torch.ones(graph.shape))
-        self.register_buffer("A", graph.clone())  # each unit its own: weights may differ
+        self.register_buffer("A", graph.clone())  # each unit has its own: weights may differ
         self.g_conv = nn.ModuleList(nn.Conv2d(in_width, out_width, 1) for _ in graph)
         if residual and in_width != out_width:
             self.gcn_residual = nn.Sequential(
@@ -126,7 +126,7 @@ class GraphConvolution(nn.Module):
 
     @property
     def convolves_residual(self) -> bool:
-        """Whether the unit has a 1x1 convolution beside the graph."""
+        """Whether the residual has a 1x1 convolution."""
         return self.residual and self.in_width != self.out_width
 
     @property
@@ -135,11 +135,11 @@ class GraphConvolution(nn.Module):
         return cast(nn.Conv2d, conv), cast(nn.BatchNorm2d, norm)
 
     def graph(self) -> Tensor:
-        """Give the graph [3, V, V] that all frames share."""
+        """Return the graph [3, V, V] that all frames share."""
         return self.A * self.graph_attn
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give [N, T, V, O] for a clip ``x`` [N, T, V, C]."""
+        """Return [N, T, V, O] for a clip ``x`` [N, T, V, C]."""
         return self._finish(x, self.graph())
 
     def _finish(self, x: Tensor, graph: Tensor) -> Tensor:
@@ -152,16 +152,16 @@ class GraphConvolution(nn.Module):
         return F.relu(y)
 
     def _weight(self) -> Tensor:
-        """Give the matrix [O, 3 C] of all partitions."""
+        """Return the matrix [O, 3 C] of all partitions."""
         return torch.cat([cast(Tensor, conv.weight).flatten(1) for conv in self.g_conv], 1)
 
     def _bias(self, graph: Tensor) -> Tensor:
-        """Give [O], or [V, O] when convolutions act first."""
+        """Return [O], or [V, O] when convolutions act first."""
         biases = torch.stack([cast(Tensor, conv.bias) for conv in self.g_conv])
         return graph.sum(-2).transpose(-1, -2) @ biases if self.conv_first else biases.sum(0)
 
     def fold(self) -> FoldedGraphConvolution:
-        """Give the unit with all that is the same for every frame multiplied out."""
+        """Return the unit with everything that is the same for all frames precomputed."""
         graph = self.graph().detach()
         return FoldedGraphConvolution(_by_receiver(graph), self._fold_products(graph))
 
@@ -176,7 +176,7 @@ class GraphConvolution(nn.Module):
         return FoldedProducts(weight, bias + own, beside, False)
 
     def count_macs(self) -> int:
-        """Multiply-accumulates of one frame of one person."""
+        """Return the multiply-accumulates of one frame of one person."""
         c, o, v = self.in_width, self.out_width, self.joints
         return 3 * v * v * c + v * o * c * (3 + self.convolves_residual)
 
@@ -188,10 +188,10 @@ class AdaptiveGraphConvolution(GraphConvolution):
     Shi et al., "Two-stream adaptive graph convolutional networks" (CVPR 2019).
 
     Args:
-        attention: "frame": S_k of every frame by itself, which is what a stream can have;
+        attention: "frame": S_k of every frame by itself, which a stream requires;
             "clip": one S_k for all frames, the products averaged over the clip.
         compat: "continual-skeletons" for the published weights of AGCN* and CoAGCN*, whose code
-            mixes no joints: partition k gets ``x[v] (1 + sum_w (A_k + graph_attn_k)[v, w])``.
+            does not mix joints: partition k gets ``x[v] (1 + sum_w (A_k + graph_attn_k)[v, w])``.
         in_width, out_width, graph: see ``GraphConvolution``.
     """
 
@@ -210,23 +210,23 @@ class AdaptiveGraphConvolution(GraphConvolution):
         if compat not in (None, COMPATIBLE):
             raise ValueError(f"compat {compat!r} is not {COMPATIBLE!r}")
         if out_width % 4:
-            raise ValueError(f"width {out_width} of adaptive graphs is no multiple of 4")
+            raise ValueError(f"width {out_width} of adaptive graphs is not a multiple of 4")
         self.attention, self.compat, self.key_width = attention, compat, out_width // 4
         nn.init.constant_(self.graph_attn, 1e-6)
         self.a_conv = nn.ModuleList(nn.Conv2d(in_width, self.key_width, 1) for _ in graph)
         self.b_conv = nn.ModuleList(nn.Conv2d(in_width, self.key_width, 1) for _ in graph)
 
     def graph(self) -> Tensor:
-        """Give the graph [3, V, V] that all frames share."""
+        """Return the graph [3, V, V] that all frames share."""
         graph = self.A + self.graph_attn
         return graph if self.compat is None else torch.diag_embed(1 + graph.sum(-1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give [N, T, V, O] for a clip ``x`` [N, T, V, C]."""
+        """Return [N, T, V, O] for a clip ``x`` [N, T, V, C]."""
         return self._finish(x, self.graph() if self.compat else self.graph() + self._attend(x))
 
     def _attend(self, x: Tensor) -> Tensor:
-        """Give S [N, T, 3, V, V], or [N, 1, 3, V, V] of the whole clip."""
+        """Return S [N, T, 3, V, V], or [N, 1, 3, V, V] of the whole clip."""
         a, b = (self._keys(convs, x) for convs in (self.a_conv, self.b_conv))
         logits = torch.matmul(a, b.transpose(-1, -2)) / self.key_width
         if self.attention == "clip":
@@ -234,13 +234,13 @@ class AdaptiveGraphConvolution(GraphConvolution):
         return logits.softmax(-2)
 
     def _keys(self, convs: nn.Module, x: Tensor) -> Tensor:
-        """Give [N, T, 3, V, C_e]."""
+        """Return [N, T, 3, V, C_e]."""
         weight, bias = _stack(cast(nn.ModuleList, convs))
         keys = torch.unflatten(F.linear(x, weight, bias), -1, (-1, self.key_width))
         return keys.transpose(-2, -3)
 
     def fold(self) -> FoldedGraphConvolution:
-        """Give the unit with all that is the same for every frame multiplied out.
+        """Return the unit with everything that is the same for all frames precomputed.
 
         Raises ValueError when the graph depends on the whole clip.
         """
@@ -256,7 +256,7 @@ class AdaptiveGraphConvolution(GraphConvolution):
         return FoldedAdaptive(_by_receiver(graph), products, keys, bias)
 
     def count_macs(self) -> int:
-        """Multiply-accumulates of one frame of one person."""
+        """Return the multiply-accumulates of one frame of one person."""
         if self.compat is not None:
             return super().count_macs()
         keys = 6 * self.joints * self.in_width * self.key_width
@@ -265,7 +265,7 @@ class AdaptiveGraphConvolution(GraphConvolution):
 
 @dataclass(frozen=True)
 class FoldedProducts:
-    """What follows the mixing of joints: one product, or two, with batch norms folded in."""
+    """Products after the mixing of joints: one, or two, with batch norms folded in."""
 
     weight: Tensor  # [3 C, O]
     bias: Tensor  # [O], or [V, O]
@@ -273,7 +273,7 @@ class FoldedProducts:
     adds_input: bool
 
     def __call__(self, mixed: Tensor, x: Tensor) -> Tensor:
-        """Give relu [N, V, O] for mixed joints [N, 3 V, C] of frames ``x`` [N, V, C]."""
+        """Return the ReLU [N, V, O] for mixed joints [N, 3 V, C] of frames ``x`` [N, V, C]."""
         count, joints, width = x.shape
         rows, own = mixed.view(count * joints, -1), x.reshape(count * joints, width)
         y = torch.addmm(own, rows, self.weight) if self.adds_input else rows @ self.weight
@@ -290,12 +290,12 @@ class FoldedGraphConvolution:
     products: FoldedProducts
 
     def matrices(self) -> list[Tensor]:
-        """Give the matrices [C, O] that the rows of all joints are multiplied with."""
+        """Return the matrices [C, O] by which the rows of all joints are multiplied."""
         beside = self.products.beside
         return [self.products.weight, *([] if beside is None else [beside])]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Give [N, V, O]."""
+        """Return the output [N, V, O]."""
         return self.products(torch.bmm(self.graph.expand(x.shape[0], -1, -1), x), x)
 
 
@@ -307,11 +307,11 @@ class FoldedAdaptive(FoldedGraphConvolution):
     keys_bias: Tensor
 
     def matrices(self) -> list[Tensor]:
-        """Give the matrices [C, O] that the rows of all joints are multiplied with."""
+        """Return the matrices [C, O] by which the rows of all joints are multiplied."""
         return [self.keys, *super().matrices()]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Give [N, V, O]."""
+        """Return the output [N, V, O]."""
         count, joints = x.shape[:2]
         keys = torch.addmm(self.keys_bias, x.flatten(0, 1), self.keys)
         a, b = keys.view(count, joints, 2, 3, -1).permute(2, 0, 3, 1, 4).flatten(1, 2)
@@ -323,7 +323,7 @@ class FoldedAdaptive(FoldedGraphConvolution):
 def fold_convolution(
     conv: nn.Conv2d, scale: Tensor | None = None, shift: Tensor | float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Give a 1x1 convolution whose outputs are scaled and shifted: a matrix [C, O], a bias [O]."""
+    """Return a 1x1 convolution, scaled and shifted, as a matrix [C, O] and a bias [O]."""
     weight, bias = conv.weight.detach().flatten(1).T, cast(Tensor, conv.bias).detach()
     if scale is None:
         return weight.contiguous(), bias + shift
@@ -331,11 +331,11 @@ def fold_convolution(
 
 
 def _by_receiver(graph: Tensor) -> Tensor:
-    """Give a graph [..., 3, V, V] as the matrices [..., 3 V, V] with rows (w, k)."""
+    """Return a graph [..., 3, V, V] as the matrices [..., 3 V, V] with rows (w, k)."""
     return graph.movedim(-1, -3).flatten(-3, -2).contiguous()
 
 
 def _stack(convs: nn.ModuleList) -> tuple[Tensor, Tensor]:
-    """Give the weights [n O, C] and biases [n O] of 1x1 convolutions."""
+    """Return the weights [n O, C] and biases [n O] of 1x1 convolutions."""
     weights = [cast(Tensor, conv.weight).flatten(1) for conv in convs]
     return torch.cat(weights), torch.cat([cast(Tensor, conv.bias) for conv in convs])

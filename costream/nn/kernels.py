@@ -1,4 +1,4 @@
-"""Loops over frames of float32 on a CPU, compiled, one pass for each."""
+"""Compiled single-pass loops over float32 frames on a CPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _shift_relu(frame: Any, shift: Any) -> None:
             pixel = frame[y, x]
             for c in range(len(pixel)):
                 value = pixel[c] + shift[c]
-                pixel[c] = F32(0) if value < 0 else value  # what is not a number remains so
+                pixel[c] = F32(0) if value < 0 else value  # NaN stays NaN
 
 
 @compiled(F32[:, :, ::1], F32[:, :, ::1], F32[::1])
@@ -49,7 +49,7 @@ def _weigh(frames: Any, oldest: int, taps: Any, out: Any) -> None:
 
 
 class CompiledLoops(Loops):
-    """In one thread; as PyTorch does where several are quicker."""
+    """Compiled loops in one thread; PyTorch's loops where several threads are faster."""
 
     def rectify(self, frames: Tensor, shift: Tensor, other: Tensor | None) -> None:  # noqa: D102
         if not is_for_one(frames.numel()):

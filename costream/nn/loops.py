@@ -1,4 +1,4 @@
-"""Loops over frames [B, H, W, C]: compiled ones for float32 on a CPU, PyTorch's elsewhere."""
+"""Loops over frames [B, H, W, C]: compiled for float32 on a CPU, otherwise PyTorch's."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor
 if TYPE_CHECKING:
     from costream.nn.depthwise import Depthwise
 
-_FEW = 1 << 16  # numbers; dividing more than these among threads gains more than it costs
+_FEW = 1 << 16  # numbers; above this, several threads gain more than they cost
 
 
 class Loops:
-    """What is done to the numbers of frames, on any device, with numbers of any type."""
+    """Operations on the numbers of frames, for any device and dtype."""
 
     def rectify(self, frames: Tensor, shift: Tensor, other: Tensor | None) -> None:
-        """Make frames the ReLU of them, ``shift`` [C] and ``other`` frames together.
+        """Set frames to the ReLU of their sum with ``shift`` [C] and ``other`` frames.
 
-        The frame of a stream is contiguous; those of several may lie apart.
+        The frame of one stream is contiguous; those of several streams need not be adjacent.
         """
         frames += shift
         if other is not None:
@@ -27,10 +27,10 @@ class Loops:
         frames.relu_()
 
     def weigh(self, frames: Tensor, oldest: int, taps: Tensor, out: Tensor) -> None:
-        """Make ``out`` [B, H, W, C] the sum of frames [B, K, H, W, C] times their ``taps`` [K, C].
+        """Set ``out`` [B, H, W, C] to the sum of frames [B, K, H, W, C] times ``taps`` [K, C].
 
-        ``oldest``: where the oldest frame lies; newer ones follow, behind the last the first.
-        ``out``: as the frames of ``rectify``.
+        ``oldest``: slot of the oldest frame; newer ones follow, wrapping around. ``out``: laid out
+        as the frames of ``rectify``.
         """
         out.zero_()
         for k, tap in enumerate(taps):
@@ -38,7 +38,7 @@ class Loops:
 
 
 def loops(like: Tensor) -> Loops:
-    """Give the quickest ones for tensors like this one."""
+    """Return the fastest loops for tensors like this one."""
     if not _compiles(like):
         return Loops()
     from costream.nn.kernels import CompiledLoops
@@ -47,9 +47,9 @@ def loops(like: Tensor) -> Loops:
 
 
 def depthwise(weight: Tensor, bias: Tensor, stride: int) -> Depthwise | None:
-    """Give a compiled convolution if there is one for this ``weight`` [C, 1, K, h, w].
+    """Return a compiled convolution for this ``weight`` [C, 1, K, h, w], or None.
 
-    ``bias``: [C]. ``stride``: of pixels.
+    ``bias``: [C]. ``stride``: in pixels.
     """
     if not _compiles(weight) or weight.shape[1] != 1 or weight.shape[3:] != (3, 3) or stride > 2:
         return None
@@ -61,7 +61,7 @@ def depthwise(weight: Tensor, bias: Tensor, stride: int) -> Depthwise | None:
 
 
 def is_for_one(count: int) -> bool:
-    """Whether for so many numbers a compiled loop is quicker than all threads that there are."""
+    """Return whether a compiled loop over ``count`` numbers is faster than all threads together."""
     return count <= _FEW or torch.get_num_threads() == 1
 
 

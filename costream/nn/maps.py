@@ -1,6 +1,6 @@
-"""Maps of several sizes as one list of places, and convolutions at some of these places.
+"""Feature maps of several sizes as one list of places, and convolutions at some of the places.
 
-Rows for maps, [places + 1, C], end with one of zeros, which is what lies beyond the edges.
+Rows of maps, [places + 1, C], end with a row of zeros, which stands for all places outside.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from torch import Tensor, nn
 
 from costream.nn.operations import Operations
 
-_NUMBERS = 1 << 20  # that are gathered at once, which then stay in the cache
-_DENSE = 0.5  # of the places of maps from which it is quicker to compute all
+_NUMBERS = 1 << 20  # gathered at once, to stay in the cache
+_DENSE = 0.5  # share of the places of maps from which it is faster to compute all
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the places of maps of these ``sizes`` (height, width) stand in one list, row by row."""
+    """Indices of the places of maps of these ``sizes`` (height, width) in one list, row by row."""
 
     sizes: tuple[tuple[int, int], ...]
 
     @cached_property
     def counts(self) -> list[int]:
-        """Places of each map."""
+        """Number of places of each map."""
         return [height * width for height, width in self.sizes]
 
     @cached_property
     def starts(self) -> list[int]:
-        """The first place of each map."""
+        """First place of each map."""
         return [sum(self.counts[:k]) for k in range(len(self.counts))]
 
     @cached_property
     def places(self) -> int:
-        """Places of all maps."""
+        """Number of places of all maps."""
         return sum(self.counts)
 
     @cached_property
     def neighbours(self) -> Tensor:
-        """Those 3 x 3 around each place, int64 [places, 9]; ``places``: beyond the edge."""
+        """The 3 x 3 places around each place, int64 [places, 9]; ``places``: outside the map."""
         with torch.inference_mode(False):
             parts = []
             for (height, width), start in zip(self.sizes, self.starts, strict=True):
@@ -53,12 +53,12 @@ class Layout:
             return torch.cat(parts)
 
     def span(self, levels: range) -> tuple[int, int]:
-        """Give the first place of maps that follow and the one after their last."""
+        """Return the first place of consecutive maps and the one after their last."""
         last = levels[-1]
         return self.starts[levels[0]], self.starts[last] + self.counts[last]
 
     def part(self, rows: Tensor, level: int) -> Tensor:
-        """Give the map [B, C, H, W] at one level of rows [B, places + 1, C]; the very memory."""
+        """Return a view [B, C, H, W] of the map at one level of rows [B, places + 1, C]."""
         start, (height, width) = self.starts[level], self.sizes[level]
         own = rows[:, start : start + height * width]
         return torch.unflatten(own, 1, (height, width)).permute(0, 3, 1, 2)
@@ -66,20 +66,20 @@ class Layout:
 
 @lru_cache(maxsize=64)
 def layout_of(sizes: tuple[tuple[int, int], ...]) -> Layout:
-    """Give the layout of maps of these sizes, the same one every time."""
+    """Return the layout of maps of these sizes, cached."""
     return Layout(sizes)
 
 
 def list_places(maps: Sequence[Tensor]) -> tuple[Layout, Tensor]:
-    """Give the layout and the rows [B, places, C] of maps [B, C, H, W]."""
+    """Return the layout and the rows [B, places, C] of maps [B, C, H, W]."""
     layout = layout_of(tuple((m.shape[2], m.shape[3]) for m in maps))
     return layout, torch.cat([m.permute(0, 2, 3, 1).flatten(1, 2) for m in maps], 1)
 
 
 def around(changed: Tensor, layout: Layout, levels: range) -> Tensor:
-    """Say which places a convolution 3x3 changes, bool [places + 1], where these have changed.
+    """Return which places a 3x3 convolution changes, bool [places + 1], given changed inputs.
 
-    ``changed`` bool [places + 1], within maps that follow. Where many have, all of these maps.
+    ``changed`` bool [places + 1], within consecutive maps. If many have, all of these maps.
     """
     out, (first, stop) = torch.zeros_like(changed), layout.span(levels)
     places = changed[first:stop].nonzero().flatten() + first
@@ -99,10 +99,10 @@ def convolve(
     layer: nn.Conv2d,
     operations: Operations,
 ) -> tuple[Tensor, Tensor]:
-    """Give the convolution 3x3 of ``rows`` [places + 1, C] at places of some maps that follow.
+    """Return the 3x3 convolution of ``rows`` [places + 1, C] at places of consecutive maps.
 
-    Gives the places, int64 [p], and their rows [p, O]: those where ``changed``, bool
-    [places + 1], is True; all places of these maps where that is quicker.
+    The result is the places, int64 [p], and their rows [p, O]: those where ``changed``, bool
+    [places + 1], is True; all places of these maps where that is faster.
     """
     first, stop = layout.span(levels)
     places = first + changed[first:stop].nonzero().flatten()

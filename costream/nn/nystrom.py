@@ -1,4 +1,4 @@
-"""Nyström attention over a window: attention through a few landmarks.
+"""Nyström attention over a window: low-rank attention through a few landmarks.
 
 With m landmarks Q~, K~ [m, e] for the n queries and keys of a head, softmax attention is replaced
 by the product of three thin softmaxes (Xiong et al., Nyströmformer, AAAI 2021),
@@ -10,13 +10,13 @@ Landmarks are either the means of m segments of the window, or fixed: centres of
 keys of a training set. The continual forms (Carreto Picon et al., Continual Low-Rank Scaled
 Dot-product Attention, 2024) are in ``nystrom_continual``.
 
-G^+ comes from the six iterations of Nyströmformer, each matrix of each stream scaled by itself.
-They do not end at the pseudo-inverse: singular values of G below about 0.1 (the greatest is 1 to
-sqrt(m)) are faded out. That is wanted. Measured on correlated rows, n = 1024, m = 16, e = 24,
-the mean error towards softmax attention is 0.10 with six iterations, 0.26 with twelve and 1.08
-with the pseudo-inverse, of outputs of 0.25; and rounding of rows is magnified by 1 / sigma, so
-that the exact one is off by 1e-3 and more in float32 where six iterations are by 1e-6.
-``iterations=0`` gives the exact pseudo-inverse all the same.
+G^+ is computed by the six iterations of Nyströmformer, with each matrix scaled separately. They do
+not converge to the pseudo-inverse: singular values of G below about 0.1 (the greatest is 1 to
+sqrt(m)) are damped. This is intended. Measured on correlated rows, n = 1024, m = 16, e = 24,
+the mean difference from softmax attention is 0.10 with six iterations, 0.26 with twelve and 1.08
+with the pseudo-inverse, for outputs of 0.25; and rounding errors of rows are magnified by
+1 / sigma, so that in float32 the exact one is off by 1e-3 and more, six iterations by 1e-6.
+``iterations=0`` nevertheless selects the exact pseudo-inverse.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ ITERATIONS = 6
 
 
 def segment_sizes(window: int, landmarks: int) -> list[int]:
-    """Give the sizes of m segments of n rows; the first n mod m have one row more."""
+    """Return the sizes of m segments of n rows; the first n mod m have one row more."""
     size, longer = divmod(window, landmarks)
     return [size + (k < longer) for k in range(landmarks)]
 
 
 def segment_of_rows(window: int, landmarks: int) -> Tensor:
-    """Give int64 [n]: the segment that each row of a window belongs to."""
+    """Return int64 [n]: the segment that each row of a window belongs to."""
     sizes = segment_sizes(window, landmarks)
     return torch.tensor([k for k, size in enumerate(sizes) for _ in range(size)], device="cpu")
 
 
 def pseudo_inverse(g: Tensor, iterations: int = ITERATIONS) -> Tensor:
-    """Give G^+ of row-stochastic matrices [..., m, m], each by itself.
+    """Return G^+ of row-stochastic matrices [..., m, m], each separately.
 
-    Z <- Z (13 I - G Z (15 I - G Z (7 I - G Z))) / 4, from G^T over the greatest sums of a row
-    and of a column. With ``iterations`` 0 the exact one, by singular values in float64.
+    Z <- Z (13 I - G Z (15 I - G Z (7 I - G Z))) / 4, starting from G^T divided by the greatest row
+    sum and column sum. ``iterations`` 0: the exact one, by singular values in float64.
     """
-    if not iterations:  # on the CPU: some accelerators have no float64
+    if not iterations:  # on the CPU, since some accelerators have no float64
         exact: Tensor = torch.linalg.pinv(g.to("cpu", torch.float64))
         return exact.to(g.device, g.dtype)
     shape, g = g.shape, g.flatten(0, -3)
@@ -64,7 +64,7 @@ def pseudo_inverse(g: Tensor, iterations: int = ITERATIONS) -> Tensor:
 
 
 def widened(x: Tensor) -> Tensor:
-    """Give numbers as float64 where the device has it; Apple's has not."""
+    """Return ``x`` in float64 if the device supports it; Apple's does not."""
     return x if x.device.type == "mps" else x.double()
 
 
@@ -73,8 +73,8 @@ class NystromAttention(MultiheadAttention):
 
     Args:
         embed_dim: d. ``num_heads``: h. ``num_landmarks``: m of each head, at most n.
-        fixed: landmarks are buffers, which ``fix_landmarks`` fits; random until then. Setting
-            the attribute to False lets such a module use those of its window again.
+        fixed: landmarks are buffers set by ``fix_landmarks``, random until then. Setting the
+            attribute to False makes such a module use landmarks of its window again.
         iterations: of the pseudo-inverse; 0 for the exact one.
         qkv_bias, out_bias, dropout: see ``MultiheadAttention``.
     """
@@ -108,39 +108,39 @@ class NystromAttention(MultiheadAttention):
 
     @torch.no_grad()
     def fix_landmarks(self, queries: Tensor, keys: Tensor) -> None:
-        """Take landmarks [h, m, e] from now on. States made before are of no use after it."""
+        """Use landmarks [h, m, e] from now on. States created before become invalid."""
         self.landmarks.copy_(torch.stack([queries, keys], 1) * self.scale)
         self.inverse.copy_(self.invert(widened(self.landmarks)))
         self.fixed = True
 
     def invert(self, landmarks: Tensor) -> Tensor:
-        """Give G^+ [..., h, m, m] of landmarks [..., h, 2, m, e]."""
+        """Return G^+ [..., h, m, m] of landmarks [..., h, 2, m, e]."""
         queries, keys = landmarks.unbind(-3)
         return pseudo_inverse((queries @ keys.mT / self.scale).softmax(-1), self.iterations)
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Give queries, keys and values [B, h, n, e] of rows [B, n, d]; keys as they are."""
+        """Return queries, keys and values [B, h, n, e] of rows [B, n, d]; keys are not scaled."""
         rows = F.linear(x, self.in_proj_weight, self.in_proj_bias)
         q, k, v = torch.unflatten(rows, -1, self._split).permute(2, 0, 3, 1, 4).unbind()
         return q, k, v
 
     def forward(self, x: Tensor, segments: Tensor | None = None) -> Tensor:
-        """Give every row of a window [B, n, d] after Nyström attention to all rows, [B, n, d].
+        """Return every row of a window [B, n, d] after Nyström attention to all rows, [B, n, d].
 
-        ``segments``: int64 [n], the segment that each row belongs to, ascending from 0 in any
-        order; the default is ``segment_of_rows``. Fixed landmarks have no segments.
+        ``segments``: int64 [n], the segment of each row, numbered from 0, in any order; the
+        default is ``segment_of_rows``. Fixed landmarks have no segments.
         """
         q, k, v = self.split(x)
         return self.attend(q, k, v, self.find_landmarks(q, k, segments))
 
     def newest(self, x: Tensor, row: int, segments: Tensor) -> Tensor:
-        """Give row ``row`` of what ``forward`` gives, [B, d]."""
+        """Return row ``row`` of the output of ``forward``, [B, d]."""
         q, k, v = self.split(x)
         found = self.find_landmarks(q, k, segments)
         return self.attend(q[:, :, row : row + 1], k, v, found)[:, 0]
 
     def find_landmarks(self, q: Tensor, k: Tensor, segments: Tensor | None = None) -> Tensor:
-        """Give the landmarks [B or 1, h, 2, m, e] for a window of queries and keys [B, h, n, e].
+        """Return the landmarks [B or 1, h, 2, m, e] for a window of queries and keys [B, h, n, e].
 
         A window of fewer than m rows has a landmark for each of them.
         """
@@ -155,7 +155,7 @@ class NystromAttention(MultiheadAttention):
         return sums * (self.scale / counts)[:, None]
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, landmarks: Tensor) -> Tensor:
-        """Give [B, r, d] for queries [B, h, r, e], and keys and values [B, h, n, e]."""
+        """Return [B, r, d] for queries [B, h, r, e], and keys and values [B, h, n, e]."""
         inverse = self.inverse[None] if self.fixed else self.invert(landmarks)
         queries, keys = landmarks.unbind(2)
         gathered = F.dropout((queries @ k.mT).softmax(-1), self.dropout, self.training) @ v
@@ -163,7 +163,7 @@ class NystromAttention(MultiheadAttention):
         return linear(self, "out_proj", out.transpose(1, 2).flatten(2))
 
     def count_macs(self, rows: int, newest: bool = False) -> int:
-        """Multiply-accumulates of ``forward`` over this many rows, or of ``newest``."""
+        """Return the multiply-accumulates of ``forward`` over ``rows`` rows, or of ``newest``."""
         n, d = rows, self.embed_dim
         m, asked = self.num_landmarks if self.fixed else min(n, self.num_landmarks), n
         if newest:
@@ -173,5 +173,5 @@ class NystromAttention(MultiheadAttention):
         return projections + gathered + 2 * asked * m * d + self.inverse_macs(m) * (not self.fixed)
 
     def inverse_macs(self, m: int) -> int:
-        """Multiply-accumulates of G and its inverse for one stream; of the exact one only G's."""
+        """Return the multiply-accumulates of G and its inverse for one stream; only G if exact."""
         return m**2 * self.embed_dim + 4 * self.iterations * m**3 * self.num_heads

@@ -1,18 +1,18 @@
 """Nyström attention over a sliding window, step by step: single-output and retroactive.
 
-What equals what (n rows, m landmarks, ``NystromAttention.forward`` as the window form):
+Equivalences (n rows, m landmarks; the window form is ``NystromAttention.forward``):
 
-* Fixed landmarks: every step equals the window form over the last n rows, or as many as there are.
-* Continual landmarks: segments divide the stream, not the window. Their sizes are those of the
-  first window, over and over, so that the last m whole segments always have n rows. When a segment
-  is whole, its mean takes the place of the oldest landmark, whose segment had the same size
-  (Carreto Picon et al., 2024). At those steps, every n / m on average, the step equals the window
-  form over the last n rows with the sizes as far rotated: where m divides n, the window form as
-  it is. Between them landmarks are as they were, up to a segment older than the window; everything
-  else is of the window. While the window is not full, its landmarks are the segments begun so far,
-  the last one the mean of the rows that it has, and every step equals the window form over those.
+* Fixed landmarks: every step equals the window form over the last n rows, or all rows so far.
+* Continual landmarks: segments divide the stream, not the window. Their sizes repeat those of the
+  first window, so that the last m complete segments always have n rows. When a segment is
+  complete, its mean replaces the oldest landmark, whose segment had the same size (Carreto Picon et
+  al., 2024). At those steps, every n / m on average, the step equals the window form over the last
+  n rows with the sizes rotated likewise: where m divides n, the plain window form. Between them
+  landmarks stay as they were, up to a segment older than the window; everything else is of the
+  window. While the window is not full, its landmarks are the segments started so far, the last one
+  the mean of the rows it has, and every step equals the window form over those.
 
-Outputs of steps carry no gradient: training takes clips.
+Outputs of steps carry no gradient: training uses clips.
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ class LandmarkState(State):
 
     rows: Tensor  # [B, h, 2, m, e], Q~ and K~, each / sqrt(e)
     inverse: Tensor  # [B, h, m, m]
-    pending: Tensor  # [B, h, 2, e], sums of the queries and keys of the segment that has begun
+    pending: Tensor  # sums of the queries and keys of the current segment
 
 
 @dataclass
 class NystromState(State):
-    """What Nyström attention keeps of a stream."""
+    """State of Nyström attention."""
 
     steps: Tensor  # int64 [B]
     summary: SummaryState
     landmarks: LandmarkState | None  # None: fixed
 
     def __post_init__(self) -> None:
-        self.work: Work | None = None  # made when needed, never saved or copied
-        self.alone: list[NystromState] = []  # each stream on the same memory; the same
+        self.work: Work | None = None  # created on first use, never saved or copied
+        self.alone: list[NystromState] = []  # each stream as a view of the same memory; likewise
 
     def cut(self: S, stream: int) -> S:
-        """Give a state of one stream on the same memory."""
+        """Return a state of one stream on the same memory."""
         return self._map([self], lambda parts: parts[0].narrow(0, stream, 1))
 
 
 @dataclass(frozen=True)
 class Work:
-    """Views of the state of streams that are in step, and room for their newest row.
+    """Views of the state of streams that are in step, and space for their newest row.
 
     As in ``attention``: an operation takes a few microseconds whatever its size.
     """
@@ -71,32 +71,32 @@ class Work:
     steps: Any  # the state's own counters as a NumPy array
     summary: Summary
     inverse: Tensor  # [B h, m, m]
-    projected: Tensor  # [B, 3 d], or of fixed landmarks [B, h (2 m + e)]; written by every step
-    asked: Tensor  # of it: query and key, [B, h, 2, e], or q K~^T / sqrt(e), [B, h, 1, m]
-    heads: Tensor  # the same of all heads, [B h, ...], for several streams to be copied
-    row: Tensor  # of it, what the summary keeps: [B, h, 2, e] or [B, h, m + e]
+    projected: Tensor  # [B, 3 d], or with fixed landmarks [B, h (2 m + e)]; written by every step
+    asked: Tensor  # part of it: query and key, [B, h, 2, e], or q K~^T / sqrt(e), [B, h, 1, m]
+    heads: Tensor  # the same for all heads, [B h, ...], copied if there are several streams
+    row: Tensor  # part of it: what the summary stores, [B, h, 2, e] or [B, h, m + e]
     asking: Tensor  # q K~^T / sqrt(e), [B h, 1, m]
     logits: Tensor  # Q~ k^T / sqrt(e), [B, h, m]
-    # Of landmarks that are not fixed:
+    # Only if landmarks are not fixed:
     landmarks: Tensor | None  # Q~^T and K~^T, each / sqrt(e), [B h, e, 2 m]
     queries: Tensor | None  # Q~ / sqrt(e), [B h, m, e]
-    products: Tensor | None  # [B h, 2, 2 m], of query and key with them
+    products: Tensor | None  # [B h, 2, 2 m], of query and key with the landmarks
 
 
 class Taken(NamedTuple):
-    """What there is after a row has been taken."""
+    """Result of taking a row."""
 
     slot: int
     filled: int  # rows in the window
-    landmarks: int  # m', those there are so far
+    landmarks: int  # m', the number of landmarks so far
     asked: Tensor  # softmax(q K~^T) G^+ of the new row, [B h, 1, m']
     weights: Tensor  # [B h, m', r]; with ``values`` it gives the summary of the window
     values: Tensor  # [B h, r, e]
-    renewed: bool  # whether a landmark is another
+    renewed: bool  # whether a landmark was replaced
 
 
 class ContinualNystrom(NystromAttention, Foldable[FoldedProjection]):
-    """What the single-output and the retroactive form share."""
+    """Base class of the single-output and the retroactive form."""
 
     delay = 0
     stride = 1
@@ -125,7 +125,7 @@ class ContinualNystrom(NystromAttention, Foldable[FoldedProjection]):
             dropout=dropout,
         )
         if num_landmarks > window:
-            raise ValueError(f"{num_landmarks} landmarks of a window of {window} rows")
+            raise ValueError(f"{num_landmarks} landmarks exceed the window of {window} rows")
         self.window = window
         sizes = segment_sizes(window, num_landmarks)
         self._segment = segment_of_rows(window, num_landmarks).tolist()  # of each slot
@@ -134,17 +134,17 @@ class ContinualNystrom(NystromAttention, Foldable[FoldedProjection]):
 
     @property
     def receptive_field(self) -> int:
-        """Rows that an output depends on; more with continual landmarks, see above."""
+        """Rows that an output depends on; more with continual landmarks, see the module."""
         if self.fixed:
             return self.window
         return self.window + -(-self.window // self.num_landmarks) - 1
 
     def warmup(self, state: NystromState) -> tuple[bool, ...]:
-        """Say for each stream whether its window is not yet full."""
+        """Return for each stream whether its window is not yet full."""
         return tuple(t < self.window for t in state.steps.tolist())
 
     def keep(self, batch_size: int) -> tuple[Tensor, SummaryState, LandmarkState | None]:
-        """Give what streams that have seen nothing keep in both forms."""
+        """Return the initial state of ``batch_size`` streams, as far as both forms share it."""
         h, m, e = self.num_heads, self.num_landmarks, self.head_dim
         like = self.in_proj_weight
         landmarks = None
@@ -158,7 +158,7 @@ class ContinualNystrom(NystromAttention, Foldable[FoldedProjection]):
         return zeros(batch_size), summary, landmarks
 
     def project_row(self, x: Tensor, state: S) -> list[S]:
-        """Project the new row [B, d] of every stream, give the states to take it, see ``hand``."""
+        """Project the new row [B, d] of each stream, return the states to take it; see ``hand``."""
         weight, bias = self.projection()
         if len(x) > 1 and not self._in_step(state):
             return self.hand(F.linear(x, weight, bias), state)
@@ -170,21 +170,21 @@ class ContinualNystrom(NystromAttention, Foldable[FoldedProjection]):
         return [state]
 
     def fold(self) -> FoldedProjection:
-        """Give the projection of rows for fixed landmarks."""
+        """Return the folded projection of rows for fixed landmarks."""
         return FoldedProjection(self)
 
     def projection(self) -> tuple[Tensor, Tensor | None]:
-        """Give weight and bias of what a step projects its row by."""
+        """Return weight and bias of the projection of a step."""
         if self.fixed:
             folded = self.folded()
             return folded.weight, folded.bias
         return self._parameters.values()  # type: ignore[return-value]
 
     def hand(self, rows: Tensor, state: S) -> list[S]:
-        """Put a projected row [B, ...] of every stream where it is taken, give who is to take it.
+        """Store a projected row [B, ...] of every stream, return the states that are to take it.
 
-        That is the state itself, or where streams are not in step, each as a state of its own on
-        the same memory: their chunks and landmarks change at different steps.
+        That is the state itself or, if the streams are not in step, one state per stream on the
+        same memory: their chunks and landmarks change at different steps.
         """
         if len(rows) == 1 or self._in_step(state):
             self.work(state).projected.copy_(rows)
@@ -200,7 +200,7 @@ class ContinualNystrom(NystromAttention, Foldable[FoldedProjection]):
         return steps.count(steps[0]) == len(steps)
 
     def work(self, state: NystromState) -> Work:
-        """Give the views of a state; made once."""
+        """Return the views of a state, cached."""
         if state.work is None:
             with torch.inference_mode(False):
                 state.work = self._see(state)
@@ -233,7 +233,7 @@ class ContinualNystrom(NystromAttention, Foldable[FoldedProjection]):
         return Work(steps, summary, inverse, projected, asked, heads, row, asking, logits, *found)
 
     def take(self, state: NystromState) -> Taken:
-        """Let streams that are in step take the row that has been projected."""
+        """Take the row that has been projected, for streams that are in step."""
         work, m, n = self.work(state), self.num_landmarks, self.window
         t = int(work.steps[0])
         work.steps.fill(t + 1)
@@ -254,14 +254,14 @@ class ContinualNystrom(NystromAttention, Foldable[FoldedProjection]):
         return Taken(slot, min(t + 1, n), m, asked, weights, values, renewed is not None)
 
     def ask(self, logits: Tensor, work: Work, landmarks: int) -> Tensor:
-        """Give softmax(q K~^T) G^+ [B h, r, m'] of logits [B h, r, m]; m' landmarks."""
+        """Return softmax(q K~^T) G^+ [B h, r, m'] of logits [B h, r, m] for m' landmarks."""
         inverse = work.inverse
         if landmarks < self.num_landmarks:
             logits, inverse = logits[:, :, :landmarks], inverse[:, :landmarks, :landmarks]
         return torch.bmm(logits.softmax(-1), inverse)
 
     def _renew(self, t: int, pair: Tensor, own: LandmarkState) -> int | None:
-        """Take a query and a key, [B, h, 2, e]; give the landmark that is another by them."""
+        """Take a query and a key, [B, h, 2, e]; return the index of a landmark they change."""
         slot = t % self.window
         landmark: int = self._segment[slot]
         start, end = self._starts[landmark], self._ends[landmark]
@@ -277,7 +277,7 @@ class ContinualNystrom(NystromAttention, Foldable[FoldedProjection]):
         return landmark
 
     def spans(self, q: Tensor, k: Tensor) -> Iterator[tuple[int, int, Tensor]]:
-        """Give spans of a clip's steps and the landmarks that they have, [B or 1, h, 2, m', e].
+        """Yield spans of a clip's steps and their landmarks, [B or 1, h, 2, m', e].
 
         ``q``, ``k``: [B, h, T, e].
         """
@@ -300,7 +300,7 @@ class ContinualNystrom(NystromAttention, Foldable[FoldedProjection]):
             yield t, stop, torch.stack(found, 3)
 
     def row_macs(self) -> float:
-        """Multiply-accumulates of a step until there is a summary to look at, without that.
+        """Return the multiply-accumulates of a step except those that use the summary.
 
         Averaged over n steps: the row's projection, its logits and weights, the chunks, and with
         continual landmarks these and their inverse.

@@ -1,12 +1,12 @@
 """Transformer encoders with Nyström attention over a sliding window, computed continually.
 
-Built as ``encoder.Encoder`` is, with its parameter names: one block is single-output; in a stack
-the first block is retroactive, and of the others, whose rows have all changed, the ordinary form
-over the window is taken, of the last one for the newest row only. Weights of an exact encoder load
-here, and the other way round but for fixed landmarks.
+Built as ``encoder.Encoder``, with its parameter names: one block is single-output; in a stack
+the first block is retroactive, and the others, whose rows have all changed, use the ordinary form
+over the window, the last one for the newest row only. Weights of an exact encoder load here, and
+vice versa except for fixed landmarks.
 
-One block at a step is what ``nystrom_continual`` says; a stack is the first block as said there,
-then ordinary Nyström blocks over its rows, whose segments begin with the oldest row.
+A step of one block is as described in ``nystrom_continual``; in a stack that is the first block,
+then come ordinary Nyström blocks over its rows, whose segments begin with the oldest row.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from costream.nn.state import State, zeros
 
 @dataclass
 class NystromEncoderState(State):
-    """What an encoder keeps of the window."""
+    """State of a Nyström encoder."""
 
     attention: NystromState
-    rows: Tensor | None  # [B, n, d]: of a stack, input rows in the order of slots
+    rows: Tensor | None  # input rows of a stack, [B, n, d], in slot order
 
 
 class NystromEncoder(nn.Module):
-    """Blocks over a window of n rows.
+    """Transformer encoder with Nyström attention over a window of n rows.
 
     Args:
         embed_dim: d. ``num_heads``: h. ``feedforward``: hidden width. ``depth``: blocks L.
         window: n. ``num_landmarks``: m of each head, at most n.
-        landmarks: "continual", of the window, or "fixed", see ``training.nystrom``.
+        landmarks: "continual", from the window, or "fixed", see ``training.nystrom``.
         iterations: of the pseudo-inverse, see ``nystrom.pseudo_inverse``.
         norm_first, activation, qkv_bias, out_bias, final_norm, dropout: see ``Encoder``.
     """
@@ -72,7 +72,7 @@ class NystromEncoder(nn.Module):
         if depth < 1 or window < 1:
             raise ValueError(f"depth {depth} and window {window} must be at least 1")
         if landmarks not in ("continual", "fixed"):
-            raise ValueError(f"landmarks {landmarks!r} are not continual or fixed")
+            raise ValueError(f"landmarks {landmarks!r} is not continual or fixed")
         self.embed_dim, self.depth, self.window = embed_dim, depth, window
         options: dict[str, Any] = {
             "fixed": landmarks == "fixed",
@@ -93,7 +93,7 @@ class NystromEncoder(nn.Module):
 
     @property
     def attention(self) -> list[NystromAttention]:
-        """The attention of each block."""
+        """Attention of each block."""
         return [block.self_attn for block in self._blocks]
 
     @property
@@ -102,10 +102,10 @@ class NystromEncoder(nn.Module):
         return int(self._blocks[0].self_attn.receptive_field)
 
     def forward(self, x: Tensor, last: int | None = None) -> Tensor:
-        """Give the output at each row of a clip [B, T, d], as stepping through it would.
+        """Return the output at each row of a clip [B, T, d], as stepping through it would.
 
-        ``last``: only the last so many rows, which saves time in a stack, where each has a window
-        of its own; the result is [B, last, d].
+        ``last``: return only this many last rows, [B, last, d]; this saves time in a stack, where
+        each row has a window of its own.
         """
         last = min(last or x.shape[1], x.shape[1])
         if self.depth == 1:
@@ -117,10 +117,10 @@ class NystromEncoder(nn.Module):
 
     @torch.no_grad()
     def attended(self, x: Tensor, block: int, last: int) -> Tensor:
-        """Give rows [B, r, d] that the attention of a block sees in a clip [B, T, d].
+        """Return the rows [B, r, d] that the attention of a block sees in a clip [B, T, d].
 
-        Of the first block each row once; of another those of the windows that end at the last so
-        many rows. For fitting landmarks.
+        For the first block each row once; for others those of the windows that end at the ``last``
+        last rows. Used to fit landmarks.
         """
         if not block:
             return self._blocks[0].enter(x)
@@ -132,9 +132,9 @@ class NystromEncoder(nn.Module):
         return torch.cat(seen, 1)
 
     def _windows(self, x: Tensor, last: int) -> Iterator[Tensor]:
-        """Give the rows [B, r, d] of the last windows of a clip after the first block of a stack.
+        """Yield the rows [B, r, d] of the last windows of a clip after the first block of a stack.
 
-        In order of time; r is n but for the first windows.
+        In order of time; r is n except for the first windows.
         """
         first = self._blocks[0]
         changed = first.self_attn.windows(first.enter(x), last)
@@ -142,7 +142,7 @@ class NystromEncoder(nn.Module):
             yield first.leave(x[:, max(0, t + 1 - self.window) : t + 1], rows)
 
     def init_state(self, batch_size: int = 1) -> NystromEncoderState:
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of ``batch_size`` streams."""
         attention = self._blocks[0].self_attn.init_state(batch_size)
         if self.depth == 1:
             return NystromEncoderState(attention, None)
@@ -151,11 +151,11 @@ class NystromEncoder(nn.Module):
         return NystromEncoderState(attention, rows)
 
     def warmup(self, state: NystromEncoderState, ago: int = 0) -> tuple[bool, ...]:
-        """Say for each stream whether its window is not yet full, or was not, steps ``ago``."""
+        """Return for each stream whether its window was not yet full ``ago`` steps ago."""
         return tuple(t - ago < self.window for t in state.attention.steps.tolist())
 
     def forward_step(self, x: Tensor, state: NystromEncoderState) -> Tensor:
-        """Take one row [B, d] of every stream, give the newest output, [B, d]."""
+        """Take one row [B, d] of every stream, return the newest output, [B, d]."""
         first = self._blocks[0]
         if state.rows is None:
             attended = first.self_attn.forward_step(first.enter(x), state.attention)
@@ -171,7 +171,7 @@ class NystromEncoder(nn.Module):
         return torch.cat([self._finish(row[:, :count], slot) for row, slot, count in places])
 
     def forward_steps(self, x: Tensor, state: NystromEncoderState) -> Tensor:
-        """Take T rows [B, T, d], give what T calls of ``forward_step`` would, [B, T, d]."""
+        """Take T rows [B, T, d], return what T calls of ``forward_step`` would, [B, T, d]."""
         if state.rows is not None or not x.shape[1]:
             out = [self.forward_step(row, state) for row in x.unbind(1)]
             return torch.stack(out, 1) if out else x
@@ -180,7 +180,7 @@ class NystromEncoder(nn.Module):
         return self._normalise(block.leave(x, attended))
 
     def count_macs(self) -> int:
-        """Multiply-accumulates of a step over a full window for one stream, averaged over n."""
+        """Return the multiply-accumulates of a full-window step of one stream, averaged over n."""
         n, (first, *others) = self.window, self._blocks
         total = first.self_attn.count_macs() + first.count_macs(1 if self.depth == 1 else n)
         for block in others:
@@ -190,15 +190,15 @@ class NystromEncoder(nn.Module):
 
     @property
     def dense_macs(self) -> int:
-        """Multiply-accumulates of every block of exact attention anew over the whole window."""
+        """Multiply-accumulates of recomputing exact attention and all blocks over the window."""
         n, block = self.window, self._blocks[0]
         attention = MultiheadAttention.count_macs(block.self_attn, n)
         return self.depth * (attention + block.count_macs(n))
 
     def _finish(self, y: Tensor, newest: int) -> Tensor:
-        """Take rows [B, r, d] from the first block of a stack through the others, to [B, d].
+        """Pass rows [B, r, d] of the first block of a stack through the others, return [B, d].
 
-        ``newest``: where the newest is; behind it, and then from the start, they grow younger.
+        ``newest``: index of the newest row; the oldest follows it, in the cyclic order of slots.
         """
         count = y.shape[1]
         ages = (torch.arange(count) - newest - 1) % count

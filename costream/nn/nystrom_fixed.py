@@ -1,4 +1,4 @@
-"""The projection of a row where landmarks are fixed: it gives logits, without query or key."""
+"""Projection of a row with fixed landmarks: it returns logits instead of query and key."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from costream.nn.nystrom import NystromAttention, widened
 
 
 class FoldedProjection(Folded):
-    """The input projection of Nyström attention with its fixed landmarks multiplied into it.
+    """The input projection of Nyström attention multiplied with its fixed landmarks.
 
-    Of its query and key a row needs no more than q K~^T and Q~ k^T, and these are linear in the
-    row x: q K~^T = x (K~ W_q)^T + K~ b_q, and in the same way with W_k. So m columns a head take
-    the place of e, twice, and a step has one product less. Made in float64.
+    A row needs its query and key only in q K~^T and Q~ k^T, and these are linear in the row x:
+    q K~^T = x (K~ W_q)^T + K~ b_q, and likewise with W_k. So m columns per head replace e, twice,
+    and a step has one product less. Computed in float64.
     """
 
     def __init__(self, module: NystromAttention) -> None:
@@ -27,7 +27,7 @@ class FoldedProjection(Folded):
 
 
 def _fold(weight: Tensor, landmarks: Tensor) -> Tensor:
-    """Give [h m + h (m + e), c] of [3 d, c]: q K~^T of all heads; Q~ k^T and value of each."""
+    """Return [h m + h (m + e), c] of [3 d, c]: q K~^T of all heads; Q~ k^T and value of each."""
     h, e = landmarks.shape[0], landmarks.shape[3]
     queries, keys = widened(landmarks).unbind(1)
     q, k, v = weight.to(queries.dtype).view(3, h, e, -1)

@@ -1,4 +1,4 @@
-"""Retroactive Nyström attention: all rows of the window, as the newest row changes them."""
+"""Retroactive Nyström attention: outputs for all rows, updated by the newest row."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from costream.nn.state import zeros
 
 @dataclass
 class RetroactiveNystromState(NystromState):
-    """The same, of all rows."""
+    """State of Nyström attention, and the weights and queries of all rows."""
 
     weights: Tensor  # [B, h, n, m], softmax(q K~^T) G^+ of each row, in the order of slots
-    queries: Tensor | None  # [B, h, n, e], the same order; None: landmarks are fixed
+    queries: Tensor | None  # in the same order; None: landmarks are fixed
 
 
 class RetroactiveNystrom(ContinualNystrom):
@@ -30,9 +30,9 @@ class RetroactiveNystrom(ContinualNystrom):
     """
 
     def windows(self, x: Tensor, last: int) -> Iterator[Tensor]:
-        """Give all rows [B, r, d] of the window that ends at each of the last rows of a clip.
+        """Yield all rows [B, r, d] of the window that ends at each of the last rows of a clip.
 
-        In order of time; r is n but for the first windows. For training.
+        In order of time; r is n except for the first windows. For training.
         """
         q, k, v = self.split(x)
         begin = x.shape[1] - last
@@ -42,17 +42,17 @@ class RetroactiveNystrom(ContinualNystrom):
                 yield self.attend(q[:, :, part], k[:, :, part], v[:, :, part], landmarks)
 
     def init_state(self, batch_size: int = 1) -> RetroactiveNystromState:
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of ``batch_size`` streams."""
         like, size = self.in_proj_weight, (batch_size, self.num_heads, self.window)
         weights = zeros(*size, self.num_landmarks, like=like)
         queries = None if self.fixed else zeros(*size, self.head_dim, like=like)
         return RetroactiveNystromState(*self.keep(batch_size), weights, queries)
 
     def forward_step(self, x: Tensor, state: RetroactiveNystromState) -> Tensor:
-        """Take one row [B, d] of every stream, give all rows after attention, [B, n, d].
+        """Take one row [B, d] of every stream, return all rows after attention, [B, n, d].
 
-        While no stream has seen n rows, there are as many as the longest has seen. Streams that
-        are not in step are taken one by one but for their projections.
+        While no stream has seen n rows, the output has as many as the longest has seen. Streams
+        that are not in step are processed one by one except for their projections.
         """
         with torch.no_grad():
             parts = [self._heads(part) for part in self.project_row(x, state)]
@@ -61,15 +61,15 @@ class RetroactiveNystrom(ContinualNystrom):
             return linear(self, "out_proj", rows)
 
     def forward_steps(self, x: Tensor, state: RetroactiveNystromState) -> Tensor:
-        """Take T rows [B, T, d], give the rows of each of the T windows, [B, T, n, d].
+        """Take T rows [B, T, d], return the rows of each of the T windows, [B, T, n, d].
 
-        Rows of slots that are still empty have no meaning.
+        Rows of slots that are still empty are undefined.
         """
         steps = [_padded(self.forward_step(row, state), self.window) for row in x.unbind(1)]
         return torch.stack(steps, 1) if steps else x.new_empty(len(x), 0, *x.shape[1:])
 
     def _heads(self, state: RetroactiveNystromState) -> Tensor:
-        """Let streams in step take the projected row, give the heads' outputs [B, r, d]."""
+        """Take the projected row of streams in step, return the heads' outputs [B, r, d]."""
         taken, work, batch = self.take(state), self.work(state), (-1, self.num_heads)
         slot, filled, m = taken.slot, taken.filled, taken.landmarks
         state.weights[:, :, slot, :m] = torch.unflatten(taken.asked, 0, batch)[:, :, 0]
@@ -86,7 +86,7 @@ class RetroactiveNystrom(ContinualNystrom):
         return rows.transpose(1, 2).flatten(2)
 
     def count_macs(self, rows: int | None = None, newest: bool = False) -> int:
-        """Multiply-accumulates of a step over a full window for one stream, averaged over n."""
+        """Return the multiply-accumulates of a full-window step of one stream, averaged over n."""
         n, m, d, h = self.window, self.num_landmarks, self.embed_dim, self.num_heads
         summary = m * (m + rows_seen(n)) * d
         renewing = 0 if self.fixed else n * m * d + n * m**2 * h
@@ -94,5 +94,5 @@ class RetroactiveNystrom(ContinualNystrom):
 
 
 def _padded(rows: Tensor, count: int) -> Tensor:
-    """Give rows [B, r, d] with zeros after them, [B, count, d]."""
+    """Return rows [B, r, d] padded with zeros to [B, count, d]."""
     return F.pad(rows, (0, 0, 0, count - rows.shape[1]))

@@ -20,12 +20,12 @@ class SingleOutputNystrom(ContinualNystrom):
     """Nyström attention whose output is the newest row of the window."""
 
     def forward(self, x: Tensor, segments: Tensor | None = None) -> Tensor:
-        """Give each row of a clip [B, T, d] as stepping through it would.
+        """Return each row of a clip [B, T, d] as stepping through it would.
 
-        ``segments`` are those of a window form and have no meaning here; ValueError for such.
+        ``segments`` belong to the window form and are not supported here: ValueError.
         """
         if segments is not None:
-            raise ValueError("a clip has the segments of its stream")
+            raise ValueError("segments are not supported, a clip has the segments of its stream")
         q, k, v = self.split(x)
         out = [
             self._band(q, k, v, landmarks, low, min(low + _SPAN, stop))
@@ -37,7 +37,7 @@ class SingleOutputNystrom(ContinualNystrom):
     def _band(
         self, q: Tensor, k: Tensor, v: Tensor, landmarks: Tensor, start: int, stop: int
     ) -> Tensor:
-        """Give the heads' outputs [B, h, stop - start, e] of some steps of a clip."""
+        """Return the heads' outputs [B, h, stop - start, e] for some steps of a clip."""
         low = max(0, start + 1 - self.window)
         k, v = k[:, :, low:stop], v[:, :, low:stop]
         age = torch.arange(start, stop)[:, None] - torch.arange(low, stop)
@@ -50,13 +50,13 @@ class SingleOutputNystrom(ContinualNystrom):
         return F.dropout(weights, self.dropout, self.training) @ v
 
     def init_state(self, batch_size: int = 1) -> NystromState:
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of ``batch_size`` streams."""
         return NystromState(*self.keep(batch_size))
 
     def forward_step(self, x: Tensor, state: NystromState) -> Tensor:
-        """Take one row [B, d] of every stream, give it after attention, [B, d].
+        """Take one row [B, d] of every stream, return it after attention, [B, d].
 
-        Streams that are not in step are taken one by one but for their projections.
+        Streams that are not in step are processed one by one except for their projections.
         """
         if torch.is_grad_enabled():
             with torch.no_grad():
@@ -64,14 +64,14 @@ class SingleOutputNystrom(ContinualNystrom):
         return linear(self, "out_proj", self._heads(self.project_row(x, state)))
 
     def forward_steps(self, x: Tensor, state: NystromState) -> Tensor:
-        """Take T rows [B, T, d], give what T calls of ``forward_step`` would, [B, T, d]."""
+        """Take T rows [B, T, d], return what T calls of ``forward_step`` would, [B, T, d]."""
         with torch.no_grad():
             rows = F.linear(x, *self.projection()).unbind(1)
             heads = [self._heads(self.hand(row, state)) for row in rows]
             return linear(self, "out_proj", torch.stack(heads, 1)) if heads else x
 
     def _heads(self, states: Sequence[NystromState]) -> Tensor:
-        """Let these streams take their projected row, give the heads' outputs [B, d]."""
+        """Take the projected row of these streams, return the heads' outputs [B, d]."""
         out = []
         for state in states:
             taken = self.take(state)
@@ -80,7 +80,7 @@ class SingleOutputNystrom(ContinualNystrom):
         return out[0] if len(out) == 1 else torch.cat(out)
 
     def count_macs(self, rows: int | None = None, newest: bool = True) -> int:
-        """Multiply-accumulates of a step over a full window for one stream, averaged over n."""
+        """Return the multiply-accumulates of a full-window step of one stream, averaged over n."""
         m, seen = self.num_landmarks, self.num_landmarks + rows_seen(self.window)
         heads = m * seen * self.num_heads + seen * self.embed_dim
         return round(self.row_macs() + heads + self.embed_dim**2)

@@ -1,12 +1,12 @@
-"""What m landmarks gather from a window that moves on: softmax(Q~ k^T) v at every step.
+"""Running summary of a sliding window by m landmarks: softmax(Q~ k^T) v at every step.
 
-The published way adds exp(Q~ k_new) v_new to running sums and subtracts those of the row that
+The published method adds exp(Q~ k_new) v_new to running sums and subtracts those of the row that
 leaves. That cancels, see ``attention``. Here nothing is ever subtracted. The n slots of the ring
-are divided into chunks. Of each finished chunk the softmax mean of its values and the logarithm of
-its mass are kept, for each landmark. Slots of the chunk in which the newest row lies hold new rows
-up to it and the oldest rows after it, all of them in the window. So the window is the rows of that
-chunk, one by one, and one mean of all other chunks, which stays while the newest row is in this
-chunk. A step is one softmax over the m + c numbers of each landmark.
+are divided into chunks. For each finished chunk and each landmark, the softmax mean of its values
+and the logarithm of its mass are stored. Slots of the open chunk, which has the newest row, hold
+new rows up to it and the oldest rows after it, all of them in the window. So the window is the rows
+of that chunk, one by one, and one mean of all other chunks, which is constant while the chunk is
+open. A step is one softmax over the m + c numbers of each landmark.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ from torch import Tensor
 
 from costream.nn.state import State, zeros
 
-_LEAST = 32  # slots of a chunk: opening one takes as long as a few steps
-_MULTIPLE = 8  # numbers of a vector register: softmax is slower over a rest
+_LEAST = 32  # minimum slots of a chunk: opening one takes as long as a few steps
+_MULTIPLE = 8  # numbers in a vector register: softmax is slower over a remainder
 
 
 @dataclass
 class SummaryState(State):
-    """Rows of the window and what is known of its chunks. C chunks of c slots, C c >= n."""
+    """Rows of the window and summaries of its chunks. C chunks of c slots, C c >= n."""
 
-    # w numbers of a row: its key and value, 2 e, or where landmarks are fixed its logits Q~ k^T,
-    # which will not change, and its value, m + e.
-    held: Tensor  # [B, h, C c, w]: all rows, those of the open chunk as they were
+    # w numbers of a row: its key and value, 2 e, or with fixed landmarks its logits Q~ k^T, which
+    # do not change, and its value, m + e.
+    held: Tensor  # [B, h, C c, w]: all rows, those of the open chunk as before it was opened
     masses: Tensor  # [B, h, m, C]: log sum exp(Q~ k^T) over a chunk
     means: Tensor  # [B, h, m, C, e]: softmax(Q~ k^T) v over a chunk
-    # The open chunk, and before it the other chunks as one value a landmark, which only that
-    # landmark sees:
+    # The open chunk, preceded by the other chunks as one value per landmark, visible only to that
+    # landmark:
     logits: Tensor  # [B, h, m, m + c]
     rows: Tensor  # [B, h, m + c, w]
 
 
 def chunk_size(window: int) -> int:
-    """Give c, slots of a chunk: about sqrt(4 n) of a long window."""
+    """Return c, the number of slots of a chunk: about sqrt(4 n) for a long window."""
     slots = -(-math.isqrt(4 * window) // _MULTIPLE) * _MULTIPLE
     return min(window, max(_LEAST, slots))
 
 
 def chunk_sizes(window: int) -> list[int]:
-    """Give the filled slots of each chunk of a full window; the last may have fewer than c."""
+    """Return the filled slots of each chunk of a full window; the last may have fewer than c."""
     c = chunk_size(window)
     return [min(c, window - start) for start in range(0, window, c)]
 
 
 def rows_seen(window: int) -> float:
-    """Give how many rows a step sees one by one in a full window, averaged over n steps."""
+    """Return the number of rows a step sees individually in a full window, averaged over n."""
     return sum(size**2 for size in chunk_sizes(window)) / window
 
 
@@ -64,7 +64,7 @@ def init_summary(
     fixed: bool,
     like: Tensor,
 ) -> SummaryState:
-    """Give the state of streams that have seen nothing, of the type and place of ``like``."""
+    """Return the initial state of ``batch_size`` streams, with dtype and device of ``like``."""
     c, m, e = chunk_size(window), landmarks, head_dim
     w = (m if fixed else e) + e
     chunks = -(-window // c)
@@ -79,9 +79,9 @@ def init_summary(
 
 
 class Summary:
-    """A summary at work: views of the state of streams that are in step.
+    """Operations on a ``SummaryState`` through views, for streams that are in step.
 
-    ``row``: what ``put`` takes of a row, as it will lie there.
+    ``row``: a row in the layout in which ``put`` will receive it.
     """
 
     def __init__(self, state: SummaryState, window: int, row: Tensor) -> None:
@@ -95,14 +95,14 @@ class Summary:
         self._values, self._fresh_rows = rows[:, :, -e:], rows[:, m:]
         self._others = self._logits[:, :, :m].diagonal(dim1=1, dim2=2)
         self._fresh = self._logits[:, :, m:]
-        # Slot by slot, for making a view takes as long as a small product.
+        # Slot by slot, since creating a view takes as long as a small product.
         self._row_slots = torch.unflatten(state.rows, 3, row.shape[2:])[:, :, m:].unbind(2)
         self._logit_slots = state.logits[:, :, :, m:].unbind(3)
 
     def enter(self, t: int, queries: Tensor | None) -> None:
-        """Before step ``t``: where a chunk begins, finish the one before and open it.
+        """Prepare step ``t``: at the start of a chunk, finish the previous one and open it.
 
-        ``queries``: Q~ / sqrt(e), [B h, m, e], as they were until now; None: they are fixed.
+        ``queries``: Q~ / sqrt(e), [B h, m, e], before this step; None: they are fixed.
         """
         slot = t % self.window
         if slot % self.size:
@@ -122,15 +122,15 @@ class Summary:
         self._sum_up(chunk, t, slice(None))
 
     def put(self, t: int, row: Tensor, logits: Tensor) -> None:
-        """Take the row of step ``t``: w numbers [B, h, ...], and Q~ k^T / sqrt(e), [B, h, m]."""
+        """Store the row of step ``t``: w numbers [B, h, ...], and Q~ k^T / sqrt(e), [B, h, m]."""
         place = t % self.window % self.size
         self._row_slots[place].copy_(row)
         self._logit_slots[place].copy_(logits)
 
     def look(self, t: int, landmarks: int) -> tuple[Tensor, Tensor]:
-        """Give weights [B h, m', r] and values [B h, r, e]; their product is the summary.
+        """Return weights [B h, m', r] and values [B h, r, e]; their product is the summary.
 
-        After ``put`` of step ``t``. ``landmarks``: m', the first so many.
+        To be called after ``put`` of step ``t``. ``landmarks``: m', the number of landmarks so far.
         """
         slot = t % self.window
         last = slot if t < self.window else self.window - 1
@@ -140,7 +140,7 @@ class Summary:
         return self._logits[:, :landmarks, :filled].softmax(-1), self._values[:, :filled]
 
     def renew(self, t: int, landmark: int, query: Tensor) -> None:
-        """After ``put`` of step ``t``: a landmark has a new Q~ / sqrt(e), [B h, e]."""
+        """Set a landmark to a new Q~ / sqrt(e), [B h, e], after ``put`` of step ``t``."""
         chunk = t % self.window // self.size
         self._store(chunk)
         keys, values = self._held.chunk(2, 2)
@@ -154,21 +154,21 @@ class Summary:
         self._sum_up(chunk, t, slice(landmark, landmark + 1))
 
     def _store(self, chunk: int) -> int:
-        """Put the rows of the open chunk back, give how many there are at most."""
+        """Store the rows of the open chunk, return their maximum number."""
         start = chunk * self.size
         count = min(self.size, self.window - start)
         self._held[:, start : start + count] = self._fresh_rows[:, :count]
         return count
 
     def _finish(self, chunk: int) -> None:
-        """Put the open chunk back, and what it amounts to."""
+        """Store the rows of the open chunk and its summary."""
         count = self._store(chunk)
         logits, values = self._fresh[:, :, :count], self._values[:, self.landmarks :][:, :count]
         weights, self._masses[:, :, chunk] = _softmax(logits)
         self._means[:, :, chunk] = torch.bmm(weights, values)
 
     def _sum_up(self, chunk: int, t: int, landmarks: slice) -> None:
-        """See the finished chunks but ``chunk`` as one value for each of these landmarks."""
+        """Summarise the finished chunks except ``chunk`` as one value per landmark."""
         others, values = self._others[:, landmarks], self._values[:, : self.landmarks][:, landmarks]
         seen = chunk if t < self.window else self.chunks - 1
         if not seen:
@@ -184,9 +184,9 @@ class Summary:
 
 
 def _softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Give softmax and log sum exp over the last dimension of logits that are not all -inf.
+    """Return softmax and log sum exp over the last dimension of logits that are not all -inf.
 
-    The second follows from the largest of each, with fewer operations than by itself.
+    The latter follows from the largest value of each, with fewer operations than separately.
     """
     weights = logits.softmax(-1)
     return weights, logits.amax(-1) - weights.amax(-1).log()

@@ -1,4 +1,4 @@
-"""The update of attention that the Eventful Transformers were published with, for comparison."""
+"""The attention update as published with the Eventful Transformers, for comparison."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from costream.nn.state import State, zeros
 
 @dataclass
 class PaperState(State):
-    """Scores without positions, and what the products with the values were computed from."""
+    """Scores without positions, and the inputs of the last products with the values."""
 
     scores: Tensor  # [B, H, N, keys]
     weights: Tensor  # reference of the columns of attention weights, [B, H, N, keys]
@@ -27,13 +27,13 @@ class PaperState(State):
 class PaperUpdate:
     """Query-key and attention-value updates: Dutson, Li, Gupta (ICCV 2023), section 4.2.
 
-    The weights of columns whose keys did not change are left as they were, though the softmax of
-    every row has: the result lags behind attention over the current keys, and stays behind when
+    The weights of columns whose keys did not change are left unchanged, although the softmax of
+    every row has changed: the result lags behind attention over the current keys, even after
     the scene freezes.
     """
 
     def init_state(self, batch_size: int, frame: Frame, like: Tensor) -> PaperState:
-        """Give the state of streams that have seen nothing. ``like``: a row [..., D]."""
+        """Return the initial state of ``batch_size`` streams. ``like``: a row [..., D]."""
         square = (batch_size, frame.heads, frame.tokens, frame.keys)
         return PaperState(
             zeros(*square, like=like),
@@ -52,7 +52,7 @@ class PaperUpdate:
         position: RelativePosition | None,
         operations: Operations,
     ) -> Tensor:
-        """Write new rows, give every token attended."""
+        """Write new rows, return the attention of all tokens."""
         chosen.put(new, qkv)
         width = qkv.shape[2] // 3
         for stream, rows in enumerate(qkv.unbind(0)):
@@ -97,5 +97,5 @@ class PaperUpdate:
 
 
 def _by_head(rows: Tensor, frame: Frame) -> Tensor:
-    """Give the view [H, n, e] of rows [n, D]."""
+    """Return the view [H, n, e] of rows [n, D]."""
     return torch.unflatten(rows, 1, (frame.heads, -1)).transpose(0, 1)

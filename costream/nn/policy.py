@@ -1,4 +1,4 @@
-"""Which tokens of a frame are updated."""
+"""Policies that select which tokens of a frame are updated."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor
 
 
 class Policy(Protocol):
-    """Chooses tokens by how far each is from its reference.
+    """Selects tokens by their distance from their references.
 
-    A policy is given to every step anew, so a budget may change from frame to frame.
+    Every step receives a policy, so a budget may change from frame to frame.
     """
 
     def choose(self, errors: Tensor) -> Tensor:
-        """Give the chosen places, int64 [M], rising, for errors [N] of one stream's tokens."""
+        """Return the chosen indices, int64 [M], ascending, for errors [N] of a stream's tokens."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class TopTokens:
     count: int
 
     def choose(self, errors: Tensor) -> Tensor:
-        """Give the chosen places."""
+        """Return the chosen indices."""
         return _largest(errors, self.count)
 
 
@@ -38,7 +38,7 @@ class TopShare:
     share: float
 
     def choose(self, errors: Tensor) -> Tensor:
-        """Give the chosen places."""
+        """Return the chosen indices."""
         return _largest(errors, int(self.share * len(errors)))
 
 
@@ -49,30 +49,30 @@ class AboveThreshold:
     threshold: float
 
     def choose(self, errors: Tensor) -> Tensor:
-        """Give the chosen places."""
+        """Return the chosen indices."""
         return (errors > self.threshold).nonzero().flatten()
 
 
 class Paced:
-    """The tokens with the largest errors, as many as ``pace`` says for each gate, from 0 on.
+    """The tokens with the largest errors, ``pace(k)`` of them at gate k, counted from 0.
 
-    For one frame: gates are counted as they ask.
+    For one frame: gates are counted by their calls.
     """
 
     def __init__(self, pace: Callable[[int], int]) -> None:
         self._pace, self._gate = pace, 0
 
     def choose(self, errors: Tensor) -> Tensor:
-        """Give the chosen places."""
+        """Return the chosen indices."""
         count = self._pace(self._gate)
         self._gate += 1
         return _largest(errors, count)
 
 
 class Noted:
-    """Chooses as ``policy`` does and notes the first choice, that among the tokens as they come.
+    """Chooses as ``policy`` does and records the first choice, that among the input tokens.
 
-    Without any choice all tokens were computed: the stream began.
+    Without any choice all tokens were computed: the stream started.
     """
 
     def __init__(self, policy: Policy, count: int) -> None:
@@ -80,14 +80,14 @@ class Noted:
         self._first: Tensor | None = None
 
     def choose(self, errors: Tensor) -> Tensor:
-        """Give the chosen places."""
+        """Return the chosen indices."""
         chosen = self._policy.choose(errors)
         self._first = chosen if self._first is None else self._first
         return chosen
 
     @property
     def updated(self) -> Tensor:
-        """Which of the tokens were computed, bool [N]."""
+        """Mask of the tokens that were computed, bool [N]."""
         if self._first is None:
             return torch.ones(self._count, dtype=torch.bool)
         return torch.zeros(self._count, dtype=torch.bool).index_fill_(0, self._first.cpu(), True)

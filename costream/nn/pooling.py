@@ -1,4 +1,4 @@
-"""Means and maxima over time, ordinary and continual."""
+"""Mean and maximum pooling over time, ordinary and continual."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from costream.nn.timing import (
 
 @dataclass
 class MeanState(ClockedState):
-    """The sum of a window in two parts, neither of which is ever subtracted from.
+    """The sum of a window in two parts, from neither of which anything is ever subtracted.
 
-    Steps come in blocks of n. In step i of a block slots 0 to i of ``rows`` hold the features of
+    Steps come in blocks of n. In step i of a block, slots 0 to i of ``rows`` hold the features of
     this block, whose sum is ``newest``; slot k > i holds the sum of the features k to n - 1 of
-    the block before, and slot n zeros.
+    the previous block, and slot n zeros.
     """
 
     rows: Tensor  # [B, n + 1, ..., C]
     newest: Tensor  # [B, ..., C]
-    seen: Tensor | None  # int64 [B]: features of each stream, for partial means
+    seen: Tensor | None  # int64 [B]: number of features of each stream, for partial means
 
 
 class TemporalMean(ContinualModule):
@@ -43,12 +43,12 @@ class TemporalMean(ContinualModule):
         window: n.
         zeros: features before the first that count as zeros; the first mean is that of
             n - zeros features and these.
-        partial: give means from the first step on, over the features seen so far; each stream
+        partial: return means from the first step on, over the features seen so far; each stream
             has its own count.
 
-    A window is the newest features of one block and the last ones of the block before, and both
-    sums are at hand (see ``MeanState``): three additions a feature, and as exact after a year as
-    after one window. Half precision is summed in single.
+    A window is the newest features of one block and the last ones of the previous block, and both
+    sums are available (see ``MeanState``): three additions per feature, and as accurate after a
+    year as after one window. Half precision is summed in single precision.
 
     Raises ValueError unless 0 <= zeros < window, and for zeros with ``partial``.
     """
@@ -56,12 +56,12 @@ class TemporalMean(ContinualModule):
     def __init__(self, window: int, *, zeros: int = 0, partial: bool = False) -> None:
         super().__init__()
         if not 0 <= zeros < window or (partial and zeros):
-            raise ValueError(f"window {window} with {zeros} zeros, partial: {partial}")
+            raise ValueError(f"window {window}, zeros {zeros}: must be below window, 0 if partial")
         self.window, self.partial = window, partial
         self.timing = Timing(window, window - 1 if partial else zeros)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give the means [B, T', ..., C] of a clip [B, T, ..., C]."""
+        """Return the means [B, T', ..., C] of a clip [B, T, ..., C]."""
         rows = F.pad(x.flatten(2).transpose(1, 2), (self.padding, 0))
         if rows.shape[2] < self.window:
             return x[:, :0]
@@ -72,9 +72,9 @@ class TemporalMean(ContinualModule):
         return means.transpose(1, 2).reshape(x.shape[0], -1, *x.shape[2:])
 
     def init_state(self, batch_size: int, shape: Sequence[int], like: Tensor) -> MeanState:
-        """Give the state of streams that have seen nothing.
+        """Return the initial state of ``batch_size`` streams.
 
-        ``shape``: of a feature of one stream, (P, C) or (C,). ``like``: of its type and device.
+        ``shape``: of a feature of one stream, (P, C) or (C,). ``like``: has its dtype and device.
         """
         like = like.new_empty(0, dtype=torch.promote_types(like.dtype, torch.float32))
         rows = zeros(batch_size, self.window + 1, *shape, like=like)
@@ -83,7 +83,7 @@ class TemporalMean(ContinualModule):
         return MeanState(zeros(batch_size), rows, newest, seen)
 
     def fill(self, state: MeanState, rows: Sequence[int], x: Tensor) -> None:
-        """Make these streams ones all whose features so far were ``x`` [rows, ..., C]."""
+        """Set these streams to ones whose features so far all were ``x`` [rows, ..., C]."""
         slot, each = state.peek() % self.window, list(rows)
         left = torch.arange(self.window, -1, -1, device=x.device)
         left[:slot] = 1
@@ -94,7 +94,7 @@ class TemporalMean(ContinualModule):
             state.seen[each] = self.window
 
     def forward_step(self, x: Tensor, state: MeanState) -> Tensor | None:
-        """Take a feature [B, ..., C] of every stream, give the mean [B, ..., C] or None."""
+        """Take a feature [B, ..., C] of every stream, return the mean [B, ..., C] or None."""
         check_shape(x.shape, state.newest.shape)
         time = state.tick()
         slot = time % self.window
@@ -110,7 +110,7 @@ class TemporalMean(ContinualModule):
         return self._divide(total.unsqueeze(1), counts).squeeze(1).to(x.dtype)
 
     def forward_steps(self, x: Tensor, state: MeanState) -> Tensor:
-        """Take T features [B, T, ..., C], give what T steps would, [B, T', ..., C]."""
+        """Take T features [B, T, ..., C], return what T steps would, [B, T', ..., C]."""
         check_shape((len(x), *x.shape[2:]), state.newest.shape)
         time = state.tick(x.shape[1])
         totals, done = [x[:, :0]], 0
@@ -123,11 +123,11 @@ class TemporalMean(ContinualModule):
         return means[:, self.timing.next_output(time) - time :].to(x.dtype)
 
     def count_macs(self, numbers: int = 1) -> int:
-        """Additions of a step for one stream with so many numbers a feature."""
+        """Return the additions of a step for one stream with ``numbers`` numbers per feature."""
         return 3 * numbers
 
     def _add(self, x: Tensor, state: MeanState, slot: int) -> Tensor:
-        """Add ``x`` [B, T, ..., C], features from ``slot`` of a block on; give their sums."""
+        """Add ``x`` [B, T, ..., C], features from ``slot`` of a block on; return their sums."""
         stop = slot + x.shape[1]
         newest = x.cumsum(1, dtype=state.rows.dtype) + state.newest.unsqueeze(1)
         sums = newest + state.rows[:, slot + 1 : stop + 1]
@@ -138,13 +138,13 @@ class TemporalMean(ContinualModule):
         return sums
 
     def _turn(self, state: MeanState) -> None:
-        """Begin a block: the features of the one before give way to the sums of what is left."""
+        """Start a block: replace the features of the previous one by sums of those that remain."""
         block = state.rows[:, : self.window]
         block.copy_(block.flip(1).cumsum(1).flip(1))
         state.newest.zero_()
 
     def _count(self, state: MeanState, steps: int) -> Tensor | None:
-        """Count steps; give the features in each mean, [B, steps], if not always the window."""
+        """Count steps; return the features in each mean, [B, steps], None if always the window."""
         if state.seen is None:
             return None
         seen = state.seen.clone()
@@ -154,7 +154,7 @@ class TemporalMean(ContinualModule):
         return (seen[:, None] + torch.arange(1, steps + 1)).clamp_(max=self.window)
 
     def _divide(self, sums: Tensor, counts: Tensor | None) -> Tensor:
-        """Give the means of ``sums`` [B, T, ..., C]."""
+        """Return the means of ``sums`` [B, T, ..., C]."""
         if counts is None:
             return sums / self.window
         return sums / counts.view(*counts.shape, *[1] * (sums.dim() - 2)).to(sums)
@@ -162,10 +162,10 @@ class TemporalMean(ContinualModule):
 
 @dataclass
 class MaxState(ClockedState):
-    """The frames before the newest that later maxima need; frame i in slot i mod n."""
+    """The frames before the newest that later maxima need; frame i is in slot i mod n."""
 
     frames: Tensor  # [B, n, ..., C]
-    seen: Tensor  # int64 [B]: frames of each stream
+    seen: Tensor  # int64 [B]: number of frames of each stream
 
 
 class TemporalMax(ContinualModule):
@@ -173,7 +173,7 @@ class TemporalMax(ContinualModule):
 
     Args:
         kernel: K. ``stride``, ``dilation``: in frames.
-        padding: frames before and after a clip that are no maximum; a stream has those before.
+        padding: frames before and after a clip that are ignored; a stream only has those before.
 
     Raises ValueError as ``kernel_timing`` does.
     """
@@ -190,12 +190,12 @@ class TemporalMax(ContinualModule):
         self.timing, self.right_padding = kernel_timing(kernel, stride, dilation, padding)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give the maxima [B, T', ..., C] of a clip [B, T, ..., C]."""
+        """Return the maxima [B, T', ..., C] of a clip [B, T, ..., C]."""
         sides = [0, 0] * (x.dim() - 2) + [self.padding, self.right_padding]
         return self._pool(F.pad(x, sides, value=-math.inf))
 
     def init_state(self, batch_size: int, shape: Sequence[int], like: Tensor) -> MaxState:
-        """Give the state of streams that have seen nothing.
+        """Return the initial state of ``batch_size`` streams.
 
         ``shape``: of a frame of one stream, (P, C). ``like``: a tensor of its type and device.
         """
@@ -204,7 +204,7 @@ class TemporalMax(ContinualModule):
         return MaxState(zeros(batch_size), frames, zeros(batch_size))
 
     def forward_step(self, x: Tensor, state: MaxState) -> Tensor | None:
-        """Take a frame [B, ..., C] of every stream, give the maxima [B, ..., C] or None."""
+        """Take a frame [B, ..., C] of every stream, return the maxima [B, ..., C] or None."""
         frames = state.frames
         check_shape(x.shape, (frames.shape[0], *frames.shape[2:]))
         time, slots = self._begin(state, 1), frames.shape[1]
@@ -218,7 +218,7 @@ class TemporalMax(ContinualModule):
         return out
 
     def forward_steps(self, x: Tensor, state: MaxState) -> Tensor:
-        """Take T frames [B, T, ..., C], give what T steps would, [B, T', ..., C]."""
+        """Take T frames [B, T, ..., C], return what T steps would, [B, T', ..., C]."""
         frames, count = state.frames, x.shape[1]
         check_shape((len(x), *x.shape[2:]), (frames.shape[0], *frames.shape[2:]))
         time = self._begin(state, count)
@@ -227,11 +227,11 @@ class TemporalMax(ContinualModule):
         return self._pool(rows[:, self.timing.next_output(time) - time :])
 
     def count_macs(self, numbers: int = 1) -> int:
-        """Comparisons of a step that gives an output, for one stream with so many numbers."""
+        """Return the comparisons of a step with an output, per stream of ``numbers`` values."""
         return (self.kernel - 1) * numbers
 
     def _begin(self, state: MaxState, steps: int) -> int:
-        """Count steps; empty slots hold zeros, so make them no maximum before the first."""
+        """Count steps; set empty slots of new streams, which hold zeros, to -inf."""
         seen = state.seen.tolist()
         if fresh := [row for row, count in enumerate(seen) if not count]:
             state.frames[fresh] = -math.inf

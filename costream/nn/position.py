@@ -1,4 +1,4 @@
-"""Positional encodings for streams without an end."""
+"""Positional encodings for endless streams."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from costream.nn.state import State, zeros
 
 @dataclass
 class PositionState(State):
-    """How many tokens each stream has seen."""
+    """Number of tokens that each stream has seen."""
 
     steps: Tensor  # int64 [B]
 
@@ -38,22 +38,22 @@ class RecyclingPositions(nn.Module):
             self.register_buffer("table", cyclic_table(rows, width))
 
     def forward(self, x: Tensor, offset: int | Tensor = 0) -> Tensor:
-        """Give ``x`` [B, T, d] with positions added, as if ``offset`` steps lay before it.
+        """Return ``x`` [B, T, d] with positions added, as if ``offset`` steps lay before it.
 
-        ``offset`` may be int64 [B]: random ones in training teach that any row can come first.
+        ``offset`` may be int64 [B]: random offsets train the model to expect any row first.
         """
         start = torch.as_tensor(offset, device=x.device).reshape(-1, 1)
         times = start + torch.arange(x.shape[1], device=x.device)
         return x + self.table[times % self.table.shape[0]]
 
     def init_state(self, batch_size: int = 1) -> PositionState:
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of ``batch_size`` streams."""
         return PositionState(zeros(batch_size))
 
     def forward_step(self, x: Tensor, state: PositionState) -> Tensor:
-        """Give the tokens ``x`` [B, d] of one step with their positions added."""
+        """Return the tokens ``x`` [B, d] of one step with their positions added."""
         if len(x) == 1:
-            steps = state.steps.numpy()  # whose numbers cost a tenth of a tensor's
+            steps = state.steps.numpy()  # read in a tenth of a tensor's time
             t = int(steps[0])
             steps[0] = t + 1
             table = self.table
@@ -63,18 +63,18 @@ class RecyclingPositions(nn.Module):
         return x + self.table[rows]
 
     def forward_steps(self, x: Tensor, state: PositionState) -> Tensor:
-        """Give the tokens ``x`` [B, T, d] of T steps with their positions added."""
+        """Return the tokens ``x`` [B, T, d] of T steps with their positions added."""
         out = self(x, state.steps)
         state.steps += x.shape[1]
         return out  # type: ignore[no-any-return]
 
 
 class RotaryPositions:
-    """Turns queries and keys by angles that grow with the step, so that only distances count.
+    """Rotary positions: queries and keys are rotated with the step, so that only distances count.
 
-    Values 2i and 2i + 1 of a head are a point, turned by t b^(-2i / e) at step t (Su et al.,
-    RoFormer, 2021). The angles are taken in float64: in float32 those of step 1,000,000 would be
-    0.06 off. No module, for ``module.float()`` must not round the rates.
+    Values 2i and 2i + 1 of a head are a point, rotated by t b^(-2i / e) at step t (Su et al.,
+    RoFormer, 2021). Angles are computed in float64: in float32 those of step 1,000,000 would be
+    0.06 off. Not a module, because ``module.float()`` must not round the rates.
 
     Args:
         width: e, even. ``base``: b.
@@ -86,9 +86,9 @@ class RotaryPositions:
         self.rates = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
 
     def turns(self, times: Tensor, like: Tensor) -> Tensor:
-        """Give cos + i sin of the angles at ``times``, int64 [...], as complex [..., e / 2].
+        """Return cos + i sin of the angles at ``times``, int64 [...], as complex [..., e / 2].
 
-        They are where ``like`` is, and as exact, but never less than float32.
+        They are on the device of ``like``, with its precision, but at least that of float32.
         """
         angles = times[..., None].double() * self.rates.to(times.device)
         wide = like.dtype is torch.float64
@@ -97,7 +97,7 @@ class RotaryPositions:
 
 
 def turn_pairs(rows: Tensor, turns: Tensor) -> None:
-    """Turn the pairs of ``rows`` [..., e] in place: (x0, x1) to (x0 c - x1 s, x1 c + x0 s).
+    """Rotate the pairs of ``rows`` [..., e] in place: (x0, x1) to (x0 c - x1 s, x1 c + x0 s).
 
     ``turns``: c + i s, complex, broadcast over [..., e / 2].
     """
@@ -105,17 +105,17 @@ def turn_pairs(rows: Tensor, turns: Tensor) -> None:
     if rows.dtype in (torch.float32, torch.float64):
         torch.view_as_complex(pairs).mul_(turns)
         return
-    turned = torch.view_as_complex(pairs.float()) * turns  # no complex numbers of 16 bits
+    turned = torch.view_as_complex(pairs.float()) * turns  # complex numbers need at least 32 bits
     pairs.copy_(torch.view_as_real(turned))
 
 
 def cyclic_table(rows: int, width: int) -> Tensor:
-    """Give the fixed table, float32 [rows, width], whose first row follows its last one.
+    """Return the fixed table, float32 [rows, width], whose first row follows its last one.
 
     Every column is a sine or cosine of a triangle wave, so that it is continuous around the
-    cycle; then a running mean over 5 rows smooths the corners. The recipe is the one of the
-    fixed recycling encoding of Continual Transformers, step by step, down to its float64
-    sampling grid: trained weights depend on it.
+    cycle; then a running mean over 5 rows smooths the corners. It follows the fixed recycling
+    encoding of Continual Transformers step by step, down to its float64 sampling grid: trained
+    weights depend on it.
     """
     half = width // 2
     ratio = rows ** (1 / half)
@@ -143,7 +143,7 @@ def _cyclic_column(i: int, rows: int, half: int, skips: list[int]) -> Tensor:
 
 
 def _linspace(start: float, stop: float, count: int) -> list[float]:
-    """Give ``count`` evenly spaced float64 numbers, rounded like numpy.linspace."""
+    """Return ``count`` evenly spaced float64 numbers, rounded like numpy.linspace."""
     if count == 1:
         return [start]
     step = (stop - start) / (count - 1)

@@ -1,4 +1,4 @@
-"""Relative positions along two axes, as ViTDet adds them to attention."""
+"""Relative position embeddings along two axes, as ViTDet adds them to attention."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RULES = ("bicubic", "linear")
 
 
 class _Matrices(NamedTuple):
-    """What was made of two tables, which it keeps in memory so that ``key`` stays theirs."""
+    """Matrices made from two tables, which are kept alive so that ``key`` stays valid."""
 
     key: tuple[int, ...]
     y_table: Tensor
@@ -30,11 +30,11 @@ class RelativePosition(nn.Module):
     Args:
         size: height and width, in tokens, that the tables were learned for.
         head_dim: e.
-        rule: how other sizes are reached: "bicubic" resizes the matrix R over queries and keys,
+        rule: interpolation to other sizes: "bicubic" resizes the matrix R over queries and keys,
             as the Eventful Transformers do; "linear" the table, as detectron2 does.
-        pool: keys are means over squares of so many tokens, and so are positions along them.
+        pool: keys are means over squares of ``pool`` x ``pool`` tokens, and so are their positions.
 
-    Raises ValueError for another rule.
+    Raises ValueError for an unknown rule.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class RelativePosition(nn.Module):
         self._held: _Matrices | None = None
 
     def matrices(self, height: int, width: int) -> tuple[Tensor, Tensor]:
-        """Give R_y [h, h / pool, e] and R_x [w, w / pool, e] for frames of this size.
+        """Return R_y [h, h / pool, e] and R_x [w, w / pool, e] for frames of this size.
 
-        Raises ValueError where pooling leaves a remainder.
+        Raises ValueError if the size is not a multiple of ``pool``.
         """
         if height % self.pool or width % self.pool:
             raise ValueError(f"{height} x {width} tokens cannot be pooled by {self.pool}")
         tables = self.y_embedding, self.x_embedding
-        # A tensor made in inference mode does not tell when it is changed.
+        # Tensors made in inference mode do not count their changes, so nothing is cached for them.
         hold = not torch.is_grad_enabled() and not any(t.is_inference() for t in tables)
         key: tuple[int, ...] = (height, width)
         if hold:
@@ -70,9 +70,9 @@ class RelativePosition(nn.Module):
         return y, x
 
     def forward(self, q: Tensor) -> tuple[Tensor, Tensor]:
-        """Give what to add along each axis for queries [B, h, w, H, e].
+        """Return what is added to the scores along each axis for queries [B, h, w, H, e].
 
-        Gives [B, H, h w, h / pool] and [B, H, h w, w / pool].
+        The shapes are [B, H, h w, h / pool] and [B, H, h w, w / pool].
         """
         y, x = self.matrices(*q.shape[1:3])
         along_y = torch.einsum("byxhe,yke->bhyxk", q, y).flatten(2, 3)
@@ -81,7 +81,7 @@ class RelativePosition(nn.Module):
     def of_tokens(
         self, q: Tensor, tokens: Tensor, height: int, width: int
     ) -> tuple[Tensor, Tensor]:
-        """Give the same for the queries [M, H, e] of some tokens: [H, M, ...] twice."""
+        """Return the same for the queries [M, H, e] of some tokens, as two tensors [H, M, ...]."""
         y, x = self.matrices(height, width)
         rows, columns = tokens // width, tokens % width
         along_y = torch.bmm(q, y[rows].transpose(1, 2)).transpose(0, 1)

@@ -1,8 +1,8 @@
-"""Where the rows of a sliding window lie: rings that are written in place and never rolled.
+"""Ring buffers for the rows of a sliding window, written in place and never rolled.
 
-A ring of ``n`` rows is a tensor [B, ..., n]: the row of step ``t`` lies in slot ``t mod n`` of its
-last dimension. Attention does not care about the order of keys, so nobody ever puts the rows in
-order. Streams of a batch may have started at different times: each has its own step count.
+A ring of ``n`` rows is a tensor [B, ..., n]: the row of step ``t`` is in slot ``t mod n`` of the
+last dimension. Attention does not depend on the order of keys, so the rows are never sorted.
+Streams of a batch may have started at different times: each has its own step count.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from torch import Tensor
 
 
 class Fill(NamedTuple):
-    """Which slots hold rows, the newest one included."""
+    """The slots that hold rows after a step, including the newest row."""
 
     slot: int | Tensor  # of the newest row; int64 [B] when the streams differ
-    length: int  # slots from here on are empty in every stream
-    mask: Tensor | None  # bool [B, length], True where a row is; None when there are no holes
+    length: int  # slots from this index on are empty in every stream
+    mask: Tensor | None  # bool [B, length], True where there is a row; None when all are filled
 
 
 def advance(steps: Tensor, window: int) -> Fill:
-    """Count one step of every stream and say where its row belongs.
+    """Count one step of every stream and return the slot of its row.
 
     ``steps``: int64 [B] on the CPU, steps taken so far; changed in place.
     """
@@ -50,17 +50,17 @@ def write(ring: Tensor, slot: int | Tensor, row: Tensor) -> None:
 
 
 def read(rows: Tensor, slot: int | Tensor) -> Tensor:
-    """Give the row [B, d] in this slot of ``rows`` [B, n, d]."""
+    """Return the row [B, d] in this slot of ``rows`` [B, n, d]."""
     if isinstance(slot, int):
         return rows.select(1, slot)
     return rows[torch.arange(len(slot)), slot]
 
 
 def visible(steps: Tensor, window: int, count: int, together: int = 1) -> Tensor:
-    """Say which rows each of the next ``count`` rows sees, as bool [B, count, n + count].
+    """Return which rows each of the next ``count`` rows sees, as bool [B, count, n + count].
 
-    The rows are those of the ring, slot by slot, then the new ones. ``together``: how many rows
-    come at once, and see the same.
+    The rows are those of the ring, in slot order, then the new ones. ``together``: number of rows
+    that arrive in the same step and see the same rows.
     """
     last = steps[:, None] - 1
     held = last - (last - torch.arange(window)) % window  # step of each slot, < 0 where empty
@@ -72,9 +72,9 @@ def visible(steps: Tensor, window: int, count: int, together: int = 1) -> Tensor
 
 
 def windows(steps: Tensor, window: int, count: int) -> tuple[Tensor, Tensor]:
-    """Say what each slot would hold after each of the next ``count`` steps.
+    """Return what each slot would hold after each of the next ``count`` steps.
 
-    Gives int64 [B, count, n], an index into the ring's rows followed by the new rows, and
+    The result is int64 [B, count, n], an index into the ring's rows followed by the new rows, and
     bool [B, count, n], True where the slot holds a row.
     """
     now = (steps[:, None] + torch.arange(count))[:, :, None]
@@ -85,7 +85,7 @@ def windows(steps: Tensor, window: int, count: int) -> tuple[Tensor, Tensor]:
 
 
 def histories(steps: Tensor, window: int, count: int) -> tuple[Tensor, Tensor]:
-    """Give what ``windows`` gives, but every window's rows from the oldest to the newest."""
+    """Return the indices of ``windows`` with each window's rows from the oldest to the newest."""
     now = (steps[:, None] + torch.arange(count))[:, :, None]
     times = now - torch.arange(window - 1, -1, -1)
     fresh = times - steps[:, None, None]
@@ -93,13 +93,13 @@ def histories(steps: Tensor, window: int, count: int) -> tuple[Tensor, Tensor]:
 
 
 def gather(rows: Tensor, index: Tensor) -> Tensor:
-    """Give rows [B, count, n, ...] of ``rows`` [B, m, ...] at ``index`` [B, count, n]."""
+    """Return rows [B, count, n, ...] of ``rows`` [B, m, ...] at ``index`` [B, count, n]."""
     batch = torch.arange(rows.shape[0], device=rows.device)[:, None, None]
     return rows[batch, index.to(rows.device)]
 
 
 def in_order_of_slots(ring: Tensor) -> Tensor:
-    """Give the view [B, n, ...] of a ring [B, ..., n]."""
+    """Return the view [B, n, ...] of a ring [B, ..., n]."""
     return ring.movedim(-1, 1)
 
 

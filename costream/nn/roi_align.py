@@ -1,10 +1,10 @@
-"""Features of boxes: means of interpolated samples in each bin of a box.
+"""RoIAlign: features of boxes as means of interpolated samples in each bin of a box.
 
-RoIAlign, He et al., "Mask R-CNN" (ICCV 2017), as detectron2's "RoIAlignV2": half a pixel is
-taken off coordinates, and a bin has as many samples along each axis as it is pixels long, rounded
-up. Samples stand on a grid and interpolation goes along each axis by itself, so the mean over the
-samples of a bin is a product W_y F W_x^T of the features F under the box with two small matrices.
-Boxes of about the same size are one such product, whatever map they are looked up in.
+He et al., "Mask R-CNN" (ICCV 2017), as detectron2's "RoIAlignV2": half a pixel is subtracted from
+coordinates, and a bin has as many samples along each axis as its length in pixels, rounded up.
+Samples lie on a grid and interpolation is separable, so the mean over the samples of a bin is a
+product W_y F W_x^T of the features F under the box with two small matrices. Boxes of about the same
+size are one such product, whichever map they belong to.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from costream.nn.maps import Layout
 from costream.nn.operations import Operations
 
-_NUMBERS = 1 << 20  # that are gathered at once, which then stay in the cache
+_NUMBERS = 1 << 20  # gathered at once, to stay in the cache
 
 
 def roi_align(
@@ -29,10 +29,10 @@ def roi_align(
     bins: int = 7,
     operations: Operations | None = None,
 ) -> Tensor:
-    """Give the features [n, bins, bins, C] of boxes [n, 4] in maps with ``rows`` [places, C].
+    """Return the features [n, bins, bins, C] of boxes [n, 4] in maps with ``rows`` [places, C].
 
-    ``levels`` int64 [n]: the map that each box is looked up in. ``scales``: pixels of each map over
-    those of the boxes. ``operations``: what is spent is added.
+    ``levels`` int64 [n]: the map of each box. ``scales``: pixels of each map over those of the
+    boxes. ``operations``: the counts are added to it.
     """
     count, channels = len(boxes), rows.shape[1]
     if not count:
@@ -52,7 +52,7 @@ def roi_align(
         own = order[count - len(left) :][:number]
         down, across = spans[:, own].amax(1).tolist()
         steps = torch.arange(max(down, across), device=boxes.device)
-        # Beyond the map weights are zero.
+        # Weights are zero outside the map.
         y = torch.minimum(tops[own] + steps[:down], heights[own] - 1)
         x = torch.minimum(lefts[own] + steps[:across], widths[own] - 1)
         places = first[own, None, None] + (y * widths[own])[:, :, None] + x[:, None]
@@ -66,11 +66,11 @@ def roi_align(
 
 
 def _axis(low: Tensor, high: Tensor, size: Tensor, bins: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Give where the features under each box begin, how many they are, their weights in bins.
+    """Return the first feature under each box, the number of features, and their weights in bins.
 
-    Gives int64 [n], int64 [n] and [n, bins, m], m at least the longest. ``low``, ``high`` [n]: the
-    box along one axis, in features; ``size`` int64 [n]: the map's. Samples more than one feature
-    beyond the edge count as zeros, nearer ones as the feature at the edge.
+    The shapes are int64 [n], int64 [n] and [n, bins, m], m at least the largest number. ``low``,
+    ``high`` [n]: the box along one axis, in features; ``size`` int64 [n]: of the map. Samples more
+    than one feature beyond the edge count as zeros, nearer ones as the feature at the edge.
     """
     length = (high - low) / bins
     counts = length.ceil().clamp(min=1)

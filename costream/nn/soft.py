@@ -1,8 +1,8 @@
-"""Attention without a softmax, and the block that goes with it.
+"""SOFT attention, which has no softmax, and the block with scaled residuals used with it.
 
 SOFT attention (Lu et al., SOFT: Softmax-free Transformer with Linear Complexity, NeurIPS 2021)
-weighs rows by a Gaussian of their distance. DeepCoT (2025) is analysed with it, in blocks without
-activation and layer norms.
+weighs rows by a Gaussian of their distance. The analysis of DeepCoT (2025) uses it, in blocks
+without activation and layer norms.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class SoftAttention(SingleOutputAttention):
             self.in_proj_bias = nn.Parameter(torch.zeros(2 * embed_dim))
 
     def project(self, x: Tensor, turns: Tensor | None = None) -> Tensor:
-        """Give queries, the same as keys, and values [..., 3, h, e] of rows ``x`` [..., d].
+        """Return queries, keys equal to them, and values [..., 3, h, e] of rows ``x`` [..., d].
 
-        ``turns``: complex [..., e / 2], turns the queries and keys of each row.
+        ``turns``: complex [..., e / 2], rotates the queries and keys of each row.
         """
         rows = nn.functional.linear(x, self.in_proj_weight, self.in_proj_bias)
         rows = torch.unflatten(rows, -1, self._split)
@@ -53,7 +53,7 @@ class SoftAttention(SingleOutputAttention):
 
     def _weigh(self, q: Tensor, k: Tensor, hidden: Tensor | None) -> Tensor:
         # |q|^2 + |k|^2 - 2 q k would cancel where rows are close, which is where weights are large.
-        wide = torch.promote_types(q.dtype, torch.float32)  # cdist knows no 16 bits
+        wide = torch.promote_types(q.dtype, torch.float32)  # cdist does not support 16-bit types
         mode = "donot_use_mm_for_euclid_dist"
         distance = torch.cdist(q.to(wide), k.mT.to(wide).contiguous(), compute_mode=mode)
         weights = distance.square().mul(-0.5 / self.head_dim).exp()
@@ -65,7 +65,7 @@ class SoftAttention(SingleOutputAttention):
         return self._step_together(x, state, turns)
 
     def count_macs(self, rows: int | None = None, changed: bool = False) -> int:
-        """Multiply-accumulates of one step for one stream over ``rows`` rows, or a full window."""
+        """Return the multiply-accumulates of one step of a stream over ``rows`` rows, or n."""
         return super().count_macs(rows, changed) - self.embed_dim**2
 
 
@@ -88,7 +88,7 @@ class ScaledBlock(EncoderBlock[A]):
         self.scale = 1 / depth
 
     def leave(self, x: Tensor, attended: Tensor) -> Tensor:
-        """Give the output rows [..., d] for input rows ``x`` and what the attention gave them.
+        """Return the output rows [..., d] from input rows ``x`` and their attention output.
 
         ``attended`` is overwritten.
         """

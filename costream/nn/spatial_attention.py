@@ -17,8 +17,8 @@ HEADS = 8
 class SpatialAttention(nn.Module):
     """S-TR's spatial unit: ``relu(BN(attention over joints + x))``, each frame by itself.
 
-    A batch norm with parameters of its own for each joint; queries and keys O / 4 wide, values O
-    wide, 8 heads of consecutive features; the residual, without norm, where widths agree.
+    The batch norm has separate parameters for each joint; queries and keys are O / 4 wide, values
+    O wide, in 8 heads of consecutive features; the residual, without norm, exists if widths agree.
     Plizzari et al., "Spatial temporal transformer network" (ICPR 2021).
 
     Args:
@@ -28,7 +28,7 @@ class SpatialAttention(nn.Module):
     def __init__(self, in_width: int, out_width: int, joints: int) -> None:
         super().__init__()
         if out_width % (4 * HEADS):
-            raise ValueError(f"width {out_width} of attention is no multiple of {4 * HEADS}")
+            raise ValueError(f"width {out_width} of attention is not a multiple of {4 * HEADS}")
         self.in_width, self.out_width, self.joints = in_width, out_width, joints
         self.key_width = out_width // 4
         self.data_bn = nn.BatchNorm1d(in_width * joints)
@@ -46,7 +46,7 @@ class SpatialAttention(nn.Module):
         return cast(nn.Conv2d, first), cast(nn.Conv2d, last)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give [N, T, V, O] for a clip ``x`` [N, T, V, C]."""
+        """Return [N, T, V, O] for a clip ``x`` [N, T, V, C]."""
         first, last = self._convolutions
         rows = self.data_bn(x.transpose(2, 3).flatten(2).flatten(0, 1))  # features (c, v)
         frames = rows.view(-1, self.in_width, self.joints).transpose(1, 2)
@@ -57,7 +57,7 @@ class SpatialAttention(nn.Module):
         return F.relu(normalise(self.bn, y + x if self.in_width == self.out_width else y))
 
     def fold(self) -> FoldedAttention:
-        """Give the unit with all that is the same for every frame multiplied out."""
+        """Return the unit with everything that is the same for all frames precomputed."""
         first, last = self._convolutions
         scale, shift = scale_and_shift(self.data_bn)
         own = (scale.view(-1, self.joints).T, shift.view(-1, self.joints).T)  # [V, C]
@@ -79,7 +79,7 @@ class SpatialAttention(nn.Module):
         )
 
     def count_macs(self) -> int:
-        """Multiply-accumulates of one frame of one person."""
+        """Return the multiply-accumulates of one frame of one person."""
         v, c, o, e = self.joints, self.in_width, self.out_width, self.key_width
         return v * c * (o + 2 * e) + v * v * (e + o) + v * o * o
 
@@ -94,15 +94,15 @@ class FoldedAttention:
     qkv_bias: Tensor
     out: Tensor  # [O, O]
     out_bias: Tensor
-    kept: Tensor | None  # [O], how much of the input is added
+    kept: Tensor | None  # [O], factor of the input that is added
     key_width: int
 
     def matrices(self) -> list[Tensor]:
-        """Give the matrices [C, O] that the rows of all joints are multiplied with."""
+        """Return the matrices [C, O] by which the rows of all joints are multiplied."""
         return [self.qkv, self.out]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Give [N, V, O]."""
+        """Return the output [N, V, O]."""
         rows = torch.addcmul(self.shift, x, self.scale).flatten(0, 1)
         qkv = torch.addmm(self.qkv_bias, rows, self.qkv)
         attended = _attend(torch.unflatten(qkv, 0, x.shape[:2]), self.key_width, None)
@@ -112,7 +112,7 @@ class FoldedAttention:
 
 
 def _attend(qkv: Tensor, key_width: int, scale: float | None) -> Tensor:
-    """Give values [N, V, O] that joints gather, for queries, keys and values [N, V, 1.5 O]."""
+    """Return the attention [N, V, O] for queries, keys and values [N, V, 1.5 O]."""
     q, k, v = torch.split(qkv, [key_width, key_width, qkv.shape[-1] - 2 * key_width], -1)
     heads = [torch.unflatten(t, -1, (HEADS, -1)).transpose(1, 2) for t in (q, k, v)]
     q = heads[0] if scale is None else heads[0] * scale

@@ -1,4 +1,4 @@
-"""The memory of a batch of streams, apart from the weights."""
+"""State of a batch of streams, separate from the weights."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _Join: TypeAlias = Callable[[Sequence[Tensor]], Tensor]
 
 
 def zeros(*shape: int, like: Tensor | None = None) -> Tensor:
-    """Give zeros of the type and place of ``like``; without it, a counter (int64, on the CPU).
+    """Return zeros with dtype and device of ``like``; without it, a counter (int64, on the CPU).
 
     Counters stay on the CPU so that a step on an accelerator never waits for one. The result is
     an ordinary tensor even under ``torch.inference_mode``: a state outlives the mode it was
-    made in.
+    created in.
     """
     with torch.inference_mode(False):
         if like is None:
@@ -42,7 +42,7 @@ class State:
                 yield f.name, value
 
     def tensors(self) -> dict[str, Tensor]:
-        """Give every tensor under a flat name; the very memory, not a copy. For saving."""
+        """Return every tensor by a flat name, sharing memory with the state. For saving."""
         flat: dict[str, Tensor] = {}
         for name, part in self._parts():
             if isinstance(part, State):
@@ -52,7 +52,7 @@ class State:
         return flat
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Take the values of ``tensors()`` of an equally shaped state, bit for bit.
+        """Copy the values of ``tensors()`` from a state of the same shapes, bit for bit.
 
         Raises KeyError for missing or unknown names, ValueError for other shapes or types.
         """
@@ -62,7 +62,7 @@ class State:
             tensor.copy_(tensors[name])
 
     def clone(self: S) -> S:
-        """Give an independent copy."""
+        """Return an independent copy."""
         return self._map([self], lambda parts: parts[0].clone())
 
     @property
@@ -71,7 +71,7 @@ class State:
         return next(iter(self.tensors().values())).shape[0]
 
     def reset(self, rows: Sequence[int] | None = None) -> None:
-        """Forget what these streams (default: all) have seen."""
+        """Clear these streams (default: all)."""
         for _, part in self._parts():
             if isinstance(part, State):
                 part.reset(rows)
@@ -81,19 +81,19 @@ class State:
                 part[list(rows)] = 0
 
     def take(self: S, rows: Sequence[int]) -> S:
-        """Give a new state of these streams only, in this order (streams leave a batch)."""
+        """Return a new state of only these streams, in this order (streams leave a batch)."""
         index = torch.as_tensor(list(rows), dtype=torch.int64)
         return self._map([self], lambda parts: parts[0].index_select(0, index.to(parts[0].device)))
 
     def put(self: S, rows: Sequence[int], other: S) -> None:
         """Copy the streams of ``other`` into these rows, bit for bit: the inverse of ``take``.
 
-        In place: the memory of this state stays where it is. Raises as ``load_tensors`` does,
-        IndexError for a row that is not there; nothing is changed then.
+        In place: the memory of this state does not move. Raises as ``load_tensors`` does, and
+        IndexError for a row out of range; nothing is changed then.
         """
         index = torch.as_tensor(list(rows), dtype=torch.int64)
         if not all(0 <= row < self.batch_size for row in index.tolist()):
-            raise IndexError(f"rows {index.tolist()} of {self.batch_size} streams")
+            raise IndexError(f"rows {index.tolist()} not among {self.batch_size} streams")
         own, new = self.tensors(), other.tensors()
         _check(own, new, len(index))
         for name, tensor in own.items():
@@ -101,7 +101,7 @@ class State:
 
     @classmethod
     def cat(cls: type[S], states: Sequence[S]) -> S:
-        """Give one state of all streams (streams join a batch)."""
+        """Return one state of all these streams (streams join a batch)."""
         return states[0]._map(states, lambda parts: torch.cat(list(parts)))
 
     def _map(self: S, states: Sequence[S], join: _Join) -> S:
@@ -122,10 +122,12 @@ class State:
 
 
 def _check(own: dict[str, Tensor], new: dict[str, Tensor], streams: int) -> None:
-    """Raise KeyError or ValueError unless ``new`` could be ``streams`` streams of ``own``."""
+    """Raise KeyError or ValueError unless ``new`` is laid out as ``streams`` streams of ``own``."""
     if own.keys() != new.keys():
-        raise KeyError(f"state does not fit: {sorted(own.keys() ^ new.keys())}")
+        raise KeyError(f"state does not fit, missing or unknown: {sorted(own.keys() ^ new.keys())}")
     for name, tensor in own.items():
         given, wanted = new[name], (streams, *tensor.shape[1:])
         if given.shape != wanted or given.dtype != tensor.dtype:
-            raise ValueError(f"state {name}: {tuple(given.shape)}, not {wanted}")
+            raise ValueError(
+                f"state {name}: {tuple(given.shape)} {given.dtype}, not {wanted} {tensor.dtype}"
+            )

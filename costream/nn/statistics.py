@@ -11,15 +11,15 @@ from torch import Tensor
 from costream.nn.pooling import MeanState, TemporalMean
 from costream.nn.timing import ContinualModule
 
-_LEAST = 1e-4  # standard deviation: what is less is rounding
+_LEAST = 1e-4  # minimum standard deviation: less is rounding error
 
 
 class TemporalStatistics(ContinualModule):
     """Mean and standard deviation of each number over the last ``window`` features.
 
     Statistics pooling: Snyder et al., "X-vectors: Robust DNN embeddings for speaker recognition"
-    (ICASSP 2018). They are those of the features seen so far until there are so many, and each
-    stream has its own count. Computed in double precision: the variance is a difference of
+    (ICASSP 2018). Until there are ``window`` features they are those of the features so far, and
+    each stream has its own count. Computed in double precision: the variance is a difference of
     means, in which half of the digits are lost.
     """
 
@@ -29,23 +29,23 @@ class TemporalStatistics(ContinualModule):
         self.timing = self.mean.timing
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give means and deviations [B, T, ..., 2 C] at every step of a clip [B, T, ..., C]."""
+        """Return means and deviations [B, T, ..., 2 C] at every step of a clip [B, T, ..., C]."""
         return _describe(self.mean(_powers(x))).to(x.dtype)
 
     def init_state(self, batch_size: int, shape: Sequence[int], like: Tensor) -> MeanState:
-        """Give the state of streams that have seen nothing.
+        """Return the initial state of ``batch_size`` streams.
 
-        ``shape``: of a feature of one stream, (..., C). ``like``: a tensor of its device.
+        ``shape``: of a feature of one stream, (..., C). ``like``: a tensor on its device.
         """
         return self.mean.init_state(batch_size, (*shape[:-1], 2 * shape[-1]), like.double())
 
     def forward_step(self, x: Tensor, state: MeanState) -> Tensor:
-        """Take a feature [B, ..., C] of every stream, give [B, ..., 2 C]."""
+        """Take a feature [B, ..., C] of every stream, return [B, ..., 2 C]."""
         means = cast(Tensor, self.mean.forward_step(_powers(x), state))
         return _describe(means).to(x.dtype)
 
     def forward_steps(self, x: Tensor, state: MeanState) -> Tensor:
-        """Take T features [B, T, ..., C], give what T steps would, [B, T, ..., 2 C]."""
+        """Take T features [B, T, ..., C], return what T steps would, [B, T, ..., 2 C]."""
         return _describe(self.mean.forward_steps(_powers(x), state)).to(x.dtype)
 
 

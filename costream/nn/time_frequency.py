@@ -1,8 +1,8 @@
 """Convolution over time and frequency, ordinary and continual: causal in time.
 
-Spectrogram frames come several at a time (a hop of sound is a dozen of them), so a step is a
-convolution over a few frames and the few before them that it still reaches; no frame goes through
-a layer twice (the continual convolution of Hedegaard, Iosifidis, ECCV 2022, in two dimensions).
+Spectrogram frames arrive several at a time (a hop of audio is a dozen of them), so a step is a
+convolution over a few frames and the few earlier ones that it still reaches; no frame passes
+through a layer twice (the continual convolution of Hedegaard, Iosifidis, ECCV 2022, in 2D).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from costream.nn.state import zeros
 
 
 class TimeFrequencyConvolution(nn.Module):
-    """Convolution of images of frames x bands, features last; zeros stand before frame 0.
+    """Convolution of images of frames x bands, features last; zeros precede frame 0.
 
     ``weight`` has the shape and the name of ``torch.nn.Conv2d``'s, [O, I, K_time, K_band]. Frames
     are padded in front so that output j needs frames up to (j + 1) * stride - 1; bands on both
@@ -24,7 +24,7 @@ class TimeFrequencyConvolution(nn.Module):
 
     Args:
         in_width: I. ``out_width``: O.
-        kernel, stride: frames and bands, each. bias: whether there is one.
+        kernel, stride: over frames and bands. bias: whether there is a bias.
 
     Raises ValueError for a kernel over time that is shorter than its stride.
     """
@@ -42,28 +42,28 @@ class TimeFrequencyConvolution(nn.Module):
     ) -> None:
         super().__init__()
         if not 1 <= stride[0] <= kernel[0] or stride[1] < 1:
-            raise ValueError(f"kernel {kernel}, stride {stride}: strides are 1 to the kernel")
+            raise ValueError(f"strides {stride} must be at least 1, in time at most {kernel[0]}")
         self.in_width, self.out_width = in_width, out_width
         self.kernel, self.stride = kernel, stride
         self.reach = kernel[0] - stride[0]  # frames before the new ones
         self.pads = (0, (kernel[1] - 1) // 2 if kernel[1] % 2 else 0)
-        # The layout in which a convolution of few frames runs at full speed; in torch's own one
-        # the weights are turned round at every call, which takes two to four times as long.
+        # The layout in which a convolution of few frames runs at full speed; in torch's own one the
+        # weights are rearranged at every call, which takes two to four times as long.
         weight = torch.empty(out_width, *kernel, in_width).permute(0, 3, 1, 2)
         self.weight = nn.Parameter(weight)
         self.register_parameter("bias", nn.Parameter(torch.zeros(out_width)) if bias else None)
         nn.init.kaiming_normal_(self.weight, nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give [B, T / stride, F', O] of a clip [B, T, F, I]; T is a multiple of the stride."""
+        """Return [B, T / stride, F', O] of a clip [B, T, F, I]; T is a multiple of the stride."""
         return self._convolve(F.pad(x, (0, 0, 0, 0, self.reach, 0)))
 
     def init_state(self, batch_size: int, bands: int) -> Tensor:
-        """Give the frames [B, K_time - stride, F, I] before the first of streams with F bands."""
+        """Return the initial state: zero frames [B, K_time - stride, F, I] for F bands."""
         return zeros(batch_size, self.reach, bands, self.in_width, like=self.weight)
 
     def forward_steps(self, x: Tensor, past: Tensor) -> Tensor:
-        """Take frames [B, T, F, I], give [B, T / stride, F', O]. ``past`` is brought up to date."""
+        """Take frames [B, T, F, I], return [B, T / stride, F', O] and update ``past`` in place."""
         if not self.reach:
             return self._convolve(x)
         rows = torch.cat([past, x], 1)
@@ -71,11 +71,11 @@ class TimeFrequencyConvolution(nn.Module):
         return self._convolve(rows)
 
     def bands(self, bands: int) -> int:
-        """Give F' for F."""
+        """Return the number of output bands F' for F input bands."""
         return (bands + 2 * self.pads[1] - self.kernel[1]) // self.stride[1] + 1
 
     def count_macs(self, frames: int, bands: int) -> int:
-        """Multiply-accumulates for so many new frames of so many bands, of one stream."""
+        """Return the multiply-accumulates for this many new frames and bands of one stream."""
         taps = self.kernel[0] * self.kernel[1] * self.in_width * self.out_width
         return frames // self.stride[0] * self.bands(bands) * taps
 

@@ -1,8 +1,8 @@
-"""When a continual block gives an output, and what that output has seen.
+"""Timing of continual blocks: receptive field, padding, stride and delay of their outputs.
 
 The ordinary layer numbers its outputs: number j is centred on input frame j * stride. A stream
-gives number j at the step when the last frame it needs has arrived, frame j * stride + delay.
-Everything that is said here holds for one block, and for a network of them.
+returns number j at the step when the last frame it needs has arrived, frame j * stride + delay.
+All of this holds for a single block and for a network of blocks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from costream.nn.state import State
 
 
 class Timed(Protocol):
-    """What has a place in time: a ``Timing``, a block, a network."""
+    """Anything with timing: a ``Timing``, a block, a network."""
 
     @property
     def receptive_field(self) -> int: ...  # noqa: D102
@@ -29,12 +29,12 @@ class Timed(Protocol):
 
 @dataclass(frozen=True)
 class Timing:
-    """Place in time of the outputs of a block, in steps of its input.
+    """Timing of the outputs of a block, in steps of its input.
 
     Args:
         receptive_field: frames from the oldest to the newest that an output depends on.
-        padding: zeros that the ordinary layer puts before frame 0. Those it puts after the end
-            do not exist in a stream.
+        padding: zeros that the ordinary layer puts before frame 0. Those after the end do not
+            exist in a stream.
         stride: steps from one output to the next.
     """
 
@@ -46,39 +46,39 @@ class Timing:
     def delay(self) -> int:
         """Steps from frame j * stride to output number j; the step, from 0, of the first output.
 
-        Receptive field - padding - 1; Eq. 6 as it is printed in Hedegaard, Iosifidis, "Continual
+        Receptive field - padding - 1; Eq. 6 as printed in Hedegaard, Iosifidis, "Continual
         Inference" (ECCV workshops 2022) differs, and differs from that paper's own example.
         """
         return self.receptive_field - self.padding - 1
 
     def next_output(self, step: int) -> int:
-        """Give the first step, from this one on, that gives an output."""
+        """Return the first step, from ``step`` on, that has an output."""
         return max(self.delay, step + (self.delay - step) % self.stride)
 
     def count_outputs(self, steps: int) -> int:
-        """Give the number of outputs that a stream has given after so many steps."""
+        """Return the number of outputs of a stream after ``steps`` steps."""
         return max(0, -((self.delay - steps) // self.stride))
 
 
 def kernel_timing(
     kernel: int, stride: int, dilation: int, padding: int | tuple[int, int]
 ) -> tuple[Timing, int]:
-    """Give the timing of a kernel over time, and the padding after the end of a clip.
+    """Return the timing of a kernel over time, and the padding after the end of a clip.
 
-    ``padding``: of both sides, or before and after. Raises ValueError for sizes below 1, and for
+    ``padding``: on both sides, or (before, after). Raises ValueError for sizes below 1, and for
     more padding before the clip than the kernel reaches back: outputs would precede frame 0.
     """
     if min(kernel, stride, dilation) < 1:
-        raise ValueError(f"kernel {kernel}, stride {stride}, dilation {dilation}: at least 1 each")
+        raise ValueError(f"kernel {kernel}, stride {stride}, dilation {dilation}: minimum is 1")
     left, right = (padding, padding) if isinstance(padding, int) else padding
     reach = (kernel - 1) * dilation
     if not 0 <= left <= reach or right < 0:
-        raise ValueError(f"padding {left} before, {right} after: the first is 0 to {reach}")
+        raise ValueError(f"padding {left} before, {right} after: must be 0 to {reach}, at least 0")
     return Timing(reach + 1, left, stride), right
 
 
 def in_sequence(*parts: Timed) -> Timing:
-    """Give the timing of parts of which each takes the outputs of the one before."""
+    """Return the timing of a sequence of parts, each of which takes the outputs of the previous."""
     field, padding, jump = 1, 0, 1
     for part in parts:
         field += (part.receptive_field - 1) * jump
@@ -88,10 +88,10 @@ def in_sequence(*parts: Timed) -> Timing:
 
 
 def in_parallel(*parts: Timed) -> Timing:
-    """Give the timing of branches that take the same input and whose outputs are put together.
+    """Return the timing of branches that take the same input and whose outputs are combined.
 
-    There is an output when all branches give one; what a fast branch gives before is dropped.
-    Raises ValueError for branches whose outputs never, or not always, meet.
+    There is an output when all branches have one; earlier outputs of fast branches are dropped.
+    Raises ValueError for branches whose outputs never, or not always, coincide.
     """
     branches = [Timing(p.receptive_field, p.padding, p.stride) for p in parts]
     last = max(branches, key=lambda branch: branch.delay)
@@ -103,7 +103,7 @@ def in_parallel(*parts: Timed) -> Timing:
 
 
 class ContinualModule(nn.Module):
-    """Base of modules with a place in time, which is in ``timing``."""
+    """Base class of modules with a ``timing``."""
 
     timing: Timing
 
@@ -130,13 +130,13 @@ class ContinualModule(nn.Module):
 
 @dataclass
 class ClockedState(State):
-    """A state whose streams step together: at a step a block gives outputs for all or for none.
+    """A state whose streams step together: a block gives outputs for all of them or for none.
 
-    The clock counts the steps of the batch. It says at which steps a stride gives outputs, so it
-    goes on when ``reset(rows)`` clears some streams; only ``reset()`` sets it to 0 again. A
-    stream cleared at step t0 goes on as if it had been zeros before. If t0 is a multiple of the
-    stride, of the whole network in a network, its outputs are those of a fresh stream, once
-    ``hide_unstarted`` has kept back what comes before its first one.
+    The clock counts the steps of the batch. It determines at which steps a stride gives outputs, so
+    it continues when ``reset(rows)`` clears some streams; only ``reset()`` sets it to 0. A stream
+    cleared at step t0 continues as if all its frames had been zeros. If t0 is a multiple of the
+    stride (of the whole network, in a network), its outputs are those of a fresh stream, once
+    ``hide_unstarted`` has hidden what comes before its first one.
 
     ``cat`` may join a fresh state to a running one, and ``put`` copy one into it; that stream
     starts at the next step. Streams that have run for different times cannot step together.
@@ -145,24 +145,24 @@ class ClockedState(State):
     clock: Tensor  # int64 [B], the same for all streams; 0 for one that has just been joined
 
     def __post_init__(self) -> None:
-        # The same memory as a NumPy array, which takes a tenth of the time to read and write.
+        # A NumPy view of the same memory, which takes a tenth of the time to read and write.
         self._clock: Any = self.clock.numpy()
 
     def __reduce__(self) -> tuple[type[ClockedState], tuple[object, ...]]:
-        """Copy and pickle the fields alone; what else there is are views of them."""
+        """Return the fields only, for copies and pickles; other attributes are views of them."""
         return type(self), tuple(getattr(self, f.name) for f in fields(self))
 
     def reset(self, rows: Sequence[int] | None = None) -> None:
-        """Forget what these streams (default: all) have seen."""
+        """Clear these streams (default: all)."""
         clock = self.clock.clone()
         super().reset(rows)
         if rows is not None:
             self.clock.copy_(clock)
 
     def tick(self, steps: int = 1) -> int:
-        """Count these steps, give the number of those taken before.
+        """Count these steps and return the number of those taken before.
 
-        Raises ValueError when states that have run for different times were joined.
+        Raises ValueError if the state joins streams that have run for different times.
         """
         clocks: list[int] = self._clock.tolist()
         taken = max(clocks)
@@ -172,22 +172,22 @@ class ClockedState(State):
         return taken
 
     def peek(self) -> int:
-        """Give the number of steps taken so far."""
+        """Return the number of steps taken so far."""
         return int(max(self._clock.tolist()))
 
 
 def check_shape(x: Sequence[int], state: Sequence[int]) -> None:
-    """Raise ValueError unless a frame has the shape of its state's: torch would broadcast it."""
+    """Raise ValueError unless a frame has the shape of its state: torch would broadcast it."""
     if tuple(x) != tuple(state):
-        raise ValueError(f"frame of shape {tuple(x)}, state for {tuple(state)}")
+        raise ValueError(f"frame of shape {tuple(x)} does not fit the state for {tuple(state)}")
 
 
 def hide_unstarted(x: Tensor, steps: Tensor, delay: int, value: float = 0.0) -> Tensor:
-    """Give a step ``x`` [B, ...] with the streams that have no feature here yet set to ``value``.
+    """Return a step ``x`` [B, ...] with ``value`` in all streams that have no feature here yet.
 
-    In a batch that runs, a stream that was reset is stepped with the others from its frame 0 on,
-    and a layer with a delay then gives numbers for it that a fresh stream would not give at all.
-    The next layer that looks back must take these as zeros (as -inf a ``TemporalMax``).
+    A stream that was reset in a running batch is stepped with the others from its frame 0 on, and
+    a layer with a delay then computes values for it that a fresh stream would not have at all.
+    The next layer with a memory must take these as zeros (a ``TemporalMax`` as -inf).
 
     ``steps``: int64 [B], steps each stream has taken before this one, since its reset.
     ``delay``: that of everything between the network's input and ``x``, in the network's steps.

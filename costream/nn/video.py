@@ -1,4 +1,4 @@
-"""3D convolutional networks, X3D and the ResNets Slow and I3D: video in, one row of values out.
+"""3D convolutional networks: X3D and the ResNets Slow and I3D, from video to feature rows.
 
 X3D: Feichtenhofer, CVPR 2020. Slow: Feichtenhofer et al., "SlowFast networks", ICCV 2019. I3D:
 Carreira, Zisserman, CVPR 2017, in the form of Wang et al., "Non-local neural networks", CVPR
@@ -27,12 +27,12 @@ from costream.nn.video_step import FoldedVideo, VideoState
 
 @dataclass(frozen=True)
 class Plan:
-    """What a kind of network is besides its sizes."""
+    """Architecture of a kind of network, apart from its sizes."""
 
-    stem_kernel: int  # of time
-    kernels: tuple[tuple[int, ...], ...]  # of time, of the blocks of each stage, again and again
+    stem_kernel: int  # over time
+    kernels: tuple[tuple[int, ...], ...]  # over time, of the blocks of each stage, repeated
     strides: tuple[int, ...]  # in pixels, of the first block of each stage
-    halves: bool = False  # the maximum of each two frames is taken behind the first stage
+    halves: bool = False  # the maximum of each two frames is taken after the first stage
     depthwise: bool = False  # X3D's blocks, stem and head
 
 
@@ -44,21 +44,21 @@ PLANS = {
 
 
 class VideoEncoder(ContinualModule, Foldable[FoldedVideo]):
-    """Stem, stages of bottlenecks, mean over pictures and time; X3D has layers around the mean.
+    """Stem, stages of bottlenecks, mean over space and time; X3D has layers around the mean.
 
     Args:
         kind: one of ``PLANS``.
-        size: pixels along the sides of its square pictures.
-        widths, depths: channels behind each stage, and its blocks.
-        stem_width: channels behind the stem.
-        head: of X3D, channels of the layers before and behind the mean.
-        pool: features whose mean a stream takes; a clip takes that of all it has. More than a
-            clip has won accuracy in the paper ("extended pooling", 64).
-        start: what a stream finds before its first frame: "zeros", as clips do in each layer, so
-            that the first output comes at step ``delay``; or "replicate", the first frame for
-            ever, so that there is one from step 0 on.
+        size: height and width of its square frames, in pixels.
+        widths, depths: channels after each stage, and its number of blocks.
+        stem_width: channels after the stem.
+        head: of X3D, channels of the layers before and after the mean.
+        pool: number of features in the mean of a stream; a clip uses all it has. More than those of
+            a clip improved accuracy in the paper ("extended pooling", 64).
+        start: frames before the first of a stream: "zeros", as for clips in each layer, so that
+            the first output comes at step ``delay``; or "replicate", copies of the first frame, so
+            that there is an output from step 0 on.
 
-    Raises ValueError for arguments that do not go together.
+    Raises ValueError for inconsistent arguments.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class VideoEncoder(ContinualModule, Foldable[FoldedVideo]):
 
     @property
     def blocks(self) -> list[Bottleneck]:
-        """The bottlenecks in their order."""
+        """Bottlenecks in order."""
         return [cast(Bottleneck, b) for stage in self.stages for b in cast(nn.ModuleList, stage)]
 
     @property
@@ -116,58 +116,58 @@ class VideoEncoder(ContinualModule, Foldable[FoldedVideo]):
 
     @property
     def age(self) -> float:
-        """Steps since the middle of what an output of a stream speaks of."""
+        """Steps since the middle of the frames that an output of a stream describes."""
         return (self.layer_timing.receptive_field - 1 + (self.pool - 1) * self.stride) / 2
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give the rows [B, D] of clips [B, T, 3, H, W], as the ordinary network does."""
+        """Return the rows [B, D] of clips [B, T, 3, H, W], as the ordinary network does."""
         return self._project(self._features(x, "same").mean((2, 3, 4)))
 
     def forward_stream(self, x: Tensor) -> Tensor:
-        """Give what stepping through clips [B, T, 3, H, W] would, [B, T', D], with gradients."""
+        """Return what stepping through clips [B, T, 3, H, W] would, [B, T', D], differentiable."""
         features = self._features(x, self.start).mean((3, 4)).transpose(1, 2)
         before = self.mean.padding
         features = torch.cat([features[:, :1].expand(-1, before, -1), features], 1)
         return self._project(self.mean(features)[:, before:])
 
     def init_state(self, batch_size: int = 1) -> VideoState:
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of ``batch_size`` streams."""
         return self.folded().init_state(batch_size)
 
     def warmup(self, state: VideoState) -> tuple[bool, ...]:
-        """Say for each stream whether its frames do not yet fill what an output depends on."""
+        """Return for each stream whether it has fewer frames than an output depends on."""
         return tuple(steps < self.receptive_field for steps in state.taken.tolist())
 
     @torch.no_grad()
     def forward_step(self, x: Tensor, state: VideoState) -> Tensor | None:
-        """Take a frame [B, 3, H, W] of every stream, give rows [B, D], or None.
+        """Take a frame [B, 3, H, W] of every stream, return rows [B, D], or None.
 
-        There are some at step ``delay`` of the batch and every ``stride`` steps after that. The
-        network is taken as in evaluation, with the parameters that it had when a stream or a
-        chunk was last begun.
+        There are rows at step ``delay`` of the batch and every ``stride`` steps after that. The
+        network is in evaluation mode, with the parameters that it had when a stream or a chunk
+        last started.
         """
         return (self._folded or self.folded()).step(x, state)
 
     @torch.no_grad()
     def forward_steps(self, x: Tensor, state: VideoState) -> Tensor:
-        """Take T frames [B, T, 3, H, W], give the rows [B, T', D] of the steps that have some."""
+        """Take T frames [B, T, 3, H, W], return the rows [B, T', D] of the steps that have some."""
         return self.folded().steps(x, state)
 
     def fold(self) -> FoldedVideo:
-        """Give the network in evaluation, with the parameters of now, as steps take it."""
+        """Return the folded network in evaluation mode, with the current parameters."""
         return FoldedVideo(self)
 
     def count_clip_macs(self, frames: int) -> int:
-        """Multiply-accumulates of ``forward`` over a clip of so many frames."""
+        """Return the multiply-accumulates of ``forward`` over a clip of ``frames`` frames."""
         return self._count(frames, squeezes=1)
 
     def count_macs(self) -> int:
-        """Multiply-accumulates of a step, the mean where there are strides in time."""
+        """Return the multiply-accumulates of a step, the mean if there are strides in time."""
         each = 2 if self.halving else 1
         return round(self._count(each, squeezes=each) / each)
 
     def _count(self, frames: int, squeezes: int) -> int:
-        """``squeezes``: how many times each squeeze-excitation is computed."""
+        """Return multiply-accumulates; ``squeezes``: times each squeeze-excitation is computed."""
         size = -(-self.size // 2)
         stem, total = self.stem, frames * size**2 * self.stem.conv.weight.numel()
         if stem.separate:
@@ -189,7 +189,7 @@ class VideoEncoder(ContinualModule, Foldable[FoldedVideo]):
         return total
 
     def _features(self, x: Tensor, form: str) -> Tensor:
-        """Give what the time pooling takes, [B, C, T', H', W'], for clips [B, T, 3, H, W]."""
+        """Return the input of the time pooling, [B, C, T', H', W'], for clips [B, T, 3, H, W]."""
         y = self.stem(x.transpose(1, 2), form)
         for number, block in enumerate(self.blocks):
             if self.halving and number == self.halved:
@@ -202,7 +202,7 @@ class VideoEncoder(ContinualModule, Foldable[FoldedVideo]):
         return means if self.conv is None else F.relu(self.linear(means))
 
     def _layers(self) -> list[ContinualModule | Timing]:
-        """Give the timings of all layers before the mean."""
+        """Return the timings of all layers before the mean."""
         parts: list[ContinualModule | Timing] = [timing(self.stem.kernel, self.start)]
         for number, block in enumerate(self.blocks):
             if self.halving and number == self.halved:
@@ -214,7 +214,7 @@ class VideoEncoder(ContinualModule, Foldable[FoldedVideo]):
 def _block(
     plan: Plan, number: int, width: int, out: int, kernels: Sequence[int], stride: int
 ) -> Bottleneck:
-    """Give block ``number`` of a stage."""
+    """Return block ``number`` of a stage."""
     inner = int(2.25 * out) if plan.depthwise else out // 4
     return Bottleneck(
         width,
@@ -228,7 +228,7 @@ def _block(
 
 
 def squeezed(width: int) -> int:
-    """Give the inner width of squeeze-excitation: a 16th in eights, not below nine tenths of it."""
+    """Return the inner width of squeeze-excitation: a 16th, in multiples of 8, at least 90 %."""
     wanted = width / 16
     rounded = max(8, int(wanted + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * wanted else rounded
@@ -246,6 +246,6 @@ def _check(
         if value not in known:
             raise ValueError(f"{name} {value!r} is not one of {', '.join(known)}")
     if size < 1 or not 1 <= len(widths) == len(depths) <= 4 or min(depths) < 1:
-        raise ValueError(f"size {size}, {len(widths)} widths and {len(depths)} depths")
+        raise ValueError(f"size {size}, {len(widths)} widths and {len(depths)} depths do not fit")
     if len(head) != (2 if PLANS[kind].depthwise else 0):
-        raise ValueError(f"{kind} with a head of {len(head)} layers")
+        raise ValueError(f"{kind} with a head of {len(head)} layers: x3d has 2, the others none")

@@ -1,4 +1,4 @@
-"""The published 3D networks by name: their sizes, and the video that they take."""
+"""Sizes and input formats of the published 3D networks, by name."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ TASK = "action recognition"
 
 @dataclass(frozen=True)
 class Size:
-    """One network: its arguments but for the number of classes, and the video it takes."""
+    """One network: its arguments except the number of classes, and its video input."""
 
-    clip: str  # the name of the ordinary network; "co" before it, of the continual one
+    clip: str  # name of the ordinary network; with "co" before it, of the continual one
     kind: str  # see nn.video.PLANS
-    size: int  # pixels along the sides of what it sees
-    short_side: int  # pixels that pictures are resized to before that is cut out
+    size: int  # height and width of the input, in pixels
+    short_side: int  # pixels of the short side after resizing, before the input is cropped
     frames: int  # of a clip
-    rate_hz: float  # frames a second: those of the data, 30, by the frames from one to the next
+    rate_hz: float  # frames per second: 30, the rate of the data, divided by the frame interval
     depths: tuple[int, ...]
 
     @property
     def continual(self) -> str:
-        """The name of the continual network."""
+        """Name of the continual network."""
         return f"co{self.clip}"
 
     @property
     def features(self) -> int:
-        """Features of a clip, whose mean is classified."""
+        """Number of features of a clip, whose mean is classified."""
         return self.frames // 2 if self.kind == "i3d" else self.frames
 
     def arguments(self) -> dict[str, Any]:
-        """Give the arguments of ``nn.video.VideoEncoder`` but for ``pool`` and ``start``."""
+        """Return the arguments of ``nn.video.VideoEncoder`` except ``pool`` and ``start``."""
         x3d = self.kind == "x3d"
         return {
             "kind": self.kind,
@@ -56,5 +56,5 @@ SIZES = (
 
 
 def find_size(name: str) -> Size | None:
-    """Give the sizes of a network, clip or continual, by name; None for an unknown one."""
+    """Return the size of a network by its clip or continual name, or None if it is unknown."""
     return next((s for s in SIZES if name in (s.clip, s.continual)), None)

@@ -1,4 +1,4 @@
-"""The first layers of 3D networks, over clips and frame by frame."""
+"""Stem of 3D networks, over clips and frame by frame."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class VideoStem(nn.Module):
     """Convolution, batch norm, ReLU.
 
     Args:
-        width: channels it gives. ``kernel``: of time, odd.
-        separate: X3D's, a convolution over 3 x 3 pixels with stride 2 and behind it a depthwise
+        width: output channels. ``kernel``: over time, odd.
+        separate: X3D's form, a convolution over 3 x 3 pixels with stride 2 followed by a depthwise
             one over time; otherwise ResNet's, one over both, 7 x 7 pixels with stride 2, and the
             maxima of 3 x 3 with stride 2.
     """
@@ -34,7 +34,7 @@ class VideoStem(nn.Module):
         self.bn = nn.BatchNorm3d(width)
 
     def forward(self, x: Tensor, form: str) -> Tensor:
-        """Give [B, O, T', H', W'] for clips ``x`` [B, 3, T, H, W]."""
+        """Return [B, O, T', H', W'] for clips ``x`` [B, 3, T, H, W]."""
         y = self.conv_xy(x) if self.separate else x
         y = F.relu(self.bn(self.conv(pad_time(y, form, self.kernel))))
         return y if self.separate else F.max_pool3d(y, (1, 3, 3), (1, 2, 2), (0, 1, 1))

@@ -1,4 +1,4 @@
-"""The step of 3D networks: batch norms multiplied out, each frame computed once."""
+"""Steps of 3D networks: batch norms folded in, each frame computed once."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ class Part(Protocol):
     timing: Timing
 
     def init_state(self, batch_size: int, size: Sequence[int]) -> State:
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of ``batch_size`` streams."""
 
     def output_size(self, size: Sequence[int]) -> tuple[int, int, int]:
-        """Give the size of outputs for inputs of ``size``."""
+        """Return the output size for inputs of ``size``."""
 
     def place(self, state: Any) -> Tensor | None:
-        """Give where the next frame may be written, to save a copy."""
+        """Return memory where the next frame may be written, to save a copy, or None."""
 
     def step(self, x: Tensor, state: Any, rows: Sequence[int], out: Tensor | None) -> Tensor | None:
-        """Take a frame of every stream, give an output or None.
+        """Take a frame of every stream, return an output or None.
 
-        ``rows``: see ``FrameRing.push``. ``out``: where the output shall lie.
+        ``rows``: see ``FrameRing.push``. ``out``: memory for the output.
         """
 
 
 class FoldedHalving:
-    """The maximum of each two frames; a ``Part``."""
+    """Maximum of each two frames; a ``Part``."""
 
     def __init__(self, pool: TemporalMax, like: Tensor) -> None:
         self.pool, self.timing, self._like = pool, pool.timing, like
@@ -61,14 +61,14 @@ class FoldedHalving:
     def step(  # noqa: D102
         self, x: Tensor, state: MaxState, rows: Sequence[int], out: Tensor | None
     ) -> Tensor | None:
-        if rows and not self.pool.padding:  # with padding, it knows by itself who begins
+        if rows and not self.pool.padding:  # with padding, the pool knows which streams start
             x[list(rows)] = -torch.inf
         return self.pool.forward_step(x, state)
 
 
 @dataclass
 class VideoState(ClockedState):
-    """What a network keeps of each stream."""
+    """State of a network."""
 
     steps: Tensor  # int64 [B], frames since the stream began
     parts: tuple[State, ...]
@@ -76,7 +76,7 @@ class VideoState(ClockedState):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.taken: Any = self.steps.numpy()  # the same memory, read and written faster
+        self.taken: Any = self.steps.numpy()  # a NumPy view of the same memory, which is faster
 
 
 class FoldedVideo(Folded):
@@ -90,8 +90,8 @@ class FoldedVideo(Folded):
             self.conv = None if net.conv is None else VolumeStep(net.conv, net.conv_bn)
             self.linear = None if net.conv is None else net.linear.weight.detach().T.contiguous()
         self._like, self._width = net.stem.conv.weight.detach(), net.token_width
-        # What a stream must have taken to have a frame before each part and, last, the mean; with
-        # start "replicate": to have had one there before.
+        # Frames that a stream needs to reach each part and, last, the mean; with start "replicate",
+        # to have reached it at an earlier step.
         timings = [part.timing for part in self.parts]
         before = [in_sequence(*timings[:k]) for k in range(len(timings) + 1)]
         self._bounds = [t.delay if net.start == "zeros" else t.stride for t in before]
@@ -105,7 +105,7 @@ class FoldedVideo(Folded):
         return parts
 
     def init_state(self, batch_size: int) -> VideoState:
-        """Give the state of streams that have seen nothing."""
+        """Return the initial state of ``batch_size`` streams."""
         states, size = [], self.picture
         for part in self.parts:
             states.append(part.init_state(batch_size, size))
@@ -115,7 +115,7 @@ class FoldedVideo(Folded):
         return VideoState(zeros(batch_size), zeros(batch_size), tuple(states), mean)
 
     def step(self, x: Tensor, state: VideoState) -> Tensor | None:
-        """Take a frame [B, 3, H, W] of every stream, give rows [B, D] or None.
+        """Take a frame [B, 3, H, W] of every stream, return rows [B, D] or None.
 
         Raises ValueError for frames of another shape.
         """
@@ -134,9 +134,9 @@ class FoldedVideo(Folded):
         return self._pool(y, state.mean, self._young(len(self.parts), taken))
 
     def steps(self, x: Tensor, state: VideoState) -> Tensor:
-        """Take T frames [B, T, 3, H, W], give what T steps would, [B, T', D].
+        """Take T frames [B, T, 3, H, W], return what T steps would, [B, T', D].
 
-        One by one: a frame's products are large already.
+        One by one: the products of a single frame are large already.
         """
         given = [self.step(frame, state) for frame in x.unbind(1)]
         rows = [row for row in given if row is not None]

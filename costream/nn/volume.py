@@ -1,9 +1,9 @@
-"""A convolution over time and pictures, frame by frame.
+"""Convolution over time and space, frame by frame.
 
 A step multiplies the last K frames with their weights once (Hedegaard, Iosifidis, "Continual 3D
 Convolutional Neural Networks for Real-time Processing of Videos", ECCV 2022). There the products
-of a frame with all K taps are kept; here the frames are (``costream.nn.frame_ring``), so that
-what is kept is no wider than the input and serves a residual too.
+of a frame with all K taps are stored; here the frames are (``costream.nn.frame_ring``), so that
+the state is no wider than the input and also serves a residual.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from costream.nn.loops import depthwise, loops
 
 
 class VolumeStep:
-    """A ``torch.nn.Conv3d`` and the batch norm behind it, in evaluation; no gradients.
+    """A ``torch.nn.Conv3d`` and the batch norm after it, in evaluation; no gradients.
 
-    Zeros surround pictures as ``conv.padding`` says; what is before a clip lies in the ring.
+    Frames are zero-padded by ``conv.padding``; the frames before a clip are in the ring.
     """
 
     def __init__(self, conv: nn.Conv3d, norm: nn.BatchNorm3d | None = None) -> None:
@@ -40,7 +40,7 @@ class VolumeStep:
         self._loops = loops(weight)
         # Only the forms of weights that are used. Taps: oldest first.
         if self.pointwise:
-            taps = weight.flatten(2)  # [O, I, K]; kept as [K, C] if depthwise, else [K, I, O]
+            taps = weight.flatten(2)  # [O, I, K]; stored as [K, C] if depthwise, else [K, I, O]
             self.taps = (taps[:, 0].T if self.groups > 1 else taps.permute(2, 1, 0)).contiguous()
         elif self.kernel[0] == 1:
             self._flat = weight[:, :, 0].contiguous(memory_format=torch.channels_last)
@@ -51,19 +51,19 @@ class VolumeStep:
 
     @cached_property
     def turned(self) -> list[Tensor]:
-        """For each slot of the newest frame the weights in the order of the slots."""
+        """Weights in the order of the slots, for each slot of the newest frame."""
         with torch.inference_mode(False):
             return [self._weight.roll(k + 1, 2) for k in range(self.kernel[0])]
 
     def output_size(self, size: Sequence[int]) -> tuple[int, int, int]:
-        """Give height, width and channels of outputs for inputs of ``size``, (H, W, I)."""
+        """Return height, width and channels of outputs for inputs of ``size``, (H, W, I)."""
         step = self.pixel_stride
         return -(-size[0] // step), -(-size[1] // step), self.out_width
 
     def multiply(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """Give [B, H', W', O] of a frame [B, H, W, I], without bias; pointwise, with K = 1.
+        """Return [B, H', W', O] of a frame [B, H, W, I], without bias; pointwise, with K = 1.
 
-        ``out``: where it shall lie, such as a slot of a ring.
+        ``out``: memory for the result, such as a slot of a ring.
         """
         if out is None:
             height, width, _ = self.output_size(x.shape[1:])
@@ -72,13 +72,13 @@ class VolumeStep:
         return out
 
     def add(self, x: Tensor, out: Tensor) -> None:
-        """Add what ``multiply`` would give to frames [B, H', W', O]."""
+        """Add the result of ``multiply`` to frames [B, H', W', O]."""
         self._flatten(out).baddbmm_(self._rows(x), self._shared(len(x)))
 
     def rectify(self, x: Tensor, other: Tensor | None = None) -> Tensor:
-        """Give the ReLU of frames [B, H, W, O], bias and ``other`` frames, in place of the first.
+        """Return the ReLU of the sum of frames [B, H, W, O], bias and ``other``, computed in place.
 
-        The frame of a stream is contiguous; those of several may lie apart.
+        The frame of one stream is contiguous; those of several streams need not be adjacent.
         """
         self._loops.rectify(x, self.bias, other)
         return x
@@ -89,21 +89,21 @@ class VolumeStep:
         return x.flatten(1, 2)
 
     def _flatten(self, out: Tensor) -> Tensor:
-        # A slot has its rows together within a stream only.
+        # The rows of a slot are contiguous within a stream only.
         return out.view(len(out), -1, self.out_width)
 
     def _shared(self, streams: int) -> Tensor:
         return self.taps.expand(streams, -1, -1)
 
     def convolve(self, x: Tensor) -> Tensor:
-        """Give [B, O, H', W'] of a frame [B, I, H, W]; K = 1."""
+        """Return [B, O, H', W'] of a frame [B, I, H, W]; K = 1."""
         stride, sides = self.pixel_stride, self.sides
         return F.conv2d(x, self._flat, self.bias, stride, sides, 1, self.groups)
 
     def over_time(self, state: FramesState, time: int) -> Tensor:
-        """Give [B, 1, H', W', O] of the K frames of a ring up to frame ``time``.
+        """Return [B, 1, H', W', O] of the K frames of a ring up to frame ``time``.
 
-        Of any but a depthwise one over time alone, for which there is ``weigh``.
+        For all but depthwise convolutions over time alone, which ``weigh`` computes.
         """
         if self.pointwise:
             return self._mix(self._frames(state, time))
@@ -118,9 +118,9 @@ class VolumeStep:
         return out.permute(0, 2, 3, 4, 1)
 
     def weigh(self, state: FramesState, time: int, out: Tensor | None = None) -> Tensor:
-        """Give what ``over_time`` does, of a depthwise one over time alone, and without bias.
+        """Return the result of a depthwise convolution over time alone, without bias.
 
-        It is [B, H, W, O]. ``out``: where it shall lie.
+        The shape is [B, H, W, O]. ``out``: memory for the result.
         """
         if out is None:
             out = torch.empty_like(state.slots[0], memory_format=torch.contiguous_format)
@@ -128,12 +128,12 @@ class VolumeStep:
         return out
 
     def _frames(self, state: FramesState, time: int) -> list[Tensor]:
-        """Give the K frames of a ring up to frame ``time``, the oldest first."""
+        """Return the K frames of a ring up to frame ``time``, the oldest first."""
         size = self.kernel[0]
         return [state.slots[(time + 1 + k) % size] for k in range(size)]
 
     def _mix(self, frames: Sequence[Tensor]) -> Tensor:
-        """Pointwise."""
+        """Return the pointwise convolution of these frames."""
         rows = [frame.reshape(-1, frame.shape[3]) for frame in frames]
         out = torch.addmm(self.bias, rows[-1], self.taps[-1])
         for row, tap in zip(rows[:-1], self.taps[:-1], strict=True):

@@ -14,46 +14,46 @@ from costream.nn.operations import Operations
 from costream.nn.relative import RelativePosition
 from costream.nn.state import State, zeros
 
-_SCORES = 1 << 21  # at once, which then stay in the cache
+_SCORES = 1 << 21  # computed at once, to stay in the cache
 
 
 @dataclass(frozen=True)
 class Windows:
-    """A frame of tokens cut into windows of ``size`` (height, width), row by row.
+    """A frame of tokens divided into windows of ``size`` (height, width), row by row.
 
-    The last ones are filled up beyond the frame with rows of zeros that were projected, which is
-    the bias. As in ViTDet these are keys like any others.
+    The last windows are padded beyond the frame with projected rows of zeros, that is, with the
+    bias. As in ViTDet these are keys like any others.
     """
 
     height: int
     width: int
     heads: int
     size: tuple[int, int]
-    products: torch.dtype = torch.float32  # of the operands of queries times keys and so on
+    products: torch.dtype = torch.float32  # of the operands of queries times keys etc.
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Windows along the height and the width."""
+        """Numbers of windows along the height and the width."""
         return -(-self.height // self.size[0]), -(-self.width // self.size[1])
 
     @property
     def padded(self) -> int:
-        """Rows of all windows together."""
+        """Number of rows of all windows together."""
         down, across = self.counts
         return down * across * self.size[0] * self.size[1]
 
     @property
     def at_once(self) -> int:
-        """How many windows to compute at once."""
+        """Number of windows to compute at once."""
         rows = self.size[0] * self.size[1]
         return max(1, _SCORES // (self.heads * rows**2))
 
     def tokens(self) -> Tensor:
-        """Give the token of each row of each window, int64 [windows, rows]; -1 beyond the frame."""
+        """Return the token of each row of each window, int64 [windows, rows]; -1 is padding."""
         return _tokens(self.height, self.width, self.size)
 
     def of_tokens(self) -> Tensor:
-        """Give the number of the window of each token, int64 [tokens]."""
+        """Return the index of the window of each token, int64 [tokens]."""
         return _windows(self.height, self.width, self.size)
 
 
@@ -76,22 +76,22 @@ def _windows(height: int, width: int, size: tuple[int, int]) -> Tensor:
 
 @dataclass
 class WindowState(State):
-    """Attention of the last frame."""
+    """Attention output of the last frame."""
 
     attended: Tensor  # [B, N, D]
 
 
 class WindowAttention:
-    """Attention within windows, computed anew where a token of the window has changed.
+    """Attention within windows, recomputed where a token of the window has changed.
 
-    ``skip``: whether windows without a changed token keep what they were, which is the same.
+    ``skip``: reuse the output of windows without a changed token, which is the same.
     """
 
     def __init__(self, skip: bool = True) -> None:
         self.skip = skip
 
     def init_state(self, batch_size: int, windows: Windows, like: Tensor) -> WindowState:
-        """Give the state of streams that have seen nothing. ``like``: a row [..., D]."""
+        """Return the initial state of ``batch_size`` streams. ``like``: a row [..., D]."""
         tokens = windows.height * windows.width
         return WindowState(zeros(batch_size, tokens, like.shape[-1], like=like))
 
@@ -106,9 +106,9 @@ class WindowAttention:
         bias: Tensor,
         operations: Operations,
     ) -> Tensor:
-        """Write new rows [M, 3 D] into ``qkv`` [B, N, 3 D], give every token attended, [B, N, D].
+        """Write new rows [M, 3 D] into ``qkv`` [B, N, 3 D], return the attention [B, N, D].
 
-        ``bias`` [3 D]: what fills windows up. The result is the state's own memory.
+        ``bias`` [3 D]: padding of the windows. The result is the state's own memory.
         """
         chosen.put(new, qkv)
         device = qkv.device if not qkv.is_meta else torch.device("cpu")
@@ -131,7 +131,7 @@ class WindowAttention:
 def attend_frame_windows(
     qkv: Tensor, windows: Windows, position: RelativePosition, bias: Tensor
 ) -> Tensor:
-    """Give every token [B, N, D] attended within its window. It has a gradient."""
+    """Return the attention [B, N, D] of all tokens within their windows; differentiable."""
     places = windows.tokens().to(qkv.device)
     inside = places >= 0
     rows = torch.cat([_fill(stream, places, bias) for stream in qkv.unbind(0)])
@@ -141,7 +141,7 @@ def attend_frame_windows(
 
 
 def attend_windows(rows: Tensor, windows: Windows, position: RelativePosition) -> Tensor:
-    """Give [W, n, D] for the projected rows [W, n, 3 D] of some windows."""
+    """Return the attention [W, n, D] for the projected rows [W, n, 3 D] of some windows."""
     qkv = torch.unflatten(rows, 2, (3, windows.heads, -1))
     y, x = position(torch.unflatten(qkv[:, :, 0], 1, windows.size))
     bias = (y[..., None] + x[..., None, :]).flatten(3).to(windows.products)
@@ -151,7 +151,7 @@ def attend_windows(rows: Tensor, windows: Windows, position: RelativePosition) -
 
 
 def count_windows(windows: Windows, width: int, count: int, operations: Operations) -> None:
-    """Count attention within so many windows, D = ``width``."""
+    """Count the operations of attention within ``count`` windows, D = ``width``."""
     h, w = windows.size
     rows = count * h * w
     operations.product += 2 * rows * h * w * width
@@ -162,7 +162,7 @@ def count_windows(windows: Windows, width: int, count: int, operations: Operatio
 
 
 def _fill(rows: Tensor, places: Tensor, bias: Tensor) -> Tensor:
-    """Give the rows [W, n, 3 D] of windows from those of tokens [N, 3 D] and ``bias`` beyond."""
+    """Return the rows [W, n, 3 D] of windows: those of tokens [N, 3 D], padded with ``bias``."""
     flat = places.flatten()
     filled = rows.index_select(0, flat.clamp(min=0))
     beyond = (flat < 0).nonzero().flatten()

@@ -1,1 +1,1 @@
-"""Results read back: pages and pictures to look at, and where two runs differ."""
+"""Reports on results: HTML pages, images and comparisons of two runs."""

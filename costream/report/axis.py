@@ -1,4 +1,4 @@
-"""Time and quantities to places on a chart."""
+"""Axes of charts: positions of times, and round numbers."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _TICKS = 7
 
 @dataclass(frozen=True)
 class Axis:
-    """Media time from left to right."""
+    """Axis of media time from left to right."""
 
     start_s: float
     end_s: float
 
     def share(self, time_s: float) -> float:
-        """Give where a time is: 0 at the left end, 1 at the right."""
+        """Return the position of a time: 0 at the left end, 1 at the right."""
         place = (time_s - self.start_s) / (self.end_s - self.start_s)
         return min(1.0, max(0.0, place))
 
     def x(self, time_s: float) -> str:
-        """Give the same as a length in per cent."""
+        """Return the position of a time in per cent."""
         return percent(self.share(time_s))
 
     def width(self, start_s: float, end_s: float) -> str:
-        """Give the length of a stretch in per cent."""
+        """Return the width of an interval in per cent."""
         return percent(max(0.0, self.share(end_s) - self.share(start_s)))
 
     def ticks(self) -> list[float]:
-        """Give round times, eight at most."""
+        """Return round times, eight at most."""
         length_s = self.end_s - self.start_s
         step_s = next((s for s in _STEPS_S if length_s / s <= _TICKS), None)
         if step_s is None:
@@ -46,12 +46,12 @@ class Axis:
         return [k * step_s for k in range(first, last + 1)]
 
     def label(self, time_s: float) -> str:
-        """Give a time with as many digits as the ticks need."""
+        """Return a time with as many digits as the ticks need."""
         length_s = self.end_s - self.start_s
         return short_time(time_s, 0 if length_s >= _TICKS else 2)
 
     def grid(self) -> Html:
-        """Give thin lines at the round times, to be drawn over the full height."""
+        """Return thin vertical lines at the ticks, over the full height."""
         lines = (
             tag("line", x1=self.x(t), x2=self.x(t), y1="0", y2="100%", class_="grid")
             for t in self.ticks()
@@ -59,7 +59,7 @@ class Axis:
         return join(lines)
 
     def scale(self) -> Html:
-        """Give a line of round times."""
+        """Return the line of tick labels."""
         marks = []
         for time_s in self.ticks():
             share = self.share(time_s)
@@ -73,7 +73,7 @@ class Axis:
 
 
 def round_up(value: float) -> float:
-    """Give the next of 1, 2, 5, 10, 20, 50, ... that is not below ``value``."""
+    """Return the smallest of 1, 2, 5, 10, 20, 50, ... that is not below ``value``."""
     if value <= 0 or not math.isfinite(value):
         return 1.0
     unit = 10.0 ** math.floor(math.log10(value))

@@ -1,4 +1,4 @@
-"""Numbers over time in constant memory, however long the run."""
+"""Statistics over time in bins, in constant memory for a run of any length."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ Array = npt.NDArray[np.float64]
 
 
 class Bins:
-    """Sums and maxima of some columns of numbers over bins of equal length.
+    """Sums and maxima of columns of numbers over bins of equal length.
 
-    The bins begin at the first time; whenever time outgrows them, they double in length. A
-    column that a step does not name counts as zero in it.
+    The bins begin at the first time; whenever time exceeds them, they double in length. A column
+    that is missing in a step counts as zero.
     """
 
     def __init__(self, most: int, step_s: float) -> None:
-        """``most``: even number of bins; ``step_s``: their length to begin with."""
+        """``most``: even number of bins; ``step_s``: their initial length."""
         self.start_s = 0.0
         self.bin_s = step_s
-        self.steps = np.zeros(most)  # [N] how many steps each bin holds
+        self.steps = np.zeros(most)  # [N] number of steps in each bin
         self._sums = np.zeros((most, 4))  # [N, columns]
         self._tops = np.zeros((most, 4))
         self._used = 0
@@ -29,9 +29,9 @@ class Bins:
     def add(
         self, time_s: float, values: Iterable[tuple[int, float]], *, counted: bool = False
     ) -> None:
-        """Count a step: pairs of column and number. Times may not go back before the first.
+        """Add a step: pairs of column and number. Times must not precede the first.
 
-        ``counted``: these are more columns of the step that was added last.
+        ``counted``: these are more columns of the last step.
         """
         if self._used == 0:
             self.start_s = time_s
@@ -49,7 +49,7 @@ class Bins:
                 self._tops[k, column] = value
 
     def add_span(self, start_s: float, end_s: float, column: int) -> None:
-        """Add the seconds from start to end to a column of the bins they fall into."""
+        """Add the seconds from start to end to a column of the bins that they overlap."""
         self.add(start_s, [(column, 0.0)])
         self.add(max(start_s, end_s - 1e-9), [(column, 0.0)])
         first = max(0, int((start_s - self.start_s) / self.bin_s + 1e-6))
@@ -59,7 +59,7 @@ class Bins:
         self._sums[first : last + 1, column] += np.maximum(inside, 0.0)
 
     def fullest(self, columns: Sequence[int]) -> npt.NDArray[np.intp]:
-        """Give for each bin the column with the largest sum, -1 where all are zero: [N]."""
+        """Return for each bin the column with the largest sum, -1 where all are zero: [N]."""
         used = np.array([c for c in columns if c < self._sums.shape[1]], np.intp)
         if not len(used):
             return np.full(len(self._sums), -1, np.intp)
@@ -67,30 +67,30 @@ class Bins:
         return np.where(sums.max(axis=1) > 0, used[sums.argmax(axis=1)], -1)
 
     def times(self) -> Array:
-        """Give the middle of every bin that holds a step: float64 [n]."""
+        """Return the middle of every bin that contains a step: float64 [n]."""
         places = np.flatnonzero(self.steps).astype(np.float64)
         return self.start_s + (places + 0.5) * self.bin_s
 
     def means(self, column: int) -> Array:
-        """Give the mean of a column in those bins: float64 [n]."""
+        """Return the mean of a column in those bins: float64 [n]."""
         held = self.steps > 0
         found: Array = self._column(self._sums, column)[held] / self.steps[held]
         return found
 
     def maxima(self, column: int) -> Array:
-        """Give the maximum of a column in those bins: float64 [n], not below zero."""
+        """Return the maximum of a column in those bins: float64 [n], not below zero."""
         return self._column(self._tops, column)[self.steps > 0]
 
     def total(self, column: int) -> float:
-        """Give the sum of a column over everything."""
+        """Return the sum of a column over all bins."""
         return float(self._column(self._sums, column).sum())
 
     def peak(self, column: int) -> float:
-        """Give the maximum of a column over everything, 0 at least."""
+        """Return the maximum of a column over all bins, at least 0."""
         return float(self._column(self._tops, column).max())
 
     def most_in_a_bin(self) -> int:
-        """Give how many steps the fullest bin holds."""
+        """Return the maximum number of steps in a bin."""
         return int(self.steps.max())
 
     def _column(self, of: Array, column: int) -> Array:

@@ -21,7 +21,7 @@ from costream.sources.opening import shown
 
 @dataclass(frozen=True)
 class _Pairs:
-    """What is there on both sides, and on one only."""
+    """Results that exist on both sides, and on one side only."""
 
     both: list[tuple[str, Path, Path]]
     only_a: list[str]
@@ -29,10 +29,10 @@ class _Pairs:
 
 
 def compare(a: Path, b: Path, *, as_json: bool) -> ExitCode:
-    """Print where the results in ``a`` and ``b``, two files or two folders, differ.
+    """Print the differences between the results in ``a`` and ``b``, two files or two folders.
 
-    Gives OK whether they differ or not, PARTIAL when some cannot be read; SourceError when none
-    can, UsageError for a file and a folder.
+    Return OK whether they differ or not, PARTIAL if some cannot be read. Raise SourceError if
+    there are none, UsageError for a file and a folder.
     """
     if a.is_dir() != b.is_dir() and a.exists() and b.exists():
         raise UsageError("compares two files or two folders, not one of each", where="--diff")
@@ -46,7 +46,7 @@ def compare(a: Path, b: Path, *, as_json: bool) -> ExitCode:
                 out.add(found)
                 compared += 1
         except NotAResultError as error:
-            click.echo(f"costream: left out, {error}", err=True)
+            click.echo(f"costream: skipped: {error}", err=True)
         except SourceError as error:
             click.echo(f"costream: {error}", err=True)
             failures.append(error)
@@ -68,14 +68,14 @@ def _pair(a: Path, b: Path) -> _Pairs:
 
 
 def _compare(name: str, a: Path, b: Path) -> Iterator[Comparison]:
-    """Yield a comparison a run; most files hold one."""
+    """Yield one comparison per run; most files hold one run."""
     for k, (run_a, run_b) in enumerate(zip_longest(runs(a), runs(b)), 1):
         title = name if k == 1 else f"{name} (run {k})"
         yield compare_runs(title, run_a or (), run_b or ())
 
 
 class _TextOut:
-    """For a person: one block a file, and a line at the end."""
+    """Output as text: one block per file, and a line at the end."""
 
     def __init__(self, a: Path, b: Path) -> None:
         self._names = (shown(os.fspath(a)), shown(os.fspath(b)))
@@ -98,7 +98,7 @@ class _TextOut:
 
 
 class _JsonOut:
-    """For programs: one document, a line a file."""
+    """Output as JSON: one document, with one line per file."""
 
     def __init__(self, a: Path, b: Path) -> None:
         self._names = (shown(os.fspath(a)), shown(os.fspath(b)))

@@ -1,4 +1,4 @@
-"""Where two runs over the same source disagree."""
+"""Comparison of two runs over the same source."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from costream.report.digest import Digest
 from costream.report.overlap import Pair, Stretch, held, side_by_side
 from costream.report.reading import Content
 
-MOST_LISTED = 1000  # stretches kept of a run
+MOST_LISTED = 1000  # differences kept per run
 _MOST_SEGMENTS = 100_000
-_HOLD_S = 1.0  # a prediction holds no longer, as a longer gap resets the model
+_HOLD_S = 1.0  # maximum duration of a prediction, as a longer gap resets the model
 _SAME_TIME_S = 1e-3
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A stretch in which A and B say different labels; None: no event, or nothing at all."""
+    """An interval in which A and B have different labels; None: no event, or no output."""
 
     start_s: float
     end_s: float
@@ -31,11 +31,11 @@ class Difference:
 
 @dataclass
 class Agreement:
-    """For how long two runs say the same, and where they do not."""
+    """Time for which two runs agree, and the differences."""
 
     compared_s: float = 0.0
     same_s: float = 0.0
-    count: int = 0  # of the differences
+    count: int = 0  # number of differences
     differences: list[Difference] = field(default_factory=list)  # the first MOST_LISTED
     _last: Difference | None = None
 
@@ -45,7 +45,7 @@ class Agreement:
         return self.same_s / self.compared_s if self.compared_s > 0 else None
 
     def add(self, start_s: float, end_s: float, a: str | None, b: str | None) -> None:
-        """Count a stretch; one that goes on where another ended makes that one longer."""
+        """Add an interval; one that continues the previous difference extends it."""
         self.compared_s += end_s - start_s
         if a == b:
             self.same_s += end_s - start_s
@@ -65,7 +65,7 @@ class Agreement:
 
 @dataclass
 class ScoreGap:
-    """How far the probabilities of labels that both runs have written are apart."""
+    """Differences between the probabilities of labels that both runs have written."""
 
     count: int = 0
     total: float = 0.0
@@ -87,7 +87,7 @@ class ScoreGap:
 
 @dataclass
 class Comparison:
-    """Everything that is known of two runs."""
+    """Comparison of two runs, with the digests of both."""
 
     name: str
     a: Digest
@@ -97,19 +97,19 @@ class Comparison:
     scores: ScoreGap = field(default_factory=ScoreGap)
 
     def settings(self) -> list[tuple[str, Any, Any]]:
-        """Give what the headers say differently: name, value of A, value of B."""
+        """Return the fields in which the headers differ: name, value of A, value of B."""
         a, b = _facts(self.a.header), _facts(self.b.header)
         keys = dict.fromkeys([*a, *b])
         return [(key, a.get(key), b.get(key)) for key in keys if a.get(key) != b.get(key)]
 
     def costs(self) -> list[tuple[str, Any, Any]]:
-        """Give the cost of both runs, and how they went: name, value of A, value of B."""
+        """Return the cost and the outcome of both runs: name, value of A, value of B."""
         a, b = _cost(self.a), _cost(self.b)
         return [(key, a[key], b[key]) for key in a]
 
     @property
     def equal(self) -> bool:
-        """Whether both runs say the same, with the same scores."""
+        """Whether both runs have the same labels with the same scores."""
         return (
             self.steps.count == self.timeline.count == 0
             and self.scores.most == 0
@@ -118,7 +118,7 @@ class Comparison:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Give everything as JSON values."""
+        """Return everything as JSON values."""
         scores = self.scores
         out = {
             "name": self.name,
@@ -140,7 +140,7 @@ class Comparison:
 
 
 def compare_runs(name: str, a: Iterable[Content], b: Iterable[Content]) -> Comparison:
-    """Read two runs to their ends, side by side and in constant memory, and compare them."""
+    """Read two runs to their ends, in parallel and in constant memory, and compare them."""
     found = Comparison(
         name, Digest(80, most_segments=_MOST_SEGMENTS), Digest(80, most_segments=_MOST_SEGMENTS)
     )
@@ -154,11 +154,11 @@ def compare_runs(name: str, a: Iterable[Content], b: Iterable[Content]) -> Compa
     return found
 
 
-_Step: TypeAlias = "list[Prediction]"  # of one moment, one a head
+_Step: TypeAlias = "list[Prediction]"  # of one time, one per head
 
 
 def _predictions(contents: Iterable[Content], digest: Digest) -> Iterator[Stretch[_Step]]:
-    """Yield the predictions of each step, and gather everything in ``digest`` on the way."""
+    """Yield the predictions of each step, and add all records to ``digest``."""
 
     def points() -> Iterator[tuple[float, _Step]]:
         step: _Step = []
@@ -173,7 +173,7 @@ def _predictions(contents: Iterable[Content], digest: Digest) -> Iterator[Stretc
         if step:
             yield step[0].time_s, step
 
-    # The header may come late or never: the step is asked for at the end.
+    # The header may come late or never, so the step length is read at the end.
     return held(points(), lambda: digest.step_s, _HOLD_S)
 
 
@@ -185,7 +185,7 @@ def _segments(digest: Digest, head: str | None) -> Iterator[Stretch[str]]:
 
 
 def _heads_of_both(a: Digest, b: Digest) -> list[tuple[str | None, str | None]]:
-    """Give which heads are compared: those of the same model, else everything as one."""
+    """Return the pairs of heads to compare: those of the same model, else all heads as one."""
     named_a, named_b = _by_model(a), _by_model(b)
     pairs = [(head, named_b[model]) for model, head in named_a.items() if model in named_b]
     return pairs or [(None, None)]
@@ -198,7 +198,7 @@ def _by_model(digest: Digest) -> dict[str, str | None]:
 
 def _add(found: Comparison, pair: Pair[_Step]) -> None:
     if pair.a is None or pair.b is None:
-        return  # only where both looked can they agree
+        return  # only times that both runs cover are compared
     a, b = pair.a.value, pair.b.value
     heads = _heads_of_both(found.a, found.b)
     best_a = _best(a, [head for head, _ in heads])
@@ -211,7 +211,7 @@ def _add(found: Comparison, pair: Pair[_Step]) -> None:
 
 
 def _best(step: _Step, heads: Iterable[str | None]) -> str:
-    """Give the best label of each of the heads (None: of all)."""
+    """Return the best label of each of the heads (None: of all)."""
     own = (p for head in heads for p in step if head is None or p.model == head)
     return " + ".join(p.top[0][0] for p in own)
 

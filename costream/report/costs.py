@@ -1,4 +1,4 @@
-"""What a run cost: against the dense model, and by stage."""
+"""Cost section of a report: against the dense model, and by stage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from costream.ui.text import counted, saving, short_time, si, three_digits
 
 
 def cost_section(digest: Digest) -> Html | None:
-    """Give the section, None when nothing is known of the cost."""
+    """Return the section; None if the cost is unknown."""
     costs = digest.cost_json()
     if not costs.get("steps"):
         return None

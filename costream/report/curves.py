@@ -1,4 +1,4 @@
-"""Curves over time: a row a label for the scores, one chart for the cost."""
+"""Curves over time: one row per label for the scores, one chart for the cost."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from costream.ui.text import si, three_digits
 ROW = 54  # CSS pixels
 CHART = 120
 MOST_ROWS = 12
-_WORTH = 0.25  # a label whose score never gets here and that has no segment is not drawn
+_WORTH = 0.25  # a label without segments is drawn only if its score reaches this
 
 
 def shown_labels(digest: Digest) -> list[str]:
-    """Give the labels that get a row, in the model's order, backgrounds last."""
+    """Return the labels that get a row, in the model's order, backgrounds last."""
     curves = digest.curves
     if curves is None:
         return []
@@ -38,7 +38,7 @@ def shown_labels(digest: Digest) -> list[str]:
 
 
 def score_rows(digest: Digest, palette: Palette) -> list[Html]:
-    """Give a row for each of the labels that matter: its score over time."""
+    """Return a row for each of ``shown_labels``: its score over time."""
     axis = Axis(*digest.span_s)
     curves = digest.curves
     if curves is None:
@@ -70,12 +70,12 @@ def score_rows(digest: Digest, palette: Palette) -> list[Html]:
 
 
 def track(label: Html, *content: Html) -> Html:
-    """Give a line of the page that has time from left to right, and its name before it."""
+    """Return a row of the page: a name, and content with time from left to right."""
     return tag("div", tag("div", label, class_="name"), tag("div", content), class_="track")
 
 
 def cost_chart(digest: Digest) -> Html | None:
-    """Give operations a step over time beside the dense model's; None when they never change."""
+    """Return operations per step over time, and the dense model's; None if they are constant."""
     cost = digest.cost
     if cost is None:
         return None
@@ -93,7 +93,7 @@ def cost_chart(digest: Digest) -> Html | None:
 
 
 def time_chart(digest: Digest) -> Html | None:
-    """Give the milliseconds of each stage over time, one on top of the other."""
+    """Return the milliseconds of each stage over time, stacked; None if they are unknown."""
     cost = digest.cost
     if cost is None:
         return None
@@ -124,7 +124,7 @@ def _chart(axis: Axis, drawn: Sequence[Html], top: str, words: str) -> Html:
 
 
 def _area(digest: Digest, axis: Axis, times: Array, values: Array, class_: str, color: str) -> Html:
-    """Give the area under values from 0 to 1, broken where there is a gap in the data."""
+    """Return the area under values from 0 to 1, interrupted at gaps in the data."""
     pieces = (_piece(axis, times[a:b], values[a:b]) for a, b in _between_gaps(digest, times))
     return tag("path", d="".join(pieces), class_=class_, fill=color)
 

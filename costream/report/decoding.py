@@ -1,4 +1,4 @@
-"""JSON values back into records: what ``records.to_json`` made, as it was.
+"""Decoding of JSON values into records: the inverse of ``records.to_json``.
 
 Readers of ``costream/1`` ignore types and fields they do not know; fields that a writer left
 out get their defaults. ``null`` for a number means that it was not finite.
@@ -31,9 +31,9 @@ Fields = dict[str, Any]
 
 
 def from_json(kind: str, fields: Fields) -> AnyRecord | None:
-    """Give the record of the type ``kind``, None for a type that is not known here.
+    """Return the record of the type ``kind``; None for an unknown type.
 
-    ValueError when a field that is needed is missing or of the wrong type.
+    Raise ValueError if a required field is missing or of the wrong type.
     """
     build = _BUILDERS.get(kind)
     if build is None:
@@ -41,7 +41,7 @@ def from_json(kind: str, fields: Fields) -> AnyRecord | None:
     try:
         return build(fields)
     except (KeyError, TypeError, AttributeError, OverflowError, IndexError) as error:
-        raise ValueError(f"a {kind} record without a proper {error}") from error
+        raise ValueError(f"a {kind} record without a valid {error}") from error
 
 
 def _number(value: Any) -> float:
@@ -57,7 +57,7 @@ def _maybe(value: Any) -> float | None:
 
 
 def _time(value: Any) -> float:
-    """Give a time that may be placed on an axis."""
+    """Return a finite time."""
     seconds = _number(value)
     if not math.isfinite(seconds):
         raise TypeError("time")
@@ -65,7 +65,7 @@ def _time(value: Any) -> float:
 
 
 def _finite(value: Any) -> float:
-    """Give a number for sums; 0 where it was not finite."""
+    """Return a number for sums; 0 where it was not finite."""
     number = _number(value)
     return number if math.isfinite(number) else 0.0
 

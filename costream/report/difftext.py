@@ -1,4 +1,4 @@
-"""A comparison as lines for a person."""
+"""Comparison of two runs as text."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from costream.report.comparison import Agreement, Comparison, Difference
 from costream.ui.text import clean, counted, short_time, si, times
 
-_SHOWN = 10  # differences of a run; the longest
+_SHOWN = 10  # differences shown per run; the longest
 
 
 def describe(found: Comparison) -> str:
-    """Give the block of one run."""
+    """Return the lines of one run."""
     lines = [clean(found.name) + ("  the same" if found.equal else "")]
     lines += _columns([(key, _short(key, a), _short(key, b)) for key, a, b in found.settings()])
     lines += _agreement("steps", found.steps)
@@ -38,7 +38,7 @@ def describe(found: Comparison) -> str:
 def total(
     files: int, equal: int, same_s: float, compared_s: float, only_a: list[str], only_b: list[str]
 ) -> str:
-    """Give the last lines."""
+    """Return the last lines."""
     words = f"{counted(files, 'run')} compared, {equal} the same"
     if compared_s > 0:
         words += (
@@ -78,7 +78,7 @@ def _columns(rows: list[tuple[str, str, str]]) -> list[str]:
 
 
 def _percent(ratio: float) -> str:
-    # 99.96 % is not everything
+    # 99.96 % must not be shown as 100 %
     return "100 %" if ratio >= 1 else f"{min(99.9, 100 * ratio):.1f} %"
 
 

@@ -1,4 +1,4 @@
-"""What a report shows of one run, gathered record by record in constant memory."""
+"""Content of a report on one run, collected record by record in constant memory."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from costream.sinks.totals import STAGES, CostTotals
 
 MOST_TROUBLES = 200
 MACS, DENSE, FIRST_STAGE = 0, 1, 2  # columns of Digest.cost
-_STEP_S = 1 / 8  # where no header says the rate
+_STEP_S = 1 / 8  # if no header states the rate
 
 
 @dataclass
 class LabelStats:
-    """The segments of one label."""
+    """Statistics of the segments of one label."""
 
     count: int = 0
     total_s: float = 0.0
@@ -51,7 +51,7 @@ class LabelStats:
             self.longest = segment
 
     def merge(self, other: LabelStats) -> None:
-        """Count what another one has counted."""
+        """Add the statistics of ``other``."""
         self.count += other.count
         self.total_s += other.total_s
         self.weighted += other.weighted
@@ -70,10 +70,10 @@ class LabelStats:
 
 @dataclass
 class Digest:
-    """One run. Lists are cut off after their first records; the counts are complete."""
+    """Content of one run. Lists hold the first records only; the counts are complete."""
 
     most_bins: int = 1200
-    most_segments: int = 2000  # kept as they are; ``spans`` has the others too
+    most_segments: int = 2000  # kept individually; ``spans`` covers all
     header: Header | None = None
     heads: Heads = field(default_factory=Heads)
     summary: Summary | None = None
@@ -89,7 +89,7 @@ class Digest:
     alert_count: int = 0
     damages: list[Damage] = field(default_factory=list)
     damage_count: int = 0
-    broken_off: bool = False  # the results end in the middle, as after a crash
+    broken_off: bool = False  # the results are truncated, as after a crash
     steps: int = 0  # with predictions or objects
     warmup_steps: int = 0
     labels: dict[str, int] = field(default_factory=dict)  # label -> column of curves
@@ -106,14 +106,14 @@ class Digest:
 
     @classmethod
     def of(cls, contents: Iterable[Content], most_bins: int = 1200) -> Digest:
-        """Gather everything in ``contents``, one run of ``reading.runs``."""
+        """Return the digest of ``contents``, one run of ``reading.runs``."""
         digest = cls(most_bins)
         for content in contents:
             digest.add(content)
         return digest
 
     def add(self, content: Content) -> None:
-        """Take the next record."""
+        """Add the next record."""
         if isinstance(content, Prediction):
             self._prediction(content)
         elif isinstance(content, Compute):
@@ -137,50 +137,50 @@ class Digest:
 
     @property
     def step_s(self) -> float:
-        """Seconds from step to step, as the header says."""
+        """Seconds per step, according to the header."""
         rate = self.header.rate_hz if self.header is not None else math.nan
         return 1 / rate if math.isfinite(rate) and rate > 0 else _STEP_S
 
     def timeline(self, head: str | None) -> Iterator[tuple[int, Segment]]:
-        """Yield the kept segments of a head (None: all) and their places in ``segments``."""
+        """Yield the kept segments of a head (None: all) and their indices in ``segments``."""
         for k, segment in enumerate(self.segments):
             if head is None or segment.model == head:
                 yield k, segment
 
     def columns(self, head: str | None) -> list[int]:
-        """Give the columns of a head's labels."""
+        """Return the columns of a head's labels."""
         return [column for label, column in self.labels.items() if self.heads.owns(head, label)]
 
     @property
     def complete(self) -> bool:
-        """Whether the run went to the end of its source, and the results to theirs."""
+        """Whether the run reached the end of its source, and the results are not truncated."""
         return self.summary is not None and self.summary.complete and not self.broken_off
 
     @property
     def finds_objects(self) -> bool:
-        """Whether steps have objects and no predictions."""
+        """Whether steps have objects instead of predictions."""
         return self.header is not None and finds_objects(self.header)
 
     @property
     def live(self) -> bool:
-        """Whether this is a watch, whose results may go on in other files."""
+        """Whether this is a watch, whose results may continue in other files."""
         return self.header is not None and self.header.began is not None
 
     @property
     def span_s(self) -> tuple[float, float]:
-        """Begin and end of what is shown; the end is always after the begin."""
+        """Start and end of the time shown; the end is always after the start."""
         if self.first_s > self.last_s:
             return 0.0, 1.0
         return self.first_s, max(self.last_s, self.first_s + self.step_s)
 
     def cost_json(self) -> dict[str, Any]:
-        """Give the cost as ``CostTotals.to_json`` does."""
+        """Return the cost as ``CostTotals.to_json`` does."""
         if self.totals is not None and not self.costs.steps:
             return self.totals
         return self.costs.to_json()
 
     def _prediction(self, record: Prediction) -> None:
-        more = record.model is not None and record.i == self._last_step  # another head's
+        more = record.model is not None and record.i == self._last_step  # of another head
         self._last_step = record.i
         self.steps += not more
         self.warmup_steps += record.warmup and not more
@@ -206,7 +206,7 @@ class Digest:
         self.curves.add(record.time_s, best.items(), counted=False)
 
     def scores(self, record: Prediction) -> dict[str, float]:
-        """Give what a prediction says of each label that it has a score of."""
+        """Return the score of each label in a prediction."""
         if record.scores is not None and self.header is not None:
             return dict(zip(self.heads.labels(record.model), record.scores, strict=False))
         return {self.heads.shown(label, record.model): p for label, p in record.top}

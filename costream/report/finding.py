@@ -1,4 +1,4 @@
-"""Which files below a folder are results, and what each is called."""
+"""Search for result files below a folder, and their names."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from costream.errors import SourceError
 from costream.sources.opening import shown
 
-# Of one run that was written in several formats, the first of these is read. What a crash left
-# behind (.part) is read where nothing better is there.
+# If a run was written in several formats, the first of these is read. A .part file, left by a
+# crash, is read only if there is nothing else.
 SUFFIXES = (".jsonl", ".json", ".jsonl.part", ".json.part")
-_BOXES = (".coco.json", ".coco.json.part")  # nothing that a report shows
+_BOXES = (".coco.json", ".coco.json.part")  # not shown by reports
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Found:
 
 
 def find_results(argument: Path) -> list[Found]:
-    """Give the file itself, or the result files below a folder in the order of their names.
+    """Return the file itself, or the result files below a folder, sorted by name.
 
-    Hidden files and folders are passed by; links to folders are not followed. SourceError when
-    it does not exist or holds none.
+    Hidden files and folders are skipped; links to folders are not followed. Raise SourceError if
+    it does not exist or contains none.
     """
     where = shown(os.fspath(argument))
     if argument.is_dir():
@@ -39,13 +39,13 @@ def find_results(argument: Path) -> list[Found]:
         return found
     if not argument.exists():
         raise SourceError("no such file or folder", where=where)
-    if not argument.is_file():  # reading a pipe or a device may wait for ever
+    if not argument.is_file():  # reading a pipe or a device may block forever
         raise SourceError("neither a file nor a folder", where=where)
     return [Found(argument, without_suffix(argument.name))]
 
 
 def without_suffix(name: str) -> str:
-    """Give the name of a result file without what says its format."""
+    """Return the name of a result file without its format suffix."""
     for suffix in sorted(SUFFIXES, key=len, reverse=True):
         if name.endswith(suffix) and name != suffix:
             return name.removesuffix(suffix)

@@ -1,4 +1,4 @@
-"""Whose labels are whose, where several models have listened to the same source."""
+"""Heads of a run and the display names of their labels."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from costream.sinks.base import finds_objects
 
 
 class Heads:
-    """The heads of a run. Labels that two of them share are told apart by the head's name.
+    """The heads of a run. Labels that two of them share are qualified with the head's name.
 
-    Segments of objects overlap, so there each label that has some is a head.
+    Segments of objects overlap, so there each label with segments is treated as a head.
     """
 
     def __init__(self, header: Header | None = None) -> None:
@@ -30,35 +30,35 @@ class Heads:
 
     @property
     def names(self) -> tuple[str | None, ...]:
-        """One entry a timeline; a single None where there is one."""
+        """One entry per timeline; a single None if there is only one."""
         if self._by_label:
             return tuple(label for label in self.labels(None) if label in self._seen) or (None,)
         return tuple(self._heads) or (None,)
 
     def shown(self, label: str, model: str | None) -> str:
-        """Give what a label of a head is called."""
+        """Return the display name of a label of a head."""
         return f"{label} ({model})" if label in self._shared and model in self._heads else label
 
     def labels(self, model: str | None) -> tuple[str, ...]:
-        """Give what the labels of a head are called, in the order of its scores."""
+        """Return the display names of a head's labels, in the order of its scores."""
         head = self._heads.get(model or "")
         if head is not None:
             return tuple(self.shown(label, model) for label in head.labels)
         return () if self._header is None else self._header.labels
 
     def all_labels(self) -> tuple[str, ...]:
-        """Give what the labels of all heads are called."""
+        """Return the display names of the labels of all heads."""
         return tuple(label for name in self._heads or (None,) for label in self.labels(name))
 
     def owns(self, model: str | None, label: str) -> bool:
-        """Say whether a label, as it is called, stands on the timeline of a head."""
+        """Return whether a label, given by display name, is on the timeline of a head."""
         if self._by_label:
             return model is None or label == model
         owner = self._owners.get(label)
         return model is None or (owner is not None and owner[0].model == model)
 
     def backgrounds(self) -> frozenset[str]:
-        """Give the labels that are no events, as they are called."""
+        """Return the display names of the background labels."""
         if self._heads:
             found = ((head.background, head.model) for head in self._heads.values())
             return frozenset(self.shown(label, model) for label, model in found if label)
@@ -66,7 +66,7 @@ class Heads:
         return frozenset() if background is None else frozenset([background])
 
     def threshold(self, label: str) -> float | None:
-        """Give the probability that opens a segment of a label; None where that is unknown."""
+        """Return the probability that opens a segment of a label; None if that is unknown."""
         value: object = None
         timeline = None if self._header is None else self._header.options.get("timeline")
         if label in self._owners:
@@ -80,7 +80,7 @@ class Heads:
         return float(value) if known and isinstance(value, (int, float)) else None
 
     def own(self, segment: Segment) -> Segment:
-        """Give a segment with its label and its head as they are called."""
+        """Return a segment with the display names of its label and its head."""
         if self._by_label:
             self._seen.add(segment.label)
             return replace(segment, model=segment.label)

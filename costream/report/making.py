@@ -1,4 +1,4 @@
-"""From result files to a report: reads them one by one and writes the page."""
+"""Creation of a report: reads result files one by one and writes the page."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from costream.report.section import MOST_OPEN, Run, section
 from costream.report.thumbnails import Thumbnails, find_media, take
 from costream.sinks.atomic import Output
 
-# With more runs than this, each has a page of its own: the overview must still open.
+# With more runs than this, each has its own page: the overview must still open.
 MOST_ON_A_PAGE = 60
 # The more runs are on a page, the fewer bins each has.
 _BINS = ((1, 1200), (10, 600), (50, 300), (200, 160))
 _FEWEST_BINS = 80
 _MOST_BLOCKS_ALL = 20_000  # in the strips of an overview
-_MOST_PICTURES = MOST_OPEN  # a run
+_MOST_PICTURES = MOST_OPEN  # per run
 _MOST_PICTURES_ALL = 600
 _SPOOL_CHARS = 1 << 24
-_WHOLE_LIST = 32  # so many labels all get their own colour, whether they occur or not
+_WHOLE_LIST = 32  # up to this many labels all get a colour, even if they do not occur
 
 
 @dataclass
 class Report:
-    """What was read: the page, and what the picture of it is drawn from."""
+    """Content of a report, from which the page and the PNG are made."""
 
     title: str
     overview: Overview = field(default_factory=Overview)
@@ -47,15 +47,15 @@ class Report:
 
 
 class Maker:
-    """Reads the results and keeps their sections in a temporary file until the page is written.
+    """Reader of results that stores their sections in a temporary file until the page is written.
 
-    Of many results, each section is a page of its own, written at once.
+    For many results, each section is a separate page, written at once.
     """
 
     def __init__(
         self, results: Sequence[Path], *, thumbnails: bool = True, beside: Pages | None = None
     ) -> None:
-        """``beside``: takes the pages of many runs; None: all are on one page, however many."""
+        """``beside``: the pages of many runs; None: all runs are on one page."""
         self._results = results
         self._thumbnails = thumbnails
         self._beside = beside
@@ -73,10 +73,10 @@ class Maker:
         self._body.close()
 
     def read(self) -> Iterator[tuple[int, int]]:
-        """Read everything; yields (files done, files in all) after each file.
+        """Read everything; yield (files done, total files) after each file.
 
-        SourceError when an argument does not exist, or there was nothing at all to show;
-        UsageError when the pages of an earlier report may not be replaced.
+        Raise SourceError if an argument does not exist, or there is nothing to show; UsageError
+        if the pages of an earlier report must not be replaced.
         """
         found = [f for argument in self._results for f in self._find(argument)]
         self._several = self._beside is not None and len(found) > MOST_ON_A_PAGE
@@ -130,7 +130,7 @@ class Maker:
         return found
 
     def _runs(self, file: Found, count: int) -> Iterator[Run]:
-        """Yield the runs in a file; a file that cannot be read is told of, not raised."""
+        """Yield the runs in a file; a file that cannot be read is reported, not raised."""
         together = 1 if self._several else count
         bins = next((n for most, n in _BINS if together <= most), _FEWEST_BINS)
         written = _written(file.path)
@@ -193,7 +193,7 @@ class Maker:
         if report.failed or not report.skipped:
             raise SourceError("none of the results can be read", where=where)
         hint = "results are what 'costream detect -f jsonl' or '-f json' writes"
-        raise SourceError("no result of costream", where=where, hint=hint)
+        raise SourceError("not a result of costream", where=where, hint=hint)
 
 
 def _title(results: Sequence[Path]) -> str:

@@ -1,4 +1,4 @@
-"""HTML and SVG from values. What is not ``Html`` already is escaped: labels and names are data."""
+"""HTML and SVG from values. All that is not ``Html`` is escaped: labels and names are data."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import html
 from collections.abc import Iterable
 from typing import TypeAlias
 
-# Joiners that letters of some scripts, and emoji, are made with; other invisible characters
-# could turn a line around or hide what follows.
+# Joiners, needed by some scripts and emoji; other invisible characters could reverse a line or
+# hide text.
 _JOINERS = "\u200c\u200d"
 _VOID = {"img", "meta", "br", "link"}
 _SELF_CLOSING = {"rect", "path", "line", "circle", "use"}
@@ -23,8 +23,8 @@ Child: TypeAlias = "str | Iterable[Html] | None"
 
 
 def text(value: str) -> Html:
-    """Give ``value`` as it is to be read: escaped, on one line, without invisible characters."""
-    if value.isprintable():  # as a rule; curves are long
+    """Return ``value`` escaped, on one line, without invisible characters."""
+    if value.isprintable():  # the usual case; curves are long
         return Html(html.escape(value, quote=True))
     line = "".join(" " if c.isspace() else c for c in value)
     shown = "".join(c if c.isprintable() or c in _JOINERS else "\ufffd" for c in line)
@@ -32,7 +32,7 @@ def text(value: str) -> Html:
 
 
 def tag(name: str, /, *children: Child, **attributes: str | int | float | bool | None) -> Html:
-    """Give an element.
+    """Return an element.
 
     Of attribute names, ``_`` at the end is dropped and other ``_`` become ``-``; those that are
     None or False are left out, True has no value.
@@ -54,7 +54,7 @@ def tag(name: str, /, *children: Child, **attributes: str | int | float | bool |
 
 
 def join(*children: Child) -> Html:
-    """Give the children one after the other."""
+    """Return the children, concatenated."""
     out: list[str] = []
     for child in children:
         if child is None:
@@ -69,10 +69,10 @@ def join(*children: Child) -> Html:
 
 
 def name(value: str) -> Html:
-    """Give a label or file name apart from the direction of the writing around it."""
+    """Return a label or file name, isolated from the text direction around it."""
     return tag("bdi", value)
 
 
 def percent(share: float) -> str:
-    """Give a share of 1 as a length in per cent."""
+    """Return a share of 1 in per cent."""
     return f"{100 * share:.3f}".rstrip("0").rstrip(".") + "%"

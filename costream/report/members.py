@@ -1,4 +1,4 @@
-"""The members of a large JSON object one after the other, in constant memory."""
+"""Streaming parser of the members of a large JSON object, in constant memory."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 _CHUNK = 1 << 16
-_MOST = 1 << 26  # characters of one value; larger ones are none of ours
+_MOST = 1 << 26  # maximum characters of one value
 _SPACE = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder()
 
 
 class Members:
-    """Yields ``(key, value)`` for each member, and ``(key, element)`` for each of a list.
+    """Iterator of ``(key, value)`` for each member, or ``(key, element)`` for each of a list.
 
-    Iterating ends at the end of the object. ValueError where the text is no JSON object, or
-    breaks off; what stood before that has been given.
+    It ends at the end of the object. ValueError is raised where the text is not a JSON object or
+    is truncated, after everything before that place has been yielded.
     """
 
     def __init__(self, file: TextIO) -> None:
@@ -33,7 +33,7 @@ class Members:
         while True:
             key = self._value()
             if not isinstance(key, str):
-                raise ValueError("a key is no text")
+                raise ValueError("a key is not a string")
             self._take(":")
             if self._next() == "[":
                 yield from ((key, element) for element in self._elements())
@@ -63,7 +63,7 @@ class Members:
                 if len(self._text) - self._at > _MOST or not self._more():
                     raise
                 continue
-            # A number at the end of what was read may go on.
+            # A number at the end of the buffer may continue.
             if end == len(self._text) and self._more():
                 continue
             self._at = end
@@ -77,7 +77,7 @@ class Members:
         return found
 
     def _next(self) -> str:
-        """Give the next character that is no space, without taking it; '' at the end."""
+        """Return the next character that is not a space, without consuming it; '' at the end."""
         while True:
             match = _SPACE.match(self._text, self._at)
             self._at = match.end() if match else self._at
@@ -87,7 +87,7 @@ class Members:
                 return ""
 
     def _more(self) -> bool:
-        """Read on; the text that is still needed at least doubles, so nothing is quadratic."""
+        """Read more; the buffer at least doubles, so the total time is not quadratic."""
         if self._ended:
             return False
         rest = self._text[self._at :]

@@ -1,4 +1,4 @@
-"""What ``costream report`` was told, and where that makes it write."""
+"""Options of ``costream report``, and the output files that follow from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORMATS = ("html", "png")
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Everything the command line said, checked."""
+    """Validated options of the command line."""
 
     results: tuple[Path, ...]
     output: str | None  # a file, "-" for stdout, None: beside the results
@@ -25,13 +25,13 @@ class ReportOptions:
     quiet: bool
 
     def paths(self) -> dict[str, Path | None]:
-        """Give the file of each format, None for stdout.
+        """Return the file of each format, None for stdout.
 
-        UsageError when one is there already and may not be replaced, or for two formats on stdout.
+        Raise UsageError if one exists and must not be replaced, or for two formats on stdout.
         """
         if self.output == "-":
             if self.formats != ("html",):
-                raise UsageError("standard output takes the page alone", where="-o -")
+                raise UsageError("standard output takes only html", where="-o -")
             return {"html": None}
         base = Path(self.output) if self.output is not None else self._beside()
         if base.is_dir():
@@ -63,9 +63,9 @@ def _stem(path: Path) -> str:
 
 
 def parse_formats(values: Iterable[str], output: str | None) -> tuple[str, ...]:
-    """Give the formats, once each; without any, what the ending of ``output`` says, or html.
+    """Return the formats, once each; default: by the suffix of ``output``, or html.
 
-    UsageError for a name that is no format.
+    Raise UsageError for an unknown format.
     """
     names = [name.strip().lower() for value in values for name in value.split(",")]
     names = list(dict.fromkeys(name for name in names if name))

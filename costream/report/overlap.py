@@ -1,4 +1,4 @@
-"""Two runs side by side in time, whatever their rates."""
+"""Alignment of two runs in time, independent of their rates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Stretch(Generic[T]):
-    """What holds from start to end."""
+    """A value that holds from start to end."""
 
     start_s: float
     end_s: float
@@ -20,7 +20,7 @@ class Stretch(Generic[T]):
 
 @dataclass(frozen=True)
 class Pair(Generic[T]):
-    """What two runs say from start to end; None where one says nothing."""
+    """The values of two runs from start to end; None if a run has no value."""
 
     start_s: float
     end_s: float
@@ -31,9 +31,9 @@ class Pair(Generic[T]):
 def held(
     points: Iterable[tuple[float, T]], step_s: Callable[[], float], most_s: float
 ) -> Iterator[Stretch[T]]:
-    """Give each value for the time until the next one, the last for ``step_s()`` seconds.
+    """Yield each value for the time until the next one, the last for ``step_s()`` seconds.
 
-    After ``most_s`` seconds without another, a value no longer holds.
+    A value holds for at most ``most_s`` seconds.
     """
     before: tuple[float, T] | None = None
     for time_s, value in points:
@@ -45,9 +45,9 @@ def held(
 
 
 def side_by_side(a: Iterable[Stretch[T]], b: Iterable[Stretch[T]]) -> Iterator[Pair[T]]:
-    """Cut the time into pieces in which neither side changes, where at least one says something.
+    """Yield the intervals in which neither side changes and at least one has a value.
 
-    Both sides come in order of time; of stretches that overlap, the earlier one counts.
+    Both sides are in order of time; of overlapping stretches, the earlier one counts.
     """
     left, right = _Side(a), _Side(b)
     now = min(left.start_s, right.start_s)
@@ -66,7 +66,7 @@ def side_by_side(a: Iterable[Stretch[T]], b: Iterable[Stretch[T]]) -> Iterator[P
 
 
 class _Side(Generic[T]):
-    """The stretch at hand on one side."""
+    """The current stretch of one side."""
 
     def __init__(self, stretches: Iterable[Stretch[T]]) -> None:
         self._rest = iter(stretches)
@@ -81,6 +81,6 @@ class _Side(Generic[T]):
         return self.now.end_s if self.now is not None else float("inf")
 
     def pass_(self, time_s: float) -> None:
-        """Leave behind what has ended."""
+        """Skip the stretches that have ended."""
         while self.now is not None and self.now.end_s <= time_s:
             self.now = next(self._rest, None)

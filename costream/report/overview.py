@@ -1,4 +1,4 @@
-"""The part of a page that shows many runs beside each other."""
+"""Overview section of a report on many runs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _MOST_OPEN = 12  # labels, and inputs without results, that are shown at once
 
 @dataclass(frozen=True)
 class Row:
-    """What the overview keeps of a run."""
+    """One run in the overview."""
 
     title: str
-    href: str  # where the run is shown
+    href: str  # link to the run
     model: str
     media_s: float
     segments: int
@@ -36,13 +36,13 @@ class Row:
     word: str
     sentence: str
     strip: Html
-    # of each head: shares of the length, and the label
+    # for each head: start and end as shares of the length, and the label
     stretches: tuple[tuple[tuple[float, float, str], ...], ...]
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A file or an input that there are no results of, and why."""
+    """A file or an input without results, and the reason."""
 
     title: str
     reason: str
@@ -50,16 +50,16 @@ class Refused:
 
 @dataclass
 class Overview:
-    """Sums over the runs, and a row for each."""
+    """Totals over the runs, and a row for each."""
 
     rows: list[Row] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     stats: dict[str, LabelStats] = field(default_factory=dict)
-    files: dict[str, int] = field(default_factory=dict)  # label -> in how many runs
+    files: dict[str, int] = field(default_factory=dict)  # label -> number of runs
     most_blocks: int = 200  # in the strip of a row
 
     def add(self, run: Run, palette: Palette, href: str) -> None:
-        """Count a run; ``href``: where it is shown."""
+        """Add a run; ``href``: link to it."""
         digest = run.digest
         for label, found in digest.stats.items():
             self.stats.setdefault(label, LabelStats()).merge(found)
@@ -67,7 +67,7 @@ class Overview:
         self.rows.append(_row(run, href, small_strip(digest, palette, self.most_blocks)))
 
     def section(self, title: str, palette: Palette) -> Html:
-        """Give the head of the page."""
+        """Return the overview."""
         return tag(
             "div",
             tag("header", tag("h1", name(title)), self._models()),
@@ -187,7 +187,7 @@ def _row(run: Run, href: str, strip: Html) -> Row:
 
 
 def read_failures(folder: Path) -> list[Refused]:
-    """Give the inputs that a batch has recorded as failed; none when there is no such table."""
+    """Return the inputs that a batch has recorded as failed; none if there is no such table."""
     try:
         with (folder / "failures.csv").open(encoding="utf-8", newline="") as file:
             rows = list(islice(csv.DictReader(file), 100_000))

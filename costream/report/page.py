@@ -1,4 +1,4 @@
-"""The page around what is shown: one file that needs no network and no script."""
+"""HTML page around the content: one file that needs no network and no script."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from costream import __version__
 from costream.report.markup import Html, join, tag, text
 from costream.report.strip import patterns
 
-# The page may load nothing and run nothing, whatever got into it.
+# The page must not load or run anything, whatever its content.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-_MADE = f"Made by costream report {__version__} from what the runs have written."
+_MADE = f"Made by costream report {__version__} from the results of the runs."
 
 
 def page_head(title: str) -> str:
-    """Give everything before the content."""
+    """Return everything before the content."""
     style = files("costream.report").joinpath("style.css").read_text("utf-8")
     head = join(
         tag("meta", charset="utf-8"),
@@ -33,5 +33,5 @@ def page_head(title: str) -> str:
 
 
 def page_foot(words: str = _MADE) -> str:
-    """Give everything after the content; ``words`` say who made the page."""
+    """Return everything after the content; ``words``: text of the footer."""
     return f"<footer>{text(words)}</footer>\n</main>\n</body>\n</html>\n"

@@ -1,4 +1,4 @@
-"""Pages of their own for the runs of a long report, in a folder beside it."""
+"""Separate pages for the runs of a long report, in a folder beside it."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _OURS = re.compile(r"r\d+\.html")
 
 
 class Pages:
-    """The pages below ``report_files`` for ``report.html``; each opens by itself as well."""
+    """The pages in ``report_files`` for ``report.html``; each can also be opened directly."""
 
     def __init__(self, report: Path, *, overwrite: bool) -> None:
-        """``report``: the page that leads to them."""
+        """``report``: the page that links to them."""
         self._report, self._overwrite = report, overwrite
         self._folder = report.with_name(f"{report.stem}_files")
         self._written: set[str] = set()
 
     def check(self) -> None:
-        """Raise UsageError when pages of an earlier report are there and may not be replaced."""
+        """Raise UsageError if pages of an earlier report exist and must not be replaced."""
         if not self._overwrite and any(self._earlier()):
             raise UsageError("exists already", where=self._folder, hint="use --overwrite")
 
     def href(self, run: Run) -> str:
-        """Give the link to the page of a run."""
+        """Return the link to the page of a run."""
         return quote(f"{self._folder.name}/{run.anchor}.html")
 
     def put(self, run: Run, palette: Palette) -> None:
@@ -49,7 +49,7 @@ class Pages:
         self._written.add(path.name)
 
     def remove_earlier(self) -> None:
-        """Remove pages of an earlier report that this one replaces and does not have."""
+        """Remove pages of the replaced report that this one does not have."""
         if not self._overwrite:
             return
         for path in self._earlier():

@@ -1,4 +1,4 @@
-"""A colour and a pattern for every label, the same ones wherever it occurs."""
+"""Colours and patterns of labels, consistent wherever a label occurs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SLOTS = len(COLORS) * len(PATTERNS)
 
 @dataclass(frozen=True)
 class Paint:
-    """How a label is drawn. ``color`` None: it is the background, drawn in the page's grey."""
+    """Colour and pattern of a label. ``color`` None: background, drawn in the page's grey."""
 
     color: str | None
     pattern: int = 0  # index into PATTERNS
@@ -29,10 +29,10 @@ BACKGROUND = Paint(None)
 
 
 class Palette:
-    """Hands out paints: the place of a label in its model's list decides, if it is still free.
+    """Assignment of paints by the index of a label in its model's list, if still free.
 
-    So a label keeps its colour from report to report of the same model. With more labels than
-    there are paints, some are used again.
+    So a label has the same colour in all reports on the same model. With more labels than
+    paints, some paints are reused.
     """
 
     def __init__(self) -> None:
@@ -40,14 +40,14 @@ class Palette:
         self._taken: set[int] = set()
 
     def add(self, labels: Iterable[str], shown: Iterable[str], backgrounds: Container[str]) -> None:
-        """Give paints to the labels that are ``shown``; ``labels`` is the model's whole list."""
+        """Assign paints to the labels in ``shown``; ``labels`` is the model's whole list."""
         places = {lb: k for k, lb in enumerate(lb for lb in labels if lb not in backgrounds)}
         for label in shown:
             if label not in self._slots and label not in backgrounds:
                 self._slots[label] = self._free(places.get(label, len(self._slots)))
 
     def paint(self, label: str) -> Paint:
-        """Give the paint of a label; that of the background when it was given none."""
+        """Return the paint of a label; the background's if none was assigned."""
         slot = self._slots.get(label)
         if slot is None:
             return BACKGROUND
@@ -64,7 +64,7 @@ class Palette:
 
 
 def _ink(color: str) -> str:
-    """Give black or white, whichever is read better on ``color`` (WCAG 2, relative luminance)."""
+    """Return black or white, by contrast with ``color`` (WCAG 2, relative luminance)."""
     parts = [int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)]
     r, g, b = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
     light = 0.2126 * r + 0.7152 * g + 0.0722 * b

@@ -1,4 +1,4 @@
-"""The report as one picture, drawn with matplotlib (extra ``report``)."""
+"""Report as a PNG image, drawn with matplotlib (extra ``report``)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from costream.report.making import Report
 
 MOST_FILES = 60
-_LONGEST = 22  # letters of a name
+_LONGEST = 22  # characters of a name
 _MOST_OUTLINED = 100  # with more, the lines between them would hide the segments
 _WIDTH = 12.0  # inches
 _DPI = 120
@@ -51,12 +51,12 @@ _STYLE: Any = {
 
 
 def draw(report: Report) -> bytes:
-    """Give the PNG of a report: of its one run, or of the timelines of all files."""
+    """Return the PNG of a report: of its one run, or of the timelines of all files."""
     with matplotlib.rc_context(_STYLE):
         figure = _overview(report) if report.only is None else _run(report.only, report)
         out = io.BytesIO()
         with warnings.catch_warnings():
-            # Letters that matplotlib's font lacks become boxes; the page has them.
+            # Characters missing in matplotlib's font become boxes; the page has them.
             warnings.filterwarnings("ignore", message="Glyph .* missing")
             figure.savefig(out, format="png", dpi=_DPI, metadata={"Software": None})
         return out.getvalue()
@@ -183,9 +183,9 @@ def _block(
     outlined: bool,
     part: tuple[float, float] = (0.0, 1.0),
 ) -> None:
-    """Draw a stretch of the timeline; its label where ``letter`` wide letters fit in.
+    """Draw a segment of the timeline, with its label if letters of width ``letter`` fit.
 
-    ``part``: between which shares of the height.
+    ``part``: lower and upper edge as shares of the height.
     """
     paint = report.palette.paint(label)
     axes.axvspan(start, end, *part, **{**_fill(paint), "linewidth": 0.5 if outlined else 0})
@@ -201,7 +201,7 @@ def _name(axes: Axes, name: str) -> None:
 
 
 def _curve(axes: Axes, digest: Digest, label: str, paint: Paint) -> None:
-    assert digest.curves is not None  # shown_labels gives none without
+    assert digest.curves is not None  # shown_labels is empty otherwise
     column, color = digest.labels[label], paint.color or _GREY
     times, means = _broken(digest, digest.curves.times(), digest.curves.means(column))
     axes.set_ylim(0, 1.02)
@@ -212,7 +212,7 @@ def _curve(axes: Axes, digest: Digest, label: str, paint: Paint) -> None:
 
 
 def _cost(axes: Axes, digest: Digest) -> None:
-    """Draw the milliseconds of the stages, or, where no times were written, the operations."""
+    """Draw the milliseconds of the stages, or the operations if no times were written."""
     cost = digest.cost
     assert cost is not None
     times = cost.times()
@@ -237,6 +237,6 @@ def _cost(axes: Axes, digest: Digest) -> None:
 
 
 def _broken(digest: Digest, times: Array, values: Array) -> tuple[Array, Array]:
-    """Give the curve with a hole where each gap begins."""
+    """Return the curve, interrupted at each gap."""
     places = np.searchsorted(times, [(gap.start_s + gap.end_s) / 2 for gap in digest.gaps])
     return np.insert(times, places, np.nan), np.insert(values, places, np.nan)

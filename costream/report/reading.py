@@ -1,4 +1,4 @@
-"""The reader of results: a ``.jsonl`` or ``.json`` file back into records, in constant memory."""
+"""Reader of results: ``.jsonl`` or ``.json`` files into records, in constant memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from costream.report.decoding import from_json
 from costream.report.members import Members
 from costream.sources.opening import shown
 
-_LINE = 1 << 24  # bytes; no record is as long
+_LINE = 1 << 24  # bytes; longer than any record
 _HEAD = 1 << 20
 
 # member of a JSON document -> type of its records
@@ -32,14 +32,14 @@ _MEMBERS = {
 
 
 class NotAResultError(SourceError):
-    """The file is something else than results of costream."""
+    """The file does not contain results of costream."""
 
 
 @dataclass(frozen=True)
 class Totals:
-    """What a whole run cost: the ``compute`` member of a JSON document.
+    """Cost of a whole run: the ``compute`` member of a JSON document.
 
-    ``values`` is as ``sinks.totals.CostTotals.to_json`` makes it.
+    ``values`` has the form of ``sinks.totals.CostTotals.to_json``.
     """
 
     values: dict[str, Any]
@@ -47,9 +47,9 @@ class Totals:
 
 @dataclass(frozen=True)
 class Damage:
-    """A place that could not be read: ``line`` of a JSONL file, None in a JSON document.
+    """A place that cannot be decoded: ``line`` of a JSONL file, None in a JSON document.
 
-    ``last``: nothing came after it; the file breaks off, as after a crash.
+    ``last``: nothing follows; the file is truncated, as after a crash.
     """
 
     line: int | None
@@ -64,14 +64,15 @@ Numbered: TypeAlias = tuple[int | None, Content]
 def read_results(path: Path) -> Iterator[Content]:
     """Yield the records of ``path`` in the order of the file.
 
-    Unknown types are passed over, damaged places come as Damage. SourceError when it cannot be
-    opened, is empty or of a later schema; NotAResultError when no record is in it.
+    Unknown types are skipped, places that cannot be decoded are yielded as Damage. Raise
+    SourceError if the file cannot be opened, is empty or of a later schema; NotAResultError if
+    it contains no record.
     """
     return (content for _, content in numbered(path))
 
 
 def numbered(path: Path) -> Iterator[Numbered]:
-    """Yield what ``read_results`` does, each with its line; None in a JSON document."""
+    """Yield the contents of ``read_results`` with their lines; None in a JSON document."""
     where = shown(os.fspath(path))
     try:
         # newline: only \n ends a line, so that a stray \r does not shift the numbers
@@ -84,7 +85,7 @@ def numbered(path: Path) -> Iterator[Numbered]:
 def runs(path: Path) -> Iterator[Iterator[Content]]:
     """Yield the contents of each run in ``path``: one, or more if runs were written to one pipe.
 
-    A run has to be read to its end before the next is asked for. Raises as ``read_results``.
+    A run must be read to its end before the next is requested. Raises as ``read_results``.
     """
     contents = read_results(path)
     begin = next(contents, None)
@@ -95,7 +96,7 @@ def runs(path: Path) -> Iterator[Iterator[Content]]:
 
 
 def _one_run(begin: Content, rest: Iterator[Content], ahead: list[Content]) -> Iterator[Content]:
-    """Yield up to the next header after the first record, which goes into ``ahead``."""
+    """Yield the contents up to the next header, which is put into ``ahead``."""
     headed = isinstance(begin, Header)
     yield begin
     for content in rest:
@@ -131,7 +132,7 @@ def _lines(lines: Iterable[str]) -> Iterator[Numbered]:
             continue
         fields = _object(line)
         if not fields:
-            damage = Damage(number, "no JSON object", last=False)
+            damage = Damage(number, "not a JSON object", last=False)
             continue
         content = _record(str(fields.get("type")), fields, number)
         if content is not None:
@@ -159,8 +160,8 @@ def _document(file: TextIO, where: str) -> Iterator[Content]:
                     yield content
     except ValueError as error:
         if not begun:
-            raise NotAResultError("no result of costream", where=where) from error
-        yield Damage(None, "the document breaks off", last=True)
+            raise NotAResultError("not a result of costream", where=where) from error
+        yield Damage(None, "the document is truncated", last=True)
 
 
 def _record(kind: str, fields: dict[str, Any], line: int | None) -> Content | None:
@@ -179,7 +180,7 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _checked(contents: Iterable[Numbered], where: str) -> Iterator[Numbered]:
-    """Pass the contents on from the first record that is one of ours."""
+    """Yield the contents if a record is among them; raise NotAResultError otherwise."""
     held: list[Numbered] = []
     found = False
     for line, content in contents:
@@ -187,20 +188,20 @@ def _checked(contents: Iterable[Numbered], where: str) -> Iterator[Numbered]:
             _check_schema(content.schema, where)
         found = found or not isinstance(content, (Damage, Totals))
         if not found:
-            if len(held) < 100:  # a large file of something else
+            if len(held) < 100:  # in case of a large file of another kind
                 held.append((line, content))
             continue
         yield from held
         held.clear()
         yield line, content
     if not found:
-        raise NotAResultError("no result of costream", where=where)
+        raise NotAResultError("not a result of costream", where=where)
 
 
 def _check_schema(schema: str, where: str) -> None:
     name, _, version = schema.partition("/")
     if schema and name != SCHEMA.partition("/")[0]:
-        raise NotAResultError(f"no result of costream (schema {schema!r:.40})", where=where)
+        raise NotAResultError(f"not a result of costream (schema {schema!r:.40})", where=where)
     if schema and version != SCHEMA.partition("/")[2]:
         raise SourceError(
             f"results of another schema ({schema!r:.40}, this is {SCHEMA})",

@@ -1,4 +1,4 @@
-"""``costream report``: read, write, say what was left out."""
+"""``costream report``: read results, write the report, list the skipped files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from costream.sinks.atomic import AtomicFile, Output, Stream, part_of
 def make_report(options: ReportOptions) -> ExitCode:
     """Write the report in every format asked for and print the names of the files.
 
-    PARTIAL when some results could not be read; SourceError when none could.
+    Return PARTIAL if some results could not be read; raise SourceError if none could.
     """
     paths = options.paths()
     if "png" in paths and find_spec("matplotlib") is None:
@@ -44,12 +44,12 @@ def make_report(options: ReportOptions) -> ExitCode:
 
 
 def _read(maker: Maker, *, quiet: bool) -> None:
-    silent = True if quiet else None  # None: no bar where stderr is no terminal
+    silent = True if quiet else None  # None: no bar if stderr is not a terminal
     with tqdm(unit="file", file=sys.stderr, disable=silent, leave=False) as bar:
         for done, total in maker.read():
             bar.total = total
             bar.update(done - bar.n)
-    lines = [] if quiet else [f"left out, {line}" for line in maker.report.skipped]
+    lines = [] if quiet else [f"skipped: {line}" for line in maker.report.skipped]
     for line in [*lines, *map(str, maker.report.failed)]:
         click.echo(f"costream: {line}", err=True)
 

@@ -1,4 +1,4 @@
-"""The part of a page that shows one run."""
+"""Section of a report on one run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_LEGEND = 16
 
 @dataclass(frozen=True)
 class Run:
-    """One run as it is shown."""
+    """One run, as it is shown."""
 
     title: str
     digest: Digest
@@ -36,7 +36,7 @@ class Run:
 
 
 def section(run: Run, palette: Palette, *, alone: bool) -> Html:
-    """Give the article of a run. ``alone``: its title is that of the page."""
+    """Return the article of a run. ``alone``: its title is that of the page."""
     digest = run.digest
     head = tag("header", tag("h1" if alone else "h2", name(run.title)), _who(run))
     parts = [
@@ -55,7 +55,7 @@ def section(run: Run, palette: Palette, *, alone: bool) -> Html:
 
 
 def facts(digest: Digest) -> Html:
-    """Give the few numbers that a reader looks for first."""
+    """Return the key figures of a run."""
     summary, costs = digest.summary, digest.cost_json()
     start_s, end_s = digest.span_s
     media_s = summary.media_s if summary is not None else end_s - start_s
@@ -75,12 +75,12 @@ def facts(digest: Digest) -> Html:
 
 
 def status(digest: Digest) -> tuple[str, str]:
-    """Give in a word and in a sentence how the run ended."""
+    """Return the outcome of a run as a word and as a sentence."""
     summary = digest.summary
     if digest.live and summary is None and not digest.broken_off:
-        return "no end", "no summary: it is running, goes on in another file, or was killed"
+        return "unfinished", "no summary: it is running, continues in another file, or was killed"
     if digest.broken_off or summary is None:
-        return "broken off", "no summary: the run was killed, or the file was cut"
+        return "truncated", "no summary: the run was killed, or the file is truncated"
     if not summary.complete:
         why = {130: "stopped by Ctrl-C", 143: "stopped by SIGTERM"}.get(summary.exit)
         return "incomplete", why or f"ended early, exit code {summary.exit}"
@@ -156,22 +156,22 @@ def _how_drawn(digest: Digest) -> str:
     said = []
     if curves is not None and curves.most_in_a_bin() > 1:
         said.append(
-            f"A point stands for up to {curves.most_in_a_bin()} steps: their mean, and paler "
+            f"A point stands for up to {curves.most_in_a_bin()} steps: their mean and, lighter, "
             "their highest score."
         )
     if digest.finds_objects:
-        said.append("A score is that of the label's surest object, 0 where it has none.")
+        said.append("The score is that of the label's best object, 0 without an object.")
     elif not digest.all_scores:
         said.append(
-            "Where a label is not among the best of a step, its score was not written and is "
-            "drawn as 0 (detect --scores writes them all)."
+            "If a label is not among the best of a step, its score was not written and is "
+            "drawn as 0 (detect --scores writes all scores)."
         )
-    said.append("The line at the foot is where the timeline has the label")
-    dashes = "" if not _has_threshold(digest) else ", the dashes are the threshold"
+    said.append("The line at the bottom marks the label's segments")
+    dashes = "" if not _has_threshold(digest) else ", the dashes mark the threshold"
     said[-1] += f"{dashes}."
     left = len(digest.labels) - len(shown_labels(digest))
     if left > 0:
-        said.append(f"Not drawn: the {counted(left, 'other label')}, with less to show.")
+        said.append(f"Not drawn: {counted(left, 'other label')} with lower scores.")
     return " ".join(said)
 
 

@@ -1,4 +1,4 @@
-"""The timeline as a strip: segments with their labels, gaps and errors."""
+"""Timeline as a strip: segments with their labels, gaps and errors."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from costream.report.palette import PATTERNS, Paint, Palette
 from costream.ui.text import counted, short_time
 
 HEIGHT = 46
-MOST_LINKS = 60  # with more, nobody wants to step through them with the Tab key
+MOST_LINKS = 60  # more would be too many to step through with the Tab key
 _MOST_OUTLINED = 100  # with more, the lines between them would hide the segments
 _LETTER = 7.6  # width of a letter, CSS pixels; generous
 _WIDTHS = (300, 420, 560, 720, 900, 1200)  # widths of the strip that style.css knows (.w300 ...)
 
 
 def strip(digest: Digest, palette: Palette, prefix: str, head: str | None) -> Html:
-    """Give the strip of one head of a run; None: it has one.
+    """Return the strip of one head of a run; None: a single head.
 
-    A segment leads to the element ``prefix`` + "s" + its number.
+    A segment links to the element ``prefix`` + "s" + its number.
     """
     axis = Axis(*digest.span_s)
     links = 0 < len(digest.segments) <= MOST_LINKS
@@ -49,7 +49,7 @@ def strip(digest: Digest, palette: Palette, prefix: str, head: str | None) -> Ht
 
 
 def small_strip(digest: Digest, palette: Palette, most: int) -> Html:
-    """Give the strips of a run for a cell of a table, each with ``most`` blocks or a few more."""
+    """Return the strips of a run for a cell of a table, each with ``most`` blocks or a few more."""
     return join(_small_strip(digest, palette, head, most) for head in digest.heads.names)
 
 
@@ -74,9 +74,9 @@ def _small_strip(digest: Digest, palette: Palette, head: str | None, most: int) 
 
 
 def outline(found: Sequence[tuple[float, float, str]], most: int) -> list[tuple[float, float, str]]:
-    """Give stretches of the unit length, in order, as at most ``most`` of them.
+    """Return stretches of the unit length, in order, reduced to at most ``most``.
 
-    When there are more, of equal parts of the length: the label that fills each most.
+    If there are more, the length is cut into equal parts, each with the label that fills it most.
     """
     if len(found) <= most:
         return list(found)
@@ -99,7 +99,7 @@ def outline(found: Sequence[tuple[float, float, str]], most: int) -> list[tuple[
 
 
 def bands(digest: Digest, label: str, axis: Axis, paint: Paint) -> Html:
-    """Give where the timeline has ``label``, as a thin line at the foot of its curve."""
+    """Return the segments of ``label`` as a thin line at the bottom of its curve."""
     if digest.segment_count > len(digest.segments):
         return Html("")
     found = (s for s in digest.segments if s.label == label)
@@ -119,13 +119,13 @@ def bands(digest: Digest, label: str, axis: Axis, paint: Paint) -> Html:
 
 
 def swatch(paint: Paint) -> Html:
-    """Give a small square of the label's colour and pattern."""
+    """Return a small square of the label's colour and pattern."""
     inner = _block("0", "100%", "14", paint)
     return tag("svg", inner, class_="swatch", width="14", height="14", aria_hidden="true")
 
 
 def describe(digest: Digest, head: str | None, most: int = 20) -> str:
-    """Tell the timeline of a head in words, for those who cannot see it."""
+    """Return the timeline of a head in words, for screen readers."""
     told = [
         f"{s.label} {short_time(s.start_s)} to {short_time(s.end_s)}"
         for _, s in islice(digest.timeline(head), most)
@@ -154,7 +154,7 @@ def _segment(segment: Segment, axis: Axis, palette: Palette, href: str, link: bo
 
 
 def _caption(label: str, x: str, width: str, share: float, paint: Paint) -> Html | None:
-    """Give the label, seen where the strip is wide enough for it."""
+    """Return the label, which is visible if the strip is wide enough for it."""
     needed = (len(label) * _LETTER + 12) / max(share, 1e-9)
     at_least = next((w for w in _WIDTHS if w >= needed), None)
     if at_least is None:
@@ -177,7 +177,7 @@ def _block(x: str, width: str, height: str, paint: Paint) -> Html:
 
 
 def _fills(paint: Paint) -> list[str]:
-    """Give the colour of a paint, and the pattern over it if it has one."""
+    """Return the colour of a paint, and the pattern over it if it has one."""
     plain = paint.color or "var(--grey)"
     if not paint.pattern:
         return [plain]
@@ -186,7 +186,7 @@ def _fills(paint: Paint) -> list[str]:
 
 
 def stretches(digest: Digest, head: str | None) -> Iterator[tuple[float, float, str]]:
-    """Yield start, end and label of what is drawn of a head when only the outline counts."""
+    """Yield start, end and label of the stretches of a head, merged if there are many."""
     if digest.segment_count <= 200:
         yield from ((s.start_s, s.end_s, s.label) for _, s in digest.timeline(head))
         return
@@ -205,7 +205,7 @@ def stretches(digest: Digest, head: str | None) -> Iterator[tuple[float, float, 
 
 
 def _shares(digest: Digest, axis: Axis, palette: Palette, head: str | None) -> Iterator[Html]:
-    """Yield blocks of the label that fills each moment most: more segments than can be drawn."""
+    """Yield blocks of the label that fills each bin most, for too many segments to draw."""
     for start_s, end_s, label in stretches(digest, head):
         x, width = axis.x(start_s), axis.width(start_s, end_s)
         yield _block(x, width, str(HEIGHT), palette.paint(label))
@@ -240,7 +240,7 @@ def _faults(digest: Digest, axis: Axis) -> Html:
 
 
 def patterns() -> Html:
-    """Give the patterns that the blocks of a page refer to."""
+    """Return the patterns that the blocks of a page refer to."""
     dark, light = "rgba(0,0,0,.38)", "rgba(255,255,255,.5)"
     out = []
     for shade, color in (("dark", dark), ("light", light)):

@@ -1,4 +1,4 @@
-"""Tables, and the small bars in them."""
+"""HTML tables, and the small bars in them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def table(
     numbers: Sequence[int] = (),
     foot: Sequence[Cell] | None = None,
 ) -> Html:
-    """Give a table. The first cell of a row names it; columns in ``numbers`` stand right."""
+    """Return a table. The first cell of a row names it; columns in ``numbers`` align right."""
 
     def cells(row: Sequence[Cell], kind: str) -> Html:
         made = (
@@ -46,12 +46,12 @@ def table(
 
 
 def number(value: str) -> Html:
-    """Give a number whose digits stand below each other and that is not broken."""
+    """Return a number with digits of equal width and without line breaks."""
     return tag("span", value, class_="n")
 
 
 def score_bar(score: float, paint: Paint) -> Html:
-    """Give a score as a bar and in digits."""
+    """Return a score as a bar and in digits."""
     if not math.isfinite(score):
         return tag("div", tag("span", "no score"), class_="score")
     share = percent(min(1.0, max(0.0, score)))
@@ -62,7 +62,7 @@ def score_bar(score: float, paint: Paint) -> Html:
 
 
 def share_bar(share: float, paint: Paint) -> Html:
-    """Give a share of the time as a bar and in per cent."""
+    """Return a share of the time as a bar and in per cent."""
     width = percent(min(1.0, max(0.0, share)))
     front = tag("rect", width=width, height="10", rx="2", fill=paint.color or "var(--grey)")
     bar = tag("svg", front, width="100%", height="10", aria_hidden="true")
@@ -75,7 +75,7 @@ def label_table(
     length_s: float,
     files: Mapping[str, int] | None = None,
 ) -> Html:
-    """Give the statistics of labels over ``length_s`` seconds; ``files``: in how many files."""
+    """Return the statistics of labels over ``length_s`` seconds; ``files``: label -> files."""
     rows: list[list[Cell]] = []
     for label, found in stats.items():
         paint = palette.paint(label)

@@ -1,4 +1,4 @@
-"""Small pictures of the source at chosen moments, where the source is still there."""
+"""Thumbnails of the source at chosen times, if it is still available."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from costream.sources.timing import end_s
 from costream.sources.video import SAME_TIME_S
 
 BOX = (240, 180)  # pixels; a card is about half as wide
-_NEAR_S = 1.0  # a picture further away shows something else
+_NEAR_S = 1.0  # a frame further away shows something else
 _SOON_S = 2.0
 _QUALITIES = (5, 12, 31)  # FFmpeg's scale, 2 is best; 5 gives about 4 kB
 _MOST_BYTES = 15_000  # above this the next quality is tried
@@ -32,16 +32,16 @@ _MOST_BYTES = 15_000  # above this the next quality is tried
 
 @dataclass(frozen=True)
 class Thumbnails:
-    """JPEG pictures by their time, and why there are none or fewer than asked for."""
+    """JPEG pictures by their time, and the reason if there are none or fewer than requested."""
 
     pictures: dict[float, str] = field(default_factory=dict)  # seconds -> "data:" URL
     note: str = ""
 
 
 def find_media(header: Header | None, result: Path) -> Path | str:
-    """Give the video that results were made from, or a sentence that says why there is none.
+    """Return the source video of results, or a sentence that says why there is none.
 
-    It is looked for under the name that the results give, and beside the results.
+    It is searched under the name that the results give, and beside the results.
     """
     if header is None:
         return "The results do not say what they were made from, so there are no pictures."
@@ -51,7 +51,7 @@ def find_media(header: Header | None, result: Path) -> Path | str:
         return "The source is live, so there are no pictures."
     for path in (Path(header.source), result.parent / Path(header.source).name):
         try:
-            if path.is_file():  # never a pipe or a device: reading those may wait for ever
+            if path.is_file():  # never a pipe or a device: reading those may block forever
                 return path
         except (OSError, ValueError):
             continue
@@ -59,7 +59,7 @@ def find_media(header: Header | None, result: Path) -> Path | str:
 
 
 def take(media: Path, times: Iterable[float]) -> Thumbnails:
-    """Give a picture of the video for each of the times, in rising order, as far as it is there."""
+    """Return a picture of the video for each of the times, in ascending order, if available."""
     pictures: dict[float, str] = {}
     failed = 0
     try:
@@ -78,7 +78,7 @@ def take(media: Path, times: Iterable[float]) -> Thumbnails:
 
 
 class _Shots:
-    """A video that is opened once and looked at in some places."""
+    """A video that is opened once and read at some times."""
 
     def __init__(self, path: str) -> None:
         self._container = open_container(path)
@@ -89,7 +89,7 @@ class _Shots:
             raise
         end = end_s(self._container, self._stream)
         self._end_s = float("inf") if end is None else end
-        # Pictures that no other is made from are left out: half the work, a frame or two late.
+        # Non-reference frames are skipped: half the work, a frame or two late.
         self._stream.codec_context.skip_frame = "NONREF"
         self._seeks = not self._container.format.flags & NO_TIME_STAMPS
         self._scaler = VideoReformatter()
@@ -105,7 +105,7 @@ class _Shots:
         self._container.close()
 
     def at(self, time_s: float) -> npt.NDArray[np.uint8] | None:
-        """Give the picture at a time, uint8 [H, W, 3] within BOX; None when it cannot be read."""
+        """Return the frame at a time, uint8 [H, W, 3] within BOX; None if it cannot be read."""
         if time_s > self._end_s + _NEAR_S:
             return None
         try:
@@ -118,7 +118,7 @@ class _Shots:
             return None
 
     def _find(self, time_s: float) -> Decoded | None:
-        """Decode up to the first picture that is not before the time; the last one at the end."""
+        """Decode up to the first frame that is not before the time; the last one at the end."""
         now = self._now
         if now is not None and time_s <= now.time_s <= time_s + _NEAR_S:
             return now
@@ -137,12 +137,12 @@ class _Shots:
         return self._now
 
     def _is_soon(self, time_s: float) -> bool:
-        """Say whether decoding on is faster than looking for the place."""
+        """Return whether decoding onwards is faster than seeking."""
         return self._now is not None and 0 <= time_s - self._now.time_s < _SOON_S
 
 
 def _jpeg(rgb: npt.NDArray[np.uint8]) -> bytes:
-    """Encode a picture; busy ones less well, so that a page keeps within its size."""
+    """Encode a frame; detailed ones at lower quality, to limit the size of a page."""
     data = b""
     for quality in _QUALITIES:
         data = _encode(rgb, str(quality))

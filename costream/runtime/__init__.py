@@ -1,1 +1,1 @@
-"""The only place that knows sources, models and sinks."""
+"""Runs: the only package that imports sources, models and sinks."""

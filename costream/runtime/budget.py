@@ -1,4 +1,4 @@
-"""A budget for what a step may cost, and the number of tokens that keeps it."""
+"""Cost budgets per step, and a controller that chooses the token count to meet them."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _SHARE = re.compile(r"([0-9.]+)\s*x", re.IGNORECASE)
 _MACS = re.compile(r"([0-9.]+)\s*([kMGT]?)MACs?", re.IGNORECASE)
 _PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
-_MEMORY = 0.95  # of a step's weight in the line is left after the next one
-_TRUST = 0.05  # spread of operations, relative, from which the line goes by its own slope
-_LEAST = 0.5  # of the slope, over that through the origin
-_FOLLOW = 0.1  # of how far a step was off goes into what is expected of the next
-_FAR = 0.12  # off, relative: noise, or another state of affairs
-_IN_A_ROW = 3  # steps that are far off make it that
-_COUNTED = 5  # steps whose operations say how many those of the next will be
-_NEAR = 0.03  # to the target, relative: the number of tokens is left alone
+_MEMORY = 0.95  # forgetting factor per step of the regression line
+_TRUST = 0.05  # relative spread of operations above which the fitted slope is trusted
+_LEAST = 0.5  # least slope, relative to that of the line through the origin
+_FOLLOW = 0.1  # share of a step's (log) error by which the load factor is corrected
+_FAR = 0.12  # relative error above which a step is an outlier or the load has changed
+_IN_A_ROW = 3  # consecutive outliers that mean the load has changed
+_COUNTED = 5  # steps whose ratio of actual to predicted operations is remembered
+_NEAR = 0.03  # relative distance to the target within which the token count stays
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a step may cost. ``text``: as it was written."""
+    """The maximum cost of a step. ``text``: as the user wrote it."""
 
     text: str
-    amount: float  # milliseconds, MACs, or seconds of work a second
+    amount: float  # milliseconds, MACs, or seconds of work per second
     kind: Literal["ms", "macs", "share"]
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """Read "40ms", "0.1s", "20GMAC" or "0.5x" (a share of real time). UsageError otherwise."""
+        """Parse "40ms", "0.1s", "20GMAC" or "0.5x" (a share of real time); else UsageError."""
         word = text.strip()
         try:
             if match := _TIME.fullmatch(word):
@@ -52,7 +52,7 @@ class Budget:
         except ValueError:
             pass
         hint = "write a time (40ms), operations (20GMAC) or a share of real time (0.5x)"
-        raise UsageError(f"{text!r} is no budget", where="--budget", hint=hint)
+        raise UsageError(f"{text!r} is not a valid budget", where="--budget", hint=hint)
 
     @classmethod
     def _checked(cls, text: str, amount: float, kind: Literal["ms", "macs", "share"]) -> Budget:
@@ -62,35 +62,35 @@ class Budget:
 
     @property
     def unit(self) -> Unit:
-        """What ``target`` is in."""
+        """The unit of ``target``."""
         return "macs" if self.kind == "macs" else "ms"
 
     def target(self, rate_hz: float) -> float:
-        """Give what a step may cost at this step rate, in ``unit``."""
+        """Return the maximum cost of a step at this step rate, in ``unit``."""
         return 1e3 * self.amount / rate_hz if self.kind == "share" else self.amount
 
 
 class CostModel:
-    """Milliseconds of a step from its operations, corrected by every step that is measured.
+    """Predicts the milliseconds of a step from its operations, updated by every measured step.
 
-    A line through what was measured, older steps counting less: a part that a step costs in any
-    case, and one in proportion to its operations. As long as all steps cost about the same, the
-    line goes through the origin. On it stands how busy the machine is: a factor that follows
-    slowly, so that noise moves little, but at once when some steps in a row are far from it.
+    A line fitted to the measurements, with exponential forgetting: a constant part plus a part
+    proportional to the operations. As long as all steps cost about the same, the line goes
+    through the origin. It is multiplied by a load factor of the machine, which follows slowly,
+    so that noise has little effect, but jumps when several steps in a row are far from it.
     """
 
     def __init__(self) -> None:
         self._sums = [0.0] * 5  # of weights, x, y, x x and x y; x: operations, y: milliseconds
         self._busy = 1.0
-        self._far: list[float] = []  # what the newest steps in a row say, that all were far off
+        self._far: list[float] = []  # load factors of the newest consecutive outliers
 
     @property
     def known(self) -> bool:
-        """Whether anything was measured."""
+        """Whether any step has been measured."""
         return self._sums[0] > 0
 
     def observe(self, macs: float, ms: float) -> None:
-        """Take what a step cost."""
+        """Update the model with the measured cost of a step."""
         if self.known:
             ratio = ms / self._line(macs)
             off = math.log(ratio / self._busy)
@@ -108,43 +108,43 @@ class CostModel:
         self._sums = [_MEMORY * s + v for s, v in zip(self._sums, new, strict=True)]
 
     def ms(self, macs: float) -> float:
-        """Give about what a step of so many operations takes."""
+        """Return the predicted milliseconds of a step with ``macs`` operations."""
         return self._busy * self._line(macs)
 
     def _line(self, macs: float) -> float:
-        """Give the line: least squares, with a slope that is drawn to that through the origin."""
+        """Return the line's value: least squares, the slope regularised towards the origin's."""
         x, y, xx, xy = (s / self._sums[0] for s in self._sums[1:])
         spread, product = max(0.0, xx - x * x), xy - x * y
         prior = (_TRUST * x) ** 2
         slope = (product + prior * y / x) / (spread + prior)
-        # Work is most of a step, and none costs less than nothing.
+        # Most of a step is proportional to its operations, and no cost is negative.
         slope = min(max(slope, _LEAST * y / x), y / x)
         return y + slope * (macs - x)
 
 
 class Controller:
-    """Chooses the tokens of each step so that it costs what the budget allows.
+    """Chooses the token count of each step so that its cost stays within the budget.
 
-    For each step: ``tokens`` before it, ``observe`` after it. The number is the largest whose
-    cost, by what was measured so far, is within the target; it is left as it is while that cost
-    is near the target, so that noise moves nothing.
+    For each step, call ``tokens`` before it and ``observe`` after it. The count is the largest
+    whose predicted cost is within the target; it is not changed while that cost is near the
+    target, so that noise has no effect.
     """
 
     def __init__(self, budget: Budget, rate_hz: float) -> None:
-        """``rate_hz``: steps a second, for a budget that is a share of real time."""
+        """``rate_hz``: steps per second, for a budget that is a share of real time."""
         self._rate_hz = rate_hz
         self._times = CostModel()
-        self._counted: deque[float] = deque(maxlen=_COUNTED)  # really spent, over foreseen
+        self._counted: deque[float] = deque(maxlen=_COUNTED)  # actual / predicted MACs
         self._chosen: int | None = None
         self.set(budget)
 
     def set(self, budget: Budget) -> None:
-        """Change the budget; the next step is chosen by it."""
+        """Change the budget, from the next step on."""
         self.budget, self.target = budget, budget.target(self._rate_hz)
-        self.reachable = True  # False: not even the fewest tokens cost so little
+        self.reachable = True  # False: even a single token exceeds the target
 
     def tokens(self, most: int, macs: Callable[[int], float]) -> int:
-        """Give how many of ``most`` tokens to update; ``macs``: what a step costs with so many."""
+        """Return the largest token count up to ``most`` within budget; ``macs``: cost by count."""
         cost = self._cost(macs)
         if cost is None:
             return most
@@ -160,24 +160,24 @@ class Controller:
         return low
 
     def observe(self, macs: float, ms: float, foreseen: float | None) -> None:
-        """Take what a step cost.
+        """Update the cost model with the measured cost of a step.
 
-        ``foreseen``: the operations that its tokens should have cost; None where it was computed
-        in full, which says nothing about that.
+        ``foreseen``: the predicted operations for its tokens; None where the step was computed
+        in full, which tells nothing about them.
         """
         self._times.observe(macs, ms)
         if foreseen is not None:
             self._counted.append(macs / foreseen)
 
     def cost_ms(self, macs: Callable[[int], float]) -> Callable[[int], float] | None:
-        """Give how many milliseconds a step with so many tokens takes.
+        """Return a function from token count to predicted milliseconds of a step.
 
-        None where that is not known, or the budget is one of operations.
+        None before the first measurement, or when the budget is in operations.
         """
         return None if self.budget.unit == "macs" else self._cost(macs)
 
     def _cost(self, macs: Callable[[int], float]) -> Callable[[int], float] | None:
-        """Give what a step with so many tokens costs, in the budget's unit; None: not known."""
+        """Return a function from token count to cost in the budget's unit; None: not known yet."""
         share = statistics.median(self._counted) if self._counted else 1.0
         if self.budget.unit == "macs":
             return lambda count: share * macs(count)

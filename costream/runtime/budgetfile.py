@@ -1,4 +1,4 @@
-"""A budget that may be changed while a run goes on: it stands in a file."""
+"""Budgets in a file, which may be changed during a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("costream")
 
 
 def parse_budget(text: str) -> Budget | BudgetFile:
-    """Give the budget that ``text`` is, or for @FILE the one that stands there. UsageError."""
+    """Parse a budget, or for @FILE read it from that file. Raises UsageError."""
     return BudgetFile(Path(text[1:])) if text.startswith("@") else Budget.parse(text)
 
 
@@ -23,14 +23,14 @@ class BudgetFile:
     """The budget in a text file, read again when the file has changed."""
 
     def __init__(self, path: Path) -> None:
-        """Read it. Raises UsageError when it cannot be read or holds no budget."""
+        """Read the file. Raises UsageError when it cannot be read or holds no valid budget."""
         self._path = path
         self._looked_s = time.monotonic()
         self._stamp = self._changed()
         self.budget = self._read()
 
     def look(self) -> Budget:
-        """Give the budget as it stands now; the one before while the file holds none."""
+        """Return the current budget; the previous one while the file holds no valid budget."""
         now_s = time.monotonic()
         if now_s - self._looked_s < _LOOK_S:
             return self.budget
@@ -41,9 +41,9 @@ class BudgetFile:
         self._stamp = stamp
         try:
             self.budget = self._read()
-            log.info("%s: the budget is %s now", self._path, self.budget.text)
+            log.info("%s: the budget is now %s", self._path, self.budget.text)
         except UsageError as error:
-            log.warning("%s; it stays at %s", error, self.budget.text)
+            log.warning("%s; the budget stays at %s", error, self.budget.text)
         return self.budget
 
     def _changed(self) -> tuple[int, int] | None:
@@ -57,6 +57,6 @@ class BudgetFile:
         try:
             text = self._path.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            told = error.strerror if isinstance(error, OSError) else "no text"
+            told = error.strerror if isinstance(error, OSError) else "not UTF-8"
             raise UsageError(f"the budget cannot be read ({told})", where=self._path) from error
         return Budget.parse(text)

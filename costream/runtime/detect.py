@@ -1,4 +1,4 @@
-"""``detect`` over many inputs: plan, load once, run each, say how it ended."""
+"""``costream detect``: plan the outputs, load the model once, run every input."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger("costream")
 
 @dataclass(frozen=True)
 class _Plan:
-    """Where results go, decided once for all inputs."""
+    """The destination of the results, the same for all inputs."""
 
     formats: tuple[str, ...]
     directory: Path | None
@@ -37,9 +37,9 @@ class _Plan:
 
 
 def detect(settings: DetectSettings, effective: Sequence[str] = ()) -> ExitCode:
-    """Run the model over every source and give the exit code of the whole.
+    """Run the model over every source and return the overall exit code.
 
-    Options and inputs are checked before the model is loaded. ``effective`` are lines that
+    Options and inputs are checked before the model is loaded. ``effective`` holds lines that
     say which settings are in force, shown with -v.
     """
     with Stop() as stop, logging_to(settings.verbosity, settings.color, settings.log_file):
@@ -55,9 +55,9 @@ def detect(settings: DetectSettings, effective: Sequence[str] = ()) -> ExitCode:
             try:
                 code = _one(uri, model, settings, plan, stop)
             except BrokenPipeError:
-                return ExitCode.OK  # the reader has seen enough; files are finalised
+                return ExitCode.OK  # the reader closed the pipe; files are finalised
             except (SourceError, OSError) as error:
-                if stop.exit_code is not None:  # it was interrupted while it waited for data
+                if stop.exit_code is not None:  # interrupted while waiting for data
                     return stop.exit_code
                 failures.append(_failed(error, uri))
                 continue
@@ -81,7 +81,7 @@ def _plan(settings: DetectSettings) -> _Plan:
 
 
 def _inputs(settings: DetectSettings, plan: _Plan) -> tuple[list[str], list[ExitCode]]:
-    """Give the inputs to run, and the exit codes of those that cannot be."""
+    """Return the inputs to run, and the exit codes of those that cannot be."""
     inputs: list[str] = []
     failures: list[ExitCode] = []
     outputs: dict[str, str] = {}
@@ -107,7 +107,7 @@ def _inputs(settings: DetectSettings, plan: _Plan) -> tuple[list[str], list[Exit
                 and plan.directory is not None
                 and is_complete(plan.formats, plan.directory, name)
             ):
-                log.warning("%s: results are there, skipped", uri)
+                log.warning("%s: results exist already, skipped", uri)
                 continue
             overwrite = settings.overwrite or settings.skip_existing
             check_outputs(plan.formats, plan.directory, name, overwrite=overwrite)
@@ -116,7 +116,7 @@ def _inputs(settings: DetectSettings, plan: _Plan) -> tuple[list[str], list[Exit
 
 
 def load(settings: DetectSettings) -> Model:
-    """Prepare torch and load the model. Raises ModelError, and UsageError as ``check_options``."""
+    """Set up torch and load the model. Raises ModelError, and UsageError as ``check_options``."""
     from costream.models.registry import load_model
     from costream.runtime.machine import prepare_torch
 
@@ -173,7 +173,7 @@ def _failed(error: Exception, uri: str) -> ExitCode:
 
 
 def _verdict(done: int, failures: Sequence[ExitCode]) -> ExitCode:
-    """Give one exit code: a lone failure speaks for itself, a mixture is PARTIAL."""
+    """Return the overall exit code: that of the failures if all failed alike, else PARTIAL."""
     if not failures:
         return ExitCode.OK
     if done == 0 and len(set(failures)) == 1:

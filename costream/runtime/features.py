@@ -1,4 +1,4 @@
-"""``features``: what the frontend of a model makes of video or sound, as files."""
+"""``costream features``: write a frontend's features of video or audio to files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENDING = ".npz"
 
 @dataclass(frozen=True)
 class FeatureSettings:
-    """Everything ``costream features`` was told, checked."""
+    """The checked options of ``costream features``."""
 
     sources: tuple[str, ...]
     model: str
@@ -47,7 +47,7 @@ class FeatureSettings:
 
 @dataclass(frozen=True)
 class Features:
-    """The tokens of one source (T of them)."""
+    """The T feature tokens of one source."""
 
     rows: npt.NDArray[np.float32]  # [T, D]
     times: npt.NDArray[np.float64]  # [T], seconds
@@ -55,10 +55,10 @@ class Features:
 
 
 def features(settings: FeatureSettings) -> ExitCode:
-    """Write a feature file for each source, print their names, and give the exit code of all.
+    """Write a feature file for each source, print its name, and return the overall exit code.
 
-    Nothing is written of a source that was stopped. Raises UsageError for a model that makes no
-    features of video or sound and for files that are there, ModelError, OutputError.
+    Nothing is written for a source that was stopped. Raises UsageError for a model without video
+    or audio features and for files that exist already, ModelError, OutputError.
     """
     with Stop() as stop, logging_to(settings.verbosity, "auto", None):
         targets = _targets(settings)
@@ -87,7 +87,7 @@ def features(settings: FeatureSettings) -> ExitCode:
 def read_features(
     uri: str, model: StreamingModel, settings: FeatureSettings, stop: Stop
 ) -> Features:
-    """Give the tokens of a source. SourceError when it cannot be read, or nothing is in it."""
+    """Return the tokens of a source. SourceError when it cannot be read or is too short."""
     card = model.card
     rate_hz = settings.rate_hz or card.rate_hz
     options = SourceOptions(
@@ -99,7 +99,7 @@ def read_features(
     )
     kind, wanted = sniff(uri, options), takes(model.frontend)
     if kind != wanted:
-        raise SourceError(f"this is no {wanted}, which {card.name} takes", where=uri)
+        raise SourceError(f"not {wanted}, which {card.name} takes", where=uri)
     source = open_source(uri, options)
     rows: list[npt.NDArray[np.float32]] = []
     times: list[float] = []
@@ -131,7 +131,7 @@ def read_features(
 
 
 def _targets(settings: FeatureSettings) -> dict[str, Path]:
-    """Give the file of each source. UsageError when one is there, or two are the same."""
+    """Return the file for each source. UsageError when one exists or two are the same."""
     sources = [uri for argument in settings.sources for uri in expand(argument)]
     output = settings.output
     if output.suffix == ENDING:
@@ -149,22 +149,24 @@ def _targets(settings: FeatureSettings) -> dict[str, Path]:
 
 
 def _load(settings: FeatureSettings) -> StreamingModel:
-    """Load the model. UsageError for one whose frontend gives no rows."""
+    """Load the model. UsageError when its frontend takes neither video nor audio."""
     from costream.models.registry import load_model
     from costream.runtime.machine import prepare_torch
 
     prepare_torch(settings.threads)
     model = load_model(settings.model, settings.weights, settings.device, settings.dtype)
     if not isinstance(model, StreamingModel) or takes(model.frontend) not in ("video", "audio"):
-        raise UsageError(f"{model.card.name} makes no features of video or sound", where="--model")
+        raise UsageError(
+            f"{model.card.name} computes no features from video or audio", where="--model"
+        )
     if model.sound is not None and settings.rate_hz is not None:
-        raise UsageError(f"the steps of {model.card.name} are blocks of sound", where="--fps")
+        raise UsageError(f"the steps of {model.card.name} are blocks of audio", where="--fps")
     check_flow(model.card, model.frontend)
     return model
 
 
 def _write(target: Path, found: Features, model: StreamingModel, settings: FeatureSettings) -> None:
-    """Write rows under the names by which feature files are read, with times and rate."""
+    """Write rows under the names that the feature reader expects, with times and rate."""
     parts: dict[str, int] = getattr(model.frontend, "parts", {"features": found.rows.shape[1]})
     ends = np.cumsum(list(parts.values()))
     arrays: dict[str, Any] = dict(zip(parts, np.split(found.rows, ends[:-1], 1), strict=True))

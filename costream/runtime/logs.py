@@ -1,4 +1,4 @@
-"""Warnings and errors on stderr, through the one console, and in a file if asked."""
+"""Logging to stderr through the shared console, and optionally to a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOGGER = "costream"
 
 
 class _ConsoleHandler(logging.Handler):
-    """Prints through the console that the live view draws on, so that neither breaks."""
+    """Prints through the live view's console, so that their outputs do not mix."""
 
     def __init__(self, color: ColorMode) -> None:
         super().__init__()

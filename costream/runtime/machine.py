@@ -1,4 +1,4 @@
-"""How torch is set up for steps: at start-up, never at import."""
+"""Torch set-up for single steps (at start-up, never at import), and processor properties."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _CPU = Path("/proc/cpuinfo")
 
 
 def prepare_torch(threads: int = 1) -> None:
-    """Set threads, flush denormals to zero, and keep freed memory.
+    """Set the number of threads, flush denormals to zero, and keep freed memory.
 
-    One row times a matrix is over before a second thread wakes up: two threads made a step up
-    to 45x slower on a busy machine. Denormal numbers make a product 10-170x slower and carry
-    nothing.
+    A vector-matrix product ends before a second thread wakes up: two threads made a step up to
+    45x slower on a busy machine. Denormal numbers make a product 10-170x slower and carry no
+    information.
     """
     import torch
 
@@ -26,16 +26,16 @@ def prepare_torch(threads: int = 1) -> None:
 
 
 def processor() -> str:
-    """Give what the processor is called; its family where the system does not say more."""
+    """Return the processor's model name, or its architecture where the system gives no name."""
     named = re.search(r"^model name\s*:(.*)$", _cpu_text(), re.MULTILINE)
     return named[1].strip() if named else platform.processor() or platform.machine()
 
 
 def has_fast_bfloat16() -> bool:
-    """Say whether the processor multiplies bfloat16 faster than float32.
+    """Return whether the processor multiplies bfloat16 faster than float32.
 
-    That is one with AMX, or an Arm one with bf16; known on Linux only. Others emulate it, many
-    times slower; with AVX-512 BF16 alone products take twice as long (Xeon, PyTorch 2.13).
+    True with AMX, and on Arm with bf16; detected on Linux only. Others emulate it, many times
+    slower; with AVX-512 BF16 alone, products take twice as long (Xeon, PyTorch 2.13).
     """
     flags = re.search(r"^(?:flags|Features)\s*:(.*)$", _cpu_text(), re.MULTILINE)
     named = set(flags[1].split()) if flags else set()

@@ -1,4 +1,4 @@
-"""From settings and a model card to what a source and a run are asked for."""
+"""Source and run options, derived from the settings and the model card."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from costream.sources.base import SourceOptions
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a run differs from what the model card says (None: as the card says)."""
+    """Options of a run that override the model card (None: as in the card)."""
 
-    rate_hz: float | None = None  # steps a second
-    threshold: float | None = None  # of every label; of the timeline, and so are the next two
+    rate_hz: float | None = None  # steps per second
+    threshold: float | None = None  # timeline: for all labels, as the next two
     min_length_s: float | None = None
     min_gap_s: float | None = None
     top_k: int = 3
     scores: bool = False  # every class probability in each prediction
     wait: bool = False  # no predictions before the model's window is full
-    tokens: int | None = None  # token-gated models: to be computed of a frame, at most; None: all
-    budget: Budget | BudgetFile | None = None  # token-gated models: of a step
-    track: bool = False  # give objects ids through the frames
+    tokens: int | None = None  # token-gated models: most tokens computed per frame; None: all
+    budget: Budget | BudgetFile | None = None  # token-gated models: per step
+    track: bool = False  # assign ids to objects across frames
     start_s: float = 0.0
     end_s: float | None = None
     recorded: dict[str, Any] = field(default_factory=dict)  # more options for the header
 
     def timeline(self, card: Card) -> Timeline:
-        """Give how the probabilities of this card's labels become segments."""
+        """Return the card's timeline with this run's overrides."""
         timeline = card.timeline
         if self.threshold is not None:
             # The card's lower bound belongs to the card's threshold.
@@ -48,7 +48,7 @@ class RunOptions:
 
 
 def source_options(settings: DetectSettings, model: Model, formats: Sequence[str]) -> SourceOptions:
-    """Give what a source is asked for, so that it fits the model and the formats."""
+    """Return the source options that the model and the output formats require."""
     return SourceOptions(
         start_s=settings.start_s,
         end_s=settings.end_s,
@@ -66,12 +66,11 @@ def source_options(settings: DetectSettings, model: Model, formats: Sequence[str
 
 
 def check_options(settings: DetectSettings, *, found: bool, gated: bool) -> None:
-    """Raise UsageError for an option that is not for the model.
+    """Raise UsageError for an option that does not apply to the model.
 
-    ``found``: whether it finds objects. ``gated``: whether it computes as many tokens as it is
-    told.
+    ``found``: whether the model detects objects. ``gated``: whether it is token-gated.
     """
-    every, none = "computes every token", "finds no objects"
+    every, none = "is not token-gated", "does not detect objects"
     options = (
         ("--tokens", settings.tokens, gated, every),
         ("--budget", settings.budget, gated, every),
@@ -88,7 +87,7 @@ def check_options(settings: DetectSettings, *, found: bool, gated: bool) -> None
 
 
 def run_options(settings: DetectSettings, model: Model) -> RunOptions:
-    """Give how a run differs from what the model card says."""
+    """Return the run options that override the model card."""
     recorded: dict[str, Any] = {"dtype": settings.dtype}
     if settings.channel is not None:
         recorded["channel"] = settings.channel

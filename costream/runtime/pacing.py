@@ -1,40 +1,40 @@
-"""Keeps a step to its time while it runs: the machine may not be as fast as it was."""
+"""Adjustment of the token count within a step, from the time elapsed so far."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-_FOLLOW = 0.1  # of what a step says goes into where its gates are expected
-_TRUST = 0.15  # of a step: so much time at the expected speed is taken to have gone before it
-_NEAR = 0.03  # to the target, relative: the number of tokens is left alone
+_FOLLOW = 0.1  # smoothing factor for the gates' shares of the step time
+_TRUST = 0.15  # share of a step at the expected speed that serves as prior for the speed
+_NEAR = 0.03  # relative distance to the target within which the token count stays
 
 
 class Pacer:
-    """Gives the tokens of a step anew at each of its gates, by the time that has gone.
+    """Recomputes the token count of a step at each of its gates, from the time elapsed.
 
-    A step whose first blocks took longer than they should computes fewer tokens in the others,
-    and the other way round. Where gates lie in a step is learnt from the steps before.
+    A step whose first blocks took longer than planned computes fewer tokens in the others, and
+    vice versa. The gates' positions in a step are learnt from the previous steps.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        """``clock`` gives seconds."""
+        """``clock`` returns seconds."""
         self._clock = clock
         self._stamps: list[float] = []  # milliseconds to each gate of the newest step
-        self._counts: list[int] = []  # what each of them passed
-        self._shares: list[float] = []  # of a step's time that have gone at each gate
+        self._counts: list[int] = []  # tokens passed by each of them
+        self._shares: list[float] = []  # of a step's time elapsed at each gate
 
     def begin(
         self, count: int, most: int, target_ms: float, cost_ms: Callable[[int], float]
     ) -> Callable[[int], int]:
-        """Give what to ask at each gate of the step that begins now.
+        """Start a step and return the function that each gate calls for its token count.
 
-        ``count``: tokens that it should compute, of ``most``. ``cost_ms``: what a step with so
-        many takes, by what is known before it.
+        ``count``: planned tokens, of ``most``. ``cost_ms``: predicted time of a step by its
+        token count.
         """
         self._stamps, self._counts = [], []
         least, planned = cost_ms(1), cost_ms(count)
-        slope = (cost_ms(most) - least) / max(1, most - 1)  # milliseconds a token, all gates
+        slope = (cost_ms(most) - least) / max(1, most - 1)  # milliseconds per token, all gates
         began = self._clock()
         now = count
 
@@ -55,9 +55,9 @@ class Pacer:
         return pace
 
     def end(self, ms: float) -> int | None:
-        """Take how long the step took; gives the tokens that it computed, on average.
+        """Take the duration of the step and return its token count, averaged over the gates.
 
-        None where no gate was asked.
+        None when no gate was reached.
         """
         counts, self._counts = self._counts, []
         if not counts:

@@ -1,4 +1,4 @@
-"""One source through one model into sinks: the loop that knows all three."""
+"""The run loop: steps one model over one source and writes to sinks."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def run(
     options: RunOptions | None = None,
     stop: Stop | None = None,
 ) -> Summary:
-    """Step ``model`` over ``source`` until it ends or ``stop`` asks, and give the summary.
+    """Step ``model`` over ``source`` until it ends or ``stop`` is set, and return the summary.
 
-    Every sink that was opened is closed with that summary, whatever happens. Raises SourceError
+    Every opened sink is closed with that summary, whatever happens. Raises SourceError
     when the source cannot be opened or holds no data, OutputError when a sink cannot write,
-    BrokenPipeError when the reader of a sink's stream has left.
+    BrokenPipeError when the reader of a sink's stream has closed it.
     """
     return _Run(source, model, sinks, options or RunOptions(), stop or Stop()).go()
 
@@ -74,7 +74,7 @@ class _Run:
                 self.track.close(summary)
         if self.track.steps == 0 and not self.stop.requested:
             raise SourceError(
-                "nothing could be read", where=info.uri, hint="is it damaged, or the range empty?"
+                "nothing could be read", where=info.uri, hint="it is damaged, or the range is empty"
             )
         return summary
 
@@ -112,7 +112,7 @@ class _Run:
         self.track.flush()
 
     def _throttle(self, state: Any) -> Throttle | None:
-        """Set the tokens of the stream; give who changes them, where there is a budget."""
+        """Set the stream's token count; return its controller if there is a budget."""
         options = self.track.options
         if not isinstance(self.model, GatedModel):
             return None
@@ -122,7 +122,7 @@ class _Run:
         return Throttle(self.model, options.budget, self.track.rate_hz)
 
     def _events(self, info: SourceInfo) -> Iterator[list[TickItem]]:
-        """Give what comes: ticks that may be stepped together in one list, all else alone."""
+        """Yield lists of events: ticks of one chunk together, everything else alone."""
         items = self.source.items()
         if info.kind == "audio":
             events = one_by_one(items)

@@ -1,4 +1,4 @@
-"""When what was to be seen: the timeline of a model that finds objects."""
+"""The timeline of an object detector: one segment per label while it is visible."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from costream.runtime.smoothing import Smoother
 
 
 class Presence:
-    """A segment of a label lasts while at least one object of it is seen.
+    """Turns detected objects into segments: one lasts while an object of its label is seen.
 
-    What else is there does not matter, so segments of different labels may overlap. Those of one
-    label are what ``Segmenter`` makes of the score of its surest object; their ``count`` is the
-    most objects of at least the threshold that were seen at once. The arguments are those of
-    ``Segmenter``.
+    Labels are independent, so their segments may overlap. Those of a label are computed by
+    ``Segmenter`` from the score of its most confident object; their ``count`` is the largest
+    number of objects at or above the threshold in one step. Arguments as in ``Segmenter``.
     """
 
     def __init__(
@@ -32,7 +31,7 @@ class Presence:
         self._segmenters = [Segmenter((name,), alone, rate_hz, delay_s) for name in labels]
 
     def push(self, time_s: float, boxes: Sequence[Box]) -> list[Segment]:
-        """Take the objects of a step, give the segments that are final now."""
+        """Take the objects of a step and return the segments that became final."""
         scores = self.smoother.push(time_s, best_scores(boxes, self._labels).astype(np.float64))
         counts = dict.fromkeys(self._labels, 0)
         for box in boxes:
@@ -45,17 +44,17 @@ class Presence:
         return _in_order(out)
 
     def gap(self, start_s: float, end_s: float) -> list[Segment]:
-        """Note that nothing came in between, see ``Segmenter.gap``."""
+        """Take a gap in the data, see ``Segmenter.gap``."""
         self.smoother.reset()
         return _in_order([s for each in self._segmenters for s in each.gap(start_s, end_s)])
 
     def flush(self) -> list[Segment]:
-        """End what is open and give the segments that have not been given yet."""
+        """End open segments and return all that were not returned yet."""
         return _in_order([s for each in self._segmenters for s in each.flush()])
 
 
 def best_scores(boxes: Sequence[Box], labels: Sequence[str]) -> npt.NDArray[np.float32]:
-    """Give the score of the surest object of each label, [C]; 0 where there is none."""
+    """Return the highest object score of each label, [C]; 0 where there is none."""
     best = dict.fromkeys(labels, 0.0)
     for box in boxes:
         best[box.label] = max(best[box.label], box.score)

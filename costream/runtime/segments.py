@@ -1,16 +1,15 @@
-"""Per-step probabilities to a timeline of segments, as they arrive and in constant memory.
+"""Online segmentation: per-step probabilities to a timeline, in constant memory.
 
-The rule, for one label at a time (the background label plays no part). Every label has its own
-``threshold`` and ``low``, and ``smooth_s`` makes the probabilities smoother first (smoothing.py):
+The rule, for one label at a time (the background label is ignored). Every label has its own
+``threshold`` and ``low``, and the probabilities are smoothed first (``smooth_s``, smoothing.py):
 
-1. A label opens when it is the best of those that are at least at their ``threshold``. It closes
-   when it falls below its ``low``, or when another label is better than it and at least at its
-   ``threshold``.
-2. The same label again within ``min_gap_s`` of its last end is the same segment. Stretches of
-   other labels in between do not matter when they are shorter than ``min_length_s``.
-3. What is shorter than ``min_length_s`` after that is left out.
+1. A label opens when it is the best of those at or above their ``threshold``. It closes when it
+   falls below its ``low``, or when a better label is at or above its own ``threshold``.
+2. The same label again within ``min_gap_s`` of its last end continues the segment. Stretches of
+   other labels in between are ignored when they are shorter than ``min_length_s``.
+3. Segments shorter than ``min_length_s`` after that are dropped.
 
-A segment is given out once nothing can change it any more: ``min_gap_s`` after its end, or as
+A segment is returned once nothing can change it any more: ``min_gap_s`` after its end, or as
 soon as another label has lasted ``min_length_s``.
 """
 
@@ -27,33 +26,33 @@ from costream.models.card import Timeline
 from costream.records import Segment
 from costream.runtime.smoothing import Smoother
 
-# Step times are sums of 1/rate in floating point: five steps of 0.1 s are a hair less than 0.5 s.
+# Step times are sums of 1/rate in floating point: five steps of 0.1 s are slightly below 0.5 s.
 _SLACK_S = 1e-6
 
 
 @dataclass
 class _Piece:
-    """A stretch of one label. The tail is what came after its end and may still be joined."""
+    """A stretch of one label. The tail holds the steps after its end, which may still join it."""
 
     label: int
     start_s: float
     end_s: float
     total: float  # sum of the label's probability over the steps up to end_s
     steps: int
-    most: int | None = None  # of what was counted, up to end_s
+    most: int | None = None  # largest count up to end_s
     tail_total: float = 0.0
     tail_steps: int = 0
     tail_most: int | None = None
     open: bool = True
 
     def pass_(self, score: float, count: int | None) -> None:
-        """Take a step that is in the tail until it is known to belong to the piece."""
+        """Add a step to the tail, until it is known to belong to the piece."""
         self.tail_total += score
         self.tail_steps += 1
         self.tail_most = _larger(self.tail_most, count)
 
     def extend(self, end_s: float) -> None:
-        """Move the end here; the tail becomes part of the piece."""
+        """Move the end to ``end_s``; the tail becomes part of the piece."""
         self.end_s = end_s
         self.total += self.tail_total
         self.steps += self.tail_steps
@@ -68,12 +67,11 @@ class _Piece:
 class Segmenter:
     """Turns the steps of one stream into segments.
 
-    A step at time t covers [t, t + 1 / rate_hz) shifted back by ``delay_s``, but never time
-    before the first step after the start or after a gap, and never time that an earlier step
-    covers.
+    A step at time t covers [t, t + 1 / rate_hz) shifted back by ``delay_s``, but nothing before
+    the first step after the start or a gap, and nothing that an earlier step covers.
 
     ``labels``: names of the classes, in the order of the probabilities. ``background``: the
-    label that is no event, or None. UsageError when ``timeline`` makes no sense.
+    label that is not an event, or None. UsageError when ``timeline`` contradicts itself.
     """
 
     def __init__(
@@ -95,17 +93,17 @@ class Segmenter:
         self._min_gap_s = timeline.min_gap_s
         self._step_s = 1.0 / rate_hz
         self._delay_s = delay_s
-        self._covered_s: float | None = None  # end of what has been covered
-        # The last piece that is long enough, and a later one that is not (yet).
+        self._covered_s: float | None = None  # end of the time covered so far
+        # The last piece that is long enough, and a later one that is not long enough (yet).
         self._long: _Piece | None = None
         self._short: _Piece | None = None
 
     def push(
         self, time_s: float, probabilities: npt.NDArray[np.floating], count: int | None = None
     ) -> list[Segment]:
-        """Take one step (``probabilities``: [C]), give the segments that are final now.
+        """Take one step (``probabilities``: [C]) and return the segments that became final.
 
-        ``count``: how much of it there is; a segment has the largest of its steps.
+        ``count``: number of objects in the step; a segment has the largest of its steps.
         """
         p = np.asarray(probabilities, dtype=np.float64)
         p = self.smoother.push(time_s, np.where(np.isfinite(p), p, 0.0))
@@ -124,10 +122,10 @@ class Segmenter:
         return out
 
     def gap(self, start_s: float, end_s: float) -> list[Segment]:
-        """Note that nothing came between the data at ``start_s`` and those at ``end_s``.
+        """Take a gap between the data at ``start_s`` and those at ``end_s``.
 
-        The data at ``start_s`` count for one step; everything ends there at the latest, and
-        nothing is joined across the gap.
+        The data at ``start_s`` count for one step; open segments end there at the latest, and
+        none continues across the gap.
         """
         limit_s = start_s + self._step_s - self._delay_s
         for piece in (self._long, self._short):
@@ -139,13 +137,13 @@ class Segmenter:
         return out
 
     def flush(self) -> list[Segment]:
-        """End what is open and give the segments that have not been given yet."""
+        """End open segments and return all that were not returned yet."""
         out = self._give(self._long) + self._give(self._short)
         self._long = self._short = None
         return out
 
     def _choose(self, p: npt.NDArray[np.float64]) -> int | None:
-        """Give the label of a step with probabilities ``p`` [C], None when there is none."""
+        """Return the index of the label of a step with probabilities ``p`` [C], or None."""
         sure = (p >= self._thresholds).nonzero()[0]
         current = next((x.label for x in (self._short, self._long) if x and x.open), None)
         if len(sure):
@@ -162,7 +160,7 @@ class Segmenter:
         p: npt.NDArray[np.float64],
         count: int | None,
     ) -> list[Segment]:
-        """Give the step [start_s, end_s) to ``label``; returns what became final by that."""
+        """Assign the step [start_s, end_s) to ``label`` and return what became final by that."""
         for piece in (self._long, self._short):
             if piece is not None and piece.label != label:
                 piece.open = False
@@ -212,8 +210,8 @@ def _check(timeline: Timeline) -> None:
     low = timeline.low
     for threshold in (timeline.threshold, *timeline.thresholds.values()):
         if not 0 < threshold <= 1:
-            raise UsageError("a threshold is a probability above 0, at most 1", where="threshold")
+            raise UsageError("must be a probability above 0, at most 1", where="threshold")
     if low is not None and not 0 <= low <= timeline.threshold:
-        raise UsageError("the lower threshold lies between 0 and the threshold", where="low")
+        raise UsageError("the lower threshold must lie between 0 and the threshold", where="low")
     if not (timeline.min_length_s >= 0 and timeline.min_gap_s >= 0 and timeline.smooth_s >= 0):
-        raise UsageError("lengths are 0 s or more", where="min_length_s, min_gap_s, smooth_s")
+        raise UsageError("must be 0 s or more", where="min_length_s, min_gap_s, smooth_s")

@@ -1,4 +1,4 @@
-"""Scores made smoother over time, as they arrive."""
+"""Online exponential smoothing of scores."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Smoother:
 
         s_k = s_(k-1) + (1 - exp(-(t_k - t_(k-1)) / smooth_s)) (p_k - s_(k-1)),
 
-    simple exponential smoothing (Brown, 1956) for steps of any length. Probabilities stay such.
-    With 0 s the scores are left as they are, bit for bit.
+    simple exponential smoothing (Brown, 1956) for steps of any length. Probabilities stay
+    probabilities. With 0 s the scores pass through unchanged, bit for bit.
 
-    ``time_s`` and ``scores``: of the newest step, None before the first.
+    ``time_s`` and ``scores``: those of the newest step, None before the first.
     """
 
     def __init__(self, smooth_s: float) -> None:
@@ -29,7 +29,7 @@ class Smoother:
         self.scores: Scores | None = None
 
     def push(self, time_s: float, scores: Scores) -> Scores:
-        """Take the scores [C] of a step, finite ones; give the average with them."""
+        """Take the finite scores [C] of a step and return the updated average."""
         if self.scores is not None and self.time_s is not None and self.smooth_s > 0:
             share = -math.expm1(-max(0.0, time_s - self.time_s) / self.smooth_s)
             scores = self.scores + share * (scores - self.scores)
@@ -37,5 +37,5 @@ class Smoother:
         return scores
 
     def reset(self) -> None:
-        """Forget everything: what comes does not go on from what was."""
+        """Forget everything, as at a gap."""
         self.time_s = self.scores = None

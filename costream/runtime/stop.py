@@ -1,4 +1,4 @@
-"""Stopping: signals end a run so that its files are finalised first."""
+"""Graceful stops: signals end a run after its files are finalised."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from costream.errors import ExitCode
 
 
 class Stopped(BaseException):
-    """A stop signal came while nothing was running that had to be finalised."""
+    """Raised for a stop signal that arrives while no run has to be finalised."""
 
     def __init__(self, exit_code: ExitCode) -> None:
         super().__init__(exit_code.name)
@@ -21,10 +21,10 @@ class Stopped(BaseException):
 
 
 class Stop:
-    """What a run looks at to learn that it should end.
+    """A stop event: a run polls it to learn that it should end.
 
-    Used as a context manager it takes SIGINT and SIGTERM: the first signal ends the run in
-    progress (``while_running``) or, when none is, raises Stopped; the second leaves at once.
+    As a context manager it handles SIGINT and SIGTERM: the first signal ends the run in progress
+    (``while_running``) or, when there is none, raises Stopped; the second exits at once.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Stop:
 
     @property
     def requested(self) -> bool:
-        """True once a signal came or ``request`` was called."""
+        """Whether a signal arrived or ``request`` was called."""
         return self.exit_code is not None
 
     def request(self, exit_code: ExitCode = ExitCode.SIGINT) -> None:
@@ -64,7 +64,7 @@ class Stop:
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         code = ExitCode.SIGINT if number == signal.SIGINT else ExitCode.SIGTERM
         if self.requested:
-            from costream.ui.console import restore_cursor  # in memory since the run began
+            from costream.ui.console import restore_cursor  # imported already by the run
 
             restore_cursor(sys.stderr)
             os._exit(int(code))
@@ -74,7 +74,7 @@ class Stop:
 
 
 def _signals() -> list[int]:
-    # SIGHUP, a closed terminal, is treated as SIGTERM; Windows has neither as a real signal.
+    # SIGHUP (the terminal was closed) is treated as SIGTERM; Windows does not have it.
     numbers = [signal.SIGINT, signal.SIGTERM]
     if sys.platform != "win32":
         numbers.append(signal.SIGHUP)

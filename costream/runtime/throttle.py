@@ -1,4 +1,4 @@
-"""Sets the tokens of a stream's steps by its budget."""
+"""Controller of a stream's token count: keeps its steps within a budget."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ log = logging.getLogger("costream")
 
 
 class Throttle:
-    """Goes along with one stream of a model: ``before`` each step and ``after`` it."""
+    """Controls one stream of a model: call ``before`` and ``after`` each step."""
 
     def __init__(self, model: GatedModel, budget: Budget | BudgetFile, rate_hz: float) -> None:
-        """``budget``: in a file, it may change. ``rate_hz``: steps a second.
+        """``budget``: one in a file may change. ``rate_hz``: steps per second.
 
-        It is what a step with an output may cost: those between outputs cost next to nothing.
+        The budget is for steps with an output: those between outputs cost next to nothing.
         """
         self._model = model
         self._file = budget if isinstance(budget, BudgetFile) else None
@@ -29,23 +29,23 @@ class Throttle:
         self._controller = Controller(first, rate_hz / model.stride)
         self._state: Any = None
         self._pacer = Pacer()
-        self._macs: Callable[[int], float] | None = None  # of a step, by its tokens; None: begins
-        self._count = 0  # tokens of the step
+        self._macs: Callable[[int], float] | None = None  # by token count; None: first frame
+        self._count = 0  # planned tokens of the step
         self._told = False
 
     @property
     def target(self) -> float:
-        """What the next step may cost: milliseconds, or MACs for a budget of such."""
+        """The maximum cost of the next step: milliseconds, or MACs for a budget in MACs."""
         return self._controller.target
 
     def before(self, state: Any) -> None:
-        """Set how many tokens the next step of the stream with this state updates."""
+        """Set the token count for the next step of the stream with this state."""
         controller, model, self._state = self._controller, self._model, state
         if self._file is not None and self._file.look() is not controller.budget:
             controller.set(self._file.budget)
             self._told = False
         most = model.token_count(state)
-        if most is None:  # its first frame, computed in full
+        if most is None:  # the first frame, computed in full
             self._macs = None
             return
         self._macs = macs = partial(model.step_macs, state)
@@ -55,7 +55,7 @@ class Throttle:
         model.set_tokens(state, count, pace)
 
     def after(self, result: StepResult) -> None:
-        """Take what the step has cost (B = 1)."""
+        """Take the result of the step and its cost (B = 1)."""
         if result.tokens is None:  # no output
             return
         in_full = result.tokens[0] == self._model.token_count(self._state)
@@ -66,4 +66,4 @@ class Throttle:
         if not self._controller.reachable and not self._told:
             self._told = True
             text = self._controller.budget.text
-            log.warning("a step costs more than %s even with a single token", text)
+            log.warning("a step exceeds the budget of %s even with a single token", text)

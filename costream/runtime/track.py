@@ -1,4 +1,4 @@
-"""What the steps of one stream become: predictions, a timeline, costs, and their sum."""
+"""Records of one stream: predictions, timeline, compute costs and the summary."""
 
 from __future__ import annotations
 
@@ -44,29 +44,29 @@ from costream.sources.base import SourceInfo
 
 log = logging.getLogger("costream")
 
-MOST_BOXES = 100  # of a step
+MOST_BOXES = 100  # per step
 
 
 @dataclass(frozen=True)
 class _Voice:
-    """A classifier of the model and the timeline of what it says."""
+    """A classifier head of the model and the timeline of its predictions."""
 
     head: ModelHead
-    name: str | None  # what its records are marked with, where there are several
+    name: str | None  # marks its records; None where there is only one head
     timeline: Timeline
     segmenter: Segmenter | Presence
 
 
 class Track:
-    """One stream through a run: takes what its steps gave and writes records to its sinks."""
+    """One stream of a run: turns the results of its steps into records for its sinks."""
 
     def __init__(self, model: Model, options: RunOptions, sinks: Sequence[Sink]) -> None:
         self.model, self.options, self.sinks = model, options, sinks
         self.open_sinks: list[Sink] = []
-        # Found out once: to ask whether a protocol is met takes longer than to write a record.
+        # Evaluated once: a protocol's isinstance check takes longer than writing a record.
         self._pictures = [sink for sink in sinks if isinstance(sink, PictureSink)]
         self.rate_hz = options.rate_hz or model.card.rate_hz
-        self.first_step = 0  # the number of the first step: above 0 where a run goes on
+        self.first_step = 0  # number of the first step: above 0 in a resumed watch
         self.steps = self.segments = self.errors = self.gaps = self.macs = self.dense_macs = 0
         self.dropped = 0
         self.uri = ""
@@ -77,12 +77,12 @@ class Track:
         self.top: dict[str | None, tuple[Scored, ...]] = {}  # newest, by head
         self.voices: list[_Voice] = []
         self._tracker = Tracker() if options.track else None
-        self.budget: float | None = None  # of the steps to come, as the compute log has it
+        self.budget: float | None = None  # of the next steps, for the compute records
         self._sink_s = 0.0
 
     @property
     def active(self) -> str | None:
-        """The best label that is at its threshold now and no background, of the first such head."""
+        """The best label now at or above its threshold, not background; of the first such head."""
         for voice in self.voices:
             card, scores = voice.head.card, voice.segmenter.smoother.scores
             if scores is None:
@@ -97,7 +97,7 @@ class Track:
         return None
 
     def open(self, info: SourceInfo) -> None:
-        """Write the header. SourceError when the model cannot take what the source gives."""
+        """Write the header. SourceError when the model does not take this source."""
         self.model.check(info)
         self.uri = info.uri
         self._set_clock(info)
@@ -107,12 +107,12 @@ class Track:
             self.open_sinks.append(sink)
 
     def _set_clock(self, info: SourceInfo) -> None:
-        """Say how fast the model steps, once the kind of the source is known."""
+        """Set the step rate and the timelines, once the kind of the source is known."""
         card, options = self.model.card, self.options
-        # A rate given for skeletons is that of the recording, whose frames may carry no times.
+        # For skeletons, a given rate is that of the recording, whose frames may have no times.
         given = None if info.kind == "skeleton" else options.rate_hz
         self.rate_hz = given or card.rate_hz
-        # A network's delay is so many steps, whatever time a step takes.
+        # A network's delay is a number of steps, whatever the duration of a step.
         self.scale = card.rate_hz / self.rate_hz
         several = len(self.model.heads) > 1
         self.voices = []
@@ -131,9 +131,9 @@ class Track:
     def step(
         self, tick: Tick, result: StepResult, decode_s: float
     ) -> npt.NDArray[np.float64] | None:
-        """Take what the model gave for a tick (B = 1) and write it down.
+        """Write the records for the model's result of a tick (B = 1).
 
-        Gives the scores that the timeline is made of, [C] of all heads in a row; None: the step
+        Return the scores behind the timeline, [C] of all heads concatenated; None when the step
         has no output.
         """
         self.first_s = tick.time_s if self.first_s is None else self.first_s
@@ -151,7 +151,7 @@ class Track:
                 decode=1e3 * decode_s,
                 frontend=1e3 * result.frontend_s,
                 network=1e3 * result.network_s,
-                sink=1e3 * self._sink_s,  # of the step before: this one's is not known yet
+                sink=1e3 * self._sink_s,  # of the previous step: this one's is not known yet
             ),
             lag_s=self.lag_s,
             dropped=self.dropped,
@@ -179,7 +179,7 @@ class Track:
         return np.concatenate(scores) if scores else None
 
     def gap(self, gap: Gap) -> None:
-        """Note that nothing came; the caller resets the model's state of this stream."""
+        """Take a gap in the data; the caller resets the model's state of this stream."""
         self.gaps += 1
         if self._tracker is not None:
             self._tracker.reset()
@@ -188,9 +188,9 @@ class Track:
         self.write(gap)
 
     def smoothed(self) -> tuple[float, ...]:
-        """Give what the next scores are averaged with: their time, and the scores of all heads.
+        """Return the state of the smoothing: the newest time, then the scores of all heads.
 
-        Nothing where no scores are made smooth, or there are none yet.
+        Empty when no scores are smoothed, or before the first ones.
         """
         smoothers = [voice.segmenter.smoother for voice in self.voices]
         scores = [s.scores for s in smoothers if s.scores is not None]
@@ -199,7 +199,7 @@ class Track:
         return tuple(np.concatenate([[smoothers[0].time_s], *scores]).tolist())
 
     def go_on(self, smoothed: Sequence[float]) -> None:
-        """Average the next scores with these, as ``smoothed`` gave them."""
+        """Resume the smoothing from the state that ``smoothed`` returned."""
         time_s, scores = smoothed[0], np.array(smoothed[1:])
         for voice in self.voices:
             smoother, count = voice.segmenter.smoother, len(voice.head.card.labels)
@@ -207,7 +207,7 @@ class Track:
             scores = scores[count:]
 
     def fault(self, fault: Fault) -> None:
-        """Count damage, say so, write it down."""
+        """Count, log and record a fault."""
         self.errors += fault.count
         self.fatal = self.fatal or fault.fatal
         log.log(
@@ -216,17 +216,17 @@ class Track:
         self.write(fault)
 
     def flush(self) -> None:
-        """End what is open on the timeline."""
+        """End the open segments of the timeline."""
         for voice in self.voices:
             self._emit(voice, voice.segmenter.flush())
 
     def write(self, record: Record) -> None:
-        """Hand a record to every sink."""
+        """Write a record to every open sink."""
         for sink in self.open_sinks:
             sink.write(record)
 
     def close(self, summary: Summary) -> None:
-        """Close every opened sink; the first failure is raised after all were tried."""
+        """Close every opened sink; the first error is raised after all were tried."""
         failure: Exception | None = None
         for sink in self.open_sinks:
             try:
@@ -239,7 +239,7 @@ class Track:
     def summary(
         self, exit_code: ExitCode, wall_s: float, *, complete: bool, drift_ppm: float | None = None
     ) -> Summary:
-        """Give what the run came to so far."""
+        """Return the summary of the run so far."""
         media_s = 0.0 if self.first_s is None else self.last_s - self.first_s + 1 / self.rate_hz
         return Summary(
             steps=self.steps,
@@ -359,6 +359,6 @@ class Track:
 
 
 def _lag_s(item: Data) -> float:
-    """Give how long ago a live item was due here; 0 where that has no meaning."""
+    """Return the age of a live item since its arrival; 0 for items that are not live."""
     arrived_s = item.arrived_s if isinstance(item, (AudioBlock, VideoFrame)) else None
     return 0.0 if arrived_s is None else time.monotonic() - arrived_s

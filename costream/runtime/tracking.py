@@ -1,9 +1,9 @@
-"""Which box of a frame is which object of the frames before: ids through the frames of a stream.
+"""Multi-object tracking: ids for boxes across the frames of a stream.
 
 SORT (Bewley et al., "Simple online and realtime tracking", 2016) in its simplest form: an object
-goes on at the speed of its centre and keeps its size, and boxes go to objects of their label by
-intersection over union. The assignment is greedy, the best overlap first: non-maximum suppression
-has left few boxes that contend for an object, so an optimal one hardly ever differs.
+moves at the constant velocity of its centre and keeps its size, and boxes are matched to objects
+of the same label by intersection over union. The matching is greedy, the best overlap first: after
+non-maximum suppression few boxes compete for an object, so an optimal one hardly ever differs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from costream.records import Box
 # Frame times are sums of 1/rate in floating point.
 _SLACK_S = 1e-6
 
-# Boxes of a detector tremble, so half of an object's speed is what it was before.
+# Boxes of a detector jitter, so half of an object's velocity is the previous estimate.
 _INERTIA = 0.5
 
 Corners = npt.NDArray[np.floating]  # x1, y1, x2, y2
@@ -27,7 +27,7 @@ Corners = npt.NDArray[np.floating]  # x1, y1, x2, y2
 
 @dataclass
 class _Object:
-    """An object: where it was last seen, and how fast its centre moves, pixels a second."""
+    """An object: its last box, and the velocity of its centre in pixels per second."""
 
     id: int
     label: str
@@ -36,13 +36,13 @@ class _Object:
     speed: npt.NDArray[np.float64] | None = None  # [2]; None: seen once
 
     def at(self, time_s: float) -> Corners:
-        """Give where it should be."""
+        """Return its predicted box at ``time_s``."""
         if self.speed is None:
             return self.corners
         return self.corners + np.tile(self.speed * (time_s - self.seen_s), 2)
 
     def see(self, time_s: float, corners: Corners) -> None:
-        """Take where it is."""
+        """Update it with the box observed at ``time_s``."""
         if time_s > self.seen_s:
             shift = (corners - self.corners).reshape(2, 2).mean(0) / (time_s - self.seen_s)
             self.speed = shift if self.speed is None else _mix(self.speed, shift)
@@ -50,26 +50,26 @@ class _Object:
 
 
 class Tracker:
-    """Gives the boxes of one stream ids, from 1 on; none is used twice.
+    """Assigns ids to the boxes of one stream, from 1 on; none is used twice.
 
-    ``overlap``: the least intersection over union of a box and where its object should be.
+    ``overlap``: the least intersection over union of a box with its object's predicted box.
     ``patience_s``: how long an object may be out of sight and keep its id.
 
-    The ids do not depend on the order of the boxes; of new ones the surest has the lowest id.
+    The ids do not depend on the order of the boxes; new boxes get ids by descending score.
     """
 
     def __init__(self, overlap: float = 0.3, patience_s: float = 1.0) -> None:
         self._overlap = overlap
         self._patience_s = patience_s
         self._objects: list[_Object] = []  # by id
-        self._ids = 0  # that have been given
+        self._ids = 0  # assigned so far
 
     def reset(self) -> None:
-        """Forget the objects, as after a gap; what comes next has new ids."""
+        """Forget the objects, as after a gap; later boxes get new ids."""
         self._objects = []
 
     def update(self, time_s: float, boxes: Sequence[Box]) -> tuple[Box, ...]:
-        """Give the boxes at ``time_s``, later than those before, in the same order with ids."""
+        """Return the boxes with ids, in the same order; ``time_s`` must increase between calls."""
         limit_s = time_s - self._patience_s - _SLACK_S
         self._objects = [known for known in self._objects if known.seen_s >= limit_s]
         order = sorted(range(len(boxes)), key=lambda k: _rank(boxes[k]))
@@ -88,7 +88,7 @@ class Tracker:
         return tuple(replace(box, id=ids[place]) for place, box in enumerate(boxes))
 
     def _assign(self, time_s: float, boxes: Sequence[Box], corners: Corners) -> dict[int, _Object]:
-        """Give the objects that are known by the index of their box; ``corners``: [n, 4]."""
+        """Match boxes to known objects, by index of the box; ``corners``: [n, 4]."""
         if not self._objects:
             return {}
         shared = overlaps(np.stack([known.at(time_s) for known in self._objects]), corners)
@@ -106,12 +106,12 @@ class Tracker:
 
 
 def corners_of(boxes: Sequence[Box]) -> Corners:
-    """Give the corners of boxes, float64 [n, 4]."""
+    """Return the corners of boxes, float64 [n, 4]."""
     return np.array([(b.x1, b.y1, b.x2, b.y2) for b in boxes], np.float64).reshape(-1, 4)
 
 
 def overlaps(boxes: Corners, others: Corners) -> Corners:
-    """Give intersection over union [n, m] of boxes [n, 4] and [m, 4]; 0 where both are empty."""
+    """Return intersection over union [n, m] of boxes [n, 4] and [m, 4]; 0 where both are empty."""
     low = np.maximum(boxes[:, None, :2], others[None, :, :2])
     high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
     shared = (high - low).clip(min=0).prod(2)
@@ -130,5 +130,5 @@ def _mix(before: npt.NDArray[np.float64], now: npt.NDArray[np.float64]) -> npt.N
 
 
 def _rank(box: Box) -> tuple[float, str, float, float, float, float]:
-    """Give what boxes are sorted by: the surest first, and no two different ones alike."""
+    """Return the sort key of a box: highest score first, and no ties between different boxes."""
     return (-box.score, box.label, box.x1, box.y1, box.x2, box.y2)

@@ -1,1 +1,1 @@
-"""Sinks: records in, files out. They know nothing of models."""
+"""Sinks: write records to files. They are independent of models."""

@@ -1,4 +1,4 @@
-"""A file that lines are appended to, each whole or not at all."""
+"""Append-only file of whole lines."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import BinaryIO
 log = logging.getLogger("costream")
 
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
-_HEAD = 1 << 20  # bytes; no header is as long
+_HEAD = 1 << 20  # bytes; longer than any header
 _BLOCK = 1 << 16
 
 
 class AppendedFile:
-    """The file ``path``, open or not. What goes wrong comes as OSError.
+    """An append-only file at ``path``, open or not. Methods raise OSError.
 
-    One thread writes; another may call ``sync`` meanwhile.
+    One thread writes; another may call ``sync`` at the same time.
     """
 
     def __init__(self, path: Path) -> None:
@@ -26,17 +26,17 @@ class AppendedFile:
         self.size = 0  # bytes
         self._file: int | None = None
         self._synced = True
-        self._guard = threading.Lock()  # held while the descriptor is synced or given up
+        self._guard = threading.Lock()  # held while the descriptor is synced or closed
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be appended to."""
+        """Whether the file is open for appending."""
         return self._file is not None
 
     def open(self) -> bytes:
-        """Open it, making it if need be, and give its first line.
+        """Open the file, creating it if missing, and return its first line.
 
-        What follows the last whole line, the end of a run that was killed, is cut off.
+        An incomplete last line, left by a killed run, is removed.
         """
         file = os.open(self.path, _FLAGS, 0o666)
         try:
@@ -45,7 +45,7 @@ class AppendedFile:
             cut = os.fstat(file).st_size - self.size
             if cut:
                 os.ftruncate(file, self.size)
-                log.warning("%s: half a line at its end (%d bytes) is cut off", self.path, cut)
+                log.warning("%s: incomplete last line removed (%d bytes)", self.path, cut)
         except OSError:
             os.close(file)
             raise
@@ -53,7 +53,7 @@ class AppendedFile:
         return first if self.size else b""
 
     def append(self, data: bytes) -> None:
-        """Hand whole lines to the system at once. What it takes only in part is cut off again."""
+        """Write whole lines at once. A partial write is undone."""
         if self._file is None:
             raise ValueError(f"{self.path} is not open")
         self._synced = False
@@ -67,7 +67,7 @@ class AppendedFile:
         self.size += len(data)
 
     def is_there(self) -> bool:
-        """Whether the open file is still the one that its path names."""
+        """Return whether ``path`` still names the open file."""
         try:
             found = os.stat(self.path)
         except FileNotFoundError:
@@ -75,14 +75,14 @@ class AppendedFile:
         return self._file is not None and os.path.samestat(found, os.fstat(self._file))
 
     def sync(self) -> None:
-        """Make durable what was appended."""
+        """Flush appended data to disk."""
         with self._guard:
             if self._file is not None and not self._synced:
                 self._synced = True
                 os.fsync(self._file)
 
     def close(self) -> None:
-        """Let go of it; nothing happens when it is closed."""
+        """Close the file; do nothing if it is closed."""
         with self._guard:
             file, self._file = self._file, None
             if file is not None:
@@ -91,12 +91,12 @@ class AppendedFile:
     def _cut_back(self, file: int) -> None:
         try:
             os.ftruncate(file, self.size)
-        except OSError:  # opening it again does that
+        except OSError:  # done when the file is opened again
             self.close()
 
 
 def _whole(file: BinaryIO) -> int:
-    """Give the length up to and with the last line feed, in bytes."""
+    """Return the length up to and including the last line feed, in bytes."""
     end = file.seek(0, os.SEEK_END)
     while end:
         begin = max(0, end - _BLOCK)

@@ -1,4 +1,4 @@
-"""Outputs: files that appear under their name only when finished, and standard output."""
+"""Outputs: files that are renamed to their final name when finished, and standard output."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import IO, Any, BinaryIO, Protocol, TextIO, TypeVar
 
 from costream.errors import OutputError, UsageError
 
-# Write at most this long after a record came. Live sources give a few steps a second, so each
-# step is on disk before the next one; a fast file costs twenty flushes a second.
+# Flush interval. Live sources yield a few steps a second, so each step is on disk before the
+# next one; a fast file costs twenty flushes a second.
 _FLUSH_S = 0.05
 
 _T = TypeVar("_T")
 
 
 class Output(Protocol):
-    """Where a sink writes its text. ``open`` first; ``finish`` once, at the end.
+    """Text output of a sink. ``open`` first; ``finish`` once, at the end.
 
-    Errors of the system become OutputError, once: after it, ``write`` and ``finish`` do nothing,
-    so that a run can still finish its other sinks. BrokenPipeError is passed on as it is.
+    OSError becomes OutputError, once: afterwards, ``write`` and ``finish`` do nothing, so that a
+    run can still finish its other sinks. BrokenPipeError is passed on unchanged.
     """
 
     @property
-    def path(self) -> Path | None: ...  # noqa: D102 - where it will be found; None: in no file
+    def path(self) -> Path | None: ...  # noqa: D102 - path of the finished file; None: no file
 
     def open(self) -> None: ...  # noqa: D102
 
@@ -35,12 +35,12 @@ class Output(Protocol):
 
 
 def part_of(path: Path) -> Path:
-    """Give the name that ``path`` has while it is being written."""
+    """Return the temporary name of ``path`` while it is being written."""
     return path.with_name(path.name + ".part")
 
 
 class _Output:
-    """What files and streams share: prompt flushing, and errors that are raised once."""
+    """Base of files and streams: prompt flushing, and errors that are raised once."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -49,11 +49,11 @@ class _Output:
 
     @property
     def path(self) -> Path | None:
-        """The file, None when this is none."""
+        """The path of the file; None for a stream."""
         return None
 
     def write(self, text: str, *, flush: bool = False) -> None:
-        """Append ``text``; ``flush`` hands everything to the system at once."""
+        """Append ``text``; ``flush``: flush the buffer at once."""
         handle = self._handle
         if handle is None:
             return
@@ -64,7 +64,7 @@ class _Output:
             self._flushed_s = now_s
 
     def attempt(self, action: Callable[[], _T]) -> _T:
-        """Do ``action``; errors of the system become OutputError, and then nothing is written."""
+        """Run ``action``; OSError becomes OutputError, and later writes are ignored."""
         try:
             return action()
         except BrokenPipeError:
@@ -82,7 +82,7 @@ class _Output:
 class AtomicFile(_Output):
     """A UTF-8 file that is written as ``NAME.part`` and renamed to NAME by ``finish``.
 
-    Missing folders are made. ``overwrite=False``: UsageError when NAME exists.
+    Missing folders are created. ``overwrite=False``: UsageError if NAME exists.
     """
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
@@ -93,7 +93,7 @@ class AtomicFile(_Output):
 
     @property
     def path(self) -> Path:
-        """The name that the file has in the end."""
+        """The final path of the file."""
         return self._path
 
     def open(self) -> None:
@@ -104,7 +104,7 @@ class AtomicFile(_Output):
         self._handle = self.attempt(self._create)
 
     def finish(self) -> None:
-        """Make the file durable and give it its name."""
+        """Flush the file to disk and rename it to its final name."""
         handle = self._handle
         if handle is None:
             return
@@ -118,21 +118,21 @@ class AtomicFile(_Output):
         self.attempt(lambda: os.replace(self._part, self._path))
 
     def _create(self) -> IO[Any]:
-        # A name that is not UTF-8 reaches us with lone surrogates; as \udcXX they stay valid JSON.
+        # A name that is not UTF-8 contains lone surrogates; as \udcXX they stay valid JSON.
         return self._part.open("w", encoding="utf-8", errors="backslashreplace", newline="")
 
     def _fail(self) -> None:
-        """Let go of the handle; what is in the part file stays there."""
+        """Close the handle; the part file stays as it is."""
         handle, self._handle = self._handle, None
         if handle is not None:
             try:
                 handle.close()
-            except OSError:  # it flushes again; the first error has been told
+            except OSError:  # it flushes again; the first error has been reported
                 return
 
 
 class BinaryFile(AtomicFile):
-    """The same for bytes, which are written to ``file`` within ``attempt``."""
+    """An AtomicFile for bytes, which are written to ``file`` within ``attempt``."""
 
     @property
     def file(self) -> BinaryIO | None:
@@ -144,14 +144,14 @@ class BinaryFile(AtomicFile):
 
 
 class Stream(_Output):
-    """Text for an open handle that is not ours to close: standard output."""
+    """Text output to an open handle that must not be closed: standard output."""
 
     def __init__(self, handle: TextIO) -> None:
         super().__init__(getattr(handle, "name", "output"))
         self._given = handle
 
     def open(self) -> None:
-        """Begin; nothing is written."""
+        """Start; nothing is written."""
         self._handle = self._given
 
     def finish(self) -> None:
@@ -163,5 +163,5 @@ class Stream(_Output):
 
 
 def exists_error(path: Path) -> UsageError:
-    """Give the error for an output that is already there."""
+    """Return the error for an output that already exists."""
     return UsageError("exists already", where=path, hint="use --overwrite or --skip-existing")

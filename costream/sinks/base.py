@@ -1,4 +1,4 @@
-"""The seam between a run and its results."""
+"""Interfaces of sinks, which receive the records of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from costream.records import OBJECT_DETECTION, Head, Header, Picture, Record, Su
 
 
 class Sink(Protocol):
-    """Takes the records of one run over one source: ``open``, ``write`` ..., ``close``.
+    """Receiver of the records of one run over one source: ``open``, ``write`` ..., ``close``.
 
     ``close`` is always called once after a successful ``open``, also when the run was
     interrupted (``summary.complete`` is then False), and leaves valid, finished files.
@@ -23,18 +23,18 @@ class Sink(Protocol):
 
 @runtime_checkable
 class PictureSink(Sink, Protocol):
-    """A sink that also draws: ``draw`` comes after what a step has written."""
+    """A sink that also draws: ``draw`` is called after the records of a step."""
 
     def draw(self, picture: Picture) -> None: ...  # noqa: D102
 
 
 def finds_objects(header: Header) -> bool:
-    """Say whether a run writes Objects and no Prediction; its segments may overlap then."""
+    """Return whether a run writes Objects instead of Prediction; its segments may then overlap."""
     return header.task == OBJECT_DETECTION
 
 
 def heads_of(header: Header) -> dict[str | None, Head]:
-    """Give the heads by what their records are marked with; None where there is one."""
+    """Return the heads by the ``model`` of their records; the key is None for a single head."""
     if header.heads is not None:
         return {head.model: head for head in header.heads}
     timeline = header.options.get("timeline")

@@ -1,4 +1,4 @@
-"""Objects on pictures: boxes, with what they are, how sure that is, and which one it is."""
+"""Bounding boxes on images, with label, score and track id."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Size = tuple[int, int]  # width, height
 def draw_boxes(
     canvas: Canvas, boxes: Sequence[Box], colors: Mapping[str, Color], source: Size, page: Size
 ) -> None:
-    """Draw boxes, those that come first on top, in the colour of their label.
+    """Draw boxes in the colour of their label, the first ones on top.
 
-    They are in pixels of a picture of ``source``, which is shown with the size ``page`` in the
-    upper left corner of ``canvas``. A dark rim lets them stand out from any background.
+    Coordinates are pixels of an image of size ``source``, shown with the size ``page`` in the
+    upper left corner of ``canvas``. A dark rim makes them visible on any background.
     """
     pen = max(2, round(min(page) / 240))
     scale = max(1, round(min(page) / 360))
@@ -31,7 +31,7 @@ def draw_boxes(
 
 
 def told(box: Box) -> str:
-    """Give ``car 0.92``, with its id ``car #3 0.92``."""
+    """Return the caption ``car 0.92``, or with an id ``car #3 0.92``."""
     name = box.label if box.id is None else f"{box.label} #{box.id}"
     return f"{name} {box.score:.2f}"
 
@@ -39,7 +39,7 @@ def told(box: Box) -> str:
 def _frame(
     canvas: Canvas, left: int, top: int, right: int, bottom: int, pen: int, color: Color
 ) -> None:
-    """Draw the sides of a rectangle, inside it."""
+    """Draw the outline of a rectangle, inside its edges."""
     width, height = right - left, bottom - top
     across, down = min(pen, width), min(pen, height)
     fill(canvas, left, top, width, down, color)
@@ -51,7 +51,7 @@ def _frame(
 def _tag(
     canvas: Canvas, text: str, left: int, top: int, color: Color, scale: int, page: Size
 ) -> None:
-    """Write on the box's own colour, above it; at the upper edge of the picture inside it."""
+    """Write a caption on the colour of the box, above it; inside it at the top of the image."""
     width, height = text_width(text, scale) + 4 * scale, (HEIGHT + 4) * scale
     x = max(0, min(left, page[0] - width))
     y = top - height if top >= height else top
@@ -61,6 +61,6 @@ def _tag(
 
 
 def _ink(color: Color) -> Color:
-    """Give the colour of letters that can be read on ``color`` (ITU-R BT.601's luma)."""
+    """Return a text colour that is legible on ``color`` (ITU-R BT.601 luma)."""
     red, green, blue = color
     return DARK if 0.299 * red + 0.587 * green + 0.114 * blue > 110 else WHITE

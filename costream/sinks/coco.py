@@ -1,6 +1,6 @@
-"""Boxes as COCO JSON, which annotation tools read: to be corrected, and learnt from.
+"""Boxes as COCO JSON, for annotation tools and for training.
 
-Boxes go out as they come, in constant memory; the images, which are fewer, wait for the end.
+Boxes are written as they arrive, in constant memory; the images, which are fewer, at the end.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from costream.sinks.atomic import Output
 from costream.sinks.jsonl import dumps
 from costream.sinks.spool import Spool
 
-# Endings of sources that are a picture by itself, if only one is seen of them.
+# Suffixes of sources that are a still image if they have a single frame.
 _PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 
 
 class Coco:
-    """``info, categories, annotations, videos, images``; an image is a frame that a step saw.
+    """COCO JSON: ``info, categories, annotations, videos, images``; one image per frame used.
 
-    It is called as CVAT calls frame 12 of a video, ``frame_000012.PNG``. A picture by itself is
-    called as its file, and there are no videos then. Two steps that saw the same frame are one
-    image, with the boxes of the first.
+    Frame 12 of a video is named ``frame_000012.PNG``, as in CVAT. A still image has the name of
+    its file, and there are no videos then. Two steps on the same frame are one image, with the
+    boxes of the first.
     """
 
     def __init__(self, out: Output) -> None:
         self._out = out
         self._source = ""
         self._categories: dict[str, int] = {}  # label -> id
-        self._objects: Objects | None = None  # of the step whose picture comes next
-        self._images = Spool()  # a line each: frame, width, height
+        self._objects: Objects | None = None  # of the current step, until its picture arrives
+        self._images = Spool()  # one line per image: frame, width, height
         self._frame: int | None = None  # of the newest image
-        self._image = self._box = 0  # how many there are, and so the id of the newest
+        self._image = self._box = 0  # number so far, which is the id of the newest
 
     def open(self, header: Header) -> None:
         """Write everything up to the first box."""
@@ -50,12 +50,12 @@ class Coco:
         self._out.write(text, flush=True)
 
     def write(self, record: Record) -> None:
-        """Keep the boxes of a step until its picture comes."""
+        """Store the boxes of a step until its picture arrives."""
         if isinstance(record, Objects):
             self._objects = record
 
     def draw(self, picture: Picture) -> None:
-        """Write the boxes of a picture. Its pixels are not looked at where its size is known."""
+        """Write the boxes of a picture. Its pixels are read only if its size is unknown."""
         objects, item = self._objects, picture.item
         self._objects = None
         if objects is None or not isinstance(item, VideoFrame) or objects.frame == self._frame:
@@ -73,7 +73,7 @@ class Coco:
                 "category_id": self._categories[box.label],
                 "bbox": (box.x1, box.y1, *size),
                 "area": size[0] * size[1],
-                "segmentation": (),  # CVAT takes no box without
+                "segmentation": (),  # CVAT rejects boxes without it
                 "iscrowd": 0,
                 "score": box.score,
                 **({} if box.id is None else {"track_id": box.id}),
@@ -81,7 +81,7 @@ class Coco:
             self._out.write(("\n" if self._box == 1 else ",\n") + dumps(plain(row)))
 
     def close(self, summary: Summary) -> None:
-        """Write the images, and of what video they are, and finish."""
+        """Write the video and the images, and finish."""
         self._out.write("\n]" if self._box else "]")
         is_picture = self._image < 2 and self._source.lower().endswith(_PICTURES)
         if not is_picture:

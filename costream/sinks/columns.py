@@ -1,4 +1,4 @@
-"""The columns of tables of predictions, of one run and of many."""
+"""Columns of prediction tables, of one run and of many."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Pairs = Iterable[Iterable[Any]]  # label, score
 
 
 class PredictionColumns:
-    """Which columns a table has; its first prediction decides.
+    """Columns of a prediction table, determined by its first prediction.
 
-    ``labels``: those of the header. ``heads``: labels of each head by its name; None where there
-    is one, and then there is no column ``model``. A label of two heads has one column.
-    ``top``, ``future`` and ``scores`` are those of the first prediction.
+    ``labels``: those of the header. ``heads``: labels of each head by its name; None for a single
+    head, and then there is no column ``model``. A label of two heads has one column. ``top``,
+    ``future`` and ``scores``: those of the first prediction.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class PredictionColumns:
             self._places[None] = list(range(len(self._scored)))
 
     def names(self) -> list[str]:
-        """Give the names of the columns."""
+        """Return the names of the columns."""
         ranks, ahead = range(2, self._ranks + 1), range(1, self._ahead + 1)
         return [
             *(["model"] if self._has_heads else []),
@@ -57,7 +57,7 @@ class PredictionColumns:
         scores: Sequence[float],
         model: str | None,
     ) -> list[Any]:
-        """Give the row of a prediction; ``fixed`` are its values up to ``fresh``."""
+        """Return the row of a prediction; ``fixed`` are its values up to ``fresh``."""
         probabilities: list[Any] = [None] * len(self._scored)
         for place, score in zip(self._places.get(model, ()), scores, strict=False):
             probabilities[place] = score
@@ -66,6 +66,6 @@ class PredictionColumns:
 
 
 def _flat(pairs: Pairs, count: int) -> list[Any]:
-    """Give label, score, label, score, ... of exactly ``count`` pairs; missing ones are None."""
+    """Return label, score, label, score, ... of exactly ``count`` pairs; missing ones are None."""
     flat = [value for pair in pairs for value in pair]
     return (flat + [None] * (2 * count))[: 2 * count]

@@ -1,4 +1,4 @@
-"""What it cost to see the objects in an annotated video."""
+"""Cost panel of annotated videos with objects."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from costream.sinks.drawing import WHITE, Canvas, Color, fill, write
 from costream.sinks.font import text_width
 from costream.sinks.panel import PANEL, write_clock
 
-_CURVE = 38  # pixels that the cost of the dense model is high
-_BELOW = 6  # left free below it
+_CURVE = 38  # height of the dense model's cost, pixels
+_BELOW = 6  # margin below the curve, pixels
 _BACK: Color = (60, 60, 60)
 _COLOR: Color = (86, 180, 233)
 
 
 class CostPanel:
-    """Tokens, share of the dense cost, budget and the time; below, that share so far as a curve.
+    """Panel of tokens, share of the dense cost, budget and time, with that share as a curve.
 
     The curve's full height is the cost of the dense model. A column is the mean of its steps.
     """
@@ -32,14 +32,14 @@ class CostPanel:
         self._totals = np.zeros((2, 0))  # of each column: sum of the shares, number of steps
 
     def write(self, record: Record) -> None:
-        """Take the newest costs; what comes after a gap does not go on from what was."""
+        """Store the newest cost; a gap interrupts the curve."""
         if isinstance(record, Compute):
             self._compute = record
         elif isinstance(record, Gap):
             self._painted_s = None
 
     def draw(self, panel: Canvas, picture: Picture) -> None:
-        """Draw the words and the curve."""
+        """Draw the text and the curve."""
         width, time_s = panel.shape[1], picture.time_s
         if not self._axis.began:
             self._axis.begin(time_s, width)
@@ -55,7 +55,7 @@ class CostPanel:
         fill(panel, self._axis.x(time_s) - 1, top - 3, 2, _CURVE + 6, WHITE)
 
     def _tell(self, panel: Canvas, compute: Compute, most: int | None) -> None:
-        """Write what fits beside the clock."""
+        """Write as much text as fits beside the clock."""
         words = (share_text(compute), tokens_text(compute, most), budget_text(compute))
         told = [word for word in words if word]
         while text_width(", ".join(told), 2) > panel.shape[1] - 130 and len(told) > 1:
@@ -75,9 +75,9 @@ class CostPanel:
         self._totals[:, first:last] += np.array([[share], [1.0]])
 
     def _curve(self) -> npt.NDArray[np.bool_]:
-        """Say which pixels [_CURVE, W] are below the curve."""
+        """Return which pixels [_CURVE, W] are below the curve."""
         shares, steps = self._totals
         heights = np.rint(_CURVE * (shares / np.maximum(steps, 1)).clip(0, 1))
-        heights = np.maximum(heights, steps > 0)  # what costs next to nothing shows all the same
+        heights = np.maximum(heights, steps > 0)  # tiny costs stay visible
         below: npt.NDArray[np.bool_] = np.arange(_CURVE, 0, -1)[:, None] <= heights
         return below

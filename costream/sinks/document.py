@@ -1,4 +1,4 @@
-"""JSON: one document a run, written as it happens and in constant memory."""
+"""JSON: one document per run, written incrementally in constant memory."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from costream.sinks.totals import CostTotals
 
 
 class Document:
-    """``schema, header, predictions, segments, gaps, errors, compute, summary``.
+    """JSON: ``schema, header, predictions, segments, gaps, errors, compute, summary``.
 
-    A model that finds objects has ``objects`` in the place of predictions. These go out as they
-    come. The shorter lists wait for the end, in memory while they
-    are small. Each member starts on its own line and ``summary`` is the last, so that
-    ``registry.is_complete`` need not read the whole document.
+    A model that finds objects has ``objects`` instead of predictions. These are written as they
+    arrive. The shorter lists are stored until the end, in memory while they are small. Each
+    member starts on its own line and ``summary`` is the last, so that ``registry.is_complete``
+    need not read the whole document.
     """
 
     def __init__(self, out: Output) -> None:
@@ -48,7 +48,7 @@ class Document:
         self._out.write(text, flush=True)
 
     def write(self, record: Record) -> None:
-        """Write what a step gave, or keep what belongs further down. Alerts have no place here."""
+        """Write the output of a step, or store a record of a later list. Alerts are ignored."""
         if isinstance(record, Compute):
             self._totals.add(record)
             return

@@ -1,6 +1,6 @@
-"""Lines, areas and text on pictures: uint8 [H, W, 3] arrays, changed in place.
+"""Drawing of dots, areas and text on images: uint8 [H, W, 3] arrays, changed in place.
 
-Coordinates are pixels, x to the right and y down; what lies outside is left out.
+Coordinates are pixels, x to the right and y down; anything outside is clipped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Color = tuple[int, int, int]  # red, green, blue
 WHITE: Color = (240, 240, 240)
 GREY: Color = (150, 150, 150)
 DARK: Color = (24, 24, 24)
-# Told apart by most colour-blind people (Okabe and Ito).
+# Distinguishable for most colour-blind people (Okabe and Ito).
 COLORS: tuple[Color, ...] = (
     (230, 159, 0),
     (86, 180, 233),
@@ -47,9 +47,9 @@ def write(canvas: Canvas, x: int, y: int, text: str, color: Color, scale: int = 
 
 
 def dots(canvas: Canvas, points: npt.NDArray[np.float64], color: Color, width: int) -> None:
-    """Draw round dots of a diameter at ``points`` [N, 2] (x, y)."""
-    # A mad coordinate must not become a number that no integer can hold.
-    near = (np.abs(points) < 4 * max(canvas.shape)).all(1)  # false for what is no number
+    """Draw round dots of diameter ``width`` at ``points`` [N, 2] (x, y)."""
+    # Extreme coordinates must not overflow an integer.
+    near = (np.abs(points) < 4 * max(canvas.shape)).all(1)  # false for NaN
     places = (np.rint(points[near]).astype(np.intp)[:, None] + _disk(width)).reshape(-1, 2)
     inside = ((places >= 0) & (places < (canvas.shape[1], canvas.shape[0]))).all(1)
     x, y = places[inside].T
@@ -59,7 +59,7 @@ def dots(canvas: Canvas, points: npt.NDArray[np.float64], color: Color, width: i
 def path(
     start: npt.NDArray[np.float64], end: npt.NDArray[np.float64], spacing: float
 ) -> npt.NDArray[np.float64]:
-    """Give points [N, 2] from ``start`` to ``end``, at most ``spacing`` apart; at least these."""
+    """Return points [N, 2] from ``start`` to ``end`` inclusive, at most ``spacing`` apart."""
     length = float(np.abs(end - start).max())
     count = 2 + int(min(length, 1e4) / spacing) if math.isfinite(length) else 2
     return start + (end - start) * np.linspace(0, 1, count)[:, None]
@@ -68,8 +68,8 @@ def path(
 def draw_figure(canvas: Canvas, figure: Figure, width: int, height: int) -> None:
     """Draw stick figures in the upper left ``width`` x ``height`` of ``canvas``.
 
-    The page of a figure that comes without a picture is a square in the middle. The body's left
-    is blue, its right orange, with a dark rim that shows on any background.
+    A figure without an image is drawn in a square in the middle. The body's left is blue, its
+    right orange, with a dark rim that is visible on any background.
     """
     side = min(width, height)
     size, corner = (width, height), (0.0, 0.0)
@@ -93,7 +93,7 @@ def draw_figure(canvas: Canvas, figure: Figure, width: int, height: int) -> None
 
 @cache
 def _disk(width: int) -> npt.NDArray[np.intp]:
-    """Give the offsets [N, 2] of a round brush of this diameter."""
+    """Return the offsets [N, 2] of a round brush of this diameter."""
     radius = width / 2
     reach = np.arange(-(width // 2), width // 2 + 1)
     grid = np.stack(np.meshgrid(reach, reach), -1).reshape(-1, 2)

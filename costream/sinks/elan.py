@@ -1,7 +1,7 @@
-"""The timeline for ELAN: EAF, its XML format, version 3.0.
+"""Timeline in ELAN's annotation format: EAF 3.0 (XML).
 
-Times are milliseconds in slots of their own, which stand before the tiers and in order. So the
-segments wait in a temporary file, and everything below the head is written when the run ends.
+Times are milliseconds in separate slots, which precede the tiers in order. So segments are
+stored in a temporary file, and everything after the head is written when the run ends.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from costream.sinks.base import finds_objects
 from costream.sinks.timelines import Timelines
 
 _ROOT = (
-    # A date is required; that of the run would make the same input give other bytes.
+    # A date is required; a constant one makes the output reproducible.
     '<ANNOTATION_DOCUMENT AUTHOR="costream" DATE="1970-01-01T00:00:00Z" FORMAT="3.0" VERSION="3.0"'
     ' xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"'
     ' xsi:noNamespaceSchemaLocation="http://www.mpi.nl/tools/elan/EAFv3.0.xsd">'
 )
 _TYPE = "default-lt"
 
-# What ELAN calls the media that it knows; it looks into others itself.
+# MIME types of the media that ELAN knows; it inspects others itself.
 _MIME_TYPES = {
     **dict.fromkeys((".wav", ".wave"), "audio/x-wav"),
     **dict.fromkeys((".mp4", ".m4v"), "video/mp4"),
@@ -35,14 +35,14 @@ _MIME_TYPES = {
     ".mov": "video/quicktime",
 }
 
-# XML 1.0 has no place for these, escaped or not.
+# Not allowed in XML 1.0, escaped or not.
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 class Elan:
-    """One tier a head, one annotation a segment; its value is the label.
+    """EAF with one tier per head and one annotation per segment; its value is the label.
 
-    For objects one tier a label: annotations of a tier must not overlap.
+    For objects there is one tier per label: annotations of a tier must not overlap.
     """
 
     def __init__(self, out: Output) -> None:
@@ -62,7 +62,7 @@ class Elan:
         self._out.write("\n".join(lines) + "\n", flush=True)
 
     def write(self, record: Record) -> None:
-        """Keep a segment; other records have no place here."""
+        """Store a segment; other records are ignored."""
         if isinstance(record, Segment):
             self._timelines.add(record)
 
@@ -108,18 +108,18 @@ def _annotation(number: int, label: str) -> str:
 
 
 def _media(header: Header, result: Path | None) -> list[str]:
-    """Give the HEADER; a source that is a file is named so that ELAN finds it from ``result``."""
+    """Return the HEADER, with the path of a source file also relative to ``result``."""
     head = '<HEADER MEDIA_FILE="" TIME_UNITS="milliseconds"'
     if header.kind not in ("audio", "video") or not os.path.isfile(header.source):
         return [f"{head}/>"]
     path = Path(header.source)
-    # ELAN takes paths in URLs as they are, without %-escapes.
+    # ELAN expects paths in URLs without %-escapes.
     whole = path.absolute().as_posix()
     given = {
         "MEDIA_URL": f"file://{whole}" if whole.startswith("/") else f"file:///{whole}",
         "MIME_TYPE": _MIME_TYPES.get(path.suffix.lower(), f"{header.kind}/*"),
     }
-    with suppress(ValueError):  # on Windows there is no way from one drive to another
+    with suppress(ValueError):  # Windows has no relative path between drives
         near = os.path.relpath(path, None if result is None else result.parent)
         near = Path(near).as_posix()
         given["RELATIVE_MEDIA_URL"] = near if near.startswith("../") else f"./{near}"

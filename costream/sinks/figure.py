@@ -1,4 +1,4 @@
-"""Skeletons as stick figures on a flat page, for whoever draws them."""
+"""Skeletons as two-dimensional stick figures, ready to be drawn."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ import numpy.typing as npt
 from costream.records import SkeletonFrame
 
 SEEN = 0.3  # joints with a lower score are guesses and not drawn
-_SHRINK = 0.995  # share of the page's extent that is kept from one picture to the next
+_SHRINK = 0.995  # factor by which the extent may shrink per frame
 
 Points = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """The persons of one moment: points on a page, 0 to 1, x to the right and y down."""
+    """The persons of one frame: points on a page, 0 to 1, x to the right and y down."""
 
     points: Points  # float32 [M, V, 2]
     seen: npt.NDArray[np.bool_]  # [M, V]
     bones: tuple[tuple[int, int], ...]
     sides: tuple[int, ...]  # [V], -1 left, 1 right, 0 the middle of the body
-    square: bool  # the page is one, not a picture
+    square: bool  # the page is a square, not the source image
 
 
 class View:
-    """Looks at skeletons where their picture is not shown: from the front, all in sight.
+    """Front view of skeletons without their source image, scaled so that all are visible.
 
-    It follows their middle, and shrinks slowly when they need less room.
+    It is centred on them, and zooms in slowly when they need less room.
     """
 
     def __init__(self) -> None:
         self._extent = 0.0
 
     def figure(self, skeleton: SkeletonFrame) -> Figure:
-        """Give the figure of ``skeleton``, its middle in the middle of a square page."""
+        """Return the figure of ``skeleton``, centred on a square page."""
         places, signs = _flat(skeleton)
         known: npt.NDArray[np.bool_] = np.logical_and.reduce(np.isfinite(places), axis=2)
         seen = (skeleton.scores > SEEN) & known
@@ -49,7 +49,7 @@ class View:
 
 
 def figure_in_picture(skeleton: SkeletonFrame) -> Figure | None:
-    """Give the figure on the page that is its picture; None without places in one."""
+    """Return the figure in coordinates of the source image; None if they are missing."""
     if skeleton.places is None:
         return None
     seen = skeleton.scores > SEEN
@@ -57,12 +57,12 @@ def figure_in_picture(skeleton: SkeletonFrame) -> Figure | None:
 
 
 def _flat(skeleton: SkeletonFrame) -> tuple[Points, tuple[float, float]]:
-    """Give two coordinates of each joint, and what turns them right and down."""
+    """Return two coordinates of each joint, and the signs that turn them right and down."""
     if skeleton.places is not None:
-        # In space MediaPipe puts the hips of all persons at the same place. What shape their
-        # picture has is not known here; 4:3 is near enough.
+        # In 3D, MediaPipe puts the hips of all persons at the same place. The aspect ratio of
+        # the image is unknown here; 4:3 is close enough.
         return skeleton.places, (4 / 3, 1.0)
-    # A camera's x in space is to its left (Kinect), that of a picture to the right.
+    # In 3D, x points to the camera's left (Kinect), in an image to the right.
     signs = (-1.0, -1.0) if skeleton.joints.shape[2] == 3 else (1.0, -1.0)
     return skeleton.joints[..., :2], signs
 

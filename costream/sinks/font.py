@@ -1,4 +1,4 @@
-"""Letters of 5 x 7 dots, so that pictures can carry text without a font library."""
+"""Bitmap font of 5 x 7 pixels, to write text on images without a font library."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _UNKNOWN = ord("?") - ord(" ")
 
 
 def text_width(text: str, scale: int = 1) -> int:
-    """Give the width in pixels of ``text``."""
+    """Return the width in pixels of ``text``."""
     return max(0, scale * ((WIDTH + 1) * len(plain_text(text)) - 1))
 
 
 def text_mask(text: str, scale: int = 1) -> npt.NDArray[np.bool_]:
-    """Give which pixels of [7 * scale, text_width] are ink."""
+    """Return the ink mask of ``text``, bool [7 * scale, text_width]."""
     mask = np.zeros((HEIGHT, text_width(text)), np.bool_)
     for k, character in enumerate(plain_text(text)):
         mask[:, (WIDTH + 1) * k : (WIDTH + 1) * k + WIDTH] = _glyph(character)
@@ -51,7 +51,7 @@ def text_mask(text: str, scale: int = 1) -> npt.NDArray[np.bool_]:
 
 
 def plain_text(text: str) -> str:
-    """Give ``text`` on one line, letters without their accents; what is left over becomes ?."""
+    """Return ``text`` in ASCII on one line: without accents, other characters replaced by ?."""
     parts = unicodedata.normalize("NFKD", " ".join(text.replace("ß", "ss").split()))
     return "".join(c if " " <= c <= "~" else "?" for c in parts if not unicodedata.combining(c))
 

@@ -1,4 +1,4 @@
-"""The journal of a feed: JSON lines that are appended, run after run, and survive what happens."""
+"""Journal of a feed: JSON lines, appended by run after run and robust against crashes."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from costream.sinks.rotation import Rotation
 
 log = logging.getLogger("costream")
 
-_SYNC_S = 3.0  # the newest records are made durable this often
-_LOOK_S = 1.0  # and this often it is seen whether the file is still there
-_AGAIN_S = 60.0  # until a file that could not be finished is tried again
+_SYNC_S = 3.0  # interval of flushing to disk
+_LOOK_S = 1.0  # interval of checking that the file still exists
+_AGAIN_S = 60.0  # until a failed rotation is retried
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Journal:
-    """``NAME.jsonl`` in a folder: what ``JsonLines`` writes, appended as it comes.
+    """Append-only ``NAME.jsonl`` in a folder, with the lines of ``JsonLines``.
 
-    Each line goes to the system at once and in one piece, so a process that is killed leaves
-    whole lines, but for perhaps the very last; a machine that loses its power loses a few seconds
-    of them. Half a line is cut off when the next run begins: it holds nothing that could be
-    used, and stops readers who take every line for JSON. Each run appends a header. ``rotation``
-    makes parts of the file; each of them begins with the header, and nothing else is numbered
-    anew. ``options.part`` in a header is the time of day when its file was begun.
+    Each line is written at once and in one piece, so a killed process leaves whole lines, except
+    perhaps the very last; a power failure loses a few seconds of them. An incomplete line is
+    removed when the next run starts: it holds nothing usable, and would break readers that parse
+    every line as JSON. Each run appends a header. ``rotation`` splits the file into parts; each
+    begins with the header, and no other numbering restarts. ``options.part`` in a header is the
+    time of day at which its file was started.
 
-    A disk that is full holds nothing up: records are left out and counted, and an ``error``
-    record says how many as soon as there is room; the log says both. A file that somebody has
-    deleted or moved away is begun anew.
+    If the disk fills, the run goes on: records are dropped and counted, and an ``error`` record
+    gives their number as soon as there is room; both are logged. A file that was deleted or
+    moved away is restarted.
 
-    ``open`` raises UsageError while another run writes to this journal, OutputError when there
-    can be none. ``clock`` gives the time of day, seconds since 1970.
+    ``open`` raises UsageError while another run writes to this journal, OutputError if it cannot
+    be written. ``clock`` returns the time of day, seconds since 1970.
     """
 
     def __init__(
@@ -57,24 +57,24 @@ class Journal:
         self._rotation, self._clock = rotation or Rotation(), clock
         self._file = AppendedFile(directory / f"{name}.jsonl")
         self._begun_s = 0.0  # time of day
-        self._filled = False  # more than a header is in the file
-        self._header: Header | None = None  # to be written before anything else; None: has been
-        self._lost = 0  # records that could not be written, up to now
-        self._lost_from_s: float | None = None  # the first one's time
-        self._trouble = ""  # why nothing can be written
-        self._durable = True  # as far as is known
-        self._look_s = self._rotate_s = 0.0  # times of day from which to do so again
+        self._filled = False  # the file holds more than a header
+        self._header: Header | None = None  # to be written first; None: already written
+        self._lost = 0  # records dropped since the last successful write
+        self._lost_from_s: float | None = None  # time of the first of them
+        self._trouble = ""  # reason why writing fails; '' if it works
+        self._durable = True  # False after a failed flush to disk
+        self._look_s = self._rotate_s = 0.0  # times of day of the next check and retry
         self._lock: IO[str] | None = None
         self._closing = threading.Event()
         self._syncing = threading.Thread(target=self._sync_often, daemon=True)
 
     @property
     def path(self) -> Path:
-        """The file that is written."""
+        """The current file."""
         return self._file.path
 
     def open(self, header: Header) -> None:
-        """Append a header, to a file that no other run writes to."""
+        """Lock the journal and append a header."""
         self._run = self._header = header
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ class Journal:
         self._put(record)
 
     def close(self, summary: Summary) -> None:
-        """Append the summary, make all durable and let others write."""
+        """Append the summary, flush to disk and release the lock."""
         self._put(summary)
         if self._lost:
             log.warning("%s: records lost: %d", self.path, self._lost)
@@ -113,7 +113,7 @@ class Journal:
         self._begin(self._clock())
 
     def _put(self, record: AnyRecord | None) -> None:
-        """Write what is due and a record; the record is lost when the system refuses it."""
+        """Write pending lines and a record; the record is dropped if writing fails."""
         now_s = self._clock()
         line = b"" if record is None else _line(record)
         try:
@@ -127,16 +127,16 @@ class Journal:
                     self._lost_from_s = _time_of(record)
             return
         if self._trouble:
-            log.warning("%s: can be written again; records lost: %d", self.path, self._lost)
+            log.warning("%s: writing works again; records lost: %d", self.path, self._lost)
         self._header, self._lost, self._trouble = None, 0, ""
         self._filled = self._filled or record is not None
 
     def _prepare(self, now_s: float, length: int) -> None:
-        """See to it that the right file is open for so many more bytes."""
+        """Open, restart or rotate the file as needed before ``length`` more bytes."""
         if self._file.is_open and not 0 <= self._look_s - now_s <= _LOOK_S:
             self._look_s = now_s + _LOOK_S
             if not self._file.is_there():
-                log.warning("%s: was deleted or moved away, and is begun anew", self.path)
+                log.warning("%s: was deleted or moved away; a new file is started", self.path)
                 self._file.close()
         if not self._file.is_open:
             self._begin(now_s)
@@ -157,18 +157,18 @@ class Journal:
             self._header = self._run
 
     def _finish(self, now_s: float) -> None:
-        """Make the file a part and begin another; go on with it where that cannot be done."""
+        """Rotate: rename the file to a part and start another; if that fails, continue with it."""
         try:
             self._sync()
             self._file.close()
             self._rotation.finish(self._directory, self._name, self._begun_s)
         except OSError as error:
             self._rotate_s = now_s + _AGAIN_S
-            log.warning("%s: cannot be made a part (%s)", self.path, error.strerror)
+            log.warning("%s: cannot be rotated (%s)", self.path, error.strerror)
         self._begin(now_s)
 
     def _due(self) -> bytes:
-        """Give the lines that have to come first."""
+        """Return the lines to be written first: the header and the number of lost records."""
         lines = b""
         if self._header is not None:
             part = datetime.fromtimestamp(self._begun_s, timezone.utc).strftime(_TIME)
@@ -180,13 +180,13 @@ class Journal:
         return lines
 
     def _tell(self, error: OSError) -> None:
-        """Log, once, that nothing can be written."""
+        """Log a write failure, once."""
         if not self._trouble:
             self._trouble = error.strerror or type(error).__name__
-            log.warning("%s: cannot write (%s); records are left out", self.path, self._trouble)
+            log.warning("%s: cannot write (%s); records are dropped", self.path, self._trouble)
 
     def _sync_often(self) -> None:
-        """Keep what is not durable short. A slow disk waits here and holds nobody up."""
+        """Flush to disk regularly. A slow disk blocks this thread only."""
         while not self._closing.wait(_SYNC_S):
             self._sync()
 
@@ -195,12 +195,12 @@ class Journal:
             self._file.sync()
         except OSError as error:
             if self._durable:
-                log.warning("%s: cannot be made durable (%s)", self.path, error.strerror)
+                log.warning("%s: cannot be flushed to disk (%s)", self.path, error.strerror)
             self._durable = False
 
 
 def _line(record: AnyRecord) -> bytes:
-    # A name that is not UTF-8 reaches us with lone surrogates; as \udcXX they stay valid JSON.
+    # A name that is not UTF-8 contains lone surrogates; as \udcXX they stay valid JSON.
     return (dumps(to_json(record)) + "\n").encode("utf-8", "backslashreplace")
 
 
@@ -211,7 +211,7 @@ def _time_of(record: AnyRecord) -> float | None:
 
 
 def _begun_s(header: bytes) -> float | None:
-    """Give the time of day when a file with this first line was begun, None if that is unknown."""
+    """Return the time of day at which a file with this first line was started, if known."""
     try:
         begun = datetime.strptime(json.loads(header)["options"]["part"], _TIME)
     except (ValueError, KeyError, TypeError):

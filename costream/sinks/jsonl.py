@@ -1,4 +1,4 @@
-"""JSON lines: one record a line, written as it happens."""
+"""JSON Lines: one record per line, written as it arrives."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=
 
 
 def dumps(value: object) -> str:
-    """Give JSON text on one line. Values come from ``records.to_json``, which leaves no NaN."""
+    """Return JSON text on one line. Values come from ``records.to_json``, without NaN."""
     return _ENCODER.encode(value)
 
 
 class JsonLines:
     """The stream of records: ``header`` first, ``summary`` last.
 
-    ``feed``: put this name into every line, where several feeds share an output.
+    ``feed``: name put into every line if several feeds share an output.
     """
 
     def __init__(self, out: Output, feed: str | None = None) -> None:
@@ -40,7 +40,7 @@ class JsonLines:
         self._line(header)
 
     def write(self, record: Record) -> None:
-        """Write one line; events (segments, gaps, errors) are handed on at once."""
+        """Write one line; events (segments, gaps, errors) are flushed at once."""
         self._line(record)
 
     def close(self, summary: Summary) -> None:

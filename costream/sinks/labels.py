@@ -1,4 +1,4 @@
-"""The timeline as labels for annotation tools: Audacity, Raven Pro, and RTTM for scoring tools."""
+"""Timeline as labels for annotation tools (Audacity, Raven Pro) and scoring tools (RTTM)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import PurePath
 from costream.records import Header, Record, Segment, Summary
 from costream.sinks.atomic import Output
 
-# A selection spans all that is heard: models for sound take 16 000 samples a second.
+# A selection spans the whole frequency range: audio models use 16 000 samples a second.
 _LOW_HZ, _HIGH_HZ = "0.0", "8000.0"
 
-_NOTHING = "<NA>"  # what RTTM writes in a field without a value
+_NOTHING = "<NA>"  # a missing value in RTTM
 
 RAVEN_COLUMNS = (
     *("Selection", "View", "Channel", "Begin File", "Begin Time (s)", "End Time (s)"),
@@ -21,17 +21,17 @@ RAVEN_COLUMNS = (
 
 
 class Audacity:
-    """Tab-separated start, end (seconds) and label, as File > Import > Labels reads them."""
+    """Audacity: tab-separated start, end (seconds) and label, for File > Import > Labels."""
 
     def __init__(self, out: Output) -> None:
         self._out = out
 
     def open(self, header: Header) -> None:
-        """Begin; the format has no header."""
+        """Open the output; the format has no header."""
         self._out.open()
 
     def write(self, record: Record) -> None:
-        """Write a segment; other records have no place here."""
+        """Write a segment; other records are ignored."""
         if isinstance(record, Segment):
             line = f"{record.start_s:.6f}\t{record.end_s:.6f}\t{one_line(record.label)}\n"
             self._out.write(line, flush=True)
@@ -42,9 +42,9 @@ class Audacity:
 
 
 class Raven:
-    """A selection table of Raven Pro: RAVEN_COLUMNS, tab-separated, one row a segment.
+    """A selection table of Raven Pro: RAVEN_COLUMNS, tab-separated, one row per segment.
 
-    With several heads a column ``Model`` says whose segment it is.
+    With several heads a column ``Model`` names the head of a segment.
     """
 
     def __init__(self, out: Output) -> None:
@@ -62,7 +62,7 @@ class Raven:
         self._row([*RAVEN_COLUMNS, *(["Model"] if self._has_heads else [])])
 
     def write(self, record: Record) -> None:
-        """Write a segment; other records have no place here."""
+        """Write a segment; other records are ignored."""
         if not isinstance(record, Segment):
             return
         self._rows += 1
@@ -85,10 +85,10 @@ class Raven:
 
 
 class Rttm:
-    """Rich Transcription Time Marked (NIST): a SPEAKER line of ten fields a segment.
+    """Rich Transcription Time Marked (NIST): a SPEAKER line of ten fields per segment.
 
-    The source is called by its name without folder and extension, as scoring tools expect.
-    Blanks part the fields, so those in names become underscores.
+    The source is named without folder and extension, as scoring tools expect. Spaces separate
+    the fields, so those in names become underscores.
     """
 
     def __init__(self, out: Output) -> None:
@@ -97,13 +97,13 @@ class Rttm:
         self._channel = 1
 
     def open(self, header: Header) -> None:
-        """Begin; the format has no header."""
+        """Open the output; the format has no header."""
         self._file = _field(PurePath(source_name(header)).stem)
         self._channel = channel(header)
         self._out.open()
 
     def write(self, record: Record) -> None:
-        """Write a segment; other records have no place here."""
+        """Write a segment; other records are ignored."""
         if not isinstance(record, Segment):
             return
         when = f"{record.start_s:.6f} {record.end_s - record.start_s:.6f}"
@@ -121,16 +121,16 @@ def _field(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Give ``text`` without tabs, line breaks and double blanks."""
+    """Return ``text`` without tabs, line breaks and repeated spaces."""
     return " ".join(text.split())
 
 
 def source_name(header: Header) -> str:
-    """Give the name of the source without its folder."""
+    """Return the name of the source without its folder."""
     return PurePath(header.source).name or header.source
 
 
 def channel(header: Header) -> int:
-    """Give the channel that was heard, 1 where that was the mean of all."""
+    """Return the channel that was used, 1 for the mean of all."""
     told = header.options.get("channel")
     return told if isinstance(told, int) else 1

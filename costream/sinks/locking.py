@@ -1,4 +1,4 @@
-"""A lock that goes with an open file, and away with its process however that ends."""
+"""Locks on open files, released when the process ends in any way."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import IO
 
 
 def locked(file: IO[str]) -> bool:
-    """Take the lock of ``file``, which is open for writing; False when another holds it."""
+    """Lock ``file``, which is open for writing; return False if it is locked already."""
     try:
         if os.name == "nt":
             import msvcrt

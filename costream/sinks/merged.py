@@ -1,4 +1,4 @@
-"""The tables over all inputs of a batch, made from the records of each, in constant memory."""
+"""Tables over all inputs of a batch, built from the records of each in constant memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FAILURE_COLUMNS = ("name", "status", "exit", "reason")
 
 @dataclass(frozen=True)
 class MergedInput:
-    """What the tables say of one input."""
+    """One input of the tables."""
 
     name: str
     status: str
@@ -40,16 +40,15 @@ class MergedInput:
     exit: int = 0
     kind: str | None = None
     summary: dict[str, Any] = field(default_factory=dict)  # the summary record
-    records: Path | None = None  # its JSON lines; None when there are none
+    records: Path | None = None  # its JSON lines; None: no records
 
 
 class MergedTables:
-    """``open``, ``add`` each input in the order of the tables, ``close``.
+    """Tables over all inputs: ``open``, ``add`` each input in table order, ``close``.
 
-    ``predictions.csv`` (or ``.parquet``): a row a step, or for a model that finds objects
-    ``objects.csv``: a row a box; ``timeline.csv``: a row a segment;
-    ``compute.csv``: a row an input; ``failures.csv``: a row an input that failed, ended early or
-    was damaged.
+    ``predictions.csv`` (or ``.parquet``): one row per step, or for a model that finds objects
+    ``objects.csv``: one row per box; ``timeline.csv``: one row per segment; ``compute.csv``: one
+    row per input; ``failures.csv``: one row per input that failed, ended early or was damaged.
     The first column is the input's name; the second of predictions and segments of several heads
     is ``model``. ``summary.json`` holds counts and sums.
     """
@@ -75,7 +74,7 @@ class MergedTables:
         self._labels: dict[str, list[float]] = {}  # label: number, seconds
 
     def open(self) -> None:
-        """Begin; a table of steps of another kind is removed."""
+        """Open the tables, and remove tables of steps of another kind."""
         for name in TABLES[:4]:
             if name != self._kept:
                 (self._folder / name).unlink(missing_ok=True)
@@ -83,7 +82,7 @@ class MergedTables:
         self._failures.open(_FAILURE_COLUMNS)
 
     def add(self, item: MergedInput) -> None:
-        """Take one input. OutputError when its records cannot be read any more."""
+        """Add one input. Raise OutputError if its records can no longer be read."""
         self._counts[item.status] = self._counts.get(item.status, 0) + 1
         if item.status in ("failed", "partial"):
             self._failures.add((item.name, item.status, item.exit, item.reason))
@@ -104,7 +103,7 @@ class MergedTables:
                 self._steps.add(item.name, record, header)
 
     def close(self, told: dict[str, Any]) -> None:
-        """Finish the tables, and ``summary.json`` with ``told`` put first."""
+        """Finish the tables, and write ``summary.json``, which begins with ``told``."""
         for rows in (self._timeline, self._compute, self._failures):
             rows.finish()
         if self._steps is not None:
@@ -144,7 +143,7 @@ class MergedTables:
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """Give the records that the tables are made of; costs of steps are left out unread."""
+    """Yield the records that the tables need; compute records are skipped without parsing."""
     try:
         with path.open(encoding="utf-8") as file:
             for line in file:
@@ -155,7 +154,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class _CsvRows:
-    """CSV into a file that appears when it is finished."""
+    """CSV rows, written to a file that appears when it is finished."""
 
     def __init__(self, path: Path) -> None:
         self._file = AtomicFile(path, overwrite=True)
@@ -182,11 +181,11 @@ def _cell(value: Any) -> Any:
 
 
 class _SegmentRows:
-    """Segments as rows, with the column ``model`` where the first one is of several heads."""
+    """Segments as rows, with the column ``model`` if the first one's run has several heads."""
 
     def __init__(self, rows: _CsvRows, *, counts: bool) -> None:
         self._rows, self._counts = rows, counts
-        self._models: bool | None = None  # None: no row has come yet
+        self._models: bool | None = None  # None: no row yet
 
     def add(self, name: str, record: dict[str, Any], header: dict[str, Any]) -> None:
         if self._models is None:

@@ -1,4 +1,4 @@
-"""A video file of pictures that are drawn one after another."""
+"""Video file of frames that are drawn one after another."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _TIME_BASE = Fraction(1, 90_000)
 
 
 class Movie:
-    """H.264 in MP4 (MPEG-4 Part 2 where PyAV has no x264): pictures with times of their own."""
+    """H.264 in MP4 (MPEG-4 Part 2 if PyAV has no x264), with a time stamp for each frame."""
 
     def __init__(self, width: int, height: int, rate_hz: float) -> None:
-        width, height = width + width % 2, height + height % 2  # the codecs want even sizes
+        width, height = width + width % 2, height + height % 2  # the codecs require even sizes
         self._empty: Canvas = np.full((height, width, 3), DARK, np.uint8)
         self._canvas: Canvas = self._empty.copy()
         self._rate = Fraction(rate_hz).limit_denominator(1000)
@@ -26,12 +26,12 @@ class Movie:
         self._ticks = -1
 
     def page(self) -> Canvas:
-        """Give the empty canvas of the next picture."""
+        """Return the empty canvas of the next frame."""
         self._canvas[:] = self._empty
         return self._canvas
 
     def open(self, file: BinaryIO) -> None:
-        """Write the head."""
+        """Open the container and the encoder."""
         self._container = av.open(file, "w", format="mp4")
         codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
         stream = cast(VideoStream, self._container.add_stream(codec, rate=self._rate))
@@ -46,7 +46,7 @@ class Movie:
         self._stream = stream
 
     def add(self, time_s: float) -> None:
-        """Add what is on the canvas."""
+        """Encode the canvas as the frame at ``time_s``."""
         self._began_s = time_s if self._began_s is None else self._began_s
         frame = av.VideoFrame.from_ndarray(self._canvas, format="rgb24")
         ticks = round((time_s - self._began_s) / _TIME_BASE)
@@ -55,6 +55,6 @@ class Movie:
         self._container.mux(self._stream.encode(frame))
 
     def finish(self) -> None:
-        """Write what is still in the encoder, and the index."""
+        """Flush the encoder, and write the index."""
         self._container.mux(self._stream.encode(None))
         self._container.close()

@@ -1,4 +1,4 @@
-"""Files that only runs of some models have."""
+"""Sink filter by kind of model: files for runs with or without objects only."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from costream.sinks.base import PictureSink, Sink, finds_objects
 
 
 def only_for(sink: Sink, *, objects: bool) -> Sink:
-    """Give a sink for the runs of models that find objects, or for those of all others.
+    """Return ``sink`` limited to runs of models that find objects, or to all other runs.
 
-    Of other runs it makes no file.
+    It writes no file for other runs.
     """
     if isinstance(sink, PictureSink):
         return _OnlyPicturesFor(sink, objects=objects)
@@ -17,37 +17,37 @@ def only_for(sink: Sink, *, objects: bool) -> Sink:
 
 
 class _OnlyFor:
-    """Hands on what comes from such a run."""
+    """A sink that forwards the records of matching runs."""
 
     def __init__(self, sink: Sink, *, objects: bool) -> None:
         self._given, self._objects = sink, objects
         self._sink: Sink | None = None
 
     def open(self, header: Header) -> None:
-        """Hand the header on if this is such a run."""
+        """Forward the header if the run matches."""
         if finds_objects(header) == self._objects:
             self._sink = self._given
             self._sink.open(header)
 
     def write(self, record: Record) -> None:
-        """Hand a record on."""
+        """Forward a record."""
         if self._sink is not None:
             self._sink.write(record)
 
     def close(self, summary: Summary) -> None:
-        """Hand the summary on."""
+        """Forward the summary."""
         if self._sink is not None:
             self._sink.close(summary)
 
 
 class _OnlyPicturesFor(_OnlyFor):
-    """For a sink that also draws."""
+    """The filter for a sink that also draws."""
 
     def __init__(self, sink: PictureSink, *, objects: bool) -> None:
         super().__init__(sink, objects=objects)
         self._drawing = sink
 
     def draw(self, picture: Picture) -> None:
-        """Hand a picture on."""
+        """Forward a picture."""
         if self._sink is not None:
             self._drawing.draw(picture)

@@ -1,4 +1,4 @@
-"""Annotated video: what each step saw, what is in it, and below it the label or the cost."""
+"""Annotated video: the input of each step with detections, and below it label or cost."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from costream.sinks.movie import Movie
 from costream.sinks.panel import PANEL, HeadPanel, Panel
 from costream.sinks.tokens import draw_tokens
 
-BOX = (960, 720)  # width and height of a page without a picture
+BOX = (960, 720)  # width and height of a page without a video frame
 
 
 class Overlay:
-    """One picture a step, with panels below it.
+    """Annotated video with one frame per step, and panels below it.
 
-    Skeletons without a picture are drawn on a plain page, features and sound get an empty one.
-    Time counts from the first picture. The label is the best event of the newest prediction, in
-    its colour from the threshold on; each head has a panel of its own. Objects have boxes with
-    label, id and score, the tokens that were computed are tinted, and the panel tells the cost.
+    Skeletons without video are drawn on a plain page, features and audio get an empty one. Time
+    counts from the first picture. The label is the best event of the newest prediction, in its
+    colour from the threshold on; each head has its own panel. Objects have boxes with label, id
+    and score, the computed tokens are tinted, and the panel shows the cost.
     """
 
     def __init__(self, out: BinaryFile) -> None:
@@ -44,15 +44,15 @@ class Overlay:
         self._panels: list[Panel] = []
         self._rate_hz = 0.0
         self._view = View()
-        self._boxes: tuple[Box, ...] = ()  # of the step whose picture comes next
+        self._boxes: tuple[Box, ...] = ()  # of the current step, until its picture arrives
         self._colors: dict[str, Color] = {}
 
     def open(self, header: Header) -> None:
-        """Begin the file; its size is known with the first picture."""
+        """Open the file; its frame size is known with the first picture."""
         self._out.open()
         self._rate_hz = header.rate_hz
         if finds_objects(header):
-            if len(header.labels) <= len(COLORS):  # else those that are seen, as they come
+            if len(header.labels) <= len(COLORS):  # else assigned to labels as they appear
                 self._colors = dict(zip(header.labels, COLORS, strict=False))
             self._panels.append(CostPanel(header))
             return
@@ -63,7 +63,7 @@ class Overlay:
             taken += len(panel.events)
 
     def write(self, record: Record) -> None:
-        """Take what is to be shown from the next picture on."""
+        """Store the content to be shown from the next picture on."""
         if isinstance(record, Objects):
             self._boxes = record.boxes
             for box in record.boxes:
@@ -72,7 +72,7 @@ class Overlay:
             panel.write(record)
 
     def draw(self, picture: Picture) -> None:
-        """Add a picture; one without a time has no place."""
+        """Add a picture; one without a finite time is skipped."""
         boxes, self._boxes = self._boxes, ()
         if not math.isfinite(picture.time_s):
             return
@@ -95,7 +95,7 @@ class Overlay:
         self._out.attempt(partial(movie.add, picture.time_s))
 
     def close(self, summary: Summary) -> None:
-        """Finish; a run without pictures leaves a single empty one."""
+        """Finish; a run without pictures leaves a single empty frame."""
         movie = self._movie
         if movie is None:
             page = _empty_page()
@@ -108,7 +108,7 @@ class Overlay:
         self._out.finish()
 
     def _seen(self, picture: Picture) -> tuple[Canvas, Figure | None]:
-        """Give what the picture shows, and the figure on it."""
+        """Return the image of a picture, and the figure on it."""
         item, skeleton = picture.item, picture.skeleton
         if isinstance(item, VideoFrame):
             page = item.rgb if item.drawing is None else item.drawing()
@@ -116,7 +116,7 @@ class Overlay:
         return _empty_page(), None if skeleton is None else self._view.figure(skeleton)
 
     def _opened(self, page: Canvas) -> Movie | None:
-        """Give the movie, begun with the first page; None when the file is gone."""
+        """Return the movie, opened with the first page; None after an error of the file."""
         file = self._out.file
         if file is not None and self._movie is None:
             height = page.shape[0] + PANEL * len(self._panels)
@@ -125,10 +125,10 @@ class Overlay:
         return None if file is None else self._movie
 
     def _parts(self, movie: Movie, page: Canvas) -> tuple[Canvas, Canvas]:
-        """Give the canvas of the next picture: above with ``page`` on it, below for panels."""
+        """Return the canvas of the next frame: above with ``page`` on it, below for panels."""
         canvas, height = movie.page(), PANEL * len(self._panels)
         above, below = canvas[:-height], canvas[-height:]
-        # A stream may change the size of its pictures on the way; a file cannot.
+        # A stream may change its frame size; a file cannot.
         part = page[: above.shape[0], : above.shape[1]]
         above[: part.shape[0], : part.shape[1]] = part
         return above, below

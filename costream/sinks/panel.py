@@ -1,4 +1,4 @@
-"""What stands below the pictures of an annotated video."""
+"""Panels below the frames of an annotated video."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from costream.sinks.axis import Axis
 from costream.sinks.drawing import COLORS, GREY, WHITE, Canvas, Color, fill, write
 from costream.sinks.font import text_width
 
-PANEL = 76  # pixels that a panel is high
-_STRIP = 22  # those of the timeline in it
-_NOTHING = 60  # grey of the timeline where nothing goes on
+PANEL = 76  # height of a panel, pixels
+_STRIP = 22  # height of the timeline in it
+_NOTHING = 60  # grey level of the timeline without an event
 
 
 class Panel(Protocol):
-    """Takes the records of a run; draws on [PANEL, W, 3] what is known with each picture."""
+    """Receiver of the records of a run that draws the current state on [PANEL, W, 3]."""
 
     def write(self, record: Record) -> None: ...  # noqa: D102
 
@@ -25,10 +25,10 @@ class Panel(Protocol):
 
 
 class HeadPanel:
-    """The label of a head, its score and the time; the timeline so far.
+    """Panel with the label of a head, its score, the time, and the timeline so far.
 
-    ``name``: what the head's records are marked with. ``taken``: how many colours the panels
-    before it have used.
+    ``name``: ``model`` of the head's records. ``taken``: number of colours used by the panels
+    before it.
     """
 
     def __init__(self, header: Header, head: Head, name: str | None, taken: int) -> None:
@@ -43,7 +43,7 @@ class HeadPanel:
         self._strip = np.zeros((_STRIP, 0, 3), np.uint8)
 
     def write(self, record: Record) -> None:
-        """Take the newest scores; what comes after a gap does not go on from what was."""
+        """Store the newest scores; a gap interrupts the timeline."""
         if isinstance(record, Prediction) and record.model == self._name:
             self._best = next((pair for pair in record.top if pair[0] in self._color), None)
         elif isinstance(record, Gap):
@@ -64,7 +64,7 @@ class HeadPanel:
         fill(panel, self._axis.x(time_s) - 1, PANEL - _STRIP - 9, 2, _STRIP + 6, WHITE)
 
     def _paint(self, time_s: float) -> Color | None:
-        """Paint the timeline up to now, less the delay; give the colour of what goes on."""
+        """Paint the timeline up to now, less the delay; return the colour of the current event."""
         best = self._best
         sure = best is not None and best[1] >= self._threshold_of(best[0])
         color = self._color[best[0]] if best is not None and sure else None

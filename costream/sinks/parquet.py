@@ -1,4 +1,4 @@
-"""A table as a Parquet file, with pyarrow (the extra ``parquet``)."""
+"""Tables as Parquet files, written with pyarrow (extra ``parquet``)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from costream.errors import OutputError, UsageError
 from costream.sinks.atomic import part_of
 
-_GROUP_ROWS = 1 << 16  # rows that are kept in memory before they are written
+_GROUP_ROWS = 1 << 16  # rows buffered in memory before they are written
 _TYPES = {
     **dict.fromkeys(("i", "frame", "pts", "id"), "int64"),
     **dict.fromkeys(("warmup", "fresh"), "bool"),
@@ -18,7 +18,7 @@ _TYPES = {
 
 
 def need_parquet() -> None:
-    """Raise UsageError when pyarrow is not installed, or not for this NumPy."""
+    """Raise UsageError if pyarrow is not installed, or not compatible with this NumPy."""
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:
@@ -30,7 +30,7 @@ def need_parquet() -> None:
 
 
 class ParquetRows:
-    """Rows into a file that appears when it is finished."""
+    """Rows of a Parquet file that appears when it is finished."""
 
     def __init__(self, path: Path) -> None:
         need_parquet()
@@ -40,7 +40,7 @@ class ParquetRows:
         self._columns: list[list[Any]] = []
 
     def open(self, columns: Iterable[str]) -> None:
-        """Begin; the type of a column follows from its name."""
+        """Open the file; the type of a column follows from its name."""
         import pyarrow
         from pyarrow import parquet
 
@@ -55,16 +55,16 @@ class ParquetRows:
             raise OutputError(f"cannot write ({error})", where=self._path) from error
 
     def add(self, values: Iterable[Any]) -> None:
-        """Take a row."""
+        """Append a row."""
         for column, value in zip(self._columns, values, strict=True):
-            # A name that is not UTF-8 comes with lone surrogates, which Parquet cannot hold.
+            # A name that is not UTF-8 contains lone surrogates, which Parquet cannot hold.
             text = isinstance(value, str) and not value.isascii()
             column.append(_utf8(value) if text else value)
         if len(self._columns[0]) >= _GROUP_ROWS:
             self._flush()
 
     def finish(self) -> None:
-        """Make the file durable and give it its name."""
+        """Flush the file to disk and rename it to its final name."""
         self._flush()
         part = part_of(self._path)
         try:

@@ -1,4 +1,4 @@
-"""The formats by name, the files each one makes, and whether those are there already."""
+"""Registry of output formats: their sinks and files, and checks of existing outputs."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from costream.sinks.tables import ComputeTable, ObjectTable, PredictionTable, Ti
 
 @dataclass(frozen=True)
 class Format:
-    """One output format: what a person reads about it, and a sink for each of its files."""
+    """One output format: its description, and a sink for each of its files."""
 
     description: str
-    # What follows the source's name -> a sink, given an Output (a BinaryFile where ``binary``).
+    # File suffix -> sink factory, called with an Output (a BinaryFile if ``binary``).
     files: dict[str, Callable[[Any], Sink]]
     has_summary: bool = False  # the last 64 KiB of the file hold the summary record
-    binary: bool = False  # only for files
-    draws: tuple[int, int] | None = None  # width, height that it wants pictures fitted into
-    # Files that only runs which find objects have (True), or only all others (False).
+    binary: bool = False  # files only, no standard output
+    draws: tuple[int, int] | None = None  # width, height that frames are fitted into
+    # Suffixes of files written only for runs that find objects (True), or only for others (False).
     only: dict[str, bool] = field(default_factory=dict)
 
 
@@ -67,9 +67,9 @@ FORMATS: dict[str, Format] = {
 
 
 def parse_formats(values: Iterable[str]) -> tuple[str, ...]:
-    """Give the formats named in ``values`` (each may be a comma list), once each.
+    """Return the formats named in ``values`` (each may be a comma list), once each.
 
-    UsageError for a name that is no format.
+    Raise UsageError for an unknown format.
     """
     names = [name.strip().lower() for value in values for name in value.split(",")]
     names = list(dict.fromkeys(name for name in names if name))
@@ -83,9 +83,9 @@ def parse_formats(values: Iterable[str]) -> tuple[str, ...]:
 def paths_for(
     format: str, directory: Path, name: str, *, objects: bool | None = None
 ) -> list[Path]:
-    """Give the files that ``format`` makes for the source ``name`` (``sub/clip.mp4``).
+    """Return the files that ``format`` writes for the source ``name`` (``sub/clip.mp4``).
 
-    ``objects``: whether the run finds such; None: what it may make, whether or not.
+    ``objects``: whether the run finds objects; None: all files that are possible.
     """
     only = FORMATS[format].only
     suffixes = (
@@ -95,24 +95,26 @@ def paths_for(
 
 
 def for_objects_only(formats: Iterable[str]) -> list[str]:
-    """Give those of ``formats`` that make no file of a run which finds no objects."""
+    """Return those of ``formats`` that write no file for a run without objects."""
     return [f for f in formats if not paths_for(f, Path(), "", objects=False)]
 
 
 def check_outputs(
     formats: Sequence[str], directory: Path | None, name: str, *, overwrite: bool
 ) -> None:
-    """Raise UsageError for outputs that cannot be made; to be called before a model loads.
+    """Raise UsageError for outputs that cannot be written; called before a model is loaded.
 
-    ``directory`` None means standard output, which takes a single text.
+    ``directory`` None means standard output, which takes a single text file.
     """
     if directory is None:
         binary = [f for f in formats if FORMATS[f].binary]
         if binary:
-            raise UsageError(f"{binary[0]} is no text", where="-o -", hint="name a folder with -o")
+            raise UsageError(
+                f"{binary[0]} is a binary format", where="-o -", hint="name a folder with -o"
+            )
         if sum(len(FORMATS[f].files) for f in formats) > 1:
             hint = "name a folder with -o, or a single format other than csv"
-            raise UsageError("standard output takes one text", where="-o -", hint=hint)
+            raise UsageError("standard output takes a single text file", where="-o -", hint=hint)
         return
     try:
         _check_folder(directory)
@@ -124,7 +126,7 @@ def check_outputs(
 
 
 def _check_folder(directory: Path) -> None:
-    """Raise UsageError unless ``directory`` is there, or can be made, and may be written to."""
+    """Raise UsageError unless ``directory`` exists or can be created, and is writable."""
     while not directory.exists() and directory != directory.parent:
         directory = directory.parent
     if not directory.is_dir():
@@ -141,9 +143,9 @@ def make_sinks(
     stream: TextIO | None = None,
     overwrite: bool = False,
 ) -> list[Sink]:
-    """Give one sink a file, still to be opened; without ``directory`` they write to ``stream``.
+    """Return one unopened sink per file; without ``directory`` they write to ``stream``.
 
-    Without either there are none. ``check_outputs`` tells beforehand what would fail.
+    Without either there are none. ``check_outputs`` reports in advance what would fail.
     """
     sinks: list[Sink] = []
     for format in formats:
@@ -162,14 +164,14 @@ def make_sinks(
 
 
 def drawing_box(formats: Sequence[str]) -> tuple[int, int] | None:
-    """Give the width and height that ``formats`` want pictures fitted into; None: none do."""
+    """Return the width and height that ``formats`` fit frames into; None: none of them draws."""
     return next((FORMATS[f].draws for f in formats if FORMATS[f].draws is not None), None)
 
 
 def is_complete(formats: Sequence[str], directory: Path, name: str) -> bool:
-    """Say whether all ``formats`` are there from a run that was not cut short.
+    """Return whether all ``formats`` exist from a run that was not interrupted.
 
-    Formats that carry a summary must say ``complete``; the others must exist.
+    Formats with a summary must have ``complete`` set; the others must exist.
     """
     return all(
         any(_is_whole(format, paths_for(format, directory, name, objects=o)) for o in (False, True))
@@ -184,7 +186,7 @@ def _is_whole(format: str, paths: Sequence[Path]) -> bool:
 
 
 def _says_complete(path: Path) -> bool:
-    """Read the summary at the end of a jsonl or json file."""
+    """Return whether the summary at the end of a jsonl or json file says complete."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - (1 << 16)))
         lines = file.read().decode("utf-8", "replace").split("\n")

@@ -1,4 +1,4 @@
-"""When a journal begins a new file, and which of the finished ones are kept."""
+"""Rotation of journals by time or size, and deletion of old parts."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _PART = r"\.([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}-[0-9]{2}-[0-9]{2})(?:~([0-9]+))
 
 @dataclass(frozen=True)
 class Rotation:
-    """When the file of a journal is finished and called a part, and how many parts stay."""
+    """Rule for when the file of a journal becomes a part, and how many parts are kept."""
 
-    size: int | None = None  # bytes that a file should not exceed
-    every: Period | None = None  # of UTC
-    keep: int | None = None  # bytes of all parts together, the oldest go first; None: all stay
+    size: int | None = None  # maximum bytes of a file
+    every: Period | None = None  # in UTC
+    keep: int | None = None  # bytes of all parts, the oldest are deleted first; None: no limit
 
     @classmethod
     def parse(cls, rotate: str | None, keep: str | None = None) -> Rotation:
-        """Read ``hour``, ``day`` or a size ("100MB", "64MiB"), and a size of what is kept.
+        """Parse ``hour``, ``day`` or a size ("100MB", "64MiB"), and the total size of parts.
 
-        UsageError for anything else, and for ``keep`` where nothing is ever finished.
+        Raise UsageError for anything else, and for ``keep`` without ``rotate``.
         """
         kept = None if keep is None else _bytes(keep, "--keep", "a size, like 10GB")
         if rotate is None:
             if kept is not None:
-                raise UsageError("goes with --rotate", where="--keep", hint="add --rotate day")
+                raise UsageError("needs --rotate", where="--keep", hint="add --rotate day")
             return cls()
         for period in _SECONDS:
             if rotate == period:
@@ -45,14 +45,14 @@ class Rotation:
         return cls(_bytes(rotate, "--rotate", "hour, day or a size, like 100MB"), keep=kept)
 
     def due(self, begun_s: float, now_s: float, size: int) -> bool:
-        """Say whether a file that was begun then is finished before it would have this size."""
+        """Return whether a file started at ``begun_s`` is rotated before it has this size."""
         if self.every is not None:
             length_s = _SECONDS[self.every]
             return begun_s // length_s != now_s // length_s
         return self.size is not None and size > self.size
 
     def finish(self, directory: Path, name: str, begun_s: float) -> None:
-        """Make NAME.jsonl a part, called after when it was begun; delete parts beyond ``keep``.
+        """Rename NAME.jsonl to a part named after its start; delete parts beyond ``keep``.
 
         No part is ever overwritten. Raises OSError.
         """
@@ -75,7 +75,7 @@ def parts(directory: Path, name: str) -> Iterator[Path]:
 
 
 def _listed(directory: Path, name: str) -> list[tuple[str, int, str]]:
-    """Give when each part was begun, its number among those of that second, and its file."""
+    """Return the start of each part, its number among those of that second, and its file."""
     pattern = re.compile(re.escape(name) + _PART)
     matches = [m for file in os.listdir(directory) if (m := pattern.fullmatch(file))]
     return sorted((m[1], int(m[2] or 1), m[0]) for m in matches)

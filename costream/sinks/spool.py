@@ -1,4 +1,4 @@
-"""Text that waits for the end of a run, in constant memory."""
+"""Temporary storage of text until the end of a run, in constant memory."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TypeVar
 
 from costream.errors import OutputError
 
-SPOOL_CHARS = 1 << 20  # a text that grows past this goes to a temporary file
+SPOOL_CHARS = 1 << 20  # longer texts are moved to a temporary file
 
 _T = TypeVar("_T")
 
 
 class Spool:
-    """Lines that are written one after another and read when the last has come.
+    """Lines that are written one after another and read at the end.
 
-    OutputError when the temporary file cannot be written or read.
+    Methods raise OutputError if the temporary file cannot be written or read.
     """
 
     def __init__(self) -> None:
@@ -33,13 +33,13 @@ class Spool:
         _try(lambda: self._file.write(text))
 
     def lines(self) -> Iterator[str]:
-        """Yield what was written from the beginning, line by line; one reader at a time."""
+        """Yield all lines from the beginning; one reader at a time."""
         _try(lambda: self._file.seek(0))
         while line := _try(self._file.readline):
             yield line
 
     def close(self) -> None:
-        """Throw the text away."""
+        """Discard the text."""
         self._file.close()
 
 

@@ -1,4 +1,4 @@
-"""The timeline as subtitles for players: SubRip (srt) and WebVTT (vtt)."""
+"""Timeline as subtitles: SubRip (srt) and WebVTT (vtt)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from costream.sinks.timelines import Timelines
 
 
 class Subtitles:
-    """One cue a segment: its number, its times, then ``label (score %)``.
+    """Subtitles with one cue per segment: its number, its times, then ``label (score %)``.
 
-    ``decimal``: sign before the milliseconds. ``head``: what the file begins with. ``escape``:
-    writes a label so that the format takes nothing in it for markup. Cues are written as they
-    come; those of several heads, and of objects, wait for the end, because they have to be in
-    order.
+    ``decimal``: separator before the milliseconds. ``head``: start of the file. ``escape``:
+    escapes the markup of the format in a label. Cues are written as they arrive; those of
+    several heads, and of objects, are stored until the end, because they must be in order.
     """
 
     def __init__(
@@ -32,7 +31,7 @@ class Subtitles:
         self._waiting: Timelines | None = None
 
     def open(self, header: Header) -> None:
-        """Write what comes before the first cue."""
+        """Write the start of the file."""
         if header.heads is not None:
             self._waiting = Timelines()
         elif finds_objects(header):
@@ -41,7 +40,7 @@ class Subtitles:
         self._out.write(self._head, flush=True)
 
     def write(self, record: Record) -> None:
-        """Write a segment; other records are not for viewers."""
+        """Write a segment; other records are ignored."""
         if not isinstance(record, Segment):
             return
         if self._waiting is None:
@@ -50,7 +49,7 @@ class Subtitles:
             self._waiting.add(record)
 
     def close(self, summary: Summary) -> None:
-        """Write what has waited, and finish; subtitles carry no summary."""
+        """Write stored segments, and finish; subtitles have no summary."""
         if self._waiting is not None:
             for segment in self._waiting.merged():
                 self._cue(segment)
@@ -68,7 +67,7 @@ class Subtitles:
 
 
 def _without_markup(label: str) -> str:
-    """SubRip cannot escape: what players take for arrows and tags is replaced."""
+    """Return ``label`` with arrows and tags replaced, as SubRip cannot escape them."""
     return label.replace("-->", "→").replace("<", "‹").replace(">", "›")
 
 
@@ -77,10 +76,10 @@ def _entities(label: str) -> str:
 
 
 def subrip(out: Output) -> Subtitles:
-    """Give a SubRip sink."""
+    """Return a SubRip sink."""
     return Subtitles(out, decimal=",", head="", escape=_without_markup)
 
 
 def webvtt(out: Output) -> Subtitles:
-    """Give a WebVTT sink."""
+    """Return a WebVTT sink."""
     return Subtitles(out, decimal=".", head="WEBVTT\n\n", escape=_entities)

@@ -1,4 +1,4 @@
-"""CSV: one table of predictions or objects, one of segments, one of costs."""
+"""CSV tables: one of predictions or objects, one of segments, one of costs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COMPUTE_COLUMNS = (
 
 
 class _Rows:
-    """CSV text into an output. Numbers as in the JSON records; what is absent is empty."""
+    """CSV rows of an output. Numbers are as in JSON records; missing values are empty."""
 
     def __init__(self, out: Output) -> None:
         self.out = out
@@ -52,12 +52,12 @@ def _cell(value: Any) -> Any:
 
 
 class PredictionTable:
-    """One row a step, and a head where there are several.
+    """Table with one row per step, and per head if there are several.
 
     The columns are those of the first prediction: ``model`` with several heads,
     PREDICTION_COLUMNS, ``label_2, score_2, ...`` for the further ranks, ``ahead_1_label,
-    ahead_1_score, ...`` (best label of each future step) when the model anticipates, and
-    ``p(LABEL)`` for each label when every score is asked for.
+    ahead_1_score, ...`` (best label of each future step) if the model anticipates, and
+    ``p(LABEL)`` for each label if all scores are requested.
     """
 
     def __init__(self, out: Output) -> None:
@@ -67,7 +67,7 @@ class PredictionTable:
         self._columns: PredictionColumns | None = None
 
     def open(self, header: Header) -> None:
-        """Remember the labels; the columns come with the first prediction."""
+        """Store the labels; the columns follow from the first prediction."""
         self._rows.out.open()
         self._labels = header.labels
         if header.heads is not None:
@@ -84,7 +84,7 @@ class PredictionTable:
         self._rows.add(columns.row(row, record.top, future, scores, record.model))
 
     def close(self, summary: Summary) -> None:
-        """Finish; a run without predictions leaves the column names alone."""
+        """Finish; a run without predictions leaves only the column names."""
         if self._columns is None:
             self._head()
         self._rows.out.finish()
@@ -101,7 +101,7 @@ class PredictionTable:
 
 
 class ObjectTable:
-    """One row a box, so none for a step without one."""
+    """Table with one row per box, so none for a step without objects."""
 
     def __init__(self, out: Output) -> None:
         self._rows = _Rows(out)
@@ -123,14 +123,14 @@ class ObjectTable:
 
 
 def object_cells(box: Box) -> tuple[Any, ...]:
-    """Give a box as the last of OBJECT_COLUMNS, from ``label`` on."""
+    """Return a box as the last of OBJECT_COLUMNS, from ``label`` on."""
     return box.label, box.score, box.x1, box.y1, box.x2, box.y2, box.id
 
 
 class TimelineTable:
-    """One row a segment; its first column is ``model`` where there are several heads.
+    """Table with one row per segment; its first column is ``model`` if there are several heads.
 
-    Its last is ``count`` where objects are found: the most that were seen at once.
+    Its last is ``count`` for objects: their maximum number at one time.
     """
 
     def __init__(self, out: Output) -> None:
@@ -158,7 +158,7 @@ class TimelineTable:
 
 
 class ComputeTable:
-    """One row a step: what it cost."""
+    """Table with one row per step: its cost."""
 
     def __init__(self, out: Output) -> None:
         self._rows = _Rows(out)

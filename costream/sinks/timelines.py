@@ -1,4 +1,4 @@
-"""The timelines of several heads, kept until the run ends, in constant memory."""
+"""Timelines of several heads, stored until the run ends, in constant memory."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from costream.sinks.spool import Spool
 
 
 class Timelines:
-    """One timeline a head. The segments of a head come in order and never overlap.
+    """One timeline per head. The segments of a head arrive in order and never overlap.
 
-    ``heads``: names that are there also without a segment. ``by_label``: it is those of a label
-    that never overlap; each label has a timeline, and stands for a head in what follows.
+    ``heads``: names that are listed even without a segment. ``by_label``: only the segments of a
+    label never overlap; each label has a timeline, and takes the place of a head below.
     """
 
     def __init__(self, heads: Iterable[str | None] = (), *, by_label: bool = False) -> None:
@@ -30,7 +30,7 @@ class Timelines:
         return tuple(self._spools)
 
     def add(self, segment: Segment) -> None:
-        """Keep a segment."""
+        """Store a segment."""
         head = segment.label if self._by_label else segment.model
         if head not in self._spools:
             self._spools[head] = Spool()
@@ -39,11 +39,11 @@ class Timelines:
         self._counts[head] = self.count(head) + 1
 
     def count(self, head: str | None) -> int:
-        """Give the number of segments of a head."""
+        """Return the number of segments of a head."""
         return self._counts.get(head, 0)
 
     def of(self, head: str | None) -> Iterator[Segment]:
-        """Yield the segments of a head; not while those of all are read."""
+        """Yield the segments of a head; not while ``merged`` is being read."""
         for line in self._spools[head].lines():
             start_s, end_s, label, score, model = json.loads(line)
             yield Segment(start_s, end_s, label, math.nan if score is None else score, model)
@@ -53,6 +53,6 @@ class Timelines:
         return heapq.merge(*map(self.of, self._spools), key=lambda segment: segment.start_s)
 
     def close(self) -> None:
-        """Throw the segments away."""
+        """Discard the segments."""
         for spool in self._spools.values():
             spool.close()

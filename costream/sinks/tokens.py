@@ -1,4 +1,4 @@
-"""Which tokens of a picture a step has computed, as a translucent grid upon it."""
+"""Translucent grid of the tokens that a step has computed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ Size = tuple[int, int]  # width, height
 
 
 def draw_tokens(canvas: Canvas, updated: npt.NDArray[np.bool_], seen: Size, page: Size) -> None:
-    """Tint the updated tokens, bool [h, w], so that the picture stays in sight; more at the rim.
+    """Tint the updated tokens, bool [h, w], translucently, and more strongly at the rim.
 
-    The model has seen the picture with the size ``seen``, filled up on the right and at the
-    bottom to whole tokens; it is shown with the size ``page`` in the upper left corner of
-    ``canvas``.
+    The model's input had the size ``seen``, padded on the right and at the bottom to whole
+    tokens; it is shown with the size ``page`` in the upper left corner of ``canvas``.
     """
     side = token_side(updated, seen)
     down = _edges(updated.shape[0], page[1], seen[1], side, canvas.shape[0])
@@ -32,7 +31,7 @@ def draw_tokens(canvas: Canvas, updated: npt.NDArray[np.bool_], seen: Size, page
 
 
 def _runs(updated: npt.NDArray[np.bool_]) -> list[tuple[int, int, int]]:
-    """Give row, first column and the column after the last of tokens that are side by side."""
+    """Return row, first column and end column of each run of adjacent tokens."""
     padded = np.pad(updated, ((0, 0), (1, 1))).astype(np.int8)
     change = np.diff(padded, axis=1)
     rows, begins = np.nonzero(change > 0)
@@ -41,20 +40,20 @@ def _runs(updated: npt.NDArray[np.bool_]) -> list[tuple[int, int, int]]:
 
 
 def _tinted(part: Canvas, share: int) -> Canvas:
-    """Give pixels of which one part in ``share`` is the tint."""
+    """Return the pixels with one part in ``share`` replaced by the tint."""
     return part - part // share + _TINT // share
 
 
 def token_side(updated: npt.NDArray[np.bool_], seen: Size) -> int:
-    """Give the pixels along a token [h, w] of a picture: the fewest with which they cover it.
+    """Return the side of a token in pixels: the smallest with which [h, w] tokens cover a frame.
 
-    Filling up adds less than a token, so nothing else is possible where there are as many tokens
-    along one of the sides as a token has pixels.
+    Padding adds less than a token, so nothing else is possible if there are as many tokens along
+    one of the sides as a token has pixels.
     """
     rows, columns = int(updated.shape[0]), int(updated.shape[1])
     return max(-(-seen[0] // columns), -(-seen[1] // rows))
 
 
 def _edges(count: int, page: int, seen: int, side: int, most: int) -> list[int]:
-    """Give where tokens begin along a side of the page, and where the last one ends."""
+    """Return where the tokens along a side of the page begin, and where the last one ends."""
     return [min(round(k * side * page / seen), page, most) for k in range(count + 1)]

@@ -1,4 +1,4 @@
-"""What a run cost, summed up from its compute records in constant memory."""
+"""Cost totals of a run, accumulated from its compute records in constant memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from costream.records import Compute
 STAGES = ("decode", "frontend", "network", "sink")
 
 # Times are counted in bins that are 2 % wide, from a microsecond to a quarter of an hour, so a
-# percentile is within 1 % of a time that really occurred.
+# percentile is within 1 % of a time that occurred.
 _LEAST_MS = 1e-3
 _RATIO = math.log(1.02)
 _BINS = math.ceil(math.log(1e6 / _LEAST_MS) / _RATIO) + 1
@@ -26,14 +26,14 @@ class _Times:
         self._bins = [0] * _BINS
 
     def add(self, ms: float) -> None:
-        self.total_ms += ms  # NaN when a time is unknown: then all of this is
+        self.total_ms += ms  # NaN if a time is unknown: then all results are NaN
         self._count += 1
         self._max_ms = max(self._max_ms, ms)
         k = round(math.log(ms / _LEAST_MS) / _RATIO) if ms > _LEAST_MS else 0
         self._bins[min(k, _BINS - 1)] += 1
 
     def percentile(self, percent: float) -> float:
-        """Give the smallest time that ``percent`` of all times do not exceed (nearest rank)."""
+        """Return the smallest time that ``percent`` of all times do not exceed (nearest rank)."""
         rank = max(1, math.ceil(self._count * percent / 100))
         seen = 0
         for k, count in enumerate(self._bins):
@@ -65,7 +65,7 @@ class CostTotals:
         self._step = _Times()
 
     def add(self, record: Compute) -> None:
-        """Count one step."""
+        """Add one step."""
         self.steps += 1
         self.macs += record.macs
         self.dense_macs += record.dense_macs
@@ -77,7 +77,7 @@ class CostTotals:
         self._step.add(sum(times))
 
     def to_json(self) -> dict[str, Any]:
-        """Give sums, and per stage the seconds in total and the milliseconds a step."""
+        """Return sums, and for each stage the total seconds and the milliseconds per step."""
         every = {**self._stages, "step": self._step}
         return {
             "steps": self.steps,

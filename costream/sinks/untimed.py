@@ -1,4 +1,4 @@
-"""Records without the times that differ from run to run: the same input, the same bytes."""
+"""Deterministic output: records without the wall-clock times that differ between runs."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ _UNKNOWN = StageTimes(math.nan, math.nan, math.nan, math.nan)
 
 
 def untimed(sink: Sink) -> Sink:
-    """Give a sink that hands all on to ``sink``, with clock times made null."""
+    """Return a sink that forwards everything to ``sink``, with wall-clock times set to null."""
     return _UntimedPictures(sink) if isinstance(sink, PictureSink) else _Untimed(sink)
 
 
 class _Untimed:
-    """Compute records lose ``ms``, the summary ``wall_s`` and ``x_realtime``."""
+    """A sink that removes ``ms`` of compute records, ``wall_s`` and ``x_realtime`` of summaries."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
 
     def open(self, header: Header) -> None:
-        """Hand the header on."""
+        """Forward the header."""
         self._sink.open(header)
 
     def write(self, record: Record) -> None:
-        """Hand a record on."""
+        """Forward a record."""
         if isinstance(record, Compute):
             record = replace(record, ms=_UNKNOWN)
         self._sink.write(record)
 
     def close(self, summary: Summary) -> None:
-        """Hand the summary on."""
+        """Forward the summary."""
         self._sink.close(replace(summary, wall_s=math.nan, x_realtime=None))
 
 
 class _UntimedPictures(_Untimed):
-    """For a sink that also draws."""
+    """The same for a sink that also draws."""
 
     def __init__(self, sink: PictureSink) -> None:
         super().__init__(sink)
         self._drawing = sink
 
     def draw(self, picture: Picture) -> None:
-        """Hand a picture on; it has no clock time."""
+        """Forward a picture; it has no wall-clock time."""
         self._drawing.draw(picture)

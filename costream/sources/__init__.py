@@ -1,1 +1,1 @@
-"""Sources: a URI in, time-stamped items out. They know nothing of models."""
+"""Sources: turn a URI into time-stamped items, independently of models."""

@@ -1,4 +1,4 @@
-"""Where live data come from: the URLs of feeds and the cameras of this machine."""
+"""Addresses of live feeds: stream URLs and local cameras."""
 
 from __future__ import annotations
 
@@ -16,62 +16,62 @@ _CAMERA = re.compile(r"(?:camera:)?([0-9]+)|camera:(.+)", re.IGNORECASE)
 _DEVICE = re.compile(r"/dev/(?:video[0-9]+|v4l/.+)")
 _CAMERA_FORMATS = {"linux": "v4l2", "darwin": "avfoundation", "win32": "dshow"}
 
-# For these FFmpeg has an option "timeout" in microseconds; RTMP's makes a server of it.
+# Schemes with an FFmpeg option "timeout" in microseconds; RTMP's turns it into a server.
 _TIMED = {"rtsp", "rtsps", "http", "https", "tcp", "udp"}
-ANALYSE_S = 1.0  # how long FFmpeg may look at a stream that does not describe itself
+ANALYSE_S = 1.0  # FFmpeg may probe a stream that does not describe itself for this long
 LONGEST_NAME = 100
 
 
 @dataclass(frozen=True)
 class Address:
-    """What av.open is told to connect to a feed."""
+    """Arguments of av.open for a feed."""
 
     file: str  # may hold a password
     format: str | None = None
     options: dict[str, str] = field(default_factory=dict)
-    open_s: float = 10.0  # it fails after so long
+    open_s: float = 10.0  # timeouts
     read_s: float = 10.0
 
 
 def scheme_of(argument: str) -> str | None:
-    """Give the scheme of a URL, in lower case; None when it is none. Files have URLs too."""
+    """Return the scheme of a URL (also of file URLs) in lower case; None if it is not a URL."""
     match = _URL.match(argument)
     return None if match is None else match[1].lower()
 
 
 def is_device(argument: str) -> bool:
-    """Tell whether this is the path of a camera, whatever there is at that path."""
+    """Return whether this is the path of a camera device; the file system is not checked."""
     return bool(_DEVICE.fullmatch(argument))
 
 
 def is_camera(argument: str) -> bool:
-    """Tell whether this means a camera: 0, camera:0, camera:NAME, /dev/video0."""
+    """Return whether this names a camera: 0, camera:0, camera:NAME, /dev/video0."""
     return bool(_CAMERA.fullmatch(argument)) or is_device(argument)
 
 
 def address_of(uri: str, connecting: Connecting) -> Address:
-    """Give how to connect to a URL or camera, with as little delay as FFmpeg knows how to."""
+    """Return how to connect to a URL or camera with the least delay that FFmpeg allows."""
     timeout_s = connecting.timeout_s
     scheme = scheme_of(uri)
     if scheme is None:
         name = camera_name(uri)
         if sys.platform == "win32":
             name = f"video={name}"
-        # What FFmpeg asks of macOS by itself, 29.97 frames a second, few cameras give.
+        # Few cameras support FFmpeg's default on macOS, 29.97 frames a second.
         options = {"framerate": "30"} if sys.platform == "darwin" else {}
         return Address(name, _CAMERA_FORMATS.get(sys.platform), options, timeout_s, timeout_s)
     options = {"timeout": str(round(timeout_s * 1e6))} if scheme in _TIMED else {}
     if scheme in ("rtsp", "rtsps"):
-        # It describes itself. A silence of RTSP fails a read only after twice its time.
+        # It describes itself. An RTSP read without data fails only after twice its timeout.
         options |= {"rtsp_transport": connecting.transport, "probesize": "32"}
         return Address(uri, None, options, timeout_s, timeout_s / 2)
-    # HLS: begin with the newest segment.
+    # HLS: start with the newest segment.
     options |= {"analyzeduration": str(round(ANALYSE_S * 1e6)), "live_start_index": "-1"}
     return Address(uri, None, options, timeout_s, timeout_s)
 
 
 def camera_name(uri: str) -> str:
-    """Give what this system calls a camera."""
+    """Return the name of a camera on this operating system."""
     match = _CAMERA.fullmatch(uri)
     if match is None:
         return uri
@@ -81,12 +81,12 @@ def camera_name(uri: str) -> str:
 
 
 def shown_feed(uri: str) -> str:
-    """Give a URL or camera as it may be shown: one word, without credentials."""
+    """Return a URL or camera for display: one word, without credentials."""
     return shown(re.sub(r"[\s'\"<>]", lambda found: quote(found[0]), uri))
 
 
 def host_of(uri: str) -> str:
-    """Give the host that a URL names, without port and credentials; "" when there is none."""
+    """Return the host of a URL, without port and credentials; "" if there is none."""
     authority = re.split("[/?#]", _public(uri), maxsplit=1)[0]
     if authority.startswith("["):
         return authority[1:].partition("]")[0]
@@ -94,10 +94,10 @@ def host_of(uri: str) -> str:
 
 
 def feed_name(uri: str) -> str:
-    """Give a name for the files of a feed: host, port, path and query, no credentials.
+    """Return a name for the files of a feed: host, port, path and query, no credentials.
 
-    It is safe as a file name and the same each time: "cam1_554_live" for rtsp://u:p@cam1:554/live.
-    Other schemes than RTSP stand in front. A long one is cut, and ends in a mark of its own.
+    It is deterministic and safe as a file name: "cam1_554_live" for rtsp://u:p@cam1:554/live.
+    Schemes other than RTSP are prepended. A long name is truncated and ends in a hash.
     """
     scheme = scheme_of(uri)
     if scheme is None:
@@ -118,5 +118,5 @@ def feed_name(uri: str) -> str:
 
 
 def _public(uri: str) -> str:
-    """Give what follows the scheme and the credentials of a URL; secrets in it read ***."""
+    """Return a URL without scheme and credentials; other secrets in it become ***."""
     return shown_feed(uri).partition("://")[2].removeprefix("***@")

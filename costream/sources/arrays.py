@@ -1,4 +1,4 @@
-"""Finds the feature arrays in a file: which parts there are, and in which order."""
+"""Loading of feature arrays from .npy, .npz and pickle files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from costream.sources.pickles import load_pickle
 
 # The parts of a row, in this order: appearance, motion, sound.
 PARTS = ("rgb", "flow", "audio")
-# Parts of one video may differ by this many rows (snippets at the end) without a word.
+# Parts of one video may differ by this many rows (snippets at the end) without a note.
 ROWS_APART = 2
 
 NUMPY_MAGIC = b"\x93NUMPY"
@@ -29,24 +29,24 @@ ZIP_MAGIC = b"PK\x03\x04"
 
 @dataclass(frozen=True)
 class Features:
-    """The rows of one video; each is the concatenation of its parts."""
+    """Feature rows of one video; each row is the concatenation of its parts."""
 
-    parts: tuple[npt.NDArray[Any], ...]  # each [T, C_k], numbers, mapped from the file if it can be
-    note: str | None = None  # what is wrong with them
+    parts: tuple[npt.NDArray[Any], ...]  # each numeric [T, C_k], memory-mapped if possible
+    note: str | None = None  # description of a problem
     cut_off: bool = False  # the file ends before its last row
 
     @property
     def rows(self) -> int:
-        """Number of rows: those that every part has."""
+        """Number of rows that every part has."""
         return min(len(part) for part in self.parts)
 
     @property
     def width(self) -> int:
-        """Values a row."""
+        """Values per row."""
         return sum(part.shape[1] for part in self.parts)
 
     def row(self, i: int) -> npt.NDArray[np.float32]:
-        """Give row i, float32 [C]; numbers too large for float32 become infinite."""
+        """Return row i, float32 [C]; values too large for float32 become infinite."""
         with np.errstate(over="ignore"):
             return np.concatenate(
                 [part[i] for part in self.parts], dtype=np.float32, casting="unsafe"
@@ -56,8 +56,8 @@ class Features:
 def load_features(uri: str, data: bytes | None = None) -> Features:
     """Load FILE.npy, FILE.npz, FILE.pickle or FILE.pickle#VIDEO; ``data`` is the file's content.
 
-    VIDEO_rgb.npy brings VIDEO_flow.npy and VIDEO_audio.npy along when they lie beside it.
-    SourceError when there are no rows of numbers in it.
+    With VIDEO_rgb.npy, VIDEO_flow.npy and VIDEO_audio.npy of the same folder are loaded too.
+    Raises SourceError if the file contains no numeric rows.
     """
     path, video = split_video(uri)
     if data is None:
@@ -72,15 +72,15 @@ def load_features(uri: str, data: bytes | None = None) -> Features:
         return _npz(path, data)
     if data is None:
         return _pick(load_pickle(path), path, video)
-    raise SourceError("these are no .npy or .npz features", where=shown(path))
+    raise SourceError("this is not an .npy or .npz feature file", where=shown(path))
 
 
 def load_arrays(
     path: str, data: bytes | None = None
 ) -> tuple[npt.NDArray[Any] | dict[str, npt.NDArray[Any]], bool]:
-    """Load FILE.npy, mapped if it can be, or all of FILE.npz; ``data`` is the file's content.
+    """Load FILE.npy (memory-mapped if possible) or FILE.npz; ``data`` is the file's content.
 
-    Also tells whether the file holds all of it. SourceError when it cannot be read.
+    Also returns whether the file is complete. Raises SourceError if it cannot be read.
     """
     if data is not None:
         return _read(io.BytesIO(data), path), True
@@ -91,7 +91,7 @@ def load_arrays(
 
 
 def split_video(uri: str) -> tuple[str, str | None]:
-    """Split FILE#VIDEO; both may hold "#". A file of that whole name comes first."""
+    """Split FILE#VIDEO; both may contain "#". An existing file of the whole name wins."""
     at = -1
     while not os.path.exists(uri) and (at := uri.find("#", at + 1)) >= 0:
         if os.path.isfile(uri[:at]):
@@ -100,7 +100,7 @@ def split_video(uri: str) -> tuple[str, str | None]:
 
 
 def video_names(path: str) -> list[str]:
-    """Give the names of the videos in a pickle; empty when it is one video without a name."""
+    """Return the names of the videos in a pickle; empty for a single unnamed video."""
     content = load_pickle(path)
     if not isinstance(content, dict) or any(part in content for part in PARTS):
         return []
@@ -108,7 +108,7 @@ def video_names(path: str) -> list[str]:
 
 
 def clip_count(path: str) -> int:
-    """Give how many clips an .npy of the shape (N, C, T, V, M) holds; 1 for other shapes."""
+    """Return the number of clips in an .npy of shape (N, C, T, V, M); 1 for other shapes."""
     array, _ = _map(path)
     return len(array) if array.ndim == 5 else 1
 
@@ -135,7 +135,7 @@ def _npy(path: str, data: bytes | None) -> Features:
 
 
 def _map(path: str) -> tuple[npt.NDArray[Any], bool]:
-    """Map an array; give it and whether the file holds all of it."""
+    """Memory-map an array; return it and whether the file is complete."""
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False), True
     except (ValueError, OSError, EOFError) as error:
@@ -146,7 +146,7 @@ def _map(path: str) -> tuple[npt.NDArray[Any], bool]:
 
 
 def _rows_left(path: str) -> npt.NDArray[Any] | None:
-    """Give the whole rows that a cut-off file still holds; None when that is not what is wrong."""
+    """Return the complete rows of a truncated file; None if the file has another problem."""
     with open(path, "rb") as file:
         try:
             read = {
@@ -184,7 +184,7 @@ def _read(source: str | io.BytesIO, path: str) -> Any:
 
 
 def _pick(content: Any, path: str, video: str | None) -> Features:
-    """Find the array, or the parts, of one video in what a file holds."""
+    """Return the features of one video from the content of a file."""
     if isinstance(content, Mapping) and video is not None:
         if video not in content:
             close = difflib.get_close_matches(video, content, 1)
@@ -201,26 +201,26 @@ def _pick(content: Any, path: str, video: str | None) -> Features:
         return _features([content["features"]], path)
     names = ", ".join(list(content)[:4]) or "nothing"
     raise SourceError(
-        f"no features in it (it holds {names}{', ...' if len(content) > 4 else ''})",
+        f"no features found (it contains {names}{', ...' if len(content) > 4 else ''})",
         where=shown(path),
-        hint="rgb, flow, audio or features is read from an .npz; FILE.pickle#VIDEO names a video",
+        hint="an .npz needs rgb, flow, audio or features; FILE.pickle#VIDEO selects a video",
     )
 
 
 def _features(arrays: list[Any], path: str) -> Features:
     for array in arrays:
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
-            raise SourceError("no array of numbers in it", where=shown(path))
+            raise SourceError("not an array of numbers", where=shown(path))
         if array.ndim != 2 or 0 in array.shape:
             raise SourceError(
-                f"an array of shape {array.shape} is no table of rows x values",
+                f"an array of shape {array.shape} is not a table of rows x values",
                 where=shown(path),
-                hint="of skeletons say the joints: --layout NAME" if array.ndim > 2 else None,
+                hint="for skeletons give --layout NAME" if array.ndim > 2 else None,
             )
     counts = [len(array) for array in arrays]
     note = None
     if max(counts) - min(counts) > ROWS_APART:
         note = (
-            f"the parts differ in length ({', '.join(map(str, counts))} rows); the shortest counts"
+            f"the parts differ in length ({', '.join(map(str, counts))} rows); the shortest is used"
         )
     return Features(tuple(arrays), note)

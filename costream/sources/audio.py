@@ -1,4 +1,4 @@
-"""The sound of files and byte streams, of videos too, decoded with PyAV."""
+"""Audio source: sound of media files and byte streams, decoded with PyAV."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ from costream.sources.timing import (
     time_base,
 )
 
-# Decoding begins this much before the start: codecs and filters need some sound to settle.
+# Decoding starts this long before the requested time: codecs and filters need to settle.
 SETTLE_S = 1.0
-# Nearer to the start than this they have not; then the file is decoded from its beginning.
+# With less lead than this they have not settled; the file is then decoded from its beginning.
 SETTLED_S = 0.2
 
 
 class AudioSource:
-    """The sound of a file in blocks of one step, whatever state the file is in.
+    """Sound of a file in blocks of one model step; tolerates damaged files.
 
-    Time is the container's own clock, as in VideoSource. From the first time stamp on the samples
-    are counted; where stamps show that some are missing there is silence (up to half a second) or
-    a Gap, after which the blocks begin anew. ``errors`` counts the damage met so far.
+    Time is the container's own clock, as in VideoSource. From the first time stamp on, samples are
+    counted; where stamps show missing samples there is silence (up to half a second) or a Gap,
+    after which the blocks restart. ``errors`` counts the errors found so far.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class AudioSource:
         head: bytes = b"",
         live: bool = False,
     ) -> None:
-        """``options.sound`` says what blocks; ValueError without.
+        """``options.sound`` sets rate and block length; ValueError without it.
 
         ``file``: read this instead of the file ``path``; ``head``: its start if it is a pipe.
-        ``live``: give each block as soon as its samples are there, at some cost.
+        ``live``: yield each block as soon as its samples have arrived, at some cost.
         """
         if options.sound is None:
             raise ValueError("options.sound is missing")
@@ -82,11 +82,11 @@ class AudioSource:
 
     @property
     def errors(self) -> int:
-        """How much damage was met so far."""
+        """Number of errors found so far."""
         return self._damage.total
 
     def open(self) -> SourceInfo:
-        """Open the file and decode its first samples; SourceError when that fails."""
+        """Open the file and decode its first samples; raises SourceError on failure."""
         container, stream = self._open_container()
         guessed = length_is_guessed(container, stream)
         duration_s = None if guessed else end_s(container, stream)
@@ -96,7 +96,7 @@ class AudioSource:
                 f"({format_time(duration_s)})",
                 where=shown(self._path),
             )
-        # After this only the decoder it gives: the stream of a closed container is gone.
+        # From here on use only the returned decoder: the container may have been reopened.
         decoder, origin_s = self._go_to_start(container, stream)
         if self._first is None:
             raise self._no_samples(decoder)
@@ -120,7 +120,7 @@ class AudioSource:
         )
 
     def items(self) -> Iterator[Item]:
-        """Yield AudioBlock, Gap and Fault items; a fatal Fault when the rest is lost."""
+        """Yield AudioBlock, Gap and Fault items; a fatal Fault if the rest is lost."""
         for item in self._items():
             if self._stopped or self._decoder is None:
                 return
@@ -137,8 +137,8 @@ class AudioSource:
             self._decoder.stop()
 
     def close(self) -> None:
-        """Let go of the file. Blocks already given out stay usable."""
-        # PyAV does not check for a closed container: nothing may be left that reads on.
+        """Close the file. Blocks already yielded stay usable."""
+        # PyAV does not check for a closed container: no reader may remain.
         if self._decoder is not None:
             self._decoder.close()
             self._decoder = None
@@ -161,7 +161,7 @@ class AudioSource:
                     break
             else:
                 fatal = decoder.fatal
-        except SourceError as error:  # the format changed to one that does not do
+        except SourceError as error:  # the format changed to an unusable one
             fatal = str(error)
         yield from cutter.finish()
         fault = self._damage.flush()
@@ -181,15 +181,15 @@ class AudioSource:
         stream.codec_context.thread_count = 1
         for other in container.streams:
             if other is not stream:
-                other.discard = Discard.all  # not even read, where the format allows
+                other.discard = Discard.all  # not even read, if the format allows it
         return container, stream
 
     def _go_to_start(
         self, container: InputContainer, stream: AudioStream
     ) -> tuple[SoundDecoder, Fraction]:
-        """Decode the first samples, from well before the start; give when the stream began too.
+        """Decode the first samples, from well before the start; also return the stream's start.
 
-        Where a seek does not lead there, the file is decoded from its beginning: slow but exact.
+        If seeking fails, the file is decoded from its beginning: slow but exact.
         """
         start_s = self._options.start_s
         if start_s > SETTLE_S and self._can_seek(container):
@@ -208,10 +208,10 @@ class AudioSource:
         return decoder, decoder.start_s
 
     def _decode(self, container: InputContainer, stream: AudioStream) -> SoundDecoder:
-        """Start decoding where the container stands, up to the first samples."""
+        """Start decoding at the current position, up to the first samples."""
         if self._decoder is not None:
             self._decoder.close()
-        self._damage = Damage()  # what an attempt before this one met is met again
+        self._damage = Damage()  # errors of an earlier attempt are found again
         stated_s = stated_end_s(container, stream)
         if self._file is None:
             stated_s = wav_seconds(self._path) or stated_s
@@ -231,8 +231,8 @@ class AudioSource:
         where = shown(self._path)
         if self._stopped:
             return SourceError("stopped before any sound was read", where=where)
-        if self._head[4:8] == b"ftyp":  # a short MP4 opens, but its sound is past by then
+        if self._head[4:8] == b"ftyp":  # a short MP4 opens, but its sound has been read past
             return not_media(self._path, False, self._head, None)
         if self._damage.total:
-            return SourceError("its sound cannot be decoded", where=where, hint=decoder.fatal)
+            return SourceError("the sound cannot be decoded", where=where, hint=decoder.fatal)
         return SourceError("there are no samples in it", where=where, hint=decoder.fatal)

@@ -1,4 +1,4 @@
-"""The pictures of a file and, beside them, its sound, in order of time."""
+"""Audiovisual source: video frames and audio blocks of a file in time order."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from costream.sources.video import VideoSource
 
 
 class AudioVisualSource:
-    """A video file with AudioBlock items between its frames, each before the frame it was known at.
+    """Video file with each AudioBlock before the first frame at or after the block's end.
 
-    The pictures say when there is data and how long it lasts; sound that is missing, at all or
-    for a while, is no reason to end. ``errors`` counts the damage to both so far.
+    The video determines duration and gaps; missing sound, at all or for a while, does not end
+    the source. ``errors`` counts the errors of both so far.
     """
 
     def __init__(self, path: str, options: SourceOptions) -> None:
-        """``options.beside`` says what blocks; ValueError without."""
+        """``options.beside`` sets rate and block length; ValueError without it."""
         if options.beside is None:
             raise ValueError("options.beside is missing")
         self._video = VideoSource(path, options)
@@ -30,11 +30,11 @@ class AudioVisualSource:
 
     @property
     def errors(self) -> int:
-        """How much damage was met so far."""
+        """Number of errors found so far."""
         return self._video.errors + self._sound.errors
 
     def open(self) -> SourceInfo:
-        """Open both; SourceError when there are no pictures. ``silent``: why there is no sound."""
+        """Open both; raises SourceError without video. ``silent``: why there is no sound."""
         info = self._video.open()
         try:
             self._sound.open()
@@ -45,7 +45,7 @@ class AudioVisualSource:
         return replace(info, beside=True)
 
     def items(self) -> Iterator[Item]:
-        """Yield what both yield. Gaps in the sound become Faults, and no Fault of it is fatal."""
+        """Yield the items of both. Gaps in the sound become Faults; its Faults are not fatal."""
         blocks = self._sound.items() if self._heard else iter(())
         block = next(blocks, None)
         for item in self._video.items():
@@ -61,13 +61,13 @@ class AudioVisualSource:
         self._sound.stop()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._video.close()
         self._sound.close()
 
 
 def _known_s(item: Item) -> float:
-    """Give when an item is known; one without a time at once."""
+    """Return the time at which an item is available; 0 for one without a time."""
     time_s = item.start_s if isinstance(item, Gap) else item.time_s
     return 0.0 if time_s is None else time_s
 

@@ -1,4 +1,4 @@
-"""Sound of any lengths in, blocks of one length out, on one sample clock."""
+"""Segmentation of sound into blocks of fixed length on an exact sample clock."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from costream.sources.base import Sound
 class Blocks:
     """Cuts mono sound into blocks of ``sound.block`` samples, numbered from 0.
 
-    The end of a block is at the start plus a whole number of samples, computed with integers: an
-    hour of blocks is as exact as one. After a gap the clock and the next block start anew; the
-    numbers go on. ``pts`` of a block counts the source's samples from time 0.
+    The end of a block is the start plus a whole number of samples, computed with integers: no
+    error accumulates over hours. After a gap the clock and the next block restart; the numbering
+    continues. ``pts`` of a block counts the source's samples from time 0.
     """
 
     def __init__(
@@ -26,22 +26,22 @@ class Blocks:
         self._sound = sound
         self._source_hz = source_hz or sound.rate_hz
         self._start_s = Fraction(start_s)
-        self._blocks = 0  # since the start
-        self._given = 0  # ever
+        self._blocks = 0  # since the last restart
+        self._given = 0  # in total
         self._part = np.empty(sound.block, np.float32)
         self._filled = 0
 
     @property
     def next_s(self) -> float:
-        """When the next sample is due."""
+        """Time at which the next sample is due."""
         return float(self._time(self._blocks * self._sound.block + self._filled))
 
     def push(
         self, samples: npt.NDArray[np.float32], arrived_s: float | None = None
     ) -> list[AudioBlock]:
-        """Take the next samples [N], any number of them; give the blocks that they complete.
+        """Take the next samples [N], any number of them; return the blocks they complete.
 
-        ``arrived_s``: live, ``time.monotonic()`` when they came. The samples are copied.
+        ``arrived_s``: live, ``time.monotonic()`` of their arrival. The samples are copied.
         """
         done: list[AudioBlock] = []
         at = 0
@@ -55,20 +55,20 @@ class Blocks:
         return done
 
     def restart(self, start_s: float | Fraction, reason: str) -> Gap:
-        """Go on at another time; give the gap, which begins where the last block ended.
+        """Continue at another time; return the gap, which starts at the end of the last block.
 
-        A block that was begun is left out: half of it would be silence that was not there.
+        A partial block is discarded: padding would add silence that was not recorded.
         """
         gap = Gap(float(self._time(self._blocks * self._sound.block)), float(start_s), reason)
         self._start_s, self._blocks, self._filled = Fraction(start_s), 0, 0
         return gap
 
     def shift(self, by_s: Fraction) -> None:
-        """Set the clock by this much, without a gap: the clock of the source has drifted."""
+        """Shift the clock by this much without a gap, to correct drift of the source."""
         self._start_s += by_s
 
     def finish(self) -> list[AudioBlock]:
-        """Give the last block, ended by silence, if half of it or all there is is in it."""
+        """Return the last block, padded with silence, if it is half full or the only one."""
         if not self._filled or (2 * self._filled < len(self._part) and self._given):
             return []
         self._part[self._filled :] = 0.0
@@ -83,7 +83,7 @@ class Blocks:
             pts=round(self._time(first) * self._source_hz),
             arrived_s=arrived_s,
         )
-        self._part = np.empty(size, np.float32)  # that one belongs to whoever takes it
+        self._part = np.empty(size, np.float32)  # the old array belongs to the receiver
         self._filled = 0
         self._blocks += 1
         self._given += 1

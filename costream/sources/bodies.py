@@ -1,4 +1,4 @@
-"""What the skeleton formats give: persons at moments; and which person keeps which slot."""
+"""Persons per frame as read from skeleton formats, and their assignment to slots."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from costream.layouts import Layout
 
 Numbers: TypeAlias = npt.NDArray[np.float32]
 
-# A person who was not seen for this long has left: the next one may have the slot.
+# A person not seen for this long has left, and the slot is free again.
 KEEP_S = 1.0
 
 
 @dataclass(frozen=True)
 class Body:
-    """One person at one moment; missing joints have score 0 and zeros for coordinates."""
+    """One person in one frame; missing joints have score 0 and zero coordinates."""
 
     joints: Numbers  # float32 [V, C], y up
     scores: Numbers  # float32 [V], 0 to 1
-    key: Hashable = None  # who it is, where the format says so
+    key: Hashable = None  # the person's identifier, if the format has one
 
 
 @dataclass(frozen=True)
 class Moment:
-    """Everybody who was seen at one time; nobody is a moment too."""
+    """All persons seen at one time; may be none."""
 
     time_s: float
     bodies: tuple[Body, ...]
@@ -37,14 +37,14 @@ class Moment:
 
 @dataclass(frozen=True)
 class Spoiled:
-    """Something that was left out, named in a way that stands after a number."""
+    """Something that was left out, worded so that a count can precede it."""
 
     what: str
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The recording is damaged or cut off here, and nothing can be read after it."""
+    """The recording is damaged or cut off here; nothing after it can be read."""
 
     message: str
 
@@ -54,22 +54,22 @@ Event: TypeAlias = Moment | Spoiled | Ended
 
 @dataclass(frozen=True)
 class Recording:
-    """An opened recording of skeletons."""
+    """An open skeleton recording."""
 
     layout: Layout
-    axes: int  # coordinates a joint, 2 or 3
-    rate_hz: float | None  # nominal frames a second
+    axes: int  # coordinates per joint, 2 or 3
+    rate_hz: float | None  # nominal frames per second
     duration_s: float | None
-    events: Iterator[Event]  # in the order of the recording
+    events: Iterator[Event]  # in recording order
 
 
 def make_body(
     joints: npt.ArrayLike, scores: npt.ArrayLike | None = None, key: Hashable = None
 ) -> Body:
-    """Give a person from coordinates [V, C] and scores [V] as they were read.
+    """Return a person from raw coordinates [V, C] and scores [V].
 
-    Missing are joints with a coordinate that is not finite, or without a score above 0; and all
-    joints of a person who is all zeros, which is how recordings write that nobody is there.
+    A joint is missing if a coordinate is not finite or its score is not above 0; all joints are
+    missing if all coordinates are zero, which is how recordings write an absent person.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         places = np.array(joints, np.float32)
@@ -83,11 +83,11 @@ def make_body(
 
 
 class Slots:
-    """Gives persons their slots, and the same slot as long as they are seen.
+    """Assigns persons to slots and keeps the assignment while they are seen.
 
-    Persons with a key keep the slot that belongs to it. Others take the slot of the person who
-    was nearest the moment before, nearest pair first. New persons take the first slot that is
-    free, those seen best before others; without a free slot they are left out.
+    Persons with a key keep the slot of that key. Others take the slot of the nearest person of
+    the previous frame, nearest pair first. New persons take the first free slot, highest total
+    score first; without a free slot they are left out.
     """
 
     def __init__(self, size: int) -> None:
@@ -96,7 +96,7 @@ class Slots:
         self._seen_s = [-math.inf] * size
 
     def place(self, moment: Moment) -> list[Body | None]:
-        """Give who is in which slot at this moment."""
+        """Return the person in each slot, None for empty ones."""
         taken: dict[int, Body] = {}
         bodies = [body for body in moment.bodies if body.scores.any()]
         strangers = self._keyed(bodies, taken)
@@ -112,7 +112,7 @@ class Slots:
         return [taken.get(slot) for slot in range(len(self._last))]
 
     def _keyed(self, bodies: Sequence[Body], taken: dict[int, Body]) -> list[Body]:
-        """Place those whose key holds a slot; give the others."""
+        """Place persons whose key has a slot; return the others."""
         holders = {
             held.key: slot
             for slot, held in enumerate(self._last)
@@ -128,7 +128,7 @@ class Slots:
         return strangers
 
     def _nearest(self, bodies: Sequence[Body], taken: dict[int, Body], time_s: float) -> list[Body]:
-        """Place persons without a key where the nearest one was; give the others."""
+        """Place persons without a key in the slot of the nearest one; return the others."""
         pairs = [
             (_distance(held, body), slot, k)
             for slot, held in enumerate(self._last)
@@ -154,7 +154,7 @@ class Slots:
 
 
 def _distance(a: Body, b: Body) -> float:
-    """Give the mean distance of the joints seen in both, or of their middles."""
+    """Return the mean distance of joints seen in both, or else of their centroids."""
     both = (a.scores > 0) & (b.scores > 0)
     with np.errstate(over="ignore"):
         if both.any():

@@ -1,4 +1,4 @@
-"""What the user says of a table's columns: the ``--columns`` option."""
+"""Parsing of the ``--columns`` option for skeleton tables."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ROLES = (*TIMES, "frame", "person", "joint", *AXES, "score", "_")
 
 @dataclass(frozen=True)
 class Column:
-    """One column, or one a joint."""
+    """A column, or a pattern for one column per joint."""
 
     role: str  # one of ROLES
-    heading: str | None = None  # None: the columns are told by their order; "{}": the joint
-    sign: int = 1  # -1: the numbers count the other way
+    heading: str | None = None  # None: columns are identified by order; "{}": the joint
+    sign: int = 1  # -1: values are negated
 
     def joint_in(self, heading: str) -> str | None:
-        """Give the joint that a heading is for; None when it does not fit, or is for none."""
+        """Return the joint named in a heading; None if it does not match or names none."""
         if "{}" not in (self.heading or ""):
             return None
         pattern = re.escape(self.heading or "").replace(re.escape("{}"), "(.+)", 1)
@@ -31,22 +31,22 @@ class Column:
 
 @dataclass(frozen=True)
 class Columns:
-    """All that was said; each role once, except "_"."""
+    """Parsed ``--columns`` option; each role occurs once, except "_"."""
 
     told: tuple[Column, ...]
 
     @property
     def by_order(self) -> bool:
-        """Whether the columns are told by their order, not by their headings."""
+        """Whether columns are identified by their order, not by their headings."""
         return self.told[0].heading is None
 
     def get(self, role: str) -> Column | None:
-        """Give the column of this role."""
+        """Return the column of this role, if any."""
         return next((column for column in self.told if column.role == role), None)
 
 
 def parse_columns(text: str) -> Columns:
-    """Read "frame,x,y,z" or "time_ms=Stamp,x={}_px,y=-{}_py"; UsageError says what is wrong."""
+    """Parse "frame,x,y,z" or "time_ms=Stamp,x={}_px,y=-{}_py"; raises UsageError."""
     told = tuple(_column(part.strip()) for part in text.split(","))
     for role in ROLES[:-1]:
         if sum(column.role == role for column in told) > 1:
@@ -67,10 +67,10 @@ def _check_axes(columns: Columns) -> None:
         if columns.by_order and not columns.get("joint"):
             k = columns.told.index(wide[0])
             if list(columns.told[k:]) != wide:
-                raise UsageError("--columns: what is there once a row must stand before x, y, z")
+                raise UsageError("--columns: columns without a joint must come before x, y, z")
         holes = {(c.heading or "").count("{}") for c in wide}
         if not columns.by_order and holes not in ({0}, {1}):
-            raise UsageError("--columns: either all of x, y, z and score have one {}, or none has")
+            raise UsageError("--columns: x, y, z and score must all contain one {}, or none")
         if holes == {0} and not columns.by_order and not columns.get("joint"):
             raise UsageError("--columns: x=HEADING needs {} for the joint, or joint=HEADING")
 
@@ -84,9 +84,9 @@ def _column(part: str) -> Column:
         role, sign = role[1:], -1
     if role not in ROLES or (equals and (role == "_" or not heading)):
         raise UsageError(
-            f"--columns cannot read {part!r}",
+            f"--columns: cannot parse {part!r}",
             hint=f"write ROLE or ROLE=HEADING with the roles {', '.join(ROLES)}",
         )
     if sign < 0 and role not in AXES:
-        raise UsageError(f"--columns: only x, y and z can be turned round, not {role}")
+        raise UsageError(f"--columns: only x, y and z can be negated, not {role}")
     return Column(role, heading if equals else None, sign)

@@ -1,4 +1,4 @@
-"""From decoded sound to the blocks that were asked for."""
+"""Conversion of decoded audio frames to the requested blocks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from costream.sources.blocks import Blocks
 from costream.sources.mixer import Mixer, silence, sound_format
 from costream.sources.soundclock import Jump
 
-# A time that is this part of a sample off is meant to be that sample.
+# Times within this fraction of a sample count as that sample.
 ROUNDING = 1e-6
 
 
 class SoundCutter:
-    """Mixes and resamples frames and cuts them into blocks, from the start to the end asked for.
+    """Mixes and resamples frames and cuts them into blocks, from the requested start to the end.
 
     Both are exact to a sample of the model's rate. ``ended`` is set when the end is reached.
     """
@@ -39,20 +39,20 @@ class SoundCutter:
         time_s: Fraction = Fraction(0),
         origin_s: Fraction = Fraction(0),
     ) -> None:
-        """``first``: the first frame that ``take`` will get. ``time_s``: when it begins.
+        """``first``: the first frame that ``take`` will get; ``time_s``: its start.
 
-        ``origin_s``: when the stream began. Resampling begins at a sample of the source where it
-        has one too when it is done from there on, so that the samples are the same. ``live``:
-        give blocks as soon as their samples are there. SourceError when the frame lacks the
-        channel asked for or cannot be mixed.
+        ``origin_s``: start of the stream. Resampling starts on the sample grid that it would have
+        from there, so that a seek does not change the samples. ``live``: yield blocks as soon as
+        their samples have arrived. Raises SourceError if the frame lacks the requested channel or
+        cannot be mixed.
         """
         self._sound = sound
         self._options = options
         self._where = where
         self._live = live
-        self._waiting = 0  # samples of the source pushed since the filters ran
+        self._waiting = 0  # source samples pushed since the filters ran
         self._arrived_s: float | None = None
-        self._drop = 0  # samples still to be left out before the start
+        self._drop = 0  # samples still to drop before the start
         self.ended = False
         rate_hz = first.sample_rate
         step = rate_hz // math.gcd(rate_hz, sound.rate_hz)
@@ -64,14 +64,14 @@ class SoundCutter:
     def take(
         self, frame: av.AudioFrame, jump: Jump | None, arrived_s: float | None = None
     ) -> Iterator[Item]:
-        """Take the next frame, and how it does not follow on; give what it completes.
+        """Take the next frame and its discontinuity, if any; yield the items it completes.
 
-        ``arrived_s``: live, ``time.monotonic()`` when it came, if that was not just now.
+        ``arrived_s``: live, ``time.monotonic()`` of its arrival; None: now.
         """
         self._arrived_s = arrived_s
         gap = jump is not None and jump.begins_s is not None
         if gap or self._mixer.format != sound_format(frame):
-            mixer = self._mix(frame)  # may fail; the one before it is still to be finished then
+            mixer = self._mix(frame)  # may fail; the old mixer must still be usable then
             if jump is not None and jump.begins_s is not None:
                 yield from self.go_on(jump.begins_s, jump.reason)
             else:
@@ -88,13 +88,13 @@ class SoundCutter:
             yield from self._cut_up(self._mixer.take())
 
     def finish(self) -> Iterator[Item]:
-        """Give what is left."""
+        """Yield the remaining items."""
         if not self.ended:
             yield from self._cut_up(self._mixer.finish())
         yield from self._blocks.finish()
 
     def go_on(self, time_s: Fraction, reason: str | None = None) -> Iterator[Item]:
-        """Give what is left, and the gap up to where sound goes on; another frame must follow."""
+        """Yield the remaining items and the gap up to ``time_s``; another frame must follow."""
         yield from self._cut_up(self._mixer.finish())
         if self._options.end_s is not None:
             time_s = min(time_s, Fraction(self._options.end_s))
@@ -104,7 +104,7 @@ class SoundCutter:
             yield gap
 
     def _cut(self, time_s: Fraction) -> Fraction:
-        """Set what is left out when samples begin at ``time_s``; give when blocks begin."""
+        """Set how many samples to drop if they start at ``time_s``; return the blocks' start."""
         self._drop = 0
         if self._options.start_s > 0:
             early_s = Fraction(self._options.start_s) - time_s

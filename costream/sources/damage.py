@@ -1,4 +1,4 @@
-"""Counts the damage in a source and reports it in few words."""
+"""Counting and rate-limited reporting of decode errors."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ REPORT_EVERY_S = 10.0
 
 
 class Damage:
-    """Collects damage and gives one Fault for many things: at most one in REPORT_EVERY_S of media.
+    """Collects errors and summarises them in at most one Fault per REPORT_EVERY_S of media time.
 
-    ``total`` counts every damaged thing, reported or not yet.
+    ``total`` counts all errors, reported or not.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Damage:
         self._reported_s: float | None = None
 
     def add(self, what: str, time_s: float) -> None:
-        """Count one damaged thing, named in a way that stands after a number: "bad packet(s)"."""
+        """Count one error, worded so that a count can precede it: "bad packet(s)"."""
         if not self._counts:
             self._first_s = time_s
         self._last_s = time_s
@@ -29,9 +29,9 @@ class Damage:
         self.total += 1
 
     def report(self, time_s: float, intact: bool) -> Fault | None:
-        """Give what came together before the picture or row at ``time_s``, if it is time.
+        """Return the errors before the frame or row at ``time_s``, if a report is due.
 
-        ``intact``: that one is not damaged itself, so a burst is over.
+        ``intact``: that frame is itself undamaged, so a burst is over.
         """
         since = self._first_s if self._reported_s is None else self._reported_s
         waited = time_s - since >= REPORT_EVERY_S
@@ -41,7 +41,7 @@ class Damage:
         return self.flush()
 
     def flush(self) -> Fault | None:
-        """Give what has not been reported yet."""
+        """Return the errors not reported yet, if any."""
         if not self._counts:
             return None
         parts = ", ".join(f"{count} {what}" for what, count in self._counts.items())

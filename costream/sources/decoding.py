@@ -1,4 +1,4 @@
-"""From the frames of a video stream to pictures with times."""
+"""Video decoder: decoded frames with media times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEFAULT_RATE = Fraction(25)
 
 @dataclass(frozen=True)
 class Decoded:
-    """One picture as it came from the decoder."""
+    """One decoded frame with its time."""
 
     picture: av.VideoFrame
     pts: int | None
@@ -31,10 +31,10 @@ class Decoded:
 
 
 class Decoder:
-    """The pictures of one video stream from where its container stands to the end.
+    """Decoded frames of one video stream from the current position to the end.
 
-    ``fatal`` says, after the last picture, why the rest is lost; None when the stream ended as it
-    should.
+    After the last frame, ``fatal`` is the reason why the rest is lost, or None if the stream ended
+    normally.
     """
 
     def __init__(
@@ -45,32 +45,32 @@ class Decoder:
         from_s: float,
         read: Read | None = None,
     ) -> None:
-        """``from_s``: damage before this time is not counted. ``read``: gives its packets."""
+        """``from_s``: errors before this time are not counted. ``read``: returns the packets."""
         self._container = container
         self._stream = stream
         rate = stream.average_rate or stream.guessed_rate or DEFAULT_RATE
         self.clock = MediaClock(time_base(stream), origin(container, stream), float(1 / rate))
         read = read or partial(container.demux, stream)
         self._frames = Frames(read, stream.decode, self.clock, damage, from_s)
-        # Every picture that can be decoded, in order of time; to be consumed once.
+        # All decodable frames in time order; to be consumed once.
         self.pictures = self._pictures()
 
     @property
     def fatal(self) -> str | None:
-        """Why the rest is lost."""
+        """Reason why the rest is lost."""
         return self._frames.fatal
 
     def close(self) -> None:
-        """End the pictures at once; from the thread that consumes them, before the container."""
+        """End the frames at once; call from the consuming thread, before closing the container."""
         self.pictures.close()
 
     def stop(self) -> None:
-        """End the pictures soon; may be called from a signal handler."""
+        """End the frames soon; may be called from a signal handler."""
         self._frames.stop()
 
     def _pictures(self) -> Generator[Decoded, None, None]:
         raw = self._frames.run()
-        ahead: list[av.VideoFrame] = []  # at most one picture, when the clock had to look ahead
+        ahead: list[av.VideoFrame] = []  # at most one frame, if the clock had to look ahead
 
         def peek() -> int | None:
             if not ahead:
@@ -86,18 +86,18 @@ class Decoder:
     def _timed(self, frame: av.VideoFrame, peek: Callable[[], int | None]) -> Decoded:
         stamp = known = self._stamp(frame)
         if stamp is None and self.clock.last_s is None:
-            stamp = frame.dts  # better than nothing for the first picture after a seek
+            stamp = frame.dts  # a fallback for the first frame after a seek
         epoch = self.clock.epoch
         time_s, estimated = self.clock.advance(stamp, peek)
         if self.clock.epoch != epoch:
-            self._frames.count("jump(s) of the clock backwards", time_s)
+            self._frames.count("backward clock jump(s)", time_s)
         if estimated and known is not None:
             self._frames.count("impossible time stamp(s)", time_s)
         if frame.is_corrupt:
-            self._frames.count("damaged picture(s)", time_s)
+            self._frames.count("damaged frame(s)", time_s)
         return Decoded(frame, known, time_s, estimated or known is None)
 
     def _stamp(self, frame: av.VideoFrame) -> int | None:
-        # AVI stores no presentation times; FFmpeg makes them up from the decoding order, wrong
-        # for B-frames. The decoding time of the packet that completed a picture always rises.
+        # AVI stores no presentation times; FFmpeg derives them from the decoding order, wrong
+        # for B-frames. The decoding time of the packet that completed a frame always rises.
         return frame.dts if self._container.format.name == "avi" else frame.pts

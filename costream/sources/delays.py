@@ -1,41 +1,41 @@
-"""How late live data come: as a rule, and more or less so as the clocks drift apart."""
+"""Delay and clock drift estimation for live data."""
 
 from __future__ import annotations
 
 import math
 
-# The least delay of so long, and of as long before, is the usual one.
+# The usual delay is the minimum over the current and the previous bucket of this length.
 BUCKET_S = 5.0
-KNOWN_S = 60.0  # less than this says little of drift: arrivals jitter by milliseconds
+KNOWN_S = 60.0  # shorter spans say little about drift: arrivals jitter by milliseconds
 
 
 class Delays:
-    """Keeps the least delay of the last seconds, and the drift from all of them.
+    """Tracks the minimum delay of the last seconds and the drift over all of them.
 
-    A delay is a time of arrival less a media time, so only differences between them mean
-    something. Single ones are late for many reasons, but never early.
+    A delay is arrival time minus media time, so only differences between delays are meaningful.
+    Single ones are late for many reasons, but never early.
     """
 
     def __init__(self) -> None:
-        self._begin_s = -math.inf  # of the present bucket
+        self._begin_s = -math.inf  # of the current bucket
         self._least = self._before = (0.0, math.inf)  # time and delay, in this bucket and the last
         self._line = _Line()
 
     @property
     def usual_s(self) -> float:
-        """The usual delay; infinite when there is none yet."""
+        """Usual delay; infinite if there is none yet."""
         return min(self._least[1], self._before[1])
 
     @property
     def drift_ppm(self) -> float | None:
-        """How much faster the clock of the data runs, in 1e-6; None before KNOWN_S are known."""
+        """Drift of the data's clock in ppm, > 0: faster; None before KNOWN_S of data."""
         if self._line.span_s < KNOWN_S:
             return None
         slope = self._line.slope
         return -1e6 * slope / (1 + slope)
 
     def add(self, time_s: float, delay_s: float) -> None:
-        """Take the delay of what was due at this media time."""
+        """Add the delay of data with this media time."""
         if time_s >= self._begin_s + BUCKET_S:
             if math.isfinite(self._begin_s):
                 self._line.add(*self._least)
@@ -45,9 +45,9 @@ class Delays:
             self._least = (time_s, delay_s)
 
     def restart(self, usual_s: float | None = None) -> None:
-        """Say that later delays may differ for another reason than drift.
+        """Handle a discontinuity: later delays may differ for reasons other than drift.
 
-        ``usual_s``: the usual delay by now; None: still what it was.
+        ``usual_s``: the new usual delay; None: unchanged.
         """
         self._before = (0.0, self.usual_s if usual_s is None else usual_s)
         self._begin_s, self._least = -math.inf, (0.0, math.inf)
@@ -55,9 +55,9 @@ class Delays:
 
 
 class _Line:
-    """The slope of a straight line through points, by least squares.
+    """Slope of a least-squares line through points.
 
-    After ``restart`` it goes on at another height, with the same slope.
+    After ``restart`` the line continues with another offset and the same slope.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class _Line:
             self.span_s += x - self._last_x
         self._last_x = x
         self._count += 1
-        # Sums about means that move (Welford 1962).
+        # Sums about running means (Welford 1962).
         off = x - self._mean_x
         self._mean_x += off / self._count
         self._mean_y += (y - self._mean_y) / self._count

@@ -1,4 +1,4 @@
-"""The microphones of this machine, through PortAudio."""
+"""Microphones of this machine, through PortAudio."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ WHERE = "microphone"
 
 @dataclass(frozen=True)
 class InputDevice:
-    """Something that PortAudio can record from."""
+    """An input device of PortAudio."""
 
-    index: int  # as PortAudio counts, outputs too; changes when devices come and go
+    index: int  # PortAudio's, counting outputs too; changes when devices come and go
     name: str
     api: str  # ALSA, Core Audio, Windows WASAPI, ...
-    channels: int  # at most; a sound server says 32 or more and mixes
-    rate_hz: int  # its own
+    channels: int  # at most; a sound server reports 32 or more and mixes
+    rate_hz: int  # native
     default: bool
 
 
 def portaudio() -> Any:
-    """Give the module ``sounddevice``; SourceError that says what to install without it.
+    """Return the module ``sounddevice``; without it raise SourceError with installation help.
 
-    Importing it looks for devices, which takes as long as the sound server takes to answer.
+    Importing it enumerates devices, which takes as long as the sound server takes to answer.
     """
     try:
         return importlib.import_module("sounddevice")
@@ -48,9 +48,9 @@ def portaudio() -> Any:
 
 
 def input_devices() -> list[InputDevice]:
-    """Give what can be recorded from, as it was found when PortAudio last looked.
+    """Return the input devices found by PortAudio's last enumeration.
 
-    SourceError as ``portaudio`` raises it, or when PortAudio fails.
+    Raises SourceError like ``portaudio``, or if PortAudio fails.
     """
     sd = portaudio()
     try:
@@ -74,12 +74,12 @@ def input_devices() -> list[InputDevice]:
 
 
 def look_again() -> None:
-    """Let PortAudio look which devices there are now; every stream of the process is closed.
+    """Let PortAudio enumerate devices again; closes every stream of the process.
 
-    SourceError when PortAudio fails.
+    Raises SourceError if PortAudio fails.
     """
     sd = portaudio()
-    with contextlib.suppress(sd.PortAudioError):  # it may have failed to start the last time
+    with contextlib.suppress(sd.PortAudioError):  # the last start may have failed
         sd._terminate()
     try:
         sd._initialize()
@@ -88,10 +88,10 @@ def look_again() -> None:
 
 
 def choose(devices: Sequence[InputDevice], wanted: str) -> InputDevice:
-    """Give the device of this index, name, or part of a name; "" is the default one.
+    """Return the device with this index, name, or part of a name; "" is the default one.
 
-    Among devices of one name (Windows lists each once for every interface) it is the first.
-    SourceError when none or several fit.
+    Of devices with the same name (Windows lists each once per interface) the first is returned.
+    Raises SourceError if none or several match.
     """
     if not devices:
         raise SourceError(
@@ -110,12 +110,12 @@ def choose(devices: Sequence[InputDevice], wanted: str) -> InputDevice:
     if len({device.name for device in fitting}) == 1:
         return fitting[0]
     if fitting:
-        what = f"{wanted!r} may be {_listed(fitting)}"
+        what = f"{wanted!r} is ambiguous: {_listed(fitting)}"
     elif wanted:
         what = f"there is no input device {wanted!r}, only {_listed(devices)}"
     else:
-        what = f"no input device is the default; there is {_listed(devices)}"
-    raise SourceError(what, where=WHERE, hint="name one, or give its number: mic:NAME|INDEX")
+        what = f"there is no default input device, only {_listed(devices)}"
+    raise SourceError(what, where=WHERE, hint="give its name or number: mic:NAME|INDEX")
 
 
 def _listed(devices: Sequence[InputDevice]) -> str:
@@ -126,9 +126,9 @@ def _listed(devices: Sequence[InputDevice]) -> str:
 def quiet() -> Iterator[None]:
     """Keep PortAudio and ALSA from printing while the block runs.
 
-    When a device is lost or cannot be opened they print lines of their own to the C library's
-    ``stderr``, in the midst of the live view, and have no switch for it. Python's own stderr and
-    descriptor 2 stay as they are. Elsewhere than on glibc nothing is done.
+    When a device is lost or cannot be opened they print to the C library's ``stderr``, into the
+    live view, and have no option against it. Python's own stderr and descriptor 2 are unchanged.
+    Does nothing without glibc.
     """
     found = _c_stderr()
     if found is None:
@@ -144,9 +144,9 @@ def quiet() -> Iterator[None]:
 
 @functools.cache
 def _c_stderr() -> tuple[ctypes.c_void_p, int | None, int] | None:
-    """Give the C library's variable ``stderr``, its value, and a stream to nowhere for it.
+    """Return the C library's variable ``stderr``, its value, and a stream to /dev/null.
 
-    That stream is never closed: somebody may be about to print.
+    That stream is never closed: another thread may be about to print.
     """
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if libc is None or not hasattr(libc, "gnu_get_libc_version"):

@@ -1,4 +1,4 @@
-"""Precomputed features: arrays of rows, from .npy, .npz and THUMOS-style pickles."""
+"""Feature source: precomputed rows from .npy, .npz and THUMOS-style pickles."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from costream.sources.opening import shown
 
 
 class FeatureSource:
-    """The rows of a feature file; row i has the time i / rate_hz.
+    """Rows of a feature file; row i has the time i / rate_hz.
 
-    Rows with NaN or infinite values are left out and reported: a network's state would keep
-    them for ever, and the other rows are worth having. ``errors`` counts them.
+    Rows with NaN or infinite values are left out and reported: they would stay in a network's
+    state for ever, while the other rows are usable. ``errors`` counts them.
     """
 
     def __init__(
         self, uri: str, options: SourceOptions | None = None, *, data: bytes | None = None
     ) -> None:
-        """``uri``: a file, or FILE.pickle#VIDEO. ``data``: the content of the file, if at hand."""
+        """``uri``: a file, or FILE.pickle#VIDEO. ``data``: content of the file, if already read."""
         self._uri = uri
         self._options = options or SourceOptions()
         self._data = data
@@ -37,18 +37,18 @@ class FeatureSource:
 
     @property
     def errors(self) -> int:
-        """How many rows were left out so far."""
+        """Number of rows left out so far."""
         return self._damage.total
 
     def open(self) -> SourceInfo:
-        """Load or map the file. SourceError when it holds no features.
+        """Load or memory-map the file. Raises SourceError if it contains no features.
 
-        UsageError when ``options.rate_hz`` is missing: the rows do not say how fast they are.
+        Raises UsageError if ``options.rate_hz`` is missing: rows have no time stamps.
         """
         rate_hz = self._options.rate_hz
         if rate_hz is None or not (rate_hz > 0 and math.isfinite(rate_hz)):
             raise UsageError(
-                "feature rows carry no times", where=shown(self._uri), hint="give their rate: --fps"
+                "feature rows have no times", where=shown(self._uri), hint="give their rate: --fps"
             )
         features = self._features = load_features(self._uri, self._data)
         return SourceInfo(
@@ -61,7 +61,7 @@ class FeatureSource:
         )
 
     def items(self) -> Iterator[Item]:
-        """Yield FeatureRow items, Fault items for rows left out, a fatal one for a cut-off file."""
+        """Yield FeatureRow items, Faults for rows left out, a fatal one for a truncated file."""
         features, rate_hz = self._features, self._options.rate_hz
         if features is None or rate_hz is None:
             return
@@ -90,14 +90,14 @@ class FeatureSource:
         self._stopped = True
 
     def close(self) -> None:
-        """Let go of the file. Rows already given out stay usable."""
+        """Close the file. Rows already yielded stay usable."""
         self._features = None
 
     def _range(self, rows: int, rate_hz: float) -> tuple[int, int]:
-        """Give the first row at or after the start, and the first at or after the end."""
+        """Return the first row at or after the start, and the first at or after the end."""
 
         def first_at(time_s: float) -> int:
-            # A millionth of a row off is rounding: 0.3 s at 10 rows a second is row 3.
+            # A millionth of a row is rounding: 0.3 s at 10 rows a second is row 3.
             return max(0, math.ceil(Fraction(time_s) * Fraction(rate_hz) - Fraction(1, 10**6)))
 
         end_s = self._options.end_s
@@ -106,7 +106,7 @@ class FeatureSource:
 
 
 def file_name(uri: str) -> str:
-    """Give a name that outputs can be named after: the video names of a pickle may hold "/"."""
+    """Return the base name for output files; video names in a pickle may contain "/"."""
     path, mark, video = uri.partition("#") if not os.path.exists(uri) else (uri, "", "")
     safe = "".join("_" if c in '/\\:*?"<>|' or not c.isprintable() else c for c in video)
     name = os.path.basename(os.path.abspath(path) if os.path.isdir(path) else path)

@@ -1,4 +1,4 @@
-"""A live feed: a stream at a URL, or a camera, that is lost and comes back."""
+"""Live feed source: a stream URL or a camera, with reconnection."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from costream.sources.track import Track
 
 log = logging.getLogger("costream")
 
-# A feed that was live for so long is tried again soon when it is lost.
+# The backoff restarts if the feed was live for this long before it was lost.
 LIVELY_S = 10.0
 
 
 @dataclass
 class _Outage:
-    """Why a feed is away, and how often it was tried since."""
+    """Reason why a feed is down, and the number of attempts since."""
 
     first: str
     last: str
@@ -41,36 +41,36 @@ class _Outage:
 
     @property
     def reason(self) -> str:
-        """What the record of its gap says."""
+        """Reason text of the Gap record."""
         then = "" if self.last == self.first else f", then {self.last}"
         tries = "" if self.failures == 0 else f"; {_attempts(self.failures)} failed"
         return f"{self.first}{then}{tries}"
 
 
 class FeedSource:
-    """The pictures or the sound of a live feed, for as long as one likes.
+    """Video frames or sound of a live feed.
 
-    ``items`` connects; when the connection is lost, for whatever reason, it connects again,
-    after waits that grow, and yields a Gap once the feed is back. Time is seconds since ``open``;
-    see FeedClock. What will not be otherwise the next time (a wrong password), or has failed
-    ``retries`` times in a row, ends it with a fatal Fault. The thread that iterates opens, reads
-    and closes everything. While FFmpeg connects or waits for data there, a stop takes effect when
-    it gives up, after ``timeout_s`` at the latest.
+    ``items`` connects; when the connection is lost, for whatever reason, it reconnects with
+    growing waits and yields a Gap once the feed is back. Time is seconds since ``open``; see
+    FeedClock. A permanent failure (a wrong password), or ``retries`` consecutive failures, ends
+    it with a fatal Fault. The thread that iterates opens, reads and closes everything. While
+    FFmpeg connects or waits for data there, a stop takes effect when that times out, after
+    ``timeout_s`` at the latest.
     """
 
     def __init__(self, uri: str, options: SourceOptions | None = None) -> None:
-        """``uri``: a URL or a camera. Without ``options.connecting`` its defaults hold.
+        """``uri``: a URL or a camera. Without ``options.connecting`` its defaults apply.
 
-        UsageError for the sound of a camera.
+        Raises UsageError for the sound of a camera.
         """
         self._uri = uri
         self._where = shown_feed(uri)
         self._options = options or SourceOptions()
         if self._options.sound is not None and is_camera(uri):
             raise UsageError(
-                "a camera gives no sound",
+                "a camera has no sound",
                 where=self._where,
-                hint="name its microphone: mic or mic:NAME",
+                hint="use its microphone: mic or mic:NAME",
             )
         self._connecting = self._options.connecting or Connecting()
         self._halt = Halt()
@@ -78,14 +78,14 @@ class FeedSource:
         self._state = Connection("connecting")
         self._retry_s = 0.0  # time.monotonic() of the next attempt
         self._outage: _Outage | None = None
-        self._live_s: float | None = None  # time.monotonic() since when it is
+        self._live_s: float | None = None  # time.monotonic() when it became live
         self._been_live = False
         self._track: Track | None = None
         self._link: Link | None = None
 
     @property
     def connection(self) -> Connection:
-        """How it is doing."""
+        """State of the connection."""
         state = self._state
         if state.state != "waiting":
             return state
@@ -95,21 +95,21 @@ class FeedSource:
 
     @property
     def dropped(self) -> int:
-        """None: what comes is given out."""
+        """Always 0: everything received is yielded."""
         return 0
 
     @property
     def drift_ppm(self) -> float | None:
-        """How much faster its clock runs than this machine's, 1e-6; None in the first minute."""
+        """Drift of its clock against this machine's in ppm; None in the first minute."""
         return None if self._track is None else self._track.clock.drift_ppm
 
     @property
     def errors(self) -> int:
-        """How much damage was met so far."""
+        """Number of errors found so far."""
         return 0 if self._track is None else self._track.damage.total
 
     def open(self) -> SourceInfo:
-        """Begin its time. Nothing is connected yet, so nothing fails."""
+        """Start the clock. Does not connect yet, and never fails."""
         sound, began_s = self._options.sound, time.monotonic()
         if sound is None:
             self._track = PictureTrack(self._options, self._where, began_s)
@@ -126,7 +126,7 @@ class FeedSource:
         )
 
     def items(self) -> Iterator[Item]:
-        """Yield VideoFrame or AudioBlock, Gap and Fault items, without end or to the end asked."""
+        """Yield VideoFrame or AudioBlock, Gap and Fault items, until the requested end, if any."""
         if self._track is None:
             return
         for item in self._items(self._track):
@@ -142,7 +142,7 @@ class FeedSource:
         self._halt.set()
 
     def close(self) -> None:
-        """Let go of the connection. Frames already given out stay usable."""
+        """Close the connection. Frames already yielded stay usable."""
         self._halt.set()
         self._unlink()
         self._track = None
@@ -157,18 +157,18 @@ class FeedSource:
                 yield from track.leave(outage.reason)
                 message = loss.message
                 if not loss.fatal:
-                    message += f"; given up after {_attempts(outage.failures)}"
+                    message += f"; gave up after {_attempts(outage.failures)}"
                 self._tell("lost", message)
                 yield Fault(track.now_s(), message, fatal=True)
                 return
-            if outage.failures == 0:  # told at once; the gap is known only when it is over
+            if outage.failures == 0:  # reported at once; the gap is known only when it is over
                 yield Fault(track.now_s(), loss.message)
             self._wait(track, loss)
         if self._outage is not None and self._track is not None:
             yield from track.leave(self._outage.reason)
 
     def _attempt(self, track: Track) -> Generator[Item, None, Loss]:
-        """Connect once and yield what comes; return why no more does."""
+        """Connect once and yield its items; return why the connection ended."""
         outage = self._outage
         self._tell("connecting", "" if outage is None else outage.last)
         sound = self._options.sound is not None
@@ -182,14 +182,14 @@ class FeedSource:
                 if self._live_s is None and not isinstance(item, Fault):
                     self._arrive()
                 yield item
-        except SourceError as error:  # its format is one that does not do
+        except SourceError as error:  # its format is unusable
             return Loss(str(error).removeprefix(f"{self._where}: "), fatal=True)
         finally:
             self._unlink()
         return link.loss
 
     def _arrive(self) -> None:
-        """Note that the feed is there."""
+        """Record that the feed is live."""
         if self._outage is not None:
             log.warning("%s: live again (%s)", self._where, self._outage.reason)
         again = self._state.reconnects + (1 if self._been_live else 0)
@@ -197,7 +197,7 @@ class FeedSource:
         self._state = Connection("live", reconnects=again)
 
     def _note(self, loss: Loss) -> _Outage:
-        """Note why the feed is away, and log what no Fault will say."""
+        """Record why the feed is down, and log failures that no Fault will report."""
         message, outage, live_s = loss.message, self._outage, self._live_s
         self._live_s = None
         if live_s is not None and time.monotonic() - live_s >= LIVELY_S:

@@ -1,4 +1,4 @@
-"""The clock of a feed: the media times of one connection after the other, on the wall clock."""
+"""Clock of a feed: maps the media times of successive connections to wall-clock time."""
 
 from __future__ import annotations
 
@@ -6,51 +6,50 @@ import math
 
 from costream.sources.delays import Delays
 
-# What has not happened yet cannot come: a feed that is further ahead sent what it had stored.
+# Data from the future are impossible: a feed further ahead than this sent a stored burst.
 AHEAD_S = 1.0
-# Its stamps run slower than time, more than SLEW makes up for.
+# Beyond this its stamps run slower than SLEW can correct.
 BEHIND_S = 60.0
-# Crystals differ by 1e-4; 30 frames a second that are really 29.97 by 1e-3.
+# Crystals differ by 1e-4; nominal 30 frames a second that are really 29.97 by 1e-3.
 SLEW = 0.005
-STEP_S = 0.001  # from the last frame of a connection to the first of the next, at the least
+STEP_S = 0.001  # minimum from the last frame of a connection to the first of the next
 
 
 class FeedClock:
-    """Gives the times of frames in seconds since the feed was opened.
+    """Computes the times of frames in seconds since the feed was opened.
 
-    Within a connection time goes by the stamps. What comes with the least delay is "now"; where
-    the clock of the feed drifts away from this machine's, time is slewed towards it. It never runs
-    backwards: after a server has sent in a burst what it had stored, frames are left out until
-    time has caught up. In the arguments ``now_s`` is by this machine's clock, 0 s when the feed
-    was opened.
+    Within a connection time follows the stamps. Data with the minimum delay define "now"; if the
+    clock of the feed drifts from this machine's, time is slewed towards the latter. It never runs
+    backwards: after a server has sent a burst of stored data, frames are left out until time has
+    caught up. Arguments ``now_s`` are on this machine's clock, 0 s when the feed was opened.
     """
 
     def __init__(self) -> None:
         self._delays = Delays()
-        self._zero_s: float | None = None  # the time of media time 0, without slewing
+        self._zero_s: float | None = None  # feed time of media time 0, without slewing
         self._slewed_s = 0.0
         self._newest_s = -math.inf  # media time
-        self._joined = False  # what was placed last follows on what was before it
-        self.last_s = 0.0  # end of what was placed last
+        self._joined = False  # the last placed data followed on without a gap
+        self.last_s = 0.0  # end of the last placed data
 
     @property
     def drift_ppm(self) -> float | None:
-        """How much faster the clock of the feed runs, in 1e-6; None in the first minute."""
+        """Drift of the feed's clock in ppm, > 0: faster; None in the first minute."""
         return self._delays.drift_ppm
 
     @property
     def ahead_s(self) -> float:
-        """By how much time is ahead of this machine's clock when data come without any delay."""
+        """Lead of the time over this machine's clock for data that arrive without delay."""
         return max(0.0, self._slewed_s - self._delays.usual_s)
 
     def restart(self) -> None:
-        """Say that the media time that follows has another zero."""
+        """Handle a change of the zero point of media time."""
         self._zero_s = None
 
     def place(self, media_s: float, now_s: float, length_s: float = 0.0) -> float | None:
-        """Give the time of what ends at ``media_s``; None when it is to be left out.
+        """Return the time of data that end at ``media_s``; None if they are to be left out.
 
-        ``length_s``: of a stretch of sound. ``now_s``: when it came.
+        ``length_s``: duration of sound. ``now_s``: time of arrival.
         """
         if self._zero_s is None or self._late_s > BEHIND_S:
             self._anchor(media_s, max(now_s, self.last_s + max(length_s, STEP_S)))

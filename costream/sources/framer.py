@@ -1,4 +1,4 @@
-"""From decoded pictures to the frames that a model is given."""
+"""Conversion of decoded frames to VideoFrame records."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from costream.sources.picture import Orientation, Picture, display_size, side_da
 
 
 class Framer:
-    """Makes the frames of one source, as its options ask."""
+    """Builds the VideoFrame items of one source according to its options."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._scaler, self._drawing_scaler = VideoReformatter(), VideoReformatter()
 
     def prepare(self, stream: VideoStream) -> None:
-        """Set the decoder of a stream up, before its first packet."""
+        """Configure the decoder of a stream, before its first packet."""
         stream.codec_context.thread_count = 1
         if self._options.motion_vectors:
-            # Heard by the decoder only here; av.open ignores it.
+            # Takes effect only here; av.open ignores it.
             stream.codec_context.options = {"flags2": "+export_mvs"}
 
     def frame(
@@ -34,14 +34,14 @@ class Framer:
         pixel_aspect: Fraction | None,
         arrived_s: float | None = None,
     ) -> VideoFrame:
-        """Give frame ``i``; its pixels are converted when they are looked at."""
+        """Return frame ``i``; its pixels are converted on first access."""
         picture = decoded.picture
         motion = drawing = None
         if self._options.drawing is not None:
             drawing = Picture(picture, self._drawing_scaler, self._options.drawing, pixel_aspect)
         if self._options.motion_vectors:
             vectors = side_data(picture, "MOTION_VECTORS")
-            # A copy: the vectors would keep the whole picture in memory.
+            # A copy: the vectors would keep the whole frame in memory.
             motion = None if vectors is None else vectors.to_ndarray().copy()
         return VideoFrame(
             i=i,

@@ -1,4 +1,4 @@
-"""From packets to the frames of one stream, past whatever is damaged."""
+"""Error-tolerant decoding of the packets of one stream."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from av.packet import Packet
 
 from costream.sources.damage import Damage
 
-# How often reading may fail in a row before the rest of a file counts as lost.
+# Consecutive read failures after which the rest of a file counts as lost.
 READ_ATTEMPTS = 16
 # A file that ends this much before the length in its header was cut off.
 CUT_OFF_S = 1.0
 
 FrameT = TypeVar("FrameT")
-# Gives the packets of one stream, from where its container stands.
+# Returns the packets of one stream, from the current position of its container.
 Read: TypeAlias = "Callable[[], Iterator[Packet[Any] | None]]"
 
 
 class StampClock(Protocol):
-    """What knows the times of a stream."""
+    """Clock that maps the time stamps of a stream to times."""
 
     @property
     def next_s(self) -> float:
-        """When the next frame is due."""
+        """Time at which the next frame is due."""
 
     def seconds(self, pts: int) -> float:
-        """Give the time of a stamp."""
+        """Return the time of a stamp."""
 
 
 class Frames(Generic[FrameT]):
-    """The frames of one stream from where its container stands to the end.
+    """Decoded frames of one stream from the current position to the end.
 
-    Each packet is decoded on its own, so that a damaged one costs no other. ``fatal`` says, after
-    the last frame, why the rest is lost; None when the stream ended as it should.
+    Each packet is decoded on its own, so that a damaged one affects no other. After the last
+    frame, ``fatal`` is the reason why the rest is lost, or None if the stream ended normally.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class Frames(Generic[FrameT]):
         damage: Damage,
         from_s: float,
     ) -> None:
-        """``decode``: that of the stream. ``from_s``: damage before this is not counted."""
+        """``decode``: the stream's method. ``from_s``: errors before this are not counted."""
         self._read = read
         self._decode = decode
         self._clock = clock
         self._damage = damage
         self._from_s = from_s
         self._stopped = False
-        self._read_to: int | None = None  # end of the newest packet, in units of the stream
+        self._read_to: int | None = None  # end of the newest packet, in the stream's time base
         self.fatal: str | None = None
 
     def stop(self) -> None:
@@ -61,12 +61,12 @@ class Frames(Generic[FrameT]):
         self._stopped = True
 
     def count(self, what: str, time_s: float) -> None:
-        """Count one damaged thing, unless it lies before what was asked for."""
+        """Count one error, unless it lies before the requested start."""
         if time_s >= self._from_s:
             self._damage.add(what, time_s)
 
     def run(self) -> Iterator[FrameT]:
-        """Yield every frame that can be decoded, as the decoder gives them; once."""
+        """Yield every decodable frame in decoder order; call once."""
         for packet in self._packets():
             try:
                 yield from self._decode(packet)
@@ -78,7 +78,7 @@ class Frames(Generic[FrameT]):
                 self.count("packet(s) that cannot be decoded", time_s)
 
     def check_end(self, stated_end_s: float | None) -> None:
-        """Set ``fatal`` when the packets ended well before ``stated_end_s``, if that is known."""
+        """Set ``fatal`` if the packets ended well before ``stated_end_s`` (None: unknown)."""
         if self._stopped or self.fatal is not None or stated_end_s is None:
             return
         read_to_s = 0.0 if self._read_to is None else self._clock.seconds(self._read_to)
@@ -89,13 +89,13 @@ class Frames(Generic[FrameT]):
             )
 
     def _packets(self) -> Iterator[Packet[Any] | None]:
-        """Yield packets, the last one empty or None: the decoder then gives what it holds back."""
+        """Yield packets, the last one empty or None, which flushes the decoder."""
         failures = 0
         while not self._stopped:
             try:
                 for packet in self._read():
                     if failures:
-                        self.count("stretch(es) that cannot be read", self._clock.next_s)
+                        self.count("section(s) that cannot be read", self._clock.next_s)
                         failures = 0
                     if self._stopped:
                         return
@@ -106,7 +106,7 @@ class Frames(Generic[FrameT]):
                     yield packet
                 return
             except IndexError:
-                # PyAV, at the end of a damaged transport stream in which new streams showed up.
+                # PyAV, at the end of a damaged transport stream in which new streams appeared.
                 yield None
                 return
             except (av.FFmpegError, OSError) as error:

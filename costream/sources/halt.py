@@ -1,4 +1,4 @@
-"""A word to stop that ends waits at once."""
+"""Stop event that interrupts waits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from queue import Empty, SimpleQueue
 
 
 class Halt:
-    """Set once, by any thread or a signal handler: SimpleQueue.put may interrupt itself."""
+    """Event set by any thread or a signal handler: SimpleQueue.put is reentrant."""
 
     def __init__(self) -> None:
         self._words: SimpleQueue[None] = SimpleQueue()
@@ -19,7 +19,7 @@ class Halt:
         self._words.put(None)
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long, or until it is set; tell whether it is."""
+        """Wait for this time or until the event is set; return whether it is set."""
         if not self.told and seconds > 0:
             with contextlib.suppress(Empty):
                 self._words.get(timeout=seconds)

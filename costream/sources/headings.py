@@ -1,4 +1,4 @@
-"""Tells from a table's headings, or from what the user says, what each of its columns is."""
+"""Interpretation of the columns of skeleton tables, from headings or ``--columns``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from costream.layouts import BODY_25, COCO_17, OPENPOSE_18, Layout
 from costream.sources.columns import AXES, TIMES, Column, Columns
 from costream.sources.jointnames import BY_COUNT, find_joints, joint_index, words_of
 
-# Layouts of pictures: of three numbers a joint the third may be a score.
+# Image layouts: the third of three numbers per joint may be a score.
 IMAGE_LAYOUTS = (COCO_17, OPENPOSE_18, BODY_25)
 
 _TIME = ("time", "t", "timestamp", "stamp", "seconds", "sec", "elapsed", "datetime", "ms", "msec")
@@ -39,41 +39,41 @@ _UNITS = {
 _SCORES = ("visibility", "score", "confidence", "conf", "likelihood", "presence", "vis", "prob")
 _SHORT_SCORES = ("v", "c", "s", "p")  # only beside a joint: nose_v
 _LENGTHS = ("m", "mm", "cm", "px", "pixel", "pixels", "meters", "metres")
-_AROUND = (*_JOINT, "pos", "position", "coord", "point", "pt")  # says nothing: joint_0_x
+_AROUND = (*_JOINT, "pos", "position", "coord", "point", "pt")  # carries no information: joint_0_x
 
 
 @dataclass(frozen=True)
 class Heading:
-    """What one heading says."""
+    """Meaning of one heading."""
 
-    role: str  # of columns.ROLES; "_" when it says nothing
-    joint: str = ""  # the joint it is for, in the table's own words; "" when for none
-    unit_told: bool = False  # time: seconds or else is in the heading
-    rank: int = 0  # of several scores the lowest counts: visibility before presence
+    role: str  # of columns.ROLES; "_" if unknown
+    joint: str = ""  # the joint as the table names it; "" for none
+    unit_told: bool = False  # time: the unit is in the heading
+    rank: int = 0  # of several scores the lowest is used: visibility before presence
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Which cell of a row is what, -1 for none.
+    """Cell index of each quantity in a row, -1 for none.
 
-    Wide tables have V rows of places and scores, long ones, with a row for each joint, have one.
+    Wide tables have V rows of places and scores; long ones, with one row per joint, have one.
     """
 
     layout: Layout
-    cells: int  # in a row
+    cells: int  # per row
     places: npt.NDArray[np.intp]  # [V or 1, C], cell of each coordinate
     signs: npt.NDArray[np.float64]  # [C]
     scores: npt.NDArray[np.intp] | None  # [V or 1] cell of each score
     time: int = -1
-    time_unit_s: float | None = None  # None: the table does not say
+    time_unit_s: float | None = None  # None: unknown
     frame: int = -1
     person: int = -1
     joint: int = -1
-    joint_base: int = 0  # long tables that number the joints: the first number
-    joint_names: dict[str, int] = field(default_factory=dict)  # long tables: those met so far
+    joint_base: int = 0  # long tables with numbered joints: the first number
+    joint_names: dict[str, int] = field(default_factory=dict)  # long tables: the names seen so far
 
     def joint_of(self, cell: str) -> int | None:
-        """Give the joint that a cell of the joint column means; None for none of the layout."""
+        """Return the joint named by a cell of the joint column; None if not in the layout."""
         if cell not in self.joint_names:
             if cell.isdecimal():
                 k = int(cell) - self.joint_base
@@ -85,7 +85,7 @@ class Plan:
 
 
 def read_heading(text: str) -> Heading:
-    """Tell what a heading says by itself."""
+    """Return the meaning of a heading on its own."""
     words = words_of(text)
     if len(words) > 1 and words[-1] in _LENGTHS and words[-2] in AXES:
         words.pop()
@@ -123,13 +123,13 @@ def _single(words: list[str]) -> Heading:
 
 
 def is_header(cells: Sequence[str]) -> bool:
-    """Tell whether a first row is headings: not all of it is numbers, or it counts the columns."""
+    """Return whether a first row is headings: not all numbers, or numbers of the columns."""
     counted = [cell.strip() for cell in cells if cell.strip()]
     return not all(_is_number(cell) for cell in cells) or is_counted(counted)
 
 
 def is_counted(cells: Sequence[str]) -> bool:
-    """Tell whether the headings are 0, 1, 2, ..., as of an array that was written as it is."""
+    """Return whether the headings are 0, 1, 2, ..., as of an array that was dumped as is."""
     return len(cells) > 2 and list(cells) == [str(k) for k in range(len(cells))]
 
 
@@ -142,7 +142,7 @@ def _is_number(cell: str) -> bool:
 
 
 def told_headings(cells: Sequence[str], columns: Columns | None, where: str) -> list[Heading]:
-    """Give what each heading says, with what the user says of them put first."""
+    """Return the meaning of each heading; ``--columns`` takes precedence."""
     headings = [read_heading(cell) for cell in cells]
     if columns is None:
         return headings
@@ -178,7 +178,7 @@ def _forget(headings: list[Heading], role: str) -> None:
 def ordered_headings(
     columns: Columns, count: int, layout: Layout | None, where: str
 ) -> list[Heading]:
-    """Give what each of ``count`` columns is when only their order is told."""
+    """Return the meaning of each of ``count`` columns when only their order is given."""
     once = [c for c in columns.told if c.role not in (*AXES, "score")]
     each = [c for c in columns.told if c.role in (*AXES, "score")]
     if columns.get("joint"):
@@ -211,7 +211,7 @@ def make_plan(
     joints: Sequence[str],
     where: str,
 ) -> Plan:
-    """Give the plan of a table. ``joints``: for long tables, the joints in its first rows."""
+    """Return the plan of a table. ``joints``: for long tables, joint names in the first rows."""
     long = is_long(headings)
     names = list(joints if long else dict.fromkeys(h.joint for h in headings if h.joint))
     names = [
@@ -221,7 +221,7 @@ def make_plan(
         raise SourceError(
             "there are no joints in it",
             where=where,
-            hint="headings like left_wrist_x, x0, or joint and x are known; say others: --columns",
+            hint="headings like left_wrist_x, x0, or joint and x are known; others need --columns",
         )
     axes = [a for a in AXES if any(h.role == a and (long or h.joint) for h in headings)]
     if axes not in (["x", "y"], ["x", "y", "z"]):
@@ -260,10 +260,10 @@ def make_plan(
 
 
 def orientation(layout: Layout, axes: int) -> npt.NDArray[np.float64]:
-    """Give the signs that turn a table's coordinates so that y is up.
+    """Return the signs that make y point up in a table's coordinates.
 
-    In pictures y counts downwards. MediaPipe's three coordinates are those of a camera (x right,
-    y down, z away from it): turned about z, which leaves left and right hands what they are.
+    In images y points down. MediaPipe's 3-D coordinates are a camera's (x right, y down, z away
+    from it): they are rotated about z, so that left and right do not swap.
     """
     if axes == 2:
         return np.array([1.0, -1.0])
@@ -271,13 +271,13 @@ def orientation(layout: Layout, axes: int) -> npt.NDArray[np.float64]:
 
 
 def is_long(headings: Sequence[Heading]) -> bool:
-    """Tell whether a table has a row for each joint."""
+    """Return whether a table has one row per joint."""
     roles = {h.role for h in headings if not h.joint}
     return "joint" in roles and {"x", "y"} <= roles
 
 
 def joint_column(headings: Sequence[Heading]) -> int:
-    """Give the column that says the joint; a name says more than a number."""
+    """Return the joint column; one with names is preferred to one with numbers."""
     ranked = [(h.rank, k) for k, h in enumerate(headings) if h.role == "joint"]
     return min(ranked)[1] if ranked else -1
 
@@ -288,7 +288,7 @@ def _axis(headings: Sequence[Heading], role: str, joint: str, where: str) -> int
         raise SourceError(
             f"columns {found[0] + 1} and {found[1] + 1} are both {role} of {joint or 'a joint'}",
             where=where,
-            hint="say which counts: --columns x={}_x,y={}_y",
+            hint="choose one: --columns x={}_x,y={}_y",
         )
     return found[0] if found else -1
 

@@ -1,4 +1,4 @@
-"""From the frames of a stream of sound to frames that are known to follow on each other."""
+"""Audio decoder: decoded frames with their discontinuities."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from costream.sources.timing import origin, time_base
 
 
 class SoundDecoder:
-    """The sound of one stream from where its container stands to the end.
+    """Decoded sound of one stream from the current position to the end.
 
-    ``fatal`` says, after the last frame, why the rest is lost; None when the stream ended as it
-    should.
+    After the last frame, ``fatal`` is the reason why the rest is lost, or None if the stream ended
+    normally.
     """
 
     def __init__(
@@ -33,25 +33,25 @@ class SoundDecoder:
         stated_end_s: float | None = None,
         read: Read | None = None,
     ) -> None:
-        """``from_s``: damage before this is not counted. ``stated_end_s``: when it should end.
+        """``from_s``: errors before this are not counted. ``stated_end_s``: the expected end.
 
-        ``read``: gives its packets.
+        ``read``: returns its packets.
         """
         self._stated_end_s = stated_end_s
         self.clock = SoundClock(time_base(stream), origin(container, stream))
         read = read or partial(container.demux, stream)
         self._frames = Frames(read, stream.decode, self.clock, damage, from_s)
-        self.start_s = Fraction(0)  # time of the first sample, once there is one
-        # Every frame that can be decoded, and how it does not follow on; to be consumed once.
+        self.start_s = Fraction(0)  # time of the first sample, once known
+        # All decodable frames with their discontinuities; to be consumed once.
         self.frames = self._run()
 
     @property
     def fatal(self) -> str | None:
-        """Why the rest is lost."""
+        """Reason why the rest is lost."""
         return self._frames.fatal
 
     def close(self) -> None:
-        """End the frames at once; from the thread that consumes them, before the container."""
+        """End the frames at once; call from the consuming thread, before closing the container."""
         self.frames.close()
 
     def stop(self) -> None:
@@ -60,7 +60,7 @@ class SoundDecoder:
 
     def _run(self) -> Generator[tuple[av.AudioFrame, Jump | None], None, None]:
         raw = (frame for frame in self._frames.run() if frame.samples)
-        ahead: list[av.AudioFrame] = []  # at most one frame, when the clock had to look ahead
+        ahead: list[av.AudioFrame] = []  # at most one frame, if the clock had to look ahead
 
         def peek() -> int | None:
             if not ahead:

@@ -1,4 +1,4 @@
-"""Understands the names that tables have for joints, and finds the layout they belong to."""
+"""Matching of joint names in tables to joint layouts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from costream.errors import SourceError
 from costream.layouts import COCO_17, KINECT_20, LAYOUTS, MEDIAPIPE_33, OPENPOSE_18, Layout
 
-# Layouts that the number of joints tells; 25 joints may be ntu-25 or body-25.
+# Layouts identified by the number of joints; 25 joints may be ntu-25 or body-25.
 BY_COUNT = {
     len(layout.joints): layout for layout in (COCO_17, OPENPOSE_18, KINECT_20, MEDIAPIPE_33)
 }
-# Joints that a table may lack without becoming another layout.
+# Joints that a table may lack without matching another layout.
 DETAILS = (
     *("eye", "ear", "mouth", "nose", "thumb", "tip", "index", "pinky", "knuckles"),
     *("heel", "toes", "toe", "foot", "top"),
@@ -49,7 +49,7 @@ _GLUED = re.compile(rf"(l|r|left|right)({_PARTS})|({_PARTS})(left|right|l|r)")
 
 
 def words_of(text: str) -> list[str]:
-    """Give the words of a heading in small letters: "HandTipLeft.X" is hand, tip, left, x."""
+    """Return the words of a heading in lower case: "HandTipLeft.X" is hand, tip, left, x."""
     text = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", text)
     text = re.sub(r"([A-Z])([A-Z][a-z])", r"\1 \2", text)
     text = re.sub(r"([A-Za-z])([0-9])|([0-9])([A-Za-z])", r"\1\3 \2\4", text)
@@ -57,7 +57,7 @@ def words_of(text: str) -> list[str]:
 
 
 def joint_phrase(text: str) -> str:
-    """Give a joint's name in one way of writing: its side, if it has one, and then the part."""
+    """Return a joint's name in normal form: its side, if it has one, and then the part."""
     side, rest = "", []
     for word in words_of(text):
         glued = _GLUED.fullmatch(word)
@@ -72,10 +72,10 @@ def joint_phrase(text: str) -> str:
 
 
 def joint_index(layout: Layout, names: Sequence[str]) -> dict[str, int]:
-    """Give which joint each name means, for those that mean one; a joint has one name at most.
+    """Return the joint index of each recognised name; a joint gets at most one name.
 
-    Kinect's "neck" is not ours: names are read as the layout's own headings or as ours, whichever
-    more of them fit.
+    Kinect's "neck" differs from costream's: names are read as the layout's own headings or as
+    costream's joint names, whichever matches more of them.
     """
     own = {joint_phrase(name): k for k, name in enumerate(layout.headings)}
     ours = {joint_phrase(name): k for k, name in enumerate(layout.joints)}
@@ -100,10 +100,10 @@ def _matched(
 def find_joints(
     names: Sequence[str], layout: Layout | None, where: str
 ) -> tuple[Layout, Mapping[str, int]]:
-    """Give the layout that these joints make, and which joint each name means.
+    """Return the layout of these joints, and the joint index of each name.
 
-    ``layout``: the one that was told, if any; joints that it does not know are then left out.
-    Names may be numbers, counting from 0 or 1. SourceError when they do not tell one layout.
+    ``layout``: the requested one, if any; joints not in it are left out. Names may be numbers,
+    counting from 0 or 1. Raises SourceError if they do not identify one layout.
     """
     if all(name.isdecimal() for name in names):
         return _numbered(names, layout, where)
@@ -111,9 +111,9 @@ def find_joints(
         found = joint_index(layout, names)
         if not found:
             raise SourceError(
-                f"none of its joints ({_some(names)}) is one of the layout {layout.name}",
+                f"none of its joints ({_some(names)}) is in the layout {layout.name}",
                 where=where,
-                hint="a layout declared in a TOML file can say what tables call the joints",
+                hint="a layout in a TOML file can declare the headings that tables use",
             )
         return layout, found
     candidates = [(joint_index(known, names), known) for known in LAYOUTS.values()]
@@ -126,9 +126,9 @@ def find_joints(
         found, best = max(fitting, key=lambda c: -len(c[1].joints))
         return best, found
     raise SourceError(
-        f"its joints ({_some(names)}) make none of the known layouts",
+        f"its joints ({_some(names)}) match none of the known layouts",
         where=where,
-        hint="say which with --layout NAME, or declare them in a TOML file",
+        hint="give --layout NAME, or declare the layout in a TOML file",
     )
 
 
@@ -144,7 +144,7 @@ def _numbered(
             raise SourceError(
                 f"its joints are numbered from {low} to {high} with gaps",
                 where=where,
-                hint="say which joints they are: --layout NAME",
+                hint="name the joint layout: --layout NAME",
             )
         layout = BY_COUNT.get(count)
     if layout is None:
@@ -152,7 +152,7 @@ def _numbered(
         raise SourceError(
             f"{count} joints may be {' or '.join(fits)}" if fits else f"{count} joints are unknown",
             where=where,
-            hint="say which joints they are: --layout NAME, or a TOML file that declares them",
+            hint="give the joint layout: --layout NAME, or a TOML file that declares it",
         )
     if high - base >= count:
         raise SourceError(
@@ -162,7 +162,7 @@ def _numbered(
 
 
 def _lacks(found: Mapping[str, int], layout: Layout) -> bool:
-    """Tell whether more than details of hands, feet and face are missing."""
+    """Return whether more than details of hands, feet and face are missing."""
     missing = (name for k, name in enumerate(layout.joints) if k not in found.values())
     return any(name.split()[-1] not in DETAILS for name in missing)
 

@@ -1,4 +1,4 @@
-"""Skeletons from JSON: Kinetics-skeleton files and folders of OpenPose keypoints."""
+"""Reading of skeletons from Kinetics-skeleton JSON and folders of OpenPose keypoints."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _BAD_FRAME = "malformed frame(s), left out"
 
 
 def read_kinetics(text: str, rate_hz: float | None, where: str) -> Recording:
-    """Open Kinetics-skeleton JSON: x and y in parts of the picture, centred, y up; 18 joints.
+    """Open Kinetics-skeleton JSON: x, y as fractions of the image, centred, y up; 18 joints.
 
-    Frames are numbered from 1. SourceError when it is something else.
+    Frames are numbered from 1. Raises SourceError if it is something else.
     """
     frames, whole = _frames(text)
     if not frames:
@@ -41,7 +41,7 @@ def read_kinetics(text: str, rate_hz: float | None, where: str) -> Recording:
 
 
 def _frames(text: str) -> tuple[list[Any], bool]:
-    """Give the frames, and whether that is all of them: those before the cut of a cut-off file."""
+    """Return the frames and True; of a truncated file those before the cut and False."""
     try:
         frames = _get(json.loads(text), "data")
         return (frames if isinstance(frames, list) else []), True
@@ -79,14 +79,14 @@ def _kinetics_body(person: Any) -> Body:
     places = np.array(person["pose"], float).reshape(len(OPENPOSE_18.joints), 2)
     scores = np.array(person["score"], float)
     if scores.shape != places.shape[:1]:
-        raise ValueError("not as many scores as joints")
+        raise ValueError("the numbers of scores and joints differ")
     return make_body((places - 0.5) * (1, -1), scores)
 
 
 def keypoint_files(folder: str) -> list[str]:
-    """Give the names of the keypoint files in a folder, in the order of their numbers.
+    """Return the names of the keypoint files in a folder, in numerical order.
 
-    SourceError when the folder cannot be read or holds those of several videos.
+    Raises SourceError if the folder cannot be read or contains those of several videos.
     """
     try:
         names = [m for name in os.listdir(folder) if (m := _KEYPOINTS.fullmatch(name))]
@@ -97,7 +97,7 @@ def keypoint_files(folder: str) -> list[str]:
         raise SourceError(
             f"it holds the keypoints of {len(videos)} videos ({videos[0]}, {videos[1]}, ...)",
             where=shown(folder),
-            hint="put those of each video into a folder of its own",
+            hint="use a separate folder for each video",
         )
     return [match[0] for match in sorted(names, key=lambda match: int(match[2]))]
 
@@ -105,16 +105,16 @@ def keypoint_files(folder: str) -> list[str]:
 def read_openpose(
     folder: str, layout: Layout | None, rate_hz: float | None, where: str
 ) -> Recording:
-    """Open a folder of OpenPose keypoints: pixels of the picture, y counting upwards from 0.
+    """Open a folder of OpenPose keypoints: image pixels, y up from 0.
 
-    The files do not say how large the picture was, so y is what OpenPose wrote with a minus.
-    SourceError when there are none; UsageError without a rate: the files carry no times.
+    The files do not contain the image size, so y is OpenPose's value negated. Raises SourceError
+    without keypoints and UsageError without a rate: the files have no times.
     """
     names = keypoint_files(folder)
     if not names:
         raise SourceError("there are no *_keypoints.json in this folder", where=where)
     if rate_hz is None:
-        raise UsageError("its frames carry no times", where=where, hint="give their rate: --fps")
+        raise UsageError("its frames have no times", where=where, hint="give their rate: --fps")
     count = _joint_count(folder, names)
     known = layout or _BY_COUNT.get(count)
     if known is None or count not in (0, len(known.joints)):
@@ -142,7 +142,7 @@ def _openpose_body(person: Any, layout: Layout) -> Body:
 
 
 def _joint_count(folder: str, names: Sequence[str]) -> int:
-    """Give how many joints the first person has; 0 when nobody is in any file."""
+    """Return the number of joints of the first person; 0 if no file contains a person."""
     for name in names:
         try:
             for person in _people(folder, name):
@@ -156,7 +156,7 @@ def _people(folder: str, name: str) -> list[Any]:
     with open(os.path.join(folder, name), encoding="utf-8-sig") as file:
         people = json.load(file)["people"]
     if not isinstance(people, list):
-        raise ValueError("people is no list")
+        raise ValueError("people is not a list")
     return people
 
 

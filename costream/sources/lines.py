@@ -1,4 +1,4 @@
-"""Lines of text from a file or pipe, as they arrive."""
+"""Line reader for files and pipes, and detection of text formats."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ TextFormat = Literal["table", "json", "ntu"]
 
 
 class Lines:
-    """The lines of a text, UTF-8 with or without a byte order mark.
+    """Lines of a text in UTF-8, with or without a byte order mark.
 
-    A line is given out as soon as its end has arrived; nothing is waited for beyond it.
+    A line is yielded as soon as its end has arrived, without waiting for more.
     """
 
     def __init__(self, file: Readable) -> None:
-        """``file``: gives some bytes when asked, none at its end."""
+        """``file``: its ``read`` returns some bytes, none at the end."""
         self._file = file
-        self.unfinished = False  # the line given out last had no end: the text may be cut off
+        self.unfinished = False  # the last line had no end: the text may be cut off
 
     def __iter__(self) -> Iterator[str]:
         """Yield the lines without their ends."""
@@ -41,7 +41,7 @@ class Lines:
 
 
 def last_line(path: str) -> str:
-    """Give the last whole line of a file that says something; "" when it is not near the end."""
+    """Return the last complete non-comment line of a file; "" if it is not near the end."""
     with open(path, "rb") as file:
         file.seek(0, os.SEEK_END)
         file.seek(max(0, file.tell() - HEAD_BYTES))
@@ -58,7 +58,7 @@ def _text(line: bytes) -> str:
 
 
 def is_text(head: bytes) -> bool:
-    """Tell whether a file that begins so is text in UTF-8 (the last character may be cut)."""
+    """Return whether ``head`` is UTF-8 text (the last character may be incomplete)."""
     try:
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(head)
     except UnicodeDecodeError:
@@ -67,7 +67,7 @@ def is_text(head: bytes) -> bool:
 
 
 def text_format(head: bytes, name: str = "") -> TextFormat | None:
-    """Tell what kind of skeleton recording a file may be that begins so; None for others."""
+    """Return the likely skeleton format of a file that starts with ``head``, or None."""
     if name.lower().endswith((".csv", ".tsv")):
         return "table"
     if not is_text(head):
@@ -81,7 +81,7 @@ def text_format(head: bytes, name: str = "") -> TextFormat | None:
 
 
 def first_line(head: bytes) -> str:
-    """Give the first line that says something: neither empty nor a comment."""
+    """Return the first line that is neither empty nor a comment."""
     for line in head.decode("utf-8-sig", "replace").split("\n"):
         if not is_comment(line):
             return line.strip()
@@ -89,5 +89,5 @@ def first_line(head: bytes) -> str:
 
 
 def is_comment(line: str) -> bool:
-    """Tell whether a line says nothing: it is empty, or begins with "#"."""
+    """Return whether a line is empty or starts with "#"."""
     return not line.strip() or line.lstrip().startswith("#")

@@ -1,4 +1,4 @@
-"""One connection to a live feed, from opening it to its loss."""
+"""One connection to a live feed, from its opening to its loss."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from costream.sources.halt import Halt
 from costream.sources.losses import ENDED, STALLED, Loss, LostError, opening_loss, reading_loss
 from costream.sources.opening import audio_stream, video_stream
 
-# The first picture may take longer than those after it, so many times: keyframes are rare.
+# Timeout factor for the first frame, which may take longer: keyframes are rare.
 FIRST = 3
 
 
 class Link:
-    """A container, opened, read and closed by one thread, and the stream in it that is wanted.
+    """An open container and the requested stream in it, used by one thread only.
 
-    ``loss`` says, after the last packet, why there are no more; ``begun_s`` is the
-    ``time.monotonic()`` at which the first one came.
+    After the last packet, ``loss`` is the reason why there are no more; ``begun_s`` is the
+    ``time.monotonic()`` at which the first one arrived.
     """
 
     def __init__(
         self, uri: str, connecting: Connecting, halt: Halt, began_s: float, *, sound: bool
     ) -> None:
-        """Connect; LostError when that fails. ``began_s``: what the keeper's times count from."""
+        """Connect or raise LostError. ``began_s``: the zero of the keeper's times."""
         self._uri = uri
         self._connecting = connecting
         self._halt = halt
@@ -52,12 +52,12 @@ class Link:
         self._alive_s = self.begun_s = time.monotonic()
 
     def alive(self) -> None:
-        """Say that something could be decoded just now."""
+        """Reset the timeout after a successful decode."""
         self._patience_s = self._connecting.timeout_s
         self._alive_s = time.monotonic()
 
     def packets(self) -> Iterator[Packet[Any] | None]:
-        """Yield the packets of the stream, from its first keyframe on; the last ones are empty."""
+        """Yield the packets of the stream from its first keyframe on; the last ones are empty."""
         begun, before_s = False, time.monotonic()
         try:
             for packet in self.container.demux():
@@ -75,23 +75,23 @@ class Link:
                         begun, self.begun_s = True, time.monotonic()
                     if begun:
                         yield packet
-        except IndexError:  # PyAV, when a stream shows up that was not there before
+        except IndexError:  # PyAV, when a new stream appears
             self.loss = Loss("the streams in it have changed")
         except av.FFmpegError as error:
             self.loss = reading_loss(error, self._uri, self._connecting.timeout_s)
         if begun:
-            yield None  # the decoder may hold some back
+            yield None  # flush the decoder
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self.container.close()
 
     def _silence(self, silent_s: float, waited_s: float) -> Loss:
-        """Tell why nothing could be decoded; ``waited_s``: how long the newest packet took."""
-        if waited_s > silent_s / 2:  # the rest of what had come before
+        """Return why nothing could be decoded; ``waited_s``: the wait for the newest packet."""
+        if waited_s > silent_s / 2:  # the rest of earlier data
             return Loss(STALLED.format(self._connecting.timeout_s))
-        what = "sound" if self._sound else "picture"
-        return Loss(f"data come, but no {what} for {silent_s:.0f} s")
+        what = "sound" if self._sound else "frame"
+        return Loss(f"data arrive, but no {what} for {silent_s:.0f} s")
 
     def _keep(self, packet: Packet[Any]) -> None:
         if self._connecting.keeper is not None:
@@ -116,7 +116,7 @@ def _open(uri: str, connecting: Connecting) -> InputContainer:
 
 
 def _choose(container: InputContainer, sound: bool) -> VideoStream | AudioStream:
-    """Give the stream that is wanted; LostError when there is none."""
+    """Return the requested stream; raises LostError if there is none."""
     try:
         return audio_stream(container, "") if sound else video_stream(container, "")
     except SourceError as error:

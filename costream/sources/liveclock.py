@@ -1,4 +1,4 @@
-"""The clock of a live device: it counts samples, and arrivals say where some are missing."""
+"""Sample clock of a live device; gaps are detected from arrival times."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from costream.sources.delays import Delays
 from costream.sources.recording import Chunk
 from costream.sources.soundclock import Jump
 
-# A chunk later than this may be late because something is missing. Through a sound server each
-# piece of one may be as late as it is long.
+# A chunk later than this may be late because samples are missing. Through a sound server each
+# piece of one may be late by its own length.
 LATE_S = 0.25
 
-TOO_SLOW = "dropped: nobody took it in time"
-SILENT = "no sound came"
+TOO_SLOW = "dropped: not read in time"
+SILENT = "no sound received"
 REOPENED = "the microphone was lost"
 
 
 class LiveClock:
-    """Counts the samples of a device, from 0 s at the first, and finds what is missing.
+    """Counts the samples of a device, from 0 s at the first, and detects missing ones.
 
-    The usual delay says when a sample is due by ``time.monotonic()``. Chunks that are later than
-    LATE_S are held back until they are no longer (what was missing came after all, much at once)
-    or until one had to be waited for: then no more is under way, and the time missing by the wall
-    clock is a gap. Else the count is never corrected; ``delays.drift_ppm`` says how it drifts.
+    The usual delay predicts when a sample is due by ``time.monotonic()``. Chunks later than LATE_S
+    are held back until they no longer are (the missing ones arrived after all, in a burst) or
+    until one had to be waited for: then no more are in transit, and the time missing by the wall
+    clock is a gap. Otherwise the count is never corrected; ``delays.drift_ppm`` is its drift.
     """
 
     def __init__(self) -> None:
         self.delays = Delays()
-        self._start_s, self._frames, self._rate_hz = Fraction(0), 0, 1  # what was given out
-        self._recording = self._first = 0  # the chunk that follows on
+        self._start_s, self._frames, self._rate_hz = Fraction(0), 0, 1  # of released chunks
+        self._recording = self._first = 0  # expected next chunk
         self._held: list[Chunk] = []
-        self._broken = ""  # why the next chunk cannot follow on
+        self._broken = ""  # why the next chunk is not contiguous
 
     @property
     def next_s(self) -> float:
-        """When the next sample is due, in media time."""
+        """Media time at which the next sample is due."""
         return float(self._time(0))
 
     def follows(self, chunk: Chunk) -> bool:
-        """Tell whether nothing was dropped before this chunk."""
+        """Return whether nothing was dropped before this chunk."""
         return chunk.recording != self._recording or chunk.first == self._first
 
     def take(self, chunk: Chunk) -> list[tuple[Chunk, Jump | None]]:
-        """Take what came; give what can be placed now, and how it does not follow on."""
+        """Take a chunk; return the chunks that can be placed now with their discontinuities."""
         if math.isinf(self.delays.usual_s):
             self._rate_hz = chunk.rate_hz
         elif chunk.recording != self._recording:
@@ -52,7 +52,7 @@ class LiveClock:
             self._held.clear()
             self._broken = REOPENED
         elif not self.follows(chunk):
-            # What is held is older than what was dropped.
+            # Held chunks are older than the dropped ones.
             dropped = chunk.first - self._first + sum(held.frames for held in self._held)
             self._go_on(self._time(dropped), chunk.rate_hz)
             self._held.clear()
@@ -73,7 +73,7 @@ class LiveClock:
         return self._give(Jump(begins_s=begins_s, reason=broken or SILENT))
 
     def _late_s(self) -> float:
-        """Give by how much what is held is later than usual, at the least."""
+        """Return the minimum lateness of the held chunks compared with the usual delay."""
         usual_s = self.delays.usual_s
         if math.isinf(usual_s):
             return 0.0
@@ -84,7 +84,7 @@ class LiveClock:
         return least_s - usual_s
 
     def _waited(self) -> bool:
-        """Tell whether the newest chunk came when it was recorded, not together with others."""
+        """Return whether the newest chunk arrived in real time, not in a burst."""
         if len(self._held) < 2:
             return False
         before, last = self._held[-2:]

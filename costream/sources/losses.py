@@ -1,4 +1,4 @@
-"""Why a live feed is not there, in one line, and whether it is of use to try again."""
+"""Failures of live feeds: one-line messages, and whether a retry can help."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import av
 from costream.redact import redact
 from costream.sources.addresses import host_of, scheme_of
 
-# An error after this part of the time allowed came because nobody answered.
+# An error after this fraction of the timeout means that the server did not answer.
 WAITED = 0.9
 _HTTP = {"http", "https"}
 STALLED = "stalled: no data for {:g} s"
@@ -20,10 +20,10 @@ ENDED = "the stream has ended: the server closed it"
 
 @dataclass(frozen=True)
 class Loss:
-    """Why a connection was lost or could not be made."""
+    """Reason why a connection was lost or could not be made."""
 
     message: str  # one line without the URL
-    fatal: bool = False  # it will not be otherwise the next time
+    fatal: bool = False  # permanent: a retry cannot help
 
 
 class LostError(Exception):
@@ -35,7 +35,7 @@ class LostError(Exception):
 
 
 def opening_loss(error: Exception, uri: str, waited_s: float, timeout_s: float) -> Loss:
-    """Tell why opening failed. ``waited_s``: after how long."""
+    """Return why opening failed; ``waited_s``: time until the failure."""
     silent = waited_s >= WAITED * timeout_s
     if isinstance(error, (av.HTTPUnauthorizedError, av.HTTPForbiddenError)):
         return Loss("the server refuses the login: check user and password", fatal=True)
@@ -59,23 +59,23 @@ def opening_loss(error: Exception, uri: str, waited_s: float, timeout_s: float) 
     if failed and not _is_known(host_of(uri)):
         return Loss(f"the host {host_of(uri)} cannot be found")
     if failed or isinstance(error, av.InvalidDataError):
-        return Loss("the server sent no stream that can be read")
+        return Loss("the server sent no readable stream")
     return Loss(_reason(error))
 
 
 def reading_loss(error: Exception, uri: str, timeout_s: float) -> Loss:
-    """Tell why reading failed."""
+    """Return why reading failed."""
     if isinstance(error, (av.ExitError, av.TimeoutError)):
         return Loss(STALLED.format(timeout_s))
     if isinstance(error, av.InvalidDataError):
         return Loss("the stream is damaged")
     if isinstance(error, av.OSError) and error.errno == errno.EIO and scheme_of(uri) in _HTTP:
-        return Loss(ENDED)  # FFmpeg expects HTTP to go on for ever unless it was told a length
+        return Loss(ENDED)  # FFmpeg expects HTTP without a stated length never to end
     return Loss(f"the connection was lost ({_reason(error)})")
 
 
 def _is_known(host: str) -> bool:
-    """Tell whether the name of a host leads somewhere."""
+    """Return whether a host name can be resolved."""
     try:
         socket.getaddrinfo(host, None)
     except (OSError, UnicodeError):
@@ -84,6 +84,6 @@ def _is_known(host: str) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    # The whole text of an error of FFmpeg ends in the URL.
+    # The full text of an FFmpeg error ends with the URL.
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return redact(" ".join(str(text).split()))

@@ -1,14 +1,14 @@
-"""Media time: presentation time stamps to seconds that never run backwards."""
+"""Media clock: converts presentation time stamps to monotonic seconds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
 
-# A time stamp that is further back than this may start a new epoch (recordings joined, a clock
-# that was reset); less is a picture out of order.
+# A time stamp that is further back than this may start a new epoch (concatenated recordings, a
+# clock reset); less is a frame out of order.
 EPOCH_JUMP_S = 1.0
-# A pause of more than this many frames is a jump too, to be believed only if the next agrees.
+# A pause of more than this many frames is a jump too, accepted only if the next one agrees.
 JUMP_FRAMES = 4
 # After a jump of more than an hour the next frame must also follow within this time.
 FAR_JUMP_S = 3600.0
@@ -16,21 +16,21 @@ FOLLOWS_S = 10.0
 
 
 class MediaClock:
-    """Turns the time stamps of one stream into seconds, monotonic whatever the stream says.
+    """Converts the time stamps of one stream to seconds that never decrease.
 
-    Time is pts x time_base - origin, computed with integers. A missing stamp continues with the
-    last good distance between two frames. A stamp that jumps is believed if the one after it is
-    nearer to it than to the one before; else it is damaged (one wrong bit can mean a day) and
-    counts as missing. After a jump backwards a new epoch goes on where the old one ended.
+    Time is pts x time_base - origin, computed with integers. A missing stamp is extrapolated by
+    the last good distance between two frames. A stamp that jumps is accepted if the one after it
+    is nearer to it than to the one before; else it is damaged (one wrong bit can mean a day) and
+    counts as missing. After a backward jump a new epoch continues where the old one ended.
     """
 
     def __init__(self, time_base: Fraction, origin_s: Fraction, delta_s: float) -> None:
-        """``origin_s``: what counts as 0 s. ``delta_s``: nominal distance of two frames."""
+        """``origin_s``: container time of 0 s. ``delta_s``: nominal frame interval."""
         self._time_base = time_base
         self._origin_s = origin_s
         self._delta_s = delta_s
-        self._offset_s = 0.0  # what earlier epochs add
-        self._last_good: float | None = None  # of the newest frame, when its stamp was good
+        self._offset_s = 0.0  # added by earlier epochs
+        self._last_good: float | None = None  # of the newest frame, if its stamp was good
         self._anchor_s = 0.0  # estimates are counted from here, so that they do not drift
         self._estimates = 0
         self.last_s: float | None = None
@@ -38,24 +38,24 @@ class MediaClock:
 
     @property
     def next_s(self) -> float:
-        """When the next frame is due."""
+        """Time at which the next frame is due."""
         if self.last_s is None:
             return self._anchor_s
         return self._anchor_s + (self._estimates + 1) * self._delta_s
 
     def seconds(self, pts: int) -> float:
-        """Give the time of a stamp in the present epoch, without moving the clock."""
+        """Return the time of a stamp in the current epoch, without advancing the clock."""
         at = pts * self._time_base - self._origin_s
         return at.numerator / at.denominator + self._offset_s
 
     def ticks(self, time_s: float) -> int:
-        """Give the stamp at or before a time of the first epoch (for seeking)."""
+        """Return the stamp at or before a time of the first epoch (for seeking)."""
         return int((Fraction(time_s) + self._origin_s) / self._time_base // 1)
 
     def advance(self, pts: int | None, peek: Callable[[], int | None]) -> tuple[float, bool]:
-        """Take the next frame; give its time and whether that is an estimate.
+        """Take the next frame; return its time and whether that is an estimate.
 
-        ``peek`` gives the stamp of the frame after it; called only when that is needed.
+        ``peek`` returns the stamp of the frame after it; called only if needed.
         """
         if pts is not None and self._believed(self.seconds(pts), peek):
             return self._good(self.seconds(pts))

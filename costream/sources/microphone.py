@@ -1,4 +1,4 @@
-"""The microphone: sound as it is heard, for as long as one likes."""
+"""Microphone source: live audio through PortAudio."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from costream.sources.soundclock import Jump
 
 log = logging.getLogger("costream")
 
-# How long after it was due the sound before the end asked for may still come.
+# Maximum lateness of the sound before the requested end.
 END_S = 0.5
 
 
 class MicrophoneSource:
-    """What a microphone hears, in blocks of one step, through PortAudio.
+    """Live audio from a microphone in blocks of one model step.
 
     Time is 0 s at the first sample; from there the samples are counted. Where some are missing,
-    because the device was silent, was unplugged, or nobody took them in time, there is a Gap, and
-    time goes on by the wall clock. A device that is lost is waited for until ``stop``.
+    because the device was silent or unplugged, or they were not read in time, there is a Gap, and
+    time continues by the wall clock. A lost device is waited for until ``stop``.
     """
 
     def __init__(self, uri: str, options: SourceOptions | None = None) -> None:
         """``uri``: "mic" (the default device), "mic:INDEX" or "mic:NAME", any part of a name.
 
-        UsageError when the options ask for no sound: a microphone gives nothing else.
+        Raises UsageError without ``options.sound``: a microphone provides nothing else.
         """
         self._uri = shown(uri)
         self._wanted = uri.partition(":")[2]
         self._options = options or SourceOptions()
         if self._options.sound is None:
             raise UsageError(
-                "a microphone is for models that take sound",
+                "a microphone needs a model that takes sound",
                 where=self._uri,
                 hint="use one with: costream listen",
             )
@@ -60,7 +60,7 @@ class MicrophoneSource:
 
     @property
     def connection(self) -> Connection:
-        """How it is doing."""
+        """State of the connection."""
         recorder = self._recorder
         if recorder is None:
             return Connection("ended" if self._stopped else "connecting")
@@ -72,16 +72,16 @@ class MicrophoneSource:
 
     @property
     def dropped(self) -> int:
-        """Blocks that were lost because nobody took them in time."""
+        """Number of blocks dropped because they were not consumed in time."""
         return math.ceil(self._dropped_s * self._sound.rate_hz / self._sound.block)
 
     @property
     def drift_ppm(self) -> float | None:
-        """How much faster its clock runs than this machine's, 1e-6; None in the first minute."""
+        """Drift of its clock against this machine's in ppm; None in the first minute."""
         return self._clock.delays.drift_ppm
 
     def open(self) -> SourceInfo:
-        """Begin to record. SourceError when that cannot be, saying what there is to install."""
+        """Start recording. Raises SourceError on failure, with installation help."""
         recorder = self._recorder = Recorder(self._wanted, self._sound, self._options.channel)
         if self._stopped:
             recorder.stop()
@@ -99,7 +99,7 @@ class MicrophoneSource:
         )
 
     def items(self) -> Iterator[Item]:
-        """Yield AudioBlock and Gap items; wait for them without end, or until the end asked for."""
+        """Yield AudioBlock and Gap items, until the requested end, if any."""
         for item in self._items():
             if self._recorder is None:
                 return
@@ -110,13 +110,13 @@ class MicrophoneSource:
                 return
 
     def stop(self) -> None:
-        """End ``open`` or ``items`` at once, also while they wait; safe in a signal handler."""
+        """End ``open`` or ``items`` at once, even while they wait; safe in a signal handler."""
         self._stopped = True
         if self._recorder is not None:
             self._recorder.stop()
 
     def close(self) -> None:
-        """Let go of the microphone."""
+        """Close the microphone."""
         recorder, self._recorder = self._recorder, None
         if recorder is not None:
             recorder.stop()
@@ -138,12 +138,12 @@ class MicrophoneSource:
                     return
 
     def _end(self) -> Iterator[Item]:
-        """Give the gap up to the end asked for, as no sound came."""
+        """Yield the gap up to the requested end, as no sound was received."""
         if self._cutter is not None and self._options.end_s is not None:
             yield from self._cutter.go_on(Fraction(self._options.end_s), SILENT)
 
     def _patience_s(self) -> float | None:
-        """Give how long to wait for sound: until that of the end must have come, if there is one.
+        """Return how long to wait for sound: until the sound of the requested end is overdue.
 
         None: for ever. The end counts from the first sample.
         """
@@ -153,9 +153,9 @@ class MicrophoneSource:
         return max(0.0, due_s + END_S - time.monotonic())
 
     def _newest(self, chunk: Chunk) -> Chunk:
-        """Give this chunk, or when some before it were dropped, about the newest there is.
+        """Return this chunk, or about the newest one if chunks before it were dropped.
 
-        So there is one gap, not many small ones.
+        This makes one gap instead of many small ones.
         """
         if self._recorder is None or self._clock.follows(chunk):
             return chunk
@@ -175,4 +175,4 @@ class MicrophoneSource:
         lost_s = gap.end_s - gap.start_s
         if gap.reason == TOO_SLOW:
             self._dropped_s += lost_s
-        log.warning("%s: sound again after %.1f s: %s", WHERE, lost_s, gap.reason)
+        log.warning("%s: sound is back after %.1f s: %s", WHERE, lost_s, gap.reason)

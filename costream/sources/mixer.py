@@ -1,4 +1,4 @@
-"""FFmpeg's filters from decoded sound to mono samples at the rate of a model."""
+"""Downmixing and resampling of decoded sound with FFmpeg's filters."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import numpy.typing as npt
 class Mixer:
     """Mixes frames of one format down to mono float32 and resamples them.
 
-    Mono is the mean of all channels: it never clips, and nobody has to know the layout. (FFmpeg's
-    own rule weighs the channels of a known layout and leaves the low-frequency one out.) Frames
-    wait until ``take``, because filters cost much less a frame when they run over many.
+    Mono is the mean of all channels: it never clips and does not depend on the layout. (FFmpeg's
+    own rule weights the channels of a known layout and omits the low-frequency one.) Frames are
+    queued until ``take``, because filters cost much less per frame when they run over many.
     """
 
     def __init__(
@@ -28,11 +28,11 @@ class Mixer:
         skip: int = 0,
         together: int | None = None,
     ) -> None:
-        """``first`` tells the format, and is not taken yet.
+        """``first`` defines the format; it is not pushed.
 
-        ``channel``: from 1; None: the mean. ``skip``: samples of the source to leave out at the
-        beginning. ``together``: samples that ``take`` gives at a time, the last time fewer; None:
-        as they come. av.FFmpegError when FFmpeg cannot do that.
+        ``channel``: from 1; None: the mean. ``skip``: source samples to drop at the beginning.
+        ``together``: samples per array from ``take``, except the last; None: as they come. Raises
+        av.FFmpegError if FFmpeg cannot do that.
         """
         self.format = sound_format(first)
         count = first.layout.nb_channels
@@ -40,7 +40,7 @@ class Mixer:
         mixed = "+".join(f"{1 / len(chosen)!r}*c{k}" for k in chosen)
         filters = {
             "atrim": f"start_sample={skip}" if skip else "",
-            "aformat": "sample_fmts=fltp",  # before mixing, so that nothing is rounded
+            "aformat": "sample_fmts=fltp",  # before mixing, to avoid rounding
             "pan": f"mono|c0={mixed}" if count > 1 else "",
             "aresample": str(rate_hz) if rate_hz != first.sample_rate else "",
             "asetnsamples": f"n={together}:p=0" if together else "",
@@ -61,7 +61,7 @@ class Mixer:
         self._graph.configure()
 
     def push(self, frame: av.AudioFrame) -> None:
-        """Take a frame of the format of the first one."""
+        """Take a frame in the format of the first one."""
         self._entry.push(frame)
 
     def take(self) -> Iterator[npt.NDArray[np.float32]]:
@@ -74,18 +74,18 @@ class Mixer:
             yield out.to_ndarray()[0]
 
     def finish(self) -> Iterator[npt.NDArray[np.float32]]:
-        """Yield all samples that are left. The mixer can be used no more."""
+        """Yield all remaining samples. The mixer cannot be used afterwards."""
         self._entry.push(None)
         yield from self.take()
 
 
 def sound_format(frame: av.AudioFrame) -> tuple[int, str, str]:
-    """Give what must stay the same for a mixer: rate, sample format, layout."""
+    """Return the format a mixer requires to stay constant: rate, sample format, layout."""
     return frame.sample_rate, frame.format.name, frame.layout.name
 
 
 def silence(like: av.AudioFrame, samples: int) -> av.AudioFrame:
-    """Give a frame of silence in the format of another one."""
+    """Return a frame of silence in the format of another one."""
     frame = av.AudioFrame(like.format.name, like.layout.name, samples)
     frame.sample_rate = like.sample_rate
     middle = b"\x80" if like.format.name.startswith("u8") else b"\0"

@@ -1,4 +1,4 @@
-"""Kinect v2 recordings of NTU RGB+D: ``.skeleton`` files."""
+"""Reading of NTU RGB+D ``.skeleton`` files (Kinect v2)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SCORES = (0.0, 0.5, 1.0)
 def read_ntu(lines: Lines, rate_hz: float | None, where: str) -> Recording:
     """Open a ``.skeleton`` file: frames of bodies with an id, 25 joints each, metres, y up.
 
-    SourceError when it does not begin like one.
+    Raises SourceError if it does not begin like one.
     """
     text = iter(lines)
     try:
         frames = int(next(text))
     except (ValueError, StopIteration):
-        raise SourceError("this is no .skeleton file", where=where) from None
+        raise SourceError("this is not a .skeleton file", where=where) from None
     if frames < 1:
         raise SourceError("there are no frames in it", where=where)
     rate = rate_hz or RATE_HZ
@@ -40,14 +40,14 @@ def _events(text: Iterator[str], frames: int, rate_hz: float) -> Iterator[Event]
             yield Ended(f"the file is cut off: it has {i} of {frames} frames")
             return
         except (ValueError, IndexError) as error:
-            # The lines do not say which frame they belong to: nothing after it can be trusted.
+            # Lines do not identify their frame: nothing after this one can be trusted.
             yield Ended(f"the file is damaged in frame {i} of {frames} ({error})")
             return
         yield Moment(i / rate_hz, tuple(bodies))
 
 
 def _body(text: Iterator[str]) -> Body:
-    """Read one body; StopIteration at the end of the text, ValueError when it makes no sense."""
+    """Read one body; raises StopIteration at the end of the text, ValueError if invalid."""
     key = next(text).split()[0]
     count = int(next(text))
     if count != len(NTU_25.joints):

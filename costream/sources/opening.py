@@ -1,4 +1,4 @@
-"""Opening media, and saying in one line why something cannot be opened."""
+"""Opening of media containers and streams, with one-line error messages."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from costream.errors import SourceError, UsageError
 from costream.redact import redact
 from costream.sources.base import RawSound
 
-# Bits of FFmpeg's headers.
+# Flags from FFmpeg's headers.
 ATTACHED_PICTURE = 0x400  # AV_DISPOSITION_ATTACHED_PIC: the cover of a song
-NO_TIME_STAMPS = 0x80  # AVFMT_NOTIMESTAMPS: a bare stream of pictures
+NO_TIME_STAMPS = 0x80  # AVFMT_NOTIMESTAMPS: a raw video stream
 ARBITRARY_CLOCK = 0x200  # AVFMT_TS_DISCONT: transport and program streams
-# For pipes: WAV is read in pieces of so many bytes, or sound would wait here for more of it.
+# For pipes: read WAV in small pieces; larger ones would delay live sound.
 _PIPED = {"max_size": "2048"}
 
 
 class Readable(Protocol):
-    """What a container is read from when it is no named file."""
+    """Input of a container that is not a named file."""
 
     def read(self, size: int, /) -> bytes: ...  # noqa: D102
 
 
 def shown(path: str) -> str:
-    """Give a path or URL as it may be shown and written: UTF-8, without credentials."""
+    """Return a path or URL for display and output: UTF-8, without credentials."""
     return redact(path.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
 
 
 def check_file(path: str) -> None:
-    """Raise SourceError unless ``path`` is something with bytes in it that may be read."""
+    """Raise SourceError unless ``path`` is a readable, non-empty file or pipe."""
     where = shown(path)
     try:
         status = os.stat(path)
@@ -60,15 +60,15 @@ def open_container(
 ) -> InputContainer:
     """Open the file ``path``, or ``file`` under that name, as media.
 
-    ``head``: the first bytes of ``file`` when it is a pipe. SourceError says what is wrong and
-    what may help, and that it is not ``wanted``.
+    ``head``: the first bytes of ``file`` if it is a pipe. Raises SourceError with the reason and
+    a hint; ``wanted`` names the expected content.
     """
     if file is None:
         check_file(path)
         with open(path, "rb") as opened:
             head = opened.read(16)
     try:
-        # "file:" keeps names such as "a:b.mp4" or "-x.mp4" from being read as something else.
+        # "file:" keeps names such as "a:b.mp4" or "-x.mp4" from being misinterpreted.
         container = av.open(
             file or f"file:{path}",
             mode="r",
@@ -84,7 +84,7 @@ def open_container(
 
 
 def video_stream(container: InputContainer, where: str) -> VideoStream:
-    """Give the first video stream that is not the cover picture of a sound file."""
+    """Return the first video stream that is not the cover image of an audio file."""
     streams = [s for s in container.streams.video if not s.disposition & ATTACHED_PICTURE]
     for stream in streams:
         if stream.codec_context is not None:  # None: no decoder, whatever the annotation says
@@ -98,34 +98,34 @@ def video_stream(container: InputContainer, where: str) -> VideoStream:
 
 
 def open_raw(path: str, file: Readable, raw: RawSound) -> InputContainer:
-    """Open ``file`` as bare samples; UsageError for a form that FFmpeg does not know."""
+    """Open ``file`` as headerless samples; raises UsageError for an unknown format."""
     if f"pcm_{raw.form}" not in av.codecs_available or raw.form not in av.formats_available:
         raise UsageError(
-            f"no raw form of sound is called {raw.form!r}",
+            f"unknown raw audio format {raw.form!r}",
             hint="FFmpeg's names are u8, s16le, s16be, s24le, s32le, f32le, mulaw, ...",
         )
-    told = {"sample_rate": str(raw.rate_hz), "ch_layout": f"{raw.channels}c"}
+    options = {"sample_rate": str(raw.rate_hz), "ch_layout": f"{raw.channels}c"}
     try:
-        return av.open(file, mode="r", format=raw.form, options=told)
+        return av.open(file, mode="r", format=raw.form, options=options)
     except (av.FFmpegError, OSError) as error:
         raise SourceError(f"cannot be read as {raw.form} ({error})", where=shown(path)) from error
 
 
 def audio_stream(container: InputContainer, where: str) -> AudioStream:
-    """Give the first stream of sound that can be decoded."""
+    """Return the first audio stream that can be decoded."""
     for stream in container.streams.audio:
         if stream.codec_context is not None:
             return stream
     if container.streams.audio:
         raise SourceError("there is no decoder for its sound", where=shown(where))
-    pictures = ", only pictures" if container.streams.video else ""
-    raise SourceError(f"there is no sound in it{pictures}", where=shown(where))
+    video = ", only video" if container.streams.video else ""
+    raise SourceError(f"there is no sound in it{video}", where=shown(where))
 
 
 def not_media(
     path: str, is_file: bool, head: bytes, error: Exception | None, wanted: str = "a video"
 ) -> SourceError:
-    """Give the error that says why this cannot be opened, as far as its first bytes tell."""
+    """Return an error with the likely reason, judged by the first bytes of the file."""
     where = shown(path)
     if head[4:8] == b"ftyp" and not is_file:
         return SourceError(
@@ -150,7 +150,7 @@ def not_media(
 
 
 def _boxes(path: str) -> Iterator[bytes]:
-    """Give the types of the outermost boxes of an MP4 file (ISO/IEC 14496-12, 4.2)."""
+    """Yield the types of the outermost boxes of an MP4 file (ISO/IEC 14496-12, 4.2)."""
     with open(path, "rb") as file:
         end = os.fstat(file.fileno()).st_size
         at = 0

@@ -1,4 +1,4 @@
-"""The newest packets of a live feed, so that what led to an event can still be written."""
+"""Ring buffer of the newest packets of a live feed, for clips that start before an event."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from costream.sources.remux import KeptPacket, Tracks, write_clip
 
 log = logging.getLogger("costream")
 
-LIMIT = 64 * 2**20  # bytes that are held, and that a clip takes up at most
-PATIENCE_S = 2.0  # how much later than it was due the end of a clip may come
-CLIPS = 16  # that wait to be written, at most
-# Time stamps that go back, or ahead of the time that passed, by more than this are another clock.
+LIMIT = 64 * 2**20  # maximum bytes buffered, and maximum bytes of a clip
+PATIENCE_S = 2.0  # maximum lateness of the end of a clip
+CLIPS = 16  # maximum number waiting to be written
+# Time stamps that jump back, or ahead of elapsed time, by more than this mean another clock.
 _BACK_S, _AHEAD_S = 1.0, 5.0
 
 Done = Callable[[Path | None], None]
 
 
 class _Stretch:
-    """Packets that belong together: of one connection, with time stamps that go on."""
+    """Contiguous packets: of one connection, without jumps of the time stamps."""
 
     def __init__(self, tracks: Tracks) -> None:
         self.tracks = tracks
@@ -39,7 +39,7 @@ class _Stretch:
 
 @dataclass
 class _Group:
-    """A packet that can be decoded alone, and those up to the next such one."""
+    """A group of pictures: a keyframe packet and those up to the next one."""
 
     stretch: _Stretch
     packets: list[KeptPacket] = field(default_factory=list)
@@ -52,13 +52,13 @@ class _Group:
 
 @dataclass
 class _Recording:
-    """A clip that may still grow."""
+    """A clip that is still being recorded."""
 
     path: Path
     stretch: _Stretch
     packets: list[KeptPacket]
     end_s: float
-    due_s: float  # time.monotonic() when it is written at the latest
+    due_s: float  # time.monotonic() at which it is written at the latest
     done: Done
     size: int = 0  # bytes
     full: bool = False
@@ -71,22 +71,22 @@ class _Recording:
 
 
 class PacketRing:
-    """Keeps the newest packets of a feed, of its first video stream and its sound.
+    """Ring buffer of the newest packets of a feed's first video stream and its sound.
 
-    A PacketKeeper (sources/base.py): ``begin`` and ``add`` are called by the thread that reads
-    the feed, ``save`` and ``close`` by any other one. Clips are written by a thread of its own.
+    Implements PacketKeeper (sources/base.py): ``begin`` and ``add`` are called by the thread that
+    reads the feed, ``save`` and ``close`` by any other. Clips are written by a separate thread.
     """
 
     def __init__(self, hold_s: float, limit: int = LIMIT) -> None:
-        """``hold_s``: how far back a clip can begin; ``limit``: bytes held at most."""
+        """``hold_s``: how far back a clip can begin; ``limit``: maximum bytes buffered."""
         self._hold_s, self._limit = hold_s, limit
-        self._changed = threading.Condition()  # guards all below
+        self._changed = threading.Condition()  # guards everything below
         self._groups: deque[_Group] = deque()
         self._size = 0  # bytes in them
         self._stretch: _Stretch | None = None
-        self._lead: int | None = None  # stream whose keys begin groups
+        self._lead: int | None = None  # index of the stream whose keyframes begin groups
         self._refused: set[int] = set()  # streams that Matroska cannot hold
-        self._told: set[str] = set()  # why not, once and not at each connection
+        self._warned: set[str] = set()  # reasons already logged, once for all connections
         self._last: KeptPacket | None = None  # of the lead
         self._recordings: list[_Recording] = []
         self._writer: threading.Thread | None = None
@@ -94,7 +94,7 @@ class PacketRing:
         self.failed = 0  # clips that could not be written
 
     def begin(self, container: InputContainer) -> None:
-        """A connection was made. Clips of the one before end where it did."""
+        """Handle a new connection. Clips of the previous one end with it."""
         pictures = [s for s in container.streams.video if not s.disposition & ATTACHED_PICTURE]
         lead = next(iter([*pictures, *container.streams.audio]), None)
         with self._changed:
@@ -103,7 +103,7 @@ class PacketRing:
             self._break(Tracks())
 
     def add(self, packet: Packet[Any], time_s: float) -> None:
-        """Keep a copy of ``packet``; ``time_s``: the feed's time when it came."""
+        """Store a copy of ``packet``; ``time_s``: the feed's time of arrival."""
         stream = packet.stream
         if self._stretch is None or self._closed or packet.size == 0:
             return
@@ -114,9 +114,9 @@ class PacketRing:
             self._stretch.tracks.note(stream)
         except ValueError as error:
             self._refused.add(stream.index)
-            if str(error) not in self._told:
-                self._told.add(str(error))
-                log.warning("clips go without the %s of a feed: %s", stream.type, error)
+            if str(error) not in self._warned:
+                self._warned.add(str(error))
+                log.warning("clips are written without the %s of a feed: %s", stream.type, error)
             return
         kept = KeptPacket.of(packet, time_s)
         with self._changed:
@@ -129,12 +129,12 @@ class PacketRing:
             self._changed.notify()
 
     def save(self, path: Path, at_s: float, before_s: float, after_s: float, done: Done) -> bool:
-        """Write what came from ``before_s`` before ``at_s`` to ``after_s`` after it to ``path``.
+        """Write a clip from ``before_s`` before ``at_s`` to ``after_s`` after it to ``path``.
 
-        The clip begins with the last picture before that which can be decoded alone, and holds
-        one connection only: the one at ``at_s``. It is written once its end has come, or is
-        overdue; then ``done`` is given the path, or None when writing failed, in another thread.
-        False: nothing is held of that time, or too many clips are waiting.
+        The clip begins at the last keyframe before that and contains only the connection at
+        ``at_s``. It is written once its end has arrived or is overdue; then ``done`` is called in
+        another thread with the path, or None if writing failed. Returns False if nothing of that
+        time is buffered or too many clips are waiting.
         """
         end_s = at_s + after_s
         with self._changed:
@@ -155,7 +155,7 @@ class PacketRing:
         return True
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Write the clips that wait, with what they have, and hold nothing any more."""
+        """Write the waiting clips with the packets so far, and clear the buffer."""
         with self._changed:
             self._closed = True
             self._groups.clear()
@@ -164,7 +164,7 @@ class PacketRing:
             self._writer.join(timeout_s)
 
     def _check_clock(self, kept: KeptPacket) -> None:
-        """End the stretch where the time stamps jump; a clip would be hours long."""
+        """End the stretch where the time stamps jump; a clip would become hours long."""
         last, self._last = self._last, kept
         if last is None or last.dts is None or kept.dts is None or self._stretch is None:
             return
@@ -173,7 +173,7 @@ class PacketRing:
             self._break(self._stretch.tracks)
 
     def _break(self, tracks: Tracks) -> None:
-        """Let what comes from here on have nothing to do with what came before."""
+        """Start a new stretch and complete the clips of the old one."""
         self._stretch, self._last = _Stretch(tracks), None
         for recording in self._recordings:
             recording.full = True
@@ -184,7 +184,7 @@ class PacketRing:
         if begins and self._stretch is not None:
             groups.append(_Group(self._stretch))
         elif not groups or groups[-1].stretch is not self._stretch:
-            return  # nothing can be decoded before the first key
+            return  # nothing before the first keyframe can be decoded
         groups[-1].packets.append(kept)
         groups[-1].size += len(kept.data)
         self._size += len(kept.data)
@@ -193,7 +193,7 @@ class PacketRing:
             self._size -= groups.popleft().size
 
     def _groups_at(self, at_s: float, start_s: float, end_s: float) -> list[_Group]:
-        """Give the groups of the stretch at ``at_s``, from the last one that holds ``start_s``."""
+        """Return the groups of the stretch at ``at_s``, from the one that contains ``start_s``."""
         there = [group for group in self._groups if group.start_s <= at_s]
         there = there or [group for group in self._groups if group.start_s <= end_s][:1]
         if not there:
@@ -208,13 +208,13 @@ class PacketRing:
             try:
                 write_clip(recording.path, recording.stretch.tracks, recording.packets)
             except (av.FFmpegError, OSError, ValueError) as error:
-                log.warning("%s", OutputError(f"no clip ({error})", where=recording.path.name))
+                log.warning("%s", OutputError(f"cannot write ({error})", where=recording.path.name))
                 done = None
                 self.failed += 1
             recording.done(done)
 
     def _next(self) -> _Recording | None:
-        """Wait for a clip that is to be written; None: there will be none."""
+        """Wait for a clip that is due and return it; None: there will be no more."""
         with self._changed:
             while True:
                 now_s = time.monotonic()

@@ -1,8 +1,8 @@
-"""Reads pickles of feature arrays without running anything that is in them.
+"""Safe reading of pickled feature arrays: no code from the pickle is executed.
 
-A pickle is a program. This one may only name the few functions with which numpy writes arrays,
-and gets stand-ins for them that check and store plain data: no object of numpy, and nothing
-else, is ever built by the pickle itself.
+A pickle is a program. Here it may only name the few functions with which numpy pickles arrays,
+and gets stand-ins for them that check and store plain data: the pickle itself never creates an
+object of numpy or of any other class.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _NUMBER_TYPE = re.compile(r"[<>=|]?[biuf][0-9]{1,2}|\?")
 
 
 def load_pickle(path: str) -> Any:
-    """Give what a pickle holds: plain Python data and numpy arrays of numbers.
+    """Return the content of a pickle: plain Python data and numeric numpy arrays.
 
-    The last file is kept in memory, since a pickle of many videos is read once for each.
-    SourceError when it is damaged or holds, or names, anything else.
+    The last file is cached, since a pickle of many videos is read once for each. Raises
+    SourceError if it is damaged or contains, or names, anything else.
     """
     check_file(path)
     status = os.stat(path)
@@ -38,7 +38,7 @@ def load_pickle(path: str) -> Any:
 def _load(path: str, _mtime_ns: int, _size: int) -> Any:
     try:
         with open(path, "rb") as file:
-            # latin1: how the arrays of Python 2 pickles are to be read.
+            # latin1: the encoding of arrays in Python 2 pickles.
             return _plain(_Unpickler(file, encoding="latin1").load(), {})
     except OSError as error:
         raise SourceError(f"cannot be read ({error})", where=shown(path)) from error
@@ -53,11 +53,11 @@ def _load(path: str, _mtime_ns: int, _size: int) -> Any:
 
 
 class _RefusedError(Exception):
-    """The pickle holds something that is not plain data."""
+    """The pickle contains something other than plain data."""
 
 
 class _StandIn:
-    """What a pickle gets for a name: it may be called, and nothing else done to it."""
+    """Replacement for a name in a pickle: it can be called and nothing else."""
 
     __slots__ = ("call",)
 
@@ -72,7 +72,7 @@ class _StandIn:
 
 
 class _DType:
-    """The type of an array: a number type of at most 16 bytes."""
+    """Data type of an array: a numeric type of at most 16 bytes."""
 
     __slots__ = ("name",)
 
@@ -89,7 +89,7 @@ class _DType:
 
 
 class _Array:
-    """An array as its pickle describes it."""
+    """An array as described by its pickle."""
 
     __slots__ = ("values",)
 
@@ -105,7 +105,7 @@ def _values(data: object, dtype: object, shape: object, order: object) -> npt.ND
     if isinstance(data, str):
         data = data.encode("latin1")
     if not (isinstance(data, (bytes, bytearray)) and isinstance(dtype, _DType)):
-        raise _RefusedError("this pickle holds an array of something else than numbers")
+        raise _RefusedError("this pickle holds an array of something other than numbers")
     if not (isinstance(shape, tuple) and all(type(n) is int and n >= 0 for n in shape)):
         raise _RefusedError("this pickle holds an array without a shape")
     flat: npt.NDArray[Any] = np.frombuffer(data, np.dtype(dtype.name))
@@ -124,7 +124,7 @@ def _scalar(dtype: object, data: object) -> _Array:
 
 def _encode(text: object, encoding: object = "latin1") -> bytes:
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
-        raise _RefusedError("this pickle encodes something else than bytes")
+        raise _RefusedError("this pickle encodes something other than bytes")
     return text.encode("latin1")
 
 
@@ -150,7 +150,7 @@ def _refuse(name: str) -> NoReturn:
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str, /) -> _StandIn:
-        # numpy 2 has moved numpy.core to numpy._core; files of either kind are about.
+        # numpy 2 moved numpy.core to numpy._core; both kinds of files exist.
         short = re.sub(r"^numpy\._?core\.(?=multiarray$|numeric$)", "", module)
         if short != module or module in ("numpy", "_codecs", "collections"):
             stand_in = _NAMES.get((short, name))
@@ -160,10 +160,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _plain(value: Any, seen: dict[int, Any]) -> Any:
-    """Give arrays in place of their descriptions, in dicts and lists of any depth."""
+    """Replace array descriptions by arrays, in dicts and lists of any depth."""
     if isinstance(value, _Array):
         return value.values
-    if id(value) in seen:  # a dict may occur many times, also in itself
+    if id(value) in seen:  # a dict may occur many times, even in itself
         return seen[id(value)]
     if isinstance(value, dict):
         seen[id(value)] = found = {}

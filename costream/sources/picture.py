@@ -1,4 +1,4 @@
-"""Decoded pictures to upright RGB arrays of the size a model wants, converted when needed."""
+"""Lazy conversion of decoded frames to upright RGB arrays of the requested size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Size = tuple[int, int]  # width, height
 
 @dataclass(frozen=True)
 class Orientation:
-    """How stored pixels become an upright picture: transpose first, then mirror."""
+    """Transform from stored pixels to an upright image: transpose first, then mirror."""
 
     transpose: bool = False
     flip_x: bool = False
@@ -25,9 +25,9 @@ class Orientation:
 
     @classmethod
     def of(cls, frame: av.VideoFrame) -> Orientation:
-        """Read the display matrix of a frame: turns by 90 degrees and mirrors, to the nearest.
+        """Return the display matrix of a frame, rounded to 90-degree rotations and mirrors.
 
-        The matrix (a b . / c d . / . . .) sends x, y to a x + c y, b x + d y, y pointing down.
+        The matrix (a b . / c d . / . . .) maps x, y to a x + c y, b x + d y, y pointing down.
         """
         data: Any = side_data(frame, "DISPLAYMATRIX")
         if data is None:
@@ -39,33 +39,33 @@ class Orientation:
         return cls(flip_x=a < 0, flip_y=d < 0)
 
     def apply(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Give a view of ``pixels`` [H, W, 3] turned upright."""
+        """Return an upright view of ``pixels`` [H, W, 3]."""
         if self.transpose:
             pixels = pixels.swapaxes(0, 1)
         return pixels[:: -1 if self.flip_y else 1, :: -1 if self.flip_x else 1]
 
     def turn(self, size: Size) -> Size:
-        """Give the size of a turned picture; turning twice gives the first size back."""
+        """Return the size after the transform; applying it twice returns the original size."""
         return (size[1], size[0]) if self.transpose else size
 
 
 def side_data(frame: av.VideoFrame, kind: str) -> Any:
-    """Give one kind of what a decoder says beside the pixels, or None.
+    """Return one kind of a frame's side data, or None.
 
-    Not ``frame.side_data``: the frame would keep what keeps the frame, and all its pixels with it,
-    until Python's collector comes by.
+    Not ``frame.side_data``, which creates a reference cycle: the frame and its pixels would stay
+    in memory until the garbage collector runs.
     """
     return SideDataContainer(frame).get(kind)  # type: ignore[call-arg]
 
 
 def display_size(frame: av.VideoFrame, pixel_aspect: Fraction | None) -> Size:
-    """Give the stored size with square pixels: the width takes the sample aspect ratio."""
+    """Return the size with square pixels: the width is scaled by the sample aspect ratio."""
     ratio = pixel_aspect if pixel_aspect is not None and pixel_aspect > 0 else Fraction(1)
     return max(1, round(frame.width * ratio)), frame.height
 
 
 def fit(size: Size, box: Size | None) -> Size:
-    """Give the largest size inside ``box`` with the aspect ratio of ``size``, at least 1 x 1."""
+    """Return the largest size inside ``box`` with the aspect ratio of ``size``, at least 1 x 1."""
     if box is None:
         return size
     scale = min(Fraction(box[0], size[0]), Fraction(box[1], size[1]))
@@ -73,7 +73,7 @@ def fit(size: Size, box: Size | None) -> Size:
 
 
 class Picture:
-    """The pixels of one frame. The decoder's memory is let go once they are converted."""
+    """Pixels of one frame. The decoder's memory is released once they are converted."""
 
     __slots__ = ("_aspect", "_box", "_frame", "_pixels", "_scaler")
 
@@ -84,7 +84,7 @@ class Picture:
         box: Size | None,
         pixel_aspect: Fraction | None,
     ) -> None:
-        """``scaler`` is shared by the frames of a source, which share its tables."""
+        """``scaler`` is shared by the frames of a source, to reuse its tables."""
         self._frame: av.VideoFrame | None = frame
         self._scaler = scaler
         self._box = box
@@ -92,7 +92,7 @@ class Picture:
         self._pixels: npt.NDArray[np.uint8] | None = None
 
     def __call__(self) -> npt.NDArray[np.uint8]:
-        """Give uint8 [H, W, 3], upright, fitted into the box."""
+        """Return uint8 [H, W, 3], upright, fitted into the box."""
         if self._pixels is None and self._frame is not None:
             self._pixels = self._convert(self._frame)
             self._frame = None
@@ -103,10 +103,10 @@ class Picture:
         orientation = Orientation.of(frame)
         upright = orientation.turn(display_size(frame, self._aspect))
         width, height = orientation.turn(fit(upright, self._box))
-        # Scaled before it is turned: fewer pixels to move. BILINEAR averages when it shrinks.
+        # Scaled before it is rotated: fewer pixels to move. BILINEAR averages when shrinking.
         scaled = self._scaler.reformat(
             frame, width, height, "rgb24", interpolation="BILINEAR", threads=1
         )
         pixels: npt.NDArray[np.uint8] = np.asarray(scaled.to_ndarray(), np.uint8)
-        # A copy: the array of PyAV is a view of memory that may be the decoder's own.
+        # A copy: PyAV's array may be a view of the decoder's memory.
         return np.array(orientation.apply(pixels), np.uint8, order="C")

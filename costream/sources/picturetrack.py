@@ -1,4 +1,4 @@
-"""The pictures of a feed, over all its connections."""
+"""Video track of a feed, over all its connections."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ log = logging.getLogger("costream")
 
 
 class PictureTrack(Track):
-    """The pictures of a feed, in whatever size they come."""
+    """Video frames of a feed; their size may change."""
 
     def __init__(self, options: SourceOptions, where: str, began_s: float) -> None:
-        """As Track."""
+        """Take the arguments of the base class."""
         super().__init__(options, where, began_s)
         self._framer = Framer(options)
         self._decoder: Decoder | None = None
@@ -44,7 +44,7 @@ class PictureTrack(Track):
                 epoch = decoder.clock.epoch
                 self.clock.restart()
             before_s = self.clock.last_s
-            # The first one waited until the second was there to confirm its stamp.
+            # The first one was held until the second confirmed its stamp.
             arrived_s = link.begun_s if arrived_s is None else time.monotonic()
             time_s = self.clock.place(decoded.time_s, arrived_s - self.began_s)
             end_s = self._options.end_s
@@ -60,11 +60,11 @@ class PictureTrack(Track):
         yield from filter(None, (self.damage.flush(),))
 
     def leave(self, reason: str) -> Iterator[Item]:
-        """Yield the Gap from the last picture until now."""
+        """Yield the Gap from the last frame until now."""
         yield Gap(self.clock.last_s, self.now_s() + min(0.0, self.left_s), reason)
 
     def close(self) -> None:
-        """Let go of the decoder."""
+        """Close the decoder."""
         if self._decoder is not None:
             self._decoder.close()
             self._decoder = None
@@ -73,7 +73,7 @@ class PictureTrack(Track):
         picture = decoded.picture
         size = (picture.width, picture.height)
         if self._size not in (None, size):
-            log.warning("%s: the pictures are %dx%d now", self._where, *size)
+            log.warning("%s: the frame size is now %dx%d", self._where, *size)
         self._size = size
         yield from filter(None, (self.damage.report(decoded.time_s, not picture.is_corrupt),))
         aspect = stream.sample_aspect_ratio

@@ -1,4 +1,4 @@
-"""Standard input and named pipes: video, sound, features or skeletons as they arrive."""
+"""Source for standard input and named pipes: video, sound, features or skeletons."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from costream.sources.opening import shown
 from costream.sources.skeleton import SkeletonSource
 from costream.sources.video import VideoSource
 
-# How soon a wait for data notices that it should stop.
+# Interval at which a wait for data checks the stop flag.
 POLL_S = 0.1
 HEAD_BYTES = 16
-LINE_BYTES = 1 << 16  # the first line of a text is not longer
+LINE_BYTES = 1 << 16  # maximum length of the first line of a text
 READ_BYTES = 1 << 16
 STDIN = 0
 
 
 class PipeReader:
-    """Reads a pipe in pieces and can be told to stop while it waits; then the pipe "ends"."""
+    """Reads a pipe in pieces; ``stop`` interrupts a wait, after which the pipe is at its end."""
 
     def __init__(self, descriptor: int) -> None:
         """``descriptor``: an open file descriptor; whoever opened it closes it."""
         self._descriptor = descriptor
         self._stopped = False
-        self._ahead = b""  # read to look at, not given out yet
+        self._ahead = b""  # read ahead, not consumed yet
 
     def stop(self) -> None:
-        """Let the read in progress, and every later one, give nothing."""
+        """Make the read in progress and every later one return b""."""
         self._stopped = True
 
     def peek(self, size: int) -> bytes:
-        """Give up to ``size`` bytes without consuming them; fewer only when the pipe ends."""
+        """Return up to ``size`` bytes without consuming them; fewer only at the end."""
         while len(self._ahead) < size and (more := self._wait(size - len(self._ahead))):
             self._ahead += more
         return self._ahead[:size]
 
     def peek_line(self) -> bytes:
-        """Give the bytes up to the end of the first line that says something, as ``peek`` does."""
+        """Return the bytes up to the end of the first non-comment line, as ``peek`` does."""
         while b"\n" not in self._ahead or not (
             first_line(self._ahead[: self._ahead.rindex(b"\n")])
         ):
@@ -59,7 +59,7 @@ class PipeReader:
         return self._ahead
 
     def read(self, size: int = -1, /) -> bytes:
-        """Give some bytes, at most ``size``; all there are when it is negative; b"" at the end."""
+        """Return some bytes, at most ``size``; all if it is negative; b"" at the end."""
         if size < 0:
             return b"".join(iter(lambda: self.read(READ_BYTES), b""))
         if self._ahead:
@@ -69,27 +69,27 @@ class PipeReader:
 
     def _wait(self, size: int) -> bytes:
         while not self._stopped:
-            # Windows cannot wait for pipes with select; there a stop waits for the next bytes.
+            # Windows has no select for pipes; there a stop waits for the next bytes.
             if sys.platform == "win32" or select.select([self._descriptor], [], [], POLL_S)[0]:
                 try:
                     return os.read(self._descriptor, size)
-                except BlockingIOError:  # another reader was quicker
+                except BlockingIOError:  # another reader was faster
                     continue
         return b""
 
 
 class PipeSource:
-    """What comes through standard input ("-") or a named pipe: media, .npy, .npz or skeletons.
+    """Data from standard input ("-") or a named pipe: media, .npy, .npz or skeletons.
 
-    Nothing can be sought in a pipe: ``start_s`` is reached by decoding. The rows of a table of
-    skeletons and blocks of sound are given out as they arrive.
+    A pipe is not seekable: ``start_s`` is reached by decoding. Rows of a skeleton table and blocks
+    of sound are yielded as they arrive.
     """
 
     def __init__(self, uri: str, options: SourceOptions | None = None) -> None:
         """``uri``: "-" or the path of a pipe."""
         self._uri = uri
         self._options = options or SourceOptions()
-        # Bare samples may begin with any bytes.
+        # Headerless samples may begin with any bytes.
         self._raw = self._options.raw is not None and self._options.sound is not None
         self._stopped = False
         self._descriptor: int | None = None
@@ -99,11 +99,11 @@ class PipeSource:
 
     @property
     def errors(self) -> int:
-        """How much damage was met so far."""
+        """Number of errors found so far."""
         return 0 if self._inner is None else self._inner.errors
 
     def open(self) -> SourceInfo:
-        """Wait for the first bytes and open what they begin. SourceError when it cannot be read."""
+        """Wait for the first bytes and open their format; raises SourceError on failure."""
         name = "stdin" if self._uri == "-" else self._uri
         descriptor = self._descriptor = self._open_descriptor(name)
         if stat.S_ISREG(os.fstat(descriptor).st_mode):  # "< clip.mp4": a file after all
@@ -126,9 +126,9 @@ class PipeSource:
     def _fitting(
         self, name: str, head: bytes, file: BinaryIO | PipeReader
     ) -> VideoSource | AudioSource | FeatureSource | SkeletonSource:
-        """Give the source for what begins with ``head``."""
+        """Return the source for data that begin with ``head``."""
         if not head or (self._stopped and isinstance(file, PipeReader)):
-            what = "stopped before any data came" if self._stopped else "no data came"
+            what = "stopped before any data came" if self._stopped else "no data received"
             raise SourceError(what, where=shown(name))
         arrays = head.startswith((NUMPY_MAGIC, ZIP_MAGIC)) and not self._raw
         if (text_format(head) and not self._raw) or (arrays and self._options.layout):
@@ -137,26 +137,26 @@ class PipeSource:
             return FeatureSource(name, self._options, data=file.read())
         piped = isinstance(file, PipeReader)
         if not piped:
-            head = b""  # only needed to explain what cannot be read from a pipe
+            head = b""  # only needed to explain failures on pipes
         if self._options.sound is not None:
             return AudioSource(name, self._options, file=file, head=head, live=piped)
         return VideoSource(name, self._options, file=file, head=head)
 
     def items(self) -> Iterator[Item]:
-        """Yield what the source inside yields."""
+        """Yield the items of the inner source."""
         if self._inner is not None:
             yield from self._inner.items()
 
     def stop(self) -> None:
-        """End ``open`` or ``items`` soon, also while they wait; safe in a signal handler."""
+        """End ``open`` or ``items`` soon, even while they wait; safe in a signal handler."""
         self._stopped = True
-        # The reader last: what ends because of it must not look like a file that is cut off.
+        # The reader last: an end caused by it must not look like a truncated file.
         for part in (self._inner, self._reader):
             if part is not None:
                 part.stop()
 
     def close(self) -> None:
-        """Let go of the pipe; a program that still writes into it then gets SIGPIPE."""
+        """Close the pipe; a program that still writes to it then gets SIGPIPE."""
         if self._inner is not None:
             self._inner.close()
         if self._file is not None:
@@ -168,7 +168,7 @@ class PipeSource:
     def _open_descriptor(self, name: str) -> int:
         if self._uri != "-":
             try:
-                # Not to wait here for somebody who writes: that could not be stopped.
+                # Do not wait here for a writer: that could not be interrupted.
                 return os.open(self._uri, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
             except OSError as error:
                 raise SourceError(f"cannot be opened ({error})", where=shown(name)) from error

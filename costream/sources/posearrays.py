@@ -1,4 +1,4 @@
-"""Skeletons from arrays: pyskl pickles, .npy and .npz."""
+"""Reading of skeletons from arrays: pyskl pickles, .npy and .npz."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from costream.sources.headings import IMAGE_LAYOUTS, orientation
 from costream.sources.opening import check_file
 from costream.sources.pickles import load_pickle
 
-# By joints and coordinates, for pickles, which do not say: pyskl's own data sets.
+# By numbers of joints and coordinates, for pickles, which name no layout: pyskl's data sets.
 _PYSKL = {
     (17, 2): COCO_17,
     (17, 3): COCO_17,
@@ -26,14 +26,14 @@ _PYSKL = {
     (25, 2): BODY_25,
     (25, 3): NTU_25,
 }
-_SURE = 0.01  # pyskl takes joints with a lower score as missing
+_SURE = 0.01  # pyskl treats joints with a lower score as missing
 _SHAPES = "(N, C, T, V, M), (C, T, V, M), (M, T, V, C), (T, M, V, C), (T, V, C) or (T, V * C)"
 
 
 def recordings(path: str) -> dict[str, Mapping[str, Any]]:
-    """Give the recordings of a pyskl pickle by name; empty when it holds something else.
+    """Return the recordings of a pyskl pickle by name; empty if it contains something else.
 
-    Kept in memory with the pickle itself. SourceError as of ``load_pickle``.
+    Cached together with the pickle. Raises SourceError like ``load_pickle``.
     """
     check_file(path)
     status = os.stat(path)
@@ -61,18 +61,18 @@ def read_annotation(
 ) -> Recording:
     """Open one recording of a pyskl pickle: keypoint [M, T, V, C], keypoint_score [M, T, V].
 
-    Two coordinates are pixels; with ``img_shape`` they become parts of the picture around its
-    middle, y up, as of Kinetics-skeleton. SourceError when the shapes do not fit.
+    Two coordinates are pixels; with ``img_shape`` they become fractions of the image relative to
+    its centre, y up, as in Kinetics-skeleton. Raises SourceError if the shapes do not match.
     """
     places = entry["keypoint"]
     if places.ndim != 4 or places.shape[3] not in (2, 3) or places.dtype.kind not in "iuf":
         raise SourceError(f"keypoint has the shape {places.shape}, not (M, T, V, C)", where=where)
-    told = layout or _PYSKL.get((places.shape[2], places.shape[3]))
-    known = _check_joints(places.shape[2], told, where)
+    expected = layout or _PYSKL.get((places.shape[2], places.shape[3]))
+    known = _check_joints(places.shape[2], expected, where)
     scores = entry.get("keypoint_score")
     if scores is not None:
         if getattr(scores, "shape", None) != places.shape[:3]:
-            raise SourceError("keypoint_score has another shape than keypoint", where=where)
+            raise SourceError("keypoint_score and keypoint differ in shape", where=where)
         scores = np.where(scores > _SURE, scores, 0)
     signs = orientation(known, places.shape[3])
     size = _size(entry.get("img_shape")) if places.shape[3] == 2 else None
@@ -82,7 +82,7 @@ def read_annotation(
 
 
 def _size(shape: object) -> npt.NDArray[np.float64] | None:
-    """Give width and height of a picture from its (height, width), if that is what it is."""
+    """Return width and height from ``img_shape`` (height, width); None if it is invalid."""
     try:
         size = np.array(shape, np.float64)
     except (TypeError, ValueError):
@@ -99,15 +99,15 @@ def read_array(
     where: str,
     clip: int = 0,
 ) -> Recording:
-    """Open an array of one of the shapes that are in use; ``clip``: which of N.
+    """Open an array of one of the common shapes; ``clip``: index along N.
 
-    The order of coordinates is x, y, z or x, y, or x, y, score for the layouts of pictures;
-    --columns says otherwise. SourceError when the shape does not fit the layout.
+    The order of coordinates is x, y, z or x, y, or x, y, score for image layouts, unless
+    --columns overrides it. Raises SourceError if the shape does not match the layout.
     """
     if layout is None:
-        raise UsageError("an array does not say which joints it has", where=where, hint="--layout")
+        raise UsageError("an array needs a joint layout", where=where, hint="give --layout NAME")
     if array.dtype.kind not in "iuf":
-        raise SourceError("no array of numbers in it", where=where)
+        raise SourceError("not an array of numbers", where=where)
     people = _people(array, len(layout.joints), clip)
     if people is None:
         raise SourceError(
@@ -124,7 +124,7 @@ def read_array(
 
 
 def _people(array: npt.NDArray[Any], joints: int, clip: int) -> npt.NDArray[Any] | None:
-    """Give the array as [M, T, V, C]; None when it has none of the shapes."""
+    """Return the array as [M, T, V, C]; None if it has none of the shapes."""
     coordinates = (2, 3, 4)
     if array.ndim == 5:
         if clip >= len(array):
@@ -137,29 +137,29 @@ def _people(array: npt.NDArray[Any], joints: int, clip: int) -> npt.NDArray[Any]
     if array.ndim != 4 or array.shape[2] != joints or 0 in array.shape:
         return None
     first, last = array.shape[0], array.shape[3]
-    # Where both ends may be either, the larger is the coordinates: there are few persons.
+    # If both ends may be coordinates, the larger one is: there are few persons.
     if first in coordinates and (last not in coordinates or last < first):
         array = array.transpose(3, 1, 2, 0)
     if array.shape[3] not in coordinates:
         return None
-    # (T, M, V, C): frames are many.
+    # (T, M, V, C): there are more frames than persons.
     return array if array.shape[0] <= array.shape[1] else array.swapaxes(0, 1)
 
 
 def _roles(
     count: int, layout: Layout, columns: Columns | None, where: str
 ) -> tuple[list[str], npt.NDArray[np.float64]]:
-    """Give what each of ``count`` numbers of a joint is, and the signs of the coordinates."""
+    """Return the role of each of ``count`` numbers per joint, and the coordinates' signs."""
     if columns is not None:
-        told = [column for column in columns.told if column.role in (*AXES, "score")]
-        if not columns.by_order or len(told) != len(columns.told) or len(told) != count:
+        used = [column for column in columns.told if column.role in (*AXES, "score")]
+        if not columns.by_order or len(used) != len(columns.told) or len(used) != count:
             raise SourceError(
                 f"a joint has {count} numbers",
                 where=where,
-                hint="say what they are by order alone: --columns x,y,score",
+                hint="list them in order, without headings: --columns x,y,score",
             )
-        signs = [column.sign for column in told if column.role in AXES]
-        return [column.role for column in told], np.array(signs, float)
+        signs = [column.sign for column in used if column.role in AXES]
+        return [column.role for column in used], np.array(signs, float)
     if count == 3 and layout in IMAGE_LAYOUTS:
         return ["x", "y", "score"], np.ones(2)
     return [*AXES, "score"][:count], np.ones(min(count, 3))
@@ -167,9 +167,7 @@ def _roles(
 
 def _check_joints(count: int, layout: Layout | None, where: str) -> Layout:
     if layout is None:
-        raise SourceError(
-            f"{count} joints are unknown", where=where, hint="say which they are: --layout NAME"
-        )
+        raise SourceError(f"{count} joints are unknown", where=where, hint="give --layout NAME")
     if count != len(layout.joints):
         raise SourceError(
             f"there are {count} joints in it, {layout.name} has {len(layout.joints)}", where=where
@@ -186,9 +184,9 @@ def _recording(
     where: str,
     shift: npt.ArrayLike = 0.0,
 ) -> Recording:
-    """Give the recording of [M, T, V, C]; a person's place in the array is who it is."""
+    """Return the recording of [M, T, V, C]; the index along M identifies a person."""
     if rate_hz is None:
-        raise UsageError("its frames carry no times", where=where, hint="give their rate: --fps")
+        raise UsageError("its frames have no times", where=where, hint="give their rate: --fps")
 
     def events() -> Iterator[Event]:
         for t in range(places.shape[1]):

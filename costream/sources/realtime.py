@@ -1,4 +1,4 @@
-"""A file that plays at its own pace, as if it were a feed."""
+"""Real-time playback of files, as if they were live feeds."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ File: TypeAlias = VideoSource | AudioSource | AudioVisualSource | SkeletonSource
 
 
 class RealtimeSource:
-    """Gives what a file gives, the same items at the same times, each no sooner than it is due.
+    """Yields the items of a file unchanged, each no earlier than it is due.
 
-    The first is due at once, and the others after it as their times say.
+    The first is due at once, the others relative to it according to their times.
     """
 
     def __init__(self, source: File, speed: float = 1.0) -> None:
-        """``source``: the file. ``speed``: seconds of it in a second."""
+        """``source``: the file. ``speed``: playback speed factor."""
         self._source = source
         self._speed = speed
         self._halt = Halt()
@@ -35,31 +35,31 @@ class RealtimeSource:
 
     @property
     def connection(self) -> Connection:
-        """How it is doing."""
+        """State of the connection."""
         return self._state
 
     @property
     def dropped(self) -> int:
-        """None: a file waits."""
+        """Always 0: a file waits."""
         return 0
 
     @property
     def drift_ppm(self) -> float | None:
-        """None: its clock is this machine's."""
+        """Always None: its clock is this machine's."""
         return None
 
     @property
     def errors(self) -> int:
-        """How much damage was met so far."""
+        """Number of errors found so far."""
         return self._source.errors
 
     def open(self) -> SourceInfo:
-        """Open the file; SourceError when that fails."""
+        """Open the file; raises SourceError on failure."""
         self._zero_s, self._state = None, Connection("connecting")
         return replace(self._source.open(), live=True, began_s=time.time())
 
     def items(self) -> Iterator[Item]:
-        """Yield what the file gives, in its time."""
+        """Yield the items of the file when they are due."""
         for item in self._source.items():
             due_s = self._due_s(item)
             if due_s is not None and self._halt.wait(due_s - time.monotonic()):
@@ -71,16 +71,16 @@ class RealtimeSource:
         self._state = Connection("ended")
 
     def stop(self) -> None:
-        """End ``items`` at once, also while it waits; safe in a signal handler."""
+        """End ``items`` at once, even while it waits; safe in a signal handler."""
         self._source.stop()
         self._halt.set()
 
     def close(self) -> None:
-        """Let go of the file. Frames already given out stay usable."""
+        """Close the file. Frames already yielded stay usable."""
         self._source.close()
 
     def _due_s(self, item: Item) -> float | None:
-        """Give the time.monotonic() at which an item is due; None: whenever it comes."""
+        """Return the time.monotonic() at which an item is due; None: at once."""
         if isinstance(item, Fault):
             return None
         time_s = item.end_s if isinstance(item, Gap) else item.time_s

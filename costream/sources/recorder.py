@@ -1,4 +1,4 @@
-"""Keeps a microphone open in a thread of its own, and opens it again when it is lost."""
+"""Microphone recorder thread that reopens the device when it is lost."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from costream.sources.recording import Chunk, Recording
 
 log = logging.getLogger("costream")
 
-BACKLOG_S = 4.0  # sound that waits here at most; older sound is dropped
-STALL_S = 2.0  # a device that gives nothing for so long is opened again
-FIRST_S = 4.0  # a PulseAudio source that was idle takes 2 s to begin
-PAUSES_S = (0.0, 0.5, 1.0, 2.0, 4.0)  # before it is tried again
-JOIN_S = 1.0  # a sound server that hangs is not waited for longer
+BACKLOG_S = 4.0  # maximum sound in the queue; older sound is dropped
+STALL_S = 2.0  # a device without data for this long is reopened
+FIRST_S = 4.0  # an idle PulseAudio source takes 2 s to start
+PAUSES_S = (0.0, 0.5, 1.0, 2.0, 4.0)  # before each attempt to reopen
+JOIN_S = 1.0  # maximum wait for a sound server that hangs
 
 
 class Recorder:
-    """Records until it is told to stop, whatever becomes of the device.
+    """Records until ``stop``, reopening the device as needed.
 
-    ``opened`` gives None once the device is open, or why it could not be opened the first time.
-    ``queue`` gives what is heard, without the oldest when nobody takes it. After ``stop`` both
-    give None. ``lost`` says why nothing is heard while a device is waited for to come back, and
-    ``reconnects`` how often it did. The device is opened, watched and closed by a thread, because
-    a sound server that hangs keeps whoever asks it anything waiting for half a minute.
+    ``opened`` receives None once the device is open, or the error of the first attempt. ``queue``
+    receives the chunks; the oldest are dropped if they are not consumed. After ``stop`` both
+    receive None. ``lost`` is the reason while a lost device is waited for, and ``reconnects`` the
+    number of times it came back. The device is opened, watched and closed by a thread, because a
+    sound server that hangs blocks its callers for half a minute.
     """
 
     def __init__(self, wanted: str, sound: Sound, channel: int | None) -> None:
-        """``wanted`` as in ``choose``; ``channel`` as in Recording."""
+        """``wanted`` as in ``choose``; ``channel`` from 1; None: all."""
         self.queue: SimpleQueue[Chunk | None] = SimpleQueue()
         self.opened: SimpleQueue[SourceError | None] = SimpleQueue()
         self.lost = ""
@@ -45,11 +45,11 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name=WHERE, daemon=True)
 
     def start(self) -> None:
-        """Begin to open the device."""
+        """Start opening the device."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop soon. Safe in a signal handler: SimpleQueue.put may interrupt itself."""
+        """Stop soon. Safe in a signal handler: SimpleQueue.put is reentrant."""
         self._stopped = True
         for queue in (self._wakes, self.opened, self.queue):
             queue.put(None)
@@ -92,7 +92,7 @@ class Recorder:
         device = choose(input_devices(), self._wanted)
         recording = Recording(number, device, self._sound, self._channel, self._give, self._wake)
         if self._wanted:
-            self._wanted = device.name  # its index may be another one next time
+            self._wanted = device.name  # its index may differ next time
         return recording
 
     def _open_again(self, number: int) -> Recording | None:
@@ -104,14 +104,14 @@ class Recorder:
             return None
 
     def _watch(self, recording: Recording) -> str:
-        """Wait until there is nothing more to expect of it, and say why."""
+        """Wait until the recording is over or stalls, and return the reason."""
         while not self._stopped:
             if recording.over:
-                return "it is gone"
+                return "the device is gone"
             patience_s = STALL_S if recording.lively else FIRST_S
             left_s = recording.heard_s + patience_s - time.monotonic()
             if left_s <= 0:
-                return "no sound comes from it"
+                return "no sound received"
             self._wait(left_s)
         return "stopped"
 

@@ -1,4 +1,4 @@
-"""One opening of a microphone: what comes, until it is closed or the device is gone."""
+"""One session of an input device, until it is closed or the device is lost."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from costream.errors import SourceError
 from costream.sources.base import Sound
 from costream.sources.devices import WHERE, InputDevice, portaudio
 
-# PortAudio gives pieces of at most this length, a whole number to a block. Shorter ones cost more
-# (half of it a tenth of all that listening takes), longer ones come later: through a sound server,
-# up to one length later.
+# Maximum length of PortAudio's buffers; a whole number of them makes a block. Shorter ones cost
+# more (at half the length, a tenth of all that listening takes), longer ones arrive later: through
+# a sound server, by up to one length.
 PIECE_S = 0.25
-# A piece is a chunk of its own when the next is so late that something may be missing between.
+# A chunk is cut short if the next piece is so late that something may be missing in between.
 APART_S = 3 * PIECE_S
-# What has more channels is a sound server, which mixes them itself when it is asked for one.
+# A device with more channels is a sound server, which downmixes itself on request.
 MAX_CHANNELS = 8
 SAMPLE_BYTES = 4
-CLOSE_S = 0.5  # a stream that still gives something has given it after so long
+CLOSE_S = 0.5  # maximum wait for the next callback of a working stream
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """As much as a block, in one piece or a few; less before a pause."""
+    """Sound of the length of a block, in one or a few pieces; less before a pause."""
 
-    recording: int  # which; another number each time the device is opened
+    recording: int  # number of the session; changes each time the device is opened
     rate_hz: int
     channels: int
     first: int  # index of its first frame in the recording
@@ -39,15 +39,15 @@ class Chunk:
 
     @property
     def end(self) -> int:
-        """Index of the frame after its last one."""
+        """Index of the frame after the last one."""
         return self.first + self.frames
 
 
 class Recording:
-    """Records from the moment it is made. ``lively``: something came, the last at ``heard_s``.
+    """Records from its creation on. ``lively``: data arrived, most recently at ``heard_s``.
 
-    PortAudio's overflow flags are not looked at: they do not fire where frames are lost (ALSA on
-    PulseAudio). Whoever takes the chunks sees it by their times.
+    PortAudio's overflow flags are ignored: they do not report lost frames (ALSA on PulseAudio).
+    The consumer of the chunks detects losses by their times.
     """
 
     def __init__(
@@ -59,32 +59,32 @@ class Recording:
         give: Callable[[Chunk], None],
         wake: Callable[[], None],
     ) -> None:
-        """Open the device at the rate of ``sound``, or else at its own.
+        """Open the device at the rate of ``sound``, or else at its native rate.
 
-        ``channel``: the one needed, from 1; None: all. ``give`` takes what comes, in PortAudio's
-        thread, and so is ``wake`` called when the recording is over. SourceError when it cannot be
-        opened.
+        ``channel``: the required one, from 1; None: all. ``give`` receives the chunks, and
+        ``wake`` is called at the end of the recording, both in PortAudio's thread. Raises
+        SourceError if the device cannot be opened.
         """
         self._number, self._give, self._wake = number, give, wake
-        self._parts = math.ceil(sound.block / sound.rate_hz / PIECE_S)  # pieces of a chunk
+        self._parts = math.ceil(sound.block / sound.rate_hz / PIECE_S)  # pieces per chunk
         self._pieces: list[bytes] = []
-        self._frames = 0  # given
+        self._frames = 0  # delivered
         self._closing = False
         self._over = threading.Event()
         self.lively = False
-        self.heard_s = time.monotonic()  # when something came, or it began
+        self.heard_s = time.monotonic()  # last arrival of data, or the start
         self._stream = self._open(device, sound, channel)
 
     @property
     def over(self) -> bool:
-        """True when nothing more will come."""
+        """Whether no more data will arrive."""
         return self._over.is_set()
 
     def close(self) -> None:
-        """Let go of the device. Waits for the end of the piece that is under way."""
+        """Close the device, after waiting for the end of the current piece."""
         self._closing = True
-        # Stopping waits for the next piece, for ever if none comes. Aborting cancels PortAudio's
-        # thread, which must not happen while it runs Python.
+        # Stopping waits for the next piece, for ever if none arrives. Aborting cancels PortAudio's
+        # thread, which must not happen while it runs Python code.
         if self._over.wait(max(0.0, self.heard_s + CLOSE_S - time.monotonic())):
             self._stream.stop()
         else:
@@ -160,7 +160,7 @@ class Recording:
 
 
 def _ways(device: InputDevice, sound: Sound, channel: int | None) -> Iterator[tuple[int, int]]:
-    """Yield the rates and numbers of channels to try, best first."""
+    """Yield the sample rates and channel counts to try, best first."""
     few = 1 if channel is None else channel
     most = device.channels if device.channels <= MAX_CHANNELS else few
     for rate_hz in dict.fromkeys((sound.rate_hz, device.rate_hz)):

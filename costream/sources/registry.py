@@ -1,4 +1,4 @@
-"""From a SOURCE on the command line to the sources that can be opened."""
+"""Resolution of command-line SOURCE arguments to source objects."""
 
 from __future__ import annotations
 
@@ -37,12 +37,11 @@ _PICKLE_ENDINGS = (".pickle", ".pkl", ".p")
 
 
 def expand(argument: str, *, connecting: bool = False) -> list[str]:
-    """Give the sources that one command-line argument stands for, at least one.
+    """Return the source URIs for one command-line argument, at least one.
 
-    A pickle of several videos gives one a video, an array of several clips one a clip, a pattern
-    that no shell has expanded the files that fit it. SourceError when there is no such file, or
-    it is a folder of something else than keypoints; UsageError for live feeds unless they are
-    ``connecting``.
+    A pickle of several videos expands to one per video, an array of several clips to one per clip,
+    a glob pattern to the matching files. Raises SourceError if there is no such file or it is a
+    folder without keypoints; UsageError for live feeds unless ``connecting``.
     """
     if argument == "-" or _is_microphone(argument) or (connecting and _is_feed(argument)):
         return [argument]
@@ -50,16 +49,16 @@ def expand(argument: str, *, connecting: bool = False) -> list[str]:
     if not os.path.exists(split_video(path)[0]) and glob.has_magic(path):
         found = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
         if not found:
-            raise SourceError("no file fits this pattern", where=shown(path))
+            raise SourceError("no file matches this pattern", where=shown(path))
         return [source for name in found for source in _videos(name)]
     return _videos(path)
 
 
 def sniff(uri: str, options: SourceOptions | None = None) -> SourceKind:
-    """Tell what a source holds by its first bytes. SourceError when they cannot be read.
+    """Return the kind of a source from its first bytes. Raises SourceError if unreadable.
 
-    Media are sound when the options ask for sound. Arrays are skeletons when the options say their
-    layout. A pipe cannot be looked into without consuming it, and counts as media until it is
+    Media are audio if the options request sound; arrays are skeletons if the options give a
+    layout. A pipe cannot be inspected without consuming it, and counts as media until it is
     opened.
     """
     if _is_microphone(uri):
@@ -80,10 +79,10 @@ def sniff(uri: str, options: SourceOptions | None = None) -> SourceKind:
 
 
 def open_source(uri: str, options: SourceOptions | None = None) -> Source:
-    """Give the source for a file, "-", a named pipe, FILE#NAME, a folder, "mic" or "mic:NAME".
+    """Return the source for a file, "-", a named pipe, FILE#NAME, a folder, "mic" or "mic:NAME".
 
-    With ``options.connecting`` for the URL of a feed or a camera too. It still has to be opened:
-    ``source.open()``. Raises as ``sniff`` does.
+    With ``options.connecting`` also for the URL of a feed or a camera. The source still has to be
+    opened: ``source.open()``. Raises the same errors as ``sniff``.
     """
     if _is_microphone(uri):
         from costream.sources.microphone import MicrophoneSource
@@ -103,7 +102,7 @@ def open_source(uri: str, options: SourceOptions | None = None) -> Source:
 
 
 def name_of(uri: str) -> str:
-    """Give the name that a source's outputs are named after, without opening it."""
+    """Return the base name of a source's output files, without opening it."""
     if _is_microphone(uri):
         return "".join(c if c.isalnum() or c in " .-" else "_" for c in uri)
     if _is_feed(uri):
@@ -125,10 +124,10 @@ def _file(path: str, options: SourceOptions | None) -> File:
 
 
 def _local(argument: str) -> str:
-    """Give the path that an argument means; UsageError when it means a live feed."""
+    """Return the path that an argument names; raises UsageError for a live feed."""
     if _is_feed(argument):
         raise UsageError(
-            "this is a live feed, and files are wanted here",
+            "this is a live feed, but a file is required here",
             where=shown_feed(argument),
             hint="watch it with: costream watch URL",
         )
@@ -138,7 +137,7 @@ def _local(argument: str) -> str:
 
 
 def _videos(path: str) -> list[str]:
-    """Give FILE#NAME for each video of a pickle or clip of an array; other files as they are."""
+    """Return FILE#NAME for each video of a pickle or clip of an array; other files unchanged."""
     file, video = split_video(path)
     if _is_pipe(file) or _is_keypoint_folder(file):
         return [path]
@@ -151,9 +150,9 @@ def _videos(path: str) -> list[str]:
 
 
 def _is_feed(argument: str) -> bool:
-    """Tell whether this is a URL of something else than a file, or a camera.
+    """Return whether this is a camera or a URL other than of a file.
 
-    A file named like one is a file.
+    An existing file of that name takes precedence.
     """
     if is_device(argument):
         return True
@@ -187,7 +186,7 @@ def _head(path: str) -> bytes:
 
 def _is_pickle(path: str) -> bool:
     head = _head(path)
-    # Protocols 2 to 5 begin with PROTO; 0 and 1 have no mark of their own, only a name.
+    # Protocols 2 to 5 begin with PROTO; 0 and 1 can be recognised only by the file name.
     if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
         return True
     return path.lower().endswith(_PICKLE_ENDINGS)

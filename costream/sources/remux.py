@@ -1,9 +1,9 @@
-"""Packets as they came into a file of their own: copied, not encoded again.
+"""Writing of received packets to a clip file without re-encoding.
 
-The file is Matroska: it takes nearly every codec a camera sends (FFmpeg's MP4 has no place for
-raw samples, nor for G.711), and one that was cut off can still be played. G.711, the sound of
-telephones and of many cameras, is the exception that FFmpeg does not write to Matroska either: it
-becomes 16-bit samples, from which it could be made again bit by bit.
+The container is Matroska: it supports nearly every codec of cameras (FFmpeg's MP4 supports neither
+raw samples nor G.711), and a truncated file can still be played. G.711, the codec of telephones
+and of many cameras, is the exception that FFmpeg does not write to Matroska either: it is decoded
+to 16-bit samples, which is lossless.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from av.stream import Stream
 SUFFIX = ".mkv"
 _FORMAT = "matroska"
 _G711 = ("pcm_mulaw", "pcm_alaw")
-_USUAL_STEP_S = Fraction(1, 25)  # from packet to packet, where they do not say
+_USUAL_STEP_S = Fraction(1, 25)  # from packet to packet, if they have no duration
 
 
 @dataclass(frozen=True)
 class KeptPacket:
-    """A packet that is nobody else's: its bytes, and what the demuxer said of them."""
+    """An independent copy of a packet: its bytes and the demuxer's metadata."""
 
     stream: int  # index in its container
     data: bytes
-    pts: int | None  # in units of time_base, and so are the next two
+    pts: int | None  # in units of time_base, like the next two
     dts: int | None
-    duration: int  # 0: not known
+    duration: int  # 0: unknown
     time_base: Fraction
-    key: bool  # can be decoded without those before it
-    time_s: float  # when it came, on the feed's clock
+    key: bool  # keyframe: can be decoded without earlier ones
+    time_s: float  # arrival on the feed's clock
 
     @classmethod
     def of(cls, packet: Packet[Any], time_s: float) -> KeptPacket:
-        """Give a copy of ``packet``, which came at ``time_s``."""
+        """Return a copy of ``packet``, which arrived at ``time_s``."""
         return cls(
             packet.stream_index,
             bytes(packet),
@@ -58,7 +58,7 @@ class KeptPacket:
 
 @dataclass(frozen=True)
 class _Track:
-    """Where the packets of a stream go, and what makes samples of them first, if anything."""
+    """Output stream, and the decoder its packets need first, if any."""
 
     stream: Stream
     decoder: AudioCodecContext | None = None
@@ -71,22 +71,22 @@ class _Track:
 
 
 class Tracks:
-    """What the streams of a connection are, beyond the life of its container."""
+    """Stream parameters of a connection; they outlive its container."""
 
     def __init__(self) -> None:
-        # Streams of a closed container must not be touched: copies in a file that is never
-        # written keep what a decoder needs.
+        # Streams of a closed container must not be accessed: copies in a file that is never
+        # written preserve what a decoder needs.
         self._held = av.open(io.BytesIO(), "w", format=_FORMAT)
         self._copies: dict[int, Stream] = {}
         self._telephony: dict[int, tuple[str, int, str]] = {}  # codec, rate, layout
         self._size = (0, 0)
 
     def note(self, stream: Stream) -> None:
-        """Take a stream whose container is open. ValueError when Matroska cannot hold it."""
+        """Add a stream whose container is open; ValueError if Matroska does not support it."""
         context: Any = stream.codec_context
         if context is None:
             raise ValueError("there is no decoder for it")
-        if stream.type == "video":  # opened in a hurry, only its decoder gets to know
+        if stream.type == "video":  # opened without probing, only the decoder learns the size
             self._size = (context.width, context.height)
         if stream.index in self._copies or stream.index in self._telephony:
             return
@@ -98,7 +98,7 @@ class Tracks:
             self._copies[stream.index] = copy
 
     def add_to(self, container: OutputContainer) -> dict[int, _Track]:
-        """Make the same streams in ``container``; gives them by their index here."""
+        """Add the same streams to ``container``; return them by their index here."""
         made: dict[int, _Track] = {}
         for index, held in sorted(self._copies.items()):
             stream = container.add_stream_from_template(held, opaque=True)
@@ -115,10 +115,10 @@ class Tracks:
 
 
 def write_clip(path: Path, tracks: Tracks, packets: Sequence[KeptPacket]) -> None:
-    """Write ``packets`` (the first one a key) to ``path``, which appears when it is finished.
+    """Write ``packets`` (the first one a keyframe) to ``path``, which appears when complete.
 
-    They are not changed and may go into other files too. Raises av.FFmpegError, OSError or
-    ValueError when that cannot be done; nothing is left behind then.
+    The packets are not modified and may be written to other files too. Raises av.FFmpegError,
+    OSError or ValueError on failure, leaving no file behind.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
@@ -139,16 +139,16 @@ def write_clip(path: Path, tracks: Tracks, packets: Sequence[KeptPacket]) -> Non
 def _timed(
     packets: Sequence[KeptPacket], tracks: Mapping[int, _Track]
 ) -> Iterator[tuple[int, Packet[Any]]]:
-    """Give packets for a muxer, from 0 s on, and of which stream each is.
+    """Yield packets for a muxer, from 0 s on, each with its stream index.
 
-    What is shown before the first one is left out: it cannot be decoded without those before.
+    Packets presented before the first one are left out: they need earlier ones to be decoded.
     """
-    stamps: dict[int, tuple[int, int]] = {}  # place in packets -> pts, dts
+    stamps: dict[int, tuple[int, int]] = {}  # index in packets -> pts, dts
     for stream in {packet.stream for packet in packets}:
         places = [k for k, packet in enumerate(packets) if packet.stream == stream]
         pts = _complete([packets[k] for k in places])
-        # Decoding times may be missing. Any that rise and never pass the presentation will do:
-        # Matroska does not hold them.
+        # Decoding times may be missing. Any that increase and never exceed the presentation times
+        # are valid: Matroska does not store them.
         rising = sorted(pts)
         late = max(high - stamp for high, stamp in zip(rising, pts, strict=True))
         for k, stamp, high in zip(places, pts, rising, strict=True):
@@ -166,9 +166,9 @@ def _timed(
 
 
 def _complete(packets: Sequence[KeptPacket]) -> list[int]:
-    """Give the presentation times of the packets of one stream, in their order.
+    """Return the presentation times of the packets of one stream, in their order.
 
-    Over RTSP those of the first one are missing: it comes before all the others.
+    Over RTSP the first ones may be missing: they are extrapolated backwards.
     """
     first = packets[0]
     step = max((p.duration for p in packets), default=0) or round(_USUAL_STEP_S / first.time_base)

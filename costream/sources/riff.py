@@ -1,13 +1,13 @@
-"""What the header of a WAV file says; FFmpeg believes the size of the file instead."""
+"""Duration from the header of a WAV file; FFmpeg uses the size of the file instead."""
 
 from __future__ import annotations
 
-# Programs that do not know the length beforehand write the largest size they can, or 0.
+# Programs that do not know the length in advance write the largest possible size, or 0.
 UNKNOWN_BYTES = 0x7FFF0000
 
 
 def wav_seconds(path: str) -> float | None:
-    """Give how long the sound of a WAV file should be; None for other files, or if it is not said.
+    """Return the stated duration of a WAV file; None for other files, or if it is not stated.
 
     The chunks are those of the RIFF specification (Microsoft and IBM, 1991).
     """
@@ -26,5 +26,5 @@ def wav_seconds(path: str) -> float | None:
                 file.seek(size - 16, 1)
             else:
                 file.seek(size, 1)
-            file.seek(size % 2, 1)  # chunks begin at even places
+            file.seek(size % 2, 1)  # chunks begin at even offsets
     return None

@@ -1,4 +1,4 @@
-"""Skeletons: the joints of persons over time, from every format there is one for."""
+"""Skeleton source: joints of persons over time, from all supported formats."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from costream.sources.opening import Readable, check_file, shown
 from costream.sources.posearrays import read_annotation, read_array, recordings
 from costream.sources.table import read_table
 
-# As for video: times this close are the same.
+# As for video: times this close are equal.
 SAME_TIME_S = 0.5e-3
-# A file is tried before it is run: its first moments show whether its times make sense.
+# Frames read when a table is opened: they show whether its times make sense.
 TRIED = 2
 
-_LATE = "frame(s) out of order of time, left out"
+_LATE = "frame(s) out of time order, left out"
 
 
 class SkeletonSource:
-    """The skeletons of a recording, in order of time.
+    """Skeletons of a recording in time order.
 
-    Persons keep their slots while they are seen: by their ids where the format has them, else
-    as the nearest to where they were. There are ``options.persons`` slots; who finds none free
-    is left out. A frame without persons has only joints of score 0.
+    Persons keep their slots while they are seen: by their ids if the format has them, else by
+    nearest position. There are ``options.persons`` slots; persons without a free one are left
+    out. In a frame without persons all joints have score 0.
 
-    Frames are numbered from 0 at the first of the recording. Rows and frames that cannot be read
+    Frames are numbered from 0 at the start of the recording. Rows and frames that cannot be read
     are left out and reported; ``errors`` counts them.
     """
 
@@ -66,13 +66,13 @@ class SkeletonSource:
 
     @property
     def errors(self) -> int:
-        """How many rows or frames were left out so far."""
+        """Number of rows or frames left out so far."""
         return self._damage.total
 
     def open(self) -> SourceInfo:
         """Open the recording and read its beginning.
 
-        SourceError when there are no skeletons in it; UsageError when an option must say more.
+        Raises SourceError without skeletons; UsageError if a needed option is missing.
         """
         self.close()
         self._damage = Damage()
@@ -94,7 +94,7 @@ class SkeletonSource:
         )
 
     def items(self) -> Iterator[Item]:
-        """Yield SkeletonFrame items, a Fault after damage, a fatal one where the rest is lost."""
+        """Yield SkeletonFrame items, Faults after errors, a fatal one if the rest is lost."""
         recording, options = self._recording, self._options
         if recording is None:
             return
@@ -132,20 +132,20 @@ class SkeletonSource:
         self._stopped = True
 
     def close(self) -> None:
-        """Let go of the file. Frames already given out stay usable."""
+        """Close the file. Frames already yielded stay usable."""
         self._recording = None
         if self._opened is not None:
             self._opened.close()
             self._opened = None
 
     def _events(self, recording: Recording) -> Iterator[Event]:
-        """Yield what the recording gives until it ends, is stopped or closed."""
+        """Yield the events of the recording until it ends, is stopped or closed."""
         while not self._stopped and self._recording is not None:
             try:
                 event = next(recording.events, None)
             except SourceError as error:
                 event = Ended(str(error))
-            # What ends because it was stopped must not look like a file that is cut off.
+            # An end caused by stopping must not look like a truncated file.
             if event is None or self._stopped:
                 return
             yield event
@@ -176,7 +176,7 @@ class SkeletonSource:
         return read_annotation(_entry(path, name), layout, rate_hz, where)
 
     def _open_file(self, path: str) -> tuple[Any, bytes]:
-        """Give what to read from, and its beginning."""
+        """Return the file to read from, and its first bytes."""
         if self._file is not None:
             return self._file, self._head
         check_file(path)
@@ -198,7 +198,7 @@ def _frame(i: int, moment: Moment, slots: Slots, recording: Recording) -> Skelet
 
 
 def _tried(recording: Recording) -> Recording:
-    """Read the first moments now, so that what is wrong with them is said when opening."""
+    """Read the first frames now, so that their errors are raised on opening."""
     begin: list[Event] = []
     while sum(isinstance(event, Moment) for event in begin) < TRIED:
         event = next(recording.events, None)
@@ -220,7 +220,7 @@ def _all(file: Readable) -> bytes:
 
 
 def _only(content: Any, where: str) -> Any:
-    """Give the array of a file; that of an archive when it has one alone."""
+    """Return the array of a file; of an archive its only one."""
     if isinstance(content, dict):
         if len(content) != 1:
             names = ", ".join(list(content)[:4]) or "nothing"
@@ -230,7 +230,7 @@ def _only(content: Any, where: str) -> Any:
 
 
 def _entry(path: str, name: str | None) -> Any:
-    """Give one recording of a pickle. SourceError when there is no such one."""
+    """Return one recording of a pickle; raises SourceError if there is none of that name."""
     found = recordings(path)
     if name is None and len(found) == 1:
         return next(iter(found.values()))

@@ -1,4 +1,4 @@
-"""The clock of a stream of sound: it counts, and time stamps say where samples are missing."""
+"""Sample clock of an audio stream; gaps are detected from time stamps."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from fractions import Fraction
 
 from costream.sources.mediaclock import EPOCH_JUMP_S, FAR_JUMP_S, FOLLOWS_S
 
-# Stamps are rounded and jitter, Vorbis by 10 ms, recorded feeds by more: up to this they say
-# nothing against the count.
+# Stamps are rounded and jitter, Vorbis by 10 ms, recorded feeds by more: deviations up to this are
+# ignored.
 JITTER_S = Fraction(1, 20)
-# Missing sound up to this long is heard as silence: Opus leaves out 0.4 s of it at a time (DTX).
+# Missing sound up to this long becomes silence: Opus omits 0.4 s of silence at a time (DTX).
 SILENCE_S = Fraction(1, 2)
 
 
 @dataclass(frozen=True)
 class Jump:
-    """What it means that a stamp and the count differ, before the frame that has the stamp."""
+    """Discontinuity before a frame: the consequence of a stamp that differs from the count."""
 
-    damage: str | None = None  # to be counted
-    silence: int = 0  # samples of silence to put in
-    begins_s: Fraction | None = None  # too many for that: a gap ends here
-    reason: str | None = None  # of the gap; None: its length is all there is to say
-    shift_s: Fraction = Fraction(0)  # the count and the stamps have drifted apart by this
+    damage: str | None = None  # error to be counted
+    silence: int = 0  # samples of silence to insert
+    begins_s: Fraction | None = None  # too many for silence: a gap ends here
+    reason: str | None = None  # of the gap; None: only its length is known
+    shift_s: Fraction = Fraction(0)  # drift between the count and the stamps
 
 
 class SoundClock:
-    """Counts samples from the first stamp on, and compares the count with the other stamps.
+    """Counts samples from the first stamp on and compares the count with later stamps.
 
-    A stamp that is off by more than JITTER_S is believed if the next one is nearer to it than to
-    the count; else it is damaged. When it came there slowly, the clocks have drifted apart, and
-    the count is set to the stamp. A sudden step forwards is sound that is missing; after a step
-    backwards (recordings joined, a clock that was reset) a new epoch goes on where the old one
-    ended: nothing that can be heard is left out.
+    A stamp that is off by more than JITTER_S is accepted if the next one is nearer to it than to
+    the count; else it is damaged. If the deviation grew slowly, the clocks have drifted apart, and
+    the count is set to the stamp. A sudden forward step means missing sound; after a backward step
+    (concatenated recordings, a clock reset) a new epoch continues where the old one ended, so that
+    no sound is left out.
     """
 
     def __init__(self, time_base: Fraction, origin_s: Fraction) -> None:
-        """``origin_s``: what counts as 0 s on the clock of the stamps."""
+        """``origin_s``: time of 0 s on the clock of the stamps."""
         self._time_base = time_base
         self._zero = round(origin_s / time_base)  # the stamp of sample 0, in this epoch
         self._start_s = self._zero * time_base - origin_s  # its time
@@ -47,24 +47,24 @@ class SoundClock:
 
     @property
     def next_s(self) -> float:
-        """When the next sample is due."""
+        """Time at which the next sample is due."""
         return float(self.next_time)
 
     @property
     def next_time(self) -> Fraction:
-        """When the next sample is due, exactly."""
+        """Exact time at which the next sample is due."""
         return self._start_s + Fraction(self._count, self._rate_hz)
 
     def seconds(self, pts: int) -> float:
-        """Give the time of a stamp in the present epoch."""
+        """Return the time of a stamp in the current epoch."""
         return float(self._time(pts))
 
     def ticks(self, time_s: float) -> int:
-        """Give the stamp at or before a time of the present epoch (for seeking)."""
+        """Return the stamp at or before a time of the current epoch (for seeking)."""
         return self._zero + int((Fraction(time_s) - self._start_s) / self._time_base // 1)
 
     def start(self, pts: int | None, samples: int, rate_hz: int, after: int | None) -> Fraction:
-        """Take the first frame and give its time. ``after``: the stamp of the second, if any."""
+        """Take the first frame and return its time. ``after``: the stamp of the second, if any."""
         if after is not None:
             before = after - round(Fraction(samples, rate_hz) / self._time_base)
             if pts is None or (pts - before) * self._time_base > EPOCH_JUMP_S:
@@ -77,9 +77,9 @@ class SoundClock:
     def advance(
         self, pts: int | None, samples: int, rate_hz: int, peek: Callable[[], int | None]
     ) -> Jump | None:
-        """Take the next frame; None when it follows on.
+        """Take the next frame; return its discontinuity, or None if it is contiguous.
 
-        ``peek`` gives the stamp of the frame after it; called only when that is needed.
+        ``peek`` returns the stamp of the frame after it; called only if needed.
         """
         if rate_hz != self._rate_hz:
             time_s = self.next_time
@@ -107,16 +107,16 @@ class SoundClock:
             time_s = self.next_time
             self._anchor(pts)
             self._start_s = time_s
-            return Jump("jump(s) of the clock backwards")
+            return Jump("backward clock jump(s)")
         if ahead <= SILENCE_S * self._rate_hz:
             self._count += ahead
             self._ahead = 0
-            return Jump("hole(s) filled with silence", silence=ahead)
+            return Jump("gap(s) filled with silence", silence=ahead)
         self._anchor(pts)
         return Jump(begins_s=self._start_s)
 
     def _believed(self, ahead: int, after: int | None) -> bool:
-        """``after``: by how much the next stamp is ahead of the count, less this frame."""
+        """Return whether a stamp is valid; ``after``: lead of the next one, less this frame."""
         far = abs(ahead) > FAR_JUMP_S * self._rate_hz
         if after is None:
             return not far
@@ -128,11 +128,11 @@ class SoundClock:
         return self._start_s + (pts - self._zero) * self._time_base
 
     def _samples(self, pts: int) -> int:
-        """Give by how many samples a stamp is ahead of the count."""
+        """Return the number of samples by which a stamp is ahead of the count."""
         return (pts - self._zero) * self._scale[0] // self._scale[1] - self._count
 
     def _anchor(self, pts: int) -> None:
-        """Count from this stamp on."""
+        """Restart the count at this stamp."""
         self._start_s, self._zero = self._time(pts), pts
         self._count = self._ahead = 0
 

@@ -1,4 +1,4 @@
-"""The sound of a feed, over all its connections."""
+"""Audio track of a feed, over all its connections."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from costream.sources.link import Link
 from costream.sources.soundclock import JITTER_S, Jump
 from costream.sources.track import Track
 
-LEFT_OUT = "left out: too much came at once"
+LEFT_OUT = "left out: too much arrived at once"
 
 
 class SoundTrack(Track):
-    """The sound of a feed, mono, in blocks of one step."""
+    """Sound of a feed, mono, in blocks of one model step."""
 
     def __init__(self, options: SourceOptions, where: str, began_s: float, sound: Sound) -> None:
-        """As Track; ``sound`` says what blocks."""
+        """Take the arguments of the base class; ``sound`` sets rate and block length."""
         super().__init__(options, where, began_s)
         self._sound = sound
         self._decoder: SoundDecoder | None = None
         self._cutter: SoundCutter | None = None
-        self._next_s = Fraction(0)  # when what comes next begins, as the cutter counts
+        self._next_s = Fraction(0)  # start of the next frame on the cutter's clock
 
     def run(self, link: Link, reason: str) -> Iterator[Item]:
-        """Yield AudioBlock, Gap and Fault items; SourceError when its format does not do."""
+        """Yield AudioBlock, Gap and Fault items; raises SourceError for an unusable format."""
         stream = link.stream
         assert isinstance(stream, AudioStream)
         stream.codec_context.thread_count = 1
@@ -42,7 +42,7 @@ class SoundTrack(Track):
         self._decoder, joined, arrived_s = decoder, False, None
         for frame, jump in decoder.frames:
             length_s = frame.samples / frame.sample_rate
-            # The first one waited until the second was there to confirm its stamp.
+            # The first one was held until the second confirmed its stamp.
             arrived_s = link.begun_s if arrived_s is None else time.monotonic()
             media_s, now_s = decoder.clock.next_s, arrived_s - self.began_s
             time_s = self.clock.place(media_s, now_s, length_s)
@@ -60,14 +60,14 @@ class SoundTrack(Track):
         yield from filter(None, (self.damage.flush(),))
 
     def leave(self, reason: str) -> Iterator[Item]:
-        """Yield what is left of the sound and the Gap until now."""
+        """Yield the rest of the sound and the Gap until now."""
         if self._cutter is None:
             yield Gap(0.0, self.now_s() + min(0.0, self.left_s), reason)
         else:
             yield from self._cutter.go_on(Fraction(self.now_s()), reason)
 
     def close(self) -> None:
-        """Let go of the decoder."""
+        """Close the decoder."""
         if self._decoder is not None:
             self._decoder.close()
             self._decoder = None
@@ -75,7 +75,7 @@ class SoundTrack(Track):
     def _take(
         self, frame: av.AudioFrame, end_s: float, jump: Jump | None, joined: bool, reason: str
     ) -> Iterator[Item]:
-        """Cut a frame up that ends at ``end_s``. ``joined``: it follows on the one before."""
+        """Cut a frame that ends at ``end_s``. ``joined``: contiguous with the previous one."""
         rate_hz = frame.sample_rate
         length_s = Fraction(frame.samples, rate_hz)
         begins_s = Fraction(end_s) - length_s
@@ -90,7 +90,7 @@ class SoundTrack(Track):
         else:
             silence = 0 if jump is None else jump.silence
             expected_s = self._next_s + Fraction(silence, rate_hz)
-            # Whole samples: what is left over comes with one of the next frames.
+            # Whole samples: the remainder is carried over to a later frame.
             off_s = Fraction(round((begins_s - expected_s) * rate_hz), rate_hz)
             if not joined or abs(off_s) > JITTER_S:
                 placed = Jump(begins_s=begins_s, reason=reason or None)

@@ -1,4 +1,4 @@
-"""Skeletons from tables: CSV in the dialects that people have."""
+"""Reading of skeletons from CSV tables in various dialects."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from costream.sources.tabletime import Clock
 _MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "-", "#n/a", "missing"))
 
 _BAD_ROW = "malformed row(s), left out"
-_LATE_ROW = "row(s) out of order of time, left out"
-_DOUBLE = "row(s) that say the same twice, left out"
+_LATE_ROW = "row(s) out of time order, left out"
+_DOUBLE = "duplicate row(s), left out"
 
 
 def read_table(
@@ -43,16 +43,16 @@ def read_table(
     where: str,
     path: str | None = None,
 ) -> Recording:
-    """Open a table; ``path``: the file it is, if it is one.
+    """Open a table; ``path``: the file it is read from, if any.
 
-    SourceError or UsageError says what is not clear and which option helps.
+    Raises SourceError or UsageError with the option that resolves an ambiguity.
     """
     text = itertools.filterfalse(is_comment, lines)
     first = next(text, None)
     if first is None:
-        raise SourceError("there is nothing in this table", where=where)
+        raise SourceError("this table is empty", where=where)
     if "\0" in first or "\ufffd" in first[:2]:
-        raise SourceError("this is no text in UTF-8", where=where, hint="save it as UTF-8")
+        raise SourceError("this is not UTF-8 text", where=where, hint="save it as UTF-8")
     delimiter = max(DELIMITERS, key=first.count)
     head = _cells(first, delimiter)
     rows: Iterator[list[str]] = (_cells(line, delimiter) for line in text)
@@ -69,7 +69,7 @@ def read_table(
     plan = make_plan(headings, columns, layout, joints, where)
     if plan.time < 0 and rate_hz is None:
         what = "frames" if plan.frame >= 0 else "rows"
-        raise UsageError(f"its {what} carry no times", where=where, hint="give their rate: --fps")
+        raise UsageError(f"its {what} have no times", where=where, hint="give their rate: --fps")
 
     def clock() -> Clock:
         heading = head[plan.time] if headed and plan.time >= 0 else "time"
@@ -88,7 +88,7 @@ def read_table(
 def _headings(
     head: list[str], headed: bool, layout: Layout | None, columns: Columns | None, where: str
 ) -> list[Heading]:
-    """Give what each column is: as the user says, or by its heading, or as there is no choice."""
+    """Return the meaning of each column: from ``--columns``, its heading, or the layout."""
     if columns is not None and columns.by_order:
         return ordered_headings(columns, len(head), layout, where)
     if headed and not is_counted(head):
@@ -97,7 +97,7 @@ def _headings(
 
 
 def number(cell: str) -> float:
-    """Give the number in a cell, NaN when it is missing. ValueError when it is something else."""
+    """Return the number in a cell, NaN if it is missing; raises ValueError for other text."""
     try:
         return float(cell)
     except ValueError:
@@ -113,8 +113,8 @@ def _cells(line: str, delimiter: str) -> list[str]:
 
 
 def _guess(count: int, layout: Layout | None, where: str) -> Columns:
-    """Give what the columns of a table without headings are, if there is only one way."""
-    hint = "say what they are: --layout NAME --columns x,y,z (or frame,x,y,z; x,y,score; ...)"
+    """Return the columns of a table without headings, if they are unambiguous."""
+    hint = "describe them: --layout NAME --columns x,y,z (or frame,x,y,z; x,y,score; ...)"
     each, left = divmod(count, len(layout.joints)) if layout is not None else (0, 0)
     unsure = left or (each == 3 and layout in IMAGE_LAYOUTS)
     roles = {2: ("x", "y"), 3: ("x", "y", "z"), 4: ("x", "y", "z", "score")}.get(each)
@@ -126,7 +126,7 @@ def _guess(count: int, layout: Layout | None, where: str) -> Columns:
 def _first_moment(
     rows: Iterator[list[str]], joint: int, time: list[int], count: int
 ) -> tuple[list[list[str]], list[str]]:
-    """Read the rows of the first moment and one more; give them and the joints named there."""
+    """Read the rows of the first frame and one more; return them and the frame's joints."""
     begin: list[list[str]] = []
     joints: dict[str, None] = {}
     moment: list[str] | None = None
@@ -138,24 +138,24 @@ def _first_moment(
         if moment is not None and here != moment:
             break
         if here is None and row[joint].strip() in joints:
-            break  # no frame is named: it ends where a joint comes again
+            break  # without frame numbers a frame ends where a joint repeats
         moment = here
         joints.setdefault(row[joint].strip())
     return begin, list(joints)
 
 
 class _Reader:
-    """Puts the rows of a table together to moments."""
+    """Assembles the rows of a table into frames."""
 
     def __init__(self, plan: Plan, clock: Clock, rows: Iterator[list[str]], lines: Lines) -> None:
         self._plan, self._clock, self._rows, self._lines = plan, clock, rows, lines
         self._time_s = float("-inf")
-        self._people: dict[str, tuple[Any, Any, set[int]]] = {}  # places, scores, joints given
+        self._people: dict[str, tuple[Any, Any, set[int]]] = {}  # places, scores, joints seen
 
     def events(self) -> Iterator[Event]:
-        """Yield what the rows say, each moment as soon as it is known to be whole.
+        """Yield the events of the rows, each frame as soon as it is known to be complete.
 
-        SourceError when the unit of the times has to be asked for.
+        Raises SourceError if the unit of the times must be specified.
         """
         plan, bad = self._plan, False
         for cells in self._rows:
@@ -176,7 +176,7 @@ class _Reader:
             yield Ended("the table is cut off in its last row")
 
     def _row(self, cells: list[str]) -> Iterator[Event]:
-        """Take one row; ValueError when it cannot be read."""
+        """Take one row; raises ValueError if it cannot be read."""
         plan = self._plan
         key = cells[plan.person].strip() if plan.person >= 0 else ""
         joint = plan.joint_of(cells[plan.joint].strip()) if plan.joint >= 0 else -1
@@ -188,8 +188,8 @@ class _Reader:
         scores = None
         if plan.scores is not None:
             scores = np.array([number(cells[k]) if k >= 0 else 1.0 for k in plan.scores])
-        told = key in self._people and (joint < 0 or joint in self._people[key][2])
-        time_s = self._clock.read(cells, same=bool(self._people) and not told)
+        seen = key in self._people and (joint < 0 or joint in self._people[key][2])
+        time_s = self._clock.read(cells, same=bool(self._people) and not seen)
         if time_s < self._time_s or (time_s == self._time_s and not self._people):
             yield Spoiled(_LATE_ROW)
             return
@@ -224,7 +224,7 @@ class _Reader:
             yield from self._flush()
 
     def _flush(self) -> Iterator[Event]:
-        """Yield the moment that the rows so far make."""
+        """Yield the frame made of the rows so far."""
         if self._people:
             bodies = (
                 make_body(joints, scores, key or None)

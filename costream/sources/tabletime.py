@@ -1,4 +1,4 @@
-"""When the rows of a table were recorded."""
+"""Row times of a table: time stamps, frame numbers or a frame rate."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from costream.clock import parse_time
 from costream.errors import SourceError, UsageError
 from costream.sources.headings import Plan
 
-# Seconds since 1970 and the like: a time stamp above three years is a calendar's, and counts
-# from the first row, as that of a transport stream does.
+# Seconds since 1970 and the like: a time stamp above three years is a calendar time, and counts
+# from the first row, like that of a transport stream.
 CALENDAR_S = 1e8
-# Time stamps that say no unit are seconds, unless frames would be further apart than this.
+# Time stamps without a unit are seconds, unless frames would be further apart than this.
 SLOW_S = 5.0
 
 
 class Clock:
-    """Reads the times of rows, which go up from row to row or stay the same within a moment."""
+    """Reads the times of rows, which increase, or stay equal within a frame."""
 
     def __init__(self, plan: Plan, rate_hz: float | None, heading: str, where: str) -> None:
         """``heading``: of the time column, for messages. ``rate_hz``: of frames without times."""
@@ -30,10 +30,10 @@ class Clock:
         self._sure = plan.time_unit_s is not None
 
     def read(self, cells: list[str], *, same: bool) -> float:
-        """Give the time of a row, seconds; ValueError when it has none.
+        """Return the time of a row in seconds; raises ValueError if it has none.
 
-        ``same``: the row may belong to the moment of the row before it; only of use where
-        nothing else says when a row was recorded. SourceError when the unit must be asked for.
+        ``same``: the row may belong to the frame of the row before it; used only if the row has
+        neither time nor frame number. Raises SourceError if the unit must be specified.
         """
         plan = self._plan
         if plan.time >= 0:
@@ -48,9 +48,9 @@ class Clock:
         self._rows += 1
 
     def length_s(self, first: list[str], last: list[str]) -> float | None:
-        """Give the time of a table's end from its first and last row; None when they do not tell.
+        """Return the time of a table's end from its first and last row; None if unknown.
 
-        To be used once, on a clock of its own.
+        Call once, on a separate clock.
         """
         if len(first) != len(last) or (self._plan.time < 0 and self._plan.frame < 0):
             return None
@@ -71,16 +71,16 @@ class Clock:
             self._sure = True
             if time_s - self._first_s >= SLOW_S:
                 raise SourceError(
-                    f"the column {self._heading!r} does not say its unit, and goes up by "
+                    f"the column {self._heading!r} has no unit and increases by "
                     f"{time_s - self._first_s:g} from one frame to the next",
                     where=self._where,
-                    hint=f"say its unit: --columns time_ms={self._heading} (or time, time_us, "
+                    hint=f"give its unit: --columns time_ms={self._heading} (or time, time_us, "
                     "time_ns)",
                 )
         return time_s
 
     def _begin(self, text: str) -> Callable[[str], float]:
-        """Find out from the first time how they are written, and where they count from."""
+        """Detect format and origin of the times from the first one."""
         unit_s = self._plan.time_unit_s
         read: Callable[[str], float]
         try:
@@ -127,7 +127,7 @@ def _is_calendar(text: str) -> bool:
 
 
 def _calendar(text: str) -> float:
-    """Read "2026-01-31T12:00:00.040Z"; without a zone it is taken as UTC."""
+    """Read "2026-01-31T12:00:00.040Z"; without a zone it is UTC."""
     when = datetime.fromisoformat(text.replace("Z", "+00:00"))
     return (when if when.tzinfo else when.replace(tzinfo=timezone.utc)).timestamp()
 

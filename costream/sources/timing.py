@@ -1,4 +1,4 @@
-"""What a container says about its times: units, where they begin, when it should end."""
+"""Timing metadata of containers: time base, origin and stated end."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ Stream: TypeAlias = VideoStream | AudioStream
 # error correction.
 _PACKET_BYTES = (188, 192, 204)
 
-# Formats that are frames of a codec in a row and nothing else.
+# Formats that are a plain sequence of codec frames.
 HEADERLESS = {"aac", "ac3", "amr", "amrnb", "amrwb", "dts", "eac3", "loas", "mlp", "truehd"}
 
 
 def time_base(stream: Stream) -> Fraction:
-    """Give the seconds of one unit of a stream's time stamps."""
+    """Return the seconds of one unit of a stream's time stamps."""
     return stream.time_base or Fraction(1, 1000)
 
 
 def clock_is_arbitrary(container: InputContainer) -> bool:
-    """True for transport and program streams, whose clock starts anywhere and may jump."""
+    """Return whether the clock starts anywhere and may jump: transport and program streams."""
     return bool(container.format.flags & ARBITRARY_CLOCK)
 
 
 def origin(container: InputContainer, stream: Stream) -> Fraction:
-    """Give what counts as 0 s on the container's clock.
+    """Return the time on the container's clock that counts as 0 s.
 
-    The clock of an MP3 begins with what its encoder put in front of the sound.
+    The clock of an MP3 starts with the encoder's padding before the sound.
     """
     if container.format.name == "mp3":
         return (stream.start_time or 0) * time_base(stream)
@@ -46,25 +46,25 @@ def origin(container: InputContainer, stream: Stream) -> Fraction:
     start = Fraction(container.start_time, av.time_base)
     if stream.start_time is not None:
         own = stream.start_time * time_base(stream)
-        if abs(own - start) < Fraction(1, av.time_base):  # the same, without the rounding
+        if abs(own - start) < Fraction(1, av.time_base):  # equal, but without rounding
             return own
     return start
 
 
 def end_s(container: InputContainer, stream: Stream) -> float | None:
-    """Give when the stream ends on the clock of its pictures; None when that is not known."""
+    """Return the end of the stream in media time; None if unknown."""
     zero = origin(container, stream)
     if stream.duration:
         return float(((stream.start_time or 0) + stream.duration) * time_base(stream) - zero)
     if container.duration:
-        # The duration of Matroska counts from 0, not from the first picture.
+        # The duration of Matroska counts from 0, not from the first frame.
         start = 0 if "matroska" in container.format.name else container.start_time or 0
         return float(Fraction(start + container.duration, av.time_base) - zero)
     return None
 
 
 def length_is_guessed(container: InputContainer, stream: Stream) -> bool:
-    """True where FFmpeg takes the length from the bit rate, which may be wrong by far."""
+    """Return whether FFmpeg estimates the length from the bit rate, which may be far off."""
     # An MP3 with LAME's header states its padding there and its length.
     return container.format.name in HEADERLESS or (
         container.format.name == "mp3" and not stream.start_time
@@ -72,7 +72,7 @@ def length_is_guessed(container: InputContainer, stream: Stream) -> bool:
 
 
 def stated_end_s(container: InputContainer, stream: Stream) -> float | None:
-    """Give the end that the header states for this very stream, where it can be trusted."""
+    """Return the end that the header states for this stream, if it is reliable."""
     if clock_is_arbitrary(container) or length_is_guessed(container, stream):
         return None  # estimated from the time stamps in the file
     if stream.duration or len(container.streams) == 1:
@@ -84,9 +84,9 @@ def stated_end_s(container: InputContainer, stream: Stream) -> float | None:
 
 
 def ends_in_a_packet(container: InputContainer) -> bool:
-    """True for the file of a transport stream that was cut off in the middle of a packet.
+    """Return whether a transport stream file is cut off in the middle of a packet.
 
-    The demuxer drops what there is of that packet without a word.
+    The demuxer drops the partial packet silently.
     """
     if container.format.name != "mpegts" or container.size <= 0:  # a pipe or feed has no size
         return False

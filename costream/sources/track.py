@@ -1,4 +1,4 @@
-"""What a feed gives out, over all its connections."""
+"""Base class of the tracks of a feed, over all its connections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from costream.sources.link import Link
 
 
 class Track(ABC):
-    """Turns the packets of one connection after the other into items on the clock of the feed."""
+    """Converts the packets of successive connections to items on the clock of the feed."""
 
     def __init__(self, options: SourceOptions, where: str, began_s: float) -> None:
         """``where``: the feed, for messages. ``began_s``: ``time.monotonic()`` at 0 s."""
@@ -24,41 +24,41 @@ class Track(ABC):
         self.began_s = began_s
         self.clock = FeedClock()
         self.damage = _FeedDamage(self.clock)
-        self.ended = False  # the end that was asked for is reached
+        self.ended = False  # the requested end is reached
 
     @abstractmethod
     def run(self, link: Link, reason: str) -> Iterator[Item]:
-        """Yield what comes through a connection; first a Gap when there is a ``reason`` for one."""
+        """Yield the items of a connection; first a Gap if ``reason`` is not empty."""
 
     @abstractmethod
     def leave(self, reason: str) -> Iterator[Item]:
-        """Yield what is left and the Gap up to now, as nothing more comes."""
+        """Yield the remaining items and the Gap up to now, at the end of the feed."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the decoder; before the connection is closed, by the same thread."""
+        """Close the decoder, before the connection is closed and in the same thread."""
 
     @property
     def left_s(self) -> float:
-        """Seconds of this machine's clock until the end that was asked for."""
+        """Seconds of this machine's clock until the requested end."""
         return math.inf if self._options.end_s is None else self._options.end_s - self.now_s()
 
     @property
     def over(self) -> bool:
-        """Tell whether the end that was asked for is reached."""
+        """Whether the requested end is reached."""
         return self.ended or self.left_s <= 0
 
     def now_s(self) -> float:
-        """Give the time of the feed by this machine's clock."""
+        """Return the current time of the feed by this machine's clock."""
         return time.monotonic() - self.began_s
 
     def due_s(self, time_s: float) -> float:
-        """Give the ``time.monotonic()`` at which data of a time come when nothing delays them."""
+        """Return the ``time.monotonic()`` at which data of a time arrive without delay."""
         return self.began_s + time_s - self.clock.ahead_s
 
 
 class _FeedDamage(Damage):
-    """Counts damage at the feed's time, as the stamps of a connection say little."""
+    """Counts errors at the feed's time, not at the stamps of a connection."""
 
     def __init__(self, clock: FeedClock) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Video files and byte streams, decoded with PyAV."""
+"""Video source: frames of files and byte streams, decoded with PyAV."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from costream.sources.opening import (
 from costream.sources.picture import Orientation, display_size
 from costream.sources.timing import end_s
 
-# Times within half of Matroska's resolution are the same: "--start 0.067" means the frame there.
+# Times within half of Matroska's resolution are equal: "--start 0.067" selects the frame there.
 SAME_TIME_S = 0.5e-3
-# How far before the start to look for a picture to decode from, when the nearest was no good.
+# Distances before the start to seek to; the second is for when the nearest keyframe fails.
 SEEK_BACK_S = (0.0, 10.0)
 
 
 class VideoSource:
-    """The pictures of a video, in order of time, whatever state the file is in.
+    """Frames of a video in time order; tolerates damaged files.
 
-    Time is the container's own clock, so a stream that starts late keeps its place. Transport
+    Time is the container's own clock, so a stream that starts late keeps its offset. Transport
     and program streams, whose clock starts anywhere, count from their earliest stream instead,
-    as players do; else ``--start`` would mean nothing there.
+    as in players; otherwise ``--start`` would be meaningless there.
 
-    Frames are numbered from 0 at the first one given out. ``motion`` is in pixels of the stored
-    picture, neither scaled nor turned. ``errors`` counts the damage met so far: packets that
-    cannot be decoded and pictures that the decoder flags.
+    Frames are numbered from 0 at the first one yielded. ``motion`` is in pixels of the stored
+    frame, neither scaled nor rotated. ``errors`` counts the errors found so far: packets that
+    cannot be decoded and frames that the decoder flags.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class VideoSource:
 
     @property
     def errors(self) -> int:
-        """How much damage was met so far."""
+        """Number of errors found so far."""
         return self._damage.total
 
     def open(self) -> SourceInfo:
-        """Open the file and decode its first picture; SourceError when that fails."""
+        """Open the file and decode its first frame; raises SourceError on failure."""
         container, stream = self._open_container()
         duration_s = end_s(container, stream)
         if duration_s is not None and self._options.start_s > duration_s:
@@ -81,7 +81,7 @@ class VideoSource:
                 f"({format_time(duration_s)})",
                 where=shown(self._path),
             )
-        # After this only the stream it gives: that of a closed container must not be touched.
+        # From here on use only the returned stream: the container may have been reopened.
         first, stream = self._go_to_start(container, stream)
         rate = stream.average_rate or stream.guessed_rate
         size = display_size(first.picture, stream.sample_aspect_ratio)
@@ -89,7 +89,7 @@ class VideoSource:
             self._frame(0, first).convert()
         except (av.FFmpegError, ValueError) as error:
             raise SourceError(
-                f"pictures of the format {first.picture.format.name} cannot be converted ({error})",
+                f"frames of the format {first.picture.format.name} cannot be converted ({error})",
                 where=shown(self._path),
             ) from error
         return SourceInfo(
@@ -102,7 +102,7 @@ class VideoSource:
         )
 
     def items(self) -> Iterator[Item]:
-        """Yield VideoFrame items, with a Fault after damage; a fatal one when the rest is lost."""
+        """Yield VideoFrame items, Faults after errors, and a fatal one if the rest is lost."""
         decoder, options = self._decoder, self._options
         if decoder is None:
             return
@@ -131,8 +131,8 @@ class VideoSource:
             self._decoder.stop()
 
     def close(self) -> None:
-        """Let go of the file. Frames already given out stay usable."""
-        # PyAV does not check for a closed container: nothing may be left that reads on.
+        """Close the file. Frames already yielded stay usable."""
+        # PyAV does not check for a closed container: no reader may remain.
         if self._decoder is not None:
             self._decoder.close()
             self._decoder = None
@@ -152,10 +152,10 @@ class VideoSource:
     def _go_to_start(
         self, container: InputContainer, stream: VideoStream
     ) -> tuple[Decoded, VideoStream]:
-        """Stand at or before the start and give the first picture from there, and its stream.
+        """Seek to the start or before it; return the first frame there, and its stream.
 
-        A seek lands on a picture that can be decoded alone, in an intact file at or before the
-        start. Where it does not, the file is decoded from its beginning: slow but exact.
+        In an intact file a seek lands on a keyframe at or before the start. If it does not, the
+        file is decoded from its beginning: slow but exact.
         """
         start_s = self._options.start_s
         if start_s > 0 and self._can_seek(container):
@@ -176,20 +176,20 @@ class VideoSource:
 
     def _no_picture(self) -> SourceError:
         if self._stopped:
-            return SourceError("stopped before a picture was read", where=shown(self._path))
-        if self._head[4:8] == b"ftyp":  # a short MP4 opens, but its pictures are past by then
+            return SourceError("stopped before a frame was read", where=shown(self._path))
+        if self._head[4:8] == b"ftyp":  # a short MP4 opens, but its frames have been read past
             return not_media(self._path, False, self._head, None)
         reason = None if self._decoder is None else self._decoder.fatal
-        return SourceError("no picture can be decoded", where=shown(self._path), hint=reason)
+        return SourceError("no frame can be decoded", where=shown(self._path), hint=reason)
 
     def _can_seek(self, container: InputContainer) -> bool:
         return self._file is None and not container.format.flags & NO_TIME_STAMPS
 
     def _decode(self, container: InputContainer, stream: VideoStream) -> Decoded | None:
-        """Start decoding where the container stands; give the first picture."""
+        """Start decoding at the current position; return the first frame."""
         if self._decoder is not None:
             self._decoder.close()
-        self._damage = Damage()  # what an attempt before this one met is met again
+        self._damage = Damage()  # errors of an earlier attempt are found again
         self._decoder = Decoder(container, stream, self._damage, self._options.start_s)
         if self._stopped:
             self._decoder.stop()
@@ -197,7 +197,7 @@ class VideoSource:
         return self._first
 
     def _pictures(self) -> Iterator[Decoded]:
-        """Yield the first picture, which ``open`` has decoded, and then the others."""
+        """Yield the first frame, which ``open`` has decoded, and then the others."""
         if self._decoder is None or self._first is None:
             return
         pictures, first, self._first = self._decoder.pictures, self._first, None

@@ -1,14 +1,14 @@
-"""The recipe of the shipped action models: ``python -m costream.training.action``.
+"""Training recipe of the shipped action models: ``python -m costream.training.action``.
 
-Reads the fir_action pack, renders synthetic rooms, trains frontend and CoOadTR together, trains
-the baselines and the two further temporal models, chooses temperatures and timelines on validation
+Reads the fir_action pack, renders synthetic rooms, trains frontend and CoOadTR jointly, then the
+baselines and the two other temporal models, chooses temperatures and timelines on validation
 video, and writes weights with their cards. Seeded; two to three hours on one core of 2023.
 
-The frontend also learns to tell movements made up at random, of which nothing is written: who
-teaches the weights other classes gains by it.
+The frontend also learns to classify random movements, which are not among the classes of the
+weights: this improves later training on custom classes.
 
-With ``--keep frontend`` the temporal models are trained anew, with ``--keep weights`` nothing is:
-temperature, timeline and figures are made anew.
+``--keep frontend`` retrains only the temporal models and ``--keep weights`` none; either way
+temperatures, timelines and metrics are recomputed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from costream.training.trees import TREES
 RATE_HZ = 8.0
 CLIP_STEPS = 96
 ROUNDS = 2
-# Labels are off by up to a second; much stricter would score the labels, not the timeline.
+# Labels are off by up to a second; a much stricter overlap would score them, not the timeline.
 OVERLAP = 0.3
 FRONTEND: dict[str, Any] = {
     "box": [128, 96],
@@ -78,43 +78,43 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-# Added to the seed: of three trainings on an earlier frontend the one with the best mAP on the
-# validation streams.
+# Added to the seed: the best of three trainings on an earlier frontend, by mAP on the validation
+# streams.
 SEEDS = {"cooadtr": 2, "cooadtr-b2": 0, "oadtr": 0}
 BUILD: dict[str, type[nn.Module]] = {"cooadtr": CoOadTR, "oadtr": OadTR}
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything; smaller for a quick test of the recipe itself."""
+    """Amounts of data and training; smaller ones serve quick tests of the recipe."""
 
-    steps: int = 1400  # of the frontend by itself, in each round; of the per-frame classifier
+    steps: int = 1400  # of the frontend alone and of the per-frame classifier, in each round
     joint_steps: int = 50
     head_steps: int = 800
-    bank: int = 100  # drawings of clips for the temporal model in each round
-    last_bank: int = 400  # for those that are kept
+    bank: int = 100  # batches of augmented clips for the temporal model in each round
+    last_bank: int = 400  # for the final temporal models
     scenes: int = 100
     movements: int = 60
     moving: int = 120  # scenes with movements
     check_scenes: int = 8
     trees: int = TREES
-    only: tuple[str, ...] | None = None  # beginnings of names of videos
+    only: tuple[str, ...] | None = None  # prefixes of the names of videos
 
 
 @dataclass(frozen=True)
 class Video:
-    """All video by its part in the experiment."""
+    """The clips of each part of the experiment."""
 
     train: list[Clip]
     rendered: list[Clip]
-    moving: list[Clip]  # movements, whose classes follow LABELS
+    moving: list[Clip]  # random movements, whose classes follow LABELS
     validation: list[Clip]
     test: list[Clip]
-    rendered_check: list[Clip]  # rooms and people of their own
+    rendered_check: list[Clip]  # other rooms and people
 
     @property
     def held_out(self) -> dict[str, list[Clip]]:
-        """What nothing was learnt from, by the title it has in the cards."""
+        """Clips not trained on, by their title in the cards."""
         return {
             "test": self.test,
             "validation": self.validation,
@@ -123,10 +123,10 @@ class Video:
 
 
 def load(pack: Path, size: Size, seed: int) -> Video:
-    """Read and render everything. UsageError when the pack is not there."""
+    """Read the pack and render the scenes. Raises UsageError if the pack is missing."""
     if not pack.exists():
         raise UsageError(
-            "the training video is not there",
+            "training video not found",
             where=pack,
             hint="give the path of fir_action.tar with --pack",
         )
@@ -144,7 +144,7 @@ def load(pack: Path, size: Size, seed: int) -> Video:
 
 
 def make(video: Video, size: Size, seed: int, folder: Path) -> list[Path]:
-    """Train everything and write NAME.safetensors and NAME.md; gives the weight files."""
+    """Train everything and write NAME.safetensors and NAME.md; return the weight files."""
     samplers = _samplers([video.train, video.rendered])
     frontend = train_pictures(video, size, seed)
     plain, linear = train_plain(samplers, size, seed)
@@ -164,10 +164,10 @@ def make(video: Video, size: Size, seed: int, folder: Path) -> list[Path]:
 
 
 def again(video: Video, size: Size, seed: int, folder: Path, heads: bool) -> list[Path]:
-    """Choose temperatures and timelines of the weights in a folder anew; gives the files.
+    """Recalibrate the weights in a folder (temperature and timeline); return the files.
 
-    With ``heads``, their temporal models are trained anew before. Their frontend stays, and so do
-    the figures of their baselines.
+    With ``heads``, their temporal models are retrained first. Their frontend and the metrics of
+    their baselines are retained.
     """
     networks: dict[str, nn.Module] = {}
     for name in NETWORKS:
@@ -192,11 +192,11 @@ def write(
     others: dict[str, dict[str, Any]],
     folder: Path,
 ) -> list[Path]:
-    """Choose temperature and timeline of each network, score all, write them; gives the files.
+    """Choose temperature and timeline of each network, score and write all; return the files.
 
-    ``others``: figures of simpler answers, by part of the video and name.
+    ``others``: metrics of the baselines, by part of the video and name.
     """
-    told: dict[str, dict[str, list[Told]]] = {}  # part, network
+    told: dict[str, dict[str, list[Told]]] = {}  # by part and network
     for title, clips in video.held_out.items():
         said = predict(frontend, [*networks.values()], clips)
         told[title] = {
@@ -243,10 +243,10 @@ def write(
 
 
 def train_pictures(video: Video, size: Size, seed: int) -> TemporalDifferenceNet:
-    """Give the frontend.
+    """Return the trained frontend.
 
-    By itself, a temporal model on it, both together, and all of that once more: the frontend learns
-    most from single moments, and what only time tells from the whole.
+    Each round trains it alone, then a temporal model on its tokens, then both jointly: the frontend
+    learns most from single moments, and what only time shows from whole clips.
     """
     classes = len(LABELS) + size.movements
     samplers = _samplers([video.train, video.rendered, video.moving], classes)
@@ -264,7 +264,7 @@ def train_pictures(video: Video, size: Size, seed: int) -> TemporalDifferenceNet
 
 
 def train_plain(samplers: Sequence[Sampler], size: Size, seed: int) -> tuple[nn.Module, nn.Module]:
-    """Give the per-frame classifier: a network without memory, and a linear layer."""
+    """Return the trained per-frame classifier: a network without memory and a linear layer."""
     torch.manual_seed(seed)
     plain = TemporalDifferenceNet(**{**FRONTEND, "lags": []})
     linear = nn.Linear(plain.token_width, len(LABELS))
@@ -276,9 +276,9 @@ def train_plain(samplers: Sequence[Sampler], size: Size, seed: int) -> tuple[nn.
 def train_temporal(
     frontend: nn.Module, samplers: Sequence[Sampler], size: Size, seed: int
 ) -> dict[str, nn.Module]:
-    """Give the temporal models, trained on the tokens of a finished frontend."""
+    """Return the temporal models, trained on the tokens of a finished frontend."""
     bank = token_bank(frontend, samplers, size.last_bank, 3, seed + ROUNDS)
-    # Of "cooadtr" all steps of a clip learn; of the others, each with a window of its own, some.
+    # "cooadtr" learns from all steps of a clip; the others, with a window per step, from some.
     all_steps, some = _heads(size), replace(_heads(size), steps=-(-size.head_steps // 2), batch=6)
     networks = {}
     for name in NETWORKS:
@@ -348,22 +348,22 @@ def _card(name: str, architecture: str, arguments: dict[str, Any]) -> Card:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the recipe; gives the exit code."""
+    """Run the recipe; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m costream.training.action", description="Train the shipped action models."
     )
     root = Path(__file__).resolve().parents[2]
     pack = root.parent / "shared" / "packs" / "fir_action.tar"
-    parser.add_argument("--pack", type=Path, default=pack, help="fir_action.tar")
-    parser.add_argument("-o", "--output", type=Path, default=root / "weights", help="folder")
+    parser.add_argument("--pack", type=Path, default=pack, help="path of fir_action.tar")
+    parser.add_argument("-o", "--output", type=Path, default=root / "weights", help="output folder")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--keep", choices=("frontend", "weights"), help="those of the folder")
+    parser.add_argument("--keep", choices=("frontend", "weights"), help="reuse the stored ones")
     options = parser.parse_args(arguments)
 
     def work() -> list[Path]:
         size = Size()
-        if options.keep:  # of the frontend nothing is learnt then, or nothing at all
+        if options.keep:  # the frontend is not trained
             size = replace(size, moving=0, scenes=0 if options.keep == "weights" else size.scenes)
         video = load(options.pack, size, options.seed)
         if options.keep:

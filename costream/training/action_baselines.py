@@ -1,4 +1,4 @@
-"""What trees make of plain features of video."""
+"""Tree-ensemble baseline on plain video features."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy.typing as npt
 from costream.training.clips import Clip
 from costream.training.trees import forest
 
-GRID = (12, 16)  # down, across
+GRID = (12, 16)  # rows, columns
 LAGS = (1, 4, 16)  # frames
-_LEAF = 5  # frames: neighbours are alike
-_EVERY = 4  # frames of the training video: half a second
+_LEAF = 5  # frames per leaf at least: neighbouring frames are alike
+_EVERY = 4  # training uses every 4th frame: two per second
 
 
 def trees(
     training: Sequence[Clip], clips: Sequence[Clip], classes: int, count: int, seed: int
 ) -> list[npt.NDArray[np.float32]]:
-    """Give the probabilities [T, K] that trees, grown on single frames, have for each clip."""
+    """Return the probabilities [T, K] of each clip by trees trained on single frames."""
     parts = [(features(c.frames)[::_EVERY], c.labels[::_EVERY]) for c in training]
     labels = np.concatenate([known for _, known in parts])
     rows = np.concatenate([some for some, _ in parts])[labels >= 0]
@@ -31,9 +31,9 @@ def trees(
 
 
 def features(frames: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """Give the brightness of 12 x 16 cells and how it differs from 1, 4 and 16 frames before.
+    """Return the brightness of 12 x 16 cells and its change since 1, 4 and 16 frames before.
 
-    ``frames``: [T, 3, H, W]; gives [T, 768].
+    ``frames``: [T, 3, H, W]; the result is [T, 768].
     """
     grey = frames.mean(1, dtype=np.float32)
     for axis, cells in zip((1, 2), GRID, strict=True):

@@ -1,4 +1,4 @@
-"""Random clips for training: where they start, how fast they run, how they look."""
+"""Random clips for training: start, speed, geometry and colours."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from costream.training.clips import UNSCORED, Clip
 
 
 class Sampler:
-    """Draws pieces of clips, rare labels more often than they occur.
+    """Random sampler of pieces of clips; rare labels are oversampled.
 
-    ``steps`` is the length of a piece. A label is drawn with a probability that goes with the
+    ``steps`` is the length of a piece. A label is drawn with a probability proportional to the
     square root of its frequency, then one of its frames, which lies anywhere in the piece.
     """
 
@@ -31,16 +31,16 @@ class Sampler:
         self._weight = weight / weight.sum()
 
     def draw(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Give frames float32 [T, 3, H, W], distorted, and target probabilities [T, C].
+        """Return frames float32 [T, 3, H, W], distorted, and target probabilities [T, C].
 
-        A row of zeros is a frame that does not count.
+        A row of zeros marks a frame that is ignored.
         """
         places = self._places[rng.choice(len(self._places), p=self._weight)]
         owner, frame = places[rng.integers(len(places))]
         clip, speed = self._clips[owner], rng.uniform(0.8, 1.3)
         before = rng.integers(0, self._steps) * speed
         start = np.clip(frame - before, 0, max(0, len(clip.labels) - self._steps * speed))
-        # Nearest frame not newer than the tick, as the clock does it.
+        # Nearest frame not newer than the tick, as in the clock.
         index = np.minimum(
             (start + speed * np.arange(self._steps)).astype(int), len(clip.labels) - 1
         )
@@ -50,15 +50,15 @@ class Sampler:
     def moment(
         self, rng: np.random.Generator, lags: Sequence[int]
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Give frames float32 [1 + lags, 3, H, W] of one moment and before, its target [C].
+        """Return frames float32 [1 + lags, 3, H, W] of a moment and before it, and its target [C].
 
-        And where somebody is, float32 [H, W], if that is known.
+        The third is the mask of the person, float32 [H, W], or None if unknown.
         """
         places = self._places[rng.choice(len(self._places), p=self._weight)]
         owner, frame = places[rng.integers(len(places))]
         clip, speed = self._clips[owner], rng.uniform(0.8, 1.3)
         index = frame - np.rint(speed * np.array([0, *lags])).astype(int)
-        # What lies before the beginning counts as still; now and then the beginning is near.
+        # Before the start, this frame is repeated; now and then the start is close.
         start = frame - rng.integers(0, 20) if rng.random() < 0.15 else 0
         index = np.where(index < max(0, start), frame, index)
         mask = figure_mask(clip, frame)
@@ -67,7 +67,7 @@ class Sampler:
 
 
 def figure_mask(clip: Clip, frame: int) -> Tensor | None:
-    """Give where a frame of a rendered clip differs from its first one, in which nobody is."""
+    """Return where a frame of a rendered clip differs from its first, empty one, else None."""
     if not clip.rendered:
         return None
     difference = np.abs(clip.frames[frame].astype(np.int16) - clip.frames[0]).max(0)
@@ -75,7 +75,7 @@ def figure_mask(clip: Clip, frame: int) -> Tensor | None:
 
 
 def soften(clip: Clip, classes: int, rate_hz: float) -> Tensor:
-    """Give target probabilities [T, C]: labels smoothed over the time they may be off."""
+    """Return target probabilities [T, C]: labels smoothed over their time uncertainty."""
     known = clip.labels != UNSCORED
     hard = np.eye(classes)[np.where(known, clip.labels, 0)] * known[:, None]
     sigma = max(0.5 * clip.blur_s * rate_hz, 1e-3)
@@ -89,16 +89,16 @@ def soften(clip: Clip, classes: int, rate_hz: float) -> Tensor:
 def distort(
     frames: Tensor, rng: np.random.Generator, overhead: bool = True, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Give one clip, uint8 [T, 3, H, W], as float32 0..255 from another camera in another light.
+    """Return a clip, uint8 [T, 3, H, W], as float32 0..255 from another camera in another light.
 
-    Every frame gets the same mirroring, turn, zoom and shift (the camera stays fixed), the same
-    colours, noise of its own, and an exposure that wanders a little. Only views from overhead
-    are turned by more than a few degrees, for elsewhere up matters. ``mask`` [h, w] moves along.
+    Every frame gets the same mirroring, rotation, zoom and shift (the camera stays fixed), the same
+    colours, independent noise, and a slowly drifting exposure. Only overhead views are rotated by
+    more than a few degrees, since elsewhere "up" matters. ``mask`` [h, w] is transformed likewise.
     """
     height, width = frames.shape[2:]
     theta = _geometry(rng, width / height, overhead)
     mode = "border" if rng.random() < 0.6 else "zeros"
-    # The same grid for all frames: one picture of 3 T channels.
+    # The same grid for all frames: one image of 3 T channels.
     out = warp(frames.flatten(0, 1).float(), theta, mode).view(frames.shape)
     if mask is not None:
         mask = warp(mask[None], theta, "zeros")[0]
@@ -120,7 +120,7 @@ def _geometry(rng: np.random.Generator, ratio: float, overhead: bool) -> Tensor:
 
 
 def warp(picture: Tensor, theta: Tensor, mode: str) -> Tensor:
-    """Give a picture [C, H, W] as ``theta`` [2, 3] maps it; ``mode``: what lies outside."""
+    """Return an image [C, H, W] warped by ``theta`` [2, 3]; ``mode``: padding outside it."""
     grid = F.affine_grid(theta[None], [1, 1, *picture.shape[1:]], align_corners=False)
     return F.grid_sample(picture[None], grid, padding_mode=mode, align_corners=False)[0]
 

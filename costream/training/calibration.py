@@ -1,15 +1,15 @@
-"""How sure a model may say it is, and how that becomes segments: chosen on validation streams.
+"""Calibration of temperature and timeline on validation streams.
 
-NumPy only. Two things are chosen, one after the other, on what the network says of streams that it
-was not trained on:
+NumPy only. Two things are chosen, one after the other, from a network's predictions for streams
+that it was not trained on:
 
 1. The temperature: that with the least cross entropy (Guo et al., "On Calibration of Modern
    Neural Networks", ICML 2017).
-2. The timeline: by climbing from the settings there were, one setting at a time through a small
-   grid, while the F1 of segments rises. What is no better than it was stays as it was.
+2. The timeline: by hill climbing from the initial settings, one setting at a time over a small
+   grid, while the F1 of segments rises. Settings without gain are left unchanged.
 
-What few examples say does not hold for others, so with few of them the temperature stays 1, and
-a label with few of them has no threshold of its own.
+Choices from few examples do not generalise, so with few of them the temperature stays 1, and a
+label with few of them has no threshold of its own.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from costream.training.clips import UNSCORED
 from costream.training.timeline import Told, found, true_segments
 
 Floats = npt.NDArray[np.floating]
-Group = Sequence[Told]  # streams that count alike
+Group = Sequence[Told]  # streams that are scored together
 
-FEWEST = 20  # examples of all events, for a temperature
-FEWEST_OWN = 30  # of a label, for a threshold of its own: those chosen on a dozen did not hold
+FEWEST = 20  # minimum examples of all events to choose a temperature
+FEWEST_OWN = 30  # of a label, to choose its threshold: a dozen did not generalise
 OVERLAP = 0.5  # intersection over union from which a segment counts as found
 COLDEST, HOTTEST = 0.25, 4.0
 _THRESHOLDS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
@@ -40,18 +40,18 @@ _TIMES_S = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 _SMOOTH_STEPS = (0.0, 1.0, 2.0, 4.0)
 _ROUNDS = 3
 _GAIN = 1e-9
-_LEAST = 1e-30  # a probability of float32 may be 0
+_LEAST = 1e-30  # float32 probabilities may be 0
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was chosen, and what that changed on the streams it was chosen on."""
+    """The chosen settings and their effect on the streams they were chosen on."""
 
     temperature: float
     timeline: Timeline
-    start: Timeline  # that there was
+    start: Timeline  # the initial one
     f1: tuple[float, float]  # of segments, mean over groups: before and after
-    how: str  # for the card
+    how: str  # description for the card
 
 
 def calibrate(
@@ -63,11 +63,11 @@ def calibrate(
     examples: Mapping[str, int] | None = None,
     overlap: float = OVERLAP,
 ) -> Calibration:
-    """Choose temperature and timeline on groups of streams; each group counts as much.
+    """Choose temperature and timeline on groups of streams of equal weight.
 
-    ``labels``: names of the columns, the background first. ``rate_hz``: rows in a second.
-    ``start``: the settings to begin with. ``examples``: how many different ones of each label
-    the streams are made of; default: their true segments.
+    ``labels``: names of the columns, the background first. ``rate_hz``: rows per second.
+    ``start``: initial settings. ``examples``: number of distinct examples of each label in the
+    streams; default: their true segments.
 
     The F1 of segments is never below that of ``start`` at temperature 1.
     """
@@ -92,15 +92,15 @@ def segment_f1(
     rate_hz: float,
     overlap: float = OVERLAP,
 ) -> float:
-    """Give the F1 of segments, the mean over the groups."""
+    """Return the F1 of segments, averaged over the groups."""
     return float(np.mean([found(g, timeline, labels, rate_hz, overlap).f1 for g in groups]))
 
 
 def best_temperature(groups: Sequence[Group]) -> float:
-    """Give the temperature with the least mean cross entropy, from COLDEST to HOTTEST.
+    """Return the temperature with the least mean cross entropy, from COLDEST to HOTTEST.
 
     The cross entropy is convex in b = 1 / temperature: its slope, the mean over steps of the
-    expected logit less the true one, rises with b.
+    expected logit minus the true one, increases with b.
     """
     parts = []
     for group in groups:
@@ -121,7 +121,7 @@ def best_temperature(groups: Sequence[Group]) -> float:
 
 
 def at_temperature(probabilities: Floats, temperature: float) -> Floats:
-    """Give probabilities [..., K] as they are when the logits are divided by this first."""
+    """Return probabilities [..., K] with their logits divided by ``temperature``."""
     return probabilities if temperature == 1 else _softmax(_logs(probabilities) / temperature)
 
 
@@ -140,10 +140,10 @@ def _climb(
     rate_hz: float,
     overlap: float,
 ) -> tuple[float, Timeline]:
-    """Give the best F1 and its timeline, with thresholds of their own for the labels ``own``."""
+    """Return the best F1 and its timeline; labels in ``own`` may get thresholds of their own."""
     best, timeline = segment_f1(groups, start, labels, rate_hz, overlap), start
     changes = list(_changes(own, rate_hz))
-    vain = 0  # tries since something got better
+    vain = 0  # tries since the last gain
     for change in islice(cycle(changes), _ROUNDS * len(changes)):
         changed, vain = change(timeline), vain + 1
         f1 = segment_f1(groups, changed, labels, rate_hz, overlap) if changed != timeline else best
@@ -155,7 +155,7 @@ def _climb(
 
 
 def _changes(own: Sequence[str], rate_hz: float) -> Iterator[Callable[[Timeline], Timeline]]:
-    """Give all that is tried, one setting after the other."""
+    """Yield the changes to try, one setting after the other."""
     for threshold in _THRESHOLDS:
         yield partial(_opened, threshold=threshold)
     for share in _LOWS:
@@ -197,10 +197,10 @@ def _how(temperature: float, timeline: Timeline, f1: tuple[float, float], events
         f"on the validation streams: F1 of segments {f1[1]:.2f}, before {f1[0]:.2f}.",
     ]
     if events < FEWEST:
-        said.append(f"{events} examples are too few for a temperature and thresholds of labels.")
+        said.append(f"{events} examples are too few for a temperature and per-label thresholds.")
     elif timeline.thresholds:
         own = ", ".join(f"{label} {value:g}" for label, value in timeline.thresholds.items())
-        said.append(f"Thresholds of their own: {own}; the others share {timeline.threshold:g}.")
+        said.append(f"Per-label thresholds: {own}; all others {timeline.threshold:g}.")
     return " ".join(said)
 
 

@@ -1,4 +1,4 @@
-"""Labelled video in memory, and the rendered part of it."""
+"""Labelled video clips in memory, and rendering of synthetic ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from costream.training.rendered import Scene, render
 from costream.training.scenes import random_scene
 
 UNSCORED = -1
-# A figure that covers less of the picture than this is not there.
+# Share of the image that a visible figure covers at least.
 VISIBLE = 0.002
 
 
@@ -26,14 +26,14 @@ class Clip:
 
     name: str
     frames: npt.NDArray[np.uint8]  # [T, 3, H, W], red green blue
-    labels: npt.NDArray[np.int64]  # [T], number of the class, UNSCORED where unknown
-    blur_s: float  # how far off the labels may be
-    overhead: bool = True  # seen from the ceiling: any turn of the picture is as good
-    rendered: bool = False  # then nobody is in the first frame, and what differs is the figure
+    labels: npt.NDArray[np.int64]  # [T], class index, UNSCORED where unknown
+    blur_s: float  # time uncertainty of the labels
+    overhead: bool = True  # ceiling view: any rotation is plausible
+    rendered: bool = False  # the first frame is empty; what differs from it is the figure
 
 
 def rendered_clip(scene: Scene, rate_hz: float, name: str, classes: Sequence[str] = LABELS) -> Clip:
-    """Render one scene; frames in which the figure cannot be seen are background."""
+    """Render one scene; frames without a visible figure are background."""
     frames, labels = [], []
     for picture, label, share in render(scene, rate_hz):
         frames.append(picture.transpose(2, 0, 1))
@@ -49,9 +49,9 @@ def rendered_clips(
     size: tuple[int, int],
     movements: Sequence[Movement] = (),
 ) -> list[Clip]:
-    """Render random scenes of 40 s and more; ``size`` is width and height.
+    """Render random scenes of 40 s or more; ``size`` is width and height.
 
-    With ``movements``, these are made in them; their classes follow the labels.
+    ``movements`` are performed in them; their classes follow the labels.
     """
     rng = np.random.default_rng(seed)
     classes = (*LABELS, *(movement.name for movement in movements))

@@ -1,4 +1,4 @@
-"""What the ways to learn own classes have in common; see ``training.own``."""
+"""Common parts of the custom-class trainers; see ``training.own``."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from costream.training.timeline import Told
 
 log = logging.getLogger("costream")
 
-EARLY = "When to stop was chosen on the validation examples: the figures are a little too good."
-PARTIALS = (".partial", ".frontend.partial")  # of the network, and of what learns after it
+EARLY = "Early stopping used the validation examples: their metrics are slightly optimistic."
+PARTIALS = (".partial", ".frontend.partial")  # of the network, and of the stage after it
 
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """Everything ``costream train`` was told, checked."""
+    """Validated options of ``costream train``."""
 
     model: str
     weights: str | None
@@ -42,23 +42,23 @@ class TrainSettings:
     validation: float  # share of each class's examples
     steps: int | None
     scratch: bool
-    fine_tune: bool | None  # None: as the family does
+    fine_tune: bool | None  # None: the trainer's default
     seed: int
-    rate_hz: float | None  # frames a second of recordings without times
+    rate_hz: float | None  # frames per second of recordings without times
     layout: str | None
     columns: str | None
     threads: int
-    cache: Path | None  # folder of features; None: keep none
+    cache: Path | None  # folder of cached features; None: no cache
     overwrite: bool
     verbosity: int
 
 
 @dataclass(frozen=True)
 class Taught:
-    """What learning gave besides the weights.
+    """Result of a training besides the weights.
 
-    ``told``: probabilities [T, K] of each validation example; ``streams``: what is said of streams
-    of such, one after another; ``baselines``: ``told`` of simpler answers, by name.
+    ``told``: probabilities [T, K] of each validation example; ``streams``: predictions for streams
+    of concatenated examples; ``baselines``: ``told`` of the baselines, by name.
     """
 
     told: list[npt.NDArray[Any]] = field(default_factory=list)
@@ -69,23 +69,23 @@ class Taught:
 
 @dataclass(frozen=True)
 class Desk:
-    """Where a training keeps its things meanwhile."""
+    """Feature cache and checkpoints of a training."""
 
     cache: FeatureCache
     partial: Partial
-    second: Partial  # of what comes after that
+    second: Partial  # of the stage after it
 
 
 class Family(Protocol):
-    """How networks for one kind of recording learn: a module."""
+    """Trainer of custom classes for one kind of recording: the interface of a module."""
 
-    ARGUMENTS: Mapping[str, Any]  # of what learns, where they differ from those of its card
+    ARGUMENTS: Mapping[str, Any]  # of the trained network, where they differ from its card
 
     def labels(self, found: set[str], card: Card) -> tuple[str, ...]:
-        """Give the labels to learn, the background first, from those of the examples."""
+        """Return the labels to learn from those of the examples, the background first."""
 
     def check(self, card: Card, settings: TrainSettings) -> None:
-        """Raise ModelError for a model that cannot be taught, UsageError for wrong options."""
+        """Raise ModelError for a model that cannot be trained, UsageError for wrong options."""
 
     def teach(
         self,
@@ -96,16 +96,16 @@ class Family(Protocol):
         settings: TrainSettings,
         desk: Desk,
     ) -> Taught:
-        """Train the network on the first of the examples; the second are to validate with."""
+        """Train the network on the first of the examples; validate on the second."""
 
 
 def unfinished(
     settings: TrainSettings, base: Weights, examples: Sequence[Any], end: str
 ) -> Partial:
-    """Give the file of this training while it is not over, whose name has this end.
+    """Return the checkpoint of this training, OUTPUT with the suffix ``end``.
 
-    It is another training when any option that changes the result, the weights to start from, or
-    one of the ``examples``, which are values of JSON, has changed.
+    It is another training when any option that changes the result, the initial weights, or one of
+    the ``examples`` (JSON values) has changed.
     """
     identity = {
         "version": [costream.__version__, torch.__version__, base.sha256],
@@ -126,7 +126,7 @@ def unfinished(
 
 
 def warn_of_unchecked(labels: Iterable[str], settings: TrainSettings) -> None:
-    """Warn of labels that nothing is there to validate with, where that was asked for."""
+    """Warn of labels without validation examples, if validation was requested."""
     names = ", ".join(sorted(labels))
     if names and settings.validation > 0:
         log.warning("no validation examples of %s: too few files (or groups)", names)
@@ -134,36 +134,36 @@ def warn_of_unchecked(labels: Iterable[str], settings: TrainSettings) -> None:
 
 @contextmanager
 def stopping(partials: Sequence[Partial]) -> Iterator[None]:
-    """Say how to go on when what is within is stopped."""
+    """Log how to resume when the enclosed block is stopped."""
     try:
         yield
     except Stopped:
         there = [str(p.path) for p in partials if p.path.exists()]
-        way = f"goes on from {' and '.join(there)}" if there else "begins anew"
+        way = f"resumes from {' and '.join(there)}" if there else "starts over"
         log.error("stopped; the same command %s", way)
         raise
 
 
 def background_first(found: set[str], names: Sequence[str], added: str) -> tuple[str, ...]:
-    """Give labels with the background first: the first of ``names`` that there is, or ``added``."""
+    """Return labels, the background first: the first of ``names`` found, or else ``added``."""
     for name in names:
         for label in sorted(found):
             if spelling(label) == spelling(name):
-                log.info("%r is the background: it makes no segments", label)
+                log.info("%r is the background class: it produces no segments", label)
                 return (label, *sorted(found - {label}))
     return (added, *sorted(found))
 
 
 def cannot_be_taught(card: Card) -> ModelError:
-    """Give the error for a model of which no family knows how it learns."""
+    """Return the error for a model that no trainer supports."""
     return ModelError(
-        f"{card.name} cannot be taught",
+        f"{card.name} cannot be trained on custom classes",
         hint="cooadtr (video), costgcn (skeletons), cotrans (sound) and eventful-vitdet (objects)"
         " can",
     )
 
 
 def refuse_fine_tuning(card: Card, settings: TrainSettings, why: str) -> None:
-    """Raise UsageError when a frontend should learn that cannot."""
+    """Raise UsageError for ``--fine-tune`` on a model whose frontend cannot be trained."""
     if settings.fine_tune:
         raise UsageError(f"{card.name} has no frontend to train: {why}", where="--fine-tune")

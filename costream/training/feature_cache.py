@@ -1,4 +1,4 @@
-"""What a frontend made of recordings, on disk: a second training need not read them again."""
+"""On-disk cache of frontend features: a second training need not read the recordings again."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _SUFFIX = ".features"
 
 
 def features_folder() -> Path:
-    """Give the folder of features, beside that of weights in the user's cache."""
+    """Return the folder of cached features, beside that of weights in the user's cache."""
     return cache_folder().with_name("features")
 
 
 def key_of(example: Example) -> list[Any] | None:
-    """Give what tells a stretch of a file from others, and from itself once the file has changed.
+    """Return the cache key of an example: path, size and modification time of its file, and range.
 
-    None for what is no file, as a URL: nobody can say whether it has changed.
+    None for anything but a regular file, such as a URL, whose changes cannot be detected.
     """
     try:
         status = os.stat(example.source)
@@ -49,23 +49,23 @@ def key_of(example: Example) -> list[Any] | None:
 
 
 def join_keys(*keys: list[Any] | None) -> list[Any] | None:
-    """Give the key of what is made of several; None where one of them has none."""
+    """Return the combined key of several examples; None if one of them has none."""
     return None if None in keys else list(keys)
 
 
 def chance_of(example: Example, seed: int) -> int:
-    """Give a number for the chances of an example: the same wherever its folder is."""
+    """Return the random seed of an example, independent of where its folder is."""
     name = [seed, os.path.basename(example.source), example.start_s, example.end_s]
     return int.from_bytes(hashlib.sha256(json.dumps(name).encode()).digest()[:8], "big")
 
 
 class FeatureCache:
-    """Tensors by what they were made of: one frontend's features of many files.
+    """Disk cache of one frontend's features of many files.
 
-    Keys are values of JSON. The frontend with its weights, the rate of the card, the versions of
-    costream and PyTorch and the number of threads are part of every key, for all of them change
-    the numbers. An entry that is damaged is as none. The folder is kept below ``LIMIT_BYTES``: the
-    entries that were not used for longest go first. ``folder`` None: nothing is kept.
+    Keys are JSON values. The frontend with its weights, the rate of the card, the versions of
+    costream and PyTorch and the number of threads are part of every key, since all of them change
+    the numbers. Corrupt entries are ignored. The folder is kept below ``LIMIT_BYTES``: the least
+    recently used entries are deleted first. ``folder`` None: no cache.
     """
 
     def __init__(self, folder: Path | None, card: Card, frontend: nn.Module) -> None:
@@ -77,7 +77,7 @@ class FeatureCache:
         ]
 
     def make(self, key: list[Any] | None, compute: Callable[[], list[Tensor]]) -> list[Tensor]:
-        """Give the tensors of a key, computed if they are not there. None is the key of none."""
+        """Return the tensors of a key, computing them if missing; key None is never cached."""
         if self._folder is None or key is None:
             return compute()
         text = json.dumps([self._base, key], sort_keys=True)
@@ -88,16 +88,16 @@ class FeatureCache:
             try:
                 write_whole(path, _packed(tensors))
             except OutputError as error:
-                log.warning("features are not kept: %s", error)
+                log.warning("features are not cached: %s", error)
                 self._folder = None
         return tensors
 
     def prune(self) -> None:
-        """Take away what was not used for longest, down to ``LIMIT_BYTES``."""
+        """Delete the least recently used entries until ``LIMIT_BYTES`` are left at most."""
         if self._folder is None:
             return
-        with suppress(OSError):  # another training may do the same
-            # With what runs left that were killed while they wrote.
+        with suppress(OSError):  # another training may prune too
+            # Including incomplete files of killed runs.
             entries = [(p.stat(), p) for p in self._folder.glob(f"*{_SUFFIX}*")]
             total = sum(status.st_size for status, _ in entries)
             for status, path in sorted(entries, key=lambda entry: entry[0].st_mtime_ns):

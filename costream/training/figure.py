@@ -1,4 +1,4 @@
-"""An articulated figure and the actions it can play: poses over time, with their true labels.
+"""Articulated figure and its actions: poses over time with ground-truth labels.
 
 World axes: x to the right, y to the back, z up, metres. A pose is a vector of ``SIZE`` numbers;
 ``joints`` turns it into points in space. An ``Act`` is a stretch of time with one label.
@@ -17,9 +17,9 @@ Vector = npt.NDArray[np.float64]
 
 LABELS = ("background", "walk", "sit down", "sit", "stand up", "fall", "lie")
 
-# A pose: place of the pelvis; the body leans by TILT towards the compass direction AZIMUTH and is
-# turned by TWIST about its own long axis; then flexion of hips, knees, shoulders, elbows (left,
-# right) and how far legs and arms are spread.
+# A pose: position of the pelvis; the body leans by TILT towards the compass direction AZIMUTH and
+# is turned by TWIST about its own long axis; then flexion of hips, knees, shoulders, elbows (left,
+# right) and spread of legs and arms.
 X, Y, Z, AZIMUTH, TILT, TWIST, HIP, KNEE, SHOULDER, ELBOW, LEGS, ARMS = (
     0,
     1,
@@ -53,7 +53,7 @@ def pose(
     legs: float = 0.05,
     arms: float = 0.15,
 ) -> Vector:
-    """Give a symmetric pose; ``yaw`` is where the lean goes, upright: where the face looks."""
+    """Return a symmetric pose; ``yaw`` is the direction of the lean or, upright, of the face."""
     return np.array(
         [
             x,
@@ -77,12 +77,12 @@ def pose(
 
 
 def standing(x: float, y: float, yaw: float) -> Vector:
-    """Give the pose of standing upright on the floor."""
+    """Return the pose standing upright on the floor."""
     return pose(x, y, HIP_HEIGHT, yaw)
 
 
 def seated(x: float, y: float, yaw: float, seat: float) -> Vector:
-    """Give the pose of sitting on a seat of this height; on the floor the knees come up."""
+    """Return the pose sitting on a seat of this height; on the floor the knees are raised."""
     low = max(0.0, 1.0 - seat / 0.4)
     return pose(
         x,
@@ -99,7 +99,7 @@ def seated(x: float, y: float, yaw: float, seat: float) -> Vector:
 
 
 def lying(x: float, y: float, z: float, yaw: float, twist: float = 0.0) -> Vector:
-    """Give the pose of lying on a surface at height z, feet towards ``yaw``, face up."""
+    """Return the pose lying on a surface at height z, feet towards ``yaw``, face up."""
     bent = 0.6 * abs(math.sin(twist))
     return pose(
         x,
@@ -118,7 +118,7 @@ def lying(x: float, y: float, z: float, yaw: float, twist: float = 0.0) -> Vecto
 
 
 def joints(p: Vector, height: float) -> dict[str, Vector]:
-    """Give the joints of a pose in world coordinates, ``height`` 1.0 being a person of 1.75 m."""
+    """Return the joints of a pose in world coordinates; ``height`` 1.0 is a person of 1.75 m."""
     turn = _about_z(p[AZIMUTH]) @ _about_y(p[TILT]) @ _about_z(p[TWIST])
     local: dict[str, tuple[float, float, float]] = {
         "pelvis": (0, 0, 0),
@@ -164,26 +164,26 @@ def _about_y(angle: float) -> Vector:
 
 @dataclass(frozen=True)
 class Act:
-    """One action: what it is called, how long it takes, and the pose at each moment of it."""
+    """One action: its label, its length, and its pose at each moment."""
 
     label: str
     length_s: float
     play: Callable[[float], Vector]  # seconds since the act began -> pose
 
     def end(self) -> Vector:
-        """Give the pose it ends in."""
+        """Return the final pose."""
         return self.play(self.length_s)
 
 
 def move(label: str, keys: list[tuple[float, Vector]], start: Vector, sudden: bool = False) -> Act:
-    """Give an act that passes through poses at rising times (seconds); the last ends it.
+    """Return an act that passes through poses at increasing times (seconds); the last ends it.
 
-    ``sudden``: the movement gathers speed, as a falling body does, instead of easing in and out.
+    ``sudden``: the movement accelerates, as a falling body does, instead of easing in and out.
     """
     times = [0.0, *(t for t, _ in keys)]
     poses = [start.copy()]
     for _, key in keys:
-        # Turn the short way round.
+        # Turn the shorter way.
         turn = (key[AZIMUTH] - poses[-1][AZIMUTH] + math.pi) % (2 * math.pi) - math.pi
         poses.append(key.copy())
         poses[-1][AZIMUTH] = poses[-2][AZIMUTH] + turn
@@ -199,7 +199,7 @@ def move(label: str, keys: list[tuple[float, Vector]], start: Vector, sudden: bo
 
 
 def walk(start: Vector, to: tuple[float, float], speed: float) -> Act:
-    """Give a straight walk from where the figure stands, turning towards the goal at first."""
+    """Return a straight walk from the pose ``start``, turning towards the goal at first."""
     dx, dy = to[0] - start[X], to[1] - start[Y]
     distance = math.hypot(dx, dy)
     length, yaw = max(distance / speed, 0.4), math.atan2(dy, dx)
@@ -228,7 +228,7 @@ def walk(start: Vector, to: tuple[float, float], speed: float) -> Act:
 
 
 def stay(label: str, start: Vector, length_s: float, seed: int) -> Act:
-    """Give an act of keeping a pose, with the small movements of a living body."""
+    """Return an act of holding a pose, with the small movements of a living body."""
     rng = np.random.default_rng(seed)
     rates, phases = rng.uniform(0.3, 1.3, SIZE), rng.uniform(0, 2 * math.pi, SIZE)
     sizes = np.full(SIZE, 0.04)

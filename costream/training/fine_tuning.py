@@ -1,4 +1,4 @@
-"""``costream train --fine-tune``: frontend and temporal model learn together, on pictures."""
+"""Joint fine-tuning of frontend and temporal model on images: ``costream train --fine-tune``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from costream.training.picture_pieces import Piece, Pieces
 from costream.training.token_streams import TokenStream
 from costream.training.watch import Watch
 
-WATCH, PATIENCE = 10, 4  # steps between two looks at the pieces; looks without gain
+WATCH, PATIENCE = 10, 4  # steps between two validations; validations without gain
 
 
 def fine_tune(
@@ -28,11 +28,11 @@ def fine_tune(
     watched: Sequence[Piece] = (),
     partial: Partial | None = None,
 ) -> list[dict[str, float]]:
-    """Train both; they end with the weights that did best on the pieces ``watched``.
+    """Train both, restore the weights that did best on ``watched``, and return the history.
 
-    Those that they begin with are among them: what gains nothing changes nothing. Without such
-    pieces they end with the last weights. BatchNorm keeps its statistics. Gives what was seen on
-    the way, see ``Watch``.
+    The initial weights are candidates too, so without gain nothing changes. If there are no such
+    pieces, the last weights remain. BatchNorm statistics stay fixed. For the history see
+    ``Watch``.
     """
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
@@ -67,6 +67,6 @@ def fine_tune(
 
 @torch.no_grad()
 def seen(frontend: Any, piece: Piece) -> TokenStream:
-    """Give the tokens of a piece that begins a stream."""
+    """Return the tokens of a piece at the start of a stream."""
     frames = torch.from_numpy(piece.frames)
     return TokenStream(frontend(frames[None])[0], piece.labels)

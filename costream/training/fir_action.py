@@ -1,11 +1,11 @@
-"""The real training video: 17 clips of a ceiling camera with an action for every frame.
+"""Reader of the fir_action video: 17 clips of a ceiling camera with an action for every frame.
 
 The labels were made on another (thermal) stream and are off by up to a second, so classes are
-merged to what they can carry:
+merged to what they can support:
 
-* ``stand`` never occurs and is on one's feet: walk. ``falled`` (on the floor after a fall) is
-  labelled in some videos only and is ``falling`` in the others: both are fall. ``lying`` (the
-  movement) and ``sleeping`` (the state) are lie.
+* ``stand`` never occurs and counts as walk. ``falled`` (on the floor after a fall) is labelled in
+  some videos only and is ``falling`` in the others: both are fall. ``lying`` (the movement) and
+  ``sleeping`` (the state) are lie.
 * ``active`` (somebody does something, mostly out of view, nearly all in one video) and
   ``background`` between two actions (the person lies there in some videos) are left out of
   training and scoring. Background before the first action and after the last is the empty room.
@@ -41,7 +41,7 @@ MERGED = {
     "active": None,
 }
 
-# Fixed before anything was trained: both rooms (_01, _02) and every class on each side.
+# Fixed before any training: both rooms (_01, _02) and every class in each part.
 TEST = (
     "20200626_154556",
     "20200626_175151",
@@ -53,7 +53,7 @@ VALIDATION = ("20200627_190147", "20200628_145326", "20200629_115413")
 
 
 def part(name: str) -> str:
-    """Give "test", "validation" or "train" for a video's name."""
+    """Return the part of the named video: "test", "validation" or "train"."""
     if name.startswith(TEST):
         return "test"
     return "validation" if name.startswith(VALIDATION) else "train"
@@ -62,10 +62,10 @@ def part(name: str) -> str:
 def read_pack(
     pack: Path, size: tuple[int, int], only: Sequence[str] | None = None
 ) -> Iterator[Clip]:
-    """Give the videos of ``fir_action.tar``, each as one clip, scaled to ``size`` (w, h).
+    """Yield the videos of ``fir_action.tar``, each as one clip, scaled to ``size`` (w, h).
 
-    ``only``: beginnings of the names wanted. The archive is unpacked to a temporary directory.
-    UsageError when it is not such an archive.
+    ``only``: prefixes of the names wanted. The archive is unpacked to a temporary directory.
+    Raises UsageError if it is not such an archive.
     """
     with tempfile.TemporaryDirectory(prefix="costream-") as folder:
         try:
@@ -84,7 +84,7 @@ def read_pack(
 
 
 def merge(names: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Give the merged label of every frame, int64 [T]; see the top of this file."""
+    """Return the merged label of every frame, int64 [T]; see the module docstring."""
     labels = np.array(
         [UNSCORED if (to := MERGED[name]) is None else LABELS.index(to) for name in names]
     )

@@ -1,4 +1,4 @@
-"""Trains further temporal models on the tokens of a finished frontend."""
+"""Training of temporal models on the tokens of a finished frontend."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from costream.training.loop import (
 def token_bank(
     frontend: nn.Module, samplers: Sequence[Sampler], batches: int, clips: int, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Give augmented clips as tokens [N, T, D] with their targets [N, T, K]."""
+    """Return augmented clips as tokens [N, T, D] with their targets [N, T, K]."""
     rng, products = np.random.default_rng(seed), fast_products()
     tokens, targets = [], []
     frontend.eval()
@@ -46,10 +46,10 @@ def train_head(
 ) -> None:
     """Train a temporal model on tokens.
 
-    The whole clip counts, or only the ``last`` steps of a random piece of it, for networks in
-    which each step has a window of its own; either way windows are partly filled at times. A
-    model that anticipates also learns the labels of the coming steps, with half the weight
-    (OadTR, Wang et al., ICCV 2021).
+    The loss covers the whole clip, or only the ``last`` steps of a random piece of it, for networks
+    in which each step has its own window; either way windows are partly filled at times. A model
+    with anticipation also learns the labels of the coming steps, with half the weight (OadTR, Wang
+    et al., ICCV 2021).
     """
     rng = np.random.default_rng(seed)
     steps = bank[0].shape[1]
@@ -70,9 +70,9 @@ def train_head(
 
 
 def future(targets: Tensor, last: int, queries: int) -> Tensor:
-    """Give the targets [B, last, A, K] of the A steps after each of the last ones of [B, T, K].
+    """Return the targets [B, last, A, K] of the A steps after each of the last ones of [B, T, K].
 
-    Zeros, which do not count, where the clip has ended.
+    Zeros, which are ignored, after the end of the clip.
     """
     steps = targets.shape[1]
     padded = nn.functional.pad(targets, (0, 0, 0, queries))

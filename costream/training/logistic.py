@@ -1,4 +1,4 @@
-"""Multinomial logistic regression: the linear layer that few examples are told by."""
+"""Multinomial logistic regression, for linear classifiers of few examples."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _ITERATIONS = 200
 def logistic_regression(
     rows: Tensor, classes: int, error: Callable[[Tensor], Tensor], penalty: float
 ) -> tuple[Tensor, Tensor]:
-    """Give weight [K, D] and bias [K] of the least penalised error of ``rows`` [..., D].
+    """Return weight [K, D] and bias [K] with the least penalised loss of ``rows`` [..., D].
 
-    ``error``: of logits [..., K], a convex one. ``penalty``: on the squared weights. By L-BFGS
-    from zeros, so that nothing is left to chance.
+    ``error``: a convex loss of logits [..., K]. ``penalty``: factor of the squared weights.
+    L-BFGS from zeros, so the result is deterministic.
     """
     weight = torch.zeros(classes, rows.shape[-1], requires_grad=True)
     bias = torch.zeros(classes, requires_grad=True)

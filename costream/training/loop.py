@@ -1,4 +1,4 @@
-"""The training loop: frontend and temporal model together, on clips."""
+"""Training loops of frontend and temporal models on clips, and the optimizer."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from costream.training.partial import Part, Partial, Remembered
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and how fast to learn."""
+    """Length and learning rate of a training."""
 
     steps: int
-    batch: int  # moments or clips of each sampler in a step
+    batch: int  # moments or clips of each sampler per step
     rate: float = 2e-3  # peak of a one-cycle cosine
     decay: float = 0.02
     smoothing: float = 0.03  # of the labels
-    settle: float = 0.85  # from this share of the steps on, BatchNorm uses its fixed statistics
+    settle: float = 0.85  # share of the steps after which BatchNorm statistics are fixed
 
 
 def train_frontend(
@@ -39,10 +39,10 @@ def train_frontend(
     seed: int,
     title: str,
 ) -> None:
-    """Train a frontend with a linear layer on single moments: their label, and where somebody is.
+    """Train a frontend with a linear layer on single moments: their label and person mask.
 
-    Moments from all over say more than a clip, whose frames are alike. Rendered video shows
-    which pixels are the figure's.
+    Moments of many clips are more informative than one clip, whose frames are alike. Rendered
+    video provides the masks.
     """
     rng, products = np.random.default_rng(seed), fast_products()
     bar = Optimizer([frontend, head], schedule, title)
@@ -66,10 +66,10 @@ def train(
     seed: int,
     title: str,
 ) -> None:
-    """Train a frontend and the temporal models on it together, on clips.
+    """Train a frontend and the temporal models on it jointly, on clips.
 
     Random starts in the table of positions and in the clips teach that any row can come first
-    and that a window may not be full. BatchNorm keeps its statistics.
+    and that a window may be partly filled. BatchNorm statistics stay fixed.
     """
     rng, products = np.random.default_rng(seed), fast_products()
     bar = Optimizer([frontend, *heads], schedule, title)
@@ -86,10 +86,10 @@ def train(
 
 
 class Optimizer:
-    """AdamW under a one-cycle schedule: iterate over its steps and ``descend`` in each.
+    """AdamW under a one-cycle schedule: iterate over its steps and call ``descend`` in each.
 
-    With a ``partial``, it begins where that left off and writes it as it goes on; ``parts`` are
-    what else changes from step to step.
+    With a ``partial``, training resumes from that checkpoint and updates it; ``parts`` are further
+    state that changes from step to step.
     """
 
     def __init__(
@@ -111,9 +111,9 @@ class Optimizer:
             self._optimizer, schedule.rate, schedule.steps, pct_start=0.15
         )
         self._steps, self._title, self._partial = schedule.steps, title, partial
-        # All that is to be remembered.
+        # The state stored in checkpoints.
         self.parts: dict[str, Part] = {"learning": self, **(parts or {})}
-        self.loss = 0.0  # of the newest step
+        self.loss = 0.0  # of the latest step
 
     def __iter__(self) -> Iterator[int]:
         first = 0 if self._partial is None else self._partial.restore(self.parts)
@@ -133,7 +133,7 @@ class Optimizer:
         self._modules.eval()
 
     def descend(self, loss: Tensor) -> None:
-        """Take one step down the gradient of ``loss``."""
+        """Take one gradient step on ``loss``."""
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self._modules.parameters(), 1.0)
@@ -143,7 +143,7 @@ class Optimizer:
         self._bar.set_postfix_str(f"{self.loss:.2f}", refresh=False)
 
     def remembered(self) -> Remembered:
-        """Give weights, moments of gradients and the place in the schedule."""
+        """Return the weights and the state of optimizer and schedule."""
         tensors = {f"weights.{k}": v for k, v in self._modules.state_dict().items()}
         state = self._optimizer.state_dict()
         for number, moments in state["state"].items():
@@ -151,7 +151,7 @@ class Optimizer:
         return tensors, [state["param_groups"], self._cycle.state_dict()]
 
     def recall(self, tensors: dict[str, Tensor], value: Any) -> None:
-        """Go on from there."""
+        """Restore the state returned by ``remembered``."""
         weights: dict[str, Tensor] = {}
         moments: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
@@ -170,9 +170,9 @@ class Optimizer:
 def moments(
     samplers: Sequence[Sampler], count: int, lags: Sequence[int], rng: np.random.Generator
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Give frames [N, 1 + lags, 3, H, W], targets [N, K], masks [N, H, W], which masks are known.
+    """Return ``count`` moments of each sampler.
 
-    ``count`` moments of each sampler.
+    Frames [N, 1 + lags, 3, H, W], targets [N, K], masks [N, H, W] and which masks are known [N].
     """
     frames, targets, masks, known = [], [], [], []
     for sampler in samplers:
@@ -188,7 +188,7 @@ def moments(
 def batch(
     samplers: Sequence[Sampler], clips: int, rng: np.random.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Give frames float32 [B, T, 3, H, W], 0..255, and targets [B, T, K]."""
+    """Return frames float32 [B, T, 3, H, W], 0..255, and targets [B, T, K]."""
     frames, targets = [], []
     for sampler in samplers:
         for _ in range(clips):
@@ -199,7 +199,7 @@ def batch(
 
 
 def logits(head: nn.Module, tokens: Tensor, rng: np.random.Generator | None = None) -> Tensor:
-    """Give the logits [B, T, K] of tokens [B, T, D]; ``rng``: positions start anywhere."""
+    """Return the logits [B, T, K] of tokens [B, T, D]; ``rng``: positions start at random."""
     if isinstance(head, nn.Linear):
         return head(tokens)  # type: ignore[no-any-return]
     offset: int | Tensor = 0
@@ -209,9 +209,9 @@ def logits(head: nn.Module, tokens: Tensor, rng: np.random.Generator | None = No
 
 
 def soft_cross_entropy(scores: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-    """Give the mean cross entropy of logits and target probabilities [..., K].
+    """Return the mean cross entropy of logits and target probabilities [..., K].
 
-    Targets that are all zero do not count.
+    All-zero targets are ignored.
     """
     counts = targets.sum(-1)
     smooth = (1 - smoothing) * targets + smoothing / targets.shape[-1]
@@ -220,12 +220,12 @@ def soft_cross_entropy(scores: Tensor, targets: Tensor, smoothing: float) -> Ten
 
 
 def fast_products() -> torch.autocast:
-    """Give a context in which the processor multiplies as it does fastest: bfloat16 or float32."""
+    """Return an autocast context for the CPU's fastest products: bfloat16 or float32."""
     return torch.autocast("cpu", torch.bfloat16, enabled=has_fast_bfloat16())
 
 
 def fix_statistics(module: nn.Module) -> None:
-    """Let a module train on as it will be used: with the fixed statistics of BatchNorm."""
+    """Fix the BatchNorm statistics of a module, so that it trains on as it will be used."""
     for part in module.modules():
         if isinstance(part, nn.BatchNorm2d):
             part.eval()

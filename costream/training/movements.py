@@ -1,7 +1,7 @@
-"""Movements of a figure made up at random: what bodies do besides what has a label.
+"""Random movements of a figure, besides the labelled actions.
 
-A network that learns to tell many of them sees more of a body than its few labels ask for, so that
-it can be taught others from few examples.
+A network that learns to classify many of them represents more of a body than its few labels
+require, so that it can be trained on custom classes from few examples.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from costream.training.figure import (
 )
 
 MOST_KEYS, MOST_TIMES = 3, 3
-LEAST = 0.4  # radians, of the largest change: less is hardly a movement
+LEAST = 0.4  # radians, least size of the largest change: less is hardly a movement
 
 
 @dataclass(frozen=True)
 class Movement:
-    """A movement on one's feet: how the pose changes, and when.
+    """A movement while standing: the changes of the pose and their timing.
 
-    ``keys``: seconds from the one before, and what is added to the pose. ``times``: how often they
-    are gone through.
+    ``keys``: seconds since the previous key, and the change added to the pose. ``times``: number
+    of passes through them.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Movement:
     times: int
 
     def act(self, start: Vector, rng: np.random.Generator) -> Act:
-        """Give the movement as somebody makes it who stands so: never twice alike."""
+        """Return the movement performed from the pose ``start``, with random variation."""
         size, pace = rng.uniform(0.8, 1.2), rng.uniform(0.75, 1.3)
         own = rng.normal(0, 0.06, SIZE)
         own[:TILT] = 0.0
@@ -62,7 +62,7 @@ class Movement:
 
 
 def random_movement(rng: np.random.Generator, name: str) -> Movement:
-    """Give a movement of one or two parts of the body: arms, an arm, trunk, knees, a leg, turns."""
+    """Return a movement of one or two body parts: arms, an arm, trunk, knees, a leg, twist."""
     movement = _draw(rng, name)
     while max(float(np.abs(change).max()) for _, change in movement.keys) < LEAST:
         movement = _draw(rng, name)
@@ -85,7 +85,7 @@ def _draw(rng: np.random.Generator, name: str) -> Movement:
                 change[SHOULDER + side], change[ELBOW + side] = rng.uniform((-0.6, 0), (2.8, 2))
             elif part == 2:
                 change[TILT] = rng.uniform(0.2, 1.2)
-                change[HIP : HIP + 2] += change[TILT]  # the legs stay as they are
+                change[HIP : HIP + 2] += change[TILT]  # the legs do not move
             elif part == 3:
                 bent = rng.uniform(0.4, 1.5)
                 change[HIP : HIP + 2] += bent
@@ -96,15 +96,15 @@ def _draw(rng: np.random.Generator, name: str) -> Movement:
             else:
                 change[TWIST] = rng.uniform(-1, 1)
         keys.append((float(rng.uniform(0.3, 1.1)), change))
-        if rng.random() < 0.3:  # and stay so for a while
+        if rng.random() < 0.3:  # hold the pose for a while
             keys.append((float(rng.uniform(0.3, 1.0)), change))
     keys.append((float(rng.uniform(0.3, 0.9)), rng.choice([0.0, 0.4]) * keys[0][1]))
     return Movement(name, tuple(keys), int(rng.integers(1, MOST_TIMES + 1)))
 
 
 def _height(pose: Vector) -> float:
-    """Give how high the pelvis is, metres, where the leg that reaches lower stands on the floor."""
-    thighs = [pose[HIP + k] - pose[TILT] for k in (0, 1)]  # from where the feet are
+    """Return the height of the pelvis, metres, with the lower foot on the floor."""
+    thighs = [pose[HIP + k] - pose[TILT] for k in (0, 1)]  # angles from the vertical
     legs = (
         THIGH * math.cos(angle) + SHANK * math.cos(angle - pose[KNEE + k])
         for k, angle in enumerate(thighs)

@@ -1,8 +1,8 @@
-"""Fixed landmarks of Nyström attention: fitted to what a training shows, block by block.
+"""Fixed landmarks of Nyström attention, fitted block by block during training.
 
 Carreto Picon et al., Continual Low-Rank Scaled Dot-product Attention (2024), train in two phases:
 first with landmarks of the window; then those of one block after another are fixed to centres of
-its queries and keys, and what follows learns on with them.
+its queries and keys, and training continues with them.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from costream.models.conystrom import CoNystrom
 from costream.nn.nystrom_encoder import NystromEncoder
 from costream.training.loop import Schedule
 
-TOKENS = 50_000  # that centres are fitted to
-ROUNDS = 25  # of Lloyd's algorithm at most
-STEPS, WINDOWS = 128, 8  # of a stream; those of a stack that are looked at
-FIRST = 0.5  # share of the steps with landmarks of the window
+TOKENS = 50_000  # used to fit centres
+ROUNDS = 25  # maximum iterations of Lloyd's algorithm
+STEPS, WINDOWS = 128, 8  # of a stream; windows of a stack that are used
+FIRST = 0.5  # share of the steps trained with landmarks of the window
 
 
 class Streams(Protocol):
-    """Where streams come from."""
+    """Source of streams of tokens."""
 
     def batch(self, streams: int, steps: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Give so many streams as tokens [B, T, D] and labels int64 [B, T]."""
+        """Return ``streams`` streams as tokens [B, T, D] and labels int64 [B, T]."""
 
 
 class Fixing:
-    """The two phases of a training; of networks without fixed landmarks there is only one.
+    """Two-phase training of fixed landmarks; networks without them have a single phase.
 
-    The first half of the steps learns with landmarks of the window; in the second, blocks are
-    fixed one by one, the first at once, at equal distances.
+    The first half of the steps uses landmarks of the window; in the second, blocks are fixed one
+    by one at equal intervals, the first at once.
     """
 
     def __init__(self, network: nn.Module, schedule: Schedule) -> None:
@@ -45,7 +45,7 @@ class Fixing:
             self._when = [int(schedule.steps * FIRST + k * rest / count) for k in range(count)]
 
     def begin(self, step: int, supply: Streams, rng: np.random.Generator) -> None:
-        """Before a step: have the landmarks that it learns with, and fit those that are due."""
+        """Prepare a step: select the landmarks it is trained with, and fit those that are due."""
         if self._network is None:
             return
         for block, when in enumerate(self._when):
@@ -54,7 +54,7 @@ class Fixing:
                 fit(self._network, block, supply, rng, self._batch)
 
     def over(self, step: int) -> bool:
-        """Say whether all landmarks are fitted at a step."""
+        """Return whether all landmarks are fitted at a step."""
         return not self._when or step >= self._when[-1]
 
 
@@ -80,10 +80,10 @@ def fit(
 
 
 def centres(points: Tensor, count: int, rng: np.random.Generator) -> Tensor:
-    """Give the means [h, m, e] of the m clusters of points [h, N, e], by Lloyd's algorithm.
+    """Return the means [h, m, e] of the m clusters of points [h, N, e], by Lloyd's algorithm.
 
-    From points that are drawn by how far they are from those drawn before (k-means++, Arthur and
-    Vassilvitskii, 2007). A cluster that loses all its points stays where it was.
+    Initial means are points drawn by their squared distance to those drawn before (k-means++,
+    Arthur and Vassilvitskii, 2007). A cluster that loses all its points retains its mean.
     """
     chance = torch.Generator().manual_seed(int(rng.integers(1 << 31)))
     heads, apart = torch.arange(len(points)), points.new_ones(points.shape[:2])

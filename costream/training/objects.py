@@ -1,9 +1,9 @@
-"""The recipe of the shipped detector: ``python -m costream.training.objects``.
+"""Training recipe of the shipped detector: ``python -m costream.training.objects``.
 
-Reads the packs coco256, samples and teachers, trains a small ViTDet on boxes and on what
-YOLOX-nano sees, scores it on pictures and clips that nothing was learnt from, with all tokens and
-with fewer, and writes the weights with their card. Seeded; about an hour on one core. A course
-that was stopped goes on from its checkpoint.
+Reads the packs coco256, samples and teachers, trains a small ViTDet on boxes and on the outputs of
+YOLOX-nano, scores it on held-out images and clips, with all tokens and with fewer, and writes the
+weights with their card. Seeded; about an hour on one core. An interrupted training resumes from
+its checkpoint.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ NETWORK: dict[str, Any] = {
 
 
 def make(packs: Path, course: Course, seed: int, folder: Path, checkpoint: Path) -> Path:
-    """Train, score and write eventful-vitdet.safetensors and .md; gives the weight file."""
+    """Train, score and write eventful-vitdet.safetensors and .md; return the weight file."""
     teacher = Yolox(packs / "teachers.tar")
     torch.manual_seed(seed)
     learner = Learner(ViTDet(**NETWORK), course)
     network = train(learner, make_supply(packs, teacher), teacher.maps, seed, checkpoint)
-    network.half().float()  # as it is stored
+    network.half().float()  # rounded as it is stored
     box: Box = (FRONTEND["box"][0], FRONTEND["box"][1])
     threshold = choose_threshold(network, packs, teacher, box)
     card = make_card(NETWORK, FRONTEND, threshold, judge(network, packs, teacher, box))
@@ -65,7 +65,7 @@ def make(packs: Path, course: Course, seed: int, folder: Path, checkpoint: Path)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the recipe from the command line; gives the exit code."""
+    """Run the recipe from the command line; return the exit code."""
     known = parser("objects", "folder of the .tar packs", 2000)
     known.add_argument("--checkpoint", type=Path, default=Path("eventful-vitdet.checkpoint"))
     options = known.parse_args(argv)

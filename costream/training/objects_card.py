@@ -1,4 +1,4 @@
-"""The words of the shipped detector's card."""
+"""Card text of the shipped object detector."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _ABOUT: dict[str, Any] = {
 def make_card(
     network: dict[str, Any], frontend: dict[str, Any], threshold: float, metrics: dict[str, Any]
 ) -> Card:
-    """Give the card of weights with these arguments, threshold and figures."""
+    """Return the card of the detector with these arguments, threshold and metrics."""
     return Card(
         name="eventful-vitdet",
         task="object detection",

@@ -1,4 +1,4 @@
-"""Things cut out of a clip whose camera stands still, to be put into other pictures."""
+"""Cut-outs of moving objects in clips of a fixed camera, to be pasted into other images."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_DIFFERENT = 28  # levels of 255 that a pixel of a thing is off the background
-_CLEARLY = 75  # and some of its pixels: passing shadows are not
-_TREMBLE = 7  # pixels
-_COARSE = 4  # pixels, as which parts are told apart
-_CLOSE = 9  # pixels that are closed over
-_SMALLEST = 0.004  # share of the picture
+_DIFFERENT = 28  # levels of 255 by which pixels of an object differ from the background
+_CLEARLY = 75  # and some of its pixels: passing shadows do not
+_TREMBLE = 7  # pixels of camera shake
+_COARSE = 4  # pixels per cell in which connected parts are found
+_CLOSE = 9  # pixels: size of the morphological closing
+_SMALLEST = 0.004  # share of the image
 
 
 @dataclass(frozen=True)
 class Cutout:
-    """A thing and where it is to be seen."""
+    """An object cut out of a frame: pixels, mask and label."""
 
     pixels: Tensor  # uint8 [3, h, w]
     mask: Tensor  # float [h, w], 0 or 1
@@ -29,13 +29,13 @@ class Cutout:
 
 
 def background(frames: Sequence[Tensor]) -> Tensor:
-    """Give the picture, uint8 [3, H, W], that stays when things pass: the median."""
+    """Return the static background, uint8 [3, H, W]: the median of the frames."""
     step = max(1, len(frames) // 60)
     return torch.stack(list(frames[::step])).median(0).values
 
 
 def moved(frame: Tensor, empty: Tensor) -> Tensor:
-    """Give where a frame is not its background, float [H, W], small holes closed."""
+    """Return where a frame differs from its background, float [H, W], small holes closed."""
     off = _off(frame, empty)
     mask = (off > _DIFFERENT).float()[None, None]
     half = _CLOSE // 2
@@ -45,7 +45,7 @@ def moved(frame: Tensor, empty: Tensor) -> Tensor:
 
 
 def passing(frame: Tensor, empty: Tensor) -> list[Tensor]:
-    """Give the boxes [4] of what is before a background; neither small nor faint things."""
+    """Return the boxes [4] of objects in front of a background, without small and faint ones."""
     clear = (_off(frame, empty) > _CLEARLY).float()
     boxes = []
     for box in islands(moved(frame, empty)):
@@ -56,7 +56,7 @@ def passing(frame: Tensor, empty: Tensor) -> list[Tensor]:
 
 
 def islands(mask: Tensor) -> list[Tensor]:
-    """Give the parts of a mask that hang together, as boxes [4] around them, no small ones."""
+    """Return the boxes [4] of the connected components of a mask, without small ones."""
     coarse = F.max_pool2d(mask[None, None], _COARSE, ceil_mode=True)[0, 0]
     numbers = coarse * (torch.arange(coarse.numel()).view(coarse.shape) + 1)
     while True:  # the largest number of each part spreads over it
@@ -75,9 +75,9 @@ def islands(mask: Tensor) -> list[Tensor]:
 
 
 def _off(frame: Tensor, empty: Tensor) -> Tensor:
-    """Give how far each pixel is from all of the background around it, float [H, W].
+    """Return the difference of each pixel from all of the background around it, float [H, W].
 
-    Around it, for cameras tremble; as bright as the frame is on the whole, for they adapt.
+    Around it, since cameras shake; scaled to the brightness of the frame, since they adapt.
     """
     ratio = (frame.float() + 1) / (empty.float() + 1)
     scaled = empty[None] * ratio.flatten(1).median(1).values.view(1, 3, 1, 1)
@@ -87,7 +87,7 @@ def _off(frame: Tensor, empty: Tensor) -> Tensor:
 
 
 def cut_out(frame: Tensor, mask: Tensor, box: Tensor, label: int) -> Cutout | None:
-    """Give what is in a box, None when it is cut off by the edge or is hardly there."""
+    """Return the object in a box, None if it is cut off by the edge or its mask is sparse."""
     height, width = mask.shape
     x1, y1, x2, y2 = (int(v) for v in box.round().tolist())
     x1, y1, x2, y2 = max(x1, 0), max(y1, 0), min(x2, width), min(y2, height)
@@ -100,9 +100,9 @@ def cut_out(frame: Tensor, mask: Tensor, box: Tensor, label: int) -> Cutout | No
 def paste(
     picture: Tensor, cutout: Cutout, rng: np.random.Generator, size: float, angle: float
 ) -> tuple[Tensor, Tensor] | None:
-    """Put a thing into a picture, uint8 [3, H, W]; gives the new picture and its box [4].
+    """Paste an object into an image, uint8 [3, H, W]; return the new image and its box [4].
 
-    ``size``: its longer side in pixels. ``angle``: turn in radians. None when less than half of
+    ``size``: its longer side in pixels. ``angle``: rotation in radians. None if less than half of
     it would be inside.
     """
     height, width = cutout.mask.shape

@@ -1,4 +1,4 @@
-"""How well a detector does on pictures and clips, with all of its tokens and with fewer."""
+"""Detections of a network and its teacher on test images and clips, and ground truth."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Box = tuple[int, int]
 
 @dataclass(frozen=True)
 class Test:
-    """Pictures, those of a clip in their order, as the network gets them, and what is there."""
+    """Images as the network gets them, those of a clip in order, and ground truth."""
 
     pictures: list[Tensor]  # uint8 [3, h, w]
     truth: list[Truth]  # in their pixels
 
 
 def photographs(scenes: Sequence[Scene], box: Box) -> Test:
-    """Give photographs fitted into the box of a network, as sources do it."""
+    """Return photographs scaled into the box of a network, as sources do it."""
     pictures, truth = [], []
     for scene in scenes:
         height, width = scene.pixels.shape[1:]
@@ -52,7 +52,7 @@ def photographs(scenes: Sequence[Scene], box: Box) -> Test:
 
 
 def watched(packs: Path, name: str, box: Box) -> Test:
-    """Give a clip that is held out, with what is there put down by hand."""
+    """Return a held-out clip with manual annotations."""
     own = WATCHED[name]
     pictures = read_clip(packs, name, box=box)[: own.frames]
     truth = [
@@ -63,7 +63,7 @@ def watched(packs: Path, name: str, box: Box) -> Test:
 
 
 def taught(packs: Path, name: str, teacher: Yolox, box: Box, part: Part | None) -> Test:
-    """Give a clip or a part of it, with the boxes that the teacher or a still camera gives it."""
+    """Return a clip or a part of it with boxes of the teacher or of what moves."""
     clip_ = CLIPS.get(name, Clip(1))
     every = clip_.judged
     frames = read_clip(packs, name, every, part)
@@ -84,7 +84,7 @@ def taught(packs: Path, name: str, teacher: Yolox, box: Box, part: Part | None) 
 
 @torch.no_grad()
 def find(network: ViTDet, pictures: Sequence[Tensor], box: Box) -> list[Found]:
-    """Give what a network finds in each picture by itself."""
+    """Return the detections of a network in each image, independently."""
     pixels = Pixels(box, network.patch)
     return [_found(network(pixels(p[None]))[0], p) for p in pictures]
 
@@ -93,10 +93,10 @@ def find(network: ViTDet, pictures: Sequence[Tensor], box: Box) -> list[Found]:
 def follow(
     network: ViTDet, pictures: Sequence[Tensor], box: Box, share: float
 ) -> tuple[list[Found], float]:
-    """Give what a network finds in a clip with a share of its tokens, and its cost.
+    """Return the detections of a network in a clip with a share of its tokens, and its cost.
 
-    The first frame is computed in full, as is one after a cut. The cost is that of a frame, on
-    the mean of all: multiply-accumulates.
+    The first frame is computed in full, as is one after a cut. The cost is the mean number of
+    multiply-accumulates per frame.
     """
     pixels = Pixels(box, network.patch)
     first = pixels(pictures[0][None])
@@ -114,7 +114,7 @@ def follow(
 
 
 def ask(teacher: Yolox, packs: Path, pictures: Sequence[Tensor]) -> list[Found]:
-    """Give what the teacher finds of our classes in each picture."""
+    """Return the detections of the teacher in each image, of the classes in ``LABELS``."""
     names = read_names(packs)
     found = []
     for picture in pictures:

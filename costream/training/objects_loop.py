@@ -1,4 +1,4 @@
-"""The training loop of a detector: on labels and, at every place, on what a teacher sees."""
+"""Training loop of a detector: on labels and, at every place, on the outputs of a teacher."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from costream.training.objects_teacher import SIDE
 from costream.training.objects_views import SHAPES, SMALL_SHAPES, Supply, View
 
 TeacherMaps = Callable[[Tensor], list[Tensor]]  # uint8 [B, 3, H, W] to maps at three strides
-_TEACHER = 0.2  # weight of its maps
+_TEACHER = 0.2  # loss weight of its maps
 
 
 @dataclass(frozen=True)
 class Course:
-    """How long and how fast to learn."""
+    """Length and learning rates of a training."""
 
     steps: int
     batch: int = 8
     rate: float = 1e-3  # peak of a cosine
     warm_up: int = 100  # steps
     decay: float = 0.05
-    small: float = 0.7  # of the steps are on small views
-    average: float = 0.995  # of the weights that are kept
-    every_s: float = 180.0  # between checkpoints
+    small: float = 0.7  # share of the steps on small views
+    average: float = 0.995  # decay of the averaged weights
+    every_s: float = 180.0  # interval of checkpoints
 
     def rate_at(self, step: int) -> float:
-        """Give the learning rate of a step."""
+        """Return the learning rate of a step."""
         if step < self.warm_up:
             return self.rate * (step + 1) / self.warm_up
         done = (step - self.warm_up) / max(1, self.steps - self.warm_up)
@@ -46,7 +46,7 @@ class Course:
 
 
 class Learner:
-    """A network, the teacher's place beside it, their optimizer and the mean of the weights."""
+    """A network with a head for the teacher's maps, their optimizer and the averaged weights."""
 
     def __init__(self, network: ViTDet, course: Course) -> None:
         self.network, self.course = network, course
@@ -66,10 +66,7 @@ class Learner:
         self._pixels = Pixels((SIDE, SIDE))
 
     def learn(self, pixels: Tensor, views: list[View], teacher: list[Tensor] | None) -> Tensor:
-        """Take one step; gives the parts of the loss [4].
-
-        They are those of proposals, of the head and of the teacher's maps.
-        """
+        """Take one step; return the losses [3] of proposals, of the head and of the maps."""
         for group in self._optimizer.param_groups:
             group["lr"] = self.course.rate_at(self.step)
         parts = self.losses(pixels, views, teacher)
@@ -84,7 +81,7 @@ class Learner:
         return parts.detach()
 
     def losses(self, pixels: Tensor, views: list[View], teacher: list[Tensor] | None) -> Tensor:
-        """Give the losses [3] of proposals, of the head and of the teacher's maps."""
+        """Return the losses [3] of proposals, of the head and of the teacher's maps."""
         network = self.network
         size = (pixels.shape[2], pixels.shape[3])
         tokens = network.backbone(network.embed(self._pixels(pixels)))
@@ -96,7 +93,7 @@ class Learner:
         return torch.stack([proposing, telling, _TEACHER * watching])
 
     def save(self, path: Path) -> None:
-        """Write all that going on needs."""
+        """Write everything needed to resume."""
         state = {
             "step": self.step,
             "modules": self._modules.state_dict(),
@@ -107,20 +104,20 @@ class Learner:
         path.with_suffix(".part").replace(path)
 
     def load(self, path: Path) -> None:
-        """Go on from a checkpoint."""
+        """Resume from a checkpoint."""
         state = torch.load(path, weights_only=True)
         self._modules.load_state_dict(state["modules"])
         self._optimizer.load_state_dict(state["optimizer"])
         self.mean, self.step = state["mean"], state["step"]
 
     def finished(self) -> ViTDet:
-        """Give the network with the mean of its weights."""
+        """Return the network with the averaged weights."""
         self.network.load_state_dict(self.mean)
         return self.network.eval()
 
 
 def take_step(learner: Learner, supply: Supply, teacher: TeacherMaps, seed: int) -> Tensor:
-    """Learn from the views of the learner's next step; gives the parts of the loss [3]."""
+    """Train on the views of the learner's next step; return the parts of the loss [3]."""
     course, step = learner.course, learner.step
     rng = np.random.default_rng([seed, step])
     torch.manual_seed(seed * 1_000_003 + step)
@@ -133,10 +130,10 @@ def take_step(learner: Learner, supply: Supply, teacher: TeacherMaps, seed: int)
 def train(
     learner: Learner, supply: Supply, teacher: TeacherMaps, seed: int, checkpoint: Path
 ) -> ViTDet:
-    """Learn to the end of the course, from a checkpoint that is there; gives the network.
+    """Train to the end of the course, from the checkpoint if it exists; return the network.
 
-    What a step shows depends on the seed and its number alone, so a course that was stopped goes
-    on as if it had not been.
+    The views of a step depend only on the seed and its number, so a resumed training gives the
+    same result as an uninterrupted one.
     """
     if checkpoint.is_file():
         learner.load(checkpoint)

@@ -1,4 +1,4 @@
-"""What a detector is to lower: losses of proposals, of heads, and against a teacher's maps."""
+"""Losses of a detector: of proposals, of heads, and against a teacher's maps."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from costream.models.vitdet_proposals import pyramid_anchors
 from costream.nn.boxes import clip, differences, move, overlaps
 from costream.training.objects_targets import Sample, assign, draw, match, sample_boxes
 
-_ANCHORS = 128  # of a picture that are learnt from
-_SAMPLES = 24  # boxes of a picture that the heads learn from
-_STAGES = (0.5, 0.6, 0.7)  # overlap from which on a box is something, in each stage of a cascade
-_RARE = -4.5  # logit of what is seldom there
+_ANCHORS = 128  # sampled per image
+_SAMPLES = 24  # boxes sampled per image for the heads
+_STAGES = (0.5, 0.6, 0.7)  # least overlap of positive boxes in each stage of a cascade
+_RARE = -4.5  # initial logit of rare events
 
 
 def detector_losses(
@@ -27,11 +27,11 @@ def detector_losses(
     truth: Sequence[Tensor],
     labels: Sequence[Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """Give the losses of proposals and of the heads for encoded tokens [B, h, w, D].
+    """Return the losses of proposals and of the heads for encoded tokens [B, h, w, D].
 
-    ``size``: height and width of the pictures in pixels. ``truth`` [m, 4] and ``labels`` int64 [m]
-    of each picture. In a cascade each stage learns from the boxes of the one before, and the maps
-    from the mean of the stages (Cai, Vasconcelos, "Cascade R-CNN", CVPR 2018).
+    ``size``: height and width of the images in pixels. ``truth`` [m, 4] and ``labels`` int64 [m]
+    of each image. In a cascade each stage learns from the boxes of the one before, and the feature
+    maps from the mean of the stages (Cai, Vasconcelos, "Cascade R-CNN", CVPR 2018).
     """
     maps = network.pyramid(tokens)
     predicted = network.proposal_generator.predict(maps)
@@ -48,7 +48,7 @@ def detector_losses(
     telling, stages = torch.zeros(()), heads.stages()
     for stage, (head, predictor) in enumerate(stages):
         features = pool(maps, network.strides, [s.boxes for s in samples])
-        if len(stages) > 1:  # the stages share what the maps are to be
+        if len(stages) > 1:  # the maps get the mean gradient of the stages
             features = features.detach() + (features - features.detach()) / len(stages)
         logits, deltas = predictor(head(features))
         telling = telling + head_loss(logits, deltas, samples, stage)
@@ -69,11 +69,11 @@ def proposal_loss(
     anchors: Sequence[Tensor],
     truth: Sequence[Tensor],
 ) -> Tensor:
-    """Give the mean loss of the proposal network over a batch.
+    """Return the mean loss of the proposal network over a batch.
 
-    Binary cross entropy of sampled anchors, and the absolute error of the deltas of those that
-    are matched; both over the number of sampled anchors. ``predicted``: logits [B, n] and deltas
-    [B, n, 4] of each map; ``anchors`` [n, 4] of each map; ``truth`` [m, 4] of each picture.
+    Binary cross entropy of sampled anchors, and the absolute error of the deltas of matched
+    ones; both divided by the number of sampled anchors. ``predicted``: logits [B, n] and deltas
+    [B, n, 4] of each map; ``anchors`` [n, 4] of each map; ``truth`` [m, 4] of each image.
     """
     logits, deltas = (torch.cat(parts, 1) for parts in zip(*predicted, strict=True))
     every = torch.cat(list(anchors))
@@ -92,11 +92,11 @@ def proposal_loss(
 
 
 def head_loss(logits: Tensor, deltas: Tensor, samples: Sequence[Sample], stage: int = 0) -> Tensor:
-    """Give the loss of the head for the sampled boxes of a batch, one picture after another.
+    """Return the loss of the head for the sampled boxes of a batch, one image after another.
 
-    Cross entropy, and the absolute error of the deltas, of the class that it is where each has its
-    own; both over the number of boxes. ``logits`` [n, K + 1], ``deltas`` [n, K or 1, 4];
-    ``stage``: of a cascade, whose deltas have other weights.
+    Cross entropy, and the absolute error of the deltas (of the true class, if deltas are per
+    class); both divided by the number of boxes. ``logits`` [n, K + 1], ``deltas`` [n, K or 1, 4];
+    ``stage``: of a cascade, each with its own delta weights.
     """
     labels = torch.cat([s.labels for s in samples])
     something = (labels < logits.shape[1] - 1).nonzero().flatten()
@@ -108,9 +108,9 @@ def head_loss(logits: Tensor, deltas: Tensor, samples: Sequence[Sample], stage: 
 
 
 class MapHead(nn.Module):
-    """Says of tokens what the teacher says at strides 8, 16 and 32; thrown away after training.
+    """Head that predicts the teacher's maps at strides 8, 16 and 32; discarded after training.
 
-    ``dim``: of the tokens. ``width``: values at each place.
+    ``dim``: width of the tokens. ``width``: values at each place.
     """
 
     def __init__(self, dim: int, width: int = 81) -> None:
@@ -123,7 +123,7 @@ class MapHead(nn.Module):
             nn.init.constant_(layer.bias, _RARE)
 
     def forward(self, tokens: Tensor) -> list[Tensor]:
-        """Give logits [B, h', w', width] of three strides for tokens [B, h, w, D]."""
+        """Return logits [B, h', w', width] at three strides for tokens [B, h, w, D]."""
         x = self.norm(tokens)
         batch, height, width, _ = x.shape
         fine = self.fine(x).view(batch, height, width, 2, 2, -1).transpose(2, 3)
@@ -136,10 +136,10 @@ class MapHead(nn.Module):
 
 
 def map_loss(said: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
-    """Give the loss against the teacher's maps: [B, h, w, 1 + classes], of it probabilities.
+    """Return the loss of logits against the teacher's probabilities, maps [B, h, w, 1 + classes].
 
-    Binary cross entropy of objectness, and of classes as far as the teacher sees an object; both
-    over the objectness of all places, and without what nobody can learn: the teacher's entropy.
+    Binary cross entropy of objectness, and of classes weighted by the teacher's objectness; both
+    divided by the objectness of all places, and less the irreducible part: the teacher's entropy.
     """
     total = torch.zeros(())
     amount = torch.zeros(())

@@ -1,4 +1,4 @@
-"""Reads the packs of pictures with objects: 192 of COCO, and clips of samples.tar."""
+"""Reader of the object-detection packs: 192 images of COCO, and clips of samples.tar."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from costream.errors import UsageError
 from costream.sources.picture import fit
 
 LABELS = ("person", "vehicle", "bicycle", "bottle")
-MEANING = {  # of the names of COCO, as the packs spell them
+MEANING = {  # label of each name of COCO, as spelt in the packs
     "person": "person",
     "bicycle": "bicycle",
     "car": "vehicle",
@@ -28,9 +28,9 @@ MEANING = {  # of the names of COCO, as the packs spell them
     "motorbike": "vehicle",
     "bottle": "bottle",
 }
-BOX = (512, 512)  # clips are learnt from in this size
+BOX = (512, 512)  # size of clips for training
 Part = Literal["train", "validation", "test"]
-_VALIDATION = 16  # one picture of COCO's training set in so many
+_VALIDATION = 16  # one in 16 images of COCO's training set
 _PARTS: dict[Part, tuple[float, float]] = {
     "train": (0.0, 0.7),
     "validation": (0.7, 0.8),
@@ -40,25 +40,25 @@ _PARTS: dict[Part, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class Scene:
-    """A picture and what is to be seen in it."""
+    """An image and its labelled objects."""
 
     pixels: Tensor  # uint8 [3, H, W], red, green, blue
     boxes: Tensor  # [n, 4], pixels
     labels: Tensor  # int64 [n], into LABELS
-    steady: bool = False  # of a camera whose pictures are always seen whole
+    steady: bool = False  # of a camera whose frames are always seen whole
 
 
 def read_names(packs: Path) -> list[str]:
-    """Give the names of the 80 classes of COCO."""
+    """Return the names of the 80 classes of COCO."""
     with _open(packs, "coco256") as archive:
         return _bytes(archive, "coco256/classes.txt").decode().split("\n")[:80]
 
 
 def read_images(packs: Path, part: Part) -> list[Scene]:
-    """Give the pictures of COCO with the boxes of ``LABELS``.
+    """Return the images of COCO with the boxes of ``LABELS``.
 
     "test" is the validation set; one in 16 of the training set is for validation. Raises
-    UsageError when the pack is not there.
+    UsageError if the pack is missing.
     """
     folder = "val2017" if part == "test" else "train2017"
     names = read_names(packs)
@@ -77,9 +77,9 @@ def read_clip(
     part: Part | None = None,
     box: tuple[int, int] = BOX,
 ) -> list[Tensor]:
-    """Give each so manieth frame, uint8 [3, h, w], of a clip of samples.tar, fitted into a box.
+    """Return every ``every``-th frame, uint8 [3, h, w], of a samples.tar clip, scaled into a box.
 
-    ``part``: of its frames the first 70 %, the next 10 or the last 20; None: all.
+    ``part``: the first 70 %, the next 10 % or the last 20 % of its frames; None: all.
     """
     with _open(packs, "samples") as archive:
         data = _bytes(archive, f"samples/video/{name}.mp4")
@@ -121,7 +121,7 @@ def _open(packs: Path, name: str) -> tarfile.TarFile:
     path = packs / f"{name}.tar"
     if not path.is_file():
         raise UsageError(
-            "the training pictures are not there",
+            "training images not found",
             where=path,
             hint=f"give the folder of {path.name} with --packs",
         )

@@ -1,4 +1,4 @@
-"""The figures of a detector for its card: on photographs and clips, dense and gated."""
+"""Metrics of a detector for its card: on photographs and clips, dense and gated."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TEACHER = "YOLOX-nano, the teacher"
 
 
 def judge(network: ViTDet, packs: Path, teacher: Yolox, box: Box) -> dict[str, Any]:
-    """Give the metrics of a card, by what was looked at and by what looked."""
+    """Return the metrics of a card, by test set and by model."""
     metrics = {PHOTOGRAPHS: judge_photographs(network, packs, teacher, box)}
     for name in WATCHED:
         test = watched(packs, name, box)
@@ -52,7 +52,7 @@ def judge(network: ViTDet, packs: Path, teacher: Yolox, box: Box) -> dict[str, A
 def judge_photographs(
     network: ViTDet, packs: Path, teacher: Yolox, box: Box
 ) -> dict[str, dict[str, Any]]:
-    """Give the metrics on photographs, with intervals: unlike frames, each is one of its own."""
+    """Return the metrics on photographs, with intervals: unlike frames, they are independent."""
     test = photographs(read_images(packs, "test"), box)
     rows = {}
     for title, found in (
@@ -67,7 +67,7 @@ def judge_photographs(
 
 
 def choose_threshold(network: ViTDet, packs: Path, teacher: Yolox, box: Box) -> float:
-    """Give the score from which on F1 is best on what is for validation."""
+    """Return the score threshold chosen by F1 on the validation images."""
     tests = [photographs(read_images(packs, "validation"), box)]
     tests += [taught(packs, n, teacher, box, "validation") for n, c in CLIPS.items() if c.parts]
     found = [f for t in tests for f in find(network, t.pictures, box)]
@@ -75,14 +75,14 @@ def choose_threshold(network: ViTDet, packs: Path, teacher: Yolox, box: Box) -> 
 
 
 def detection_table(models: dict[str, dict[str, Any]], labels: Sequence[str]) -> list[str]:
-    """Give one row a model, with the AP50 of every class that is there."""
+    """Return a table with one row per model, with the AP50 of every class present."""
     first = next(iter(models.values()))
     names = [name for name in labels if name in first["classes"]]
     heads = ["AP50", *(f"AP50 {n} ({first['classes'][n]['objects']})" for n in names), "AP"]
     lines = [
-        f"{first['pictures']} pictures; how many objects is in brackets.",
+        f"{first['pictures']} images; number of objects in brackets.",
         "",
-        f"| | {' | '.join(heads)} | GMAC a picture |",
+        f"| | {' | '.join(heads)} | GMAC per image |",
         "|---" * (len(heads) + 2) + "|",
     ]
     for model, scores in models.items():
@@ -92,7 +92,7 @@ def detection_table(models: dict[str, dict[str, Any]], labels: Sequence[str]) ->
     for model, scores in models.items():
         if "AP50_95" in scores:
             low, high = scores["AP50_95"]
-            text = f"AP50 of {model}: 95 % interval over pictures {low:.3f} to {high:.3f}."
+            text = f"AP50 of {model}: 95 % interval over images {low:.3f} to {high:.3f}."
             lines += ["", text]
     return lines
 
@@ -108,7 +108,7 @@ def _gated(network: ViTDet, test: Test, box: Box) -> dict[str, Any]:
 def rounded_scores(
     found: Sequence[Found], truth: Sequence[Truth], labels: Sequence[str]
 ) -> dict[str, Any]:
-    """Give ``detection_scores`` as a card has them: rounded, None for what is not known."""
+    """Return ``detection_scores`` for a card: rounded, None if undefined."""
     scores: dict[str, Any] = detection_scores(found, truth, labels)
     for part in _parts(scores):
         for name in ("AP50", "AP"):

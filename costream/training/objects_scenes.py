@@ -1,4 +1,4 @@
-"""Photographs, and clips with the boxes that a teacher and a still camera give them."""
+"""Training scenes: photographs, and clips labelled by a teacher or by what moves."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from costream.training.objects_packs import (
 from costream.training.objects_teacher import Yolox
 from costream.training.objects_views import Supply
 
-_SURE = 0.4  # of the teacher's boxes
+_SURE = 0.4  # least score of the teacher's boxes
 
 
 @dataclass(frozen=True)
 class Clip:
-    """What is done with a clip of samples.tar."""
+    """Use of a clip of samples.tar."""
 
-    every: int  # so manieth frame is learnt from
-    judged: int = 1  # so manieth frame is judged: about 10 a second
-    moving: str | None = None  # the label of all that moves; None: as the teacher says
-    cutouts: bool = False  # what moves is cut out
-    parts: bool = True  # its last fifth is tested on
+    every: int  # interval of frames for training
+    judged: int = 1  # interval of frames for tests: about 10 per second
+    moving: str | None = None  # the label of all that moves; None: use the teacher
+    cutouts: bool = False  # moving objects are cut out
+    parts: bool = True  # its last fifth is for tests
 
 
 CLIPS = {
@@ -46,7 +46,7 @@ CLIPS = {
 
 
 def make_supply(packs: Path, teacher: Yolox) -> Supply:
-    """Give what is learnt from: the training parts of all pictures and clips."""
+    """Return the source of training views: the training parts of all images and clips."""
     names = read_names(packs)
     clips, cutouts = [], []
     for name, clip in CLIPS.items():
@@ -62,7 +62,7 @@ def make_supply(packs: Path, teacher: Yolox) -> Supply:
 def label(
     frames: Sequence[Tensor], clip: Clip, teacher: Yolox, names: Sequence[str], empty: Tensor
 ) -> list[Scene]:
-    """Give frames with their boxes: of what moves, or what the teacher is sure of."""
+    """Return frames with boxes: of what moves, or confident ones of the teacher."""
     scenes = []
     for frame in frames:
         if clip.moving is not None:
@@ -76,7 +76,7 @@ def label(
 
 
 def known(found: Detections, names: Sequence[str]) -> tuple[list[Tensor], list[int], list[float]]:
-    """Give boxes, labels and scores of what the teacher found that is in ``LABELS``."""
+    """Return boxes, labels and scores of the teacher's detections that are in ``LABELS``."""
     boxes, labels, scores = [], [], []
     for box, score, number in zip(*found[:2], found.labels.tolist(), strict=True):
         meaning = MEANING.get(names[number])

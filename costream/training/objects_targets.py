@@ -1,6 +1,6 @@
-"""Which anchors and boxes are to say what: matching and sampling of Faster R-CNN.
+"""Training targets of anchors and boxes: matching and sampling of Faster R-CNN.
 
-Ren et al., "Faster R-CNN" (NeurIPS 2015), with the numbers of detectron2.
+Ren et al., "Faster R-CNN" (NeurIPS 2015), with the parameters of detectron2.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ NOTHING, IGNORED = -1, -2
 
 
 class Sample(NamedTuple):
-    """Boxes of a picture that are learnt from."""
+    """Boxes of an image for training, with their targets."""
 
     boxes: Tensor  # [n, 4], pixels
-    labels: Tensor  # int64 [n]; classes for nothing
-    targets: Tensor  # [n, 4], the true box of those that are something
+    labels: Tensor  # int64 [n]; the number of classes for nothing
+    targets: Tensor  # [p, 4], the true boxes of the positive ones
 
 
 def match(shared: Tensor, positive: float, negative: float, best: bool = False) -> Tensor:
-    """Give the true box that each box is matched with, int64 [n], or NOTHING or IGNORED.
+    """Return the true box that each box is matched with, int64 [n], or NOTHING or IGNORED.
 
     ``shared`` [n, m]: intersection over union of boxes and true boxes. A box is matched with the
-    true box it shares most with, from ``positive`` on; below ``negative`` it is NOTHING. ``best``:
-    the boxes that share most with a true box are matched with it, however little that is.
+    true box it overlaps most, from ``positive`` on; below ``negative`` it is NOTHING. ``best``:
+    the boxes that overlap most with a true box are matched with it, however little that is.
     """
     if not shared.shape[1]:
         return torch.full((len(shared),), NOTHING)
@@ -43,9 +43,9 @@ def match(shared: Tensor, positive: float, negative: float, best: bool = False) 
 
 
 def draw(matched: Tensor, count: int, share: float) -> tuple[Tensor, Tensor]:
-    """Give the places of matched boxes and of those that are nothing, ``count`` at most.
+    """Return the indices of matched boxes and of NOTHING, ``count`` at most, drawn at random.
 
-    ``share``: of them that are matched, at most. Drawn with torch's random numbers.
+    ``share``: maximum share of matched ones. Uses torch's random numbers.
     """
     something = (matched >= 0).nonzero().flatten()
     nothing = (matched == NOTHING).nonzero().flatten()
@@ -57,9 +57,9 @@ def draw(matched: Tensor, count: int, share: float) -> tuple[Tensor, Tensor]:
 def sample_boxes(
     proposals: Tensor, truth: Tensor, labels: Tensor, classes: int, count: int
 ) -> Sample:
-    """Give the proposals [n, 4] of a picture, and its true boxes, that the head learns from.
+    """Return the proposals [n, 4] and true boxes of an image that train the head.
 
-    At most a third is something: shares at least half with a true box.
+    At most a third is positive: overlaps a true box by at least a half.
     """
     boxes = torch.cat([proposals, truth])
     matched = match(overlaps(boxes, truth), 0.5, 0.5)
@@ -68,9 +68,9 @@ def sample_boxes(
 
 
 def assign(boxes: Tensor, truth: Tensor, labels: Tensor, classes: int, overlap: float) -> Sample:
-    """Give boxes [n, 4] that an earlier stage has moved, with what each is to say.
+    """Return boxes [n, 4] that an earlier stage has moved, with their targets.
 
-    Something is what shares ``overlap`` with a true box. Those without area are left out.
+    Positive are those that overlap a true box by ``overlap``. Those without area are left out.
     """
     boxes = boxes[((boxes[:, 2:] - boxes[:, :2]) > 0).all(1)]
     matched = match(overlaps(boxes, truth), overlap, overlap)
@@ -89,7 +89,7 @@ def _sample(
     something: Tensor,
     nothing: Tensor,
 ) -> Sample:
-    """Give the boxes of these places: first what is something."""
+    """Return the boxes at these indices, the positive ones first."""
     said = torch.full((len(something) + len(nothing),), classes)
     said[: len(something)] = labels[matched[something]]
     chosen = torch.cat([something, nothing])

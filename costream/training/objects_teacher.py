@@ -1,7 +1,7 @@
-"""What YOLOX-nano sees: targets for every place of every picture, which few boxes do not give.
+"""YOLOX-nano as teacher: targets for every place of every image, which few boxes do not provide.
 
-YOLOX-nano (Ge et al., "YOLOX", 2021; Apache-2.0) knows COCO. Teacher and student look at the
-very same views, cut and coloured (Beyer et al., "Knowledge distillation: A good teacher is
+YOLOX-nano (Ge et al., "YOLOX", 2021; Apache-2.0) was trained on COCO. Teacher and student get the
+very same views, cropped and coloured (Beyer et al., "Knowledge distillation: A good teacher is
 patient and consistent", CVPR 2022). The teacher's weights are not in the shipped weights.
 """
 
@@ -22,13 +22,13 @@ from costream.training.recipe import teacher_file
 
 SIDE = 416
 STRIDES = (8, 16, 32)
-_EMPTY = 114  # the pixels beside a picture
+_EMPTY = 114  # value of the padding
 
 
 class Yolox:
-    """The teacher: pictures to objectness, classes and boxes.
+    """The teacher: maps images to objectness, classes and boxes.
 
-    Raises UsageError when the pack ``teachers.tar`` or what runs ONNX networks is not there.
+    Raises UsageError if the pack ``teachers.tar`` or OpenCV, which runs ONNX networks, is missing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,14 +37,14 @@ class Yolox:
                 import cv2
             except ImportError as error:
                 raise UsageError(
-                    "the recipe needs OpenCV, which runs the teacher",
+                    "the recipe needs OpenCV to run the teacher",
                     hint="pip install opencv-python-headless",
                 ) from error
             cv2.setNumThreads(torch.get_num_threads())
             self._network = cv2.dnn.readNetFromONNX(str(file))
 
     def maps(self, views: Tensor) -> list[Tensor]:
-        """Give objectness and 80 classes, [B, h, w, 81] at strides 8, 16, 32, 0 to 1.
+        """Return objectness and 80 classes, [B, h, w, 81] at strides 8, 16, 32, 0 to 1.
 
         ``views`` uint8 [B, 3, H, W], sides multiples of 32 and SIDE at most.
         """
@@ -66,7 +66,7 @@ class Yolox:
         return [torch.stack(rows) for rows in out]
 
     def detect(self, picture: Tensor, score: float) -> Detections:
-        """Give the objects, labels into the 80 classes, of a picture uint8 [3, H, W]."""
+        """Return the detections, labels into the 80 classes, in an image uint8 [3, H, W]."""
         scale = SIDE / max(picture.shape[1:])
         size = [max(1, round(side * scale)) for side in picture.shape[1:]]
         fitted = F.interpolate(picture[None], size, mode="bilinear", antialias=True)
@@ -82,17 +82,17 @@ class Yolox:
         return Detections(boxes[best], scores[best], labels[best])
 
     def _look(self, views: Tensor, places: Sequence[tuple[int, int]]) -> Tensor:
-        """Give what the network says, [3549, 85], of views put beside each other."""
+        """Return the network's outputs [3549, 85] for views placed side by side."""
         canvas = np.full((1, 3, SIDE, SIDE), _EMPTY, np.float32)
         height, width = views.shape[2:]
         for view, (y, x) in zip(views.numpy(), places, strict=False):
-            canvas[0, :, y : y + height, x : x + width] = view[::-1]  # blue first
+            canvas[0, :, y : y + height, x : x + width] = view[::-1]  # BGR
         self._network.setInput(canvas)
         return torch.from_numpy(self._network.forward()[0].copy())
 
 
 def _grid() -> tuple[Tensor, Tensor]:
-    """Give the corner, in cells, and the stride of every cell: [3549, 2] and [3549, 1]."""
+    """Return the corner (in cells) and the stride of every cell: [3549, 2] and [3549, 1]."""
     corners, strides = [], []
     for stride in STRIDES:
         side = torch.arange(SIDE // stride)

@@ -1,4 +1,4 @@
-"""The score from which on a detector's boxes are shown, chosen where it is known what is there."""
+"""Score threshold of a detector, chosen on labelled images."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 
 from costream.evaluation.detection import Found, Truth, match
 
-_NEAR = 0.01  # of F1
+_NEAR = 0.01  # difference of F1
 
 
 def best_threshold(found: Sequence[Found], truth: Sequence[Truth]) -> float:
-    """Give the lowest score from which on F1 is within ``_NEAR`` of the best.
+    """Return the lowest score threshold whose F1 is within ``_NEAR`` of the best.
 
-    Boxes are right from an overlap of half on. Where F1 hardly depends on the score a low one
-    loses least of what is less like the pictures here.
+    Boxes are correct from an overlap of a half on. Where F1 hardly depends on the threshold, a low
+    one loses fewest objects that differ from those in the images here.
     """
     scores, right = [], []
     for said, true in zip(found, truth, strict=True):

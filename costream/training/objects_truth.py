@@ -1,7 +1,7 @@
-"""What is to be seen in the clips that are held out, put down by hand.
+"""Manual annotations of the held-out clips.
 
-The teacher misses the car of one clip in half of its frames: it is no judge there. Boxes are of
-some frames, in pixels of 480 x 270. Between them they move in straight lines.
+The teacher misses the car of one clip in half of its frames, so it cannot be the reference there.
+Boxes are given for some frames, in pixels of 480 x 270, and linearly interpolated between them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Corners = tuple[int, int, int, int]
 
 
 class Track(NamedTuple):
-    """One object: its label, and its box in some frames, the first and last it is in among them."""
+    """One object: its label, and its box in some frames, including its first and last."""
 
     label: str
     boxes: Mapping[int, Corners]
 
 
 class Watched(NamedTuple):
-    """The objects of the first frames of a clip."""
+    """The objects in the first frames of a clip."""
 
     frames: int
     tracks: tuple[Track, ...]
@@ -75,7 +75,7 @@ WATCHED = {
         ),
     ),
     "people-detection-preview": Watched(
-        15,  # then only a foot is left
+        15,  # later only a foot is visible
         (
             Track(
                 "person",
@@ -97,7 +97,7 @@ WATCHED = {
 
 
 def boxes_at(watched: Watched, frame: int) -> tuple[Tensor, Tensor]:
-    """Give the boxes [n, 4], in pixels of SIZE, and labels [n] of a frame."""
+    """Return the boxes [n, 4], in pixels of SIZE, and labels [n] of a frame."""
     boxes, labels = [], []
     for track in watched.tracks:
         known = sorted(track.boxes)

@@ -1,4 +1,4 @@
-"""What the network learns from: parts of pictures, put together and coloured, with their boxes."""
+"""Augmented training views of images: crops, mosaics, cut-outs and colours, with boxes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from costream.nn.boxes import areas, clip
 from costream.training.objects_cutouts import Cutout, paste
 from costream.training.objects_packs import LABELS, Scene
 
-# width and height of views, as cameras and photographs have them; multiples of 32
+# width and height of views, typical of cameras and photographs; multiples of 32
 SHAPES = ((320, 192), (320, 192), (320, 192), (256, 192), (192, 192), (160, 192))
 SMALL_SHAPES = ((256, 128), (256, 128), (256, 160), (192, 160), (128, 192))
-_VISIBLE = 0.3  # of an object, or it is not to be found
-_MOSAIC = 0.12  # of the views
-_COMMON = 0.3  # share of the photographs; classes in fewer are shown more often
-_SHORTEST = 7.0  # pixels of the shorter side of what is to be found
+_VISIBLE = 0.3  # least visible share of an object
+_MOSAIC = 0.12  # share of the views
+_COMMON = 0.3  # share of the photographs; rarer classes are shown more often
+_SHORTEST = 7.0  # pixels, least shorter side of an object
 
 
 @dataclass(frozen=True)
 class View:
-    """What is shown to the network once."""
+    """One training image and its boxes."""
 
     pixels: Tensor  # uint8 [3, H, W]
     boxes: Tensor  # [n, 4], pixels
@@ -38,9 +38,9 @@ class View:
 
 @dataclass(frozen=True)
 class Supply:
-    """Makes views of photographs and of the frames of clips.
+    """Source of random views of photographs and of the frames of clips.
 
-    ``clips``: scenes of each, all clips alike likely. ``cutouts``: to be put into any view.
+    ``clips``: scenes of each; all clips are equally likely. ``cutouts``: pasted into any view.
     """
 
     photographs: Sequence[Scene]
@@ -50,12 +50,12 @@ class Supply:
     def batch(
         self, shape: tuple[int, int], count: int, rng: np.random.Generator
     ) -> tuple[Tensor, list[View]]:
-        """Give ``count`` views of a width and height: pixels uint8 [B, 3, H, W], and each."""
+        """Return ``count`` views of a width and height: pixels uint8 [B, 3, H, W], and views."""
         views = [self.view(shape, rng) for _ in range(count)]
         return torch.stack([v.pixels for v in views]), views
 
     def view(self, shape: tuple[int, int], rng: np.random.Generator) -> View:
-        """Give one view."""
+        """Return one view."""
         width, height = shape
         if rng.random() < _MOSAIC:
             view = mosaic(lambda: self._scene(rng), width, height, rng)
@@ -76,7 +76,7 @@ class Supply:
 
     @cached_property
     def _likely(self) -> npt.NDArray[np.float64]:
-        """Probability of each photograph."""
+        """Sampling probability of each photograph."""
         return shown([[k in s.labels for k in range(len(LABELS))] for s in self.photographs])
 
     def _with_cutout(self, view: View, rng: np.random.Generator) -> View:
@@ -85,13 +85,13 @@ class Supply:
             return view
         cutout = some[int(rng.integers(len(some)))]
         size = min(view.pixels.shape[1:]) * math.exp(rng.uniform(math.log(0.12), math.log(0.85)))
-        # a vehicle seen from above looks the same whichever way it goes
+        # a vehicle seen from above may face any direction
         turn = math.pi if LABELS[cutout.label] == "vehicle" else 0.15
         return put(view, cutout, rng, size, float(rng.uniform(-turn, turn)))
 
 
 def put(view: View, cutout: Cutout, rng: np.random.Generator, size: float, angle: float) -> View:
-    """Give a view with a thing in it, see ``paste``; what it hides for the most part is gone."""
+    """Return a view with a cut-out pasted in, see ``paste``; mostly hidden boxes are dropped."""
     pasted = paste(view.pixels, cutout, rng, size, angle)
     if pasted is None:
         return view
@@ -106,9 +106,9 @@ def put(view: View, cutout: Cutout, rng: np.random.Generator, size: float, angle
 
 
 def shown(has: Sequence[Sequence[bool]]) -> npt.NDArray[np.float64]:
-    """Give how likely each picture is to be shown: those of rare classes more often.
+    """Return the sampling probability of each image: higher for rare classes.
 
-    ``has`` [N, K]: which classes are in each. Repeat factors, Gupta et al., "LVIS" (CVPR 2019).
+    ``has`` [N, K]: the classes present in each. Repeat factors, Gupta et al., "LVIS" (CVPR 2019).
     """
     there = np.array(has)
     factors = np.sqrt(_COMMON / there.mean(0).clip(1 / len(there))).clip(1)
@@ -118,7 +118,7 @@ def shown(has: Sequence[Sequence[bool]]) -> npt.NDArray[np.float64]:
 
 
 def cut(scene: Scene, width: int, height: int, rng: np.random.Generator) -> View:
-    """Give a random part of a scene, or all of it with room beside it, scaled to a size."""
+    """Return a random crop of a scene, or all of it with padding, scaled to a size."""
     high, wide = scene.pixels.shape[1:]
     reach = (0.85, 1.3) if scene.steady else (0.7, 2.2)
     scale = max(width / wide, height / high) * math.exp(rng.uniform(*np.log(reach)))
@@ -148,7 +148,7 @@ def cut(scene: Scene, width: int, height: int, rng: np.random.Generator) -> View
 
 
 def mosaic(draw: Callable[[], Scene], width: int, height: int, rng: np.random.Generator) -> View:
-    """Give random parts of four scenes around a point (Bochkovskiy et al., "YOLOv4", 2020)."""
+    """Return random crops of four scenes around a point (Bochkovskiy et al., "YOLOv4", 2020)."""
     x, y = int(width * rng.uniform(0.35, 0.65)), int(height * rng.uniform(0.35, 0.65))
     pixels = torch.empty(3, height, width, dtype=torch.uint8)
     boxes, labels = [], []
@@ -162,7 +162,7 @@ def mosaic(draw: Callable[[], Scene], width: int, height: int, rng: np.random.Ge
 
 
 def mirror(view: View) -> View:
-    """Give a view with left and right changed."""
+    """Return a view mirrored left to right."""
     width = view.pixels.shape[2]
     x1, y1, x2, y2 = view.boxes.unbind(1)
     boxes = torch.stack([width - x2, y1, width - x1, y2], 1)
@@ -170,7 +170,7 @@ def mirror(view: View) -> View:
 
 
 def colour(pixels: Tensor, rng: np.random.Generator) -> Tensor:
-    """Give a picture, uint8 [3, H, W], in other light: gain, contrast, saturation, noise."""
+    """Return an image, uint8 [3, H, W], with random gain, contrast, saturation and noise."""
     x = pixels.float()
     grey = x.mean(0, keepdim=True)
     saturation = 0.0 if rng.random() < 0.06 else rng.uniform(0.5, 1.5)

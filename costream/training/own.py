@@ -1,7 +1,7 @@
-"""``costream train``: a model of the user's own classes, from a few labelled recordings.
+"""``costream train``: train a model of custom classes from a few labelled recordings.
 
-What is the same for whatever the model takes is here; how a network learns from skeletons is in
-``own_skeleton``, how one learns from sound in ``own_sound``, from video in ``own_video``.
+This module holds the steps common to all inputs; ``own_skeleton``, ``own_sound`` and
+``own_video`` train on skeletons, audio and video.
 """
 
 from __future__ import annotations
@@ -55,24 +55,24 @@ from costream.training.sequence_report import sequence_table
 
 log = logging.getLogger("costream")
 
-# Of networks for tokens and for skeletons.
+# Classifier layers of token and skeleton networks.
 _CLASSIFIERS = ("network.head.", "network.anticipation_head.", "network.fc.", "network.reading.")
 
 
 def train(settings: TrainSettings) -> ExitCode:
-    """Train, write weights, card and report, and print where they are.
+    """Train a model, write its weights, card and report, and print their paths.
 
-    Until then there is nothing but ``OUTPUT.partial``, with which the same command goes on after
-    an interruption. Raises UsageError, SourceError, ModelError, OutputError.
+    Until then only ``OUTPUT.partial`` exists, from which the same command resumes after an
+    interruption. Raises UsageError, SourceError, ModelError, OutputError.
     """
     with Stop(), logging_to(settings.verbosity, "auto", None):
         paths = [settings.output.with_suffix(end) for end in (".safetensors", ".md", ".html")]
         for path in paths:
             if path.exists() and not settings.overwrite:
-                raise UsageError("is there already", where=path, hint="--overwrite replaces it")
+                raise UsageError("already exists", where=path, hint="--overwrite replaces it")
         prepare_torch(settings.threads)
         base = read_weights(find_weights(settings.model, settings.weights))
-        # Random weights are nothing to start from, whatever was asked for.
+        # Untrained base weights mean training from scratch, whatever was requested.
         settings = replace(settings, scratch=settings.scratch or base.card.untrained)
         if base.card.task == OBJECT_DETECTION:
             return train_objects(settings, base, paths)
@@ -105,7 +105,7 @@ def train(settings: TrainSettings) -> ExitCode:
 
 
 def long_enough(examples: Sequence[Example], background: str, card: Card) -> list[Example]:
-    """Give the examples without stretches of background that are shorter than ``FEWEST`` steps."""
+    """Return the examples without background stretches of fewer than ``FEWEST`` steps."""
     return [
         e
         for e in examples
@@ -116,7 +116,7 @@ def long_enough(examples: Sequence[Example], background: str, card: Card) -> lis
 
 
 def family_of(card: Card) -> Family:
-    """Give how a model learns. ModelError for one that takes features or has token gates."""
+    """Return the trainer of a model. ModelError if it takes features or has token gates."""
     kind = takes(None if card.frontend is None else frontend_class(card.frontend))
     if kind == "skeleton":
         return own_skeleton
@@ -130,16 +130,16 @@ def family_of(card: Card) -> Family:
 def parts(
     examples: Sequence[Example], settings: TrainSettings
 ) -> tuple[list[Example], list[Example]]:
-    """Give the examples to train on and to validate with, and warn of classes with too few.
+    """Return the training and validation examples, and warn of classes with too few.
 
     UsageError for fewer than two classes.
     """
     labels = {e.label for e in examples}
     if len(labels) < 2:
         raise UsageError(
-            f"one class only ({labels.pop()})",
+            f"only one class ({labels.pop()})",
             where=settings.labels or settings.data,
-            hint="two are the fewest",
+            hint="at least two classes are needed",
         )
     training, held_out = split(examples, settings.validation, settings.seed)
     warn_of_unchecked(labels - {e.label for e in held_out}, settings)
@@ -149,10 +149,10 @@ def parts(
 def student(
     base: Weights, labels: tuple[str, ...], settings: TrainSettings
 ) -> tuple[nn.Module, nn.Module, Card]:
-    """Give network, frontend and card for these labels, the first of which is the background.
+    """Return network, frontend and card for these labels, the first of which is the background.
 
-    The network has the body of the given weights, or with ``scratch`` only their shape; the
-    frontend is always theirs.
+    The network takes all but the classifier from the given weights, or with ``scratch`` only the
+    architecture; the frontend is always that of the given weights.
     """
     card = replace(
         base.card,
@@ -164,7 +164,7 @@ def student(
             "num_classes": len(labels),
         },
         background=labels[0],
-        # What was chosen for other labels says nothing of these.
+        # Settings chosen for other labels do not apply to these.
         timeline=base.card.timeline if labels == base.card.labels else Timeline(),
         temperature=1.0,
         metrics={},
@@ -176,7 +176,7 @@ def student(
     for key, fresh in new_network(card).state_dict().items():
         name = f"network.{key}"
         stored = None if settings.scratch else base.tensors.get(name)
-        # A classifier can only be gone on with for its own labels.
+        # A stored classifier fits only its own labels.
         kept = labels == base.card.labels or not name.startswith(_CLASSIFIERS)
         fits = stored is not None and kept and stored.shape == fresh.shape
         merged[name] = stored if stored is not None and fits else fresh
@@ -189,7 +189,7 @@ def student(
 def calibrated(
     taught: Taught, network: nn.Module, card: Card, checks: Sequence[Example]
 ) -> Calibration | None:
-    """Give temperature and timeline as chosen on validation streams; None without such."""
+    """Return the temperature and timeline chosen on validation streams; None without streams."""
     if not taught.streams:
         return None
     rate_hz = card.rate_hz / int(getattr(network, "stride", 1))
@@ -204,7 +204,7 @@ def reported(
     examples: tuple[Sequence[Example], Sequence[Example]],
     path: Path,
 ) -> str:
-    """Give the page about a training, as HTML."""
+    """Return the training report as HTML."""
     trained, checked = (Counter(e.label for e in some) for some in examples)
     learnt = Learnt(card, path.name, trained, checked, taught.history, taught.streams, chosen)
     return own_report(learnt)
@@ -218,7 +218,7 @@ def describe(
     settings: TrainSettings,
     origin: str | None,
 ) -> Card:
-    """Give the card with what it was trained on and how it does on the validation examples."""
+    """Return the card with its training data and validation metrics."""
     training, checks = examples
     if chosen is not None:
         card = replace(card, timeline=chosen.timeline, temperature=chosen.temperature)
@@ -227,16 +227,16 @@ def describe(
     counts = Counter(e.label for e in training)
     listed = ", ".join(f"{label} {counts[label]}" for label in card.labels if counts[label])
     groups = f"by the column {settings.group!r}" if settings.group else "by file or group"
-    start = f"started from {origin}" if origin else "started from nothing"
+    start = f"started from {origin}" if origin else "trained from scratch"
     start += ", frontend fine-tuned" if settings.fine_tune else ""
     return replace(
         card,
-        description=f"Own classes: {', '.join(sorted(counts))}.",
-        trained_on=f"{len(training)} own examples ({listed}), {start}; seed {settings.seed}.",
+        description=f"Custom classes: {', '.join(sorted(counts))}.",
+        trained_on=f"{len(training)} user examples ({listed}), {start}; seed {settings.seed}.",
         split=f"{len(training)} examples to train, {len(checks)} to validate, {groups}."
         + "".join(f" {sentence}" for sentence in how),
-        limits="Knows the people, places and sensors of its examples; validated on few examples.",
-        licence="That of the examples" + (f" and of {origin}" if origin else ""),
+        limits="Fitted to the people, places and sensors of its examples; validated on few.",
+        licence="Licence of the examples" + (f" and of {origin}" if origin else ""),
         metrics={"validation": _validation(card, taught, examples)} if checks else {},
     )
 
@@ -249,7 +249,7 @@ def _validation(
     groups = [e.group for e in checks]
 
     def scores(told: Sequence[npt.NDArray[Any]]) -> dict[str, Any]:
-        if 0 not in labels:  # no example is of nothing happening
+        if 0 not in labels:  # no example of the background
             told = [without(p, 0) for p in told]
         return {"sequences": len(checks), **sequence_scores(told, labels, groups, card.labels)}
 

@@ -1,4 +1,4 @@
-"""What own classes can be told by without learning: the nearest mean of the same features."""
+"""Nearest-class-mean baseline for custom classes, on the features of the trained network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 CENTROID = "nearest centroid of mean tokens"
-SHARPNESS = 10.0  # from cosines to probabilities; which is the greatest does not depend on it
+SHARPNESS = 10.0  # scale of the softmax over cosines; does not affect the argmax
 
 
 def nearest_centroid(
@@ -18,10 +18,10 @@ def nearest_centroid(
     checks: npt.NDArray[np.floating[Any]],
     classes: int,
 ) -> list[npt.NDArray[Any]]:
-    """Give probabilities [1, K] for each row of ``checks`` [M, D], a softmax of cosines.
+    """Return probabilities [1, K] for each row of ``checks`` [M, D], a softmax of cosines.
 
-    ``rows`` [N, D] with their ``labels`` are the examples: features, mean over time. Of each class
-    the mean is taken. A class without examples gets nothing.
+    ``rows`` [N, D] with their ``labels`` are the training examples: features, mean over time. Each
+    class is represented by its mean; a class without examples has probability 0.
     """
     known = sorted(set(labels))
     where = np.asarray(labels)

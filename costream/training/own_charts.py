@@ -1,4 +1,4 @@
-"""The charts of the report of a training: curves over steps, reliability, confusion."""
+"""Charts of the training report: curves over steps, reliability, confusion matrix."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from costream.report.palette import COLORS, Paint
 from costream.report.strip import swatch
 from costream.report.tables import Cell, number, table
 
-HEIGHT = 150  # CSS pixels of a chart of curves
+HEIGHT = 150  # of a curve chart, CSS pixels
 _TICKS = 6
-_MOST_SHADE = 0.5  # of a cell, so that its number is read on it
+_MOST_SHADE = 0.5  # opacity of a cell, low enough to keep its number readable
 
 
 def curves(history: Sequence[dict[str, float]], names: Sequence[str], words: str) -> Html:
-    """Give figures of the rows of a training's history over its steps, from 0 to a round top.
+    """Return a line chart of a training history over its steps, from 0 to a rounded maximum.
 
-    ``names``: keys of the figures, which a row may lack. ``words``: what the chart shows.
+    ``names``: keys of the plotted figures, which a row may lack. ``words``: the chart's label.
     """
     found = {
         n: [(r["step"], r[n]) for r in history if np.isfinite(r.get(n, np.nan))] for n in names
@@ -61,9 +61,9 @@ def curves(history: Sequence[dict[str, float]], names: Sequence[str], words: str
 
 
 def reliability_chart(bins: Sequence[Bin], title: str) -> Html:
-    """Give the share that is right over how sure the model was, beside the line of the ideal.
+    """Return a reliability diagram: accuracy over confidence, with the ideal diagonal.
 
-    A bar is the darker the more predictions are in it.
+    The more predictions a bar holds, the darker it is.
     """
     most = max((b.count for b in bins), default=0)
     bars = (
@@ -92,8 +92,8 @@ def reliability_chart(bins: Sequence[Bin], title: str) -> Html:
 
 
 def confusion_table(counts: npt.NDArray[np.int64], labels: Sequence[str]) -> Html:
-    """Give how often label i was taken for label j, [K, K], as a table that is shaded by rows."""
-    columns = ["Class, taken for", *(str(k + 1) for k in range(len(labels)))]
+    """Return a confusion matrix [K, K] as a table shaded by rows."""
+    columns = ["True class, predicted as", *(str(k + 1) for k in range(len(labels)))]
     rows: list[list[Cell]] = []
     for k, (label, row) in enumerate(zip(labels, counts.tolist(), strict=True)):
         whole = max(1, sum(row))

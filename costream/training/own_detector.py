@@ -1,4 +1,4 @@
-"""How a detector learns a user's objects: all of it on pictures, or its heads on tokens."""
+"""Training of a detector on custom objects: end to end on images, or its heads on tokens."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from costream.training.own_stills import Album
 from costream.training.partial import Chance, Part, Partial
 from costream.training.watch import LOSS, Watch
 
-WATCH = 25  # steps between two looks at the validation pictures
-PATIENCE = 0.5  # of all looks without gain
-_FEWEST, _MOST, _TOGETHER = 4, 24, 400  # views of a picture besides itself; of all, about
+WATCH = 25  # steps between two validations
+PATIENCE = 0.5  # share of all validations without improvement
+_FEWEST, _MOST, _TOGETHER = 4, 24, 400  # augmented views per image; in total, about
 
-# Tokens [B, h, w, D], and of each picture true boxes [n, 4] and their classes int64 [n].
+# Tokens [B, h, w, D], and per image the true boxes [n, 4] and their classes int64 [n].
 Batch = tuple[Tensor, list[Tensor], list[Tensor]]
 Look = Callable[[], dict[str, float]]
 
 
 def heads_of(network: ViTDet) -> nn.ModuleList:
-    """Give what of a detector comes after its backbone: maps, proposals and box heads."""
+    """Return the modules after a detector's backbone: feature maps, proposals and box heads."""
     return nn.ModuleList([network.pyramid, network.proposal_generator, network.roi_heads])
 
 
 class TokenSupply:
-    """Batches of encoded views, of each picture only so many, which are computed once."""
+    """Batches of encoded views: a fixed number per image, each computed once."""
 
     def __init__(self, encoded: EncodedViews, album: Album) -> None:
         self._encoded, self._album = encoded, album
         self._views = 1 + min(_MOST, max(_FEWEST, _TOGETHER // len(album.stills)))
 
     def batch(self, count: int, rng: np.random.Generator) -> Batch:
-        """Give ``count`` views; pictures of rare classes are shown more often."""
+        """Return ``count`` views; images of rare classes are drawn more often."""
         likely = self._album.likely
         numbers = rng.choice(len(likely), count, p=likely).tolist()
         views = rng.integers(self._views, size=count).tolist()
@@ -51,13 +51,13 @@ class TokenSupply:
 
 
 class PictureSupply:
-    """Batches of views that are new every time, encoded with a gradient."""
+    """Batches of freshly drawn views, encoded with gradients enabled."""
 
     def __init__(self, views: Views) -> None:
         self._views = views
 
     def batch(self, count: int, rng: np.random.Generator) -> Batch:
-        """Give ``count`` views; pictures of rare classes are shown more often."""
+        """Return ``count`` views; images of rare classes are drawn more often."""
         sizes = self._views.canvases
         size = sizes[int(rng.integers(len(sizes)))]
         drawn = [self._views.fresh(size, rng) for _ in range(count)]
@@ -76,10 +76,9 @@ def descend(
     look: Look,
     partial: Partial,
 ) -> list[dict[str, float]]:
-    """Train a part of a network, or all; it ends with the weights that ``look`` found best.
+    """Train a network or a part of it, keep the weights ``look`` rated best, return the history.
 
-    Where ``look`` gives nothing it ends with the last ones. Gives what was seen on the way, see
-    ``Watch``.
+    Where ``look`` returns nothing, the last weights are kept. For the history see ``Watch``.
     """
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
@@ -104,30 +103,30 @@ def descend(
 
 @torch.no_grad()
 def find(network: ViTDet, picture: Encoded) -> Found:
-    """Give what a network finds in an encoded picture, cut off at its edges."""
+    """Return a network's detections in an encoded image, clipped to its edges."""
     height, width = (side * network.patch for side in picture.tokens.shape[:2])
     (said,) = network.detect(network.view(picture.tokens[None]), (height, width))
     return to_found(said, picture.size)
 
 
 def to_found(said: Detections, size: Tensor) -> Found:
-    """Give detections without what lies beside the picture; ``size``: its height and width."""
+    """Return detections without those outside the image; ``size``: its height and width."""
     boxes = clip(said.boxes, *size.tolist())
     there = areas(boxes) > 0
     return Found(boxes[there].numpy(), said.scores[there].numpy(), said.labels[there].numpy())
 
 
 def to_truth(picture: Encoded) -> Truth:
-    """Give what is in a picture."""
+    """Return the ground truth of an encoded image."""
     return Truth(picture.boxes.numpy(), picture.labels.numpy())
 
 
 def figures(
     found: Sequence[Found], truth: Sequence[Truth], labels: Sequence[str]
 ) -> dict[str, float]:
-    """Give AP50 and AP of pictures, and what a ``Watch`` goes by: how far they are from 1.
+    """Return AP50 and AP over images, and as the loss for ``Watch`` their mean distance from 1.
 
-    Not the latter while nothing is found: many steps of a training may be like that.
+    The loss is left out while nothing is found, which may last for many steps of a training.
     """
     if not any(len(one.labels) for one in truth):
         return {}

@@ -1,4 +1,4 @@
-"""Views of a user's pictures, encoded by a backbone once each and kept on disk."""
+"""Augmented views of a user's images, each encoded once by a backbone and cached on disk."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from costream.training.objects_packs import Scene
 from costream.training.objects_views import View, colour, cut, mirror, mosaic, put
 from costream.training.own_stills import CLOSER, Album, Size
 
-_MOSAIC, _COPIED = 0.4, 0.8  # of the views
-_SMALLER = (0.7, 0.85)  # of the sides: as much is learnt from smaller views, in less time
+_MOSAIC, _COPIED = 0.4, 0.8  # shares of the views
+_SMALLER = (0.7, 0.85)  # scale of the sides: smaller views teach as much in less time
 
 
 class Encoded(NamedTuple):
-    """What a backbone makes of a picture, and what is in it."""
+    """Backbone tokens of an image, with its ground truth."""
 
     tokens: Tensor  # [h, w, D]
     boxes: Tensor  # [n, 4], pixels
     labels: Tensor  # int64 [n]
-    size: Tensor  # int64 [2], height and width of the picture in pixels
+    size: Tensor  # int64 [2], height and width of the image in pixels
 
 
 class Views:
-    """Views of the stills of an album for a network: as it sees them, and varied."""
+    """Views of an album's images for a network: unchanged or augmented."""
 
     def __init__(self, album: Album, network: ViTDet, pixels: Pixels, seed: int) -> None:
         self.album, self.network, self.pixels, self.seed = album, network, pixels, seed
         width, height = pixels.box
-        # All views of a batch have the same size, the first of these that of a whole box.
+        # All views of a batch share one size; the first is that of the whole box.
         self.canvases: list[Size] = [
             (width + -width % pixels.patch, height + -height % pixels.patch),
             *((_even(s * width, pixels.patch), _even(s * height, pixels.patch)) for s in _SMALLER),
         ]
 
     def numbered(self, number: int, view: int) -> View:
-        """Give a view of a still: 0 is as it is seen, others are parts of it.
+        """Return a view of an image: 0 is the image as in a run, others are random crops.
 
-        What is shown follows from the seed, the name of the file and the numbers alone.
+        The view is determined by the seed, the file's name and the numbers alone.
         """
         if view == 0:
             scene = self.album.seen(number)
@@ -57,7 +57,7 @@ class Views:
         return varied(cut(self.album.scene(number), *self.canvases[0], rng), rng)
 
     def fresh(self, size: Size, rng: np.random.Generator) -> View:
-        """Give a view of any still, or of four, with objects of others put into it at times."""
+        """Return a random view of one image or a mosaic of four, at times with pasted objects."""
         if rng.random() < _MOSAIC:
             view = mosaic(lambda: self.album.draw(rng), *size, rng)
         else:
@@ -68,7 +68,7 @@ class Views:
         return varied(view, rng)
 
     def _with_copy(self, view: View, rng: np.random.Generator) -> View:
-        """Put an object of another still into a view, as its box cuts it out.
+        """Paste an object of another image, cut out by its box, into a view.
 
         Dwibedi, Misra, Hebert, "Cut, paste and learn" (ICCV 2017), without masks.
         """
@@ -85,29 +85,29 @@ class Views:
 
     @torch.no_grad()
     def encode(self, pixels: Tensor) -> Tensor:
-        """Give the tokens [h, w, D] of a picture, uint8 [3, H, W]."""
+        """Return the tokens [h, w, D] of an image, uint8 [3, H, W]."""
         network = self.network
         tokens: Tensor = network.backbone(network.embed(self.pixels(pixels[None])))[0]
         return tokens
 
 
 class EncodedViews:
-    """Views as tokens. The network's embedding and backbone must not change meanwhile.
+    """Encoded views. The network's embedding and backbone must not change meanwhile.
 
-    ``cache``: that of their weights, see ``FeatureCache``. ``card``: that of the network.
+    ``cache``: for their weights, see ``FeatureCache``. ``card``: of the network.
     """
 
     def __init__(self, views: Views, card: Card, cache: FeatureCache) -> None:
         self._views, self._cache = views, cache
-        # What the backbone's weights do not tell of it.
+        # Settings of the backbone that its weights do not determine.
         self._shape = {k: v for k, v in card.arguments.items() if k != "classes"}
 
     def view(self, number: int, view: int) -> Encoded:
-        """Give a view of a still, see ``Views.numbered``."""
+        """Return an encoded view of an image, see ``Views.numbered``."""
         return self._made(number, view, lambda: self._views.numbered(number, view))
 
     def seen(self, number: int) -> Encoded:
-        """Give a still just as the network sees it in a run."""
+        """Return an image encoded as in a run."""
         return self._made(number, None, lambda: self._views.album.seen(number))
 
     def _made(self, number: int, view: int | None, draw: Callable[[], View | Scene]) -> Encoded:
@@ -127,20 +127,20 @@ class EncodedViews:
 
 
 def _even(pixels: float, patch: int) -> int:
-    """Give about so many pixels, or fewer: an even number of patches, as maps are halved."""
+    """Round ``pixels`` down to an even number of patches, as feature maps are halved."""
     return max(2 * patch, int(pixels) // (2 * patch) * 2 * patch)
 
 
 def varied(view: View, rng: np.random.Generator) -> View:
-    """Give a view in other light, and mirrored at times."""
+    """Return a view with random colours, at times mirrored."""
     view = mirror(view) if rng.random() < 0.5 else view
     return View(colour(view.pixels, rng), view.boxes, view.labels)
 
 
 def filled(pixels: Tensor, size: Size) -> Tensor:
-    """Give a picture, uint8 [3, h, w], in the upper left corner of one of a width and height.
+    """Return an image, uint8 [3, h, w], padded at the right and bottom to a width and height.
 
-    The rest has the mean colour, as a frontend fills pictures up.
+    The padding has the mean colour, as in a frontend.
     """
     width, height = size
     out = torch.tensor(MEAN).round().byte().view(3, 1, 1).repeat(1, height, width)

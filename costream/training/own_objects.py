@@ -1,4 +1,4 @@
-"""``costream train`` of a model that finds objects: the user's own, from pictures with boxes."""
+"""``costream train`` for object detectors: custom classes from images with boxes."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ from costream.training.report import card_text
 
 log = logging.getLogger("costream")
 
-BATCH, TOKENS = 8, 8192  # views of a step, and their tokens, at most
-STEPS, PER_PICTURE, MOST = 450, 3, 900  # from scratch twice as many
-WATCHED = 48  # pictures that are looked at meanwhile
-COMPARED = 256  # pictures whose boxes have a mean
+BATCH, TOKENS = 8, 8192  # maximum views of a step, and their tokens
+STEPS, PER_PICTURE, MOST = 450, 3, 900  # twice as many from scratch
+WATCHED = 48  # maximum images of each validation during training
+COMPARED = 256  # maximum images that the class means are computed from
 
 
 class Side:
-    """One side of the split: its stills as a network gets them.
+    """One side of the split: its images as a network sees them.
 
-    ``encoded``: what the network's backbone makes of them.
+    ``encoded``: their backbone tokens.
     """
 
     def __init__(self, views: Views, card: Card, cache: FeatureCache) -> None:
@@ -67,17 +67,17 @@ class Side:
         self.encoded = EncodedViews(views, card, cache)
 
     def seen(self, numbers: Sequence[int]) -> list[Encoded]:
-        """Give some stills as in a run."""
+        """Return the images of these numbers, encoded as in a run."""
         return [self.encoded.seen(number) for number in numbers]
 
     def some(self, most: int, seed: int) -> list[int]:
-        """Give the numbers of so many stills at most, drawn by the seed."""
+        """Return the numbers of at most ``most`` images, drawn by the seed."""
         drawn = np.random.default_rng(seed).permutation(len(self.stills))[:most]
         return sorted(int(number) for number in drawn)
 
 
 def train_objects(settings: TrainSettings, base: Weights, paths: Sequence[Path]) -> ExitCode:
-    """Train, write weights, card and report to ``paths``, and print where they are.
+    """Train, write weights, card and report to ``paths``, and print them.
 
     Raises UsageError, SourceError, ModelError, OutputError.
     """
@@ -87,13 +87,11 @@ def train_objects(settings: TrainSettings, base: Weights, paths: Sequence[Path])
     stills = to_stills(clips)
     labels = tuple(sorted(count_boxes(stills)))
     if not labels:
-        raise UsageError("no boxes at all", where=settings.labels)
+        raise UsageError("no boxes found", where=settings.labels)
     network, pixels, card = student(base, labels, settings)
     divided = divide(stills, settings.validation, settings.seed)
     counts = [count_boxes(side) for side in divided]
-    told = (
-        f"{len(s)} pictures with {c.total()} boxes" for s, c in zip(divided, counts, strict=True)
-    )
+    told = (f"{len(s)} images with {c.total()} boxes" for s, c in zip(divided, counts, strict=True))
     log.info("%s to train on, %s to validate with", *told)
     warn_of_unchecked(set(labels) - counts[1].keys(), settings)
     partial = unfinished(settings, base, list(map(_told, stills)), PARTIALS[0])
@@ -116,22 +114,22 @@ def train_objects(settings: TrainSettings, base: Weights, paths: Sequence[Path])
 
 
 def check(settings: TrainSettings) -> None:
-    """Raise UsageError for options that pictures with boxes have no use for, or lack."""
+    """Raise UsageError for options that are missing or do not apply to images with boxes."""
     if settings.data is None or settings.labels is None:
         lacking = "--data" if settings.data is None else "--labels"
-        hint = "--data names the pictures, --labels their boxes: COCO JSON or a folder of YOLO"
-        raise UsageError("objects are learnt from pictures with boxes", where=lacking, hint=hint)
+        hint = "--data names the images, --labels their boxes: COCO JSON or a folder of YOLO"
+        raise UsageError("training a detector needs images with boxes", where=lacking, hint=hint)
     for name, given in (
         ("--fps", settings.rate_hz),
         ("--layout", settings.layout),
         ("--columns", settings.columns),
     ):
         if given is not None:
-            raise UsageError("is not for pictures with boxes", where=name)
+            raise UsageError("does not apply to images with boxes", where=name)
 
 
 def _told(still: Still) -> list[Any]:
-    """Give all that counts of a still, as values of JSON."""
+    """Return the identity of an annotated image as JSON values."""
     marks = [still.marks.boxes.tolist(), list(still.marks.labels), still.marks.relative]
     return [still.source, still.frame, still.group, key_of(still.example()), marks]
 
@@ -149,9 +147,9 @@ def teach(
     settings: TrainSettings,
     partial: Partial,
 ) -> Told:
-    """Train all of the network, or without ``fine_tune`` what comes after its backbone.
+    """Train the whole network, or without ``fine_tune`` only what comes after its backbone.
 
-    That learns from views which the backbone encodes once.
+    In the latter case it learns from views which the backbone encodes once.
     """
     seed, count, every = settings.seed, len(trained.stills), range(len(checked.stills))
     others = _simple(network, base, card, trained, checked, settings) if checked.stills else {}
@@ -180,7 +178,7 @@ def teach(
 
 
 def _anew(side: Side, card: Card) -> Side:
-    """Give a side whose pictures are encoded anew each time, as the backbone changes."""
+    """Return a side whose images are encoded each time, without a cache: the backbone changes."""
     return Side(side.views, card, FeatureCache(None, card, nn.ModuleList()))
 
 
@@ -201,7 +199,7 @@ def _simple(
     checked: Side,
     settings: TrainSettings,
 ) -> dict[str, list[Found]]:
-    """Give what is found without learning, by name: by class means, and by the weights before."""
+    """Return the detections of the baselines by name: class means, and the base weights."""
     if settings.scratch:
         return {}
     pictures = checked.seen(range(len(checked.stills)))
@@ -218,7 +216,7 @@ def _simple(
 
 
 def _renumbered(found: Found, numbers: Any) -> Found:
-    """Give what has a new number for its label; -1: it has none."""
+    """Return detections with mapped labels, without those whose new number is -1."""
     labels = numbers[found.labels]
     return Found(found.boxes[labels >= 0], found.scores[labels >= 0], labels[labels >= 0])
 
@@ -231,5 +229,5 @@ def _print(card: Card, path: Path, checks: int) -> None:
         others = [f"{name} {value:.3f}" for name, value in told.items() if name != card.name]
         beside = f" ({', '.join(others)})" if others else ""
         if card.name in told:
-            print(f"validation: AP50 {told[card.name]:.3f} over {checks} pictures{beside}")
+            print(f"validation: AP50 {told[card.name]:.3f} over {checks} images{beside}")
     print(f"report: {path.with_suffix('.html')}")

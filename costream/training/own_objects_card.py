@@ -1,4 +1,4 @@
-"""The card of a detector that a user has taught, and what was chosen on validation pictures."""
+"""The card of a custom detector, and the thresholds chosen on validation images."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from costream.training.objects_report import rounded_scores
 from costream.training.objects_threshold import best_threshold
 from costream.training.own_stills import Still, count_boxes
 
-ENOUGH = 10  # validation objects to choose a threshold by
+ENOUGH = 10  # least number of validation objects to choose a threshold by
 
 
 @dataclass(frozen=True)
 class Told:
-    """What is found on the validation pictures, by name, and what is there.
+    """Detections on the validation images by model name, and the ground truth.
 
-    ``history``: what was seen on the way, see ``Watch``.
+    ``history``: figures during training, see ``Watch``.
     """
 
-    found: dict[str, list[Found]]  # of the network first
+    found: dict[str, list[Found]]  # the trained network first
     truth: list[Truth]
-    groups: list[int]  # of which group each picture is
+    groups: list[int]  # group number of each image
     history: list[dict[str, float]]
 
 
@@ -37,34 +37,34 @@ def describe(
     base: Weights,
     settings: TrainSettings,
 ) -> Card:
-    """Give the card with what it was trained on and how it does on the validation pictures."""
+    """Return the card with its training data and validation metrics."""
     training, checks = divided
     counts = count_boxes(training)
     listed = ", ".join(f"{label} {counts[label]}" for label in card.labels)
     origin = None if settings.scratch else f"{base.card.name} ({base.card.licence})"
-    start = f"started from {origin}" if origin else "started from nothing"
-    start += ", backbone as it was" if origin and not settings.fine_tune else ""
+    start = f"started from {origin}" if origin else "trained from scratch"
+    start += ", backbone frozen" if origin and not settings.fine_tune else ""
     timeline = chosen(card, told) if checks else card.timeline
     how = [EARLY] if checks else []
-    how += ["So were thresholds."] if timeline != card.timeline else []
+    how += ["The thresholds were chosen on them too."] if timeline != card.timeline else []
     return replace(
         card,
         timeline=timeline,
-        description=f"Own objects: {', '.join(card.labels)}.",
-        trained_on=f"{len(training)} own pictures with {counts.total()} boxes ({listed}), {start};"
+        description=f"Custom objects: {', '.join(card.labels)}.",
+        trained_on=f"{len(training)} user images with {counts.total()} boxes ({listed}), {start};"
         f" seed {settings.seed}.",
-        split=f"{len(training)} pictures to train, {len(checks)} to validate, by file or group."
+        split=f"{len(training)} images to train, {len(checks)} to validate, by file or group."
         + "".join(f" {sentence}" for sentence in how),
-        limits="Knows the places and cameras of its pictures; validated on few of them.",
-        licence="That of the pictures" + (f" and of {origin}" if origin else ""),
+        limits="Fitted to the places and cameras of its images; validated on few of them.",
+        licence="Licence of the images" + (f" and of {origin}" if origin else ""),
         metrics={"validation": _metrics(card, told)} if checks else {},
     )
 
 
 def chosen(card: Card, told: Told) -> Timeline:
-    """Give the timeline with the scores from which on F1 is best on the validation pictures.
+    """Return the timeline with the thresholds of best F1 on the validation images.
 
-    Where there are ``ENOUGH`` objects; and of a label, where there are so many of its own.
+    The common threshold needs ``ENOUGH`` objects, that of a label as many of its own.
     """
     own = told.found[card.name]
     objects = sum(len(one.labels) for one in told.truth)

@@ -1,4 +1,4 @@
-"""``OUTPUT.html`` of ``costream train`` for objects: what was learnt, and how well."""
+"""HTML report of ``costream train`` for object detectors (``OUTPUT.html``)."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from costream.training.own_page import (
 
 @dataclass(frozen=True)
 class Learnt(Training):
-    """What the report tells of a training.
+    """Contents of the report.
 
-    ``trained``, ``checked``: boxes of each label. ``found`` and ``truth``: what is found on the
-    validation pictures and what is there; none without such.
+    ``trained``, ``checked``: boxes of each label. ``found`` and ``truth``: detections and ground
+    truth of the validation images; empty without such.
     """
 
     found: Sequence[Found] = ()
@@ -38,13 +38,13 @@ class Learnt(Training):
 
     @cached_property
     def counts(self) -> Any:
-        """How often each label was told as which from the thresholds on; the last is nothing."""
+        """Confusion counts of boxes at the thresholds; the last row and column mean nothing."""
         thresholds = [self.card.timeline.threshold_of(label) for label in self.card.labels]
         return box_confusion(self.found, self.truth, thresholds)
 
 
 def objects_report(learnt: Learnt) -> str:
-    """Give the page: HTML that needs no network and no script."""
+    """Return the report as HTML without scripts or external resources."""
     card = learnt.card
     learnt.palette.add(card.labels, card.labels, frozenset())
     return page(
@@ -62,7 +62,7 @@ def objects_report(learnt: Learnt) -> str:
 def _facts(learnt: Learnt) -> Html:
     trained, checked = learnt.trained.total(), learnt.checked.total()
     cards = [
-        ("Classes", str(len(learnt.card.labels)), "of objects"),
+        ("Classes", str(len(learnt.card.labels)), "object classes"),
         ("Boxes", f"{trained + checked:,}", f"{trained:,} to train, {checked:,} to validate"),
     ]
     if learnt.validation:
@@ -71,7 +71,7 @@ def _facts(learnt: Learnt) -> Html:
             low, high = own["AP50_95"]
             more = f"95 % interval over files {low:.2f} to {high:.2f}"
         else:
-            more = f"over {own['pictures']} pictures"
+            more = f"over {own['pictures']} images"
         cards.insert(0, ("AP50", f"{own['AP50']:.2f}" if own["AP50"] is not None else "–", more))
     return facts(cards, checked=bool(learnt.validation))
 
@@ -94,8 +94,8 @@ def _classes(learnt: Learnt) -> Html:
         )
     columns = ("Class", "Trained on", "Validated with", "Threshold", "AP50", "Recall", "Precision")
     note = (
-        "Boxes. Right is what shares half with an object of its class; recall and precision are"
-        " those from the threshold on."
+        "Counts are of boxes. A box is right if its IoU with an object of its class is at least"
+        " 0.5; recall and precision are at the threshold."
     )
     listed = table(columns, rows, numbers=(1, 2, 3))
     return section("Classes", listed, tag("p", note, class_="note"))
@@ -104,7 +104,7 @@ def _classes(learnt: Learnt) -> Html:
 def _confusion(learnt: Learnt) -> Html | None:
     if not learnt.validation or len(learnt.card.labels) > MOST_CONFUSED:
         return None
-    note = "From the thresholds on. The last row: boxes where nothing is; the last column: missed."
+    note = "At the thresholds. Last row: boxes without an object; last column: missed objects."
     counts = confusion_table(learnt.counts, [*learnt.card.labels, "nothing"])
     return section("Confusion", counts, tag("p", note, class_="note"))
 
@@ -116,4 +116,4 @@ def _baselines(learnt: Learnt) -> Html | None:
         [name(model), *(figure(scores.get(key)) for key in ("AP50", "AP"))]
         for model, scores in learnt.validation.items()
     ]
-    return section("Beside simpler answers", table(("Answer", "AP50", "AP"), rows, numbers=(1, 2)))
+    return section("Compared with baselines", table(("Model", "AP50", "AP"), rows, numbers=(1, 2)))

@@ -1,4 +1,4 @@
-"""What a detector of a user's objects begins with: the weights of another, as far as they fit."""
+"""Initialisation of a custom detector from the weights of another, as far as they fit."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _PREDICTOR = "roi_heads.box_predictor."
 def student(
     base: Weights, labels: tuple[str, ...], settings: TrainSettings
 ) -> tuple[ViTDet, Pixels, Card]:
-    """Give network, frontend and card for these labels.
+    """Return network, frontend and card for these labels.
 
-    The network has all of the given weights but the classifier's, of which it has the rows of the
-    labels that it knows. With ``scratch`` it has only their shape.
+    The network takes all given weights but the classifier's, of which it takes the rows of the
+    labels known to the base. With ``scratch`` only the architecture is the same.
     """
     card = replace(
         base.card,
@@ -54,9 +54,9 @@ def student(
 
 
 def _rows(name: str, fresh: Tensor, stored: Tensor, rows: Sequence[int | None]) -> Tensor:
-    """Give the rows of a classifier, or of deltas, for labels that were the ``rows`` of another.
+    """Return classifier or delta weights for labels that were the ``rows`` of another model.
 
-    Scores of new labels begin as they are ``fresh``, deltas with the mean of those that there are.
+    Scores of new labels keep the ``fresh`` weights, deltas start with the mean of the stored ones.
     """
     if "cls_score" in name:
         out = fresh.clone()
@@ -64,7 +64,7 @@ def _rows(name: str, fresh: Tensor, stored: Tensor, rows: Sequence[int | None]) 
         for k, row in enumerate(rows):
             out[k] = out[k] if row is None else stored[row]
         return out
-    if len(stored) == len(fresh) == 4:  # deltas of the only class, or those of any
+    if len(stored) == len(fresh) == 4:  # deltas of a single class, or class-agnostic ones
         return stored
     each = torch.unflatten(stored, 0, (-1, 4))
     return torch.cat([each.mean(0) if row is None else each[row] for row in rows])

@@ -1,4 +1,4 @@
-"""What the reports of trainings have in common, whatever was learnt."""
+"""Common parts of the HTML training reports."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from costream.report.strip import swatch
 from costream.report.tables import Cell, number, table
 from costream.training.own_charts import curves
 
-MOST_CONFUSED = 40  # classes of a confusion matrix that is still read
-_NONE = "There were no validation examples, so nothing says how good these weights are."
+MOST_CONFUSED = 40  # largest number of classes of a legible confusion matrix
+_NONE = "There were no validation examples, so the quality of these weights is unknown."
 
 
 @dataclass(frozen=True)
 class Training:
-    """What the report tells of any training.
+    """Contents of every training report.
 
-    ``card``: the one that is written. ``trained``, ``checked``: examples of each label, or boxes.
+    ``card``: of the written weights. ``trained``, ``checked``: examples, or boxes, of each label.
     ``history``: rows with "step" and figures.
     """
 
     card: Card
-    file: str  # name of the weights
+    file: str  # name of the weight file
     trained: Counter[str]
     checked: Counter[str]
     history: Sequence[dict[str, float]] = ()
@@ -38,32 +38,32 @@ class Training:
 
     @property
     def validation(self) -> dict[str, dict[str, Any]]:
-        """The metrics of the network and of simpler answers, by name; empty without examples."""
+        """Metrics of the network and of the baselines, by name; empty without examples."""
         scores: dict[str, dict[str, Any]] = self.card.metrics.get("validation", {})
         return scores
 
     def cells(self, label: str) -> list[Cell]:
-        """Give a label in its colour, and how many examples it was trained on and checked with."""
+        """Return a label in its colour, and its numbers of training and validation examples."""
         colour = swatch(self.palette.paint(label))
         counts = (number(f"{many[label]:,}") for many in (self.trained, self.checked))
         return [tag("span", colour, name(label), class_="label"), *counts]
 
 
 def page(card: Card, *parts: Html | None) -> str:
-    """Give the page of these parts: HTML that needs no network and no script."""
+    """Return the page of these parts as HTML without scripts or external resources."""
     head = tag("header", tag("h1", name(card.name)), tag("p", card.description, class_="who"))
     body = tag("article", join(head, *parts))
     foot = page_foot(f"Made by costream train {__version__}.")
-    return page_head(f"{card.name}: what was learnt") + body + "\n" + foot
+    return page_head(f"{card.name}: training report") + body + "\n" + foot
 
 
 def section(title: str, *content: Html) -> Html:
-    """Give a part of the page."""
+    """Return a section with a heading."""
     return tag("section", tag("h3", title), content)
 
 
 def facts(cards: Sequence[tuple[str, str, str]], *, checked: bool) -> Html:
-    """Give name, value and more of some figures; ``checked``: there were validation examples."""
+    """Return key figures (name, value, note); ``checked``: there were validation examples."""
     shown = (
         tag("div", tag("dt", k), tag("dd", v, class_="value"), tag("dd", more, class_="more"))
         for k, v, more in cards
@@ -73,30 +73,30 @@ def facts(cards: Sequence[tuple[str, str, str]], *, checked: bool) -> Html:
 
 
 def learning(history: Sequence[dict[str, float]]) -> Html | None:
-    """Give the curves of a training's history, see ``Watch``."""
+    """Return the curves of a training's history, see ``Watch``."""
     if not history:
         return None
     names = list(dict.fromkeys(key for row in history for key in row if key != "step"))
     losses = [n for n in names if n.endswith("loss")]
     others = [n for n in names if n not in losses]
     drawn = [curves(history, some, "Figures over steps") for some in (losses, others) if some]
-    note = "Over the steps of training; what is called validation was not trained on."
+    note = "Figures over the training steps; validation examples were not trained on."
     return section("Learning", *drawn, tag("p", note, class_="note"))
 
 
 def data(card: Card) -> Html:
-    """Give what a card says of the data."""
+    """Return the section on the training data, from the card."""
     rows = (
         ("Trained on", card.trained_on),
         ("Split", card.split),
         ("Limits", card.limits),
         ("Licence", card.licence),
     )
-    return section("Data", table(("What", "Which"), rows))
+    return section("Data", table(("Item", "Value"), rows))
 
 
 def use(file: str, measured: str) -> Html:
-    """Give how the weights are used; ``measured``: the options with which they are evaluated."""
+    """Return example commands for the weights; ``measured``: the options of ``evaluate``."""
     calls = (
         f"costream detect FILE -m {file}",
         f"costream models show {file}",
@@ -107,5 +107,5 @@ def use(file: str, measured: str) -> Html:
 
 
 def figure(value: float | None) -> Cell:
-    """Give a figure as a cell of a table."""
+    """Return a value with three decimals as a table cell; a dash for None."""
     return "–" if value is None else number(f"{value:.3f}")

@@ -1,4 +1,4 @@
-"""What a user's objects can be told by without learning: the nearest mean of the same features."""
+"""Nearest-class-mean baseline for custom objects, on box features."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from costream.training.own_detector import to_found
 from costream.training.own_encoded import Encoded
 
 PROTOTYPES = "nearest centroid of boxes"
-_NOTHING, _APART = 8, 0.3  # proposals of a picture that are nothing; and share less with boxes
+_NOTHING, _APART = 8, 0.3  # background proposals per image; maximum overlap with boxes
 
 
 @torch.no_grad()
@@ -29,10 +29,9 @@ def prototypes(
     checked: Sequence[Encoded],
     classes: int,
 ) -> list[Found]:
-    """Give what is found in pictures by the mean of each class's boxes in others.
+    """Return detections in images by the class means of the boxes in training images.
 
-    Proposals are those of the network, and boxes are told by what its first box head makes of
-    them.
+    Proposals are those of the network; box features are those of its first box head.
     """
     rows, said = [], []
     for picture in trained:

@@ -1,4 +1,4 @@
-"""``OUTPUT.html`` of ``costream train``: one page that says what was learnt, and how well."""
+"""HTML report of ``costream train`` for actions and sounds (``OUTPUT.html``)."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from costream.training.timeline import Told
 
 @dataclass(frozen=True)
 class Learnt(Training):
-    """What the report tells of a training, whose metrics "validation" are of sequences.
+    """Contents of the report; the "validation" metrics are of sequences.
 
-    ``streams``: what the network says of validation streams, and ``calibration`` what was chosen on
-    them; None without such.
+    ``streams``: predictions on validation streams, with ground truth; ``calibration``: chosen on
+    them, None without such.
     """
 
     streams: Sequence[Told] = ()
@@ -40,7 +40,7 @@ class Learnt(Training):
 
 
 def own_report(learnt: Learnt) -> str:
-    """Give the page: HTML that needs no network and no script."""
+    """Return the report as HTML without scripts or external resources."""
     card = learnt.card
     background = frozenset() if card.background is None else frozenset([card.background])
     learnt.palette.add(card.labels, card.labels, background)
@@ -71,7 +71,7 @@ def _facts(learnt: Learnt) -> Html:
         cards.insert(0, ("Top-1", f"{own['top1']:.2f}", over))
     if learnt.calibration is not None:
         before, after = learnt.calibration.f1
-        cards.append(("F1 of segments", f"{after:.2f}", f"{before:.2f} before it was chosen how"))
+        cards.append(("F1 of segments", f"{after:.2f}", f"{before:.2f} before calibration"))
     return facts(cards, checked=bool(learnt.validation))
 
 
@@ -90,7 +90,7 @@ def _classes(learnt: Learnt) -> Html:
     columns = ("Class", "Trained on", "Validated with", "Average precision", "Recall", "Precision")
     background = learnt.card.background
     note = (
-        f"Of validation examples, by the mean over their steps. {background!r} makes no segments."
+        f"On validation examples, by the mean over their steps. {background!r} makes no segments."
     )
     return section("Classes", table(columns, rows, numbers=(1, 2)), tag("p", note, class_="note"))
 
@@ -103,7 +103,7 @@ def _confusion(learnt: Learnt) -> Html | None:
         return section("Confusion", confusion_table(counts, learnt.card.labels))
     wrong = learnt.validation[learnt.card.name]["confused"]
     rows = [(name(a), name(b), number(str(n))) for a, b, n in wrong[:MOST_CONFUSED]]
-    return section("Confusion", table(("Class", "Taken for", "Examples"), rows, numbers=(2,)))
+    return section("Confusion", table(("Class", "Predicted as", "Examples"), rows, numbers=(2,)))
 
 
 def _baselines(learnt: Learnt) -> Html | None:
@@ -113,8 +113,8 @@ def _baselines(learnt: Learnt) -> Html | None:
         [name(model), *(figure(scores.get(key)) for key in ("top1", "top1_vote", "sequence_mAP"))]
         for model, scores in learnt.validation.items()
     ]
-    columns = ("Answer", "Top-1", "Top-1 of votes", "mAP")
-    return section("Beside simpler answers", table(columns, rows, numbers=(1, 2, 3)))
+    columns = ("Model", "Top-1", "Top-1 of votes", "mAP")
+    return section("Compared with baselines", table(columns, rows, numbers=(1, 2, 3)))
 
 
 def _chosen(learnt: Learnt) -> Html | None:
@@ -125,7 +125,7 @@ def _chosen(learnt: Learnt) -> Html | None:
     keys = list(dict.fromkeys((*after, *before)))
     rows = [(key, after.get(key, "–"), before.get(key, "–")) for key in keys]
     listed = table(("Setting", "Chosen", "Before"), rows, numbers=(1, 2))
-    return section("What was chosen", tag("p", chosen.how), listed)
+    return section("Calibration", tag("p", chosen.how), listed)
 
 
 def _settings(temperature: float, timeline: Timeline) -> dict[str, str]:
@@ -135,9 +135,9 @@ def _settings(temperature: float, timeline: Timeline) -> dict[str, str]:
         "threshold": f"{timeline.threshold:g}",
         **own,
         "closes below": f"{LOW:g} of it" if timeline.low is None else f"{timeline.low:g}",
-        "time constant of smooth scores": f"{timeline.smooth_s:g} s",
-        "least length": f"{timeline.min_length_s:g} s",
-        "gaps that are joined": f"{timeline.min_gap_s:g} s",
+        "time constant of smoothing": f"{timeline.smooth_s:g} s",
+        "minimum length": f"{timeline.min_length_s:g} s",
+        "gaps bridged up to": f"{timeline.min_gap_s:g} s",
     }
 
 
@@ -152,8 +152,8 @@ def _reliability(learnt: Learnt) -> Html | None:
         title = f"Temperature {value:g}: expected calibration error {calibration_error(bins):.3f}"
         charts.append(reliability_chart(bins, title))
     note = (
-        "How often the best label of a step is right, over how sure the model says it is. On the"
-        " dashed line it is right as often as it says. Bars of full colour hold many steps."
+        "Accuracy of the best label of a step over its confidence. On the dashed line both are"
+        " equal. Bars of full colour hold many steps."
     )
     shown = tag("div", charts, class_="pair")
-    return section("How sure it is", shown, tag("p", note, class_="note"))
+    return section("Reliability", shown, tag("p", note, class_="note"))

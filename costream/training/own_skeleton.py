@@ -1,4 +1,4 @@
-"""Own classes of skeletons, see ``training.own``."""
+"""Trainer of custom skeleton classes, see ``training.own``."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ ARGUMENTS: Mapping[str, Any] = {"statistics": True}
 BACKGROUND = "background"
 STREAM_STEPS = 64
 STREAMS = 12  # in a batch
-STEPS, PER_EXAMPLE, MOST = 120, 6, 400  # of fine-tuning; from scratch three times as many
-EQUAL = 10  # examples of a class with which the network counts as much as the linear reading
+STEPS, PER_EXAMPLE, MOST = 120, 6, 400  # of fine-tuning; three times as many from scratch
+EQUAL = 10  # examples per class at which network and linear probe have equal weight
 CHECKS, CHECK_STEPS = 8, 256  # streams to choose a timeline on, and their length
-# Own examples come from one place and few people: other headings and sides are not noise then.
+# Custom examples come from one place and few people: heading and side may tell classes apart.
 VARIETY = Variety(mirror=0.0)
 AS_THEY_ARE = Variety(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def labels(found: set[str], card: Card) -> tuple[str, ...]:
-    """Give the labels, the background first: it is what lies between motions."""
+    """Return the labels, first the background: the time between motions."""
     return (BACKGROUND, *sorted(found - {BACKGROUND}))
 
 
 def check(card: Card, settings: TrainSettings) -> None:
-    """Raise ModelError for a network that does not give an output for every step.
+    """Raise ModelError for a network without an output for every step.
 
     UsageError for --fine-tune.
     """
-    refuse_fine_tuning(card, settings, "all of a network for skeletons learns in any case")
+    refuse_fine_tuning(card, settings, "skeleton networks are always trained as a whole")
     if card.arguments.get("padding") != "causal":
         raise cannot_be_taught(card)
 
@@ -69,7 +69,7 @@ def teach(
 ) -> Taught:
     """Train the network on streams made of the motions, with pauses as background.
 
-    And a linear reading of their statistics, for the two together: see ``skeleton_reading``.
+    A linear probe on their statistics is fitted and combined with it: see ``skeleton_reading``.
     """
     options = SourceOptions(
         layout=settings.layout, columns=settings.columns, frame_rate_hz=settings.rate_hz
@@ -124,7 +124,7 @@ def told_streams(
     labels: Sequence[str],
     seed: int,
 ) -> list[Told]:
-    """Give what the network says of streams made of these motions as they are, with pauses."""
+    """Return predictions for streams of these motions, unaugmented, with pauses between them."""
     as_they_are = Augmenter(frontend.layout, frontend.axes, AS_THEY_ARE, {})
     maker = StreamMaker(motions, labels, as_they_are, labels[0])
     rng = np.random.default_rng(seed)
@@ -138,7 +138,7 @@ def told_streams(
 def predict(
     network: nn.Module, frontend: JointStreams, motions: Sequence[Motion]
 ) -> list[np.ndarray[Any, Any]]:
-    """Give the probabilities [T, K] of every motion as a stream would get them."""
+    """Return the probabilities [T, K] of every motion, as in a stream."""
     out = []
     for begin in range(0, len(motions), 32):
         some = motions[begin : begin + 32]
@@ -151,7 +151,7 @@ def predict(
 def figures(
     told: Sequence[np.ndarray[Any, Any]], motions: Sequence[Motion], labels: Sequence[str]
 ) -> dict[str, float]:
-    """Give the mean cross entropy of motions, each counting as much, and the share told right."""
+    """Return the mean cross entropy over motions, equally weighted, and their accuracy."""
     columns = [labels.index(m.label) for m in motions]
     surprise = [-np.log(p[:, k] + 1e-9).mean() for p, k in zip(told, columns, strict=True)]
     right = [p.mean(0).argmax() == k for p, k in zip(told, columns, strict=True)]

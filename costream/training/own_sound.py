@@ -1,4 +1,4 @@
-"""Own classes of sound on the frozen frontend of a model, see ``training.own``."""
+"""Trainer of custom sound classes on the frozen frontend of a model, see ``training.own``."""
 
 from __future__ import annotations
 
@@ -42,27 +42,27 @@ log = logging.getLogger("costream")
 ARGUMENTS: Mapping[str, Any] = {}
 SILENCE = "silence"
 BACKGROUNDS = ("background", SILENCE, "none", "nothing")
-VARIANTS = 4  # of each example, besides itself
+VARIANTS = 4  # augmented versions of each example
 QUIET, QUIET_STEPS = 6, 8  # stretches of silence, and their length
 STREAMS = 8  # in a batch
-STEPS, PER_EXAMPLE, MOST = 120, 8, 600  # of fine-tuning; from scratch it takes twice as many
+STEPS, PER_EXAMPLE, MOST = 120, 8, 600  # of fine-tuning; twice as many from scratch
 CHECKS = 8  # streams to validate with
 
 
 def labels(found: set[str], card: Card) -> tuple[str, ...]:
-    """Give the labels, the background first.
+    """Return the labels, the background first.
 
-    That is the class called as the model's own background, or else "background", "silence", "none"
-    or "nothing"; without such a class silence is added.
+    The background is the class named like the model's background, or else "background",
+    "silence", "none" or "nothing"; without such a class "silence" is added.
     """
     return background_first(found, (card.background or SILENCE, *BACKGROUNDS), SILENCE)
 
 
 def check(card: Card, settings: TrainSettings) -> None:
     """Raise UsageError for --fps and --fine-tune."""
-    refuse_fine_tuning(card, settings, "only the temporal part of a model for sound learns")
+    refuse_fine_tuning(card, settings, "only the temporal part of an audio model is trained")
     if settings.rate_hz is not None:
-        raise UsageError(f"the steps of {card.name} are blocks of sound", where="--fps")
+        raise UsageError(f"the steps of {card.name} are blocks of audio", where="--fps")
 
 
 def teach(
@@ -75,8 +75,8 @@ def teach(
 ) -> Taught:
     """Train the network on streams made of the examples' tokens, which are computed once.
 
-    The background is learnt from made-up silence, and from examples where it has some. ModelError
-    for a network that is no classifier of tokens.
+    The background is learnt from synthetic silence, and from its examples if there are any.
+    ModelError for a network that does not classify tokens.
     """
     if not isinstance(network, TokenClassifier):
         raise cannot_be_taught(card)
@@ -109,10 +109,10 @@ def teach(
 
 
 def views(heard: Heard, card: Card) -> list[TokenStream]:
-    """Give an example and its variants with their label at every step.
+    """Return an example and its variants as streams, with their label at every step.
 
-    The first steps of a variant, at most half of them, are UNSCORED: they still hold what was heard
-    before, which may be of any class.
+    The first steps of a variant, at most half of them, are UNSCORED: they still contain the sound
+    before it, which may be of any class.
     """
     label = card.labels.index(heard.label)
     streams = [TokenStream(x, np.full(len(x), label)) for x in heard.tokens]

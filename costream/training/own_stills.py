@@ -1,4 +1,4 @@
-"""A user's pictures, and frames of clips, with the boxes of what is in them."""
+"""Images and video frames with annotated boxes, for training custom detectors."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ log = logging.getLogger("costream")
 Size = tuple[int, int]  # width and height, pixels
 _Pixels = tuple[Tensor, Size]  # of a frame, uint8 [3, h, w], and the size of its source
 
-ROOM_BYTES = 1 << 30  # of pictures in memory
-CLOSER = 1.6  # times the size that a network sees: what is cut out is seen larger
+ROOM_BYTES = 1 << 30  # of images held in memory
+CLOSER = 1.6  # times the network's input size: crops are taken from larger images
 
 
 @dataclass(frozen=True)
 class Still:
-    """A picture, or a frame of a clip, whose true boxes are known."""
+    """An image, or a frame of a clip, with annotated boxes."""
 
     source: str
     frame: int  # of the source, from 0
     marks: Marks
-    group: str  # what may never be on both sides of a split; default: the file
+    group: str  # never on both sides of a split; default: the file
 
     def example(self, label: str = "") -> Example:
-        """Give it as an example of a label."""
+        """Return the image as an example of a label."""
         begin = float(self.frame)
         return Example(self.source, label, begin, None, self.group, self.source)
 
 
 def is_picture(source: str) -> bool:
-    """Say whether a source is a picture, by its name."""
+    """Return whether a source is an image, by its suffix."""
     return Path(source).suffix.lower() in PICTURES
 
 
 def to_stills(clips: Sequence[Clip]) -> list[Still]:
-    """Give every picture and every frame whose boxes are known, in the order of the clips."""
+    """Return every image and every frame with annotated boxes, in the order of the clips."""
     stills = []
     for one in clips:
         pictures = is_picture(one.sources[0])
@@ -67,9 +67,9 @@ def to_stills(clips: Sequence[Clip]) -> list[Still]:
 
 
 def divide(stills: Sequence[Still], share: float, seed: int) -> tuple[list[Still], list[Still]]:
-    """Give the stills to train on and those to validate with, no group on both sides.
+    """Return the training and validation images, no group on both sides.
 
-    Of the boxes of each class about ``share`` are in validation, see ``labels.examples.split``.
+    About ``share`` of the boxes of each class are for validation, see ``labels.examples.split``.
     """
     boxes = [still.example(label) for still in stills for label in still.marks.labels]
     held = {example.group for example in split(boxes, share, seed)[1]}
@@ -77,17 +77,17 @@ def divide(stills: Sequence[Still], share: float, seed: int) -> tuple[list[Still
 
 
 def count_boxes(stills: Sequence[Still]) -> Counter[str]:
-    """Give how many boxes there are of each label."""
+    """Return the number of boxes of each label."""
     return Counter(label for still in stills for label in still.marks.labels)
 
 
 class Album:
-    """The pixels of stills. All are read at once, so that what is damaged shows at once.
+    """The pixels of annotated images. All are read at once, so damaged files show immediately.
 
-    Frames of videos stay in memory, and pictures while there is room: the rest is read again when
-    needed. ``labels``: the classes by number. ``box``: width and height that a network's pictures
-    are fitted into. Raises SourceError and UsageError, naming the file, for what cannot be read, is
-    no picture or has no such frame.
+    Video frames stay in memory, and images while there is room; the rest is read again when
+    needed. ``labels``: the classes by number. ``box``: width and height that a network's images
+    are fitted into. Raises SourceError or UsageError, naming the file, if it cannot be read, is
+    not an image or lacks the frame.
     """
 
     def __init__(self, stills: Sequence[Still], labels: Sequence[str], box: Size) -> None:
@@ -110,19 +110,19 @@ class Album:
 
     @cached_property
     def likely(self) -> npt.NDArray[np.float64]:
-        """How likely each still is to be shown: those of rare classes more often."""
+        """Sampling probability of each image; those of rare classes are drawn more often."""
         return shown([[k in own for k in range(self._total)] for own in self.classes])
 
     def draw(self, rng: np.random.Generator) -> Scene:
-        """Give any still larger than a network sees it."""
+        """Return a random image, larger than a network's input."""
         return self.scene(int(rng.choice(len(self.stills), p=self.likely)))
 
     def scene(self, number: int) -> Scene:
-        """Give a still larger than a network sees it."""
+        """Return an image, larger than a network's input."""
         return self._scene(number, self._large)
 
     def seen(self, number: int) -> Scene:
-        """Give a still as a network sees it."""
+        """Return an image at the size of a network's input."""
         return self._scene(number, self._box)
 
     def _scene(self, number: int, size: Size) -> Scene:
@@ -141,19 +141,19 @@ class Album:
     def _read(
         self, source: str, wanted: Collection[int], sizes: Collection[Size]
     ) -> dict[tuple[int, Size], _Pixels]:
-        """Give frames in one size or both."""
+        """Read frames of a source in one or both sizes."""
         opened = open_source(source, SourceOptions(box=self._box, drawing=self._large))
         found: dict[tuple[int, Size], _Pixels] = {}
         missing = set(wanted)
         try:
             if opened.open().kind != "video":
-                raise UsageError("has no pictures", where=source)
+                raise UsageError("has no images", where=source)
             for item in opened.items():
                 if isinstance(item, Fault):
                     log.warning("%s: %s", source, item.message)
                 elif isinstance(item, VideoFrame) and item.i in missing:
                     assert item.drawing is not None
-                    for size in sizes:  # only what is asked for is converted
+                    for size in sizes:  # convert only the requested sizes
                         rgb = item.rgb if size == self._box else item.drawing()
                         found[item.i, size] = _pixels(rgb, item.size)
                     missing.remove(item.i)
@@ -165,7 +165,7 @@ class Album:
         finally:
             opened.close()
         if missing:
-            lacking = f"has boxes for its frame {min(missing)}, which cannot be read"
+            lacking = f"has boxes for frame {min(missing)}, which cannot be read"
             raise UsageError(lacking, where=source)
         return found
 

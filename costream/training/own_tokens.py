@@ -1,4 +1,4 @@
-"""How a classifier of tokens learns from a user's streams, and when it stops."""
+"""Training of token classifiers on custom streams, with early stopping."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from costream.training.timeline import Told
 from costream.training.token_streams import TokenStream
 from costream.training.watch import LOSS, Watch
 
-STREAM_STEPS = (16, 128)  # the shortest and the longest: windows are full only at times
-WINDOWS = 8  # steps of a stream that are learnt where each needs a window of its own
-WATCH, PATIENCE = 20, 6  # steps between two looks at the validation streams; looks without gain
-NOISE = 1.0  # of the spread of tokens
-COMING = 0.5  # weight of the labels of coming steps (OadTR, Wang et al., ICCV 2021)
-_AT_ONCE = 512  # steps of a stream that a network is asked about at once
+STREAM_STEPS = (16, 128)  # minimum and maximum, so that windows are not always full
+WINDOWS = 8  # supervised steps of a stream if each needs its own window
+WATCH, PATIENCE = 20, 6  # steps between validations; validations without improvement
+NOISE = 1.0  # relative to the standard deviation of tokens
+COMING = 0.5  # loss weight of anticipated labels (OadTR, Wang et al., ICCV 2021)
+_AT_ONCE = 512  # steps of a stream in one call of the network
 
 
 class Supply(Protocol):
-    """Where streams come from."""
+    """A source of training streams."""
 
     def batch(self, streams: int, steps: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Give so many streams as tokens [B, T, D] and labels int64 [B, T], UNSCORED if unknown."""
+        """Return a batch: tokens [B, T, D] and labels int64 [B, T], UNSCORED if unknown."""
 
 
 def classifies_tokens(network: nn.Module) -> bool:
-    """Say whether a network can learn here: it classifies each token of a stream."""
+    """Return whether a network classifies each token of a stream, as training here requires."""
     return isinstance(network, (TokenClassifier, OadTR, MiniRoad))
 
 
 def slides(network: nn.Module) -> bool:
-    """Say whether each step has a window of its own in training: then a few steps cost as much."""
+    """Return whether each step has its own window in training, which makes steps costly."""
     if isinstance(network, OadTR):
         return True
     encoder = getattr(network, "encoder", None)
@@ -61,12 +61,12 @@ def descend(
     partial: Partial | None = None,
     spread: Tensor | None = None,
 ) -> list[dict[str, float]]:
-    """Train the network; it ends with the weights that did best on the streams ``watched``.
+    """Train the network, keep the weights with the lowest validation loss, return the history.
 
-    Without such it ends with the last ones. Fixed landmarks are fitted on the way, see ``Fixing``,
-    and nothing counts as best before they are. ``spread`` [D]: standard deviation of the tokens, by
-    which they are varied, as few examples are learnt by heart else. Gives what was seen on the way,
-    see ``Watch``.
+    Without validation streams ``watched`` the last weights are kept. Fixed landmarks are fitted
+    during training, see ``Fixing``, and no weights count as best before that. ``spread`` [D]:
+    standard deviation of the tokens, which scales added noise: few examples are overfitted
+    without it. For the history see ``Watch``.
     """
     rng = np.random.default_rng(seed)
     counted = WINDOWS if slides(network) else None
@@ -101,11 +101,11 @@ def error(
     counted: int | None,
     rng: np.random.Generator,
 ) -> Tensor:
-    """Give how far off a network is on streams of tokens [B, T, D] with labels [B, T].
+    """Return the loss of a network on streams of tokens [B, T, D] with labels [B, T].
 
-    ``counted``: of so many steps at the end; None: of all.
+    ``counted``: number of final steps that are supervised; None: all.
     """
-    # Any row of the recycled positions may come first.
+    # Recycled positional embeddings start at a random row.
     offset = torch.from_numpy(rng.integers(0, 1 << 16, size=len(tokens)))
     out: OadOutput = network(tokens, offset, counted)
     steps = out.logits.shape[1]
@@ -117,9 +117,9 @@ def error(
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """Give the mean cross entropy of logits [..., K] and labels [...]; UNSCORED ones do not count.
+    """Return the mean cross entropy of logits [..., K] and labels [...], ignoring UNSCORED ones.
 
-    Zero where none counts.
+    Zero if all are UNSCORED.
     """
     each = F.cross_entropy(
         logits.flatten(0, -2),
@@ -132,9 +132,9 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
 
 
 def coming(labels: Tensor, last: int, count: int) -> Tensor:
-    """Give the labels [B, last, A] of the A steps after each of the last ones of [B, T].
+    """Return the labels [B, last, A] of the A steps after each of the ``last`` steps of [B, T].
 
-    UNSCORED where the stream has ended.
+    UNSCORED beyond the end of the stream.
     """
     steps = labels.shape[1]
     padded = F.pad(labels, (0, count), value=UNSCORED)
@@ -144,7 +144,7 @@ def coming(labels: Tensor, last: int, count: int) -> Tensor:
 
 @torch.no_grad()
 def standardise(network: nn.Module, tokens: Tensor) -> None:
-    """Let a fresh network begin as if tokens [N, D] had mean 0 and spread 1 in each place."""
+    """Set a new network's input projection to standardise tokens [N, D] to mean 0 and std 1."""
     layer = cast("nn.Linear | None", network.input_projection)
     if layer is not None:
         spread = tokens.std(0)
@@ -154,18 +154,18 @@ def standardise(network: nn.Module, tokens: Tensor) -> None:
 
 @torch.inference_mode()
 def predict(network: nn.Module, tokens: Sequence[Tensor]) -> list[npt.NDArray[Any]]:
-    """Give the probabilities [T, K] of tokens [T, D] that begin a stream."""
+    """Return the probabilities [T, K] of each stream of tokens [T, D]."""
     return [_probabilities(network, x) for x in tokens]
 
 
 def tell(network: nn.Module, streams: Sequence[TokenStream]) -> list[Told]:
-    """Give what the network says of streams, beside what is true."""
+    """Return the network's predictions for streams, with the ground truth."""
     said = predict(network, [stream.tokens for stream in streams])
     return [Told(p, stream.labels) for p, stream in zip(said, streams, strict=True)]
 
 
 def figures(network: nn.Module, watched: Sequence[TokenStream]) -> dict[str, float]:
-    """Give the mean cross entropy of streams and the share of their steps that are told right."""
+    """Return the mean cross entropy and the accuracy over the steps of streams."""
     network.eval()
     told = np.concatenate(predict(network, [stream.tokens for stream in watched]))
     network.train()

@@ -1,4 +1,4 @@
-"""Own classes of video, on the frontend of a model as it is or fine-tuned; see ``training.own``."""
+"""Trainer of custom video classes, with a frozen or fine-tuned frontend; see ``training.own``."""
 
 from __future__ import annotations
 
@@ -42,31 +42,31 @@ from costream.training.video_recordings import Reader, Seen, of_pictures
 
 ARGUMENTS: Mapping[str, Any] = {}
 BACKGROUND = "background"
-VIEWS, CHECKED_VIEWS = 4, 1  # of each recording, besides itself
-VARIED = 4.0  # times as much as recordings of a class differ; not from scratch, which it hinders
-STREAMS = 8  # in a batch; half as many where each step has a window of its own
+VIEWS, CHECKED_VIEWS = 4, 1  # augmented views of each recording
+VARIED = 4.0  # relative to the differences within a class; harmful from scratch
+STREAMS = 8  # in a batch; half as many if each step has its own window
 STEPS, PER_EXAMPLE, MOST = 600, 12, 1200
 CHECKS = 8  # streams to validate with
-# Of frontend and network together: steps, pieces in each and to validate with.
+# Joint fine-tuning of frontend and network: steps, pieces per step and for validation.
 FINE_STEPS, FINE_PIECES, FINE_CHECKS = 100, 4, 12
 
 
 def labels(found: set[str], card: Card) -> tuple[str, ...]:
-    """Give the labels, the background first.
+    """Return the labels, the background first.
 
-    That is the class called as the model's own background, or else "background", "none" or
-    "nothing"; without such a class it is added.
+    The background is the class named like the model's background, or else "background", "none"
+    or "nothing"; without such a class it is added.
     """
     names = (card.background or BACKGROUND, BACKGROUND, "none", "nothing")
     return background_first(found, names, card.background or BACKGROUND)
 
 
 def check(card: Card, settings: TrainSettings) -> None:
-    """Raise UsageError for --fps, and for --fine-tune of a frontend that hears."""
+    """Raise UsageError for --fps, and for --fine-tune of an audiovisual frontend."""
     if card.frontend == "audiovisual":
-        refuse_fine_tuning(card, settings, "that learns from pictures alone")
+        refuse_fine_tuning(card, settings, "only video frontends without audio can be fine-tuned")
     if settings.rate_hz is not None:
-        raise UsageError(f"{card.name} takes {card.rate_hz:g} pictures a second", where="--fps")
+        raise UsageError(f"{card.name} takes {card.rate_hz:g} frames per second", where="--fps")
 
 
 def teach(
@@ -79,9 +79,9 @@ def teach(
 ) -> Taught:
     """Train the network on streams made of the recordings' tokens, which are computed once.
 
-    And then, where it was asked for, with the frontend on pictures. Where no example is of the
-    background, pictures that stand still are: what is seen before and after a clip. ModelError for
-    a network that is no classifier of tokens.
+    With ``fine_tune`` the frontend is then trained with it on frames. Without examples of the
+    background, still frames before and after clips stand for it. ModelError for a network that
+    does not classify tokens.
     """
     if not classifies_tokens(network) or not hasattr(of_pictures(frontend), "forward_steps"):
         raise cannot_be_taught(card)
@@ -115,7 +115,7 @@ def teach(
 
 
 def to_watch(checked: Sequence[Seen], card: Card, still: int, seed: int) -> list[TokenStream]:
-    """Give streams to validate with, made of these recordings; none where there are none."""
+    """Return validation streams made of these recordings; empty without recordings."""
     if not checked:
         return []
     streams = TokenStreams([s.streams(card.labels, still) for s in checked])
@@ -132,7 +132,7 @@ def fine_tuned(
     settings: TrainSettings,
     partial: Partial,
 ) -> list[dict[str, float]]:
-    """Train the network and the frontend together; gives what was seen on the way."""
+    """Train the network and the frontend together and return the history."""
     seed = settings.seed
     training, checks = (read_pieces(card, frontend, e, card.labels, seed) for e in examples)
     few = [checks[k] for k in np.random.default_rng(seed).permutation(len(checks))[:FINE_CHECKS]]
@@ -142,9 +142,9 @@ def fine_tuned(
 
 
 def answers(network: nn.Module, recordings: Sequence[Seen]) -> list[npt.NDArray[Any]]:
-    """Give the probabilities [T, K] of every example, in the order they were read in.
+    """Return the probabilities [T, K] of every example, in reading order.
 
-    As a stream gives them that began with its recording.
+    They are those of a stream that begins with the example's recording.
     """
     told = predict(network, [seen.tokens[0] for seen in recordings])
     by_source = {s.examples[0].source: rows for s, rows in zip(recordings, told, strict=True)}
@@ -152,7 +152,7 @@ def answers(network: nn.Module, recordings: Sequence[Seen]) -> list[npt.NDArray[
 
 
 def listed(recordings: Sequence[Seen]) -> list[tuple[Seen, Example]]:
-    """Give every example with its recording, in the order they were read in."""
+    """Return every example with its recording, in reading order."""
     rows = {p: (s, e) for s in recordings for p, e in zip(s.places, s.examples, strict=True)}
     return [rows[place] for place in sorted(rows)]
 

@@ -1,7 +1,7 @@
-"""A training that is not over yet, in a file: where it stands, so that it can be gone on with.
+"""Training checkpoints: the state of an unfinished training in a file, to resume it.
 
-The file is safetensors and written in one go, so whatever stops a training, the last one written
-is whole. Going on from it gives, bit for bit, what the training would have given undisturbed.
+The file is safetensors and written atomically, so the last one written is always complete.
+A resumed training gives, bit for bit, the result of an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ from costream.errors import UsageError
 
 log = logging.getLogger("costream")
 
-EVERY_S = 0.5  # at most this often ...
-SHARE = 30  # ... and no sooner than so many times as long as writing took
+EVERY_S = 0.5  # least time between two writes, seconds
+SHARE = 30  # least time between two writes, relative to the duration of the last one
 
-Remembered = tuple[dict[str, Tensor], Any]  # tensors by name, and a value of JSON
+Remembered = tuple[dict[str, Tensor], Any]  # tensors by name, and a JSON value
 
 
 class Part(Protocol):
-    """What changes while a network learns, and has to be remembered to go on."""
+    """A part of the training state that a checkpoint stores."""
 
     def remembered(self) -> Remembered:
-        """Give all of it; tensors need not be copies."""
+        """Return the state; tensors need not be copies."""
 
     def recall(self, tensors: dict[str, Tensor], value: Any) -> None:
-        """Be as when ``remembered`` gave these."""
+        """Restore a state that ``remembered`` returned."""
 
 
 class Chance:
-    """The random numbers of a training: a generator of NumPy and the one of PyTorch."""
+    """The random state of a training: a NumPy generator and PyTorch's global one."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
 
     def remembered(self) -> Remembered:
-        """Give the states of both."""
+        """Return the states of both generators."""
         return {"torch": torch.get_rng_state()}, self._rng.bit_generator.state
 
     def recall(self, tensors: dict[str, Tensor], value: Any) -> None:
-        """Go on with the same numbers."""
+        """Restore the states of both generators."""
         torch.set_rng_state(tensors["torch"])
         self._rng.bit_generator.state = value
 
 
 class Partial:
-    """The file ``OUTPUT.partial`` of a training.
+    """The checkpoint file ``OUTPUT.partial`` of a training.
 
-    ``identity`` is what the training was asked for and what it learns from, as values of JSON: a
-    file of another one is not gone on with. With ``overwrite`` such a file is replaced; without it,
-    and where the file is no such file, that is a UsageError.
+    ``identity`` holds the options and data of the training as JSON values; a checkpoint of another
+    training cannot be resumed. With ``overwrite`` such a file, or one that is not a checkpoint, is
+    replaced; without it both raise UsageError.
     """
 
     def __init__(self, path: Path, identity: Mapping[str, Any], overwrite: bool) -> None:
@@ -74,11 +74,11 @@ class Partial:
 
     @property
     def path(self) -> Path:
-        """The file; it is there once the training has gone on for about a second."""
+        """Path of the file, which is first written after about a second of training."""
         return self._path
 
     def restore(self, parts: Mapping[str, Part]) -> int:
-        """Bring ``parts`` to where the file left them; gives the steps done, 0 without a file."""
+        """Restore ``parts`` from the file; return the number of steps done, 0 without a file."""
         if not self._values:
             return 0
         steps = int(self._values["steps"])
@@ -86,11 +86,11 @@ class Partial:
             head = f"{name}/"
             own = {k.removeprefix(head): v for k, v in self._found.items() if k.startswith(head)}
             part.recall(own, self._values["parts"][name])
-        log.info("going on after step %d (%s)", steps, self._path)
+        log.info("resuming after step %d (%s)", steps, self._path)
         return steps
 
     def note(self, steps: int, parts: Mapping[str, Part]) -> None:
-        """Write where ``parts`` stand after so many steps, when it is time. Raises OutputError."""
+        """Write the state of ``parts`` after ``steps`` steps if it is due. Raises OutputError."""
         began_s = time.monotonic()
         if began_s - self._written_s < max(EVERY_S, SHARE * self._took_s):
             return
@@ -99,7 +99,7 @@ class Partial:
         self._took_s = self._written_s - began_s
 
     def write(self, steps: int, parts: Mapping[str, Part]) -> None:
-        """Write where ``parts`` stand after so many steps. Raises OutputError."""
+        """Write the state of ``parts`` after ``steps`` steps. Raises OutputError."""
         from safetensors.torch import save
 
         tensors: dict[str, Tensor] = {}
@@ -112,10 +112,10 @@ class Partial:
         write_whole(self._path, [save(tensors, {"identity": self._digest, "state": state})])
 
     def remove(self) -> None:
-        """Take the file away: the training is over."""
+        """Delete the file after the training is complete."""
         self._path.unlink(missing_ok=True)
         for left in self._path.parent.glob(f".{self._path.name}.*.part"):
-            left.unlink(missing_ok=True)  # of runs that were killed while they wrote
+            left.unlink(missing_ok=True)  # left by runs killed while writing
 
     def _read(self, overwrite: bool) -> None:
         from safetensors import SafetensorError, safe_open
@@ -134,7 +134,7 @@ class Partial:
                 ) from error
         if not overwrite:
             raise UsageError(
-                "an unfinished training with other options or data",
+                "checkpoint of a training with other options or data",
                 where=self._path,
-                hint="give the same ones to go on, or --overwrite to start over",
+                hint="give the same ones to resume, or --overwrite to start over",
             )

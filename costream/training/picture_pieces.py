@@ -1,4 +1,4 @@
-"""Pieces of a user's video as pictures, for a frontend that learns too."""
+"""Clips of a user's videos as frames, for training a frontend too."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from costream.training.clips import UNSCORED
 from costream.training.video_recordings import by_recording, frames_of, labels_at, stretch
 from costream.training.video_views import View
 
-STEPS = 48  # of a piece
-MOST_BYTES = 400_000_000  # of pictures that are kept in memory
+STEPS = 48  # length of a piece
+MOST_BYTES = 400_000_000  # of frames held in memory
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Pictures uint8 [T, 3, H, W] that follow one another, each with its class or UNSCORED [T]."""
+    """Consecutive frames uint8 [T, 3, H, W], each with its class or UNSCORED [T]."""
 
     frames: npt.NDArray[np.uint8]
     labels: npt.NDArray[np.int64]
 
     def filled(self, before: int, still: int) -> Piece:
-        """Give ``STEPS`` steps: the first picture stands so long before, the last one after."""
+        """Pad to ``STEPS`` steps: repeat the first frame ``before`` times, the last one after."""
         after = STEPS - before - len(self.labels)
         return Piece(
             np.pad(self.frames, ((before, after), (0, 0), (0, 0), (0, 0)), mode="edge"),
@@ -39,9 +39,9 @@ class Piece:
 
 
 class Pieces:
-    """Draws pieces, each class as often, every time as another view.
+    """Draws randomly augmented pieces, all classes equally often.
 
-    ``still``: the label of pictures that stand before and after a piece.
+    ``still``: the label of the repeated frames before and after a piece.
     """
 
     def __init__(self, pieces: Sequence[Piece], box: tuple[int, int], still: int) -> None:
@@ -53,7 +53,7 @@ class Pieces:
         self._having = [having[label] for label in sorted(having)]
 
     def batch(self, count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Give so many as pictures float32 [B, T, 3, H, W], 0 to 255, and labels int64 [B, T]."""
+        """Return a batch: frames float32 [B, T, 3, H, W], 0 to 255, and labels int64 [B, T]."""
         frames, labels = [], []
         for _ in range(count):
             own = self._having[int(rng.integers(len(self._having)))]
@@ -67,10 +67,10 @@ class Pieces:
 def read_pieces(
     card: Card, frontend: Any, examples: Sequence[Example], labels: Sequence[str], seed: int
 ) -> list[Piece]:
-    """Give pieces with a label from the recordings of these examples.
+    """Return labelled pieces from the recordings of these examples.
 
-    Where there are more than memory is given for, a random choice of them. SourceError, UsageError
-    as ``Reader.read``.
+    If they exceed the memory limit, a random sample of them. SourceError, UsageError as
+    ``Reader.read``.
     """
     rng = np.random.default_rng(seed)
     kept: list[Piece] = []

@@ -1,4 +1,4 @@
-"""The command line that the recipes of shipped weights share: ``python -m costream.training.X``."""
+"""Common command line of the training recipes: ``python -m costream.training.X``."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from costream.errors import CostreamError, UsageError
 
 
 def parser(name: str, packs: str, steps: int) -> argparse.ArgumentParser:
-    """Give the options of the recipe ``name``.
+    """Return the argument parser of the recipe ``name``.
 
-    ``packs`` says what is in the folder of packs, ``steps`` how long it learns.
+    ``packs``: help text for the data folder; ``steps``: default number of training steps.
     """
     options = argparse.ArgumentParser(prog=f"python -m costream.training.{name}")
     options.add_argument("--packs", type=Path, required=True, help=packs)
@@ -30,7 +30,7 @@ def parser(name: str, packs: str, steps: int) -> argparse.ArgumentParser:
 
 
 def carry_out(make: Callable[[], Sequence[Path]], threads: int) -> int:
-    """Run a recipe on so many threads and print what it wrote; gives the exit code."""
+    """Run a recipe, print the paths of the written files and return the exit code."""
     torch.set_num_threads(threads)
     try:
         written = make()
@@ -43,9 +43,9 @@ def carry_out(make: Callable[[], Sequence[Path]], threads: int) -> int:
 
 @contextmanager
 def teacher_file(pack: Path, name: str) -> Iterator[Path]:
-    """Give a file of the pack ``teachers.tar`` for a while. UsageError when that is not there."""
+    """Yield the temporary path of a file of ``teachers.tar``. UsageError if it is missing."""
     if not pack.is_file():
-        raise UsageError("the teacher is not there", where=pack)
+        raise UsageError("the teacher is missing", where=pack)
     with tarfile.open(pack) as archive, tempfile.TemporaryDirectory() as place:
         archive.extract(f"teachers/{name}", place, filter="data")
         yield Path(place) / "teachers" / name

@@ -1,4 +1,4 @@
-"""Reads a user's examples as motions, through the sources and the frontend of a run."""
+"""Reading of a user's examples as motions, with the sources and frontend of a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from costream.sources.registry import open_source
 
 log = logging.getLogger("costream")
 
-FEWEST = 4  # steps an example must have
+FEWEST = 4  # least number of steps of an example
 
 
 def read_motions(
@@ -33,11 +33,11 @@ def read_motions(
     frontend: JointStreams,
     options: SourceOptions,
 ) -> list[Motion]:
-    """Give the examples at the card's rate, as the frontend's ``prepare`` gives their frames.
+    """Return the examples at the card's rate, as frames from the frontend's ``prepare``.
 
-    In videos MediaPipe looks for persons. UsageError, naming file or line, for an example that is
-    too short, or shows nobody and is not of the background, the card's first label; SourceError
-    when it cannot be read or does not fit.
+    In videos MediaPipe detects persons. UsageError, naming file or line, for an example that is
+    too short, or shows nobody and is not of the background (the card's first label); SourceError
+    if it cannot be read or does not fit the model.
     """
     bar = tqdm(examples, "reading", file=sys.stderr, disable=None, leave=False)
     return [_read(example, card, frontend, options) for example in bar]
@@ -50,7 +50,7 @@ def _read(example: Example, card: Card, frontend: JointStreams, options: SourceO
     try:
         info = source.open()
         if info.kind == "features":
-            raise UsageError("features are no skeletons", where=example.where)
+            raise UsageError("features are not skeletons", where=example.where)
         check_source(card, frontend, info)
         ticks = resample(source.items(), card.rate_hz, card.gap_tolerance_s)
         frames = [frontend.prepare(item) for item in _skeletons(ticks, trackers, example)]
@@ -61,13 +61,13 @@ def _read(example: Example, card: Card, frontend: JointStreams, options: SourceO
         trackers.reset([0])
     if len(frames) < FEWEST:
         raise UsageError(
-            f"{len(frames)} steps at {card.rate_hz:g} Hz are too few to learn from",
+            f"{len(frames)} steps at {card.rate_hz:g} Hz are too few to train on",
             where=example.where,
         )
     joints = np.stack(frames)
     persons = np.flatnonzero(joints[..., -1].any((0, 2)))
     if not len(persons) and example.label != card.labels[0]:
-        raise UsageError("nobody is seen in this example", where=example.where)
+        raise UsageError("no person is visible in this example", where=example.where)
     most = max(persons, default=0) + 1
     return Motion(example.source, example.label, example.group, joints[:, :most])
 

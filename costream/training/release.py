@@ -1,8 +1,8 @@
-"""Completes the cards of weights that are to be shipped: ``python -m costream.training.release``.
+"""Completion of the cards of shipped weights: ``python -m costream.training.release``.
 
-Each is run over the sample of its kind on one core of this machine. What it scored there, which
-``models verify`` repeats, and what a step costs go into the card and into NAME.md; the tensors
-stay as they are. Run it after a recipe, on a machine that does nothing else.
+Each model is run over the sample of its kind on one core of this machine. Its scores there,
+which ``models verify`` repeats, and the cost of a step go into the card and into NAME.md; the
+tensors stay unchanged. Run it after a recipe, on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from costream.training.sequence_report import sequence_table
 
 @dataclass(frozen=True)
 class Sample:
-    """A sample, and what a model calls the things in it."""
+    """A sample recording, and a model's labels for the labels in it."""
 
     file: str  # its script is the JSON file beside it
-    called: Mapping[str, str | None] = field(default_factory=dict)  # None: nothing is there
-    others: str | None = None  # what everything else in the script is called; None: as there
+    called: Mapping[str, str | None] = field(default_factory=dict)  # None: no object
+    others: str | None = None  # label of everything else in the script; None: unchanged
     end_s: float | None = None
 
 
@@ -55,16 +55,16 @@ SAMPLES = {
             "kick": "forward kick",
         },
     ),
-    # Whoever acts in the room is a person; all tokens of a picture take long.
+    # Every action in the room shows a person; computing all tokens of a frame takes long.
     "eventful-vitdet": Sample("room.mp4", {"background": None}, others="person", end_s=10.0),
 }
 
 
 def complete(path: Path, folder: Path | None = None) -> Card:
-    """Measure the weights of a file, write them with the complete card, and NAME.md beside it.
+    """Measure a weight file, rewrite it with the complete card, and write NAME.md beside it.
 
-    ``folder`` holds the samples. Raises UsageError when there is no sample for a model of this
-    name, and what running it raises.
+    ``folder`` holds the samples. Raises UsageError if there is no sample for a model of this
+    name, and the errors of a run.
     """
     stored = read_weights(path)
     sample = SAMPLES.get(stored.card.name)
@@ -96,7 +96,7 @@ def complete(path: Path, folder: Path | None = None) -> Card:
 
 
 def table_of(card: Card) -> Table | None:
-    """Give what writes the metrics of a card; None: what ``card_text`` writes by itself."""
+    """Return the formatter of a card's metrics; None: the default of ``card_text``."""
     if card.task == OBJECT_DETECTION:
         return detection_table
     sequences = (m for models in card.metrics.values() for m in models.values() if "sequences" in m)
@@ -113,9 +113,9 @@ def _truth(path: Path, sample: Sample) -> list[list[Any]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Complete the cards of these files, or of all shipped ones; gives the exit code."""
+    """Complete the cards of these files, or of all shipped ones; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m costream.training.release")
-    parser.add_argument("weights", nargs="*", type=Path, help="weight files; default: the shipped")
+    parser.add_argument("weights", nargs="*", type=Path, help="weight files; default: all shipped")
     options = parser.parse_args(argv)
     prepare_torch()
     try:

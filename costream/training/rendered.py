@@ -1,7 +1,7 @@
-"""Draws an acting figure into a room: rendered video with exact labels.
+"""Rendering of an acting figure in a room: synthetic video with exact labels.
 
 Body parts are capsules with smooth edges, shaded as if round, hidden by furniture in front of
-them, and throw a soft shadow on the ground below.
+them, and cast a soft shadow on the ground below.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Colour = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Look:
-    """What the figure looks like. ``height`` 1.0 is 1.75 m, ``girth`` widens every part."""
+    """Appearance of the figure. ``height`` 1.0 is 1.75 m, ``girth`` widens every part."""
 
     skin: Colour
     hair: Colour
@@ -35,7 +35,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Scene:
-    """Everything a clip is made from."""
+    """Everything that determines a clip."""
 
     room: Room
     camera: Camera
@@ -50,7 +50,7 @@ class Scene:
         return sum(act.length_s for act in self.acts)
 
     def script(self) -> list[tuple[float, float, str]]:
-        """Give (start, end, label) of every stretch of one label, in seconds."""
+        """Return (start, end, label) of every stretch of one label, in seconds."""
         out: list[tuple[float, float, str]] = []
         start = 0.0
         for act in self.acts:
@@ -65,7 +65,7 @@ class Scene:
 def render(
     scene: Scene, rate_hz: float, samples: int = 2
 ) -> Iterator[tuple[npt.NDArray[np.uint8], str, float]]:
-    """Give (picture uint8 [H, W, 3], label, share of the picture the figure covers) per frame."""
+    """Yield (image uint8 [H, W, 3], label, share of the image the figure covers) per frame."""
     empty, depth, flat = cast(scene.room, scene.camera, samples)
     begun, k = 0.0, 0
     for i in range(int(scene.length_s * rate_hz)):
@@ -83,7 +83,7 @@ def render(
 def draw(
     image: Image, depth: Vector, flat: npt.NDArray[np.bool_], scene: Scene, pose: Vector
 ) -> float:
-    """Draw the figure into ``image`` in place; gives the number of pixels it covers."""
+    """Draw the figure into ``image`` in place; return the number of pixels it covers."""
     at = joints(pose, scene.look.height)
     parts = _parts(at, scene.look)
     _shadow(image, flat, scene, parts)
@@ -114,7 +114,7 @@ def draw(
 
 
 def _parts(at: dict[str, Vector], look: Look) -> list[tuple[Vector, Vector, float, float, Colour]]:
-    """Give the capsules of a body: two ends, two radii (metres) and a colour."""
+    """Return the capsules of a body: two ends, two radii (metres) and a colour."""
     g = look.girth * look.height
     up = at["crown"] - at["neck"]
     up = up / max(float(np.linalg.norm(up)), 1e-6)
@@ -165,7 +165,7 @@ def _shadow(
     scene: Scene,
     parts: Sequence[tuple[Vector, Vector, float, float, Colour]],
 ) -> None:
-    """Darken the ground straight below the body, softly and less so the higher a part is."""
+    """Darken the ground below the body, softer and weaker the higher a part is."""
     middle = parts[0][0]
     ground = 0.0
     for x0, y0, x1, y1, height in scene.ground:
@@ -209,10 +209,10 @@ def _capsule(
     ra: float,
     rb: float,
 ) -> tuple[Vector, Vector, Vector, Vector]:
-    """Give where every pixel of a window lies.
+    """Return every pixel's coordinates relative to a capsule.
 
-    That is the distance to the capsule's edge (negative inside), the place along its axis 0..1,
-    and the offset from the axis.
+    They are the distance to the capsule's edge (negative inside), the position along its axis,
+    0..1, and the offset from the axis.
     """
     x = np.arange(window[1].start, window[1].stop)[None] + 0.5 - a[0]
     y = np.arange(window[0].start, window[0].stop)[:, None] + 0.5 - a[1]

@@ -1,4 +1,4 @@
-"""Scores of trained models on held-out video, and the model card in words."""
+"""Scores of trained models on held-out video, and model cards as Markdown."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Table = Callable[[dict[str, dict[str, Any]], Sequence[str]], list[str]]  # model
 def predict(
     frontend: nn.Module, heads: Sequence[nn.Module], clips: Sequence[Clip]
 ) -> list[list[Probabilities]]:
-    """Give, for every head, the probabilities of every clip as a stream would get them."""
+    """Return, for every head, the probabilities of every clip, as in a stream."""
     out: list[list[Probabilities]] = [[] for _ in heads]
     for clip in clips:
         tokens = frontend(torch.from_numpy(clip.frames)[None])
@@ -47,16 +47,16 @@ def score(
     labels: Sequence[str],
     rate_hz: float,
 ) -> dict[str, Any]:
-    """Give the metrics of one model on some videos.
+    """Return the metrics of one model on some videos.
 
-    ``..._1s`` allow for labels that are a second off: accuracies accept a label that occurs
-    within a second; average precision leaves out the second before and after each change.
-    mAP is over the actions, the background (label 0) left out, as is usual.
+    ``..._1s`` tolerate label errors of a second: accuracies accept a label that occurs within a
+    second; average precision leaves out the second before and after each change. mAP is over
+    the actions, without the background (label 0), as usual.
     """
     actions = range(1, len(labels))
     second = round(rate_hz)
     truth = np.concatenate([clip.labels for clip in clips])
-    # Videos must not touch: what is within a second must be of the same video.
+    # Pad between videos, so that the tolerance does not reach into another video.
     pad = np.full(second, -1)
     apart = np.concatenate([np.append(clip.labels, pad) for clip in clips])
     rows = np.concatenate(list(probabilities))
@@ -89,14 +89,14 @@ def score(
 
 
 def majority(train: Sequence[Clip], clips: Sequence[Clip], classes: int) -> list[Probabilities]:
-    """Give what one would say without looking: how frequent each label is in training."""
+    """Return the label frequencies of the training clips as a constant prediction."""
     known = np.concatenate([clip.labels for clip in train])
     share = np.bincount(known[known >= 0], minlength=classes) / (known >= 0).sum()
     return [np.tile(share.astype(np.float32), (len(clip.labels), 1)) for clip in clips]
 
 
 def card_text(card: Card, table: Table | None = None) -> str:
-    """Give a model card as Markdown. ``table`` writes a part of its metrics."""
+    """Return a model card as Markdown. ``table`` formats each part of its metrics."""
     arguments = ", ".join(
         f"{k} {v}" for k, v in {**card.arguments, **card.frontend_arguments}.items()
     )
@@ -141,7 +141,7 @@ def _sample(card: Card) -> list[str]:
 
 
 def _table(models: dict[str, dict[str, Any]], labels: Sequence[str]) -> list[str]:
-    """Give one row a model, and the rows of its average precision by class."""
+    """Return one row per model, and the rows of its average precision by class."""
     names = (
         "mAP",
         "mAP_1s",

@@ -1,6 +1,6 @@
-"""A room seen by a fixed camera: its empty picture and how far away everything in it is.
+"""Ray casting of a room seen by a fixed camera: its image without people, and its depth map.
 
-Rays are cast once a room, since camera and furniture do not move.
+Rays are cast once per room, since camera and furniture do not move.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Image = npt.NDArray[np.float64]  # [H, W, 3], 0..1, red green blue
 
 @dataclass(frozen=True)
 class Box:
-    """A piece of furniture or a part of one: two opposite corners (metres) and a colour."""
+    """A piece of furniture or part of one: two opposite corners (metres) and a colour."""
 
     low: tuple[float, float, float]
     high: tuple[float, float, float]
@@ -37,7 +37,7 @@ class Camera:
     def looking(
         cls, at: Vector, target: Vector, view_deg: float, width: int, height: int, up: Vector
     ) -> Camera:
-        """Give a camera at a place looking at another; ``view_deg`` is the horizontal angle."""
+        """Return a camera at one point looking at another; ``view_deg`` is the horizontal angle."""
         forward = (target - at) / np.linalg.norm(target - at)
         right = np.cross(forward, up)
         right /= np.linalg.norm(right)
@@ -45,7 +45,7 @@ class Camera:
         return cls(at, axes, width / 2 / np.tan(np.radians(view_deg) / 2), width, height)
 
     def project(self, point: Vector) -> tuple[float, float, float]:
-        """Give column, row (pixels) and depth (metres) of a point; depth <= 0 is behind."""
+        """Return column, row (pixels) and depth (metres) of a point; depth <= 0 is behind."""
         right, down, depth = self.axes @ (point - self.at)
         scale = self.focal / max(depth, 1e-3)
         return (
@@ -55,7 +55,7 @@ class Camera:
         )
 
     def rays(self, samples: int) -> Vector:
-        """Give directions [H s, W s, 3] with depth 1 along the axis, s x s samples a pixel."""
+        """Return directions [H s, W s, 3] with depth 1 along the axis, s x s samples per pixel."""
         columns = (np.arange(self.width * samples) + 0.5) / samples - self.width / 2
         rows = (np.arange(self.height * samples) + 0.5) / samples - self.height / 2
         flat = np.stack(np.broadcast_arrays(columns[None], rows[:, None], self.focal), axis=-1)
@@ -65,7 +65,7 @@ class Camera:
 
 @dataclass(frozen=True)
 class Room:
-    """What stands where. Colours are 0..1.
+    """Geometry and colours (0..1) of a room.
 
     The back wall is y = depth, the left wall x = 0; the two other sides are open.
     """
@@ -76,13 +76,13 @@ class Room:
     boxes: tuple[Box, ...]
     plank: float  # width of the floor boards, metres; 0 = a plain floor
     contrast: float  # of boards and speckles
-    light: tuple[float, float]  # where on the floor the lamp hangs over
-    falloff: float  # how quickly it gets darker away from there
+    light: tuple[float, float]  # floor position below the lamp
+    falloff: float  # how quickly brightness falls off from there
     seed: int
 
 
 def cast(room: Room, camera: Camera, samples: int) -> tuple[Image, Vector, npt.NDArray[np.bool_]]:
-    """Give the empty room's picture [H, W, 3], its depth [H, W] and where a surface faces up."""
+    """Return the empty room's image [H, W, 3], depth [H, W] and mask of upward-facing surfaces."""
     rays, at = camera.rays(samples), camera.at
     near = np.full(rays.shape[:2], 60.0)
     colour = np.broadcast_to(np.array(room.wall) * 0.8, rays.shape).copy()
@@ -123,7 +123,7 @@ def _floor(room: Room, points: Vector) -> Vector:
     else:
         shade += room.contrast * 0.3 * (_hash(np.floor(x * 30), np.floor(y * 30), room.seed) - 0.5)
     for box in room.boxes:
-        # Corners where floor and furniture meet get less light.
+        # Ambient occlusion where floor and furniture meet.
         dx = np.maximum(np.maximum(box.low[0] - x, x - box.high[0]), 0)
         dy = np.maximum(np.maximum(box.low[1] - y, y - box.high[1]), 0)
         if box.low[2] < 0.3:

@@ -1,4 +1,4 @@
-"""Random rooms, cameras, people and scripts for rendered training video."""
+"""Random rooms, cameras, people and scripts for synthetic training video."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def random_scene(
     height: int = 120,
     movements: Sequence[Movement] = (),
 ) -> Scene:
-    """Give a clip's worth of everything: 30 to 60 seconds, every label likely to occur.
+    """Return a random scene of 30 to 60 seconds in which every label is likely to occur.
 
-    With ``movements``, some of them are made instead, and one walks between them.
+    With ``movements``, the figure performs some of these instead and walks between them.
     """
     wide, deep = rng.uniform(3.6, 5.0), rng.uniform(3.4, 4.6)
     mat = rng.random() < 0.5  # a mat on the floor instead of a bed
@@ -88,7 +88,7 @@ def random_scene(
 
 
 def chair_boxes(x: float, y: float, height: float, colour: Colour, back: bool) -> tuple[Box, ...]:
-    """Give a chair (or a stool) that looks to the right, its seat centred on x, y."""
+    """Return a chair (or a stool) that faces right, its seat centred on x, y."""
     legs = tuple(
         Box((x + a - 0.02, y + b - 0.02, 0), (x + a + 0.02, y + b + 0.02, height - 0.04), colour)
         for a in (-0.19, 0.19)
@@ -100,7 +100,7 @@ def chair_boxes(x: float, y: float, height: float, colour: Colour, back: bool) -
 
 
 def random_look(rng: np.random.Generator) -> Look:
-    """Give a random person."""
+    """Return a random person."""
     tone = rng.uniform(0.35, 0.95)
     skin = (0.95 * tone, 0.74 * tone, 0.6 * tone)
     hair = rng.uniform(0.03, 0.25)
@@ -138,7 +138,7 @@ def _act(script: Script, wide: float, by: float, door: tuple[float, float]) -> N
                     script.stand(rng.uniform(0.3, 1.5))
                 script.fall(rng.uniform(0.5, 1.1), rng.uniform(1.5, 6), _side(script, wide, by))
                 script.stand_up(rng.uniform(2.5, 6))
-            elif rng.random() < 0.5:  # stand about; on one's feet counts as walking
+            elif rng.random() < 0.5:  # standing counts as walking
                 script.stand(rng.uniform(0.5, 2.5))
         script.walk(*door, rng.uniform(0.7, 1.3))
         script.away(rng.uniform(1, 4))
@@ -168,12 +168,12 @@ def _exercise(
 
 
 def _free_floor(rng: np.random.Generator, wide: float, by: float) -> tuple[float, float]:
-    """Give a place where nothing stands."""
+    """Return a random place free of furniture."""
     return rng.uniform(0.9, wide - 0.4), rng.uniform(0.5, max(0.9, by - 0.7))
 
 
 def _side(script: Script, wide: float, by: float) -> float:
-    """Give a direction to fall in that does not lead into furniture or out of the room."""
+    """Return a direction to fall in that does not lead into furniture or out of the room."""
     rng, now, (sx, sy, _, _) = script.rng, script.now, script.seat
     limit = by + 1.2 if script.bed[2] < 0.2 else by - 0.6
     for _ in range(20):

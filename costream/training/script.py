@@ -1,4 +1,4 @@
-"""Writes what a figure does: actions one after another, each from where the last one ended."""
+"""Scripts of a figure: consecutive actions, each starting where the last one ended."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from costream.training.movements import Movement
 
 
 class Script:
-    """Writes acts one after another, for a room with a seat, a bed and free floor.
+    """A sequence of acts for a room with a seat, a bed and free floor.
 
-    ``seat`` and ``bed`` are (x, y, height, yaw): where one sits or where the middle of the body
-    lies, and where the face looks (seat) or the feet point (bed).
+    ``seat`` and ``bed`` are (x, y, height, yaw): the place of the seat or of the middle of the
+    lying body, and the direction of the face (seat) or of the feet (bed).
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Script:
         self.now = standing(*start, rng.uniform(-3, 3))
 
     def add(self, act: Act) -> None:
-        """Take one more act; the next begins where it ends."""
+        """Append an act; the next one begins where it ends."""
         self.acts.append(act)
         self.now = act.end()
 
@@ -58,7 +58,7 @@ class Script:
         return int(self.rng.integers(1 << 30))
 
     def away(self, length_s: float) -> None:
-        """Nobody is there."""
+        """Leave the room empty."""
         here = self.now.copy()
         self.add(Act("background", length_s, lambda _: here))
 
@@ -67,11 +67,11 @@ class Script:
         self.add(walk(self.now, (x, y), speed))
 
     def stand(self, length_s: float) -> None:
-        """Stand about; being on one's feet counts as walking."""
+        """Stand; standing counts as walking."""
         self.add(stay("walk", self.now, length_s, self._seed()))
 
     def perform(self, movement: Movement) -> None:
-        """Make a movement where one stands."""
+        """Perform a movement at the current place."""
         self.add(movement.act(self.now, self.rng))
 
     def sit_down(self, length_s: float, on_bed: bool = False) -> None:
@@ -132,7 +132,7 @@ class Script:
         self.add(move("stand up", keys, now))
 
     def lie(self, down_s: float, length_s: float) -> None:
-        """Walk to the bed, lie down and keep lying; now and then turn over."""
+        """Walk to the bed, lie down and keep lying, at times turning over."""
         edge = self._edge()
         front = (edge[0] + 0.38 * math.cos(edge[3]), edge[1] + 0.38 * math.sin(edge[3]))
         if math.hypot(front[0] - self.now[X], front[1] - self.now[Y]) > 0.3:
@@ -163,7 +163,7 @@ class Script:
         self.add(stay("lie", self.now, 0.4 * length_s, self._seed()))
 
     def fall(self, length_s: float, still_s: float, direction: float) -> None:
-        """Fall to this side (0: forwards) and stay on the ground, arms and legs anyhow."""
+        """Fall in this direction (0: forwards) and stay on the ground with random limb angles."""
         rng, now = self.rng, self.now
         way = now[AZIMUTH] + direction
         begin = now.copy()
@@ -185,7 +185,7 @@ class Script:
         self.add(stay("fall", self.now, still_s, self._seed()))
 
     def _edge(self) -> tuple[float, float, float, float]:
-        """Give where one sits on the side of the bed: towards the front of the room."""
+        """Return the seat on the side of the bed that faces the front of the room."""
         x, y, height, _ = self.bed
         return x, y - 0.3, height, -math.pi / 2
 

@@ -1,4 +1,4 @@
-"""The metrics of whole sequences in words, for the cards of models of skeletons and sound."""
+"""Sequence metrics as Markdown, for the cards of skeleton and audio models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMES = {
 
 
 def sequence_table(models: dict[str, dict[str, Any]], labels: Sequence[str]) -> list[str]:
-    """Give one row a model, accuracy by group and by class, and the most frequent errors."""
+    """Return one row per model, accuracy by group and by class, and the most frequent errors."""
     first = next(iter(models.values()))
     names = [name for name in _NAMES if name in first]
     lines = [

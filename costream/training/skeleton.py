@@ -1,8 +1,8 @@
-"""The recipe of the shipped skeleton model: ``python -m costream.training.skeleton``.
+"""Training recipe of the shipped skeleton model: ``python -m costream.training.skeleton``.
 
-Reads the packs MSR-Action3D, GTU3D and Bandai, trains a causal CoST-GCN on streams made of their
-motions, scores it on people, styles and files that were not trained on, trains the baselines and
-writes the weights with their card. Seeded; about half an hour on one core of 2023.
+Reads the packs MSR-Action3D, GTU3D and Bandai, trains a causal CoST-GCN on streams of their
+motions, scores it on held-out people, styles and files, trains the baselines and writes the
+weights with their card. Seeded; about half an hour on one core of 2023.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ NETWORK: dict[str, Any] = {
     "padding": "causal",
     "pool": 12,
 }
-# The baseline without time: the same blocks, each step by itself.
+# The per-frame baseline: the same blocks without temporal context.
 PER_FRAME: dict[str, Any] = {**NETWORK, "kernel": 1, "pool": 1}
 STREAM_STEPS = 80
 
 
 @dataclass(frozen=True)
 class Part:
-    """What is done with the motions of a pack."""
+    """Use of the motions of a pack."""
 
     title: str
-    held_out: tuple[str, ...]  # groups that are tested on
+    held_out: tuple[str, ...]  # groups for testing
     streams: int  # in each batch
     mirror: float  # probability that a motion is mirrored, with its label
 
@@ -87,7 +87,7 @@ _TWINS = (
     ("wave left hand", "wave right hand"),
     ("left hand shake", "right hand shake"),
 )
-# Of these nobody says which way round they are.
+# The side of these is not documented, so they are never mirrored.
 _ONE_SIDED = ("leg bend a", "leg bend b", "right left step", "eight step")
 MIRRORED: dict[str, str | None] = {
     **dict(_TWINS),
@@ -98,15 +98,15 @@ MIRRORED: dict[str, str | None] = {
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything; smaller for a quick test of the recipe itself."""
+    """Size of a training; smaller for a quick test of the recipe itself."""
 
     steps: int = 2600
-    every: int = 1  # of the motions, each so manieth
+    every: int = 1  # use every n-th motion
     trees: int = TREES
 
 
 def make(packs: Path, size: Size, seed: int, folder: Path) -> Path:
-    """Train, score and write costgcn.safetensors and .md; gives the weight file."""
+    """Train, score and write costgcn.safetensors and .md; return the path of the weights."""
     data = {name: read_pack(packs, name)[:: size.every] for name in PARTS}
     train = {n: [m for m in d if m.group not in PARTS[n].held_out] for n, d in data.items()}
     labels = [BACKGROUND, *sorted({m.label for motions in data.values() for m in motions})]
@@ -146,10 +146,10 @@ def score(
     own: Sequence[str],
     seed: int,
 ) -> dict[str, Any]:
-    """Give the metrics on motions of a pack, the answer being one of its ``own`` labels.
+    """Return the metrics on motions of a pack, with predictions among its ``own`` labels.
 
-    ``top1_all``: one of all labels but the background. Frames are those of streams of ten motions
-    one straight after another.
+    ``top1_all``: among all labels but the background. Frame metrics are on streams of ten
+    directly consecutive motions.
     """
     columns = [labels.index(label) for label in own]
     told = predict(network, frontend, motions)
@@ -275,7 +275,7 @@ def _card(labels: Sequence[str], metrics: dict[str, Any]) -> Card:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the recipe from the command line; gives the exit code."""
+    """Run the recipe from the command line; return the exit code."""
     options = parser("skeleton", "folder of skel_*.npz", Size().steps).parse_args(argv)
 
     def work() -> list[Path]:

@@ -1,4 +1,4 @@
-"""Other bodies, speeds, cameras and sensors for the motions there are."""
+"""Augmentation of skeleton motions: body proportions, speed, camera, sensor noise, mirroring."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from costream.layouts import Layout
 
 @dataclass(frozen=True)
 class Variety:
-    """How far motions are changed: standard deviations, or the ends of uniform ranges."""
+    """Augmentation strengths: standard deviations, or ends of uniform ranges."""
 
     speed: float = 0.25  # of the logarithm, uniform
-    warp: float = 0.08  # how far the middle moves in time, of the length, uniform
+    warp: float = 0.08  # shift of the middle in time, relative to the length, uniform
     bone: float = 0.1  # of the logarithm of a bone's length, the same left and right
     turn: float = 3.14159  # radians about the vertical, uniform
     tilt: float = 0.06  # radians about the horizontal axes: cameras that are not level
-    jitter: float = 0.01  # of a joint's place in each frame, as a share of the height
-    shift: float = 0.015  # of a joint's place throughout
-    lost: float = 0.2  # probability that an arm or a leg is not seen for a while
-    mirror: float = 0.3  # probability, where the label has a mirrored one
+    jitter: float = 0.01  # of a joint's position in each frame, relative to the height
+    shift: float = 0.015  # of a joint's position throughout, relative to the height
+    lost: float = 0.2  # probability that an arm or leg is hidden for a while
+    mirror: float = 0.3  # probability, if the label has a mirrored counterpart
 
 
 class Augmenter:
-    """Draws other versions of motions in a layout, of 2 or 3 axes (y up).
+    """Random augmentation of motions in a layout, with 2 or 3 axes (y up).
 
-    ``mirrored`` gives the label of a mirrored action, None where there is none; joints change
-    sides with it.
+    ``mirrored`` maps labels to those of the mirrored action, None if there is none; left and
+    right joints are exchanged along.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Augmenter:
         self._limbs = _limbs(layout)
 
     def __call__(self, joints: Joints, label: str, rng: np.random.Generator) -> tuple[Joints, str]:
-        """Give another version of a motion [T, S, V, A + 1] and its label."""
+        """Return an augmented version of a motion [T, S, V, A + 1] and its label."""
         v = self._variety
         twin = self._mirrored.get(label, label)
         if twin is not None and rng.random() < v.mirror:
@@ -60,7 +60,7 @@ class Augmenter:
         return np.concatenate([x * (seen > 0), seen], -1).astype(np.float32), label
 
     def mirror(self, joints: Joints) -> Joints:
-        """Give the motion seen in a mirror, left and right joints exchanged."""
+        """Return the mirrored motion, left and right joints exchanged."""
         out: Joints = joints[:, :, self._other].copy()
         out[..., 0] *= -1
         return out
@@ -89,14 +89,14 @@ class Augmenter:
 
 
 def retime(joints: Joints, speed: float, warp: float) -> Joints:
-    """Give a motion exp(``speed``) times as fast, its middle moved by ``warp`` of its length."""
+    """Return a motion exp(``speed``) times as fast, its middle moved by ``warp`` of its length."""
     count = max(4, round(len(joints) / float(np.exp(speed))))
     share = np.linspace(0, 1, count)
     return resample(joints, (share + warp * np.sin(np.pi * share)) * (len(joints) - 1))
 
 
 def rotation(turn: float, nod: float, roll: float) -> npt.NDArray[np.float64]:
-    """Give the matrix [3, 3] of a turn about y after a nod about x and a roll about z, radians."""
+    """Return the matrix [3, 3]: turn about y, then roll about z, then nod about x (radians)."""
 
     def about(angle: float, a: int, b: int) -> npt.NDArray[np.float64]:
         out = np.eye(3)
@@ -108,7 +108,7 @@ def rotation(turn: float, nod: float, roll: float) -> npt.NDArray[np.float64]:
 
 
 def _height(x: npt.NDArray[np.floating], seen: npt.NDArray[np.floating]) -> float:
-    """Give how far the joints that are seen reach from bottom to top."""
+    """Return the vertical extent of the visible joints."""
     heights = x[seen[..., 0] > 0, 1]
     return float(np.ptp(heights)) if len(heights) else 1.0
 
@@ -118,7 +118,7 @@ def _depth(joint: int, parents: dict[int, int]) -> int:
 
 
 def _limbs(layout: Layout) -> list[list[int]]:
-    """Give the lower arms and legs with what hangs on them, by the names of their joints."""
+    """Return the joints of each lower arm and lower leg, found by their names."""
     out = []
     for side in ("left", "right"):
         for parts in (("elbow", "wrist", "hand"), ("knee", "ankle", "foot")):

@@ -1,4 +1,4 @@
-"""What plain methods reach on the same motions."""
+"""Baselines on skeleton motions: majority class and tree ensemble."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from costream.evaluation.sequences import top_k
 from costream.frontends.joints import JointStreams
 from costream.training.trees import forest
 
-MOMENTS = 16  # of a sequence that the trees look at
+MOMENTS = 16  # sampled steps of a sequence in the trees' features
 
 
 def majority(
     train: Sequence[Motion], test: Sequence[Motion], labels: Sequence[str]
 ) -> dict[str, Any]:
-    """Give the accuracy of always naming the most frequent labels of the training motions."""
+    """Return the accuracy of always predicting the most frequent training labels."""
     counts = Counter(m.label for m in train)
     scores = np.tile([float(counts[label]) for label in labels], (len(test), 1))
     return _accuracy(scores, test, labels)
@@ -35,10 +35,10 @@ def trees(
     count: int,
     seed: int,
 ) -> dict[str, Any]:
-    """Give the accuracy of extremely randomised trees on the network's own input.
+    """Return the accuracy of extremely randomised trees on the network's own input.
 
-    Features: each channel of each joint at 16 moments, and its mean, deviation, least and
-    greatest value.
+    Features: each channel of each joint at 16 moments, and its mean, standard deviation, minimum
+    and maximum.
     """
     known = np.array([labels.index(m.label) for m in train])
     rows, held_out = features(train, frontend), features(test, frontend)
@@ -48,7 +48,7 @@ def trees(
 
 @torch.inference_mode()
 def features(motions: Sequence[Motion], frontend: JointStreams) -> npt.NDArray[np.float32]:
-    """Give one row a motion."""
+    """Return one feature row per motion."""
     out = []
     for begin in range(0, len(motions), 64):
         some = motions[begin : begin + 64]

@@ -1,4 +1,4 @@
-"""The training loop of skeleton networks: streams in, every step supervised."""
+"""Training loop of skeleton networks on streams, with every step supervised."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from costream.training.partial import Chance, Part, Partial, Remembered
 from costream.training.skeleton_streams import UNSCORED, StreamMaker
 from costream.training.watch import Watch
 
-WATCH, PATIENCE = 40, 5  # steps between two looks; looks without gain
-AVERAGE = 0.99  # of the weights over the steps; what is kept is the mean, not the last ones
+WATCH, PATIENCE = 40, 5  # steps between validations; validations without improvement
+AVERAGE = 0.99  # decay of the running mean of the weights, which is what is kept
 
 
 @dataclass(frozen=True)
 class Supply:
-    """Where streams come from, and how many of each batch."""
+    """A source of streams, and its number of streams in each batch."""
 
     maker: StreamMaker
     streams: int
@@ -43,12 +43,12 @@ def train_network(
     look: Callable[[nn.Module], dict[str, float]] | None = None,
     partial: Partial | None = None,
 ) -> list[dict[str, float]]:
-    """Train ``network`` on streams of so many ``steps``; it ends with averaged weights.
+    """Train ``network`` on streams of ``steps`` steps, keep averaged weights, return the history.
 
     The frontend prepares the streams step by step, as in a run. Every step is supervised, the
-    first ones of a motion less. ``fixed_statistics``: those of BatchNorm stay as they are, for
-    networks that only learn on. With a ``look`` at the averaged network, those averages are kept
-    that it liked best, see ``Watch``; gives what was seen.
+    first ones of a motion with less weight. ``fixed_statistics``: those of BatchNorm are frozen,
+    for fine-tuning. With ``look``, which validates the averaged network, the best averages are
+    kept; see ``Watch``.
     """
     rng, products = np.random.default_rng(seed), fast_products()
     average, stride = Average(network), int(getattr(network, "stride", 1))
@@ -85,7 +85,7 @@ def train_network(
 def draw(
     frontend: JointStreams, supplies: Sequence[Supply], steps: int, rng: np.random.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Give a batch: tokens [B, T, P, V, C], labels int64 [B, T], weights [B, T]."""
+    """Return a batch: tokens [B, T, P, V, C], labels int64 [B, T], weights [B, T]."""
     streams = [s.maker.draw(steps, rng) for s in supplies for _ in range(s.streams)]
     with torch.no_grad():
         tokens = frontend(batch([s.joints for s in streams]))
@@ -94,7 +94,7 @@ def draw(
 
 
 def loss(logits: Tensor, labels: Tensor, weights: Tensor, smoothing: float) -> Tensor:
-    """Give the weighted mean cross entropy of logits [B, T, K]; UNSCORED steps do not count."""
+    """Return the weighted mean cross entropy of logits [B, T, K], without UNSCORED steps."""
     each = F.cross_entropy(
         logits.flatten(0, 1),
         labels.flatten(),
@@ -107,7 +107,7 @@ def loss(logits: Tensor, labels: Tensor, weights: Tensor, smoothing: float) -> T
 
 
 class Average:
-    """The running mean of a network's weights and statistics, soon after the start too."""
+    """Running mean of a network's weights and statistics, with a faster decay at the start."""
 
     def __init__(self, network: nn.Module) -> None:
         self.weights = {k: v.clone() for k, v in network.state_dict().items()}
@@ -115,7 +115,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, network: nn.Module) -> None:
-        """Take the weights of this step in."""
+        """Update the mean with the weights of this step."""
         self._count += 1
         share = max(1 - AVERAGE, 9 / (self._count + 9))
         for name, value in network.state_dict().items():
@@ -125,9 +125,9 @@ class Average:
                 self.weights[name].copy_(value)
 
     def remembered(self) -> Remembered:
-        """Give the mean and of how many steps it is, to go on another time."""
+        """Return the mean and its number of steps, for a checkpoint."""
         return self.weights, self._count
 
     def recall(self, tensors: dict[str, Tensor], value: Any) -> None:
-        """Go on from there."""
+        """Restore the state from a checkpoint."""
         self.weights, self._count = dict(tensors), value

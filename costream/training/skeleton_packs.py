@@ -1,4 +1,4 @@
-"""Reads the skeleton packs: MSR-Action3D, GTU3D and the Bandai Namco motions, as body-15, 15 Hz.
+"""Reading of the skeleton packs MSR-Action3D, GTU3D and Bandai Namco, as body-15 at 15 Hz.
 
 All three are in metres, y up, right-handed.
 """
@@ -17,15 +17,15 @@ from costream.evaluation.motions import Motion, single
 RATE_HZ = 15.0
 PACKS = {name: f"skel_{name}.npz" for name in ("msraction3d", "gtu3d", "bandai")}
 
-# For each joint of body-15 (hips, neck, head, left arm, right arm, left leg, right leg) the
-# pack's own. MSR-Action3D numbers its joints in an order of its own; its "second" side, the one
-# that acts in actions of one arm, is the right.
+# The pack's joint for each joint of body-15 (hips, neck, head, left arm, right arm, left leg,
+# right leg). MSR-Action3D has a joint order of its own; its "second" side, the active one in
+# one-armed actions, is the right.
 _MSR = (6, 2, 19, 0, 7, 9, 1, 8, 10, 4, 13, 15, 5, 14, 16)
 _KINECT_2 = (0, 20, 3, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18)
 _BANDAI = (0, 3, 4, 6, 7, 8, 10, 11, 12, 13, 14, 15, 17, 18, 19)
 
-# Different words for one action; walking and running in place count as walking and running,
-# because the hips are the origin of what the network sees.
+# Different names of one action; walking and running in place count as walking and running,
+# because the hips are the origin of the network's input.
 _SAME = {
     "walking": "walk",
     "jogging": "run",
@@ -34,16 +34,16 @@ _SAME = {
 
 
 def read_pack(folder: Path, name: str) -> list[Motion]:
-    """Give the motions of one of ``PACKS``.
+    """Return the motions of one of ``PACKS``.
 
     Groups: subjects ("subject 7"), styles ("elderly"), and for GTU3D "late" for the last fifth
     of the files of each class, else "early" (neighbouring files are probably of one person).
-    Raises UsageError when the pack is not there.
+    Raises UsageError if the pack is missing.
     """
     path = folder / PACKS[name]
     if not path.is_file():
         raise UsageError(
-            "the training motions are not there",
+            "the training motions are missing",
             where=path,
             hint="give the folder of the skel_*.npz files with --packs",
         )

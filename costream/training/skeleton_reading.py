@@ -1,9 +1,9 @@
-"""What few skeletons are told by soonest: a linear reading of where joints are and how they move.
+"""Linear probe on joint statistics, for skeleton classes with few examples.
 
-A network that learns a class from five motions learns much that is true of these five alone. A
-linear layer for mean and standard deviation of each joint (see ``SkeletonNet``, ``statistics``)
-cannot learn much of that kind, nor gain much from many examples. So a network gives a mean of
-both, in which its own part grows with the examples.
+A network that learns a class from five motions overfits them. A linear layer on the mean and
+standard deviation of each joint (see ``SkeletonNet``, ``statistics``) overfits less, but gains
+little from many examples. So the output is a mean of both, in which the network's weight grows
+with the number of examples.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from costream.models.skeleton import SkeletonNet
 from costream.training.logistic import logistic_regression
 from costream.training.skeleton_loop import Supply, draw, loss
 
-BATCHES, STEPS = 16, 128  # of streams, and their length
-DECAY = 0.1  # of the squared weights, against the mean loss
+BATCHES, STEPS = 16, 128  # number of batches of streams, and the streams' length
+DECAY = 0.1  # L2 penalty, relative to the mean loss
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A linear layer: ``weight`` [K, 2 V C] and ``bias`` [K]."""
+    """A linear probe: ``weight`` [K, 2 V C] and ``bias`` [K]."""
 
     weight: Tensor
     bias: Tensor
 
     @torch.no_grad()
     def join(self, network: SkeletonNet, share: float) -> None:
-        """Let a network give the mean of its logits, with this share of it, and these.
+        """Make a network output the mean of its logits, weighted by ``share``, and the probe's.
 
-        Its own reading, if it has learnt one, is replaced.
+        A probe already in the network is replaced.
         """
         if network.reading is None:
-            raise ValueError("a network without statistics")
+            raise ValueError("the network has no statistics")
         network.fc.weight.mul_(share)
         network.fc.bias.lerp_(self.bias, 1 - share)
         network.reading.weight.copy_((1 - share) * self.weight)
 
 
 def put_aside(network: SkeletonNet) -> None:
-    """Let a network learn without a reading: zero, and not learnt."""
+    """Set a network's probe to zero and freeze it, to train the network without it."""
     if network.reading is None:
-        raise ValueError("a network without statistics")
+        raise ValueError("the network has no statistics")
     nn.init.zeros_(network.reading.weight).requires_grad_(False)
 
 
@@ -58,10 +58,10 @@ def fit_reading(
     smoothing: float,
     seed: int,
 ) -> Reading:
-    """Give the reading that tells streams best: a logistic regression.
+    """Fit a linear probe to streams by logistic regression.
 
-    All means are measured by their own scale and all deviations by theirs, not each number by
-    its own: of a joint that hardly moves there is little to be told.
+    All means share one scale and all deviations another, instead of one scale per number: a
+    joint that hardly moves carries little information.
     """
     rng, stride = np.random.default_rng(seed), network.stride
     rows, labels, weights = [], [], []

@@ -1,4 +1,4 @@
-"""Streams with a label for every step, made of motions one after another."""
+"""Streams with a label for every step, composed of consecutive motions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from costream.evaluation.motions import Joints, Motion, resample
 from costream.training.skeleton_augment import Augmenter
 
 UNSCORED = -1
-RAMP = 24  # steps after which an action that goes on should be known
+RAMP = 24  # steps after which an ongoing action should be recognisable
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,14 @@ class Stream:
     """Skeletons with the action of every step (T steps)."""
 
     joints: Joints  # [T, S, V, A + 1]
-    labels: npt.NDArray[np.int64]  # [T], UNSCORED: neither this nor that
-    weights: npt.NDArray[np.float32]  # [T], how much a step says about its label
+    labels: npt.NDArray[np.int64]  # [T], UNSCORED: between classes
+    weights: npt.NDArray[np.float32]  # [T], weight of a step in the loss
 
 
 class StreamMaker:
-    """Draws streams: motions by chance of their class, with pauses and ways between them.
+    """Draws streams: motions of random classes, with pauses and transitions between them.
 
-    With a ``background`` label, pauses and the ways from one motion to the next have it;
-    otherwise they are not scored.
+    Pauses and transitions have the label ``background``; without one they are not scored.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class StreamMaker:
         self._classes = sorted(self._by_class)
 
     def draw(self, steps: int, rng: np.random.Generator) -> Stream:
-        """Give a stream of so many steps. One in two begins with a motion's first frame."""
+        """Return a stream of ``steps`` steps; one in two begins with a motion's first frame."""
         parts: list[tuple[Joints, int, npt.NDArray[np.float32]]] = []
         begin_inside = rng.random() < 0.5
         length = 0
@@ -71,12 +70,12 @@ class StreamMaker:
         own = self._by_class[self._classes[int(rng.integers(len(self._classes)))]]
         motion = own[int(rng.integers(len(own)))]
         joints, label = self._augment(motion.joints, motion.label, rng)
-        if rng.random() < 0.3:  # streams begin anywhere, and trackers find people late
+        if rng.random() < 0.3:  # streams begin anywhere, and trackers detect people late
             joints = joints[int(rng.integers(1 + len(joints) // 3)) :]
         return joints, self._labels.index(label)
 
     def _between_them(self, before: Joints, after: Joints, rng: np.random.Generator) -> Joints:
-        """Give a cut (no steps), a way from pose to pose, or one with a rest before it."""
+        """Return a cut (no steps), a transition between poses, or a rest with a transition."""
         kind = rng.random()
         if kind < 0.3:
             return before[:0]
@@ -87,7 +86,7 @@ class StreamMaker:
 
 
 def follow(before: Joints, after: Joints) -> Joints:
-    """Give ``after`` moved so that it begins where the main person of ``before`` ends."""
+    """Return ``after`` shifted to begin where the main person of ``before`` ends."""
     out: Joints = after.copy()
     seen = out[..., -1:] > 0
     if seen[0, 0].any() and (before[-1, 0, :, -1] > 0).any():
@@ -97,13 +96,13 @@ def follow(before: Joints, after: Joints) -> Joints:
 
 
 def glide(start: npt.NDArray[np.float32], end: npt.NDArray[np.float32], steps: int) -> Joints:
-    """Give a smooth way between two poses [S, V, A + 1], without these."""
+    """Return a smooth transition between two poses [S, V, A + 1], without these."""
     share = np.linspace(0, 1, steps + 2)[1:-1]
     return resample(np.stack([start, end]), 0.5 - 0.5 * np.cos(np.pi * share))
 
 
 def rest(pose: npt.NDArray[np.float32], steps: int, rng: np.random.Generator) -> Joints:
-    """Give somebody who stays in a pose [S, V, A + 1], swaying a little."""
+    """Return a person resting in a pose [S, V, A + 1], swaying a little."""
     time = np.arange(steps)[:, None, None, None]
     shape = (1, *pose.shape[:2], pose.shape[2] - 1)
     sway = rng.normal(0, 0.006, shape) * np.sin(time * rng.uniform(0.1, 0.5) + rng.uniform(0, 6))
@@ -113,7 +112,7 @@ def rest(pose: npt.NDArray[np.float32], steps: int, rng: np.random.Generator) ->
 
 
 def importance(steps: int) -> npt.NDArray[np.float32]:
-    """Give the weights of the steps of a motion: at first it can hardly be told."""
+    """Return the loss weights of a motion's steps: its beginning is hardly recognisable."""
     reached = np.arange(1, steps + 1) / min(steps, RAMP)
     return np.minimum(1, reached**1.5).astype(np.float32)
 

@@ -1,9 +1,9 @@
-"""The recipe of the shipped models for sound: ``python -m costream.training.sound``.
+"""Training recipe of the shipped audio models: ``python -m costream.training.sound``.
 
 Reads the packs env_sound, music_genre and teachers, trains the continual backbone on labels and
-on what YAMNet says, then on it a temporal model for genres and one for sounds, scores both on
-folds and songs that nothing was learnt from and writes their weights with their cards. Seeded;
-about two hours on one core.
+on YAMNet's outputs, then on top of it a temporal model for genres and one for sounds, scores
+both on held-out folds and songs and writes their weights with their cards. Seeded; about two
+hours on one core.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from costream.training.sound_teacher import Yamnet
 from costream.training.sound_trees import trees
 from costream.training.trees import TREES
 
-# What the backbone learns from, and with it settled, the temporal models.
+# Parts of the data for training the backbone, and then, with it frozen, the temporal models.
 _LEARNT = ("train",), ("train", "validation")
 RATE_HZ = 4.0
-# A change is told when the new sound fills half of the second that a token stands for.
+# A change is detected when the new sound fills half of the second that a token covers.
 DELAY_S = 0.75
 _LINEAR = "linear classifier of tokens, same backbone"
-# Music keeps its genre for longer than a dog barks.
+# The genre of music changes more slowly than environmental sounds.
 TIMELINES = {
     "cotrans": Timeline(threshold=0.45, low=0.25, min_length_s=2.0, min_gap_s=2.0),
     "cosounds": Timeline(threshold=0.5, low=0.3, min_length_s=0.5, min_gap_s=0.75),
@@ -63,15 +63,15 @@ NETWORK: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything; smaller for a quick test of the recipe itself."""
+    """Size of a training; smaller for a quick test of the recipe itself."""
 
-    pieces: int = 24_000  # that the teacher hears
+    pieces: int = 24_000  # number of clips passed to the teacher
     steps: int = 3600  # of the backbone
-    more: int = 4000  # in a second cycle
+    more: int = 4000  # of the backbone in a second cycle
     batch: int = 48
     streams: int = 800
     head_steps: int = 1500
-    every: int = 1  # of the clips, each so manieth
+    every: int = 1  # use every n-th clip
     trees: int = TREES
 
 
@@ -83,16 +83,16 @@ def make(
     folder: Path,
     watch: Watch | None = None,
 ) -> list[Path]:
-    """Train, score and write cotrans and cosounds, .safetensors and .md; gives the weight files.
+    """Train, score and write cotrans and cosounds, .safetensors and .md; return the weight files.
 
-    ``watch`` is shown the backbone while it learns.
+    ``watch`` is called during the training of the backbone, see ``train_backbone``.
     """
     clips = read_clips(packs, size.every)
     train, known = ([c for c in clips if c.part in parts] for parts in _LEARNT)
     sounds = sorted({sound_label(c) for c in clips} | {SILENCE})
     genres = [*sorted({c.label for c in clips if c.set == "GTZAN"}), NO_MUSIC]
     supply = Supply(train, sounds, genres)
-    # In two halves, so that they can be made side by side.
+    # In two halves with seeds of their own, so that they can be computed in parallel.
     lessons = join([prepare(supply, teacher, size.pieces // 2, seed + k) for k in (1, 2)])
     cycles = [
         Schedule(steps, size.batch, rate=rate, decay=0.05, smoothing=0.1)
@@ -137,7 +137,7 @@ def make(
 
 
 def rounded(module: Any) -> Any:
-    """Give a module with its weights rounded to half precision, as they are stored."""
+    """Return a module with its weights rounded to half precision, as stored."""
     return module.half().float()
 
 
@@ -188,7 +188,7 @@ def _card(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the recipe from the command line; gives the exit code."""
+    """Run the recipe from the command line; return the exit code."""
     options = parser("sound", "folder of the .tar packs", Size().steps).parse_args(argv)
     np.seterr(all="raise", under="ignore")
 

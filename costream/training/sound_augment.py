@@ -1,4 +1,4 @@
-"""Batches of varied pieces of sound, with what the labels and the teacher say of them."""
+"""Batches of augmented pieces of audio with their targets."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from torch import Tensor
 from costream.training.sound_packs import RATE_HZ, Clip
 
 BLOCK = 4000  # samples of a step
-STEPS = 12  # of a piece, for the backbone
+STEPS = 12  # length of a piece for the backbone
 SILENCE = "silence"
 NO_MUSIC = "no music"
 _MERGED = {"street music": "music"}  # an excerpt of a song is music too
 
-# How often a piece is changed, and by how much.
+# Probabilities and strengths of the augmentations.
 _SPEEDS = (0.85, 1.18)
 _LEVELS_DB = (-40.0, -9.0)  # of full scale, root mean square
-_QUIET_DB = (-95.0, -62.0)  # what counts as silence
+_QUIET_DB = (-95.0, -62.0)  # level of silence
 _SILENT, _MIXED, _NOISY, _STRETCHED, _COLOURED = 0.03, 0.4, 0.4, 0.5, 0.6
 _COLOUR_DB = 4.0
-_NOISE_DB = (6.0, 25.0)  # how far another clip is below
+_NOISE_DB = (6.0, 25.0)  # level of a background clip below the main one
 _SHARES = {"ESC-10": 0.2, "UrbanSound8K": 0.47, "GTZAN": 0.33}
 
 Wave = npt.NDArray[np.float32]
 
 
 def sound_label(clip: Clip) -> str:
-    """Give what the model for sounds calls a clip."""
+    """Return the label of a clip in the model for sounds."""
     return "music" if clip.set == "GTZAN" else _MERGED.get(clip.label, clip.label)
 
 
 def genre_label(clip: Clip) -> str | None:
-    """Give what the model for genres calls a clip; None where nobody knows."""
+    """Return the label of a clip in the model for genres; None if unknown."""
     if clip.set == "GTZAN":
         return clip.label
     return None if sound_label(clip) == "music" else NO_MUSIC
@@ -45,7 +45,7 @@ def genre_label(clip: Clip) -> str | None:
 
 @dataclass(frozen=True)
 class Batch:
-    """B pieces of T steps. Targets of heads: [B, K], zeros where nothing is known."""
+    """B pieces of T steps. Targets of heads: [B, K], zeros where unknown."""
 
     waves: Tensor  # float32 [B, T * BLOCK]
     sounds: Tensor
@@ -53,7 +53,7 @@ class Batch:
 
 
 class Supply:
-    """Draws pieces of clips: other speeds, colours and levels, noise behind them, two at once.
+    """Draws pieces of clips with random speed, tone, level, background noise and mixing.
 
     ``sounds``, ``genres``: labels of the heads.
     """
@@ -72,7 +72,7 @@ class Supply:
         self._weights = weights / weights.sum()
 
     def batch(self, size: int, rng: np.random.Generator, steps: int = STEPS) -> Batch:
-        """Give a batch of so many pieces of so many steps."""
+        """Return a batch of ``size`` pieces of ``steps`` steps."""
         waves = np.zeros((size, steps * BLOCK), np.float32)
         sounds = np.zeros((size, self._sounds.shape[1]), np.float32)
         genres = np.zeros((size, self._genres.shape[1]), np.float32)
@@ -97,13 +97,13 @@ class Supply:
         return Batch(*map(torch.from_numpy, (waves, sounds, genres)))
 
     def _piece(self, rng: np.random.Generator, steps: int) -> tuple[Wave, int]:
-        """Give a piece at root mean square 1, and the number of its clip."""
+        """Return a piece with root mean square 1, and the number of its clip."""
         index = int(rng.choice(len(self._clips), p=self._weights))
         wave = self._clips[index].wave
         speed = float(rng.uniform(*_SPEEDS)) if rng.random() < _STRETCHED else 1.0
         size = steps * BLOCK
         begin = int(rng.integers(0, max(1, len(wave) - int(size * speed) + 1)))
-        # Short clips are followed by themselves.
+        # Short clips are repeated.
         at = begin + np.arange(size) * speed
         low = at.astype(np.int64)
         part = (at - low).astype(np.float32)
@@ -114,11 +114,11 @@ class Supply:
 
 
 def balance(clips: Sequence[Clip]) -> list[float]:
-    """Give how often each clip is drawn, in proportion.
+    """Return the relative weight of drawing each clip.
 
-    Each set has its share. In it a class counts by the root of its clips, and so does a source,
-    some of which were cut into a hundred clips that are all alike; a long excerpt counts by the
-    root of its length.
+    Each set has a fixed share. In it a class is weighted by the square root of its number of
+    clips, and so is a source, some of which were cut into a hundred similar clips; a long
+    excerpt is weighted by the square root of its length.
     """
     classes = Counter((c.set, c.label) for c in clips)
     sources = Counter((c.set, c.group) for c in clips)
@@ -132,21 +132,21 @@ def balance(clips: Sequence[Clip]) -> list[float]:
 
 
 def quiet(rng: np.random.Generator, size: int) -> Wave:
-    """Give silence: nothing at all, or the noise of a microphone in a quiet room."""
+    """Return silence: digital zeros, or the noise of a microphone in a quiet room."""
     if rng.random() < 0.2:
         return np.zeros(size, np.float32)
     spectrum = np.fft.rfft(rng.standard_normal(size))
     frequencies = np.maximum(np.fft.rfftfreq(size, 1 / RATE_HZ), 20.0)
     wave = np.fft.irfft(spectrum * frequencies ** -rng.uniform(0.0, 0.8), size)
     wave /= np.sqrt(np.mean(wave**2))
-    if rng.random() < 0.3:  # of the mains
+    if rng.random() < 0.3:  # mains hum
         hum = rng.choice([50.0, 60.0]) * rng.integers(1, 4)
         wave += rng.uniform(0, 1) * np.sin(2 * np.pi * hum * np.arange(size) / RATE_HZ)
     return (_gain(rng.uniform(*_QUIET_DB)) * wave).astype(np.float32)
 
 
 def colour(wave: Wave, rng: np.random.Generator) -> Wave:
-    """Give a sound as another microphone or room might have caught it: a smooth change of tone."""
+    """Return a sound with a smooth random equalisation, as of another microphone or room."""
     spectrum = np.fft.rfft(wave)
     pitch = np.log2(np.linspace(60.0, RATE_HZ / 2, len(spectrum)))
     knots = np.linspace(pitch[0], pitch[-1], 6)
@@ -155,7 +155,7 @@ def colour(wave: Wave, rng: np.random.Generator) -> Wave:
 
 
 def mask(rows: Tensor, rng: np.random.Generator) -> Tensor:
-    """Leave out a few bands and moments of log-mel frames [B, F, bands], which are overwritten.
+    """Mask random bands and times of log-mel frames [B, F, bands] in place and return them.
 
     SpecAugment (Park et al., 2019).
     """

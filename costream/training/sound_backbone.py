@@ -1,4 +1,4 @@
-"""Trains the backbone for sound: on labels, and on what a larger network hears."""
+"""Training of the audio backbone on labels and by distillation from a larger network."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from costream.training.sound_teacher import CLASSES, WIDTH, Said
 
 Teacher: TypeAlias = Callable[[npt.NDArray[np.float32]], Said]
 
-# Weights of the teacher's features, its logits, the labels of sounds and those of genres.
+# Loss weights of the teacher's features, its logits, the labels of sounds and of genres.
 WEIGHTS = (2.0, 1.0, 1.0, 1.0)
-# What hardly ever changes counts for less: added to spreads before these are divided by.
+# Added to standard deviations before dividing by them, so that near-constant values count less.
 _FEATURE_FLOOR, _LOGIT_FLOOR = 0.02, 0.1
 _HIDDEN = 512
 _LOW_HZ, _HIGH_HZ = 50.0, 7800.0
-# The first token whose second of sound is that of the teacher's first window, and how many
-# tokens lie between two windows.
+# Index of the first token that covers the second of the teacher's first window, and number of
+# tokens per window hop.
 _FIRST, _EVERY = 3, 2
 
 
 @dataclass(frozen=True)
 class Lessons:
-    """N pieces: log-mel frames, targets of both heads, what the teacher says of each window."""
+    """N pieces: log-mel frames, targets of both heads, the teacher's outputs for each window."""
 
     spectrograms: Tensor  # float16 [N, F, bands]
     sounds: Tensor  # [N, K]
@@ -45,16 +45,16 @@ class Lessons:
     logits: Tensor  # float16 [N, windows, 521]
 
     def parts(self) -> tuple[Tensor, ...]:
-        """Give the fields, in order."""
+        """Return the fields, in order."""
         return tuple(getattr(self, f.name) for f in fields(self))
 
     def take(self, rows: Tensor) -> Lessons:
-        """Give these pieces."""
+        """Return the pieces of these numbers."""
         return Lessons(*(part[rows] for part in self.parts()))
 
 
 def prepare(supply: Supply, teacher: Teacher, pieces: int, seed: int) -> Lessons:
-    """Draw so many pieces and let the teacher listen to them."""
+    """Draw ``pieces`` pieces and compute the teacher's outputs for them."""
     rng = np.random.default_rng(seed)
     mel = make_mel()
     parts: list[tuple[Tensor, ...]] = []
@@ -67,20 +67,20 @@ def prepare(supply: Supply, teacher: Teacher, pieces: int, seed: int) -> Lessons
 
 
 def join(lessons: Sequence[Lessons]) -> Lessons:
-    """Give all pieces of these."""
+    """Return several sets of pieces as one."""
     columns = zip(*(each.parts() for each in lessons), strict=True)
     return Lessons(*(torch.cat(column) for column in columns))
 
 
 def make_mel() -> LogMel:
-    """Give the spectrogram that the backbone looks at."""
+    """Return the spectrogram module of the backbone."""
     return LogMel().fill(RATE_HZ, _LOW_HZ, _HIGH_HZ)
 
 
 class Student(nn.Module):
-    """The backbone and what reads its tokens to teach it; only the backbone is kept.
+    """The backbone with heads on its tokens for training; only the backbone is kept.
 
-    ``lessons``: by some of them spectrograms, features and logits are standardised.
+    ``lessons``: some of them are used to standardise spectrograms, features and logits.
     """
 
     def __init__(self, lessons: Lessons) -> None:
@@ -99,7 +99,7 @@ class Student(nn.Module):
         self._logits = _standard(lessons.logits, _LOGIT_FLOOR)
 
     def losses(self, spectrograms: Tensor, lessons: Lessons, smoothing: float) -> Tensor:
-        """Give the losses of the teacher's features and logits, of sounds and of genres, [4]."""
+        """Return the losses of the teacher's features and logits, of sounds and of genres, [4]."""
         tokens = self.backbone.encode(spectrograms)[:, _FIRST:]
         hidden = self.hidden(tokens[:, ::_EVERY])
         taught = [
@@ -119,7 +119,7 @@ class Student(nn.Module):
 
 
 def _standard(said: Tensor, floor: float) -> tuple[Tensor, Tensor]:
-    """Give mean and spread of numbers [N, windows, D], by every fourth piece."""
+    """Return mean and standard deviation of values [N, windows, D] from every fourth piece."""
     rows = said[::4].float().flatten(0, 1)
     return rows.mean(0), rows.std(0) + floor
 
@@ -130,9 +130,9 @@ Watch: TypeAlias = Callable[[int, Student, Tensor], None]
 def train_backbone(
     lessons: Lessons, cycles: Sequence[Schedule], seed: int, watch: Watch | None = None
 ) -> Student:
-    """Train a student; ``watch`` is shown each step, the student and its losses.
+    """Train a student; ``watch`` is called with each step, the student and its losses.
 
-    ``cycles``: one after another, each with a fresh optimiser (warm restarts: Loshchilov, Hutter,
+    ``cycles``: in sequence, each with a new optimiser (warm restarts: Loshchilov, Hutter,
     ICLR 2017).
     """
     torch.manual_seed(seed)

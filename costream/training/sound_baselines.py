@@ -1,4 +1,4 @@
-"""What own sounds can be told by without a temporal model."""
+"""Linear baseline for custom sounds, without a temporal model."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import torch.nn.functional as F
 from costream.training.logistic import logistic_regression
 from costream.training.sound_recordings import Heard
 
-PENALTY = 1e-2  # on the squared weights
+PENALTY = 1e-2  # L2 penalty
 
 
 def linear(
     heard: Sequence[Heard], checks: Sequence[Heard], labels: Sequence[str]
 ) -> list[npt.NDArray[Any]]:
-    """Give the probabilities [1, K] that a linear classifier has for the mean token of each check.
+    """Return the probabilities [1, K] of a linear classifier for each check's mean token.
 
-    It learns from the mean tokens of the examples ``heard`` and of their variants.
+    It is fitted to the mean tokens of the examples ``heard`` and of their variants.
     """
     rows = torch.stack([tokens.mean(0) for h in heard for tokens in h.tokens])
     target = torch.tensor([labels.index(h.label) for h in heard for _ in h.tokens])

@@ -1,4 +1,4 @@
-"""What the cards of the shipped models for sound say besides numbers."""
+"""Texts of the model cards of the shipped audio models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from costream.training.sound_packs import Clip
 
-# What is tested on -> which of the held-out clips.
+# Title of a test set -> which of the held-out clips belong to it.
 TITLES: dict[str, Callable[[Clip], bool]] = {
     "ESC-10, fold 4": lambda c: c.set == "ESC-10",
     "UrbanSound8K, fold 3": lambda c: c.set == "UrbanSound8K",

@@ -1,4 +1,4 @@
-"""Streams of sounds that follow one another, and the temporal models that learn from them."""
+"""Streams of consecutive sounds, and the training of temporal models on them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from costream.frontends.audio import ContinualAudioNet
 from costream.training.loop import Optimizer, Schedule, logits, soft_cross_entropy
 from costream.training.sound_augment import BLOCK, Supply
 
-STEPS = 160  # of a stream: longer than the window of the models
-_PIECES = (6, 40)  # steps of a sound in a stream
-_LAG = 2  # steps after which a token is more of the new sound than of the one before
+STEPS = 160  # length of a stream: longer than the models' window
+_PIECES = (6, 40)  # range of a sound's steps in a stream
+_LAG = 2  # steps after which a token covers more of the new sound than of the last
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Bank:
 
 @torch.no_grad()
 def token_bank(backbone: ContinualAudioNet, supply: Supply, streams: int, seed: int) -> Bank:
-    """Give streams of varied pieces, one straight after another."""
+    """Return streams of directly consecutive augmented pieces."""
     rng = np.random.default_rng(seed)
     backbone.eval()
     parts: list[tuple[Tensor, ...]] = []
@@ -53,10 +53,10 @@ def token_bank(backbone: ContinualAudioNet, supply: Supply, streams: int, seed: 
 def train_head(
     head: nn.Module, tokens: Tensor, targets: Tensor, schedule: Schedule, seed: int, title: str
 ) -> None:
-    """Train a temporal model, or a linear layer without one, on streams of tokens.
+    """Train a temporal model, or a linear layer, on streams of tokens.
 
-    Pieces of streams begin anywhere, and so do the positions, as in the paper: that any row can
-    come first and that a window may not be full is learnt with it.
+    Pieces of streams begin at random places, and so do the positions, as in the paper: this
+    trains for any first row of the embeddings and for windows that are not yet full.
     """
     rng = np.random.default_rng(seed)
     bar = Optimizer([head], schedule, title)
@@ -70,5 +70,5 @@ def train_head(
 
 
 def _later(targets: Tensor) -> Tensor:
-    """Give the targets [T, K] with each change as late as tokens can know of it."""
+    """Return the targets [T, K], delayed by the lag with which tokens show a change."""
     return torch.cat([targets[:1].expand(_LAG, -1), targets[:-_LAG]])

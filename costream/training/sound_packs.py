@@ -1,4 +1,4 @@
-"""Reads the packs of sound: ESC-10, UrbanSound8K and excerpts of GTZAN, as 16 kHz mono."""
+"""Reading of the audio packs: ESC-10, UrbanSound8K and excerpts of GTZAN, as 16 kHz mono."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ RATE_HZ = 16_000
 SETS = ("ESC-10", "UrbanSound8K", "GTZAN")
 Part = Literal["train", "validation", "test"]
 
-# The folds and songs that nothing is learnt or chosen on. GTZAN's numbers 0 and 5 are held out
-# for their longer excerpts.
+# Folds and songs held out for testing; GTZAN's numbers 0 and 5 for their longer excerpts.
 TEST_FOLDS = {"ESC-10": 4, "UrbanSound8K": 3}
 TEST_SONGS = (0, 5, *range(31, 41))
-_VALIDATION = 8  # one source in so many
+_VALIDATION = 8  # one in this many sources is for validation
 
 
 @dataclass(frozen=True)
@@ -46,11 +45,11 @@ class Clip:
 
 
 def read_clips(folder: Path, every: int = 1) -> list[Clip]:
-    """Give the clips of all sets (each so manieth of them) from the packs in ``folder``.
+    """Return every ``every``-th clip of all sets from the packs in ``folder``.
 
-    Splits are by official fold and by song; an eighth of the sources and songs that are left is
-    for validation. A Freesound source that is in both sets of sounds is on one side: where one
-    of its clips is held out the other is left out. Raises UsageError when a pack is not there.
+    Splits are by official fold and by song; an eighth of the remaining sources and songs is for
+    validation. A Freesound source in both sets of sounds is kept on one side: if one of its
+    clips is held out, the other is dropped. Raises UsageError if a pack is missing.
     """
     rows = [*_rows(folder, "env_sound"), *_rows(folder, "music_genre")]
     held_out = {r["group"] for r in rows if r["part"] == "test"}
@@ -65,7 +64,7 @@ def _rows(folder: Path, name: str) -> Iterator[dict[str, Any]]:
     path = folder / f"{name}.tar"
     if not path.is_file():
         raise UsageError(
-            "the training sounds are not there",
+            "the training sounds are missing",
             where=path,
             hint=f"give the folder of {path.name} with --packs",
         )

@@ -1,4 +1,4 @@
-"""Reads a user's examples of sound as tokens, through the sources and the frontend of a run."""
+"""Reading of a user's audio examples as tokens, with the sources and frontend of a run."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from costream.training.sound_augment import quiet
 
 log = logging.getLogger("costream")
 
-LEVELS_DB = (-12.0, 6.0)  # by which an example is made louder
-CHUNK = 64  # blocks that go through a frontend at once
-LEAD = 4  # blocks that were heard before, so that tokens look as they do after a change
+LEVELS_DB = (-12.0, 6.0)  # gain of an example's variants
+CHUNK = 64  # blocks in one call of a frontend
+LEAD = 4  # preceding blocks of other sound, for tokens as after a change
 
 Wave = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Heard:
-    """What a frontend makes of an example.
+    """Frontend tokens of an example.
 
-    ``tokens``: [T, D] of the example as it is, then of the same at other levels, cut into other
-    blocks and heard after something else.
+    ``tokens``: [T, D] of the unchanged example, then of variants with another level, other block
+    boundaries and other sound before it.
     """
 
     label: str
@@ -47,10 +47,10 @@ class Heard:
 
 
 class Reader:
-    """Turns sound into tokens, each example once and as many times more as ``variants`` says.
+    """Encodes audio as tokens: each example unchanged and in ``variants`` variants.
 
-    How an example is varied and what it is heard after follows from the seed and from the names of
-    the files: tokens in the cache stay good where examples are added or labelled anew.
+    The variants and the sound before them are determined by the seed and the file names: cached
+    tokens stay valid when examples are added or relabelled.
     """
 
     def __init__(
@@ -60,16 +60,16 @@ class Reader:
         self._seed, self._cache = seed, cache
         sound = Sound(frontend.sample_rate_hz, frontend.block)
         self._options = SourceOptions(rate_hz=card.rate_hz, sound=sound)
-        self._wave = lru_cache(maxsize=2)(self._samples)  # an example and the one before it
+        self._wave = lru_cache(maxsize=2)(self._samples)  # an example and the preceding one
 
     def read(self, examples: Sequence[Example]) -> list[Heard]:
-        """Give the examples in their order.
+        """Return the tokens of the examples, in their order.
 
-        UsageError, naming file or line, for an example without sound; SourceError when it cannot
-        be read or is none.
+        UsageError, naming file or line, for an example without sound; SourceError if it cannot be
+        read or is not audio.
         """
         out: dict[int, Heard] = {}
-        # What comes before is any class, and changes little where examples come and go.
+        # The preceding example is of any class, and changes little when examples come and go.
         order = sorted(range(len(examples)), key=lambda k: chance_of(examples[k], self._seed))
         bar = tqdm(order, "listening", file=sys.stderr, disable=None, leave=False)
         for place, k in enumerate(bar):
@@ -78,7 +78,7 @@ class Reader:
         return [out[k] for k in range(len(examples))]
 
     def silence(self, label: str, count: int, blocks: int) -> list[Heard]:
-        """Give so many stretches of silence: nothing at all, or a microphone's faint noise."""
+        """Return ``count`` stretches of silence: digital zeros or a microphone's faint noise."""
         rng = np.random.default_rng(self._seed)
         waves = [quiet(rng, blocks * self._frontend.block) for _ in range(count)]
         return [
@@ -98,7 +98,7 @@ class Reader:
         return Heard(example.label, (*plain, *varied))
 
     def _varied(self, samples: Wave, before: Wave, rng: np.random.Generator) -> list[Tensor]:
-        """Give the tokens of variants of samples [N], a number of blocks."""
+        """Return the tokens of variants of samples [N], a multiple of the block length."""
         block = self._frontend.block
         lead = np.resize(before[-LEAD * block :], LEAD * block)
         out = []
@@ -124,7 +124,7 @@ class Reader:
         try:
             info = source.open()
             if info.kind == "features":
-                raise UsageError("features are no sound", where=example.where)
+                raise UsageError("features are not audio", where=example.where)
             check_source(self._card, self._frontend, info)
             for item in source.items():
                 if isinstance(item, Fault):
@@ -136,5 +136,5 @@ class Reader:
         finally:
             source.close()
         if not parts:
-            raise UsageError("nothing is to be heard in this example", where=example.where)
+            raise UsageError("this example has no sound", where=example.where)
         return np.concatenate(parts)

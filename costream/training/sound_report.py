@@ -1,4 +1,4 @@
-"""How the models for sound do on clips that nothing was learnt from."""
+"""Evaluation of the audio models on held-out clips."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from costream.training.sound_packs import Clip
 
 @torch.inference_mode()
 def clip_tokens(backbone: ContinualAudioNet, clips: Sequence[Clip]) -> list[Tensor]:
-    """Give the tokens [T, D] of each clip, as ``costream listen`` would make them.
+    """Return the tokens [T, D] of each clip, as computed by ``costream listen``.
 
-    A last block counts if half of it is there.
+    The last block counts if at least half of it is filled.
     """
     backbone.eval()
     out = []
@@ -36,7 +36,7 @@ def clip_tokens(backbone: ContinualAudioNet, clips: Sequence[Clip]) -> list[Tens
 
 @torch.inference_mode()
 def predict(head: nn.Module, tokens: Sequence[Tensor]) -> list[npt.NDArray[np.float32]]:
-    """Give the probabilities [T, K] of a head for each clip."""
+    """Return the probabilities [T, K] of a head for each clip."""
     head.eval()
     return [logits(head, rows[None])[0].softmax(-1).numpy() for rows in tokens]
 
@@ -47,9 +47,9 @@ def score(
     labels: Sequence[str],
     label_of: Callable[[Clip], str],
 ) -> dict[str, Any]:
-    """Give the metrics of clips of one set, the answer being one of that set's labels.
+    """Return the metrics of clips of one set, with predictions among that set's labels.
 
-    ``top1_all``: one of all labels.
+    ``top1_all``: with predictions among all labels.
     """
     names = np.array([label_of(clip) for clip in clips])
     own = sorted(set(names.tolist()))
@@ -64,7 +64,7 @@ def score(
 def majority(
     train: Sequence[Clip], clips: Sequence[Clip], label_of: Callable[[Clip], str]
 ) -> dict[str, Any]:
-    """Give the metrics of always saying what is most frequent in training."""
+    """Return the metrics of always predicting the most frequent training label."""
     names = [label_of(clip) for clip in clips]
     own = [n for n in (label_of(clip) for clip in train) if n in set(names)]
     best = max(sorted(set(own)), key=own.count)

@@ -1,10 +1,10 @@
-"""What YAMNet hears: targets that small sets of labels do not give.
+"""Distillation targets from YAMNet, the teacher of the audio backbone.
 
-YAMNet (Plakal, Ellis; Apache-2.0) knows AudioSet. Its 1024 features of every half second and its
-scores of 521 classes teach the backbone to tell sounds apart for which there are no labels here.
-Teacher and student hear the very same pieces, mixed and coloured (Beyer et al., Knowledge
-distillation: A good teacher is patient and consistent, CVPR 2022). Neither the teacher's weights
-nor what it says are in the shipped weights.
+YAMNet (Plakal, Ellis; Apache-2.0) is trained on AudioSet. Its 1024 features of every half second
+and its scores of 521 classes teach the backbone to distinguish sounds that have no labels here.
+Teacher and student get the same augmented pieces (Beyer et al., Knowledge distillation: A good
+teacher is patient and consistent, CVPR 2022). Neither the teacher's weights nor its outputs are
+in the shipped weights.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import numpy.typing as npt
 from costream.errors import UsageError
 from costream.training.recipe import teacher_file
 
-WINDOW = 15_600  # samples that it looks at
+WINDOW = 15_600  # samples of a window
 HOP = 8_000
 WIDTH, CLASSES = 1024, 521
-_SURE = 1e-6  # scores count as no nearer than this to 0 and 1
+_SURE = 1e-6  # least distance of scores from 0 and 1 before the logit
 _FEATURES = "global_average_pooling2d/Mean"
 
 
 class Said(NamedTuple):
-    """What the teacher says of a sound, window by window."""
+    """Outputs of the teacher for a sound, window by window."""
 
     features: npt.NDArray[np.float32]  # [windows, WIDTH], square roots
     logits: npt.NDArray[np.float32]  # [windows, CLASSES]
@@ -35,7 +35,7 @@ class Said(NamedTuple):
 class Yamnet:
     """The teacher: sound to features and class scores, a window every HOP samples.
 
-    Raises UsageError when the pack ``teachers.tar`` or what runs TFLite networks is not there.
+    Raises UsageError if the pack ``teachers.tar`` or the package ai-edge-litert is missing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,10 +44,10 @@ class Yamnet:
                 from ai_edge_litert.interpreter import Interpreter
             except ImportError as error:
                 raise UsageError(
-                    "the recipe needs a program that runs TFLite networks",
+                    "the recipe needs a runtime for TFLite networks",
                     hint="pip install ai-edge-litert",
                 ) from error
-            # Features inside the network can be read only when nothing is thrown away.
+            # Inner features can be read only if all tensors are preserved.
             self._network = Interpreter(
                 str(file), num_threads=1, experimental_preserve_all_tensors=True
             )
@@ -59,9 +59,9 @@ class Yamnet:
         (self._scores,) = (d["index"] for d in outputs if d["shape"][-1] == CLASSES)
 
     def __call__(self, wave: npt.NDArray[np.float32]) -> Said:
-        """Listen to a sound [N] at 16 kHz.
+        """Return the outputs for a sound [N] at 16 kHz.
 
-        Features are means of what is never negative; their roots are spread more evenly.
+        Features are means of nonnegative values; their square roots are distributed more evenly.
         """
         features, logits = [], []
         for begin in range(0, len(wave) - WINDOW + 1, HOP):

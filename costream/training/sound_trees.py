@@ -1,4 +1,4 @@
-"""What trees make of plain features of sound."""
+"""Tree-ensemble baseline on summary statistics of log-mel spectrograms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def trees(
     count: int,
     seed: int,
 ) -> list[npt.NDArray[np.float32]]:
-    """Give the probabilities [1, K] that trees, grown on clips of the same set, have for each."""
+    """Return the probabilities [1, K] of each clip from trees fitted to clips of the same set."""
     own = [c for c in training if c.set == clips[0].set]
     known = np.array([labels.index(label_of(c)) for c in own])
     told = forest(features(own), known, features(clips), len(labels), count, seed)
@@ -33,10 +33,10 @@ def trees(
 
 @torch.inference_mode()
 def features(clips: Sequence[Clip]) -> npt.NDArray[np.float32]:
-    """Give the log-mel spectrogram's spread over time, float32 [N, 8 bands].
+    """Return summary statistics of log-mel spectrograms over time, float32 [N, 8 bands].
 
-    Mean, deviation, quantiles and mean change from frame to frame of each band, the mean of all
-    taken off: how loud a clip is, says little.
+    They are mean, standard deviation, quantiles and mean absolute frame difference of each band,
+    after subtracting the overall mean: the loudness of a clip carries little information.
     """
     mel = make_mel()
     rows = []

@@ -1,4 +1,4 @@
-"""Timelines of labelled streams: the segments of probabilities, and how many of them are right."""
+"""Timelines of labelled streams: segments from probabilities, and counts of correct ones."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Labels = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Told:
-    """What a network says of a stream, at temperature 1, and what is true."""
+    """Predictions for a stream, at temperature 1, with the ground truth."""
 
     probabilities: npt.NDArray[np.floating]  # [T, K]
     labels: Labels  # [T], index of the label, UNSCORED where unknown; 0 is the background
 
 
 def true_segments(steps: Labels, labels: Sequence[str], rate_hz: float) -> list[Segment]:
-    """Give the stretches of one label in steps [T], background and unknown time left out."""
+    """Return the runs of one label in steps [T], without background and unknown time."""
     edges = np.flatnonzero(np.diff(steps, prepend=-2, append=-2))
     return [
         Segment(a / rate_hz, b / rate_hz, labels[steps[a]], 1.0)
@@ -39,7 +39,7 @@ def true_segments(steps: Labels, labels: Sequence[str], rate_hz: float) -> list[
 def segments(
     scores: npt.NDArray[np.floating], timeline: Timeline, labels: Sequence[str], rate_hz: float
 ) -> list[Segment]:
-    """Give the timeline of probabilities [T, K], one row every 1 / rate_hz seconds."""
+    """Return the segments of probabilities [T, K], one row every 1 / rate_hz seconds."""
     segmenter = Segmenter(labels, timeline, rate_hz, background=labels[0])
     out: list[Segment] = []
     for i, row in enumerate(scores):
@@ -54,10 +54,10 @@ def found(
     rate_hz: float,
     overlap: float,
 ) -> Counts:
-    """Give how many segments of these streams the timeline finds.
+    """Return the counts of found, false and missed segments over these streams.
 
-    ``overlap``: the least intersection over union. What lies mostly in time whose label is unknown
-    is neither right nor wrong.
+    ``overlap``: the least intersection over union. Segments mostly in time with unknown labels
+    are ignored.
     """
     total = Counts()
     for stream in streams:

@@ -1,4 +1,4 @@
-"""Streams of tokens with a label for every step, made of recordings one after another."""
+"""Streams of tokens with a label for every step, composed of consecutive recordings."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from torch import Tensor
 
 from costream.training.clips import UNSCORED
 
-FEWEST = 4  # steps of a recording that are taken, where it has as many
-STAYING = 0.5  # share of pieces that are followed by one of the same class
+FEWEST = 4  # least number of steps of a piece, if the recording has as many
+STAYING = 0.5  # probability that the next piece is of the same class
 
 
 @dataclass(frozen=True)
 class TokenStream:
-    """Tokens [T, D] with the class of every step [T], UNSCORED where it is not known."""
+    """Tokens [T, D] with the class of every step [T], UNSCORED where unknown."""
 
     tokens: Tensor
     labels: npt.NDArray[np.int64]
 
 
 class TokenStreams:
-    """Draws streams: pieces of recordings, each class as often, joined without a pause.
+    """Draws streams: pieces of recordings, all classes equally often, concatenated.
 
-    ``recordings``: of each, the views there are of it, which are drawn equally often. ``varied``:
-    by how much each piece is moved at random, in the ways in which recordings of one class differ
-    (see ``differences``); 1: as much as they do.
+    ``recordings``: the views of each recording, which are drawn equally often. ``varied``: scale
+    of the random offset of each piece along the differences within a class (see
+    ``differences``); 1: as large as these.
     """
 
     def __init__(self, recordings: Sequence[Sequence[TokenStream]], varied: float = 0.0) -> None:
@@ -43,7 +43,7 @@ class TokenStreams:
         self._ways = differences(self._by_class.items()) if varied else None
 
     def draw(self, steps: int, rng: np.random.Generator) -> TokenStream:
-        """Give a stream of so many steps."""
+        """Return a stream of ``steps`` steps."""
         pieces: list[TokenStream] = []
         label, length = -1, 0
         while length < steps:
@@ -55,13 +55,13 @@ class TokenStreams:
         return TokenStream(torch.cat([piece.tokens for piece in pieces])[:steps], labels[:steps])
 
     def batch(self, streams: int, steps: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Give so many streams as tokens [B, T, D] and labels int64 [B, T]."""
+        """Return a batch of streams: tokens [B, T, D] and labels int64 [B, T]."""
         drawn = [self.draw(steps, rng) for _ in range(streams)]
         labels = torch.from_numpy(np.stack([s.labels for s in drawn]))
         return torch.stack([s.tokens for s in drawn]), labels
 
     def _piece(self, label: int, most: int, rng: np.random.Generator) -> TokenStream:
-        """Give a piece with a step of this class that begins and ends anywhere around it."""
+        """Return a piece around a random step of this class, with random ends."""
         own = self._by_class[label]
         views = own[int(rng.integers(len(own)))]
         view = views[int(rng.integers(len(views)))]
@@ -78,12 +78,12 @@ class TokenStreams:
 
 
 def differences(classes: Iterable[tuple[int, Sequence[Sequence[TokenStream]]]]) -> Tensor | None:
-    """Give how recordings of one class differ, as rows [N, D], of classes and their recordings.
+    """Return the within-class differences of recordings as rows [N, D].
 
     N standard normal numbers times the rows are normal with the covariance, pooled over classes,
-    of the mean tokens of views about the mean of their class. What is learnt of examples that are
-    moved so comes near to a linear discriminant of whole recordings (Fisher, 1936), which is hard
-    to beat where there are few. None where no class has two recordings.
+    of the views' mean tokens about their class mean. Training on examples shifted in this way
+    approximates a linear discriminant of whole recordings (Fisher, 1936), which is hard to beat
+    with few examples. None if no class has two recordings.
     """
     rows, freedom = [], 0
     for label, recordings in classes:

@@ -1,4 +1,4 @@
-"""What extremely randomised trees make of plain features: the baseline of every recipe.
+"""Extremely randomised trees: the baseline of every recipe.
 
 Geurts et al., "Extremely randomized trees" (Machine Learning 63, 2006). Needs scikit-learn.
 """
@@ -23,10 +23,10 @@ def forest(
     features: float | str = "sqrt",
     leaf: int = 1,
 ) -> npt.NDArray[np.float32]:
-    """Give the probabilities [M, K] of ``held_out`` [M, F] from trees grown on the others.
+    """Return the probabilities [M, K] of ``held_out`` [M, F] from trees fitted to ``rows``.
 
-    ``labels``: int [N], below ``classes``. ``features``: that a split chooses among, as
-    scikit-learn's ``max_features``; ``leaf``: the fewest rows in a leaf.
+    ``labels``: int [N], below ``classes``. ``features``: candidates at each split, as
+    scikit-learn's ``max_features``; ``leaf``: the least number of rows in a leaf.
     """
     from sklearn.ensemble import ExtraTreesClassifier
 

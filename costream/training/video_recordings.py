@@ -1,4 +1,4 @@
-"""Reads a user's videos as tokens, through the sources and the frontend of a run."""
+"""Reading of a user's videos as tokens, with the sources and frontend of a run."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from costream.training.video_views import View
 
 log = logging.getLogger("costream")
 
-CHUNK = 32  # pictures that go through a frontend at once
-LEAD_S = 8.0  # what is read before the first example, for a frontend and a network look back
-WHOLE_S = 60.0  # what is read begins and ends at such times: labels may be moved a little
+CHUNK = 32  # frames in one call of a frontend
+LEAD_S = 8.0  # read before the first example, as context of frontend and network
+WHOLE_S = 60.0  # granularity of what is read: labels may be moved a little
 
 Times = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A recording as a frontend sees it.
+    """A recording encoded by a frontend.
 
-    ``tokens``: [T, D] of it as it is, then of other views. ``times``: seconds of each step [T], NaN
-    where a view stands still before or after it. ``examples``: those in it, and their places in the
-    list they came in.
+    ``tokens``: [T, D] of the unchanged recording, then of its views. ``times``: seconds of each
+    step [T], NaN in the still frames before and after a view. ``examples``: those in it, and
+    ``places``: their indices in the given list.
     """
 
     examples: tuple[Example, ...]
@@ -53,14 +53,14 @@ class Seen:
     times: tuple[Times, ...]
 
     def streams(self, labels: Sequence[str], still: int) -> list[TokenStream]:
-        """Give each view with its label at every step; ``still`` is that of a view that stands."""
+        """Return each view with the label of every step; ``still``: label of still frames."""
         return [
             TokenStream(x, labels_at(self.examples, times, labels, still))
             for x, times in zip(self.tokens, self.times, strict=True)
         ]
 
     def steps(self, example: Example) -> npt.NDArray[np.int64]:
-        """Give the steps of the recording as it is that lie in an example: the nearest, if none."""
+        """Return the steps of the unchanged recording within an example, or else the nearest."""
         times = self.times[0]
         end_s = np.inf if example.end_s is None else example.end_s
         inside = np.flatnonzero((times >= example.start_s) & (times < end_s))
@@ -71,9 +71,9 @@ class Seen:
 def labels_at(
     examples: Sequence[Example], times: Times, labels: Sequence[str], still: int
 ) -> npt.NDArray[np.int64]:
-    """Give the label of each time [T]: that of the example that began last, UNSCORED in none.
+    """Return the label at each time [T]: that of the latest example there, UNSCORED without one.
 
-    Where a time is NaN it is ``still``.
+    It is ``still`` where a time is NaN.
     """
     out = np.where(np.isnan(times), still, UNSCORED)
     for example in sorted(examples, key=lambda e: e.start_s):
@@ -83,7 +83,7 @@ def labels_at(
 
 
 def by_recording(examples: Sequence[Example]) -> dict[str, list[int]]:
-    """Give the places of each recording's examples among all, recordings in order."""
+    """Return the indices of each recording's examples, recordings in order."""
     places: dict[str, list[int]] = {}
     for k, example in enumerate(examples):
         places.setdefault(example.source, []).append(k)
@@ -91,7 +91,7 @@ def by_recording(examples: Sequence[Example]) -> dict[str, list[int]]:
 
 
 def stretch(examples: Sequence[Example]) -> Example:
-    """Give what is read of a recording for the examples in it."""
+    """Return the part of a recording to read for the examples in it."""
     first = min(examples, key=lambda e: e.start_s)
     ends = [e.end_s for e in examples if e.end_s is not None]
     known = len(ends) == len(examples)
@@ -103,9 +103,9 @@ def stretch(examples: Sequence[Example]) -> Example:
 
 
 def frames_of(card: Card, frontend: Any, example: Example) -> Iterator[Tick | Gap]:
-    """Give the pictures of a stretch on the card's clock.
+    """Yield the frames of an example at the card's rate.
 
-    UsageError for features; SourceError when it cannot be read or is no video.
+    UsageError for features; SourceError if it cannot be read or is not a video.
     """
     options = SourceOptions(
         start_s=example.start_s,
@@ -117,10 +117,10 @@ def frames_of(card: Card, frontend: Any, example: Example) -> Iterator[Tick | Ga
     try:
         info = source.open()
         if info.kind == "features":
-            raise UsageError("features are no video", where=example.where)
+            raise UsageError("features are not a video", where=example.where)
         check_source(card, frontend, info)
         if info.silent:
-            log.warning("%s: %s; its pictures are learnt from", example.where, info.silent)
+            log.warning("%s: %s; training on its frames only", example.where, info.silent)
         for item in resample(source.items(), card.rate_hz, card.gap_tolerance_s):
             if isinstance(item, Fault):
                 log.warning("%s: %s", example.where, item.message)
@@ -133,9 +133,9 @@ def frames_of(card: Card, frontend: Any, example: Example) -> Iterator[Tick | Ga
 
 
 class Reader:
-    """Turns video into tokens at the card's rate, each recording once and in so many ``views``.
+    """Encodes videos as tokens at the card's rate: each recording unchanged and in ``views`` views.
 
-    Views follow from the seed and the name of the file alone.
+    Views are determined by the seed and the file name alone.
     """
 
     def __init__(
@@ -145,10 +145,10 @@ class Reader:
         self._seed, self._cache = seed, cache
 
     def read(self, examples: Sequence[Example]) -> list[Seen]:
-        """Give the recordings of these examples, in the order of their first ones.
+        """Return the recordings of these examples, in the order of their first examples.
 
-        UsageError, naming file or line, for a recording without pictures; SourceError when it
-        cannot be read or is no video.
+        UsageError, naming file or line, for a recording without frames; SourceError if it cannot
+        be read or is not a video.
         """
         places = by_recording(examples).values()
         bar = tqdm(places, "watching", file=sys.stderr, disable=None, leave=False)
@@ -166,7 +166,7 @@ class Reader:
 
     @torch.no_grad()
     def _look(self, example: Example) -> list[Tensor]:
-        """Give tokens float32 [T, D] and times float64 [T] of the recording and of its views."""
+        """Return tokens float32 [T, D] and times float64 [T] of the recording and of its views."""
         rng = np.random.default_rng(chance_of(example, self._seed))
         views = [View(rng, self._frontend.box) for _ in range(self._views)]
         eyes = [Eye(of_pictures(self._frontend), view) for view in (None, *views)]
@@ -201,32 +201,32 @@ class Reader:
 
 
 def of_pictures(frontend: Any) -> Any:
-    """Give the frontend that looks at the pictures."""
+    """Return the video frontend of a possibly audiovisual one."""
     return frontend.video if isinstance(frontend, AudioVisual) else frontend
 
 
 class Ear:
-    """What is heard beside the pictures of a recording, for a frontend that hears."""
+    """The audio branch of an audiovisual frontend, applied to a recording."""
 
     def __init__(self, frontend: Any) -> None:
         self._frontend = frontend if isinstance(frontend, AudioVisual) else None
         self._state = frontend.init_state(1)
 
     def hear(self, frame: VideoFrame) -> Tensor:
-        """Give what a step hears [D]; without such a frontend D is 0."""
+        """Return the audio features [D] of a step; without audio D is 0."""
         if self._frontend is None:
             return torch.zeros(0)
         return self._frontend.hear([blocks_of(frame)], self._state)[0]
 
     def forget(self) -> None:
-        """Begin anew after a gap, as a run does."""
+        """Reset the state after a gap, as in a run."""
         self._state.reset()
 
 
 class Eye:
-    """One view of a recording, or the recording as it is, through a frontend.
+    """The video branch, applied to a view of a recording or to the unchanged recording.
 
-    What is heard goes with the pictures that are shown; beside those that stand still is silence.
+    Audio features follow the frames they belong to; still frames get silence.
     """
 
     def __init__(self, frontend: Any, view: View | None) -> None:
@@ -234,11 +234,11 @@ class Eye:
         self._state = frontend.init_state(1)
         self._tokens: list[Tensor] = []
         self._times: list[Times] = []
-        self._seen = 0  # pictures of the recording
-        self._last: tuple[Tensor, Tensor] | None = None  # the newest picture, and silence
+        self._seen = 0  # frames of the recording so far
+        self._last: tuple[Tensor, Tensor] | None = None  # the latest frame, and silence
 
     def see(self, frames: Tensor, heard: Tensor, times: Times) -> None:
-        """Take the next pictures, uint8 [T, 3, H, W], what goes with them [T, D] and times [T]."""
+        """Process frames uint8 [T, 3, H, W] with audio features [T, D] and times [T]."""
         if self._view is not None:
             silence = torch.zeros_like(heard[:1])
             if not self._seen:
@@ -251,15 +251,15 @@ class Eye:
         self._take(frames, heard, times)
 
     def forget(self) -> None:
-        """Begin anew after a gap, as a run does."""
+        """Reset the state after a gap, as in a run."""
         self._state.reset()
 
     def close(self, example: Example) -> tuple[Tensor, Tensor]:
-        """Give tokens [T, D] and times [T]. UsageError where there were no pictures."""
+        """Return tokens [T, D] and times [T]. UsageError if there were no frames."""
         if self._view is not None and self._last is not None:
             self._stand(*self._last, self._view.tail)
         if not self._tokens:
-            raise UsageError("nothing is to be seen in this example", where=example.where)
+            raise UsageError("this example has no frames", where=example.where)
         return torch.cat(self._tokens), torch.from_numpy(np.concatenate(self._times))
 
     def _stand(self, picture: Tensor, silence: Tensor, steps: int) -> None:

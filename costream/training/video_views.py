@@ -1,4 +1,4 @@
-"""Other views of a recording: as a camera a little aside, in other light and at another pace."""
+"""Augmented views of a video: camera displacement, lighting, noise and speed."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch import Tensor
 
 from costream.training.augment import warp
 
-# Standard deviations, for one camera that does not move: it may be knocked, day may become night.
-TURN, ZOOM, STRETCH, SHIFT = 0.05, 0.1, 0.04, 0.06  # radians; logarithms; half pictures
+# Standard deviations, for one fixed camera that may be knocked, by day and by night.
+TURN, ZOOM, STRETCH, SHIFT = 0.05, 0.1, 0.04, 0.06  # radians; logarithms; half frames
 GAIN, TINT, OFFSET, NOISE = 0.2, 0.08, 8.0, 3.0  # logarithms; of 255
 SPEED = 0.25  # of the logarithm, uniform
-PAUSE = 24  # steps for which the first and the last picture stand still, at most
+PAUSE = 24  # most steps for which the first and the last frame are repeated
 
 
 class View:
-    """One view, the same throughout a recording; its pictures come in pieces.
+    """A view, constant throughout a recording, whose frames are processed in pieces.
 
-    ``lead`` and ``tail``: steps of still pictures before the first and after the last one.
+    ``lead`` and ``tail``: number of still frames before the first and after the last one.
     """
 
     def __init__(self, rng: np.random.Generator, box: tuple[int, int]) -> None:
@@ -38,16 +38,16 @@ class View:
         self._chance = torch.Generator().manual_seed(int(rng.integers(1 << 31)))
 
     def chosen(self, first: int, count: int) -> npt.NDArray[np.int64]:
-        """Give which of ``count`` pictures are shown, and how often, from the ``first`` on."""
+        """Return the indices of the frames shown among ``count`` after ``first``, with repeats."""
         begin, end = (math.ceil(k / self._speed) for k in (first, first + count))
         places = np.floor(np.arange(begin, end) * self._speed).astype(np.int64) - first
         chosen: npt.NDArray[np.int64] = np.clip(places, 0, count - 1)
         return chosen
 
     def show(self, frames: Tensor) -> Tensor:
-        """Give pictures, uint8 [T, 3, H, W], as float32, 0 to 255."""
+        """Return augmented frames of uint8 [T, 3, H, W] as float32, 0 to 255."""
         height, width = frames.shape[2:]
-        # The same grid for all frames: one picture of 3 T channels.
+        # The same grid for all frames: warp them as one image of 3 T channels.
         moved = warp(frames.flatten(0, 1).float(), self._theta.float(), "border")
         noise = torch.randn(len(frames), 1, height, width, generator=self._chance)
         lit = moved.view(frames.shape) * self._colours + (self._offset + self._noise * noise)

@@ -1,4 +1,4 @@
-"""Looks at a network while it learns: how far it is, when to stop, which weights were best."""
+"""Early stopping: validation during training, with a history and the best weights."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 from costream.training.partial import Remembered
 
-LOSS = "validation_loss"  # what a look goes by; smaller is better
+LOSS = "validation_loss"  # key of the criterion; smaller is better
 
 
 class Watch:
-    """Takes a look every so many steps, and at the last one.
+    """Early stopping: validates every ``every`` steps and after the last one.
 
-    ``look`` gives figures of the validation examples, among them ``LOSS``; nothing where there are
-    none. ``weights`` gives what is to be kept when they were the best so far.
+    ``look`` returns the validation figures, among them ``LOSS``, or none without validation
+    examples. ``weights`` returns the weights to keep if they are the best so far.
     """
 
     def __init__(
@@ -29,21 +29,21 @@ class Watch:
     ) -> None:
         self._look, self._weights = look, weights
         self._steps, self._every, self._patience = steps, every, patience
-        self._total, self._count = 0.0, 0  # of the losses since the last look
-        self._since = 0  # looks without gain
-        # Of each look: step, mean loss since the last one, figures.
+        self._total, self._count = 0.0, 0  # of the losses since the last validation
+        self._since = 0  # validations without improvement
+        # Of each validation: step, mean loss since the last one, figures.
         self.history: list[dict[str, float]] = []
-        self.best: dict[str, Tensor] = {}  # empty while there was nothing to go by
+        self.best: dict[str, Tensor] = {}  # empty until a validation gave LOSS
 
     def begin(self) -> None:
-        """Take a look before the first step: the weights that there are may stay the best."""
+        """Validate before the first step: the initial weights may remain the best."""
         figures = self._look()
         if LOSS in figures:
             self.history.append({"step": 0.0, **figures})
             self.best = {k: v.detach().clone() for k, v in self._weights().items()}
 
     def enough(self, steps: int, loss: float) -> bool:
-        """Take the loss of a step, the how manieth it was; say whether to stop after it."""
+        """Record the loss of step number ``steps``; return whether to stop after it."""
         self._total, self._count = self._total + loss, self._count + 1
         if steps % self._every and steps < self._steps:
             return False
@@ -61,10 +61,10 @@ class Watch:
         return self._since == self._patience
 
     def remembered(self) -> Remembered:
-        """Give what was seen so far, to go on another time."""
+        """Return the state for a checkpoint."""
         return self.best, [self._total, self._count, self._since, self.history]
 
     def recall(self, tensors: dict[str, Tensor], value: Any) -> None:
-        """Have seen what ``remembered`` gave."""
+        """Restore a state that ``remembered`` returned."""
         self._total, self._count, self._since, self.history = value
         self.best = dict(tensors)

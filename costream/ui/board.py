@@ -20,17 +20,17 @@ from costream.ui.legend import Legend
 from costream.ui.recent import recent_strip
 from costream.ui.text import counted
 
-_ALERTS = 5  # lines of them, at most
+_ALERTS = 5  # maximum number of lines of alerts
 _FIXED = 3  # title, names of the columns, totals
-_FEWEST_CELLS = 10  # of a strip in the row of its feed
-_RECENT_S = 60  # that a strip in a row shows at least
-_ROW = 100  # as wide as a row need be; what is left goes to the strip
-_ROOM_FOR_STRIP = 60  # of a row with a strip in it
+_FEWEST_CELLS = 10  # minimum width of a strip in the row of its feed
+_RECENT_S = 60  # minimum time shown by a strip in a row
+_ROW = 100  # full width of a row; the rest goes to the strip
+_ROOM_FOR_STRIP = 60  # minimum width of a row with a strip
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """An alert and when it was first seen here, by the clock on the wall."""
+    """An alert and the time of day at which it was first seen here."""
 
     clock: str
     feed: str
@@ -38,7 +38,7 @@ class _Seen:
 
 
 class Board:
-    """Lays a status out. It remembers the labels that were seen, and when alerts came."""
+    """Layout of a watch status. It remembers the labels seen so far and the times of alerts."""
 
     def __init__(self) -> None:
         self._new = NewAlerts()
@@ -47,7 +47,7 @@ class Board:
         self._labels: dict[str, None] = {}  # that have a colour, in order of appearance
 
     def lines(self, status: WatchStatus, look: Look) -> list[Text]:
-        """Give at most ``look.height`` lines, none wider than ``look.width``."""
+        """Return at most ``look.height`` lines, none wider than ``look.width``."""
         clock = time.strftime("%H:%M:%S")
         self._alerts.extend(_Seen(clock, *pair) for pair in self._new.take(status))
         self._learn(status)
@@ -61,14 +61,14 @@ class Board:
         spare -= len(alerts)
         title = _title(status, look)
         lines = _spaced([[title], [*table, *more], strips, [_totals(status)], alerts], spare)
-        if look.height < _FIXED + 2:  # what is most needed
+        if look.height < _FIXED + 2:  # the most important lines only
             lines = [title, *table[1:]]
         for line in lines:
             line.truncate(look.width, overflow="ellipsis" if look.unicode else "crop")
         return lines[: look.height]
 
     def _learn(self, status: WatchStatus) -> None:
-        """Give new labels a colour and a letter; those of the others stay."""
+        """Assign a colour and a letter to new labels; known labels keep theirs."""
         known = len(self._labels)
         for feed in status.feeds:
             if feed.active is not None:
@@ -81,9 +81,9 @@ class Board:
     def _feeds(
         self, status: WatchStatus, feeds: Sequence[FeedStatus], look: Look, spare: int
     ) -> tuple[list[Text], list[Text]]:
-        """Give the table and what stands below it, at most ``spare`` lines: strips and legend.
+        """Return the table and the lines below it, at most ``spare``: strips and legend.
 
-        The strips stand in the rows when a minute fits there or they have no room below.
+        The strips are in the rows if a minute fits there or there is no room below.
         """
         names = [feed.name for feed in status.feeds]
         strips = [status.strips.get(feed.name, ()) for feed in feeds]
@@ -113,7 +113,7 @@ class Board:
         longest: int,
         look: Look,
     ) -> list[Text]:
-        """Give a line for each feed, a cell a second, and the legend."""
+        """Return a line for each feed, one cell per second, and the legend."""
         widest = max(cell_len(told(feed.name, unicode=look.unicode)) for feed in feeds)
         name = min(widest, 24, look.width // 3)
         cells = min(longest, look.width - name - 1)
@@ -128,7 +128,7 @@ class Board:
         return recent_strip(seconds, self._legend, width, each_s, unicode=look.unicode)
 
     def _words(self, seconds: Sequence[Sequence[str | None]], look: Look) -> Text:
-        """Give the legend of these strips."""
+        """Return the legend of these strips."""
         there = {label for strip in seconds for label in strip}
         line = Text()
         for label in self._labels:
@@ -138,7 +138,7 @@ class Board:
         return line
 
     def _alert_lines(self, look: Look) -> list[Text]:
-        """Give the newest alerts, the newest first."""
+        """Return the newest alerts, the newest first."""
         lines = []
         for seen in reversed(self._alerts):
             name = told(seen.feed, unicode=look.unicode)
@@ -148,14 +148,14 @@ class Board:
 
 
 def _room(height: int) -> int:
-    """Say how many lines the feeds may take; the legend and two alerts want some as well."""
+    """Return the number of lines for feeds; the legend and two alerts need some as well."""
     return max(1, height - _FIXED - min(3, height // 6))
 
 
 def _chosen(
     feeds: Sequence[FeedStatus], room: int
 ) -> tuple[Sequence[FeedStatus], Sequence[FeedStatus]]:
-    """Give the feeds that are shown and those that are not: the worst first, if not all fit."""
+    """Return the feeds to show and those left out; if not all fit, the worst come first."""
     if len(feeds) <= room:
         return feeds, ()
     worst = sorted(feeds, key=lambda feed: STATES.index(feed.state))
@@ -197,7 +197,7 @@ def _totals(status: WatchStatus) -> Text:
 
 
 def _spaced(groups: Sequence[Sequence[Text]], spare: int) -> list[Text]:
-    """Give all lines, with blank ones between groups while there are lines to spare."""
+    """Return all lines, with blank ones between groups while there are lines to spare."""
     lines: list[Text] = []
     for group in groups:
         if lines and group and spare > 0:

@@ -1,4 +1,4 @@
-"""What is new from one status of a watch to the next."""
+"""Changes from one status of a watch to the next."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from costream.ui.feedtext import age, told
 
 
 class NewAlerts:
-    """Picks the alerts out of each status that were not in the one before."""
+    """Filter of the alerts in each status that were not in the previous one."""
 
     def __init__(self) -> None:
         self._known: set[tuple[object, ...]] = set()
 
     def take(self, status: WatchStatus) -> list[tuple[str, Alert]]:
-        """Give the new ones with their feeds, oldest first."""
+        """Return the new ones with their feeds, oldest first."""
         # Without the clip, which may become known later.
         keys = [(feed, a.time_s, a.rule, a.label) for feed, a in status.alerts]
         pairs = zip(keys, status.alerts, strict=True)
@@ -27,22 +27,22 @@ class NewAlerts:
 
 @dataclass
 class _Feed:
-    """What has been said of a feed."""
+    """The last report on a feed."""
 
-    state: FeedState  # the last one that was said
+    state: FeedState  # as last reported
     reconnects: int
     was_live: bool
-    away_s: float = 0.0  # uptime when it ceased to be live
+    away_s: float = 0.0  # uptime at which it ceased to be live
 
 
 class StateChanges:
-    """Puts into words what has happened to the feeds."""
+    """Messages about the state changes of feeds."""
 
     def __init__(self) -> None:
         self._feeds: dict[str, _Feed] = {}
 
     def take(self, status: WatchStatus) -> list[str]:
-        """Give a line for each feed that has changed: ``door: back after 12 s``."""
+        """Return a line for each feed that has changed: ``door: back after 12 s``."""
         before, self._feeds = self._feeds, {}
         lines = []
         for feed in status.feeds:
@@ -54,9 +54,9 @@ class StateChanges:
 
 
 def _change(known: _Feed, feed: FeedStatus, now_s: float) -> str:
-    """Say what has changed, '' if nothing has, and note it. ``now_s``: uptime.
+    """Return the change as text, '' if there is none, and record it. ``now_s``: uptime.
 
-    A feed that connects again is still away, as it was said, and keeps its state here.
+    A feed that is reconnecting is still away, as reported, and keeps its state here.
     """
     again, known.reconnects = feed.reconnects > known.reconnects, feed.reconnects
     if feed.state == "connecting" or feed.state == known.state:

@@ -1,7 +1,7 @@
-"""The only rich consoles of the program, and whether a live view may be drawn.
+"""The rich consoles of the program, and the conditions for drawing a live view.
 
 ``--color never`` and NO_COLOR mean no escape sequence at all, so the live view, which needs
-them to redraw, gives way to plain lines.
+them to redraw, is replaced by plain lines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ColorMode = Literal["auto", "always", "never"]
 
 
 def color_mode(flag: ColorMode = "auto", env: Mapping[str, str] | None = None) -> ColorMode:
-    """Give the mode that counts: ``--color``, else NO_COLOR, else FORCE_COLOR, else auto."""
+    """Return the effective mode: ``--color``, else NO_COLOR, else FORCE_COLOR, else auto."""
     env = os.environ if env is None else env
     if flag != "auto":
         return flag
@@ -27,12 +27,12 @@ def color_mode(flag: ColorMode = "auto", env: Mapping[str, str] | None = None) -
 
 
 def stdout_console(flag: ColorMode = "auto") -> Console:
-    """Give the console for results that a person reads."""
+    """Return the console for human-readable results."""
     return _console(color_mode(flag), stderr=False)
 
 
 def stderr_console(flag: ColorMode = "auto") -> Console:
-    """Give the console for the live view, progress, warnings and errors."""
+    """Return the console for the live view, progress, warnings and errors."""
     return _console(color_mode(flag), stderr=True)
 
 
@@ -59,10 +59,10 @@ def live_allowed(
     data_on_terminal: bool = False,
     env: Mapping[str, str] | None = None,
 ) -> bool:
-    """Say whether a live view may be drawn on ``stderr``.
+    """Return whether a live view may be drawn on ``stderr``.
 
-    Only on a terminal that can move its cursor, that a person watches (not under CI), where
-    escapes are welcome and no records go (``data_on_terminal``: ``-o -`` without a pipe).
+    Only on a terminal that can move its cursor, not under CI, where escape sequences are allowed
+    and no records are written (``data_on_terminal``: ``-o -`` without a pipe).
     """
     env = os.environ if env is None else env
     if quiet or no_live or data_on_terminal or color_mode(flag, env) == "never" or env.get("CI"):
@@ -71,14 +71,14 @@ def live_allowed(
 
 
 def is_unicode(console: Console) -> bool:
-    """Say whether bars, blocks and dashes can be written; else ASCII stands in for them."""
+    """Return whether bars, blocks and dashes can be written; otherwise ASCII is used."""
     return console.encoding.lower().replace("_", "-").startswith("utf")
 
 
 def restore_cursor(stderr: TextIO) -> None:
-    """Show the cursor again, for an exit that runs no ``finally``; nothing off a terminal.
+    """Show the cursor again, for an exit that runs no ``finally``; do nothing off a terminal.
 
-    Safe in a signal handler: it goes past Python's buffers, which may be in use.
+    Safe in a signal handler: it bypasses Python's buffers, which may be in use.
     """
     if stderr.isatty() and _can_move(os.environ):
         os.write(stderr.fileno(), b"\x1b[?25h\r\n")

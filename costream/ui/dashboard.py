@@ -1,4 +1,4 @@
-"""The dashboard of a watch: redrawn at the foot of the terminal, gone when the watch ends."""
+"""Dashboard of a watch: redrawn at the bottom of the terminal, removed when the watch ends."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from costream.ui.screen import Screen
 
 
 class Dashboard:
-    """Shows how the feeds of a watch are doing on ``console``.
+    """Display of the status of a watch on ``console``.
 
-    ``show`` draws, so it is to be called a few times a second; there is no thread and nothing to
-    lock. At the end what each feed came to is printed. Only one may be open at a time.
+    ``show`` draws, so it is called a few times a second; there is no thread and nothing to lock.
+    ``close`` prints the totals of each feed. Only one may be open at a time.
     """
 
     def __init__(self, console: Console) -> None:
@@ -28,7 +28,7 @@ class Dashboard:
         self._screen: Screen | None = None
 
     def show(self, status: WatchStatus) -> None:
-        """Draw how the feeds are doing now."""
+        """Draw the current status."""
         if self._screen is None:
             self._screen = Screen(self._console)
             atexit.register(self.stop)
@@ -39,14 +39,14 @@ class Dashboard:
         self._screen.draw(self._board.lines(status, look))
 
     def close(self) -> None:
-        """Take the dashboard off the screen and print what each feed came to."""
+        """Remove the dashboard from the screen and print the totals of each feed."""
         self.stop()
         status, self._status = self._status, None
         if status is not None:
             print_totals(self._console, status)
 
     def stop(self) -> None:
-        """Take the dashboard off the screen and give the cursor back. May be called again."""
+        """Remove the dashboard from the screen and restore the cursor. May be called again."""
         screen, self._screen = self._screen, None
         if screen is not None:
             screen.close()

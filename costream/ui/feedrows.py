@@ -1,4 +1,4 @@
-"""The feeds of a watch as the rows of a table that fits a width."""
+"""Feeds of a watch as the rows of a table of a given width."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STYLES: dict[FeedState, str] = {
     "ended": "dim",
 }
 
-# name of a column, its width, what stands in it
+# name of a column -> its width, its text
 _COLUMNS: dict[str, tuple[int, Callable[[FeedStatus], str]]] = {
     "drops": (5, lambda feed: count5(feed.dropped)),
     "recon": (5, lambda feed: count5(feed.reconnects)),
@@ -39,8 +39,8 @@ _COLUMNS: dict[str, tuple[int, Callable[[FeedStatus], str]]] = {
     "macs": (4, lambda feed: share(feed.macs, feed.dense_macs)),
     "ms": (4, lambda feed: figure4(feed.network_ms) if feed.steps else ""),
 }
-_LIVE_ONLY = ("fps", "lag", "macs", "ms")  # why it is not live takes their place
-_LAST_FIRST = ("ms", "macs", "recon", "drops", "fps", "lag")  # what narrow terminals do without
+_LIVE_ONLY = ("fps", "lag", "macs", "ms")  # replaced by the reason if the feed is not live
+_LAST_FIRST = ("ms", "macs", "recon", "drops", "fps", "lag")  # order of removal on narrow terminals
 
 _STATE = 10  # the longest is "connecting"
 _NAME, _MOST_NAME = 10, 24
@@ -49,7 +49,7 @@ _SCORE = 5
 
 
 class FeedRows:
-    """Lays the columns out once for ``width``; ``names`` are those of all feeds."""
+    """Layout of the columns, computed once for ``width``; ``names``: those of all feeds."""
 
     def __init__(self, names: Sequence[str], width: int, *, unicode: bool) -> None:
         self.width = width
@@ -69,14 +69,14 @@ class FeedRows:
             self._now += max(0, min(_MOST_NOW - _NOW, width - self._least()))
 
     def head(self) -> Text:
-        """Give the names of the columns."""
+        """Return the names of the columns."""
         words = [set_cell_size("feed", self._name), f"{'state':<{_STATE}}"]
         words += [f"{column:>{_COLUMNS[column][0]}}" for column in self.columns]
         words += [f"{'now':<{self._now}}"] if self._now else []
         return Text.assemble((set_cell_size(" ".join(words), self.width), "dim"))
 
     def row(self, feed: FeedStatus, legend: Legend) -> Text:
-        """Give one feed, as wide as all rows."""
+        """Return the row of one feed, ``width`` wide."""
         style = _STYLES[feed.state]
         base = style if feed.state in ("lost", "ended") else ""  # of the whole row
         name = fitted(feed.name, self._name, unicode=self._unicode)
@@ -98,7 +98,7 @@ class FeedRows:
         return line
 
     def _append_now(self, line: Text, feed: FeedStatus, legend: Legend) -> None:
-        """Append the label and its score; that of an active one is a bar below the words."""
+        """Append the label and its score; the score of an active one is a bar behind the text."""
         best = score_of(feed)
         if best is None:
             return
@@ -113,7 +113,7 @@ class FeedRows:
         line.append(full, legend.block(label)).append(text[len(full) :] + number, "bold")
 
     def _least(self) -> int:
-        """Give the width of a row as the columns are now."""
+        """Return the width of a row with the current columns."""
         widths = [self._name, _STATE, *(_COLUMNS[column][0] for column in self.columns)]
         widths += [self._now] if self._now else []
         return sum(widths) + len(widths) - 1

@@ -1,4 +1,4 @@
-"""The feeds of a watch in words and in figures that keep to their columns."""
+"""Text and fixed-width numbers for the feeds of a watch."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from costream.redact import redact
 from costream.status import FeedState, FeedStatus, WatchStatus
 from costream.ui.text import clean, counted
 
-# From the worst on. A feed that is over by itself needs nobody.
+# The worst first. A feed that ended by itself needs no attention.
 STATES: tuple[FeedState, ...] = ("lost", "waiting", "stalled", "connecting", "live", "ended")
 
 
 def told(text: str, *, unicode: bool = True) -> str:
-    """Give ``text`` for a person: on one line, without credentials, in ASCII if need be."""
+    """Return ``text`` for display: on one line, without credentials, in ASCII if required."""
     text = clean(redact(text))
     return text if unicode else text.encode("ascii", "replace").decode()
 
 
 def state_word(state: FeedState) -> str:
-    """Give the word for a state; what is bad is in capitals, for who sees no colours."""
+    """Return the word for a state; "lost" is in capitals, for terminals without colours."""
     return state.upper() if state == "lost" else state
 
 
 def fitted(text: str, width: int, *, unicode: bool = True) -> str:
-    """Give ``text`` for a person in ``width`` columns.
+    """Return ``text`` for display in ``width`` columns.
 
-    Of a long one the end is kept as well: names of cameras often differ in the last figure only.
+    A long text keeps its end as well: names of cameras often differ in the last digit only.
     """
     text = told(text, unicode=unicode)
     if cell_len(text) <= width or width < 6:
@@ -41,7 +41,7 @@ def fitted(text: str, width: int, *, unicode: bool = True) -> str:
 
 
 def uptime(seconds: float) -> str:
-    """Give ``01:02:03``, from a day on ``6d 01:02:03``."""
+    """Return a duration as ``01:02:03``, or ``6d 01:02:03`` from one day on."""
     minutes, rest = divmod(int(max(0.0, seconds)), 60)
     days, hours = divmod(minutes // 60, 24)
     clock = f"{hours:02d}:{minutes % 60:02d}:{rest:02d}"
@@ -49,12 +49,12 @@ def uptime(seconds: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """Give how long something has lasted: ``12 s``, from two minutes on ``00:02:05``."""
+    """Return a duration as ``12 s``, or ``00:02:05`` from two minutes on."""
     return f"{max(0.0, seconds):.0f} s" if seconds < 119.5 else uptime(seconds)
 
 
 def count5(number: int) -> str:
-    """Give a count in at most five characters: exact up to 99999, then ``123k``, ``12M``."""
+    """Return a count in at most five characters: exact up to 99999, then ``123k``, ``12M``."""
     for least, size, prefix in ((10**10, 10**9, "G"), (10**7, 10**6, "M"), (10**5, 10**3, "k")):
         if number >= least:
             return f"{number // size}{prefix}"
@@ -62,7 +62,7 @@ def count5(number: int) -> str:
 
 
 def seconds5(seconds: float) -> str:
-    """Give a lag in at most five characters: ``0.12s``, ``12.3s``, ``123s``, ``1.5h``, ``9d``."""
+    """Return a lag in at most five characters: ``0.12s``, ``12.3s``, ``123s``, ``1.5h``, ``9d``."""
     if seconds >= 999.5:
         hours = seconds / 3600
         return f"{hours:.1f}h" if hours < 99.95 else f"{hours / 24:.0f}d"
@@ -70,13 +70,13 @@ def seconds5(seconds: float) -> str:
 
 
 def figure4(number: float) -> str:
-    """Give a number below 10000 in at most four characters: ``0.52``, ``25.0``, ``410``."""
+    """Return a number below 10000 in at most four characters: ``0.52``, ``25.0``, ``410``."""
     decimals = 2 if number < 9.995 else 1 if number < 99.95 else 0
     return f"{number:.{decimals}f}"
 
 
 def share(macs: float, dense_macs: float) -> str:
-    """Give the operations spent as a share of those of the dense model; '' when unknown."""
+    """Return the operations spent in per cent of the dense model's; '' if unknown."""
     if dense_macs <= 0:
         return ""
     percent = 100 * macs / dense_macs
@@ -84,29 +84,29 @@ def share(macs: float, dense_macs: float) -> str:
 
 
 def trouble(feed: FeedStatus, *, unicode: bool = True) -> str:
-    """Say since when a feed is not live, and why; '' when nothing is known of that."""
+    """Return how long a feed has not been live, and why; '' if unknown."""
     since = "" if feed.age_s is None or feed.state == "ended" else f"for {age(feed.age_s)}"
     return ": ".join(part for part in (since, told(feed.message, unicode=unicode)) if part)
 
 
 def health(feeds: Iterable[FeedStatus]) -> str:
-    """Give ``3/4 live, 1 lost``: how many are live, and how many are not for what reason."""
+    """Return ``3/4 live, 1 lost``: the number of live feeds, and of the others by state."""
     counts = Counter(feed.state for feed in feeds)
     rest = [f"{counts[s]} {s}" for s in STATES if s != "live" and counts[s]]
     return ", ".join([f"{counts['live']}/{counts.total()} live", *rest])
 
 
 def score_of(feed: FeedStatus) -> tuple[str, float | None] | None:
-    """Give the active label, else the most probable one, with its score as far as it is known."""
+    """Return the active label, else the most probable one, with its score if known."""
     if feed.active is not None:
         return feed.active, dict(feed.top).get(feed.active)
     return feed.top[0] if feed.top else None
 
 
 def status_line(status: WatchStatus) -> str:
-    """Give all feeds on one line: ``up 01:02:03  feeds 3/4 live  lag 0.12 s  dropped 0  ...``.
+    """Return all feeds on one line: ``up 01:02:03  feeds 3/4 live  lag 0.12 s  dropped 0  ...``.
 
-    The lag is the longest of a live feed.
+    The lag is the maximum of the live feeds.
     """
     feeds = status.feeds
     lag_s = max((feed.lag_s for feed in feeds if feed.state == "live"), default=0.0)
@@ -119,7 +119,7 @@ def status_line(status: WatchStatus) -> str:
 
 
 def alert_line(alert: Alert, *, unicode: bool = True) -> str:
-    """Give ``falling 0.92 (falling>=0.8 for 2s), clip door-3.mkv``."""
+    """Return ``falling 0.92 (falling>=0.8 for 2s), clip door-3.mkv``."""
     clip = "" if alert.clip is None else f", clip {alert.clip}"
     text = f"{alert.label} {alert.score:.2f} ({alert.rule}){clip}"
     return told(text, unicode=unicode)

@@ -1,4 +1,4 @@
-"""What each feed of a watch came to, as a table at its end."""
+"""Totals of each feed, printed as a table at the end of a watch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live view as lines of text that fit a given width and height."""
+"""Live view as lines of text that fit a given width and height."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from costream.ui.state import RunState
 from costream.ui.stick import stick_lines
 from costream.ui.text import clean
 
-_MOST_WIDTH = 100  # longer bars say nothing more
+_MOST_WIDTH = 100  # longer bars give no more information
 
-# The spectrogram takes as long as all else together, so it moves on twice a second only.
+# The spectrogram takes as long as everything else, so it is redrawn only twice a second.
 _SPECTRUM_S = 0.4
 
-# The view from top to bottom, and which lines come in while there is room, first to last. Every
-# group has one line to begin with, except blanks, the spectrogram, finished segments and losses.
-# Scores, now and timeline are there once a head.
+# The groups from top to bottom, and the order in which more lines are added while there is room.
+# Every group starts with one line, except blanks, the spectrogram, finished segments and losses.
+# Scores, now and timeline exist once per head.
 _ORDER = (
     *("title", "progress", "level", "spectrum", "blank 1", "scores", "blank 2", "now", "before"),
     *("blank 3", "timeline", "blank 4", "tokens", "share", "speed", "cost", "lost"),
@@ -39,25 +39,25 @@ _WISHES = (
 )
 _OF_HEADS = ("scores", "now", "timeline")
 
-# A small figure of the persons stands to the right of these, which come one after the other.
+# A small figure of the persons is shown to the right of these consecutive groups.
 _BESIDE = ("blank 1", "scores", "blank 2", "now", "before", "blank 3")
 _FIGURE_ROWS = 10
 _FIGURE_WIDTH = 2 + 2 * _FIGURE_ROWS
 
 
 class Frame:
-    """The view of a run: ``name`` is what its source is called."""
+    """Layout of the live view of a run; ``name``: name of its source."""
 
     def __init__(self, state: RunState, name: str) -> None:
         self._state = state
         self._groups = _groups(state, clean(name))
         self._narrow = _groups(state, clean(name))  # beside a figure
         self._spectrum: list[Text] = []
-        self._spectrum_of: tuple[Look, int] | None = None  # what these lines were made for
-        self._spectrum_s = -math.inf  # and when
+        self._spectrum_of: tuple[Look, int] | None = None  # look and rows of these lines
+        self._spectrum_s = -math.inf  # time at which they were built
 
     def lines(self, look: Look, now_s: float) -> list[Text]:
-        """Give at most ``look.height`` lines, none wider than ``look.width``."""
+        """Return at most ``look.height`` lines, none wider than ``look.width``."""
         state = self._state
         look = replace(look, width=min(look.width, _MOST_WIDTH))
         groups = self._groups.make(look, now_s)
@@ -81,14 +81,14 @@ class Frame:
         return shown
 
     def _paint(self, hearing: Hearing, look: Look, rows: int, now_s: float) -> None:
-        """Make the spectrogram, unless it is new enough."""
+        """Rebuild the spectrogram, unless it is recent."""
         age_s = now_s - self._spectrum_s
         if self._spectrum_of != (look, rows) or not 0 <= age_s < _SPECTRUM_S:
             self._spectrum = spectrum_lines(hearing, look.width, rows, unicode=look.unicode)
             self._spectrum_of, self._spectrum_s = (look, rows), now_s
 
     def _count(self, groups: Mapping[str, Sequence[Text]], height: int) -> dict[str, int]:
-        """Say how many lines of each group there is room for."""
+        """Return the number of lines of each group that fit."""
         count = dict.fromkeys(groups, 0)
         count |= {key: 1 for key in _each(_FIRST, self._state) if key in groups}
         left = height - sum(count.values())
@@ -104,7 +104,7 @@ def _groups(state: RunState, name: str) -> Groups:
 
 
 def _each(keys: Sequence[str], state: RunState) -> list[str]:
-    """Give the names of the groups, those of heads once a head."""
+    """Return the names of the groups, those of heads once per head."""
     heads = range(len(state.voices))
     return [
         name

@@ -1,4 +1,4 @@
-"""The parts of the live view, each as lines in the order in which they are worth their room."""
+"""Line groups of the live view, each with its most important lines first."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from costream.ui.text import clean, counted, saving, short_time, si, times
 from costream.ui.voice import Voice
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-_GUTTER = 8  # columns of the names at the left
+_GUTTER = 8  # width of the names at the left
 MOST_GUTTER = 14
 _SPECTRUM_ROWS = 6  # at most
-_SLOW_S = 0.9  # how often what nobody reads at a glance is made anew: it takes half the time
+_SLOW_S = 0.9  # interval of rebuilding the details, which take half the time
 
 
 @dataclass(frozen=True)
 class Look:
-    """What the terminal can show."""
+    """Size and character set of the terminal."""
 
     width: int
     height: int
@@ -32,20 +32,20 @@ class Look:
 
 
 class Groups:
-    """Makes the lines of each part. Those of a head have its number in their names."""
+    """Builder of the line groups. The groups of a head have its number in their names."""
 
     def __init__(self, state: RunState, name: str) -> None:
         self._state, self._name = state, name
         self._look, self._now_s = Look(0, 0), 0.0
         self._slow: dict[str, list[Text]] = {}
-        self._slow_s = -math.inf  # when these were made
+        self._slow_s = -math.inf  # time at which these were built
         longest = max((cell_len(clean(head)) + 1 for head in state.voices if head), default=0)
         self._gutter = min(max(_GUTTER, longest), MOST_GUTTER)
 
     def make(self, look: Look, now_s: float) -> dict[str, list[Text]]:
-        """Give the lines of everything. Of the spectrogram only their number is right yet."""
+        """Return the lines of all groups. Those of the spectrogram are only placeholders."""
         if look != self._look or not 0 <= now_s - self._slow_s < _SLOW_S:
-            # What is made before the first step says nothing yet and is not kept.
+            # Lines built before the first step have no content yet and are not cached.
             made_s = now_s if self._state.steps else -math.inf
             self._look, self._now_s, self._slow_s = look, now_s, made_s
             self._slow = self._make_slow()
@@ -164,7 +164,7 @@ class Groups:
     def _append_run(
         self, strip: Text, legend: Legend, label: str | None, seen: bool, width: int
     ) -> None:
-        """Append one stretch: the label's name where it fits, else its letter."""
+        """Append a run of cells: the label's name if it fits, else its letter."""
         if label is None:
             dot = "·" if self._look.unicode else "."
             strip.append((dot if seen else " ") * width, "dim")
@@ -199,7 +199,7 @@ class Groups:
         style = "red" if state.dropped or state.errors else "dim"
         errors = counted(state.errors, "error")
         line = self._named("lost").append(f"{state.dropped} dropped, {errors}", style)
-        if state.lag_s and state.header.duration_s:  # else the progress line tells
+        if state.lag_s and state.header.duration_s:  # otherwise part of the progress line
             line.append(f", {state.lag_s:.2f} s late", "dim")
         return line
 
@@ -207,6 +207,6 @@ class Groups:
         return Text.assemble((set_cell_size(name, self._gutter - 1), "dim"), (" ", "dim"))
 
     def _longest(self, *lines: Text) -> Text:
-        """Give the last of ``lines`` that fits, or the first."""
+        """Return the last of ``lines`` that fits, or the first."""
         fitting = [line for line in lines if line.cell_len <= self._look.width]
         return fitting[-1] if fitting else lines[0]

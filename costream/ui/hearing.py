@@ -1,4 +1,4 @@
-"""What is heard while a run goes on: how loud it is, and its spectrogram over the last seconds."""
+"""Audio level and spectrogram of the last seconds during a run."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from collections import deque
 import numpy as np
 import numpy.typing as npt
 
-SILENCE_DB = -96.0  # what 16 bits can hold; less is silence
+SILENCE_DB = -96.0  # the range of 16 bits; less is silence
 _HOLD_S = 1.5  # how long the highest peak stays marked
-_COLUMNS_HZ = 8.0  # columns of the spectrogram a second, as far as there are frames
+_COLUMNS_HZ = 8.0  # columns of the spectrogram a second, if there are enough frames
 _COLUMNS = 128
 
 Samples = npt.NDArray[np.float32]
 
-# The quiet end of the scale is a low percentile of what is in sight, the loud end a high one; a
-# sound that hardly varies would fill the whole scale with its noise, so it spans 30 dB at least.
+# The quiet end of the scale is a low percentile of the visible values, the loud end a high one;
+# a steady sound would fill the whole scale with its noise, so the scale spans at least 30 dB.
 _QUIET, _LOUD = 0.2, 0.995
 _LEAST_SPAN = 3 * math.log(10)  # ln of power
 
 
 class Hearing:
-    """Follows the sound of one run, in constant memory. ``step_s``: seconds from step to step.
+    """Audio meter of one run, in constant memory. ``step_s``: seconds per step.
 
-    A step costs microseconds; what has come since is worked up when it is asked for.
+    Adding a step takes microseconds; new spectrograms are processed on demand.
     """
 
     def __init__(self, step_s: float) -> None:
         self.peak_db = self.held_db = SILENCE_DB  # dBFS: 0 is full scale
-        self._held_s = -math.inf  # when the held peak came
+        self._held_s = -math.inf  # time of the held peak
         self._samples: Samples | None = None  # of the newest step
         self._each = max(1, round(step_s * _COLUMNS_HZ))  # columns a step
-        self._new: deque[Samples] = deque(maxlen=_COLUMNS)  # spectrograms that are no columns yet
+        self._new: deque[Samples] = deque(maxlen=_COLUMNS)  # spectrograms not yet processed
         self._columns: deque[Samples] = deque(maxlen=_COLUMNS)  # [bands] each
 
     def add(self, time_s: float, samples: Samples, spectrum: Samples | None) -> None:
-        """Take the sound of a step: samples [N], spectrogram [frames, bands], ln of power."""
+        """Add the audio of a step: samples [N], spectrogram [frames, bands], ln of power."""
         if len(samples):
             self._samples = samples
             self.peak_db = decibels(max(float(samples.max()), -float(samples.min())))
@@ -57,7 +57,7 @@ class Hearing:
         return bool(self._new or self._columns)
 
     def levels(self, width: int, height: int) -> Samples:
-        """Give the newest ``width`` columns of the spectrogram as ``height`` rows of loudness.
+        """Return the newest ``width`` columns of the spectrogram as ``height`` rows of loudness.
 
         float32 [height or less, width or less], 0 quiet to 1 loud, high frequencies first.
         """
@@ -66,7 +66,7 @@ class Hearing:
         shown = np.array(list(self._columns)[-width:])
         shown = np.nan_to_num(shown, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
         edges = np.linspace(0, shown.shape[1], min(height, shown.shape[1]) + 1).astype(np.intp)
-        rows = np.maximum.reduceat(shown, edges[:-1], axis=1)  # so that thin tones stay
+        rows = np.maximum.reduceat(shown, edges[:-1], axis=1)  # so that narrow tones stay visible
         ordered = np.sort(rows, axis=None)
         low, high = (float(ordered[int(q * (ordered.size - 1))]) for q in (_QUIET, _LOUD))
         scaled = (rows - low) / max(high - low, _LEAST_SPAN)
@@ -85,7 +85,7 @@ class Hearing:
 
 
 def decibels(amplitude: float) -> float:
-    """Give an amplitude (1: full scale) in dBFS, at least SILENCE_DB; that too for no number."""
+    """Return an amplitude (1: full scale) in dBFS, at least SILENCE_DB, also for NaN."""
     if not amplitude > 0:
         return SILENCE_DB
     return max(SILENCE_DB, min(20 * math.log10(amplitude), 60.0))

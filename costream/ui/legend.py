@@ -1,4 +1,4 @@
-"""How the labels of a head are shown: a colour, a letter, and the room that they need."""
+"""Legend of the labels of a head: colour, letter and width."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 
 class Legend:
-    """Made once a run. ``first``: how many colours other heads have taken."""
+    """Colours and letters, assigned once per run. ``first``: colours taken by other heads."""
 
     def __init__(self, labels: Iterable[str], events: Sequence[str], first: int = 0) -> None:
         self._color = {label: _COLORS[(first + k) % len(_COLORS)] for k, label in enumerate(events)}
@@ -22,16 +22,16 @@ class Legend:
         self.width = max((cell_len(clean(label)) for label in labels), default=0)
 
     def color(self, label: str) -> str:
-        """Give the colour of an event; '' for anything else."""
+        """Return the colour of an event; '' for anything else."""
         return self._color.get(label, "")
 
     def block(self, label: str) -> str:
-        """Give the style of the label's stretches on the strip."""
+        """Return the style of the label's cells on the strip."""
         return f"black on {self._color[label]}"
 
 
 def _letters(labels: Sequence[str]) -> dict[str, str]:
-    """Give each label a letter of its own: one of its name if any is free."""
+    """Return a unique letter for each label: one of its name if any is free."""
     out: dict[str, str] = {}
     taken: set[str] = set()
     for label in labels:

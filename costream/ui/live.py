@@ -1,4 +1,4 @@
-"""The live view: redrawn a few times a second on standard error, gone when the run ends."""
+"""Live view: redrawn a few times a second on standard error, removed when the run ends."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from costream.ui.groups import Look
 from costream.ui.screen import Screen
 from costream.ui.state import RunState
 
-# A redraw costs some 2 ms; this often it takes 1 % of one core and still looks alive.
+# A redraw takes about 2 ms; at this interval it uses 1 % of one core and still looks live.
 _REFRESH_S = 0.22
 
 
 class LiveView:
-    """Takes the records of one run like a sink and shows them on ``console``.
+    """Sink that shows the records of one run on ``console``.
 
-    ``name``: what the source is called. Draws only from within ``open``, ``write`` and
+    ``name``: name of the source. Draws only from within ``open``, ``write`` and
     ``close``, so there is no thread and nothing to lock. Only one may be open at a time.
     """
 
@@ -43,7 +43,7 @@ class LiveView:
         self._draw()
 
     def write(self, record: Record) -> None:
-        """Take a record; redraw when it is time."""
+        """Add a record; redraw if it is due."""
         if self._state is None:
             return
         self._state.add(record)
@@ -51,16 +51,16 @@ class LiveView:
             self._draw()
 
     def draw(self, picture: Picture) -> None:
-        """Take what a step saw; it is shown with the next redraw."""
+        """Add the input of a step; it is shown with the next redraw."""
         if self._state is not None:
             self._state.look(picture)
 
     def close(self, summary: Summary) -> None:
-        """Take the view off the screen and give the cursor back."""
+        """Remove the view from the screen and restore the cursor."""
         self.stop()
 
     def stop(self) -> None:
-        """Do what ``close`` does, for exits without a summary. May be called again."""
+        """Do the same as ``close``, for exits without a summary. May be called again."""
         screen, self._screen = self._screen, None
         if screen is not None:
             screen.close()

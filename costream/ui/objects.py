@@ -1,4 +1,4 @@
-"""The parts of the live view that tell of objects, and of what it costs to see them."""
+"""Line groups of the live view for objects and the cost of detecting them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from costream.ui.voice import Voice
 
 _MOST_BOXES = 5
 _LEVELS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
-_LEAST_CURVE = 8  # cells; fewer say nothing
+_LEAST_CURVE = 8  # minimum number of cells
 _COUNTS = "123456789+"
 _ID_WIDTH = 5  # of " #123"
 
 
 class ObjectGroups(Groups):
-    """Makes the lines of each part for a run that finds objects.
+    """Builder of the line groups of a run that finds objects.
 
-    The surest objects stand where other runs have their scores; the timeline has a line a label,
-    with how many there were.
+    The objects with the highest scores take the place of class scores; the timeline has a line
+    per label, with the number of objects.
     """
 
     def __init__(self, state: RunState, sight: Sight, name: str) -> None:
@@ -37,7 +37,7 @@ class ObjectGroups(Groups):
         self._gutter = min(max(self._gutter, longest), MOST_GUTTER)
 
     def make(self, look: Look, now_s: float) -> dict[str, list[Text]]:
-        """Give the lines of everything, with those of tokens and of the share of dense cost."""
+        """Return the lines of all groups, with those of tokens and of the share of dense cost."""
         groups = super().make(look, now_s)
         sight, compute = self._sight, self._sight.compute
         if compute is None:
@@ -46,7 +46,7 @@ class ObjectGroups(Groups):
             "tokens": tokens_text(compute, sight.most_tokens),
             "share": ", ".join(w for w in (share_text(compute), budget_text(compute)) if w),
         }
-        width = max(map(len, words.values()))  # so that what is below one another was at a time
+        width = max(map(len, words.values()))  # so that values of one step are aligned
         if words["tokens"]:
             most = sight.most_tokens or max(sight.tokens)
             shares = [count / max(most, 1) for count in sight.tokens]
@@ -66,7 +66,7 @@ class ObjectGroups(Groups):
             bar = self._bar(box.score, self._look.width - width - 7)
             line = Text.assemble(set_cell_size(name, width), " ", (bar, legend.color(box.label)))
             lines.append(line.append(f" {box.score:5.2f}"))
-        # As many lines as ever, so that nothing below moves when an object comes or goes.
+        # A constant number of lines, so that nothing below moves when an object comes or goes.
         rows = max(1, min(sight.most_boxes, _MOST_BOXES))
         return lines + [Text("") for _ in range(rows - len(lines))]
 
@@ -95,7 +95,7 @@ class ObjectGroups(Groups):
         return lines
 
     def _curve(self, name: str, shares: Iterable[float], told: str, width: int) -> Text:
-        """Give the newest shares as a curve, the newest last; at the right, what is told of it."""
+        """Return a line with the latest shares as a curve, newest last, and the text ``told``."""
         line = self._named(name)
         room = self._look.width - self._gutter - width - 1
         if room < _LEAST_CURVE:
@@ -109,7 +109,7 @@ class ObjectGroups(Groups):
 
 
 def _mark(counts: dict[str | None, int], label: str, none: str) -> str:
-    """Give how many of a label a step of this cell had, rounded; a blank where no step was."""
+    """Return the rounded mean number of a label per step of a cell; a blank without steps."""
     steps = counts.get(None, 0)
     if not steps:
         return " "

@@ -14,12 +14,12 @@ from costream.ui.text import clean, cost_line, times
 
 
 class PlainLines:
-    """Takes the records of one run like a sink; prints a line every ``every_s`` seconds.
+    """Sink that prints a line on the progress of one run every ``every_s`` seconds.
 
     ``t=60.0 s  25.3x  walk 0.91  dropped 0``: media time, speed against real time, best label of
-    each head (or the objects in sight, and what the step cost), frames dropped so far. At the
-    end, with ``last``, what the run came to (not needed where a FinalTimeline says it). Lines are
-    never wrapped.
+    each head (or the current objects, and the cost of the step), frames dropped so far. With
+    ``last``, the totals are printed at the end (not needed with a FinalTimeline). Lines are never
+    wrapped.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class PlainLines:
         self._state = RunState(header, self._printed_s)
 
     def write(self, record: Record) -> None:
-        """Take a record; print when it is time."""
+        """Add a record; print if it is due."""
         if self._state is None:
             return
         self._state.add(record)
@@ -48,7 +48,7 @@ class PlainLines:
             self._print(_line(self._state, now_s))
 
     def close(self, summary: Summary) -> None:
-        """Print what the run came to."""
+        """Print the totals of the run."""
         if self._state is not None and self._last:
             self._print(f"{self._name}: {cost_line(summary, self._state.header.kind)}")
 

@@ -17,7 +17,7 @@ _PLAIN_S = 5.0
 
 @dataclass
 class BatchState:
-    """Where a batch stands. Sizes in bytes stand for lengths that are not known yet."""
+    """Progress of a batch. Sizes in bytes stand in for lengths that are not known yet."""
 
     files: int  # to be done in this run
     size: int  # of those files
@@ -35,23 +35,23 @@ class BatchState:
         return self.media_s + sum(self.running.values())
 
     def elapsed_s(self) -> float:
-        """Give the seconds since the batch began."""
+        """Return the seconds since the batch began."""
         return max(time.monotonic() - self.began_s, 1e-9)
 
     def eta_s(self) -> float | None:
-        """Give the seconds the batch will still take, as far as the sizes of files tell."""
+        """Return the estimated remaining seconds, from the sizes of files; None: unknown."""
         if not self.done_size:
             return None
         return self.elapsed_s() * (self.size - self.done_size) / self.done_size
 
     def total_media_s(self) -> float | None:
-        """Give the media seconds of all files, as far as their sizes tell."""
+        """Return the estimated media seconds of all files, from their sizes; None: unknown."""
         if not self.done_size:
             return None
         return max(self.media_s * self.size / self.done_size, self.seen_s)
 
     def line(self) -> str:
-        """Give all of it on one line."""
+        """Return the progress as one line."""
         parts = [
             f"{self.done_files}/{counted(self.files, 'file')}",
             f"{short_time(self.seen_s)} of media",
@@ -67,7 +67,7 @@ class BatchState:
 
 
 class BatchProgress:
-    """Shows a ``BatchState``; draws only when ``show`` is called, so there is no thread."""
+    """Display of a ``BatchState``; draws only when ``show`` is called, so there is no thread."""
 
     def __init__(self, console: Console, state: BatchState, *, live: bool, quiet: bool) -> None:
         self._console, self._state, self._quiet = console, state, quiet
@@ -78,7 +78,7 @@ class BatchProgress:
             self._open()
 
     def show(self) -> None:
-        """Draw, when it is time."""
+        """Draw if it is due."""
         every_s = _PLAIN_S if self._bars is None else _REFRESH_S
         if time.monotonic() - self._shown_s < every_s:
             return
@@ -89,7 +89,7 @@ class BatchProgress:
             self._print(self._state.line())
 
     def close(self, line: str) -> None:
-        """Take the bars off the screen and say how it ended."""
+        """Remove the bars from the screen and print the last line."""
         if self._bars is not None:
             self._bars.stop()
             self._bars = None

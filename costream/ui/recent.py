@@ -1,4 +1,4 @@
-"""The newest seconds of a feed as a strip of cells."""
+"""Newest seconds of a feed as a strip of cells."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from costream.ui.legend import Legend
 def recent_strip(
     seconds: Sequence[str | None], legend: Legend, width: int, each_s: int, *, unicode: bool
 ) -> Text:
-    """Give ``width`` cells of ``each_s`` of these seconds, the newest at the right.
+    """Return ``width`` cells of ``each_s`` seconds each, the newest at the right.
 
-    A stretch of a label is its name where that fits, else its letter in every cell. Nothing is a
-    dot, time before the feed began is blank. A cell of several seconds is the label that most of
-    them have, and nothing only when none has one: what was short is seen all the same.
+    A run of cells of one label shows its name if it fits, else its letter in every cell. A cell
+    without a label is a dot, time before the feed began is blank. A cell of several seconds has
+    their most frequent label, and none only if no second has one: short events stay visible.
     """
     begins = range(len(seconds) % each_s - each_s, len(seconds), each_s)
     parts = [seconds[max(0, k) : k + each_s] for k in begins]

@@ -1,4 +1,4 @@
-"""Lines that stay at the foot of a terminal; only those that have changed are written again."""
+"""Fixed lines at the bottom of a terminal; only those that have changed are rewritten."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _UP = (ControlType.CURSOR_UP, 1)
 
 
 class Screen(RenderHook):
-    """``open``, ``draw`` any number of times, ``close``.
+    """Lines at the bottom of a terminal: ``open``, ``draw`` any number of times, ``close``.
 
-    The styles of a line may not overlap, as they do not in one that was put together by appending.
+    The styles of a line must not overlap, as in a line that was built by appending.
 
-    It does what rich.Live does, which lays everything out anew for each redraw and so takes three
-    times as long. Whatever else is printed on the console meanwhile appears above the lines.
+    It replaces rich.Live, which repeats the whole layout for each redraw and so takes three times
+    as long. Anything else printed on the console appears above the lines.
     """
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._lines: list[Text] = []  # on the screen; the cursor is at the end of the last
         self._width = 0  # of the terminal when they were drawn
-        self._own = False  # what is being printed are these lines
+        self._own = False  # these lines are being printed
 
     def open(self) -> None:
-        """Take the foot of the terminal."""
+        """Reserve the bottom of the terminal."""
         self._console.show_cursor(False)
         self._console.push_render_hook(self)
 
@@ -43,19 +43,19 @@ class Screen(RenderHook):
         same = len(lines) == len(self._lines) and self._width == width
         parts = self._changes(lines) if same else [*self._erasure(), *self._painted(lines)]
         if not same and any(line.cell_len > width for line in lines):
-            width = 0  # it has just become narrower and breaks them: all is to be drawn anew
+            width = 0  # it has just become narrower and wraps them: redraw all next time
         self._lines, self._width = list(lines), width
         self._print(parts)
 
     def close(self) -> None:
-        """Erase the lines and give the cursor back."""
+        """Erase the lines and restore the cursor."""
         self._print(self._erasure())
         self._lines = []
         self._console.pop_render_hook()
         self._console.show_cursor(True)
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        """Put what others print above the lines."""
+        """Put other output above the lines."""
         if self._own:
             return renderables
         before, after = Segments(self._erasure()), Segments(self._painted(self._lines))
@@ -70,14 +70,14 @@ class Screen(RenderHook):
             self._own = False
 
     def _changes(self, lines: Sequence[Text]) -> list[Segment]:
-        """Give what makes the lines on the screen these, as many as they are."""
+        """Return the segments that turn the lines on the screen into ``lines``, equal in number."""
         if not lines:
             return []
         parts = [Control(_TO_START, *[_UP] * (len(lines) - 1)).segment]
         for k, (line, shown) in enumerate(zip(lines, self._lines, strict=True)):
             if k:
                 parts.append(Segment.line())
-            if line != shown or line.style != shown.style:  # the first leaves out the style
+            if line != shown or line.style != shown.style:  # Text's equality ignores the style
                 parts += [*_segments(line), _ERASE_REST]
         return parts
 
@@ -90,7 +90,7 @@ class Screen(RenderHook):
         return parts
 
     def _erasure(self) -> list[Segment]:
-        """Give what takes the lines away, also where a narrower terminal has broken them."""
+        """Return the segments that erase the lines, also if a narrower terminal wraps them."""
         if not self._lines:
             return []
         width = max(1, self._console.width)
@@ -99,7 +99,7 @@ class Screen(RenderHook):
 
 
 def _segments(line: Text) -> Iterator[Segment]:
-    """Give what ``line.render`` does for styles that do not overlap, several times as fast."""
+    """Yield the segments of ``line.render`` for non-overlapping styles, several times as fast."""
     plain, base, done = line.plain, _style(line.style), 0
     for begin, end, style in line.spans:
         if begin > done:

@@ -1,4 +1,4 @@
-"""The level meter and the spectrogram as lines of text."""
+"""Level meter and spectrogram as lines of text."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from rich.text import Span, Text
 
 from costream.ui.hearing import Hearing
 
-_FLOOR_DB = -60.0  # where the meter begins
+_FLOOR_DB = -60.0  # left end of the meter
 _FULL_DB = -1.0  # from here on the recording is likely to clip
 _MARKS = ("█", "━", "│"), ("#", "-", "|")
 
-# From quiet to loud. Silence is the terminal's own background; the others stand out from black
-# and from white, so the picture reads on dark and light terminals.
+# From quiet to loud. Silence is the terminal's own background; the others are visible on black
+# and on white, so the spectrogram is legible on dark and light terminals.
 _COLORS = (None, *(Style(color=f"color({k})") for k in (61, 97, 133, 168, 203, 208, 214)))
 _ASCII = " .:-=+*#%@"
 
 
 def level_line(hearing: Hearing, name: Text, width: int, *, unicode: bool) -> Text:
-    """Give the meter, ``width`` wide with its ``name``: level, held peak as a mark, numbers."""
+    """Return the meter, ``width`` wide with its ``name``: level, held peak as a mark, numbers."""
     rms, held = round(hearing.rms_db), round(hearing.held_db)
     told = f" {rms:4d} dBFS, peak {held:3d}" if width >= 60 else f" {rms:4d} dBFS"
     room = max(4, width - name.cell_len - len(told))
     full, rest, mark = _MARKS[0] if unicode else _MARKS[1]
     level, peak = _place(hearing.rms_db, room), min(_place(hearing.held_db, room), room - 1)
-    level = min(level, peak)  # no louder than the loudest
+    level = min(level, peak)  # not above the peak
     style = "red" if hearing.held_db >= _FULL_DB else "yellow"
     line = name.append(full * level, "green").append(rest * (peak - level), "dim")
     return line.append(mark, style).append(rest * (room - peak - 1), "dim").append(told)
 
 
 def spectrum_lines(hearing: Hearing, width: int, height: int, *, unicode: bool) -> list[Text]:
-    """Give the spectrogram as ``height`` lines, time from left to right, the newest last."""
+    """Return the spectrogram as ``height`` lines, time from left to right, the newest last."""
     if not unicode:
         shades = (hearing.levels(width, height) * (len(_ASCII) - 0.01)).astype(int).tolist()
         return [Text("".join(_ASCII[level] for level in row)) for row in shades]
@@ -46,7 +46,7 @@ def spectrum_lines(hearing: Hearing, width: int, height: int, *, unicode: bool) 
 
 
 def _line(codes: list[int]) -> Text:
-    """Give a line of half blocks; a code is the level above and that below."""
+    """Return a line of half blocks; a code combines the upper and the lower level."""
     text: list[str] = []
     spans: list[Span] = []
     end = 0

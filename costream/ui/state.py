@@ -1,4 +1,4 @@
-"""What is known of a run while it runs, from its records: the numbers behind both views."""
+"""State of a run in progress, from its records, for the live view and for plain lines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NEWEST = 0.05
 
 
 class RunState:
-    """Follows one run. ``now_s`` arguments are seconds of a monotonic clock."""
+    """State of one run. ``now_s`` arguments are seconds of a monotonic clock."""
 
     def __init__(self, header: Header, now_s: float) -> None:
         step_s = 1 / header.rate_hz
@@ -61,7 +61,7 @@ class RunState:
         self.sight = Sight(header.duration_s, step_s) if finds_objects(header) else None
 
     def add(self, record: Record) -> None:
-        """Take one record."""
+        """Add one record."""
         if isinstance(record, Prediction):
             self._predict(record)
         elif isinstance(record, Objects):
@@ -79,7 +79,7 @@ class RunState:
                 self.sight.interrupt()
 
     def look(self, picture: Picture) -> None:
-        """Take what the newest step saw or heard, if it was persons, objects or sound."""
+        """Add the input of the newest step: persons, objects or audio."""
         if picture.skeleton is not None:
             self.figure = self._view.figure(picture.skeleton)
         if self.sight is not None:
@@ -95,11 +95,11 @@ class RunState:
         return self.time_s - self.start_s + 1 / self.header.rate_hz
 
     def x_realtime(self, now_s: float) -> float:
-        """Give media time over time passed since the run began."""
+        """Return media time over elapsed time since the run began."""
         return self.media_s / max(now_s - self.began_s, 1e-9)
 
     def eta_s(self, now_s: float) -> float | None:
-        """Give the seconds the run will still take, None while that is unknown."""
+        """Return the estimated remaining seconds; None: unknown."""
         if self.header.duration_s is None or not self.steps:
             return None
         left_s = max(0.0, self.header.duration_s - self.media_s)

@@ -12,8 +12,8 @@ _BLANK = 0x2800
 
 
 def stick_lines(figure: Figure, rows: int) -> list[str]:
-    """Give the persons as ``rows`` lines of ``2 * rows`` characters, which is about a square."""
-    side = 4 * rows  # dots, as far apart across as down
+    """Return the persons as ``rows`` lines of ``2 * rows`` characters, which is about a square."""
+    side = 4 * rows  # dots, equally spaced across and down
     dots = np.zeros((side, side), np.bool_)
     points = figure.points * (side - 1)
     for person, seen in zip(points, figure.seen, strict=True):

@@ -1,4 +1,4 @@
-"""The timeline so far as a row of slices, in constant memory however long the run."""
+"""Timeline so far as a row of time slices, in constant memory for a run of any length."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ _SLICES = 256
 
 
 class Strip:
-    """Counts, for each slice of time, how many steps each label had.
+    """Number of steps of each label, for each slice of time.
 
-    ``length_s``: the whole length when it is known. Otherwise the slices double in length
-    whenever the run outgrows them.
+    ``length_s``: the whole length if it is known. Otherwise the slices double in length
+    whenever the run exceeds them.
     """
 
     def __init__(self, start_s: float, length_s: float | None, step_s: float) -> None:
@@ -18,7 +18,7 @@ class Strip:
         self._slices: list[dict[str | None, int]] = []
 
     def add(self, time_s: float, label: str | None) -> None:
-        """Count a step; ``label`` None when nothing happens in it."""
+        """Count a step; ``label`` None: no event."""
         k = max(0, int((time_s - self._start_s) / self._slice_s + 1e-9))
         while k >= _SLICES:
             pairs = range(0, len(self._slices), 2)
@@ -31,15 +31,15 @@ class Strip:
         counts[label] = counts.get(label, 0) + 1
 
     def cells(self, width: int, length_s: float | None) -> list[tuple[str | None, bool]]:
-        """Give ``width`` cells over ``length_s`` (None: over what was seen).
+        """Return ``width`` cells over ``length_s`` (None: over the time so far).
 
-        A cell is the label with the most steps and whether any step was seen there.
+        A cell is the label with the most steps and whether there was any step.
         """
         total = self._total(length_s)
         return [self._cell(k * total / width, (k + 1) * total / width) for k in range(width)]
 
     def counts(self, width: int, length_s: float | None) -> list[dict[str | None, int]]:
-        """Give what was counted in each of ``width`` cells, as ``cells`` does."""
+        """Return the counts of each of ``width`` cells, divided as in ``cells``."""
         total = self._total(length_s)
         return [self._counts(k * total / width, (k + 1) * total / width) for k in range(width)]
 

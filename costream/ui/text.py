@@ -1,4 +1,4 @@
-"""Numbers, times and names as a person reads them."""
+"""Formatting of numbers, times and names for display."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from costream.records import Summary
 
 
 def clean(text: str) -> str:
-    """Give ``text`` on one line, without characters that a terminal would act upon."""
+    """Return ``text`` on one line, without control characters."""
     return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
 
 
 def short_time(seconds: float, decimals: int = 1) -> str:
-    """Give a time as ``M:SS.s``, or ``H:MM:SS.s`` from an hour on."""
+    """Return a time as ``M:SS.s``, or ``H:MM:SS.s`` from an hour on."""
     unit = 10**decimals
     whole, fraction = divmod(round(max(0.0, seconds) * unit), unit)
     minutes, rest = divmod(whole, 60)
@@ -20,7 +20,7 @@ def short_time(seconds: float, decimals: int = 1) -> str:
 
 
 def si(number: float, unit: str = "") -> str:
-    """Give a count with its SI prefix and two or three digits: ``9.6 M``, ``410 MMAC``."""
+    """Return a count with its SI prefix and two or three digits: ``9.6 M``, ``410 MMAC``."""
     for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         # 999.7 M is shown as 1.0 G, not as 1000 M.
         if abs(number) >= 0.9995 * size:
@@ -29,36 +29,36 @@ def si(number: float, unit: str = "") -> str:
 
 
 def three_digits(number: float) -> str:
-    """Give ``9.6``, ``43.1``, ``410``: one decimal below a hundred, none from there on."""
+    """Return ``9.6``, ``43.1``, ``410``: one decimal below a hundred, none from there on."""
     return f"{number:.1f}" if abs(number) < 99.95 else f"{number:.0f}"
 
 
 def times(ratio: float) -> str:
-    """Give a ratio as ``8.2x``, from ten on as ``43x``."""
+    """Return a ratio as ``8.2x``, or ``43x`` from ten on."""
     return f"{ratio:.1f}x" if ratio < 9.95 else f"{ratio:.0f}x"
 
 
 def saving(macs: float, dense_macs: float) -> str:
-    """Say what was saved against the dense model: ``43x less``; '' when that says nothing."""
+    """Return the saving against the dense model: ``43x less``; '' if negligible or unknown."""
     if macs <= 0 or dense_macs < 1.05 * macs:
         return ""
     return f"{times(dense_macs / macs)} less"
 
 
 def counted(number: int, noun: str) -> str:
-    """Give ``1 error``, ``2 errors``."""
+    """Return ``1 error``, ``2 errors``."""
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def nothing_found(kind: str, *, objects: bool = False) -> str:
-    """Say that a timeline is empty; ``objects``: that of a model that finds such."""
+    """Return the text for an empty timeline; ``objects``: of a model that finds objects."""
     if objects:
         return "No object was found."
     return "Nothing was recognised." if kind == "audio" else "No action was found."
 
 
 def cost_line(summary: Summary, kind: str) -> str:
-    """Give the line that ends a run: steps, time, speed, operations, losses."""
+    """Return the line that ends a run: steps, time, speed, operations, losses."""
     kind = "skeletons" if kind == "skeleton" else kind
     speed = "" if summary.x_realtime is None else f" ({times(summary.x_realtime)} real time)"
     parts = [
@@ -73,7 +73,7 @@ def cost_line(summary: Summary, kind: str) -> str:
     if summary.dropped:
         parts.append(f"{summary.dropped} dropped")
     if summary.drift_ppm is not None:
-        parts.append(f"its clock {summary.drift_ppm:+.0f} ppm")
+        parts.append(f"clock drift {summary.drift_ppm:+.0f} ppm")
     if summary.errors:
         parts.append(counted(summary.errors, "error"))
     if not summary.complete:

@@ -1,4 +1,4 @@
-"""The timeline as a table, for a person at a terminal when the run is over."""
+"""Timeline as a table, printed on a terminal at the end of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST = 1000  # rows; nobody reads more, and a run of days must not fill the mem
 
 
 class FinalTimeline:
-    """Takes the records of one run like a sink and prints segments and cost at the end."""
+    """Sink that prints the segments and the cost of one run at the end."""
 
     def __init__(self, console: Console, name: str) -> None:
         self._console = console
@@ -28,18 +28,18 @@ class FinalTimeline:
         self._count = 0
 
     def open(self, header: Header) -> None:
-        """Remember what the source is, and what kind of models look at it."""
+        """Store the kind of source and the kind of model."""
         self._kind, self._has_heads = header.kind, header.heads is not None
         self._of_objects = finds_objects(header)
 
     def write(self, record: Record) -> None:
-        """Keep a segment; the timeline shows nothing else."""
+        """Store a segment; other records are ignored."""
         if isinstance(record, Segment):
             self._segments.append(record)
             self._count += 1
 
     def close(self, summary: Summary) -> None:
-        """Print the table, or that nothing was found, and the line of cost."""
+        """Print the table, or that nothing was found, and the cost."""
         self._line(self._name, "bold")
         if self._segments:
             self._console.print(self._table())
@@ -66,10 +66,10 @@ class FinalTimeline:
             table.add_column("model", no_wrap=True)
         table.add_column("label", overflow="fold")
         if self._of_objects:
-            table.add_column("most", justify="right", no_wrap=True)
+            table.add_column("max", justify="right", no_wrap=True)
         table.add_column("score", justify="right", no_wrap=True)
         segments: Iterable[Segment] = self._segments
-        if self._has_heads or self._of_objects:  # one that began earlier may be known later
+        if self._has_heads or self._of_objects:  # segments may arrive out of order
             segments = sorted(segments, key=lambda s: s.start_s)
         for s in segments:
             start, end = short_time(s.start_s, 2), short_time(s.end_s, 2)

@@ -12,7 +12,7 @@ _PLAIN_S = 5.0
 
 
 class Transfer:
-    """Shows how far a file is; a context manager."""
+    """Display of the progress of one download; a context manager."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -27,7 +27,7 @@ class Transfer:
         self._close()
 
     def at(self, done: int, total: int | None) -> None:
-        """Show that so many bytes are here, of so many where that is known."""
+        """Show the number of bytes received, of ``total`` if known."""
         if self._terminal:
             if self._bar is None:
                 self._bar = self._open(done, total)
@@ -38,11 +38,11 @@ class Transfer:
             self.say(f"{done / 1e6:.1f}{of} MB")
 
     def lost(self, reason: str, pause_s: float) -> None:
-        """Say why it begins again, and when."""
+        """Print why the download is retried, and when."""
         self.say(f"{reason}; trying again in {pause_s:.0f} s")
 
     def say(self, text: str) -> None:
-        """Write a line, above which no bar is left."""
+        """Remove the bar and print a line."""
         self._close()
         print(f"{self._name}: {text}", file=sys.stderr, flush=True)
 

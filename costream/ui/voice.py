@@ -1,4 +1,4 @@
-"""What one head says while a run goes on: its scores, its label, its timeline so far."""
+"""Output of one head during a run: scores, current label and timeline so far."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from costream.records import Head, Prediction, Scored
 from costream.ui.strip import Strip
 
-# A label counts as going on while it keeps this share of the threshold it opened with; the same
-# hysteresis as the timeline's default, so that what is shown is close to what will be written.
+# A label stays active while its score is above this share of its opening threshold: the default
+# hysteresis of the timeline, so that the display is close to the segments that are written.
 _LOW = 0.6
 
 
 @dataclass
 class Current:
-    """The label that goes on now."""
+    """The label that is active now."""
 
     label: str
     since_s: float
@@ -22,9 +22,9 @@ class Current:
 
 
 class Voice:
-    """Follows one head.
+    """Output of one head so far.
 
-    ``length_s``: of the run, where that is known. ``step_s``: seconds from step to step.
+    ``length_s``: length of the run, if known. ``step_s``: seconds per step.
     """
 
     def __init__(self, head: Head, length_s: float | None, step_s: float) -> None:
@@ -38,11 +38,11 @@ class Voice:
 
     @property
     def events(self) -> list[str]:
-        """The labels without the one that is no event."""
+        """The labels without the background."""
         return [label for label in self.head.labels if label != self.head.background]
 
     def predict(self, record: Prediction, start_s: float) -> None:
-        """Take what it says at a step of a run that began at ``start_s``."""
+        """Add the prediction of a step of a run that began at ``start_s``."""
         self.top = record.top
         self._follow(record, start_s)
         if self.current is not None:
@@ -50,16 +50,16 @@ class Voice:
         self._mark(record.time_s)
 
     def pass_(self, time_s: float) -> None:
-        """Note that a step is over; without an output of its own, what was goes on."""
+        """Mark a step as over; without a prediction of its own, the current label continues."""
         if self.top and time_s != self._marked_s:
             self._mark(time_s)
 
     def interrupt(self) -> None:
-        """Note that what comes next does not go on from what was."""
+        """Discard the current label, at a gap."""
         self.current = None
 
     def _mark(self, time_s: float) -> None:
-        """Put the current label on the strip."""
+        """Add the current label to the strip."""
         if self.strip is None:
             self.strip = Strip(time_s, self._length_s, self._step_s)
         self.strip.add(time_s, self.current.label if self.current else None)

@@ -1,4 +1,4 @@
-"""A watch as plain lines, for logs and terminals without a dashboard."""
+"""Status of a watch as plain lines, for logs and terminals without a dashboard."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from costream.ui.feedtotals import print_totals
 
 
 class WatchLines:
-    """Prints what changes as soon as it is shown, and a line for all feeds every ``every_s``.
+    """Printer of changes as they occur, and of a line for all feeds every ``every_s`` seconds.
 
-    ``up 01:02:03  feeds 3/4 live, 1 waiting  lag 0.12 s  dropped 0  alerts 2``. At the end what
-    each feed came to. Lines are never wrapped.
+    ``up 01:02:03  feeds 3/4 live, 1 waiting  lag 0.12 s  dropped 0  alerts 2``. The totals of
+    each feed follow at the end. Lines are never wrapped.
     """
 
     def __init__(self, console: Console, *, every_s: float = 5.0) -> None:
@@ -29,7 +29,7 @@ class WatchLines:
         self._status: WatchStatus | None = None
 
     def show(self, status: WatchStatus) -> None:
-        """Take how the feeds are doing now; print what is new and what is due."""
+        """Add a status; print changes, new alerts and, if due, the line for all feeds."""
         self._status = status
         for line in self._changes.take(status):
             self._print(line)
@@ -40,7 +40,7 @@ class WatchLines:
             self._print(status_line(status))
 
     def close(self) -> None:
-        """Print what each feed came to. May be called again."""
+        """Print the totals of each feed. May be called again."""
         status, self._status = self._status, None
         if status is not None:
             print_totals(self._console, status)

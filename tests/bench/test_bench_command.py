@@ -32,5 +32,5 @@ def test_a_width_that_heads_do_not_divide_is_a_usage_error() -> None:
 
 def test_an_encoder_and_a_skeleton_network_at_once_are_a_usage_error() -> None:
     options = ["steps", "-d", "16", "-m", "costgcn-s1"]
-    with pytest.raises(UsageError, match="both -d, of an encoder, and --model"):
+    with pytest.raises(UsageError, match="-d and --model exclude each other"):
         CliRunner().invoke(command, options, catch_exceptions=False)

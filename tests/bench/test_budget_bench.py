@@ -43,5 +43,5 @@ def test_precision_is_against_the_dense_network() -> None:
 
 
 def test_a_video_that_is_too_short(clip: Path) -> None:
-    with pytest.raises(SourceError, match="fewer than 50 pictures"):
+    with pytest.raises(SourceError, match="fewer than 50 frames"):
         budget_trace(str(clip), random_model(), Budget.parse("1TMAC"), steps=100)

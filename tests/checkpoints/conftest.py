@@ -40,7 +40,7 @@ def reference() -> Callable[[str], tuple[dict[str, np.ndarray], dict[str, Tensor
 
 @pytest.fixture
 def load(tmp_path: Path) -> Import:
-    """Save a checkpoint with torch.save, import it, give its card and network."""
+    """Save a checkpoint with torch.save, import it, return its card and network."""
 
     def run(content: object, form: str | None = None, **config: object) -> tuple[Card, Any]:
         path = tmp_path / "checkpoint.pth"

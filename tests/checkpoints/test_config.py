@@ -34,9 +34,9 @@ def test_wrong_values_are_usage_errors(key: str, text: str, kind: str) -> None:
 
 
 def test_unknown_keys_list_the_known_ones() -> None:
-    with pytest.raises(UsageError, match=r"did you mean num_heads.*known are num_heads, labels"):
+    with pytest.raises(UsageError, match=r"did you mean num_heads.*known keys: num_heads, labels"):
         Config({"num_head": "4"}, ("num_heads", "labels"))
-    with pytest.raises(UsageError, match="decoder_heads: unknown; known are num_heads"):
+    with pytest.raises(UsageError, match="decoder_heads: unknown; known keys: num_heads"):
         Config({"decoder_heads": "4"}, ("num_heads",))
 
 

@@ -109,7 +109,7 @@ def test_soft_attention_needs_no_keys(load: Callable[..., Any]) -> None:
     theirs = weights["2.layers.1.0.self_attn.in_proj_weight"]
     ours = network.encoder.layers[1].self_attn.in_proj_weight
     assert torch.equal(ours, torch.cat([theirs[:D], theirs[2 * D :]]))
-    with pytest.raises(ModelError, match="attention=soft is for DeepCoT"):
+    with pytest.raises(ModelError, match="attention=soft requires DeepCoT"):
         load(classifier(block("2.")), attention="soft", **CONFIG)
 
 
@@ -130,7 +130,7 @@ def test_ordinary_encoders_run_as_deepcot(load: Callable[..., Any], form: str) -
     exact, ordinary = load(weights, **config)
     card, network = load(weights, stack="deepcot", **config)
     assert (exact.limits, card.architecture) == ("", twin)
-    assert f"draws on {2 * N - 1} steps" in card.limits
+    assert f"depends on {2 * N - 1} steps" in card.limits
     assert network.receptive_field == 2 * N - 1
     twins = network.state_dict()
     assert all(torch.equal(twins[k], v) for k, v in ordinary.state_dict().items())

@@ -207,7 +207,7 @@ def test_errors_that_pass_are_tried_again(tmp_path: Path) -> None:
 def test_it_gives_up_where_nothing_new_comes(tmp_path: Path) -> None:
     dead = [Reply(cut=10_000), *[Reply(cut=0)] * 3, Reply()]
     with WeightServer(CONTENT, *dead) as server:
-        with pytest.raises(ModelError, match=r"ended after 10000 of 50000 .*0\.0 MB are kept"):
+        with pytest.raises(ModelError, match=r"ended after 10000 of 50000 .*0\.0 MB are stored"):
             fetch(server, tmp_path / "net.pth")
         assert len(server.asked) == 4
         fetch(server, tmp_path / "net.pth")
@@ -222,7 +222,7 @@ def test_it_gives_up_where_nothing_new_comes(tmp_path: Path) -> None:
 def test_nobody_there(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with pytest.raises(ModelError, match=r"refused.*is there a network"):
+    with pytest.raises(ModelError, match=r"refused.*check the network"):
         download(f"http://127.0.0.1:{port}/x", tmp_path / "x", Kept(), patience=QUICK)
 
 
@@ -288,7 +288,7 @@ def test_encrypted_connections(
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         fetch(server, tmp_path / "net.pth")
         check(tmp_path / "net.pth")
-        with pytest.raises(ModelError, match=r"leads to http://.*: not followed"):
+        with pytest.raises(ModelError, match=r"redirect to http://.* not followed"):
             fetch(server, tmp_path / "other.pth")
 
 

@@ -80,7 +80,7 @@ def test_what_the_state_dict_does_not_say(load: Callable[..., Any], key: str) ->
     config = {**CONFIG, "norm_first": "false"}
     del config[key]
     weights = torch_encoder(2, False, "gelu", True).state_dict()
-    with pytest.raises(ModelError, match=f"does not say {key}"):
+    with pytest.raises(ModelError, match=f"does not contain {key}"):
         load(weights, **config)
 
 
@@ -97,7 +97,7 @@ def test_left_over_and_missing_tensors_are_named(load: Callable[..., Any]) -> No
 
 def test_an_encoder_has_no_labels(load: Callable[..., Any]) -> None:
     weights = torch_encoder(1, False, "gelu", False).state_dict()
-    with pytest.raises(ModelError, match="labels: this encoder has no classifier"):
+    with pytest.raises(ModelError, match="labels: not applicable, this encoder has no classifier"):
         load(weights, **CONFIG, norm_first="false", labels="thumos14")
 
 

@@ -80,5 +80,5 @@ def test_more_layers_and_other_sizes_are_told(tmp_path: Path) -> None:
     torch.save(Published().state_dict(), tmp_path / "x.pth")
     with pytest.raises(ModelError, match="embed_dim=13 contradicts"):
         import_checkpoint(tmp_path / "x.pth", "x", {**LABELS, "embed_dim": "13"})
-    with pytest.raises(ModelError, match="does not say labels"):
+    with pytest.raises(ModelError, match="does not contain labels"):
         import_checkpoint(tmp_path / "x.pth", "x", {})

@@ -131,13 +131,13 @@ def test_every_full_window(load: Callable[..., Any], fixed: bool, prefix: str) -
 
 def test_without_arguments_the_heads_must_be_given(load: Callable[..., Any]) -> None:
     config = {"num_heads": HEADS, "decoder_heads": DECODER_HEADS, "rate_hz": 4}
-    with pytest.raises(ModelError, match="does not say labels"):
+    with pytest.raises(ModelError, match="does not contain labels"):
         load(checkpoint(), **config)
-    with pytest.raises(ModelError, match="does not say window"):
+    with pytest.raises(ModelError, match="does not contain window"):
         load(checkpoint(fixed=True), **config)
     for key in ("num_heads", "decoder_heads"):
         less = {k: v for k, v in config.items() if k != key}
-        with pytest.raises(ModelError, match=f"does not say {key}"):
+        with pytest.raises(ModelError, match=f"does not contain {key}"):
             load(checkpoint(), **less)
 
 

@@ -52,18 +52,18 @@ def test_every_key(tmp_path: Path) -> None:
         ("[net", "not valid TOML"),
         ("\udcff", "not valid TOML"),
         ("net = 1", r"list\.toml: \[net\]: not a table"),
-        (ENTRY.replace('licence = "MIT"', ""), r"\[net\]: it lacks 'licence'"),
-        (ENTRY + "size = 1", "unknown key 'size'; known are url"),
-        (ENTRY.replace("1.5", '"big"'), "megabytes is 'big'"),
-        (ENTRY.replace("1.5", "true"), "megabytes is True"),
-        (ENTRY.replace("1.5", "-1"), "megabytes is -1"),
-        (ENTRY.replace("1.5", "nan"), "megabytes is nan"),
+        (ENTRY.replace('licence = "MIT"', ""), r"\[net\]: missing key 'licence'"),
+        (ENTRY + "size = 1", "unknown key 'size'; known: url"),
+        (ENTRY.replace("1.5", '"big"'), "megabytes is invalid: 'big'"),
+        (ENTRY.replace("1.5", "true"), "megabytes is invalid: True"),
+        (ENTRY.replace("1.5", "-1"), "megabytes is invalid: -1"),
+        (ENTRY.replace("1.5", "nan"), "megabytes is invalid: nan"),
         (ENTRY.replace("https", "ftp"), "not an HTTP address"),
         (ENTRY.replace("//host", "//[host"), "not an HTTP address"),
         (ENTRY.replace("https://host/net.pth", "https://host/a b.pth"), "not an HTTP address"),
         (ENTRY.replace("/net.pth", "/"), "not the address of a file"),
         (ENTRY.replace("/net.pth", "/.."), "not the address of a file"),
-        (ENTRY.replace("[net]", "['../net']"), "not a name that a file can have"),
+        (ENTRY.replace("[net]", "['../net']"), "not a valid file name"),
         (ENTRY + 'by_hand = "../x"', "not the address of a file"),
         (ENTRY + 'sha256 = "abc"', "sha256: not the digest of a file"),
         (ENTRY + 'sha256_prefix = ""', "sha256_prefix: not the digest"),
@@ -83,7 +83,7 @@ def test_damage_is_told_in_one_line(tmp_path: Path, text: str, message: str) -> 
 
 
 def test_no_table(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"none\.toml: there is no such list"):
+    with pytest.raises(ModelError, match=r"none\.toml: there is no such table of checkpoints"):
         read_published(tmp_path / "none.toml")
     with pytest.raises(ModelError, match="cannot be read"):
         read_published(tmp_path)

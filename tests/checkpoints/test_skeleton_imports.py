@@ -167,7 +167,7 @@ def test_labels_come_from_a_file(load: Load, tmp_path: Any) -> None:
 def test_what_is_not_said_must_be_given(
     load: Load, make: Callable[[], Any], config: dict[str, Any], key: str
 ) -> None:
-    with pytest.raises(ModelError, match=f"does not say {key} .*--config {key}="):
+    with pytest.raises(ModelError, match=f"does not contain {key} .*--config {key}="):
         load(make(), **{k: v for k, v in config.items() if k != key})
 
 
@@ -188,13 +188,13 @@ def test_contradictions_are_errors(load: Load) -> None:
     weights = ContinualSkeletons(attention=False).w
     with pytest.raises(ModelError, match=r"persons=1 contradicts .* tensors say 2"):
         load(weights, layout="ntu-25", stream="joint", padding="same", persons=1)
-    with pytest.raises(ModelError, match="takes 3 values a joint: that is not 1 axes"):
+    with pytest.raises(ModelError, match="takes 3 values per joint, which is not 1 axes"):
         load(StGcn().w, **CONFIG, axes=1)
     with pytest.raises(UsageError, match="stream=joints: not joint, bone"):
         load(StGcn().w, stream="joints")
     with pytest.raises(UsageError, match="padding=valid: not same or none"):
         load(StGcn().w, **CONFIG, padding="valid")
-    with pytest.raises(ModelError, match="stream=joint,bone: a checkpoint is of one stream"):
+    with pytest.raises(ModelError, match="stream=joint,bone: a checkpoint has a single stream"):
         load(StGcn().w, stream="joint,bone")
 
 

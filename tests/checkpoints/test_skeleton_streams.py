@@ -80,13 +80,13 @@ def test_streams_must_go_together(saved: list[tuple[StGcn, Path]], tmp_path: Pat
         import_streams(paths, "x", {"stream": "joint"})
     with pytest.raises(UsageError, match="fusion: 3 given for 2 checkpoints"):
         import_streams(paths, "x", {"stream": "joint,bone", "fusion": "1,1,1"})
-    with pytest.raises(ModelError, match="does not say stream"):
+    with pytest.raises(ModelError, match="does not contain stream"):
         import_streams(paths, "x", {})
     torch.save(Pyskl(plus=True).w, tmp_path / "other.pt")
     config = {"stream": "joint,bone", "rate_hz": "30"}
-    with pytest.raises(ModelError, match=r"do not go together: .*normalise \(kinetics and pyskl\)"):
+    with pytest.raises(ModelError, match=r"are not compatible: .*normalise \(kinetics and pyskl\)"):
         import_streams([paths[0], tmp_path / "other.pt"], "x", config)
-    with pytest.raises(ModelError, match=r"sliding: .* step by step only"):
+    with pytest.raises(ModelError, match=r"sliding: .* only run step by step"):
         import_streams(paths, "x", {"stream": "joint,bone", "sliding": "30"})
     weights = dict(saved[1][0].w)
     del weights["fcn.bias"]
@@ -98,14 +98,14 @@ def test_streams_must_go_together(saved: list[tuple[StGcn, Path]], tmp_path: Pat
 def test_several_checkpoints_need_a_name(saved: list[tuple[StGcn, Path]]) -> None:
     done = run(*(path for _, path in saved), "--config", "stream=joint,bone")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "say its --name" in done.stderr
+    assert "give its --name" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
 def test_what_is_open_is_told_in_one_line(saved: list[tuple[StGcn, Path]], tmp_path: Path) -> None:
     done = run(saved[0][1], "-o", tmp_path / "x.safetensors")
     assert (done.returncode, done.stdout) == (5, "")
-    assert "does not say stream" in done.stderr
+    assert "does not contain stream" in done.stderr
     assert "--config stream=" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "x.safetensors").exists()

@@ -76,6 +76,6 @@ def test_what_lies_beside_a_trainers_class_is_refused_all_the_same(
     }[kind]
     state = {"callbacks": {trainer: 1}, "state_dict": WEIGHTS, "x": malice}
     torch.save(state, tmp_path / "x.ckpt")
-    with pytest.raises(ModelError, match=r"refused: it asks for .* nothing was run"):
+    with pytest.raises(ModelError, match=r"refused: it references .* nothing was executed"):
         read_foreign(tmp_path / "x.ckpt")
     assert not marker.exists()

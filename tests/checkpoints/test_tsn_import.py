@@ -62,7 +62,7 @@ def test_in_front_of_a_network(tmp_path: Path) -> None:
     assert (card.architecture, card.frontend, card.rate_hz) == ("miniroad", "tsn", 4.0)
     assert card.description.endswith("MiniROAD; TSN of MMAction2 (rgb and flow).")
     build(card, tensors)
-    with pytest.raises(ModelError, match="takes 64 features, TSN gives 32"):
+    with pytest.raises(ModelError, match="takes 64 features, but TSN has 32"):
         import_files(files[:2], "miniroad", {"labels": "thumos14"})
 
 
@@ -71,7 +71,7 @@ def test_what_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="two checkpoints of rgb"):
         import_files([paths["rgb"], paths["rgb"]], "x", {})
     changes: list[tuple[dict[str, Tensor | None], str]] = [
-        ({"backbone.conv1.conv.weight": torch.zeros(4, 5, 7, 7)}, "5 channels: rgb has 3"),
+        ({"backbone.conv1.conv.weight": torch.zeros(4, 5, 7, 7)}, "5 channels; rgb has 3"),
         ({"backbone.layer2.0.conv2.bn.bias": None}, r"missing: backbone\.layer2\.0\.conv2\.bn"),
         ({"backbone.layer3.0.extra": torch.zeros(3)}, "missing: backbone.layer3"),
     ]

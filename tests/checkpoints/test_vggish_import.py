@@ -24,7 +24,7 @@ SIZES = {"widths": (2, 3, 4, 4, 5, 5), "hidden": 6}
 
 @pytest.fixture
 def files(tmp_path: Path) -> Callable[..., list[Path]]:
-    """Write checkpoints, give their paths."""
+    """Write checkpoints, return their paths."""
 
     def write(*contents: Any) -> list[Path]:
         paths = [tmp_path / f"{k}.pth" for k in range(len(contents))]
@@ -106,11 +106,11 @@ def test_what_does_not_go_together(files: Callable[..., list[Path]]) -> None:
     theirs, _ = foreign_sound.cotrans()
     weights = foreign_sound.vggish(**SIZES)
     cases: list[tuple[list[Any], dict[str, Any], str]] = [
-        ([weights], {}, r"0\.pth: VGGish alone is no model"),
-        ([theirs, weights], {"embedding": "penultimate"}, "takes 128 features, VGGish gives 6"),
+        ([weights], {}, r"0\.pth: VGGish alone is not a model"),
+        ([theirs, weights], {"embedding": "penultimate"}, "takes 128 features, but VGGish has 6"),
         ([theirs, weights], {"embedding": "linear-pca"}, r"1\.pth: .* needs the PCA"),
-        ([theirs, weights], {"rate_hz": 30}, "rate_hz=30: VGGish has 100 frames a second"),
-        ([theirs, weights, dict(weights)], {}, r"1\.pth: given twice: features\.0\.weight"),
+        ([theirs, weights], {"rate_hz": 30}, "rate_hz=30: VGGish has 100 frames per second"),
+        ([theirs, weights, dict(weights)], {}, r"1\.pth: tensor given twice: features\.0\.weight"),
         ([theirs, weights, numpy_pca(7)], {}, r"pca_eigen_vectors is \(7, 7\), not"),
         ([theirs, numpy_pca()], {}, r"1\.pth: .* missing: features\.0\.weight"),
     ]

@@ -33,7 +33,7 @@ class Small(Size):
     """The sizes of a small network in place of a published one's."""
 
     def arguments(self) -> dict[str, Any]:
-        """Give those of ``video_nets``."""
+        """Return those of ``video_nets``."""
         sizes = {key: list(v) if isinstance(v, tuple) else v for key, v in KINDS[self.kind].items()}
         return {"kind": self.kind, "size": 19, "head": [], **sizes}
 
@@ -197,7 +197,7 @@ def test_x3d_of_the_same_sizes_have_to_be_told_apart(tmp_path: Path) -> None:
         wide = flat and value.dim() == 2
         tensors[in_slowfast(name)] = torch.zeros([*value.shape, *([1] * 3 if wide else [])])
     path = written(tensors, "slowfast", tmp_path / "x3d_m.pyth")
-    with pytest.raises(ModelError, match=r"does not say network .* their pictures"):
+    with pytest.raises(ModelError, match=r"does not contain network .* but image sizes"):
         import_checkpoint(path, "mine", SAID)
     card, _ = import_checkpoint(path, "mine", {**SAID, "network": "x3d-m"})
     assert card.labels == KINETICS400.names

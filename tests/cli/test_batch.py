@@ -27,7 +27,7 @@ DAMAGED = {
     "d1/cut.mp4": ("partial", "cut off"),
     "d2/rotten.ts": ("damaged", "damage"),
 }
-OTHERS = {"d0/song.m4a": "only sound", "d1/notes.txt": "not media", "d2/cover.jpg": "picture"}
+OTHERS = {"d0/song.m4a": "only sound", "d1/notes.txt": "not a media file", "d2/cover.jpg": "image"}
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
@@ -315,7 +315,7 @@ def test_files_of_others_are_not_overwritten(clips, tmp_path):
     (out / "1.mp4.jsonl").write_text("mine")
     done = costream("batch", clips, "-o", out)
     assert done.returncode == 2
-    assert "no batch made it" in done.stderr
+    assert "was not made by a batch" in done.stderr
     assert snapshot(out) == {"1.mp4.jsonl": b"mine"}
 
 
@@ -449,7 +449,7 @@ def test_predictions_as_parquet(finished, tmp_path):
         ([".", "-o", "out", "-m", "coadtr"], 5, "cooadtr"),
         ([".", "-o", "out", "--weights", "none.safetensors"], 5, "none.safetensors"),
         (["none.mp4", "-o", "out"], 4, "no such file"),
-        ([".", "-o", "."], 2, "among the inputs"),
+        ([".", "-o", "."], 2, "the output folder cannot be an input folder"),
     ],
 )
 def test_bad_calls_get_one_line_and_their_code(tmp_path, args, code, says):
@@ -483,7 +483,7 @@ def test_when_nothing_is_for_the_model_it_says_so(tmp_path):
     assert done.returncode == 4
     assert "none of the inputs" in done.stderr
     reasons = " ".join(summary(tmp_path / "out")["skipped"])
-    assert "not media" in reasons
+    assert "not a media file" in reasons
     assert "rows of 3 values" in reasons
 
 

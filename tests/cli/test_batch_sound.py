@@ -55,7 +55,10 @@ def test_what_became_of_each(done: tuple[Path, int]) -> None:
         assert told[name][0] == status
         assert reason in told[name][1]
     summary = json.loads((out / "summary.json").read_text("utf-8"))
-    assert summary["skipped"] == {"no sound in it, and sounds only listens": 1, "not media": 1}
+    assert summary["skipped"] == {
+        "no sound in it, and sounds takes only sound": 1,
+        "not a media file": 1,
+    }
     assert (summary["inputs"]["done"], code) == (4, 3)
 
 

@@ -84,9 +84,9 @@ def test_what_cannot_be_done_is_told_in_a_line(clip: Path, tmp_path: Path) -> No
         ((clip, "-o", "there.npz"), 2, "exists already"),
         ((clip, clip, "-o", "x.npz"), 2, "several sources; give a folder"),
         ((clip, clip, "-o", "x"), 2, "several sources would write"),
-        ((clip, "-m", "costgcn", "-o", "x.npz"), 2, "makes no features of video or sound"),
-        ((clip, "-m", "cotrans", "-o", "x.npz", "--fps", 2), 2, "are blocks of sound"),
-        (("rows.npy", "-o", "x.npz"), 4, "this is no video, which cooadtr takes"),
+        ((clip, "-m", "costgcn", "-o", "x.npz"), 2, "computes no features from video or audio"),
+        ((clip, "-m", "cotrans", "-o", "x.npz", "--fps", 2), 2, "are blocks of audio"),
+        (("rows.npy", "-o", "x.npz"), 4, "not video, which cooadtr takes"),
         (("nowhere.mp4", "-o", "x.npz"), 4, "no such file"),
         ((clip, "-o", "x.npz", "--start", "100"), 4, "is after the end"),
     ]

@@ -85,7 +85,7 @@ def test_fetched_imported_found_and_removed(place: Place, checkpoint: bytes) -> 
 
         again = place.fetch("kitchen", "--offline")
         assert (again.returncode, again.stdout) == (0, f"{file}\n")
-        assert again.stderr == "kitchen: is here already\n"
+        assert again.stderr == "kitchen: already downloaded\n"
         assert len(server.asked) == 2
     listed = json.loads(place.fetch("--json").stdout)
     assert [(e["name"], e["path"]) for e in listed] == [("kitchen", str(file))]
@@ -93,7 +93,7 @@ def test_fetched_imported_found_and_removed(place: Place, checkpoint: bytes) -> 
 
     done = place.models("remove", "kitchen")
     assert (done.returncode, file.exists()) == (2, True)
-    assert "would be deleted; --yes says that it shall be" in done.stderr
+    assert "would be deleted; confirm with --yes" in done.stderr
     done = place.models("remove", "kitchen", "--yes")
     assert (done.returncode, done.stderr) == (0, f"deleted {file}\n")
     assert not file.exists()
@@ -133,7 +133,7 @@ def test_a_download_that_is_ended_goes_on(place: Place, checkpoint: bytes, numbe
         code = {"SIGKILL": -signal.SIGKILL, "SIGINT": 130, "SIGTERM": 143}[number]
         assert process.returncode == code, said
         if number != "SIGKILL":
-            assert said.endswith(b"part: stopped; the same command goes on from here\n")
+            assert said.endswith(b"part: stopped; repeat the command to resume\n")
         have = part.stat().st_size
         assert have < len(content)
         done = place.fetch("part", "--accept-licence")
@@ -165,11 +165,11 @@ def test_the_licence_has_to_be_accepted(place: Place, checkpoint: bytes) -> None
     with WeightServer(checkpoint) as server:
         place.write("part", server.url())
         place.write("free", server.url(), append=True, licence="NOASSERTION")
-        for name, licence in (("part", "its licence is MIT"), ("free", "its makers name no lice")):
+        for name, licence in (("part", "its licence is MIT"), ("free", "its authors state no lic")):
             done = place.fetch(name)
             assert (done.returncode, done.stdout) == (2, "")
             assert done.stderr.startswith(f"costream: {name} (a test): {licence}")
-            assert done.stderr.endswith("; --accept-licence accepts that\n")
+            assert done.stderr.endswith("; accept it with --accept-licence\n")
             assert done.stderr.count("\n") == 1
         assert server.asked == []
 
@@ -216,7 +216,7 @@ def test_offline_asks_nobody(place: Place, checkpoint: bytes, way: str) -> None:
         env = {} if way == "flag" else {"COSTREAM_OFFLINE": "1"}
         done = place.fetch("part", "--accept-licence", *flags, **env)
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.endswith("--offline, but part is not here\n")
+        assert done.stderr.endswith("--offline, but part is not downloaded\n")
         assert server.asked == []
     assert not place.cache.exists()
 
@@ -256,7 +256,7 @@ def test_a_wrong_digest_leaves_nothing(place: Place, checkpoint: bytes) -> None:
         (
             ["page", "--accept-licence"],
             2,
-            "page has to be fetched by hand; open https://host/folder in a browser, save x.pth,"
+            "page must be downloaded manually; open https://host/folder in a browser, save x.pth,"
             " then: costream models import x.pth --name page --config labels=coco",
         ),
     ],
@@ -279,7 +279,7 @@ def test_errors_are_one_line(place: Place, args: list[str], code: int, message: 
 def test_the_lists(place: Place) -> None:
     done = place.models("fetch")
     head, *lines = done.stdout.splitlines()
-    assert head.split()[:4] == ["NAME", "MB", "LICENCE", "HERE"]
+    assert head.split()[:4] == ["NAME", "MB", "LICENCE", "FETCHED"]
     by_name = {line.split()[0]: line.split()[1:4] for line in lines}
     assert by_name["vitdet-b-coco"] == ["444", "CC-BY-SA-3.0", "no"]
     models = {e["name"]: e for e in json.loads(place.models("list", "--json").stdout)}
@@ -287,7 +287,7 @@ def test_the_lists(place: Place) -> None:
     assert "vggish" not in models  # no model by itself
     for name, message in (
         ("vitdet-b-coco", "no weights for vitdet-b-coco here; costream models fetch vitdet-b-coco"),
-        ("vggish", "vggish is not here; costream models fetch vggish"),
+        ("vggish", "vggish is not downloaded; costream models fetch vggish"),
     ):
         done = place.models("path", name)
         assert (done.returncode, done.stdout) == (5, "")

@@ -79,7 +79,7 @@ def test_overviews_need_no_torch(home: Path, cache: Path, args: list[str]) -> No
         assert {"cooadtr", "cooadtr-b2", "oadtr"} < rows.keys()
     elif args == ["list"]:
         head, *lines = done.stdout.splitlines()
-        at = head.index("WHAT IT IS")
+        at = head.index("DESCRIPTION")
         assert head.split()[0] == "MODEL"
         assert next(x for x in lines if x.startswith("kitchen"))[at:].startswith("Made for a test")
     else:
@@ -142,7 +142,7 @@ def test_verify_lists_every_file_and_fails_with_5(home: Path, cache: Path) -> No
             "the tensors do not match their checksum",
             "the card has 2 labels, the network 22 classes",
             "wrong shape: network.positions.table",
-            "the file is cut short",
+            "the file is truncated",
             "unknown model 'nowhere'",
         ),
         strict=True,
@@ -171,7 +171,7 @@ def test_verify_measures_the_figure_of_the_card_again(home: Path) -> None:
         (["--as", "caffe"], 2, "'caffe' is not one of"),
         (["-o", "weights.bin"], 2, "must end in .safetensors"),
         (["--name", "a/b"], 2, "not a file name"),
-        ([], 5, "checkpoint.pth: the checkpoint does not say labels"),
+        ([], 5, "checkpoint.pth: the checkpoint does not contain labels"),
         (["--as", "oadtr"], 5, "missing: linear_encoding.weight"),
     ],
 )
@@ -198,7 +198,7 @@ def test_a_malicious_checkpoint_runs_nothing(home: Path, cache: Path) -> None:
     torch.save({"model": {"0.weight": torch.ones(1)}, "args": Malice()}, file)
     done = models(home, "import", file)
     assert (done.returncode, done.stdout) == (5, "")
-    assert "evil.pth: refused: it asks for" in done.stderr
+    assert "evil.pth: refused: it references" in done.stderr
     assert not marker.exists()
     assert not cache.exists()
 

@@ -89,7 +89,7 @@ def test_tables_of_a_file_and_of_a_batch(weights: Path, tmp_path: Path) -> None:
     again = costream("batch", SAMPLE, "-o", tmp_path, *told, "--jobs", 1)
     assert "1 kept" in again.stderr
     skipped = costream("detect", SAMPLE, "-o", tmp_path, *told, "--skip-existing")
-    assert "results are there, skipped" in skipped.stderr
+    assert "results exist already, skipped" in skipped.stderr
     assert (tmp_path / "room.mp4.objects.csv").stat().st_mtime_ns == before
     other = costream("batch", SAMPLE, "-o", tmp_path, *told, "--tokens", 8, "--jobs", 1)
     assert other.returncode == 2
@@ -127,10 +127,12 @@ def test_boxes_are_not_for_every_run(command: str, more: tuple[str, ...], tmp_pa
     told = (command, SAMPLE, "-o", tmp_path / "out", "-f", "coco", *more)
     done = costream(*told, "-m", "cooadtr")
     assert done.returncode == 2
-    assert done.stderr.startswith("costream: --format coco: cooadtr finds no objects; leave it out")
+    assert done.stderr.startswith(
+        "costream: --format coco: cooadtr does not detect objects; leave it out"
+    )
     done = costream(*told, "-m", "eventful-vitdet", "--start", 1)
     assert done.returncode == 2
-    assert "--format coco: numbers the frames of the whole video; leave --start" in done.stderr
+    assert "--format coco: needs the frames of the whole video; omit --start" in done.stderr
     assert not list(tmp_path.iterdir())
 
 
@@ -161,7 +163,7 @@ def test_a_feed_that_is_watched(weights: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["detect", "batch"])
 @pytest.mark.parametrize(
     ("option", "why"),
-    [(("--tokens", "6"), "computes every token"), (("--track",), "finds no objects")],
+    [(("--tokens", "6"), "is not token-gated"), (("--track",), "does not detect objects")],
 )
 def test_options_that_are_not_for_this_model(
     command: str, option: tuple[str, ...], why: str, tmp_path: Path
@@ -185,7 +187,7 @@ def test_how_it_is_known(weights: Path, tmp_path: Path) -> None:
     assert costream("models", "verify", "tiny-objects", env=env).returncode == 0
     several = costream("detect", SAMPLE, "-m", "cooadtr,tiny-objects", env=env)
     assert several.returncode != 0
-    assert "a model that computes what has changed runs alone" in several.stderr
+    assert "token-gated models cannot be combined" in several.stderr
     assert "objects in video" in costream("detect", "--help").stdout
     sound = costream("detect", ROOT / "samples" / "street.ogg", "-m", "tiny-objects", env=env)
     assert sound.returncode == 4

@@ -9,7 +9,7 @@ from program import costream
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--columns", "a,b"), "--columns cannot read 'a'"),
+        (("--columns", "a,b"), "--columns: cannot parse 'a'"),
         (("--layout", "ntu"), "there is no joint layout 'ntu'"),
         (("--layout", "gone.toml"), "gone.toml: cannot be read"),
     ],

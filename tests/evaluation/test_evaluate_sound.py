@@ -48,7 +48,7 @@ def result(weights, table):
         *("evaluate", "-m", weights, "--data", table, "--group", "song", "--joined", 4, "--json")
     )
     assert done.returncode == 0, done.stderr
-    assert "not used: column 'fold'" in done.stderr
+    assert "unused column 'fold'" in done.stderr
     return json.loads(done.stdout)
 
 
@@ -122,7 +122,7 @@ def test_a_text_shows_votes_songs_and_what_is_taken_for_what(result):
 
 
 def told_to(table, **values):
-    """Give settings as the command line would."""
+    """Return settings as the command line would."""
     fixed = {"weights": None, "group": None, "layout": None, "columns": None, "joined": 10}
     free = {"rate_hz": None, "seed": 0, "device": "cpu", "dtype": "float32", "threads": 1}
     rest = {"model": "m", "data": table, "as_json": True, "verbosity": 0}
@@ -134,11 +134,11 @@ def examples(table):
 
 
 def test_several_heads_are_refused(table):
-    with pytest.raises(UsageError, match="tiny,other are several models; name one of them"):
+    with pytest.raises(UsageError, match="tiny,other names several models; name one of them"):
         told_to(table, model="tiny,other").check()
 
 
 def test_a_rate_is_refused(weights, table):
     model = load_model(str(weights), device="cpu")
-    with pytest.raises(UsageError, match="--fps: the steps of tiny are blocks of sound"):
+    with pytest.raises(UsageError, match="--fps: the steps of tiny are blocks of audio"):
         measure(model, examples(table), told_to(table, rate_hz=8.0), Stop())

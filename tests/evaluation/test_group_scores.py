@@ -9,7 +9,7 @@ from costream.evaluation.clips import group_scores
 
 
 def rows(*best, sure=0.9):
-    """Give steps [T, 3] that say these classes."""
+    """Return steps [T, 3] that say these classes."""
     return np.stack(
         [np.full(3, (1 - sure) / 2) + (sure - (1 - sure) / 2) * np.eye(3)[k] for k in best]
     )

@@ -95,7 +95,7 @@ def test_coco_says_the_same_of_the_video(scene, caplog):
     assert video.sources == (str(scene / "data" / "street.mp4"),)
     assert video.frames[5].pixels(SIZE)[0].tolist() == list(corners(5))
     assert picture.frames[0].labels == ()
-    assert "1 crowds do not count" in caplog.text
+    assert "1 crowd annotations are left out" in caplog.text
 
 
 def test_what_is_bright_is_found_wherever_it_is_told_from(scene, caplog):
@@ -142,19 +142,19 @@ def test_what_is_wrong_is_told_by_file_and_line(scene, tmp_path):
     write_picture(tmp_path / "data" / "a.png", 0)
     labels = tmp_path / "labels"
     labels.mkdir()
-    with pytest.raises(UsageError, match=r"no names of the classes; put classes\.txt"):
+    with pytest.raises(UsageError, match=r"no file of class names; put classes\.txt"):
         read_boxes(tmp_path / "data", labels)
     (labels / "classes.txt").write_text("car\n", "utf-8")
-    with pytest.raises(UsageError, match="no boxes for what is there"):
+    with pytest.raises(UsageError, match="no boxes for any image or video"):
         read_boxes(tmp_path / "data", labels)
     for text in ("0 0.5 0.5 0.1\n", "0 0.5 0.5 0.1 wide\n", "3 0.5 0.5 0.1 0.1\n"):
         (labels / "a.txt").write_text("0 .5 .5 .1 .1\n" + text, "utf-8")
         with pytest.raises(UsageError, match=r"a\.txt, line 2: not 'class x y width height'"):
             read_boxes(tmp_path / "data", labels)
     (tmp_path / "boxes.json").write_text('{"images": 3}', "utf-8")
-    with pytest.raises(UsageError, match="this is no COCO JSON"):
+    with pytest.raises(UsageError, match="not a COCO JSON file"):
         read_boxes(tmp_path / "data", tmp_path / "boxes.json")
-    with pytest.raises(UsageError, match="the model finds nothing of what is there: car"):
+    with pytest.raises(UsageError, match="the model knows none of the labels: car"):
         fit_boxes(read_boxes(scene / "data", scene / "boxes.json"), ("kite",))
 
 
@@ -167,8 +167,8 @@ def test_the_command(scene, tmp_path):
     assert [row["tokens"] for row in result["budgets"]] == [8, None]
     assert [row["pictures"] for row in result["budgets"]] == [FRAMES + 3] * 2
     for more, told in (
-        ((), "--labels: objects are compared with boxes"),
-        ((*arguments[4:], "--protocol", "tvseries"), "--protocol: is for actions"),
+        ((), "--labels: needed to evaluate an object detector (boxes)"),
+        ((*arguments[4:], "--protocol", "tvseries"), "--protocol: applies to actions"),
     ):
         done = costream("evaluate", *arguments[:4], *more)
         assert done.returncode == 2

@@ -228,5 +228,5 @@ def test_protocol_leaves_out_the_rows_at_both_ends():
 
 
 def test_protocol_is_for_its_labels():
-    with pytest.raises(UsageError, match="the labels of m are not those of THUMOS14: it lacks"):
+    with pytest.raises(UsageError, match="the labels of m differ from those of THUMOS14: it lacks"):
         scored([], NAMES, "background", protocol="thumos14")

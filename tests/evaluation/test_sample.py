@@ -87,7 +87,7 @@ def changed(path: Path, card: dict[str, Any] | None = None, noise: float = 0.0) 
 def test_others_with_a_right_checksum_are_found_out(tmp_path: Path) -> None:
     path = changed(tmp_path / "cotrans.safetensors", noise=0.5)
     verify(path)  # there is nothing wrong with the file
-    with pytest.raises(ModelError, match=r"is not what its card says: on band\.ogg .*, not ") as e:
+    with pytest.raises(ModelError, match=r"differs from its card: on band\.ogg .*, not ") as e:
         reproduce(path)
     assert str(path) in str(e.value)
 
@@ -107,7 +107,7 @@ def test_without_the_sample_nothing_is_checked(tmp_path: Path) -> None:
     other = reproduce(COTRANS, tmp_path)
     assert other is not None
     assert other["metrics"] is None
-    assert other["reason"] == "band.ogg is another one than the card's"
+    assert other["reason"] == "band.ogg differs from the card's sample"
     assert reproduce(changed(tmp_path / "own.safetensors", {"sample": {}})) is None
 
 

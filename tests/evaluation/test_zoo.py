@@ -68,7 +68,7 @@ def test_rows_of_features_fit_by_their_width(tmp_path: Path) -> None:
     np.save(tmp_path / "odd.npy", np.ones((4, 3), np.float32))
     done = costream("bench", "zoo", "odd.npy", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (4, "")
-    assert "odd.npy: no network here fits it" in done.stderr
+    assert "odd.npy: no available network fits this input" in done.stderr
 
 
 def test_sound_has_its_own_networks(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_operations_are_those_that_run():
 def test_the_newest_spectrum():
     net, x = build(), sound(3)
     state = net.init_state()
-    with pytest.raises(ValueError, match="nothing"):
+    with pytest.raises(ValueError, match="no audio has been processed"):
         net.newest_spectrum(state)
     net.forward_steps(x, state)
     torch.testing.assert_close(net.newest_spectrum(state), net.mel(x.flatten(1)))

@@ -76,5 +76,5 @@ def test_costs_and_parts(net: AudioVisual) -> None:
     assert net.parts == {"rgb": 16, "audio": 16}
     two = 2 * net.audio.count_macs()  # blocks of a quarter of a second, half a second a step
     assert net.count_macs() == net.video.count_macs() + two
-    with pytest.raises(ModelError, match="not of video and of sound"):
+    with pytest.raises(ModelError, match="not a video and an audio frontend"):
         load_frontend("audiovisual", video="audio", audio="tdn")

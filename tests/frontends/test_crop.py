@@ -39,5 +39,5 @@ def test_pixels_are_normalised_as_published() -> None:
 
 
 def test_a_square_that_is_too_large() -> None:
-    with pytest.raises(ModelError, match="a square of 30 pixels of pictures of 20"):
+    with pytest.raises(ModelError, match="size 30 is not between 1 and short_side 20"):
         load_frontend("crop", size=30, short_side=20)

@@ -65,5 +65,5 @@ def test_views_of_a_video(
 
 def test_sizes_that_there_are_not() -> None:
     for arguments in ({"size": 0}, {"deviation": 0.0}):
-        with pytest.raises(ValueError, match="crops of"):
+        with pytest.raises(ValueError, match="must be positive"):
             Crops(**arguments)

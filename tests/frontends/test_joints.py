@@ -161,7 +161,7 @@ def test_what_does_not_fit_is_said() -> None:
     with pytest.raises(SourceError, match="2 axes, but the model takes 3"):
         frontend.check(COCO_17, 2)
     few = JointStreams("ntu-25", axes=2, normalise="none")
-    with pytest.raises(SourceError, match="in space"):
+    with pytest.raises(SourceError, match="the skeletons are 3D"):
         few.check(NTU_25, 3)
     odd = LAYOUTS["body-15"].__class__("odd", ("a", "b"), ((1, 0),), 0)
     with pytest.raises(SourceError, match=r"layout odd has no .*hips"):

@@ -55,5 +55,5 @@ def test_pixels_are_normalised_and_the_rest_is_zero() -> None:
 
 
 def test_sides_are_multiples() -> None:
-    with pytest.raises(ValueError, match="100 pixels are no multiple of 16"):
+    with pytest.raises(ValueError, match="100 pixels are not a multiple of 16"):
         Placing(100)

@@ -141,7 +141,7 @@ def test_macs_and_bad_arguments() -> None:
     assert full.count_macs() == network + full.mel.count_macs(25)
     assert sum(p.numel() for p in full.parameters()) == 72_141_184
     for options, message in (
-        ({"output": "pca"}, "none of relu"),
+        ({"output": "pca"}, "not one of relu"),
         ({"hop_frames": 97}, "hop_frames"),
         ({"widths": (64,)}, "widths"),
     ):

@@ -38,7 +38,7 @@ def test_a_token_at_every_frame_as_over_clips() -> None:
 
 
 def test_a_network_that_skips_frames_is_no_frontend() -> None:
-    with pytest.raises(ModelError, match="a token at every 2nd frame only"):
+    with pytest.raises(ModelError, match="a token only every 2 frames"):
         load_frontend("cox3d", **{**SMALL, "kind": "i3d", "head": ()})
 
 

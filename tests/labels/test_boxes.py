@@ -43,9 +43,9 @@ def test_images_of_a_single_video_are_its_frames(data, tmp_path):
     assert clip.sources == (str(data / "clip.mp4"),)
     assert frames(clip) == {7: [], 12: [[1, 2, 4, 6], [5, 5, 10, 10]]}
     names = [*names, {"file_name": "frame_12.PNG"}]
-    with pytest.raises(UsageError, match=r"clip\.mp4: two images are the same frame"):
+    with pytest.raises(UsageError, match=r"clip\.mp4: two images have one frame number"):
         read_boxes(data / "clip.mp4", coco(path, names, []))
-    with pytest.raises(UsageError, match=r"json, x\.png: its name does not end in the number"):
+    with pytest.raises(UsageError, match=r"json, x\.png: its name does not end in a frame number"):
         read_boxes(data / "clip.mp4", coco(path, [{"file_name": "x.png"}], []))
 
 
@@ -72,10 +72,10 @@ def test_text_files_of_a_single_video(data, tmp_path):
     assert [frames(c) for c in read_boxes(data / "clip.mp4", labels)] == [
         {12: [[0.25, 0.25, 0.75, 0.75]]}
     ]
-    with pytest.raises(UsageError, match="no boxes for what is there"):
+    with pytest.raises(UsageError, match="no boxes for any image or video"):
         read_boxes(data, labels)  # of which clip, it does not say
     (labels / "12.txt").touch()
-    with pytest.raises(UsageError, match="two files are the same frame"):
+    with pytest.raises(UsageError, match="two files have one frame number"):
         read_boxes(data / "clip.mp4", labels)
 
 
@@ -103,7 +103,7 @@ def test_groups_are_what_images_and_videos_say(data, tmp_path):
 
 
 def test_text_files_have_no_groups(data, tmp_path):
-    with pytest.raises(UsageError, match="--group: text files have no columns"):
+    with pytest.raises(UsageError, match="--group: requires COCO JSON; text files have no columns"):
         read_boxes(data, tmp_path, "camera")
 
 

@@ -100,7 +100,7 @@ def test_columns_that_say_nothing_are_named(data, caplog):
     path = table(data, "file,label,song,fold,licence", "wave/a.csv,x,one,4,CC0")
     (example,) = read_examples(path, "song")
     assert example.group == "one"
-    assert "not used: column 'fold', 'licence'" in caplog.text
+    assert "unused column 'fold', 'licence'" in caplog.text
 
 
 @pytest.mark.parametrize("label", ["dog bark", "dog_bark", "Dog-Bark", " dog  bark"])
@@ -126,20 +126,20 @@ def test_a_lacking_group_column_is_told(data):
 
 def test_a_class_without_recordings_is_told(data):
     (data / "jump").mkdir()
-    with pytest.raises(UsageError, match="jump: a class without a recording"):
+    with pytest.raises(UsageError, match="jump: a class without recordings"):
         read_examples(data)
 
 
 def test_files_beside_classes_are_told(data):
     (data / "d.csv").write_text("x", "utf-8")
-    with pytest.raises(UsageError, match=r"files beside the folders of classes: d\.csv"):
+    with pytest.raises(UsageError, match=r"files next to the class folders: d\.csv"):
         read_examples(data)
 
 
 def test_nothing_is_told(tmp_path):
     with pytest.raises(UsageError, match="no examples"):
         read_examples(tmp_path)
-    with pytest.raises(UsageError, match="no such data"):
+    with pytest.raises(UsageError, match="no such file or folder"):
         read_examples(tmp_path / "none")
 
 

@@ -65,7 +65,7 @@ def eaf(origin="", slot=' TIME_VALUE="3000"'):
 
 
 def told(path, text=None, encoding="utf-8"):
-    """Give start, end and label of all that is read from a file, perhaps of this text."""
+    """Return start, end and label of all that is read from a file, perhaps of this text."""
     if text is not None:
         path.write_bytes(text if isinstance(text, bytes) else text.encode(encoding))
     (recording,) = read_recordings(None, path)
@@ -143,10 +143,10 @@ def test_elan_with_several_tiers(tmp_path, caplog):
     path = tmp_path / "clip.eaf"
     both = [(1.0, 2.5, "wave & walk"), (3.0, 4.0, "dark")]
     assert told(path, eaf().replace("\n", "\r\n"), "utf-8-sig") == both
-    assert "tiers that hang on others, left out" in caplog.text
+    assert "tiers with a parent tier, left out" in caplog.text
     (recording,) = read_recordings(None, tmp_path / "clip.eaf#actions")
     assert [label.label for label in recording.labels] == ["wave & walk"]
-    with pytest.raises(UsageError, match="no part 'lights' in the labels; there are 'default'"):
+    with pytest.raises(UsageError, match="no part 'lights' in the labels; its parts: 'default'"):
         read_recordings(None, tmp_path / "clip.eaf#lights")
 
 
@@ -161,10 +161,10 @@ def test_elan_whose_media_were_shifted(tmp_path):
         (eaf().replace("milliseconds", "PAL-frames"), "times in PAL-frames"),
         (eaf(slot=' TIME_VALUE="soon"'), "not a number of milliseconds: 'soon'"),
         (eaf()[:900], "cannot be read as XML"),
-        ("<html></html>", "no annotations of ELAN"),
+        ("<html></html>", "no ELAN annotations"),
         (
             '<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><ANNOTATION_DOCUMENT/>',
-            "entities of its own",
+            "declares XML entities",
         ),
     ],
 )
@@ -180,19 +180,19 @@ def test_bad_files_of_elan(tmp_path, text, says):
         ("a.csv", "start_s,end_s,label\n1,nan,a\n", "line 2: not a time: 'nan'"),
         ("a.csv", "start_s,end_s,label\n1,2,a,b\n", "line 2: more cells than columns"),
         ("a.csv", "start_s,label\n1,a\n", "line 1: the table has no column end_s"),
-        ("a.csv", "time_s,x,y\n1,2,3\n", "a table without a column label"),
+        ("a.csv", "time_s,x,y\n1,2,3\n", "a table without a column 'label'"),
         ("a.csv", "label,start,end\nTür,1,2\n".encode("cp1252"), "not text in UTF-8; save it as"),
         ("a.csv", 'label,start_s,end_s\n"a,1,2\n', "cannot be read as a CSV table"),
         ("a.txt", "1.0\t2.0\ta\nsoon\t5\tb\n", "line 2: not a time: 'soon'"),
         ("a.txt", "1.0\t2.0\t \n", "line 1: no label"),
-        ("a.txt", "Some text\n", "no labels of Audacity or Raven"),
+        ("a.txt", "Some text\n", "no Audacity or Raven labels"),
         ("a.txt", "Begin Time (s)\tEnd Time (s)\n1\t2\n", "line 1: the table has no column Label"),
         ("a.srt", "1\n00:00:01,000 --> \na\n\n", "line 2: not a time: 'no time'"),
         ("a.srt", "Some text\n", "no subtitles"),
         ("a.rttm", "LEXEME a 1 1.5 0.1 wave\n", "no SPEAKER lines"),
-        ("a.rttm", "SPEAKER a 1 1.5\n", "line 1: 4 fields in place of 10"),
+        ("a.rttm", "SPEAKER a 1 1.5\n", "line 1: 4 fields instead of 10"),
         ("a.jsonl", '{"type": "header"}\n{"type": "segment"}\n{}', "line 2: a segment record"),
-        ("a.jsonl", '{"type": "note"}\n', "no result of costream"),
+        ("a.jsonl", '{"type": "note"}\n', "not a result of costream"),
         ("a.json", "{", "cannot be read as JSON"),
         ("a.json", '{"a": 1}', "no labels in this JSON"),
         ("a.json", "[1]", "no labels in this JSON"),
@@ -200,8 +200,8 @@ def test_bad_files_of_elan(tmp_path, text, says):
         ("a.json", '{"schema": "costream/9"}', "results of another schema"),
         ("a.json", '{"database": {"v": {"annotations": [{"segment": [1]}]}}}', "v, annotation 1"),
         ("a.json", '{"v": {"actions": [[1, 2]]}}', "v, action 1: not [class, start, end]"),
-        ("a.json", '{"videos": [{"labels": [9]}], "classes": ["a"], "fps": 1}', "no classes of"),
-        ("a.mp4", "", "nothing that labels are read from"),
+        ("a.json", '{"videos": [{"labels": [9]}], "classes": ["a"], "fps": 1}', "no frame classes"),
+        ("a.mp4", "", "not a supported label file"),
     ],
 )
 def test_bad_files_are_told(tmp_path, name, text, says):
@@ -239,7 +239,8 @@ def test_several_runs_in_one_file(tmp_path, written):
         *(("a.mp4", 1), ("b.mp4", 0)),
     ]
     path.write_text(runs[0] + runs[0], "utf-8")
-    with pytest.raises(UsageError, match="holds 2 runs over one source; leave the lines of one"):
+    wrong = "contains 2 runs over one source; keep the lines of only one"
+    with pytest.raises(UsageError, match=wrong):
         read_recordings(None, path)
 
 
@@ -274,10 +275,10 @@ def test_frames_in_arrays(tmp_path):
     ]
     assert told(tmp_path / "a.npz") == stretches
     np.save(tmp_path / "b.npy", rows)
-    with pytest.raises(UsageError, match=r"names of the classes are not known; write frames\.json"):
+    with pytest.raises(UsageError, match=r"the class names are unknown; write frames\.json"):
         told(tmp_path / "b.npy")
     (tmp_path / "frames.json").write_text('{"rate_hz": 2, "names": ["no", "wave"]}', "utf-8")
-    with pytest.raises(UsageError, match=r"b\.npy: 3 classes, and names of 2"):
+    with pytest.raises(UsageError, match=r"b\.npy: 3 classes, but only 2 names"):
         told(tmp_path / "b.npy")
     (tmp_path / "frames.json").write_text('{"rate_hz": 2, "names": ["no", "wave", "walk"]}')
     assert told(tmp_path / "b.npy") == stretches
@@ -291,7 +292,7 @@ def test_targets_of_thumos(tmp_path):
         *((0.0, 1.0, "Background"), (1.0, 2.0, "CliffDiving"), (1.0, 1.5, "Diving")),
     ]
     np.save(tmp_path / "features.npy", np.full((8, 22), 0.5))
-    with pytest.raises(UsageError, match="no labels of frames"):
+    with pytest.raises(UsageError, match="no frame labels"):
         told(tmp_path / "features.npy")
 
 

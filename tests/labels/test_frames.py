@@ -59,7 +59,8 @@ def test_time_without_a_label_is_background():
 
 def test_time_that_nobody_can_use_is_told(caplog):
     assert len(to_examples([made((1.0, 2.0, "a"))], None)) == 1
-    assert "time without a label, and no class for it, left out: x from 0 to 1 s" in caplog.text
+    warning = "unlabelled time left out, as there is no background class: x from 0 to 1 s"
+    assert warning in caplog.text
     caplog.clear()
     to_examples([made((1.0, 2.0, "a"), whole=False)], None)
     assert not caplog.text

@@ -74,7 +74,8 @@ def test_two_files_belong_together_whatever_they_are_called(written, tmp_path):
 def test_what_may_be_several_is_told(written, tmp_path):
     data = media(tmp_path / "in", "a/clip.mp4", "b/clip.mp4")
     written(["srt"], tmp_path / "out", "clip.mp4", WAVE)
-    with pytest.raises(UsageError, match=r"may be each of a/clip\.mp4, b/clip\.mp4; rename them"):
+    wrong = r"is ambiguous: it matches a/clip\.mp4, b/clip\.mp4; rename them"
+    with pytest.raises(UsageError, match=wrong):
         read_recordings(data, tmp_path / "out")
 
 
@@ -104,11 +105,11 @@ def test_a_name_that_says_less_gives_way(written, tmp_path):
 def test_what_is_missing_is_told(written, tmp_path, caplog):
     data = media(tmp_path / "in", "a.mp4", "b.mp4", "notes.doc")
     written(["srt"], tmp_path / "out", "c.mp4", WAVE)
-    with pytest.raises(UsageError, match=r"none of the recordings is there: c\.mp4"):
+    with pytest.raises(UsageError, match=r"none of the recordings was found: c\.mp4"):
         read_recordings(data, tmp_path / "out")
     written(["srt"], tmp_path / "out", "a.mp4", WAVE)
     assert sources(data, tmp_path / "out") == ["a.mp4"]
-    assert "no recording for labels of c.mp4" in caplog.text
+    assert "no recording for the labels of c.mp4" in caplog.text
     assert "no labels for b.mp4, left out" in caplog.text
 
 
@@ -127,13 +128,13 @@ def test_the_corrected_file_counts(written, tmp_path, caplog):
     written(["jsonl", "srt", "audacity"], tmp_path, "clip.mp4", WAVE)
     path = tmp_path / "clip.mp4.audacity.txt"
     path.write_text(path.read_text("utf-8").replace("wave", "walk"), "utf-8")
-    with pytest.raises(UsageError, match="and neither is newer; leave one of them"):
+    with pytest.raises(UsageError, match="and neither file is newer; remove one of them"):
         read_recordings(None, tmp_path)
     later = path.stat().st_mtime + 60
     os.utime(path, (later, later))
     (recording,) = read_recordings(None, tmp_path)
     assert recording.labels[0].label == "walk"
-    assert f"labels differ between files, the newest is taken: {path}" in caplog.text
+    assert f"labels differ between files, the newest is used: {path}" in caplog.text
 
 
 def test_a_correction_under_a_name_of_its_own_counts(written, tmp_path):
@@ -199,7 +200,7 @@ def test_a_group_needs_a_table(tmp_path):
 def test_neither_is_told(tmp_path):
     with pytest.raises(UsageError, match="neither data nor labels"):
         read_recordings(None, None)
-    with pytest.raises(UsageError, match="no such labels"):
+    with pytest.raises(UsageError, match="no such label file or folder"):
         read_recordings(None, tmp_path / "none")
-    with pytest.raises(UsageError, match="no labels in it"):
+    with pytest.raises(UsageError, match="it contains no labels"):
         read_recordings(None, tmp_path)

@@ -40,7 +40,7 @@ def timelines(draw) -> list[Segment]:
 
 
 def carried(format: str, label: str) -> str:
-    """Give what is left of a label."""
+    """Return what is left of a label."""
     if format in WHOLE or format == "csv":
         return label
     label = " ".join(label.split())

@@ -148,7 +148,7 @@ def test_what_does_not_fit() -> None:
     for kind in ("audio", "features", "skeleton"):
         with pytest.raises(SourceError, match="takes video, not"):
             model.check(SourceInfo("x", "x", kind, None, None, width=16))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="each has its own"):
+    with pytest.raises(ValueError, match="holds one stream, not 2"):
         model.init_state(2)
     with pytest.raises(ModelError, match="unknown type 'float16'"):
         small_model("float16")

@@ -44,11 +44,11 @@ def test_cards_from_before_and_after_are_read() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"temperature": 0.0}, "a temperature of 0.0"),
-        ({"temperature": -1.0}, "a temperature of -1.0"),
-        ({"temperature": float("nan")}, "a temperature of nan"),
+        ({"temperature": 0.0}, "temperature 0.0 is not a positive number"),
+        ({"temperature": -1.0}, "temperature -1.0 is not a positive number"),
+        ({"temperature": float("nan")}, "temperature nan is not a positive number"),
         ({"temperature": "hot"}, "cannot be read"),
-        ({"timeline": Timeline(thresholds={"fly": 0.5})}, "a threshold of fly, which is no label"),
+        ({"timeline": Timeline(thresholds={"fly": 0.5})}, "for fly, which is not a label"),
     ],
 )
 def test_what_cannot_be_true_is_told(wrong: dict[str, Any], words: str) -> None:

@@ -153,7 +153,7 @@ def stream(module: Any, shape: tuple[int, ...], batch: int) -> Tensor:
 
 
 def kinds(state: object) -> set[type]:
-    """Give the types of all states within one."""
+    """Return the types of all states within one."""
     if isinstance(state, tuple):
         return set().union(*map(kinds, state))
     if not isinstance(state, State):

@@ -103,7 +103,7 @@ def test_what_is_published_can_be_fetched(places: dict[str, Path]) -> None:
     assert "part" not in [e.name for e in list_models()]
     for name, message in (
         ("net", "no weights for net here; costream models fetch net"),
-        ("part", "part is no model by itself; it goes beside another"),
+        ("part", "part is not a model by itself; it goes beside another"),
         ("nett", "did you mean net"),
     ):
         with pytest.raises(ModelError, match=message):
@@ -170,7 +170,7 @@ def test_list_tells_what_is_where(places: dict[str, Path]) -> None:
         ("coadtr", None, r"unknown model 'coadtr'; did you mean cooadtr"),
         ("zebra", None, r"unknown model 'zebra'; known are cooadtr, cooadtr-b2, oadtr, miniroad"),
         ("./here.safetensors", None, r"here\.safetensors: there is no such weight file"),
-        ("cooadtr", "nowhere", r"nowhere: --weights names what is not there"),
+        ("cooadtr", "nowhere", r"nowhere: the path given by --weights does not exist"),
         ("cooadtr", ".", r"no cooadtr\.safetensors; it has no weight files"),
     ],
 )
@@ -189,7 +189,7 @@ def test_errors_say_what_to_do(
 
 def test_a_wrong_environment_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COSTREAM_WEIGHTS", str(tmp_path / "nowhere"))
-    with pytest.raises(ModelError, match=r"nowhere: \$COSTREAM_WEIGHTS names what is not there"):
+    with pytest.raises(ModelError, match=r"nowhere: the path in \$COSTREAM_WEIGHTS does not exist"):
         find_weights("cooadtr")
 
 

@@ -83,7 +83,7 @@ def test_costs_add_up() -> None:
         ([member()], [[0, 1], [2, 3]], {}, "1 members, 2 channels, 1 weights"),
         ([member()], [[0, 1]], {"weights": [1, 2]}, "1 channels, 2 weights"),
         ([member()], [[0, 1]], {"fusion": "max"}, "fusion 'max' is not one of softmax, logits"),
-        ([member()], [[0, 1, 2]], {}, r"channels \[0, 1, 2\] of a member that takes 2"),
+        ([member()], [[0, 1, 2]], {}, r"channels \[0, 1, 2\] for a member that takes 2"),
         ([member(), member(pool=3)], [[0, 1], [2, 3]], {}, "differ in timing"),
     ],
 )

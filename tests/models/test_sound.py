@@ -115,7 +115,7 @@ def test_its_tokens_may_come_as_features(folder):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("genres,other", "does not stand on the frontend of genres"),
+        ("genres,other", "does not share the frontend of genres"),
         ("genres,genres", "named twice"),
         ("genres,nonsense", "unknown model|no nonsense"),
     ],

@@ -194,7 +194,7 @@ def test_an_encoder_is_for_python_only() -> None:
     model = StreamingModel(card("encoder", {"embed_dim": 8}, labels=()), encoder)
     assert model.network is encoder
     assert isinstance(model.init_state(), ModelState)
-    with pytest.raises(ModelError, match=r"without classifier.*\.network"):
+    with pytest.raises(ModelError, match=r"without a classifier.*\.network"):
         model.check(info("features", width=8))
 
 
@@ -213,7 +213,7 @@ def test_devices() -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_spectrograms_are_not_of_16_bits(dtype: str) -> None:
-    with pytest.raises(ModelError, match=f"there is no spectrogram in {dtype}"):
+    with pytest.raises(ModelError, match=f"no spectrograms in {dtype}"):
         load_model("cosounds", dtype=dtype)
 
 

@@ -113,9 +113,9 @@ def test_what_is_spent_is_counted() -> None:
 
 def test_sides_must_be_multiples_of_a_patch() -> None:
     network = small_network()
-    with pytest.raises(ValueError, match="50x64 pixels are no multiple of 16"):
+    with pytest.raises(ValueError, match="50x64 pixels are not multiples of 16"):
         network.init_state(1, 64, 50)
-    with pytest.raises(ValueError, match="64x50 pixels are no multiple of 16"):
+    with pytest.raises(ValueError, match="64x50 pixels are not multiples of 16"):
         network(torch.zeros(1, 3, 50, 64))
 
 

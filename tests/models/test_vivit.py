@@ -198,5 +198,5 @@ def test_what_there_is_not(options: dict[str, Any], words: str) -> None:
 def test_clips_of_another_size_are_refused() -> None:
     network = small_vivit()
     for shape in ((1, 2, 3, 16, 12), (1, 3, 3, 12, 12)):
-        with pytest.raises(ValueError, match=r"not of a multiple of 2 of 12x12"):
+        with pytest.raises(ValueError, match=r"not a multiple of 2 frames of 12x12"):
             network(torch.zeros(shape))

@@ -159,7 +159,7 @@ def test_a_spike_in_the_logits_is_forgotten_with_its_row() -> None:
 
 
 def test_heads_must_divide_the_width() -> None:
-    with pytest.raises(ValueError, match="no multiple"):
+    with pytest.raises(ValueError, match="not a multiple"):
         MultiheadAttention(10, 4)
 
 

@@ -286,7 +286,7 @@ def test_macs() -> None:
         ({"depth": 0}, "at least 1"),
         ({"attention": "linear"}, "attention"),
         ({"residual": "none"}, "residual"),
-        ({"residual": "scaled", "norm_first": True}, "no norms"),
+        ({"residual": "scaled", "norm_first": True}, "scaled if not norm_first"),
         ({"rotary": True, "width": 9}, "even width"),
     ],
 )

@@ -17,7 +17,7 @@ shapes = st.lists(st.tuples(side, side), min_size=1, max_size=3)
 
 
 def listed(maps: list[Tensor]) -> tuple[Layout, Tensor]:
-    """Give the layout and the rows of maps of one picture, the last one zeros."""
+    """Return the layout and the rows of maps of one picture, the last one zeros."""
     layout, rows = list_places(maps)
     return layout, F.pad(rows[0], (0, 0, 0, 1))
 

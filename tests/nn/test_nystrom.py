@@ -231,7 +231,7 @@ def test_macs_are_those_of_the_products() -> None:
 
 
 def test_sizes_that_cannot_be() -> None:
-    with pytest.raises(ValueError, match="5 landmarks of a window of 4 rows"):
+    with pytest.raises(ValueError, match="5 landmarks exceed the window of 4 rows"):
         SingleOutputNystrom(8, 2, 4, 5)
     with pytest.raises(ValueError, match="at least 1"):
         NystromAttention(8, 2, 0)

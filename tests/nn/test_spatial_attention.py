@@ -50,7 +50,7 @@ def test_queries_are_scaled_by_the_width_of_a_head() -> None:
 
 
 def test_widths_and_macs() -> None:
-    with pytest.raises(ValueError, match="width 40 of attention is no multiple of 32"):
+    with pytest.raises(ValueError, match="width 40 of attention is not a multiple of 32"):
         SpatialAttention(8, 40, 5)
     count = SpatialAttention(6, 32, 5).count_macs()
     assert count == 5 * 6 * 48 + 25 * (8 + 32) + 5 * 32 * 32

@@ -112,7 +112,7 @@ class Script:
 
 
 def write(folder: Path, name: str = "clip.mp4", formats: str = "jsonl", **told: Any) -> Path:
-    """Write the results of a Script and give the file of the first format."""
+    """Write the results of a Script and return the file of the first format."""
     script = Script(**told)
     records = list(script.records())
     sinks = make_sinks(formats.split(","), folder, name)
@@ -128,7 +128,7 @@ def write(folder: Path, name: str = "clip.mp4", formats: str = "jsonl", **told: 
 
 @pytest.fixture
 def result(tmp_path):
-    """Give a function that writes results below ``tmp_path / "out"``."""
+    """Return a function that writes results below ``tmp_path / "out"``."""
 
     def make(name: str = "clip.mp4", formats: str = "jsonl", *, to: str = "out", **told: Any):
         return write(tmp_path / to, name, formats, **told)
@@ -138,7 +138,7 @@ def result(tmp_path):
 
 @pytest.fixture
 def watched(tmp_path):
-    """Give a function that writes the journal of runs over a feed into ``tmp_path / "log"``."""
+    """Return a function that writes the journal of runs over a feed into ``tmp_path / "log"``."""
 
     def make(name: str = "cam", *, runs: int = 1, killed: bool = False, rotation: Any = None):
         script = Script(source="rtsp://***@host/cam", gap=(9.0, 12.0))

@@ -149,7 +149,7 @@ def test_one_unreadable_file_does_not_stop_the_others(result, tmp_path, capsys):
         (["--diff", "a", "a/clip.mp4.jsonl"], 2, "not one of each"),
         (["--diff", "a", "b", "-o", "x.html"], 2, "neither -o nor -f"),
         (["--diff", "a", "nowhere"], 4, "no such file or folder"),
-        (["--json", "a"], 2, "--json goes with --diff"),
+        (["--json", "a"], 2, "--json needs --diff"),
     ],
 )
 def test_what_cannot_be_compared(result, tmp_path, capsys, monkeypatch, arguments, code, said):

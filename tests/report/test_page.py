@@ -263,8 +263,8 @@ def test_a_run_that_was_killed_is_shown_as_far_as_it_goes(result, tmp_path):
     path.write_bytes(data[: len(data) // 2])
     report(path)
     page = Page(tmp_path / "clip.mp4.html")
-    assert "broken off" in page.text
-    assert "unreadable: no JSON object" in page.text
+    assert "truncated" in page.text
+    assert "unreadable: not a JSON object" in page.text
 
 
 def test_a_run_that_was_stopped_says_by_what(result):
@@ -309,7 +309,7 @@ def test_the_runs_of_a_watch_are_shown_one_by_one(watched, tmp_path):
         assert f"cam, from 2026-11-22T{began}:00.000Z" in page.text
     assert page.text.count("walk>=0.8 for 2s") == 6
     assert page.text.count("cam-3.mp4") == 3
-    assert page.text.count("unreadable: no JSON object") == 1
+    assert page.text.count("unreadable: not a JSON object") == 1
     assert "The source is live" in page.text
 
 
@@ -322,8 +322,8 @@ def test_each_part_of_a_watch_is_shown(watched, tmp_path):
     assert page.count("article") >= len(names)
     for name in names:
         assert f"{name.removesuffix('.jsonl')}, from 2026-11-22T" in page.text
-    assert "no end" in page.text
-    assert "broken off" not in page.text
+    assert "unfinished" in page.text
+    assert "truncated" not in page.text
 
 
 def test_a_batch_has_its_failures(result, tmp_path):

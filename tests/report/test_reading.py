@@ -131,7 +131,7 @@ def test_a_watch_comes_back_as_it_was_written(watched):
     assert Alert(3.5, "walk>=0.8 for 2s", "walk", 0.9, 1.5, "cam-3.mp4") in first
     assert Alert(4.5, "walk>=0.8 for 2s", "walk", 0.9, 2.5) in first
     assert isinstance(first[-1], Summary)
-    assert second[-1] == Damage(second[-1].line, "no JSON object", last=True)
+    assert second[-1] == Damage(second[-1].line, "not a JSON object", last=True)
     assert [to_json(r) for r in first] == [
         json.loads(line) for line in path.read_text("utf-8").splitlines()[: len(first)]
     ]

@@ -85,7 +85,7 @@ def test_other_files_are_named_in_one_line_each(result, tmp_path, capsys):
     assert main(["report", str(tmp_path / "out")]) == 0
     err = capsys.readouterr().err
     assert err.count("\n") == 1
-    assert "package.json: no result of costream" in err
+    assert "package.json: not a result of costream" in err
     assert main(["report", str(tmp_path / "out"), "--overwrite", "-q"]) == 0
     assert capsys.readouterr().err == ""
 
@@ -114,7 +114,7 @@ def test_results_that_cannot_be_read_are_told_and_in_the_report(result, tmp_path
     [
         (lambda p: None, 4, "no such file or folder"),
         (lambda p: p.write_bytes(b""), 4, "the file is empty"),
-        (lambda p: p.write_text("<html>"), 4, "no result of costream"),
+        (lambda p: p.write_text("<html>"), 4, "not a result of costream"),
         (lambda p: p.mkdir(), 4, "no results in this folder"),
         (os.mkfifo, 4, "neither a file nor a folder"),
         (lambda p: p.write_text('{"type": "header", "schema": "costream/9"}\n'), 4, "costream/9"),
@@ -136,7 +136,7 @@ def test_what_is_no_result_is_one_line(tmp_path, capsys, make, code, said):
     [
         ([], "Usage"),
         (["out", "-f", "pdf"], "there is no format 'pdf'"),
-        (["out", "-f", "png", "-o", "-"], "the page alone"),
+        (["out", "-f", "png", "-o", "-"], "takes only html"),
         (["out", "-o", "out"], "is a folder"),
         (["out", "--nonsense"], "--nonsense"),
     ],

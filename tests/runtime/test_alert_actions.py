@@ -52,7 +52,7 @@ def gone(pid):
 
 @pytest.fixture
 def echo(tmp_path):
-    """Give a command that writes its arguments and environment to a file, as JSON."""
+    """Return a command that writes its arguments and environment to a file, as JSON."""
     program, out = tmp_path / "echo.py", tmp_path / "told.json"
     program.write_text(
         "import json, os, sys\n"

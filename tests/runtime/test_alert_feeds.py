@@ -142,7 +142,7 @@ def test_a_feed_without_packets_goes_without_clips(tmp_path, caplog):
     assert len(lines(log)) == 3
     assert "clip" not in lines(log)[0]
     assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [
-        "mic: no clip: nothing is held of that time, or too many wait"
+        "mic: no clip: no packets are buffered for that time, or too many wait"
     ]
 
 

@@ -40,7 +40,7 @@ def test_the_span_of_clips(told, span):
 
 @pytest.mark.parametrize("told", ["", "5,", "5,5,5", "a,b", "-1,5", [], [1, 2, 3], -5, {"a": 1}])
 def test_spans_that_are_none(told):
-    with pytest.raises(UsageError, match="not the seconds before and after"):
+    with pytest.raises(UsageError, match="expected seconds before and after, not"):
         read_options({"on": "fall", "clips": told})
 
 
@@ -54,8 +54,8 @@ def test_spans_that_are_none(told):
         ({"on": "fall", "post": "example.org"}, "not a URL"),
         ({"on": "fall", "append": "/"}, "not a file"),
         ({"on": "fall", "clips": "5,3600"}, "at most 600 s"),
-        ({"run": "echo"}, "no rule says when"),
-        ({"clips": True}, "no rule says when"),
+        ({"run": "echo"}, "actions or clips need a rule"),
+        ({"clips": True}, "actions or clips need a rule"),
     ],
 )
 def test_mistakes_are_found_before_anything_runs(told, message):

@@ -59,7 +59,7 @@ def test_what_rules_mean(text, told):
         ("fall for 2m", 10, "a time, as in 2s or 1:30, not '2m'"),
         ("fall for 2s for 3s", 13, "'until' or 'every'"),
         ("fall until 2s", 12, "a probability"),
-        ("'fall>=0.8", 1, "a second quote"),
+        ("'fall>=0.8", 1, "a closing quote"),
         ("gap", 4, "'>=' and a time"),
         ("gap>=0s", 6, "a time above 0"),
         ("gap>=2s until 0.5", 9, "'every'"),

@@ -133,7 +133,7 @@ def test_a_file_comes_before_links_to_it(tmp_path):
     inputs = found(tmp_path)
     assert names(inputs) == ["z.mp4"]
     assert [i.refusal.reason for i in inputs.items if i.refusal] == [
-        "the same file as one before: z.mp4"
+        "the same file as an earlier input: z.mp4"
     ] * 2
 
 

@@ -45,7 +45,7 @@ def test_what_may_be_written(text: str, target: float, unit: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "40", "ms", "-4ms", "0ms", "1.2.3ms", "nanx", "20G", "5 %"])
 def test_what_may_not(text: str) -> None:
-    with pytest.raises(UsageError, match="is no budget"):
+    with pytest.raises(UsageError, match="is not a valid budget"):
         Budget.parse(text)
 
 
@@ -72,7 +72,7 @@ def drive(
 
 
 def kept(costs: list[float], target: float) -> float:
-    """Give the share of the steps after the first ten that are within 15 % of the target."""
+    """Return the share of the steps after the first ten that are within 15 % of the target."""
     near = [abs(cost / target - 1) <= 0.15 for cost in costs[10:]]
     return sum(near) / len(near)
 
@@ -178,7 +178,7 @@ def test_a_file_is_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     assert file.look().amount == 20.0
     path.write_text("lots")
     assert file.look().amount == 20.0
-    assert "is no budget" in caplog.text
+    assert "is not a valid budget" in caplog.text
     path.unlink()
     assert file.look().amount == 20.0
     path.write_text("0.5x")

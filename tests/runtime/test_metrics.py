@@ -142,7 +142,7 @@ def metrics() -> Iterator[Metrics]:
 
 
 def get(metrics: Metrics, path: str = "/metrics", method: str = "GET"):
-    """Give code, headers and text."""
+    """Return code, headers and text."""
     url = metrics.url.removesuffix("/metrics") + path
     try:
         with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=30) as got:
@@ -152,7 +152,7 @@ def get(metrics: Metrics, path: str = "/metrics", method: str = "GET"):
 
 
 def test_a_client_gets_the_newest_status(metrics):
-    assert get(metrics)[::2] == (503, "the watch has not begun yet\n")
+    assert get(metrics)[::2] == (503, "the watch has not started yet\n")
     metrics.show(watch(feed(steps=1)))
     metrics.show(watch(feed(steps=2)))
     code, headers, text = get(metrics, "/metrics?name=value")
@@ -317,7 +317,7 @@ def test_one_feed_makes_no_steps(metrics, bad, said):
 
 def test_nothing_left_to_watch(metrics):
     metrics.show(watch(feed("lab", "lost")))
-    assert get(metrics, "/healthz")[::2] == (503, "lab: lost\nno feed is left\n")
+    assert get(metrics, "/healthz")[::2] == (503, "lab: lost\nno feed is active\n")
 
 
 def test_a_watch_that_stands_still_is_not_healthy(metrics, monkeypatch):
@@ -325,4 +325,4 @@ def test_a_watch_that_stands_still_is_not_healthy(metrics, monkeypatch):
     metrics.show(watch(feed()))
     code, _, text = get(metrics, "/healthz")
     assert code == 503
-    assert text == "the watch has stood still for 0 s\n"
+    assert text == "the watch has been stuck for 0 s\n"

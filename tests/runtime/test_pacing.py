@@ -30,7 +30,7 @@ class Machine:
         self.now += 1e-3 * ms * self._speeds(step, share)
 
     def step(self, number: int, count: int, target: float, paced: bool) -> tuple[float, list[int]]:
-        """Give how long a step takes, in milliseconds, and the tokens of its gates."""
+        """Return how long a step takes, in milliseconds, and the tokens of its gates."""
         began, counts = self.now, []
         pace = self.pacer.begin(count, MOST, target, cost)
         self._work(number, 0.0, BEFORE)

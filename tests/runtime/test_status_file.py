@@ -98,7 +98,7 @@ def test_a_missing_folder_is_told_once_and_tried_again(tmp_path, often, caplog):
         file.show(watch(feed()))
     assert [record.getMessage() for record in caplog.records] == [
         f"{path}: cannot write the status (No such file or directory), trying again",
-        f"{path}: the status is written again",
+        f"{path}: the status can be written again",
     ]
     assert read(path)["running"]
 
@@ -123,7 +123,7 @@ def test_a_full_disk_does_not_end_the_watch(tmp_path, often, caplog):
 def test_what_is_no_status_file_is_not_written_over(tmp_path):
     movie = tmp_path / "movie.mp4"
     movie.write_bytes(b"\x00\x00\x00\x20ftypisom\xff\xfe")
-    with pytest.raises(UsageError, match=r"movie\.mp4: exists and is no status file"):
+    with pytest.raises(UsageError, match=r"movie\.mp4: exists and is not a status file"):
         StatusFile(movie)
     with pytest.raises(UsageError, match="cannot be the status file"):
         StatusFile(tmp_path)

@@ -70,7 +70,7 @@ def now() -> Snapshot:
 
 
 def kept(folder: Path, model: StreamingModel, state: Any = None) -> Path:
-    """Save a state of the feed and give the file."""
+    """Save a state of the feed and return the file."""
     keeper = Keeper(folder, model)
     keeper.save(SPEC, now(), model.init_state(1) if state is None else state)
     keeper.close()
@@ -156,7 +156,7 @@ def flip(path: Path) -> None:
 
 
 def told(**changed: str) -> Callable[[Path], None]:
-    """Give a change of what a file says of itself."""
+    """Return a change of what a file says of itself."""
 
     def change(path: Path) -> None:
         with safe_open(path, framework="pt") as file:
@@ -182,8 +182,8 @@ def told(**changed: str) -> Callable[[Path], None]:
         (told(weights="ab"), "weights 'ab', not"),
         (told(model="oadtr"), "model 'oadtr', not 'cooadtr'"),
         (told(source="rtsp://***@other/x"), "source 'rtsp://***@other/x', not"),
-        (told(saved_s=repr(time.time() + 3600)), "it is of a later time than now"),
-        (told(began_s="nan"), "it is of a later time than now"),
+        (told(saved_s=repr(time.time() + 3600)), "its time is in the future"),
+        (told(began_s="nan"), "its time is in the future"),
     ],
 )
 def test_what_cannot_be_used_is_told_of_and_put_aside(
@@ -199,7 +199,7 @@ def test_what_cannot_be_used_is_told_of_and_put_aside(
     assert restored(tmp_path, model) is None
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert caplog.text.count("door.safetensors: this state is not used: ") == 1
+    assert caplog.text.count("door.safetensors: this saved state is not used: ") == 1
     assert reason in record.getMessage()
     assert not path.exists()
     assert (tmp_path / "door.safetensors.aside").read_bytes() == data
@@ -252,7 +252,7 @@ def test_what_cannot_be_written_is_told_of_once(
             time.sleep(0.01)
     keeper.close()
     assert [r.levelno for r in caplog.records] == [logging.WARNING]
-    assert "the state of feeds is not kept: " in caplog.text
+    assert "the state of the feeds cannot be saved: " in caplog.text
     path.rmdir()
     kept(tmp_path, model)
     assert restored(tmp_path, model) is not None
@@ -262,7 +262,7 @@ def test_two_watches_do_not_keep_their_state_in_one_folder(
     model: StreamingModel, tmp_path: Path
 ) -> None:
     first = Keeper(tmp_path, model)
-    with pytest.raises(UsageError, match="another watch keeps its state here"):
+    with pytest.raises(UsageError, match="another watch uses this state directory"):
         Keeper(tmp_path, model)
     first.close()
     Keeper(tmp_path, model).close()

@@ -388,10 +388,10 @@ def test_a_stream_gets_the_text_of_the_file(
 def test_standard_output_takes_one_text() -> None:
     check_outputs(["jsonl"], None, NAME, overwrite=False)
     for formats in (["csv"], ["jsonl", "srt"]):
-        with pytest.raises(UsageError, match="standard output takes one text"):
+        with pytest.raises(UsageError, match="standard output takes a single text file"):
             check_outputs(formats, None, NAME, overwrite=False)
     assert make_sinks(["jsonl"], None, NAME) == []
-    with pytest.raises(UsageError, match=r"mp4 is no text; name a folder with -o"):
+    with pytest.raises(UsageError, match=r"mp4 is a binary format; name a folder with -o"):
         check_outputs(["mp4"], None, NAME, overwrite=False)
 
 

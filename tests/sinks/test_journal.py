@@ -95,7 +95,7 @@ def test_half_a_line_is_cut_off(left: str, tmp_path: Path, caplog: Any) -> None:
     journal = opened(tmp_path)
     journal.close(SUMMARY)
     assert kinds(path) == ["gap", "header", "summary"]
-    assert ("is cut off" in caplog.text) == bool(left)
+    assert ("incomplete last line removed" in caplog.text) == bool(left)
 
 
 def test_a_file_of_half_a_line_begins_anew(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_file_of_half_a_line_begins_anew(tmp_path: Path) -> None:
 
 
 def runs_in(paths: list[Path]) -> list[list[int]]:
-    """Give the numbers of the predictions of each run, in the order of the files."""
+    """Return the numbers of the predictions of each run, in the order of the files."""
     runs: list[list[int]] = []
     for path in paths:
         records = read(path)
@@ -166,8 +166,8 @@ def test_a_full_disk_costs_records_but_not_the_run(tmp_path: Path) -> None:
     assert (records[place - 1]["i"], records[place + 1]["i"]) == (written[lost[0] - 1], 200)
     assert records[-1]["type"] == "summary"
     cannot, again = done.stderr.splitlines()
-    assert cannot.endswith("cam.jsonl: cannot write (File too large); records are left out")
-    assert again.endswith(f"can be written again; records lost: {fault['count']}")
+    assert cannot.endswith("cam.jsonl: cannot write (File too large); records are dropped")
+    assert again.endswith(f"writing works again; records lost: {fault['count']}")
 
 
 def test_parts_by_the_hour_are_called_after_when_they_were_begun(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_a_part_that_cannot_be_made_holds_nothing_up(
     journal.close(SUMMARY)
     assert kinds(journal.path) == ["header", "prediction", "summary"]
     assert [r.message for r in caplog.records] == [
-        f"{journal.path}: cannot be made a part (Permission denied)"
+        f"{journal.path}: cannot be rotated (Permission denied)"
     ]
 
 
@@ -301,7 +301,7 @@ def test_a_file_that_somebody_took_away_is_begun_anew(
     journal.write(step(1))
     journal.close(SUMMARY)
     assert kinds(journal.path) == ["header", "prediction", "summary"]
-    assert "was deleted or moved away, and is begun anew" in caplog.text
+    assert "was deleted or moved away; a new file is started" in caplog.text
 
 
 def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ def test_a_disk_that_makes_nothing_durable_is_told_of_once(
         journal.write(step(i))
     journal.close(SUMMARY)
     assert [r.levelno for r in caplog.records] == [logging.WARNING]
-    assert "cannot be made durable (Input/output error)" in caplog.text
+    assert "cannot be flushed to disk (Input/output error)" in caplog.text
     assert runs_in([*parts(tmp_path, "cam"), journal.path]) == [list(range(20))]
 
 
@@ -388,7 +388,7 @@ def test_what_may_be_said(rotate: str | None, keep: str | None, expected: Rotati
         ("100", None, "--rotate: '100' is not"),
         ("0MB", None, "--rotate: '0MB' is not"),
         ("day", "30d", "--keep: '30d' is not a size, like 10GB"),
-        (None, "1GB", "--keep: goes with --rotate; add --rotate day"),
+        (None, "1GB", "--keep: needs --rotate; add --rotate day"),
     ],
 )
 def test_what_may_not(rotate: str | None, keep: str | None, message: str) -> None:

@@ -14,7 +14,7 @@ from costream.sinks.registry import make_sinks, paths_for
 
 
 def written(run: Any, folder: Path, format: str, **about: Any) -> list[list[str]]:
-    """Write two segments and give the fields of their lines."""
+    """Write two segments and return the fields of their lines."""
     (sink,) = make_sinks([format], folder, "x")
     sink.open(replace(run.header, **about))
     sink.write(Segment(1.0, 2.5, "a  b\tc", 0.25))

@@ -205,7 +205,7 @@ def test_a_start_after_the_end(tmp_path: Path) -> None:
 
 
 def holed(after: float, missing: float, rate: int = 16000) -> Callable[[int], int]:
-    """Give stamps as if from ``after`` seconds on ``missing`` seconds had been lost."""
+    """Return stamps as if from ``after`` seconds on ``missing`` seconds had been lost."""
 
     return lambda n: n + (round(missing * rate) if n >= after * rate else 0)
 
@@ -251,7 +251,7 @@ def test_a_short_hole_is_silence(tmp_path: Path) -> None:
     np.testing.assert_array_equal(y[27200:50000], wave[24000:46800])
     assert source.errors == 1
     faults = [item for item in items if isinstance(item, Fault)]
-    assert [f.message for f in faults] == ["damage at 1.700 s: 1 hole(s) filled with silence"]
+    assert [f.message for f in faults] == ["damage at 1.700 s: 1 gap(s) filled with silence"]
     assert not any(isinstance(item, Gap) for item in items)
 
 
@@ -324,7 +324,7 @@ def test_no_sound(tmp_path: Path) -> None:
     (tmp_path / "junk.mp3").write_bytes(np.random.default_rng(0).bytes(5000))
     for path, message in (
         (header, "there are no samples in it"),
-        (silent, "there is no sound in it, only pictures"),
+        (silent, "there is no sound in it, only video"),
         (tmp_path / "empty.wav", "the file is empty"),
         (tmp_path / "text.wav", "this is not sound that can be read"),
         (tmp_path / "junk.mp3", "this is not sound that can be read"),

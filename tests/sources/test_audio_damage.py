@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read(path: Path, **options: float) -> tuple[list[AudioBlock], list[Fault | Gap], int]:
-    """Give blocks, what else there was and the count of errors; check what holds for any file."""
+    """Return blocks, what else there was and the count of errors; check what holds for any file."""
     source = AudioSource(str(path), SourceOptions(sound=Sound(16000, 4000), **options))  # type: ignore[arg-type]
     try:
         source.open()
@@ -97,5 +97,5 @@ def test_nothing_but_damage(folder: Path, tmp_path: Path) -> None:
     data = (folder / "a.flac").read_bytes()
     path = tmp_path / "a.flac"
     path.write_bytes(data[:8300] + bytes(len(data) - 8300))
-    with pytest.raises(SourceError, match=r"a\.flac: (its sound cannot be decoded|there are no)"):
+    with pytest.raises(SourceError, match=r"a\.flac: (the sound cannot be decoded|there are no)"):
         read(path)

@@ -25,7 +25,7 @@ Piped = Callable[..., Source]
 
 @pytest.fixture
 def piped(tmp_path: Path) -> Iterator[Piped]:
-    """Give a function that opens a pipe through which some bytes come."""
+    """Yield a function that opens a pipe through which some bytes come."""
     fifo = tmp_path / "pipe"
     os.mkfifo(fifo)
     writers: list[threading.Thread] = []
@@ -121,7 +121,7 @@ def test_bare_samples_that_look_like_text(piped: Piped) -> None:
 def test_a_form_that_is_none(piped: Piped) -> None:
     for form in ("mp3", "s17le"):
         source = piped(bytes(100), raw=RawSound(form, 16000))
-        with pytest.raises(UsageError, match=f"no raw form of sound is called '{form}'"):
+        with pytest.raises(UsageError, match=f"unknown raw audio format '{form}'"):
             source.open()
         source.close()
 
@@ -171,7 +171,7 @@ def test_cut_off(piped: Piped, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(b"", "no data came"), (b"only text\n" * 500, "this is not sound")]
+    ("content", "message"), [(b"", "no data received"), (b"only text\n" * 500, "this is not sound")]
 )
 def test_nothing_to_hear(content: bytes, message: str, piped: Piped) -> None:
     source = piped(content)

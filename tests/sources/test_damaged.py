@@ -19,7 +19,7 @@ FRAMES = 250
 
 
 def read(path: Path, **options: float) -> tuple[list[VideoFrame], list[Fault], int]:
-    """Give frames, faults and the count of errors; check what holds for any file."""
+    """Return frames, faults and the count of errors; check what holds for any file."""
     source = VideoSource(str(path), SourceOptions(**options))  # type: ignore[arg-type]
     try:
         source.open()

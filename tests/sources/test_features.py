@@ -102,7 +102,7 @@ def test_pickle_of_videos(tmp_path: Path) -> None:
     assert np.array_equal(values(f"{path}#video_test_2"), np.hstack([RGB, FLOW, AUDIO]))
     with pytest.raises(SourceError, match=r"no video 'video_test_3' in it; did you mean"):
         read(f"{path}#video_test_3")
-    with pytest.raises(SourceError, match="names a video"):
+    with pytest.raises(SourceError, match="selects a video"):
         read(path)
 
 
@@ -174,7 +174,7 @@ def test_row_times_are_found_again(first: int, count: int, rate: float) -> None:
 @pytest.mark.parametrize("rate", [None, 0.0, -4.0, float("nan"), float("inf")])
 def test_the_rate_is_never_guessed(rate: float | None, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", RGB)
-    with pytest.raises(UsageError, match="feature rows carry no times; give their rate"):
+    with pytest.raises(UsageError, match="feature rows have no times; give their rate"):
         FeatureSource(str(tmp_path / "x.npy"), SourceOptions(rate_hz=rate)).open()
 
 
@@ -210,8 +210,8 @@ def test_nothing_but_nan(tmp_path: Path) -> None:
         (np.zeros((2, 3, 4)), "shape (2, 3, 4)"),
         (np.zeros((0, 4)), "shape (0, 4)"),
         (np.zeros((4, 0)), "shape (4, 0)"),
-        (np.zeros((2, 2), "c8"), "no array of numbers"),
-        (np.array([["a"]]), "no array of numbers"),
+        (np.zeros((2, 2), "c8"), "not an array of numbers"),
+        (np.array([["a"]]), "not an array of numbers"),
     ],
 )
 @pytest.mark.parametrize("ending", ["npy", "npz"])
@@ -237,7 +237,7 @@ def test_object_arrays_are_refused(tmp_path: Path) -> None:
 
 def test_npz_without_features(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", **{f"array_{k}": RGB for k in range(6)})
-    with pytest.raises(SourceError, match=r"no features in it \(it holds array_0.*, \.\.\.\)"):
+    with pytest.raises(SourceError, match=r"no features found \(it contains array_0.*, \.\.\.\)"):
         read(tmp_path / "x.npz")
 
 

@@ -197,7 +197,7 @@ def test_not_there(server: RtspServer) -> None:
     with Reader(feed(server.url("cam"), sound=SOUND, retries=2)) as reader:
         reader.join()
     assert reader.faults[-1].message == (
-        "there is no sound in it, only pictures; given up after 2 attempts"
+        "there is no sound in it, only video; gave up after 2 attempts"
     )
     assert reader.data == []
     assert [gap.start_s for gap in reader.gaps] == [0.0]
@@ -247,7 +247,7 @@ def test_given_up() -> None:
         server.kill()
         reader.join()
     assert [type(item).__name__ for item in reader.items[-2:]] == ["Gap", "Fault"]
-    assert reader.faults[-1].message == "the connection was refused; given up after 2 attempts"
+    assert reader.faults[-1].message == "the connection was refused; gave up after 2 attempts"
     assert reader.gaps[-1].reason == (
         "the stream has ended: the server closed it, then the connection was refused; "
         "2 attempts failed"

@@ -273,7 +273,7 @@ def test_what_is_tried_again(url: str, message: str, caplog: pytest.LogCaptureFi
     caplog.set_level(logging.WARNING)
     with Reader(feed(url, retries=2)) as reader:
         reader.join()
-    assert reader.faults[-1].message == f"{message}; given up after 2 attempts"
+    assert reader.faults[-1].message == f"{message}; gave up after 2 attempts"
     assert reader.gaps[0].reason == f"{message}; 2 attempts failed"
     assert caplog.messages == [f"{url}: {message}"]  # once, not at each attempt
 
@@ -292,7 +292,7 @@ def test_what_is_no_stream(content: bytes) -> None:
     ):
         reader.join()
     assert reader.faults[-1].message == (
-        "the server sent no stream that can be read; given up after 1 attempt"
+        "the server sent no readable stream; gave up after 1 attempt"
     )
     assert reader.data == []
 
@@ -306,7 +306,7 @@ def test_packets_without_pictures_are_a_stall(stream: bytes, tmp_path: Path) -> 
     ):
         reader.more(10)
         reader.until(lambda: reader.source.connection.state == "waiting")
-        assert "data come, but no picture for" in reader.source.connection.message
+        assert "data arrive, but no frame for" in reader.source.connection.message
 
 
 def test_udp_that_loses_packets(tmp_path: Path) -> None:
@@ -335,5 +335,5 @@ def test_udp_that_loses_packets(tmp_path: Path) -> None:
 
 
 def test_a_camera_gives_no_sound() -> None:
-    with pytest.raises(UsageError, match="a camera gives no sound"):
+    with pytest.raises(UsageError, match="a camera has no sound"):
         open_source("camera:0", SourceOptions(connecting=Connecting(), sound=SOUND))

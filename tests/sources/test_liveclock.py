@@ -17,17 +17,17 @@ BEGAN_S = 1000.0
 
 
 def chunk(k: int, arrived_s: float, recording: int = 0, rate_hz: int = RATE) -> Chunk:
-    """Give chunk number k of a recording."""
+    """Return chunk number k of a recording."""
     return Chunk(recording, rate_hz, 1, k * FRAMES, FRAMES, b"", arrived_s)
 
 
 def due(k: int) -> float:
-    """Give when chunk k of an even stream comes."""
+    """Return when chunk k of an even stream comes."""
     return BEGAN_S + (k + 1) * BLOCK_S
 
 
 def run(chunks: list[Chunk]) -> list[tuple[float | None, str | None]]:
-    """Give for each chunk that was placed where it begins anew, and why."""
+    """Return for each chunk that was placed where it begins anew, and why."""
     clock, out = LiveClock(), []
     for c in chunks:
         for _, jump in clock.take(c):

@@ -16,7 +16,7 @@ MS = Fraction(1, 1000)
 def times(
     stamps: list[int | None], *, time_base: Fraction = MS, origin: Fraction = Fraction(0)
 ) -> list[tuple[float, bool]]:
-    """Give what a clock of nominally 25 frames a second makes of these stamps."""
+    """Return what a clock of nominally 25 frames a second makes of these stamps."""
     clock = MediaClock(time_base, origin, 0.04)
     after = [*stamps[1:], None]
     return [clock.advance(stamp, lambda k=k: after[k]) for k, stamp in enumerate(stamps)]

@@ -128,18 +128,18 @@ class Listener:
         return start_s, end_s, reason
 
     def stop(self) -> dict[str, Any]:
-        """Interrupt it and give its last words."""
+        """Interrupt it and return its last words."""
         self.process.send_signal(signal.SIGINT)
         return self.rest()[-1]
 
     def rest(self) -> list[dict[str, Any]]:
-        """Give what it says until it ends, by itself."""
+        """Return what it says until it ends, by itself."""
         found = list(iter(self.said, {}))
         assert self.process.wait(30) == 0
         return found
 
     def complaints(self) -> str:
-        """Give what it wrote to stderr, after its end."""
+        """Return what it wrote to stderr, after its end."""
         assert self.process.stderr is not None
         return self.process.stderr.read()
 
@@ -213,7 +213,7 @@ def test_stalled(microphone: VirtualMicrophone) -> None:
     threading.Event().wait(1.0)
     microphone.resume()
     start_s, end_s, reason = listener.gap()
-    assert reason == "no sound came"
+    assert reason == "no sound received"
     # A block that was begun is left out.
     assert 1.0 - LATE_S < end_s - start_s < 1.0 + BLOCK_S + LATE_S
     after = listener.blocks(5)
@@ -223,7 +223,7 @@ def test_stalled(microphone: VirtualMicrophone) -> None:
     assert min(map(delay_s, after)) == pytest.approx(usual, abs=LATE_S)
     last = listener.stop()
     assert last["threads"] == 1
-    assert "sound again after" in listener.complaints()
+    assert "sound is back after" in listener.complaints()
 
 
 @needs_microphone
@@ -255,12 +255,12 @@ def test_lost_and_back(poor_microphone: VirtualMicrophone, fault: str) -> None:
     assert last["states"][:4] == [
         ["connecting", "", 0],
         ["live", "", 0],
-        ["waiting", "it is gone", 0],
+        ["waiting", "the device is gone", 0],
         ["live", "", 1],
     ]
     lost, back = listener.complaints().splitlines()  # PortAudio and ALSA say nothing
-    assert lost == "microphone: it is gone; waiting for it to come back"
-    assert back.startswith("microphone: sound again after")
+    assert lost == "microphone: the device is gone; waiting for it to come back"
+    assert back.startswith("microphone: sound is back after")
 
 
 @needs_microphone
@@ -285,7 +285,7 @@ def test_duration_ends_it_without_sound_too(microphone: VirtualMicrophone) -> No
     start_s, end_s, reason = gap["gap"]
     assert end_s == 1.5
     assert 0 < start_s <= 1.0
-    assert reason == "no sound came"
+    assert reason == "no sound received"
     assert last["dropped"] == 0
 
 
@@ -385,7 +385,7 @@ OPEN = """
 
 
 def opened(microphone: VirtualMicrophone, *choices: tuple[str, int | None]) -> list[str]:
-    """Give what came of opening each of these, and what the doctor says."""
+    """Return what came of opening each of these, and what the doctor says."""
     done = python("-c", textwrap.dedent(OPEN), json.dumps(choices), env=microphone.environment)
     assert done.returncode == 0
     assert done.stderr == ""  # PortAudio and ALSA say nothing
@@ -400,12 +400,12 @@ def test_choices(microphone: VirtualMicrophone) -> None:
         microphone, *((uri, 2) for uri in good), *((uri, None) for uri in bad), ("mic:0", 99)
     )
     assert said[:4] == [f"opened {uri}" for uri in good]
-    assert said[4].startswith("microphone: 'desk' may be ")
+    assert said[4].startswith("microphone: 'desk' is ambiguous: ")
     assert said[5].startswith("microphone: there is no input device '99', only 0 '")
     assert said[6].startswith("microphone: there is no input device \"nobody's\", only 0 '")
     for line in said[4:7]:
         assert "'desk_left', " in line
-        assert line.endswith("; name one, or give its number: mic:NAME|INDEX")
+        assert line.endswith("; give its name or number: mic:NAME|INDEX")
     assert "has no channel 99, only 32" in said[7]
     devices = said[8:]
     assert any("desk_left, ALSA, up to 32 channels, 44100 Hz" in line for line in devices)
@@ -475,14 +475,16 @@ def test_choosing() -> None:
     assert choose(devices, "7") is again
     assert choose(devices, "inn") is inner
     assert choose(devices, "USB mic") is usb  # one device through several interfaces
-    with pytest.raises(SourceError, match=r"'usb' may be 3 'USB mic', 7 'USB mic', 9 'USB mic 2'"):
+    with pytest.raises(
+        SourceError, match=r"'usb' is ambiguous: 3 'USB mic', 7 'USB mic', 9 'USB mic 2'"
+    ):
         choose(devices, "usb")
-    with pytest.raises(SourceError, match="no input device is the default"):
+    with pytest.raises(SourceError, match="there is no default input device"):
         choose(devices[:2], "")
     with pytest.raises(SourceError, match="there is no input device;"):
         choose([], "usb")
 
 
 def test_only_for_models_that_take_sound() -> None:
-    with pytest.raises(UsageError, match="models that take sound"):
+    with pytest.raises(UsageError, match="a model that takes sound"):
         MicrophoneSource("mic")

@@ -154,7 +154,7 @@ def test_sound_that_has_no_place_is_left_out_and_told_once(ring, tmp_path, caplo
     numbers, _ = pictures(clip(ring, tmp_path, 11.0, 1.0, 0.4))
     assert numbers[0] == 0
     assert len(caplog.records) == 1
-    assert "clips go without the audio of a feed" in caplog.text
+    assert "clips are written without the audio of a feed" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_a_clip_that_cannot_be_written_says_so(ring, tmp_path, caplog):
     (tmp_path / "file").write_text("")
     assert clip(ring, tmp_path / "file", 1.0, 1.0, 0.5) is None
     assert ring.failed == 1
-    assert "clip.mkv: no clip" in caplog.text
+    assert "clip.mkv: cannot write" in caplog.text
     numbers, _ = pictures(clip(ring, tmp_path, 1.0, 1.0, 0.5))
     assert numbers[0] == 0
 

@@ -59,7 +59,7 @@ def said(process: subprocess.Popen[str]) -> str:
 
 
 def piped(path: Path, *arguments: str) -> str:
-    """Give what a reader says of ``cat path | reader``."""
+    """Return what a reader says of ``cat path | reader``."""
     cat = subprocess.Popen(["cat", str(path)], stdout=subprocess.PIPE)
     process = reader(*arguments, stdin=cat.stdout)
     assert cat.stdout is not None
@@ -101,7 +101,7 @@ def test_cut_off(media: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(b"", "no data came"), (b"only text\n" * 500, "not a video")]
+    ("content", "message"), [(b"", "no data received"), (b"only text\n" * 500, "not a video")]
 )
 def test_nothing_to_read(content: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "x"

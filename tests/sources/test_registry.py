@@ -65,7 +65,7 @@ def test_patterns_that_no_shell_has_expanded(folder: Path) -> None:
     assert expand("many2*") == ["many2.pickle#v1", "many2.pickle#v2#b"]
     # A file of that very name is not a pattern.
     assert expand("odd#name [1].mp4") == ["odd#name [1].mp4"]
-    with pytest.raises(SourceError, match="no file fits this pattern"):
+    with pytest.raises(SourceError, match="no file matches this pattern"):
         expand("*.avi")
 
 

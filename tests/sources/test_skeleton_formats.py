@@ -312,7 +312,7 @@ def test_pyskl_without_a_size_is_in_pixels(tmp_path: Path, shape: object) -> Non
         ({"keypoint": np.zeros((1, 5, 19, 2))}, "19 joints are unknown"),
         (
             {"keypoint": np.ones((1, 5, 17, 2)), "keypoint_score": np.ones((1, 4, 17))},
-            "another shape",
+            "differ in shape",
         ),
     ],
 )
@@ -370,7 +370,7 @@ def test_the_third_number_of_a_picture_is_a_score(tmp_path: Path) -> None:
     assert np.allclose(frames(items)[3].scores[0], x[3, :, 2])
     found = joints(tmp_path / "x.npy", **options, columns="x,-y,z")
     assert np.allclose(found[3, 0], x[3] * (1, -1, 1))
-    with pytest.raises(SourceError, match="by order alone"):
+    with pytest.raises(SourceError, match="in order, without headings"):
         read(tmp_path / "x.npy", **options, columns="x,y")
 
 

@@ -312,7 +312,7 @@ def test_some_details_may_be_missing(tmp_path: Path) -> None:
     path = wide(tmp_path / "a.csv", x, COCO_17, BY_NAME["left_wrist_x"])
     text = path.read_text().replace("left_ear", "else").replace("right_ear", "other")
     path.write_text(text)
-    with pytest.raises(SourceError, match=r"make none of the known layouts.*--layout"):
+    with pytest.raises(SourceError, match=r"match none of the known layouts.*--layout"):
         read(path, frame_rate_hz=30.0)  # the others may be anything
     path.write_text(text.replace("else_x", "a").replace("else_y", "b").replace("other_", "c"))
     info, items = read(path, frame_rate_hz=30.0)
@@ -320,7 +320,7 @@ def test_some_details_may_be_missing(tmp_path: Path) -> None:
     assert np.flatnonzero(frames(items)[0].scores[0] == 0).tolist() == [3, 4]
     # More than details: it must be said.
     path.write_text(text.replace("_knee_", "_thing_"))
-    with pytest.raises(SourceError, match="make none of the known layouts"):
+    with pytest.raises(SourceError, match="match none of the known layouts"):
         read(path, frame_rate_hz=30.0)
     info, items = read(path, frame_rate_hz=30.0, layout="coco-17")
     assert np.flatnonzero(frames(items)[0].scores[0] == 0).tolist() == [3, 4, 13, 14]
@@ -363,7 +363,7 @@ def test_a_unit_that_is_not_told(tmp_path: Path) -> None:
     style = BY_NAME["left_wrist_x"]
     stamps = ["0", "40", "80"]
     path = wide(tmp_path / "a.csv", x, BODY_15, style, stamp="timestamp", stamps=stamps)
-    with pytest.raises(SourceError, match=r"goes up by 40.*--columns time_ms=timestamp"):
+    with pytest.raises(SourceError, match=r"increases by 40.*--columns time_ms=timestamp"):
         read(path)
     _, items = read(path, columns="time_ms=timestamp")
     assert [f.time_s for f in frames(items)] == pytest.approx([0, 0.04, 0.08])
@@ -382,10 +382,10 @@ def test_times_count_before_frame_numbers(tmp_path: Path) -> None:
 def test_without_times_the_rate_is_asked_for(tmp_path: Path) -> None:
     x = clip(BODY_15, 3)[:, 0]
     path = wide(tmp_path / "a.csv", x, BODY_15, BY_NAME["left_wrist_x"])
-    with pytest.raises(UsageError, match="frames carry no times; give their rate: --fps"):
+    with pytest.raises(UsageError, match="frames have no times; give their rate: --fps"):
         read(path)
     wide(path, x, BODY_15, BY_NAME["left_wrist_x"], stamp=None)
-    with pytest.raises(UsageError, match="rows carry no times; give their rate: --fps"):
+    with pytest.raises(UsageError, match="rows have no times; give their rate: --fps"):
         read(path, rate_hz=8.0)  # a model's rate is not the recording's
     _, items = read(path, frame_rate_hz=10.0)
     assert [f.time_s for f in frames(items)] == pytest.approx([0, 0.1, 0.2])
@@ -469,7 +469,7 @@ def test_a_layout_of_ones_own(tmp_path: Path) -> None:
         "time,Pelvis_x,Pelvis_y,Pelvis_z,Torso_x,Torso_y,Torso_z,Hand7_x,Hand7_y,Hand7_z\n"
         "0,1,2,3,4,5,6,7,8,9\n0.5,1,2,3,4,5,6,7,8,9\n"
     )
-    with pytest.raises(SourceError, match="make none of the known layouts"):
+    with pytest.raises(SourceError, match="match none of the known layouts"):
         read(tmp_path / "a.csv")
     info, items = read(tmp_path / "a.csv", layout=str(tmp_path / "suit.toml"))
     assert info.layout == "suit"
@@ -481,16 +481,16 @@ def test_a_layout_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ("a,b", "cannot read 'a'"),
-        ("x=,y=b", "cannot read 'x='"),
+        ("a,b", "cannot parse 'a'"),
+        ("x=,y=b", "cannot parse 'x='"),
         ("x,x,y", "names x twice"),
         ("x,y=b", "every heading"),
         ("frame,x", "needs x and y"),
-        ("x,y,frame", "must stand before x, y, z"),
-        ("x={}a,y=b", "have one {}"),
+        ("x,y,frame", "must come before x, y, z"),
+        ("x={}a,y=b", "contain one {}"),
         ("x=a,y=b", "needs {} for the joint"),
-        ("x,y,-score", "only x, y and z can be turned"),
-        ("", "cannot read ''"),
+        ("x,y,-score", "only x, y and z can be negated"),
+        ("", "cannot parse ''"),
     ],
 )
 def test_columns_that_make_no_sense(tmp_path: Path, columns: str, message: str) -> None:
@@ -540,7 +540,7 @@ def test_time_only_goes_on(tmp_path: Path) -> None:
     times = [f.time_s for f in frames(items)]
     assert times == pytest.approx([0, 0.1, 0.4, 0.5, 0.7])
     assert sum(fault.count for fault in faults(items)) == 3
-    assert "out of order" in faults(items)[0].message
+    assert "out of time order" in faults(items)[0].message
 
 
 def test_a_row_of_a_joint_that_comes_twice(tmp_path: Path) -> None:
@@ -551,7 +551,7 @@ def test_a_row_of_a_joint_that_comes_twice(tmp_path: Path) -> None:
     path.write_text("\n".join(lines))
     _, items = read(path, frame_rate_hz=10.0)
     assert np.array_equal(np.stack([f.joints[0] for f in frames(items)]), x[:, 0])
-    assert ["twice" in fault.message for fault in faults(items)] == [True]
+    assert ["duplicate" in fault.message for fault in faults(items)] == [True]
 
 
 def test_cut_off(tmp_path: Path) -> None:
@@ -571,11 +571,11 @@ def test_cut_off(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (b"", "the file is empty"),
-        (b"\n\n", "nothing in this table"),
+        (b"\n\n", "this table is empty"),
         (b"frame,hips_x,hips_y,hips_z\n", "headings but no rows"),
         (b"name,age,town,job\nA,3,B,C\n", r"no joints in it; .*--columns"),
         (b"frame,hips_x,hips_z,neck_x\n1,2,3,4\n", "no columns for y"),
-        ("frame,hips_x\n".encode("utf-16"), "no text in UTF-8"),
+        ("frame,hips_x\n".encode("utf-16"), "this is not UTF-8 text"),
         (b"frame,0_x,0_y,9_x,9_y\n0,1,1,1,1\n", "numbered from 0 to 9 with gaps"),
     ],
 )

@@ -75,7 +75,7 @@ def test_missing_samples() -> None:
         return [k * SIZE + (missing if k > 2 else 0) for k in range(6)]
 
     clock, said = run(after(3200))
-    assert said[3] == Jump("hole(s) filled with silence", silence=3200)
+    assert said[3] == Jump("gap(s) filled with silence", silence=3200)
     assert clock.next_s == (6 * SIZE + 3200) / RATE
     clock, said = run(after(RATE))
     assert said[3] == Jump(begins_s=Fraction(3 * SIZE + RATE, RATE))
@@ -86,7 +86,7 @@ def test_missing_samples() -> None:
 def test_backwards_is_a_new_epoch() -> None:
     stamps = [100 * RATE, 100 * RATE + SIZE, 0, SIZE, 2 * SIZE]
     clock, said = run(stamps)
-    assert said == [None, None, Jump("jump(s) of the clock backwards"), None, None]
+    assert said == [None, None, Jump("backward clock jump(s)"), None, None]
     assert clock.next_s == 100 + 5 * SIZE / RATE
     assert clock.seconds(3 * SIZE) == clock.next_s
 

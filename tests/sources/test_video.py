@@ -19,7 +19,7 @@ from costream.sources.video import VideoSource
 
 
 def read(path: Path, **options: object) -> tuple[SourceInfo, list[VideoFrame]]:
-    """Give the frames of a file that has nothing wrong with it."""
+    """Return the frames of a file that has nothing wrong with it."""
     source = VideoSource(str(path), SourceOptions(**options))  # type: ignore[arg-type]
     try:
         info = source.open()
@@ -102,7 +102,7 @@ def test_joined_transport_streams_go_on(tmp_path: Path) -> None:
     faults = [item for item in items if isinstance(item, Fault)]
     assert [f.time_s for f in frames] == pytest.approx([k / 25 for k in range(100)])
     assert len(faults) == 1
-    assert "backwards" in faults[0].message
+    assert "backward clock jump" in faults[0].message
     assert not faults[0].fatal
 
 

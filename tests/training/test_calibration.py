@@ -151,7 +151,7 @@ def test_few_examples_choose_little() -> None:
     few = dict.fromkeys(LABELS, 1)
     chosen = calibrate(groups, LABELS, RATE_HZ, Timeline(), examples=few)
     assert (chosen.temperature, chosen.timeline.thresholds) == (1.0, {})
-    assert "3 examples are too few for a temperature and thresholds of labels" in chosen.how
+    assert "3 examples are too few for a temperature and per-label thresholds" in chosen.how
     some = {"walk": FEWEST_OWN, "sit": FEWEST_OWN, "fall": FEWEST_OWN - 1}
     chosen = calibrate(groups, LABELS, RATE_HZ, Timeline(), examples=some)
     assert chosen.temperature != 1.0

@@ -125,4 +125,4 @@ def test_a_folder_that_cannot_be_written_is_warned_of_once(card, tmp_path, caplo
     for _ in range(2):
         assert same(cache.make(["x"], made), Made()())
     cache.prune()
-    assert [r.getMessage().split(":")[0] for r in caplog.records] == ["features are not kept"]
+    assert [r.getMessage().split(":")[0] for r in caplog.records] == ["features are not cached"]

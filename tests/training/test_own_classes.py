@@ -45,8 +45,8 @@ def test_the_card_says_what_it_is(trained):
     assert card.name == "moves"
     assert card.labels == ("background", *acted.ACTS)
     assert card.background == "background"
-    assert "12 own examples (bend 4, step 4, wave 4)" in card.trained_on
-    assert "started from nothing" in card.trained_on
+    assert "12 user examples (bend 4, step 4, wave 4)" in card.trained_on
+    assert "trained from scratch" in card.trained_on
     assert card.metrics["validation"]["moves"]["sequences"] == 3
     text = trained[0].with_suffix(".md").read_text("utf-8")
     assert "## validation" in text
@@ -85,7 +85,7 @@ def test_recordings_with_timelines_are_learnt(base, tmp_path):
     done = costream("train", base, *given, "-o", output, "--steps", 2)
     assert done.returncode == 0, done.stderr
     # Of two recordings: the pause before the first act and that before the second.
-    assert "10 own examples (background 4, bend 2, step 2, wave 2)" in read_card(output).trained_on
+    assert "10 user examples (background 4, bend 2, step 2, wave 2)" in read_card(output).trained_on
 
 
 def test_fine_tuning_keeps_the_licence_and_repeats_with_its_seed(base, data, tmp_path):
@@ -116,7 +116,7 @@ def test_nothing_is_overwritten(base, data, tmp_path):
     path.write_bytes(b"mine")
     done = costream("train", base, "--data", data, "-o", path, "--steps", 1)
     assert done.returncode == 2
-    assert "is there already" in done.stderr
+    assert "already exists" in done.stderr
     assert path.read_bytes() == b"mine"
 
 
@@ -124,7 +124,7 @@ def test_one_class_is_too_few(base, tmp_path):
     acted.write_act(tmp_path / "wave" / "a.csv", "wave", 0)
     done = costream("train", base, "--data", tmp_path, "-o", tmp_path / "o.safetensors")
     assert done.returncode == 2
-    assert "one class only (wave)" in done.stderr
+    assert "only one class (wave)" in done.stderr
 
 
 def test_too_short_examples_are_named(base, data, tmp_path):
@@ -155,7 +155,7 @@ def test_a_network_that_takes_features_alone_cannot_be_taught(data, tmp_path):
     assert done.returncode == 0, done.stderr
     done = costream("train", model, "--data", data, "-o", tmp_path / "o.safetensors")
     assert done.returncode == 5
-    assert "encoder cannot be taught" in done.stderr
+    assert "encoder cannot be trained on custom classes" in done.stderr
 
 
 def test_an_interruption_says_how_to_go_on(base, data, tmp_path):
@@ -169,13 +169,13 @@ def test_an_interruption_says_how_to_go_on(base, data, tmp_path):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     lines = errors.decode().splitlines()
-    assert lines[-1] == f"costream: stopped; the same command goes on from {unfinished}"
+    assert lines[-1] == f"costream: stopped; the same command resumes from {unfinished}"
     assert list(tmp_path.iterdir()) == [unfinished]
 
     changed = ("train", base, "--data", data, "-o", path, "--steps", 2)
     done = costream(*changed)
     assert done.returncode == 2
-    assert f"{unfinished}: an unfinished training with other options or data" in done.stderr
+    assert f"{unfinished}: checkpoint of a training with other options or data" in done.stderr
     assert costream(*changed, "--overwrite").returncode == 0
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "own.html", "own.md", "own.safetensors"]  # fmt: skip

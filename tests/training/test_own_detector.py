@@ -186,7 +186,7 @@ def test_boxes_of_any_size_are_learnt_from(tmp_path: Path) -> None:
 
 
 def right(views: Sequence[View]) -> float:
-    """Give the share of boxes in which there is red, for lamps, or green, for leaves."""
+    """Return the share of boxes in which there is red, for lamps, or green, for leaves."""
     told = []
     for view in views:
         for (x1, y1, x2, y2), label in zip(view.boxes.int().tolist(), view.labels, strict=True):

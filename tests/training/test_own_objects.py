@@ -47,7 +47,7 @@ def test_the_card_and_the_report_say_what_it_is(trained):
     assert done.stdout.startswith(f"{path}: lamp, leaf\nvalidation: AP50 ")
     card = read_card(path)
     assert (card.name, card.labels) == ("things", things.KINDS)
-    assert "8 own pictures with 16 boxes (lamp 8, leaf 8), started from nothing" in card.trained_on
+    assert "8 user images with 16 boxes (lamp 8, leaf 8), trained from scratch" in card.trained_on
     assert card.metrics["validation"]["things"]["pictures"] == 2
     assert card.timeline.threshold == 0.3  # by four boxes it is not chosen
     assert costream("models", "verify", path).stdout == f"ok    {path}\n"
@@ -76,8 +76,8 @@ def test_detect_finds_them_at_the_cost_of_what_changes(trained, tmp_path):
     done = costream("train", trained[0], *given, "-o", output, "--no-cache")
     assert done.returncode == 0, done.stderr
     assert f"no validation examples of {', '.join(sorted(found))}: too few files" in done.stderr
-    assert "8 own pictures" in read_card(output).trained_on
-    assert "started from things (That of the pictures)" in read_card(output).trained_on
+    assert "8 user images" in read_card(output).trained_on
+    assert "started from things (Licence of the images)" in read_card(output).trained_on
 
 
 def test_what_the_weights_knew_is_compared_with(trained, data, tmp_path):
@@ -106,7 +106,7 @@ def test_text_files_and_groups(base, data, tmp_path):
     assert done.returncode == 0, done.stderr
     card = read_card(output)
     assert card.labels == ("lamp",)
-    assert "5 own pictures" in card.trained_on or "9 own pictures" in card.trained_on
+    assert "5 user images" in card.trained_on or "9 user images" in card.trained_on
 
     rows = [({"file_name": f"{k:03d}.png", "room": k % 2}, things.draw(k)[1]) for k in range(8)]
     boxes = things.write_boxes(tmp_path / "rooms.json", rows)
@@ -114,17 +114,17 @@ def test_text_files_and_groups(base, data, tmp_path):
     given += ("--validation", 0.5)
     done = costream("train", base, "--data", data[0], *given, "-v", "--no-cache")
     assert done.returncode == 0, done.stderr
-    assert "4 pictures with 8 boxes to train on, 4 pictures" in done.stderr
+    assert "4 images with 8 boxes to train on, 4 images" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("--data", "DATA"), "--labels: objects are learnt from pictures with boxes"),
-        (("--labels", "LABELS"), "--data: objects are learnt from pictures with boxes"),
-        (("--data", "DATA", "--labels", "LABELS", "--fps", 5), "--fps: is not for pictures"),
-        (("--data", "DATA", "--labels", "nowhere.json"), "nowhere.json: is not there"),
-        (("--data", "EMPTY", "--labels", "LABELS"), "no boxes for what is there"),
+        (("--data", "DATA"), "--labels: training a detector needs images with boxes"),
+        (("--labels", "LABELS"), "--data: training a detector needs images with boxes"),
+        (("--data", "DATA", "--labels", "LABELS", "--fps", 5), "--fps: does not apply to images"),
+        (("--data", "DATA", "--labels", "nowhere.json"), "nowhere.json: does not exist"),
+        (("--data", "EMPTY", "--labels", "LABELS"), "no boxes for any image or video"),
     ],
 )
 def test_what_is_missing_or_too_much_is_one_line(given, said, base, data, tmp_path):
@@ -155,7 +155,7 @@ def test_frames_that_are_not_there_are_named(base, tmp_path):
     done = costream("train", base, *given)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
-        f"costream: {video}: has boxes for its frame 7, which cannot be read"
+        f"costream: {video}: has boxes for frame 7, which cannot be read"
     )
 
 

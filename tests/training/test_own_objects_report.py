@@ -57,7 +57,7 @@ def test_it_has_every_class_and_figure(page: Path) -> None:
         assert sum(" ".join(label.split()) == " ".join(word.split()) for word in found.words) >= 2
     for words in (
         *("AP50", "0.20 to 0.90", "Learning", "Threshold", "0.45", "Recall", "Precision"),
-        *("Confusion", "nothing", "Beside simpler answers", "before", "Own <data>.", "By file."),
+        *("Confusion", "nothing", "Compared with baselines", "before", "Own <data>.", "By file."),
         "costream evaluate -m things.safetensors --data FOLDER --labels BOXES",
     ):
         assert words in found.text

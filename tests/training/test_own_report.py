@@ -76,7 +76,7 @@ def test_it_parses_and_has_every_class_and_figure(page: Path) -> None:
     for words in (
         *("Top-1", "F1 of segments", "Learning", "validation loss", "validation accuracy"),
         *("Average precision", "Confusion", "nearest centroid", "majority", "0.250"),
-        *("temperature", "time constant of smooth scores", "expected calibration error"),
+        *("temperature", "time constant of smoothing", "expected calibration error"),
         *("Own <data>.", "By file.", "costream detect FILE -m moves.safetensors"),
         "Made by costream train",
     ):
@@ -103,7 +103,7 @@ def test_without_validation_it_says_so(tmp_path: Path) -> None:
 def test_many_classes_have_a_list_of_errors(tmp_path: Path) -> None:
     labels = ("background", *(f"class {k}" for k in range(MOST_CONFUSED + 5)))
     found = Page(written(tmp_path, learnt(labels, checks=3)))
-    assert "Taken for" in found.text
+    assert "Predicted as" in found.text
     assert found.count("span", "shade") == 0
     assert all(found.text.count(label) >= 1 for label in labels)
 

@@ -50,7 +50,7 @@ def test_the_card_says_what_it_is(trained):
     card = read_card(trained[0])
     assert card.labels == ("silence", *noises.KINDS)
     assert card.background == "silence"
-    assert "12 own examples (click 4, hiss 4, tone 4), started from nothing" in card.trained_on
+    assert "12 user examples (click 4, hiss 4, tone 4), trained from scratch" in card.trained_on
     scores = card.metrics["validation"]
     baselines = ["nearest centroid of mean tokens", "linear on mean tokens", "majority"]
     assert list(scores) == ["own", *baselines]
@@ -66,7 +66,7 @@ def test_there_is_a_page_about_it(trained):
     said = Page(path.with_suffix(".html")).text
     for words in (
         *("silence", *noises.KINDS, "validation loss", "linear on mean tokens", "Confusion"),
-        *("What was chosen", "3 examples are too few for a temperature", "Temperature 1:"),
+        *("Calibration", "3 examples are too few for a temperature", "Temperature 1:"),
     ):
         assert words in said
     card = read_card(path)

@@ -46,7 +46,7 @@ def test_five_clips_of_a_class_are_learnt(base, classes, tmp_path):
     done = costream(*call, "--no-cache")
     assert done.returncode == 0, done.stderr
     assert read_card(path).labels == ("background", *moving.WAYS)
-    assert "12 own examples (blink 4, grow 4, slide 4)" in read_card(path).trained_on
+    assert "12 user examples (blink 4, grow 4, slide 4)" in read_card(path).trained_on
     new = moving.write_folder(tmp_path / "new", 3, first_seed=1000)
     done = costream("evaluate", "-m", path, "--data", new, "--joined", 0, "--json")
     assert done.returncode == 0, done.stderr
@@ -70,7 +70,7 @@ def test_the_card_says_what_it_is(trained):
     card = read_card(trained[0])
     assert card.labels == ("background", *moving.WAYS)
     assert card.background == "background"
-    assert "started from nothing" in card.trained_on
+    assert "trained from scratch" in card.trained_on
     assert list(card.metrics["validation"]) == [
         *("own", "nearest centroid of mean tokens", "majority")
     ]

@@ -99,9 +99,9 @@ def test_one_put_aside_says_and_learns_nothing(network):
 
 def test_networks_without_statistics_are_refused():
     plain = SkeletonNet(**acted.NETWORK)
-    with pytest.raises(ValueError, match="without statistics"):
+    with pytest.raises(ValueError, match="has no statistics"):
         put_aside(plain)
-    with pytest.raises(ValueError, match="without statistics"):
+    with pytest.raises(ValueError, match="has no statistics"):
         Reading(torch.zeros(4, 180), torch.zeros(4)).join(plain, 0.5)
-    with pytest.raises(ValueError, match="without statistics"):
+    with pytest.raises(ValueError, match="has no statistics"):
         plain.describe(torch.zeros(1, 1, 1, 15, 6))

@@ -65,7 +65,7 @@ def test_a_missing_pack_is_told(tmp_path, capsys):
     with pytest.raises(UsageError, match="--packs"):
         read_pack(tmp_path, "bandai")
     assert main(["--packs", str(tmp_path)]) == 2
-    assert "the training motions are not there" in capsys.readouterr().err
+    assert "the training motions are missing" in capsys.readouterr().err
 
 
 @pytest.mark.slow

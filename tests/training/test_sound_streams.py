@@ -36,7 +36,7 @@ def base(tmp_path_factory):
 
 
 def told(path, **values):
-    """Give settings as the command line would."""
+    """Return settings as the command line would."""
     fixed = {"weights": None, "data": path, "labels": None, "group": None, "validation": 0.2}
     free = {"rate_hz": None, "layout": None, "columns": None, "threads": 1, "verbosity": 0}
     rest = {"model": "m", "output": path / "own.safetensors", "seed": 0, "scratch": False}
@@ -59,7 +59,7 @@ def test_the_background_is_called_by_its_name(base, found, expected):
 
 
 def marked(kind, steps):
-    """Give a recording whose tokens say their class and their step."""
+    """Return a recording whose tokens say their class and their step."""
     numbers = torch.arange(steps, dtype=torch.float32)
     tokens = torch.stack([torch.full_like(numbers, kind), numbers], 1)
     return [TokenStream(tokens, np.full(steps, kind))]
@@ -104,7 +104,7 @@ def test_pieces_of_recordings_keep_their_labels(seed, labels):
 
 
 def scattered(count, seed=0):
-    """Give recordings of two classes that differ within theirs in one direction only."""
+    """Return recordings of two classes that differ within theirs in one direction only."""
     places = np.random.default_rng(seed).normal(size=(2, count))
     way = torch.tensor([3.0, 4.0, 0.0])
     return [
@@ -199,12 +199,12 @@ def test_the_linear_baseline_tells_apart_what_a_line_can():
 
 
 def test_what_cannot_be_taught_is_refused(base, tmp_path):
-    with pytest.raises(UsageError, match="--fps: the steps of tiny are blocks of sound"):
+    with pytest.raises(UsageError, match="--fps: the steps of tiny are blocks of audio"):
         own_sound.check(base.card, told(tmp_path, rate_hz=8.0))
     encoder = torch.nn.Linear(16, 4)
-    with pytest.raises(ModelError, match="tiny cannot be taught"):
+    with pytest.raises(ModelError, match="tiny cannot be trained on custom classes"):
         own_sound.teach(encoder, None, base.card, ([], []), told(tmp_path), None)
-    with pytest.raises(ModelError, match="tiny cannot be taught"):
+    with pytest.raises(ModelError, match="tiny cannot be trained on custom classes"):
         family_of(replace(base.card, frontend=None))
 
 
@@ -213,5 +213,5 @@ def test_features_are_no_sound(base, tmp_path):
     np.save(path, np.zeros((9, 16), np.float32))
     _, frontend = build(base.card, base.tensors)
     example = Example(str(path), "a", 0.0, None, "", "t.csv, line 3")
-    with pytest.raises(UsageError, match="line 3: features are no sound"):
+    with pytest.raises(UsageError, match="line 3: features are not audio"):
         Reader(base.card, frontend, 0, 0, FeatureCache(None, base.card, frontend)).read([example])

@@ -70,7 +70,7 @@ def test_three_kills_change_nothing(family, tmp_path):
     assert not path.exists()
     done = costream(*killed, "-v")
     assert done.returncode == 0, done.stderr
-    assert "going on after step" in done.stderr
+    assert "resuming after step" in done.stderr
     assert path.read_bytes() == whole.read_bytes()
     assert sorted(p.name for p in path.parent.iterdir()) == [
         "own.html", "own.md", "own.safetensors"]  # fmt: skip
@@ -78,7 +78,7 @@ def test_three_kills_change_nothing(family, tmp_path):
 
 
 def learn(path, stop=None, identity=1):
-    """Give the weights, the history and the best of a small training; ``stop``: after a step."""
+    """Return the weights, the history and the best of a small training; ``stop``: after a step."""
     torch.manual_seed(0)
     network = torch.nn.Sequential(
         torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1)
@@ -119,7 +119,7 @@ def test_going_on_is_exact(stops, tmp_path):
 def test_another_training_is_not_gone_on_with(tmp_path):
     path = tmp_path / "own.partial"
     learn(path, 3)
-    with pytest.raises(UsageError, match=r"own.partial: an unfinished training with other"):
+    with pytest.raises(UsageError, match=r"own.partial: checkpoint of a training with other"):
         Partial(path, {"a": 2}, False)
     assert Partial(path, {"a": 2}, True).restore({}) == 0
     assert Partial(path, {"a": 1}, True).restore({}) == 4

@@ -118,7 +118,7 @@ class Tmux:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     def screen(self) -> list[str]:
-        """Give the visible lines without those of before."""
+        """Return the visible lines without those of before."""
         lines = self._run("capture-pane", "-p").split("\n")
         return [line for line in lines if not line.startswith("above ")]
 
@@ -132,7 +132,7 @@ class Tmux:
         return self._run("display", "-p", "#{pane_current_command}").strip() == "sleep"
 
     def wait_for(self, what: Callable[[list[str]], bool]) -> list[str]:
-        """Give the first screen of which ``what`` is true."""
+        """Return the first screen of which ``what`` is true."""
         end_s = time.monotonic() + 30
         while True:
             screen = self.screen()

@@ -95,7 +95,7 @@ def header_of(args: argparse.Namespace, name: str) -> Header:
 
 
 def play(args: argparse.Namespace, header: Header, sinks: list[Sink]) -> int:
-    """Write the records of a run and give the number of segments."""
+    """Write the records of a run and return the number of segments."""
     heads, rate_hz, found = heads_of(header), header.rate_hz, 0
     segmenters = [
         Segmenter(head.labels, Timeline(), rate_hz, 0.0, head.background) for head in heads.values()

@@ -192,7 +192,7 @@ def test_the_final_timeline_says_how_many_there_were() -> None:
         view.close(SUMMARY)
         lines = written(console)
         assert lines[1:4] == [
-            "  start      end  length  label   most  score",
-            "0:01.00  0:09.00  8.00 s  car        2   0.80",
-            "0:02.00  0:03.00  1.00 s  person    12   0.70",
+            "  start      end  length  label   max  score",
+            "0:01.00  0:09.00  8.00 s  car       2   0.80",
+            "0:02.00  0:03.00  1.00 s  person   12   0.70",
         ] or (not shown and lines[1] == "No object was found.")

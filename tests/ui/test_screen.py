@@ -21,7 +21,7 @@ def console() -> Console:
 
 
 def written(console: Console) -> str:
-    """Give what has been written since the last time."""
+    """Return what has been written since the last time."""
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     console.file.seek(0)

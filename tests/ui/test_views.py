@@ -143,7 +143,7 @@ def test_the_timeline_names_the_model_of_each_segment_in_order_of_time() -> None
         ["0:01.00", "0:09.00", "8.00", "s", "cotrans", "rock", "0.90"],
         ["0:03.00", "0:04.00", "1.00", "s", "cosounds", "dog", "0.50"],
     ]
-    assert lines[4].endswith(", its clock -31 ppm")
+    assert lines[4].endswith(", clock drift -31 ppm")
     assert "75.0 s of audio" in lines[4]
 
 

@@ -1,4 +1,4 @@
-"""``costream models``: models and their weights, a file each for what is done with them."""
+"""``costream models``: commands for models and their weights, one module each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from costream.cli.models.verifying import verify_command
 
 @click.group()
 def command() -> None:
-    """List, show, fetch, import, make and verify models and their weights."""
+    """List, show, fetch, import, create and verify models and their weights."""
 
 
 for _command in (

@@ -1,4 +1,4 @@
-"""``costream models path`` and ``remove``: where weights are, and away with them."""
+"""``costream models path`` and ``remove``: print the paths of weights, and delete them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from costream.models.registry import cache_folder, downloads_folder, find_weight
 @click.command("path")
 @click.argument("name")
 def path_command(name: str) -> None:
-    """Print the file of the weights in force, or of a checkpoint that was fetched as a part."""
+    """Print the file of the weights in use, or of a checkpoint that was fetched as a part."""
     part = published().get(name)
     if part is None or part.config is not None:
         click.echo(str(find_weights(name)))
         return
     if not download_of(part).exists():
-        raise ModelError(f"{name} is not here", hint=f"costream models fetch {name}")
+        raise ModelError(f"{name} is not downloaded", hint=f"costream models fetch {name}")
     click.echo(str(download_of(part)))
 
 
@@ -31,14 +31,14 @@ def path_command(name: str) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def remove_command(names: tuple[str, ...], yes: bool) -> None:
-    """Delete imported and fetched weights, and what is left of downloads, from the user cache."""
+    """Delete imported and fetched weights, and leftover downloads, from the user cache."""
     paths = [path for name in dict.fromkeys(names) for path in _of(name)]
     if not yes:
         listed = "\n".join(map(str, paths))
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise UsageError(f"{listed} would be deleted", hint="--yes says that it shall be")
+            raise UsageError(f"{listed} would be deleted", hint="confirm with --yes")
         if not click.confirm(f"{listed}\nDelete?", err=True):
-            raise UsageError("nothing is deleted")
+            raise UsageError("nothing was deleted")
     for path in paths:
         try:
             if path.is_dir():
@@ -52,7 +52,7 @@ def remove_command(names: tuple[str, ...], yes: bool) -> None:
 
 
 def _of(name: str) -> list[Path]:
-    """Give what the cache has of a name. UsageError or ModelError when that is nothing."""
+    """Return the files of a name in the cache. Raise UsageError or ModelError if there are none."""
     weights, downloads = cache_folder().glob(f"*{SUFFIX}"), downloads_folder().glob("*")
     found = [path for path in weights if path.name == f"{name}{SUFFIX}"]
     found += [path for path in downloads if path.name == name]

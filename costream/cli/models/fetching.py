@@ -24,7 +24,7 @@ from costream.sinks.locking import locked
 @click.command("fetch")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option(
-    "--accept-licence", "--accept-license", is_flag=True, help="Accept the licences; ask nothing."
+    "--accept-licence", "--accept-license", is_flag=True, help="Accept the licences without asking."
 )
 @option("--offline/--no-offline", default=False, help="Use no network.")
 @click.option(
@@ -32,16 +32,16 @@ from costream.sinks.locking import locked
     "table",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE.toml",
-    help="Another list of checkpoints than the one that comes with costream.",
+    help="List of checkpoints to use instead of costream's own.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Without a name: print JSON.")
 def fetch_command(
     names: tuple[str, ...], accept_licence: bool, offline: bool, table: Path | None, as_json: bool
 ) -> None:
-    """Download published checkpoints and import them; prints the files. Lists them without a name.
+    """Download published checkpoints and import them; prints the files. Without a name, list them.
 
-    A download that was cut or stopped goes on where it was when the same command is given again.
-    Nothing in a checkpoint is run. Proxies are taken from HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
+    Repeat the command to resume a download that was interrupted. No code in a checkpoint is
+    executed. Proxies are taken from HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
     """
     known = read_published(table or shipped_folder() / FILE)
     if not names:
@@ -54,9 +54,9 @@ def fetch_command(
     missing = [e for e in wanted if not (target_of(e).exists() or download_of(e).exists())]
     for entry in missing:
         if entry.by_hand is not None:
-            raise UsageError(f"{entry.name} has to be fetched by hand", hint=_by_hand(entry))
+            raise UsageError(f"{entry.name} must be downloaded manually", hint=_by_hand(entry))
         if offline:
-            raise UsageError(f"--offline, but {entry.name} is not here", where=entry.url)
+            raise UsageError(f"--offline, but {entry.name} is not downloaded", where=entry.url)
         if not accept_licence:
             _ask(entry)
     with Stop():
@@ -65,19 +65,19 @@ def fetch_command(
 
 
 def target_of(entry: Published) -> Path:
-    """Give the file that a fetched entry ends up as: a model's weights, or a part as it came."""
+    """Return the final file of a fetched entry: a model's weights, or a part as downloaded."""
     return download_of(entry) if entry.config is None else cache_folder() / f"{entry.name}{SUFFIX}"
 
 
 def download_of(entry: Published) -> Path:
-    """Give the file that an entry is downloaded to."""
+    """Return the file that an entry is downloaded to."""
     return downloads_folder() / entry.name / entry.file
 
 
 def _fetch(entry: Published) -> Path:
     target, file = target_of(entry), download_of(entry)
     if target.exists():
-        click.echo(f"{entry.name}: is here already", err=True)
+        click.echo(f"{entry.name}: already downloaded", err=True)
         return target
     if not file.exists():
         _download(entry, file)
@@ -103,17 +103,17 @@ def _download(entry: Published, file: Path) -> None:
 
     with _lock(file), Transfer(entry.name) as transfer:
         if file.exists():
-            return  # another process was quicker
+            return  # another process was faster
         transfer.say(f"about {entry.megabytes:g} MB from {entry.url}")
         try:
             download(entry.url, file, transfer, entry.algorithm, entry.digest)
         except Stopped:
-            transfer.say("stopped; the same command goes on from here")
+            transfer.say("stopped; repeat the command to resume")
             raise
 
 
 def _lock(file: Path) -> IO[str]:
-    """Give an open file that says that this process downloads; ModelError when another does."""
+    """Return a locked file; raise ModelError if another process is downloading."""
     path = file.with_name(f"{file.name}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,16 +127,16 @@ def _lock(file: Path) -> IO[str]:
 
 
 def _ask(entry: Published) -> None:
-    """Ask for the licence. UsageError when it is not accepted, or nobody is there to ask."""
+    """Ask to accept the licence. Raise UsageError if it is refused, or there is no terminal."""
     if entry.licence == NO_LICENCE:
-        licence = "its makers name no licence"
+        licence = "its authors state no licence"
     else:
         licence = f"its licence is {entry.licence}"
     about = f"{entry.name} ({entry.source}): {licence}"
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError(about, hint="--accept-licence accepts that")
+        raise UsageError(about, hint="accept it with --accept-licence")
     if not click.confirm(f"{about}. Fetch {entry.megabytes:g} MB and accept that?", err=True):
-        raise UsageError(f"the licence of {entry.name} is not accepted: nothing is fetched")
+        raise UsageError(f"the licence of {entry.name} was not accepted: nothing was fetched")
 
 
 def _by_hand(entry: Published) -> str:
@@ -157,10 +157,10 @@ def _print_list(known: dict[str, Published], as_json: bool) -> None:
             ]
         )
         return
-    rows = [("NAME", "MB", "LICENCE", "HERE", "WHAT IT IS")]
+    rows = [("NAME", "MB", "LICENCE", "FETCHED", "DESCRIPTION")]
     for name, e in known.items():
-        note = " (by hand)" if e.by_hand else ""
-        licence = "none named" if e.licence == NO_LICENCE else e.licence
+        note = " (manual)" if e.by_hand else ""
+        licence = "none stated" if e.licence == NO_LICENCE else e.licence
         here = "yes" if paths[name].exists() else "no"
         rows.append((name, f"{e.megabytes:g}", licence, here, f"{e.source}{note}"))
     print_table(rows)

@@ -1,4 +1,4 @@
-"""``costream models init``: weight files of random weights, which say so."""
+"""``costream models init``: write weight files with random weights, marked as such."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from costream.models.registry import ARCHITECTURES
     "pairs",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An argument of the network in place of its paper's, rate_hz, or frontend.NAME;"
+    help="Override an argument of the network (default: its paper's), rate_hz, or frontend.NAME;"
     " repeatable.",
 )
 @click.option(
     "--frontend",
     metavar="NAME|MODEL[+...]",
-    help="What makes tokens of video or sound: a kind, which then has random weights too, or a"
-    " model or weight file, whose trained frontend is taken; VIDEO+SOUND for both.",
+    help="Frontend for video or audio: a kind, which then also has random weights, or a model or"
+    " weight file, whose trained frontend is used; VIDEO+SOUND for both.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--overwrite/--no-overwrite", default=False, help="Replace an existing file.")
@@ -46,11 +46,11 @@ def init_command(
     seed: int,
     overwrite: bool,
 ) -> None:
-    """Write a weight file of random weights, in the sizes of the network's paper; prints the file.
+    """Write a weight file with random weights, in the sizes of the network's paper; prints it.
 
-    For costs, for trials, and as a start to train from. What such a network says means nothing:
-    its labels are "random 0", "random 1", ..., and its results are marked. The same seed gives
-    the same weights.
+    Use it to measure costs, for experiments, or as a start of training. Its predictions are
+    meaningless: the labels are "random 0", "random 1", ..., and the results are marked. The same
+    seed gives the same weights.
 
     \b
     costream models init cooadtr --set depth=2 --set window=32
@@ -74,7 +74,7 @@ def init_command(
 
 
 def _settings(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """Read NAME=VALUE: numbers, true, false, null and lists as JSON has them, all else text."""
+    """Parse NAME=VALUE: numbers, true, false, null and lists as in JSON, anything else as text."""
     out: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")

@@ -1,4 +1,4 @@
-"""``costream models list`` and ``show``: which models there are, and the card of one."""
+"""``costream models list`` and ``show``: list the models, and print the card of one."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from costream.models.registry import find_weights, list_models
 @click.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_command(as_json: bool) -> None:
-    """List the models, and where their weights are.
+    """List the models and the locations of their weights.
 
-    Weights that are "published" are not here: costream models fetch NAME gets them.
+    Weights that are "published" are not installed: costream models fetch NAME downloads them.
     """
     entries = list_models()
     if as_json:
@@ -31,7 +31,7 @@ def list_command(as_json: bool) -> None:
         ]
         print_json(rows)
         return
-    table = [("MODEL", "WEIGHTS", "WHAT IT IS", "FILE")]
+    table = [("MODEL", "WEIGHTS", "DESCRIPTION", "FILE")]
     table += [
         (e.name, e.origin or "none", e.summary, "" if e.path is None else str(e.path))
         for e in entries
@@ -46,7 +46,7 @@ def list_command(as_json: bool) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show_command(model: str, weights: str | None, as_json: bool) -> None:
-    """Show the card of a model: what it is, where it comes from and how far to trust it."""
+    """Show the card of a model: description, origin and reliability."""
     path = find_weights(model, weights)
     card, header = read_card(path), read_header(path)
     numbers = sum(math.prod(info.shape) for info in header.tensors.values())
@@ -82,7 +82,7 @@ def _describe(card: Card) -> Iterable[tuple[str, str]]:
 
 
 def _leaves(path: str, table: dict[str, Any]) -> Iterable[tuple[str, str]]:
-    """Give a line for the plain values of each table in a table; longer lists are in the JSON."""
+    """Yield a line with the plain values of each nested table, without long lists (see --json)."""
     nested = {k: v for k, v in table.items() if isinstance(v, dict)}
     plain = {k: v for k, v in table.items() if k not in nested and v is not None}
     short = [f"{k}={v}" for k, v in plain.items() if not (isinstance(v, list) and len(v) > 5)]

@@ -1,4 +1,4 @@
-"""How tables and JSON of these commands are printed."""
+"""Printing of tables and JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 
 def print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    """Print rows in columns as wide as they need to be."""
+    """Print rows in aligned columns."""
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     for row in rows:
         cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))

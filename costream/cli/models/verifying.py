@@ -1,4 +1,4 @@
-"""``costream models verify``: whether weight files work, and do what their cards say."""
+"""``costream models verify``: check that weight files work as their cards state."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from costream.models.registry import find_weights, list_models
 @click.argument("models", nargs=-1, metavar="[NAME|FILE]...")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify_command(models: tuple[str, ...], as_json: bool) -> int:
-    """Check weight files: checksum, card, tensors, a few steps, and what they score on a sample.
+    """Check weight files: checksum, card, tensors, a few steps, and the score on a sample.
 
-    All of them without a name. Where the card states a figure on a sample, and the sample is here
-    (a clone has it, an installed package does not), it is measured again. Exit code 5 when one
+    Without a name, check all of them. If the card states a score on a sample, and the sample is
+    available (in a clone, not in an installed package), it is measured again. Exit code 5 if one
     fails.
     """
     from costream.evaluation.sample import reproduce

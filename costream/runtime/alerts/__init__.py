@@ -1,1 +1,1 @@
-"""Alerts of a watch: rules that fire, and what is done then."""
+"""Alerts of a watch: rules, and the actions that run when they fire."""

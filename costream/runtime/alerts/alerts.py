@@ -1,4 +1,4 @@
-"""All alerts of a watch: rules over feeds, what is done when they fire, and clips."""
+"""All alerts of a watch: rules per feed, their actions, and clips."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from costream.status import FeedState
 
 log = logging.getLogger("costream")
 
-# How long after it happened an alert may be found and still get all of its clip.
+# An alert that fires up to this long after its event still gets its whole clip.
 _LATE_S = 5.0
 _NAMES = 1000
-_NAME_BYTES = 80  # of a feed or a label in the name of a clip
+_NAME_BYTES = 80  # limit for a feed or a label in the file name of a clip
 
 
 @dataclass
@@ -40,27 +40,27 @@ class _Feed:
     workers: tuple[Worker, ...]
     span: ClipSpan | None
     ring: PacketRing | None
-    without: Teller = field(default_factory=Teller)  # tells that there was no clip
+    without: Teller = field(default_factory=Teller)  # logs alerts without a clip
     fired: int = 0
 
 
 class Alerts:
-    """Says what is to be recorded, and does what is to be done, without ever waiting for it.
+    """Returns the alerts to record and starts their actions, without ever waiting for them.
 
-    All methods are called by one thread, but ``ring`` gives what the threads that read use.
+    All methods are called by one thread; the buffers from ``ring`` are used by reader threads.
     """
 
     def __init__(self, clips: Path | None = None) -> None:
-        """``clips``: the folder that clips go to; None: no feed asks for them."""
+        """``clips``: the folder for clips; None: no feed may ask for them."""
         self._folder = clips
         self._feeds: dict[str, _Feed] = {}
         self._workers: dict[tuple[str, str], Worker] = {}
-        self._names: deque[str] = deque(maxlen=_NAMES)  # given lately: no files yet perhaps
+        self._names: deque[str] = deque(maxlen=_NAMES)  # recent; may not exist as files yet
 
     def add(self, feed: str, options: AlertOptions, classes: Classes) -> None:
-        """Take a feed. UsageError when a rule does not fit the labels, or there is no folder.
+        """Add a feed. UsageError when a rule does not fit the labels, or clips have no folder.
 
-        Actions that several feeds share are done one after the other.
+        Actions that several feeds share run one after the other.
         """
         firings = tuple(Firing(rule, classes) for rule in options.on)
         if options.clips is not None and self._folder is None:
@@ -75,29 +75,29 @@ class Alerts:
         self._feeds[feed] = _Feed(firings, workers, span, ring)
 
     def ring(self, feed: str) -> PacketRing | None:
-        """Give what is to be shown the packets of this feed (Connecting.keeper)."""
+        """Return the packet buffer of this feed (for Connecting.keeper); None without clips."""
         return self._feeds[feed].ring
 
     def push(
         self, feed: str, time_s: float, probabilities: npt.NDArray[np.floating]
     ) -> list[Alert]:
-        """Take one step of a feed (``probabilities``: [C], all heads); give what to record."""
+        """Take a step of a feed (``probabilities``: [C], all heads); return alerts to record."""
         to = self._feeds[feed]
         alerts = [a for firing in to.firings for a in firing.push(time_s, probabilities)]
         return [self._take(feed, alert, alert.time_s) for alert in alerts]
 
     def gap(self, feed: str) -> None:
-        """Note that data of a feed are missing here."""
+        """Take a gap in the data of a feed."""
         for firing in self._feeds[feed].firings:
             firing.gap()
 
     def state(self, feed: str, now_s: float, state: FeedState, age_s: float | None) -> list[Alert]:
-        """Take how a feed is doing, at least each second; give what to record.
+        """Take the state of a feed, at least once a second; return alerts to record.
 
-        ``now_s``: the feed's time; ``age_s``: since its newest data came; None: none ever did.
+        ``now_s``: the feed's time; ``age_s``: time since its newest data; None: never any data.
         """
         alerts = [a for f in self._feeds[feed].firings for a in f.state(now_s, state, age_s)]
-        # What there was to be seen was before.
+        # The clip shows when the condition began.
         return [self._take(feed, alert, alert.since_s) for alert in alerts]
 
     @property
@@ -111,16 +111,16 @@ class Alerts:
 
     @property
     def failed(self) -> int:
-        """Actions that failed or were not done in time, and clips that were not written."""
+        """Actions that failed or were dropped, and clips that were not written."""
         clips = sum(feed.ring.failed for feed in self._feeds.values() if feed.ring is not None)
         return clips + sum(worker.failed + worker.dropped for worker in self._workers.values())
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Finish clips and actions, and kill what is not done in time."""
+        """Finish clips and actions; cancel those that take longer than ``timeout_s``."""
         until_s = time.monotonic() + timeout_s
         rings = [feed.ring for feed in self._feeds.values() if feed.ring is not None]
         for ring in rings:
-            ring.close(0.0)  # all begin to end at once
+            ring.close(0.0)  # start ending all of them at once
         for ring in rings:
             ring.close(max(0.0, until_s - time.monotonic()))
         for worker in self._workers.values():
@@ -129,7 +129,7 @@ class Alerts:
             worker.close(until_s)
 
     def _take(self, feed: str, alert: Alert, at_s: float) -> Alert:
-        """Do what is to be done for an alert about what was at ``at_s``; give it as recorded."""
+        """Start the clip and actions for an alert about time ``at_s``; return it as recorded."""
         to = self._feeds[feed]
         to.fired += 1
         now = datetime.now(timezone.utc)
@@ -144,13 +144,15 @@ class Alerts:
                     if not worker.action.wants_clip:
                         worker.put(event)
                 return event.alert
-            to.without.tell(f"{feed}: no clip: nothing is held of that time, or too many wait")
+            to.without.tell(
+                f"{feed}: no clip: no packets are buffered for that time, or too many wait"
+            )
         for worker in to.workers:
             worker.put(event)
         return alert
 
     def _name(self, feed: str, now: datetime, label: str) -> str:
-        """Give a clip a name that no other one has."""
+        """Return a unique file name for a clip."""
         stem = f"{_safe(feed)}_{now:%Y%m%dT%H%M%SZ}_{_safe(label)}"
         name, number = f"{stem}{SUFFIX}", 1
         while name in self._names or (self._folder is not None and (self._folder / name).exists()):
@@ -161,7 +163,7 @@ class Alerts:
 
 
 def _clip_done(workers: tuple[Worker, ...], event: Event, path: Path | None) -> None:
-    """Let the actions that waited for a clip go on, with it or, when it failed, without."""
+    """Start the actions that waited for a clip; without it (None) when it failed."""
     if path is not None:
         event = replace(event, alert=replace(event.alert, clip=path.name), clip=path)
     for worker in workers:
@@ -170,6 +172,6 @@ def _clip_done(workers: tuple[Worker, ...], event: Event, path: Path | None) -> 
 
 
 def _safe(text: str) -> str:
-    """Give ``text`` as a part of a file name on any system, without credentials."""
+    """Return ``text`` as a part of a file name valid on any system, without credentials."""
     kept = "".join(c if c.isalnum() or c in ".-" else "_" for c in redact(text))
     return kept.encode()[:_NAME_BYTES].decode(errors="ignore").strip("._") or "unnamed"

@@ -1,4 +1,4 @@
-"""An action: the alert is written to a file."""
+"""Alert action: append the alert to a file."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from costream.runtime.alerts.event import Event
 
 
 class AppendLine:
-    """Appends each alert to a file as one line of JSON; other programs may do the same."""
+    """Appends each alert to a file as one line of JSON; other programs may append to it too."""
 
     wants_clip = False
 
     def __init__(self, path: str) -> None:
-        """Missing folders are made when there is something to write. UsageError for a folder."""
+        """Missing folders are created at the first write. UsageError when ``path`` is a folder."""
         if not path or os.path.isdir(path):
             raise UsageError("not a file that can be appended to", where=path or "''")
         self._path = Path(path)
         self.name = f"append to {redact(path)}"
 
     def do(self, event: Event) -> None:
-        """Write the line. OutputError when that fails, as on a full disk."""
+        """Append the line. OutputError when that fails, as on a full disk."""
         line = f"{event.json}\n".encode("utf-8", "backslashreplace")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             try:
-                # One call, so that lines of several writers never mix.
+                # A single call, so that lines of several writers never mix.
                 written = os.write(file, line)
             finally:
                 os.close(file)
@@ -39,4 +39,4 @@ class AppendLine:
             raise OutputError("the disk is full: a line was cut off", where=self.name)
 
     def cancel(self) -> None:
-        """Do nothing: writing a line does not last."""
+        """Do nothing: writing a line takes no time."""

@@ -1,4 +1,4 @@
-"""An action: a program is run."""
+"""Alert action: run a program."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _PLACE = re.compile("{(" + "|".join(NAMES) + ")}")
 class RunCommand:
     """Runs a program for each alert, without a shell, and waits for it.
 
-    ``command`` is split into arguments once, as a shell would, with nothing else done to it.
-    ``{feed}`` and the other NAMES are put in afterwards, so that a value stays one argument or a
-    part of one, whatever it holds. The environment has COSTREAM_FEED, ... and COSTREAM_ALERT, the
-    alert as JSON. What the program prints goes nowhere.
+    ``command`` is split into arguments once, as a shell would, without any other expansion.
+    ``{feed}`` and the other NAMES are substituted afterwards, so that a value never spans several
+    arguments, whatever it holds. The environment has COSTREAM_FEED, ... and COSTREAM_ALERT, the
+    alert as JSON. The program's output is discarded.
     """
 
     def __init__(self, command: str, timeout_s: float = TIMEOUT_S) -> None:
@@ -40,12 +40,12 @@ class RunCommand:
             raise UsageError(
                 "no such program",
                 where=self._arguments[0],
-                hint="give its path; nothing goes through a shell",
+                hint="give its path; commands do not run in a shell",
             )
         self.name = f"run {os.path.basename(self._arguments[0])}"
         self.wants_clip = "{clip}" in command
         self._timeout_s = timeout_s
-        self._lock = threading.Lock()  # guards the two below
+        self._lock = threading.Lock()  # guards the next two
         self._process: subprocess.Popen[bytes] | None = None
         self._cancelled = False
 
@@ -69,11 +69,11 @@ class RunCommand:
             raise OutputError(
                 f"failed with exit code {code}",
                 where=self.name,
-                hint="its output is not kept: run it by hand to see why",
+                hint="its output is discarded: run it by hand to see why",
             )
 
     def cancel(self) -> None:
-        """Kill what runs, and run nothing any more."""
+        """Kill the running program and start no more."""
         with self._lock:
             self._cancelled = True
             if self._process is not None:
@@ -92,15 +92,15 @@ class RunCommand:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env={**os.environ, **told, "COSTREAM_ALERT": event.json},
-                start_new_session=True,  # a group of its own: Ctrl-C is not for it
+                start_new_session=True,  # its own process group, so that Ctrl-C does not reach it
             )
             return self._process
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a program and all that it has started in its group."""
+    """Kill a program and its process group."""
     if process.poll() is not None:
-        return  # gone, and its number may be another's by now
+        return  # ended already, and its process id may have been reused
     if os.name == "posix":
         os.killpg(process.pid, signal.SIGKILL)
     else:

@@ -1,4 +1,4 @@
-"""What an action is told of an alert."""
+"""Alert events, as passed to actions."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from costream.records import Alert, to_json
 
 @dataclass(frozen=True)
 class Event:
-    """An alert, and where and when it was."""
+    """An alert with its feed, time and clip."""
 
     feed: str  # name of the feed
-    at: str  # ISO 8601, UTC: when it fired
+    at: str  # time of firing, ISO 8601, UTC
     alert: Alert
     clip: Path | None = None  # the file with the seconds around it
 
     @cached_property
     def values(self) -> dict[str, str]:
-        """What stands for {feed}, {label}, ... in a command, by name."""
+        """The values of {feed}, {label}, ... in a command, by name."""
         return {
             "feed": self.feed,
             "label": self.alert.label,
@@ -34,7 +34,7 @@ class Event:
 
     @cached_property
     def json(self) -> str:
-        """One JSON object in one line: the record of the alert with ``feed`` and ``at``."""
+        """The alert record with ``feed`` and ``at``, as a JSON object in one line."""
         record: dict[str, Any] = {"feed": self.feed, "at": self.at, **to_json(self.alert)}
         if self.clip is not None:
             record["clip"] = str(self.clip)

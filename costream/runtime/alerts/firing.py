@@ -1,4 +1,4 @@
-"""When a rule fires on one feed; a pure function of what the feed gave so far."""
+"""Evaluation of a rule on one feed; a pure function of the feed's data so far."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _AWAY: tuple[FeedState, ...] = ("waiting", "lost")
 
 @dataclass
 class _Watched:
-    """A condition: since when it holds, and whether it may fire."""
+    """A condition: the time since which it holds, and whether it may fire."""
 
     since_s: float | None = None  # None: it does not hold
     armed: bool = True
 
 
 class Firing:
-    """One rule on one feed (rules.py says what a rule means).
+    """One rule on one feed (rules.py defines the meaning of rules).
 
-    Times are those of the feed and never run backwards.
+    Times are those of the feed and never decrease.
     """
 
     def __init__(self, rule: Rule, classes: Classes) -> None:
@@ -40,10 +40,10 @@ class Firing:
         self._fired_s = -math.inf
 
     def push(self, time_s: float, probabilities: npt.NDArray[np.floating]) -> list[Alert]:
-        """Take one step (``probabilities``: [C]); give the alerts it sets off.
+        """Take one step (``probabilities``: [C]) and return the alerts that fire.
 
-        Of several labels that could fire at one step only the best does, as ``every`` holds for
-        the rule; with ``every 0`` all do.
+        Of several labels that could fire in one step only the best does, as ``every`` applies to
+        the whole rule; with ``every 0`` all do.
         """
         due: list[tuple[float, Target, _Watched]] = []
         for target, watched in zip(self._targets, self._watched, strict=True):
@@ -64,15 +64,15 @@ class Firing:
         return alerts
 
     def gap(self) -> None:
-        """Note that data are missing here: what held must hold anew, and may fire again."""
+        """Take a gap in the data: conditions start over and may fire again."""
         for watched in self._watched:
             watched.since_s, watched.armed = None, True
 
     def state(self, now_s: float, state: FeedState, age_s: float | None) -> list[Alert]:
-        """Take how the feed is doing; give the alert that sets off.
+        """Take the state of the feed and return the alerts that fire.
 
-        ``age_s``: since its newest data came; None: none ever did. To be called now and then,
-        also while nothing comes.
+        ``age_s``: time since its newest data; None: never any data. Call it regularly, also
+        while no data arrive.
         """
         away, rule = self._away, self.rule
         if rule.kind == "label" or state == "ended":
@@ -82,7 +82,7 @@ class Firing:
             away.armed = away.armed or now_s - away.since_s < rule.for_s - _SLACK_S
         elif state == "live":
             away.since_s, away.armed = None, True
-        elif state in _AWAY and away.since_s is None:  # and is, while it is tried again
+        elif state in _AWAY and away.since_s is None:  # it stays lost during retries
             away.since_s = now_s
         if not self._holds(away, now_s):
             return []

@@ -1,6 +1,6 @@
-"""What a feed's alerts are to be: from --on, --run, --post, --append and --clips.
+"""Alert options of a feed: --on, --run, --post, --append and --clips.
 
-The same words are keys of a feed's table in a TOML file, each a string or a list of strings::
+The same names are keys of a feed's table in a TOML file, each a string or a list of strings::
 
     on = ["falling>=0.8 for 2s", "gap>=10s"]
     run = "notify-send {feed} {label}"
@@ -21,13 +21,13 @@ from costream.runtime.alerts.post import PostJson
 from costream.runtime.alerts.rules import Rule, parse_rule
 from costream.runtime.alerts.worker import Action
 
-CLIPS = "5,5"  # what --clips means without a value
-LONGEST_S = 600.0  # of either part of a clip: packets are held in memory
+CLIPS = "5,5"  # value of a bare --clips
+LONGEST_S = 600.0  # limit for either part of a clip: packets are held in memory
 
 
 @dataclass(frozen=True)
 class ClipSpan:
-    """What a clip holds: so much before the alert and after it."""
+    """The length of a clip before and after the alert."""
 
     before_s: float
     after_s: float
@@ -35,7 +35,7 @@ class ClipSpan:
 
 @dataclass(frozen=True)
 class AlertOptions:
-    """What was asked for, checked as far as that goes without a model."""
+    """The alert options, checked as far as possible without a model."""
 
     on: tuple[Rule, ...] = ()
     run: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class AlertOptions:
     clips: ClipSpan | None = None
 
     def actions(self) -> dict[tuple[str, str], Action]:
-        """Make the actions; the keys of two feeds are equal where they do the same."""
+        """Return new actions by key; equal keys of two feeds mean the same action."""
         made: dict[tuple[str, str], Action] = {}
         made.update({("run", text): RunCommand(text) for text in self.run})
         made.update({("post", text): PostJson(text) for text in self.post})
@@ -56,10 +56,10 @@ KEYS = tuple(field.name for field in fields(AlertOptions))
 
 
 def read_options(told: Mapping[str, Any]) -> AlertOptions:
-    """Give the options that the KEYS of ``told`` hold; other keys, and None, play no part.
+    """Return the options under the KEYS of ``told``; other keys, and None, are ignored.
 
-    ``told`` has the values of the command line or those of a table in a TOML file. UsageError
-    says what is wrong; nothing is run or opened.
+    ``told`` holds the values of the command line or of a table in a TOML file. Raises UsageError
+    for mistakes; nothing is run or opened.
     """
     options = AlertOptions(
         tuple(parse_rule(text) for text in _texts(told, "on")),
@@ -71,7 +71,9 @@ def read_options(told: Mapping[str, Any]) -> AlertOptions:
     options.actions()
     if not options.on and any((options.run, options.post, options.append, options.clips)):
         raise UsageError(
-            "no rule says when", where="alerts", hint="add one, as in: --on 'falling>=0.8 for 2s'"
+            "actions or clips need a rule",
+            where="alerts",
+            hint="add one, as in: --on 'falling>=0.8 for 2s'",
         )
     return options
 
@@ -85,7 +87,7 @@ def _texts(told: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 
 def _span(value: Any) -> ClipSpan | None:
-    """Give what "5,10", "5", 5, [5, 10] or true means."""
+    """Parse "5,10", "5", 5, [5, 10] or true."""
     if value is None or value is False:
         return None
     parts = CLIPS if value is True else value
@@ -98,7 +100,7 @@ def _span(value: Any) -> ClipSpan | None:
         before_s, after_s = seconds * 2 if len(seconds) == 1 else seconds
     except (UsageError, ValueError, TypeError):
         raise UsageError(
-            f"not the seconds before and after: {value!r}",
+            f"expected seconds before and after, not {value!r}",
             where="clips",
             hint="write them as in 5,10",
         ) from None

@@ -1,4 +1,4 @@
-"""An action: the alert is sent to a web address."""
+"""Alert action: POST the alert to a URL."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from urllib.request import (
 from costream.errors import OutputError, UsageError
 from costream.runtime.alerts.event import Event
 
-TIMEOUT_S = 10.0  # of an attempt, for each answer of the other side
+TIMEOUT_S = 10.0  # per socket operation of an attempt
 PAUSES_S = (1.0, 3.0)  # before the second and the third attempt
 
 
 class PostJson:
-    """POSTs each alert as JSON; a user and password in the URL go as basic authentication.
+    """POSTs each alert as JSON; user and password in the URL become basic authentication.
 
-    Tried three times while the server cannot be reached, is too busy or says that it is at
-    fault. Redirections are not followed: they would turn the POST into a GET. Messages name the
-    host alone, as the path of such an address is often a secret.
+    Up to three attempts while the server cannot be reached, is too busy or reports an internal
+    error. Redirects are not followed: they would turn the POST into a GET. Messages name only
+    the host, as the path of such a URL is often a secret.
     """
 
     wants_clip = False
@@ -38,14 +38,14 @@ class PostJson:
     def __init__(
         self, url: str, timeout_s: float = TIMEOUT_S, pauses_s: tuple[float, ...] = PAUSES_S
     ) -> None:
-        """UsageError when ``url`` is not one of http or https."""
+        """UsageError when ``url`` is not an http or https URL."""
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
         except ValueError:
             host = None
         if not host or parts.scheme not in ("http", "https"):
-            # What is no URL cannot be redacted, and may hold a password.
+            # An invalid URL cannot be redacted, and may hold a password.
             raise UsageError(
                 "not a URL", where="post", hint="write http://HOST/... or https://HOST/..."
             )
@@ -62,7 +62,7 @@ class PostJson:
         self._connections = _Connections()
 
     def do(self, event: Event) -> None:
-        """Send the alert. OutputError when it was not taken."""
+        """Send the alert. OutputError when it was not accepted."""
         body = event.json.encode("utf-8", "backslashreplace")
         problem = self._attempt(body)
         for pause_s in self._pauses_s:
@@ -73,14 +73,14 @@ class PostJson:
             raise OutputError(problem, where=self.name)
 
     def cancel(self) -> None:
-        """End what is being sent, and send nothing any more."""
+        """Abort the request in progress and send no more."""
         self._cancelled.set()
         self._connections.cut()
 
     def _attempt(self, body: bytes) -> str | None:
-        """Send once. None: it was taken; else why not, and it may be tried again.
+        """Send once. Return None on success, else the reason; the caller may retry.
 
-        OutputError: it need not be tried again.
+        OutputError when retrying would not help.
         """
         request = Request(self._url, body, self._headers, method="POST")
         try:
@@ -98,17 +98,17 @@ class PostJson:
 
 
 class _Connections:
-    """Opens connections, and can cut the one in use from another thread."""
+    """Opens connections, and can shut down the one in use from another thread."""
 
     def __init__(self) -> None:
         self._newest: http.client.HTTPConnection | None = None
         self.opener = build_opener(_Plain(self._plain), _Encrypted(self._encrypted), _Stay())
 
     def cut(self) -> None:
-        """Let whoever waits for an answer wait no longer."""
+        """Shut down the newest connection, which ends any wait for its response."""
         sock = getattr(self._newest, "sock", None)
         if sock is not None:
-            with contextlib.suppress(OSError):  # it is over already
+            with contextlib.suppress(OSError):  # closed already
                 sock.shutdown(socket.SHUT_RDWR)
 
     def _plain(self, host: str, **told: Any) -> http.client.HTTPConnection:

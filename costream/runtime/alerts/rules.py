@@ -1,4 +1,4 @@
-"""The rules of alerts as they are written, and what they mean for the labels of a model.
+"""Alert rules: their syntax and meaning, a parser, and the match with a model's labels.
 
 A rule is one line::
 
@@ -6,19 +6,19 @@ A rule is one line::
     gap >= TIME [every TIME]
     lost [for TIME] [every TIME]
 
-* ``LABEL`` is a label of the model, in quotes where it holds ``>`` or one of the words of a rule;
+* ``LABEL`` is a label of the model, quoted if it contains ``>`` or a keyword of the rule syntax;
   ``*`` is any label but the background, as if the rule were written once for each.
-* It fires once the label's probability, made smooth as that of the timeline is, has been at least
-  ``P`` (default: the label's threshold of segments) at every step for ``TIME`` (default 0: at the
-  first one).
-* It fires again only after the probability was below ``P2`` (default: 0.6 of ``P``) or data were
-  missing, and ``every`` so long at most (default 30 s) on one feed. What would fire earlier fires
-  then, if it still holds.
-* ``gap`` fires once nothing has come from the feed for ``TIME``; ``lost`` when its connection
-  is lost or cannot be made, or has not been there for ``TIME``. Either fires again only after
-  data have come, and ``every`` holds for it too.
+* It fires once the label's probability, smoothed as for the timeline, has been at least ``P``
+  (default: the label's segment threshold) at every step for ``TIME`` (default 0: at the first
+  one).
+* It fires again only after the probability fell below ``P2`` (default: 0.6 of ``P``) or after a
+  gap in the data, and at most once per ``every`` (default 30 s) on one feed. An alert suppressed
+  by ``every`` fires when that time is over, if its condition still holds.
+* ``gap`` fires once the feed has delivered no data for ``TIME``; ``lost`` when its connection is
+  lost or cannot be made, or has been down for ``TIME``. Either fires again only after data have
+  arrived, and ``every`` applies to it too.
 
-A TIME is ``2s``, ``0.5`` or ``1:30``. The words after LABEL come in any order.
+A TIME is ``2s``, ``0.5`` or ``1:30``. The clauses after LABEL may come in any order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from costream.errors import UsageError
 from costream.models.card import Card, Timeline
 
 EVERY_S = 30.0
-LOW = 0.6  # of the threshold, as in runtime/segments.py
+LOW = 0.6  # default ``until``, relative to the threshold
 ANY = "*"
 
 _WORDS = ("for", "until", "every")
@@ -42,29 +42,29 @@ _TOKEN = re.compile(r"\s*(?:(\"[^\"]*\"|'[^']*')|(>=|>)|([^\s>\"'][^\s>]*))")
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule as it was written."""
+    """A parsed rule."""
 
     text: str
     kind: Literal["label", "gap", "lost"]
-    label: str = ""  # of kind "label"; ANY: any but the background
-    above: float | None = None  # probability; None: the label's threshold of segments
-    strict: bool = False  # more than that, not at least
+    label: str = ""  # for kind "label"; ANY: any but the background
+    above: float | None = None  # probability; None: the label's segment threshold
+    strict: bool = False  # "above" is exclusive (>, not >=)
     for_s: float = 0.0
-    until: float | None = None  # probability; None: LOW of the threshold
+    until: float | None = None  # probability; None: LOW times the threshold
     every_s: float = EVERY_S
 
 
 @dataclass(frozen=True)
 class Classes:
-    """The labels of a model, all its heads in a row, as the probabilities of a step stand."""
+    """The labels of a model's heads, concatenated in the order of a step's probabilities."""
 
     labels: tuple[str, ...]
-    thresholds: tuple[float, ...]  # of segments of each label
-    background: frozenset[int]  # indices of those that are no event
+    thresholds: tuple[float, ...]  # segment threshold of each label
+    background: frozenset[int]  # indices of the background labels
 
     @classmethod
     def of(cls, heads: Iterable[tuple[Card, Timeline]]) -> Classes:
-        """Give the labels of these heads, each with the timeline that holds in this run."""
+        """Return the labels of these heads, each given with its timeline in this run."""
         labels: list[str] = []
         thresholds: list[float] = []
         background: set[int] = set()
@@ -78,7 +78,7 @@ class Classes:
 
 @dataclass(frozen=True)
 class Target:
-    """One class that a rule looks at, with its bounds."""
+    """One class that a rule tests, with its bounds."""
 
     index: int  # in the probabilities of a step
     label: str
@@ -87,15 +87,15 @@ class Target:
 
 
 def parse_rule(text: str) -> Rule:
-    """Give the rule that ``text`` means. UsageError says where it cannot be understood."""
+    """Parse a rule. UsageError names the column of a mistake."""
     return _Parser(text).rule()
 
 
 def targets(rule: Rule, classes: Classes) -> tuple[Target, ...]:
-    """Give the classes that a rule of kind "label" looks at.
+    """Return the classes that a rule of kind "label" tests.
 
-    A label of several heads is looked at in each. UsageError when the model has no such label,
-    or its threshold is not above the ``until`` of the rule.
+    A label of several heads is tested in each. UsageError when the model has no such label, or
+    when the rule's ``until`` is above the threshold.
     """
     indices = [
         k
@@ -113,7 +113,7 @@ def targets(rule: Rule, classes: Classes) -> tuple[Target, ...]:
         until = LOW * above if rule.until is None else rule.until
         if until > above:
             raise UsageError(
-                f"'until' is above the probability that fires ({above:g})", where=rule.text
+                f"'until' is above the firing probability ({above:g})", where=rule.text
             )
         found.append(Target(k, classes.labels[k], above, until))
     return tuple(found)
@@ -154,7 +154,7 @@ class _Parser:
         return self._ended(rule, "for", "until")
 
     def _ended(self, rule: Rule, *allowed: str) -> Rule:
-        """Give ``rule`` with what the words to its end say: ``allowed`` ones and "every"."""
+        """Return ``rule`` with the clauses up to its end: ``allowed`` ones and "every"."""
         left = [*allowed, "every"]
         while self._peek.kind != "end":
             word = self._advance()
@@ -219,7 +219,7 @@ class _Parser:
         while at < end:
             match = _TOKEN.match(self._text, at)
             if match is None:
-                raise self._error(_Token("end", "", at), "a second quote")
+                raise self._error(_Token("end", "", at), "a closing quote")
             quoted, operator, word = match.groups()
             begin = match.end() - len(quoted or operator or word)
             if quoted:
@@ -232,9 +232,9 @@ class _Parser:
         return [*tokens, _Token("end", "", end)]
 
     def _error(self, token: _Token, wanted: str) -> UsageError:
-        found = f"not {self._text[token.at :].split()[0]!r}" if token.kind != "end" else "here"
+        found = f", not {self._text[token.at :].split()[0]!r}" if token.kind != "end" else ""
         return UsageError(
-            f"expected {wanted}, {found}",
+            f"expected {wanted}{found}",
             where=f"rule {self._text!r}, column {token.at + 1}",
             hint="as in: falling>=0.8 for 2s",
         )

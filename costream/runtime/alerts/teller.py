@@ -1,4 +1,4 @@
-"""One trouble that comes again and again is told now and then."""
+"""Rate-limited warnings."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 
 log = logging.getLogger("costream")
 
-TELL_S = 30.0  # from one message on the same trouble to the next
+TELL_S = 30.0  # least time between two messages about the same problem
 
 
 class Teller:
-    """Logs the first of many messages, and then now and then one with their number."""
+    """Logs the first of many messages, then at intervals one with the number left out."""
 
     def __init__(self, every_s: float = TELL_S) -> None:
         self._every_s = every_s
@@ -19,7 +19,7 @@ class Teller:
         self._silent = 0
 
     def tell(self, message: str) -> None:
-        """Log a warning, or count it for the next one."""
+        """Log a warning, or count it for the next message."""
         now_s = time.monotonic()
         if self._told_s is not None and now_s - self._told_s < self._every_s:
             self._silent += 1

@@ -1,4 +1,4 @@
-"""Actions are done in threads of their own, so that none of them ever holds the stream."""
+"""Worker threads for alert actions, so that no action ever blocks the stream."""
 
 from __future__ import annotations
 
@@ -11,55 +11,55 @@ from costream.errors import OutputError
 from costream.runtime.alerts.event import Event
 from costream.runtime.alerts.teller import TELL_S, Teller
 
-QUEUE = 64  # events that wait for one action at most
+QUEUE = 64  # most events that wait for one action
 
 
 class Action(Protocol):
-    """Something that is done for each alert. Both methods are called by different threads."""
+    """An action run for each alert. The two methods are called from different threads."""
 
     @property
     def name(self) -> str:
-        """What it is called in messages; holds no credentials."""
+        """The name shown in messages; holds no credentials."""
 
     @property
     def wants_clip(self) -> bool:
-        """It is done only once the clip of the alert has been written, where there is one."""
+        """Whether the action waits until the clip of the alert, if any, has been written."""
 
     def do(self, event: Event) -> None:
-        """Do it, however long that takes. OutputError when it failed."""
+        """Run the action, however long that takes. OutputError when it fails."""
 
     def cancel(self) -> None:
-        """End ``do`` soon, for good."""
+        """Make a running ``do`` end soon, for good."""
 
 
 class Worker:
-    """Does one action for the events it is given, one after the other.
+    """Runs one action for a queue of events, one after the other.
 
-    When they come faster than they are done, the oldest that wait are dropped. Failures and drops
-    are counted, and logged at once, then at most every TELL_S.
+    When the queue is full, the oldest waiting event is dropped. Failures and drops are counted,
+    and logged at once, then at most every TELL_S.
     """
 
     def __init__(self, action: Action, queue: int = QUEUE, tell_s: float = TELL_S) -> None:
         self.action = action
         self.failed = 0  # events for which the action failed
-        self.dropped = 0  # events for which it was not done
+        self.dropped = 0  # events for which the action was not run
         self._failures = Teller(tell_s)
         self._drops = Teller(tell_s)
         self._room = queue
-        self._changed = threading.Condition()  # guards the three below
+        self._changed = threading.Condition()  # guards the next three
         self._waiting: deque[Event] = deque()
         self._ending = False
         self._thread: threading.Thread | None = None
 
     def put(self, event: Event) -> None:
-        """Let it be done for ``event`` soon; returns at once."""
+        """Queue the action for ``event``; returns at once."""
         with self._changed:
             if self._ending:
-                self._drop("an alert came after the end")
+                self._drop("an alert came after the watch had ended")
                 return
             if len(self._waiting) >= self._room:
                 self._waiting.popleft()
-                self._drop("too slow, the oldest alert that waited was dropped")
+                self._drop("too slow, the oldest waiting alert was dropped")
             self._waiting.append(event)
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -69,13 +69,13 @@ class Worker:
             self._changed.notify()
 
     def finish(self) -> None:
-        """Take no more events, and end when those that wait are done."""
+        """Accept no more events, and end when the waiting ones are done."""
         with self._changed:
             self._ending = True
             self._changed.notify()
 
     def close(self, until_s: float) -> None:
-        """After ``finish``: wait until time.monotonic() is ``until_s``, then end what is left."""
+        """After ``finish``: wait until time.monotonic() is ``until_s``, then cancel the rest."""
         thread = self._thread
         if thread is None:
             return

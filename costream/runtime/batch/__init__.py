@@ -1,1 +1,1 @@
-"""``costream batch``: every file below a folder, resumable, on one machine or many."""
+"""``costream batch``: resumable runs over many files, on one machine or a cluster."""

@@ -1,4 +1,4 @@
-"""The unit of work on a Ray cluster (the extra ``ray``): same files in, same files out."""
+"""Batch engine on a Ray cluster (the extra ``ray``); its results equal the local engine's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from costream.runtime.batch.work import Task, Work, discard, process
 
 _TICK_S = 0.2
 _CONNECT_S = 10.0
-_RETRIES = 2  # of a file whose worker or machine is lost
+_RETRIES = 2  # per file, when its worker or machine is lost
 
 
 def need_ray() -> None:
@@ -28,10 +28,10 @@ def need_ray() -> None:
 
 
 def _check_address(address: str) -> None:
-    """Raise UsageError when nobody listens at HOST:PORT: Ray would end the process itself."""
+    """Raise UsageError when HOST:PORT does not accept connections: Ray would exit the process."""
     host, _, port = address.rpartition(":")
     if not host or "://" in address:
-        return  # "auto" and URLs are Ray's to understand
+        return  # "auto" and URLs are left to Ray
     try:
         socket.create_connection((host, int(port)), _CONNECT_S).close()
     except (OSError, ValueError) as error:
@@ -41,7 +41,7 @@ def _check_address(address: str) -> None:
 
 
 class RayEngine:
-    """One Ray task a file, as many at a time as the cluster has cores (or ``jobs``).
+    """One Ray task per file, as many at a time as the cluster has cores (or ``jobs``).
 
     Ray starts the processes, spreads them over the machines and repeats a file whose worker was
     lost. Paths must mean the same on every machine.
@@ -54,14 +54,14 @@ class RayEngine:
         timeout_s: float | None = None,
         address: str | None = None,
     ) -> None:
-        """``address``: of a running cluster; None: $RAY_ADDRESS, else one on this machine."""
+        """``address``: of a running cluster; None: $RAY_ADDRESS, else a local one."""
         need_ray()
         self._work, self._jobs, self._timeout_s, self._address = work, jobs, timeout_s, address
 
     def run(
         self, tasks: Sequence[Task], stopped: Callable[[], bool]
     ) -> Generator[Outcome | None, None, None]:
-        """Yield what becomes of the tasks, as it happens, and None now and then."""
+        """Yield the outcomes of the tasks as they finish, and None at short intervals."""
         import ray
 
         ours = not ray.is_initialized()
@@ -117,7 +117,7 @@ class RayEngine:
         try:
             outcome: Outcome = ray.get(reference)
         except ray.exceptions.RayTaskError:
-            raise  # process() explains whatever an input does to it: this is a bug
+            raise  # process() turns every error of an input into an outcome: this is a bug
         except ray.exceptions.RayError as error:
             discard(self._work, task.name)
             reason = f"the worker process died {_RETRIES + 1} times ({type(error).__name__})"
@@ -125,7 +125,7 @@ class RayEngine:
         return outcome
 
     def _late(self, ray: Any, running: dict[Any, tuple[Task, float]]) -> Iterator[Outcome]:
-        """Give up what takes longer than the limit, counted from when it was handed to Ray."""
+        """Cancel tasks beyond the time limit, counted from submission to Ray; yield outcomes."""
         if self._timeout_s is None:
             return
         now_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""``costream batch``: plan, run, note what happens, make the tables, say how it ended."""
+"""``costream batch``: plan, run, keep the journal, write the tables, return the exit code."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ log = logging.getLogger("costream")
 
 
 def batch(settings: BatchSettings, effective: Sequence[str] = ()) -> ExitCode:
-    """Run the model over every input that has no results yet, and give the exit code.
+    """Run the model over every input that has no results yet, and return the exit code.
 
-    Everything is checked before the first worker starts. ``effective`` are lines that say which
+    Everything is checked before the first worker starts. ``effective`` holds lines that say which
     settings are in force, shown with -v.
     """
     told = settings.detect
@@ -83,7 +83,7 @@ class _Batch:
             return ExitCode.OK
         self.journal.lock()
         try:
-            self.journal.read()  # again: another batch may have ended just now
+            self.journal.read()  # again: another batch may just have ended
             old = list(self.journal.entries.values()) if settings.overwrite else []
             plan = self._plan(found)
             remove_results(self.output, old)
@@ -132,7 +132,7 @@ class _Batch:
         return code
 
     def _work(self, plan: Plan, state: BatchState, progress: BatchProgress) -> None:
-        """Run the tasks and note what becomes of each."""
+        """Run the tasks and record their outcomes."""
         if not plan.tasks or self._stopped():
             return
         with closing(self._engine().run(plan.tasks, self._stopped)) as events:
@@ -160,7 +160,7 @@ class _Batch:
         return self.stop.requested or (self.settings.fail_fast and self.failed)
 
     def _checked(self, outcome: Outcome, plan: Plan) -> Outcome:
-        """Turn results of a file that changed while it was read into a failure."""
+        """Turn the outcome into a failure if the file changed while it was read."""
         if outcome.status not in ("done", "partial"):
             return outcome
         uri, before = plan.uris[outcome.name], plan.prints[outcome.name]
@@ -184,7 +184,7 @@ class _Batch:
         state.skipped += outcome.status == "skipped"
 
     def _settle(self, entry: Entry) -> None:
-        """Note what became of an input, and say so if it is not what was hoped for."""
+        """Add an entry to the journal, and log it unless the input is done."""
         outcome = entry.outcome
         self.journal.add(entry)
         if outcome.status in ("failed", "partial"):
@@ -197,7 +197,7 @@ class _Batch:
         return all(item.name in self.journal.entries for item in plan.inputs)
 
     def _verdict(self, plan: Plan, complete: bool) -> ExitCode:
-        """Give one exit code: failures alike speak for themselves, a mixture is PARTIAL."""
+        """Return the overall exit code: that of the failures if all failed alike, else PARTIAL."""
         if self.fatal is not None:
             return self.fatal.exit_code
         if self.stop.exit_code is not None:
@@ -207,14 +207,14 @@ class _Batch:
         codes = {o.exit for o in outcomes if o.status in ("failed", "partial")}
         done = any(o.status == "done" for o in outcomes)
         if not codes and not done and complete:
-            log.error("none of the inputs is for this model")
+            log.error("none of the inputs fits this model")
             return ExitCode.INPUT
         if not codes:
             return ExitCode.OK
         return ExitCode(codes.pop()) if not done and len(codes) == 1 else ExitCode.PARTIAL
 
     def _tables(self, plan: Plan, told: dict[str, Any]) -> None:
-        """Make the tables over all, in the order of the inputs."""
+        """Write the tables over all inputs, in their order."""
         objects = self.weights.finds_objects
         tables = MergedTables(self.output, self.settings.predictions, objects=objects)
         tables.open()
@@ -238,7 +238,7 @@ class _Batch:
 
 
 class FatalError(CostreamError):
-    """What stopped an input would stop every other one: a full disk, a model without classes."""
+    """An error that would stop every other input too: a full disk, a model without classes."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.reason)
@@ -246,7 +246,7 @@ class FatalError(CostreamError):
 
 
 def _absolute(told: DetectSettings) -> DetectSettings:
-    """Give the settings with paths that mean the same in every process and on every run."""
+    """Return the settings with absolute paths, valid in every process and on every run."""
     weights = None if told.weights is None else os.path.abspath(told.weights)
     model = os.path.abspath(told.model) if os.path.isfile(told.model) else told.model
     layout = told.layout
@@ -256,7 +256,7 @@ def _absolute(told: DetectSettings) -> DetectSettings:
 
 
 def _list(plan: Plan) -> None:
-    """Print what would be done with each input: a word, its name, and why."""
+    """Print the planned action for each input: a keyword, its name, and the reason."""
     todo = {task.name for task in plan.tasks}
     settled = {entry.outcome.name: entry.outcome for entry in plan.settled}
     for item in plan.inputs:

@@ -1,4 +1,4 @@
-"""By what a file is known again: its size, and when it was last written or what is in it."""
+"""File fingerprints: size and modification time, or content hash."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Of one input; equal ones mean equal content."""
+    """The fingerprint of one input; equal fingerprints mean equal content."""
 
     size: int  # bytes
-    mtime_ns: int | None  # newest of its files; None when the content counts, and in a store
-    sha256: str | None = None  # of the content, when that was asked for
-    version: str | None = None  # what a store says of its state: a checksum, a time of change
+    mtime_ns: int | None  # newest of its files; None with a content hash, and in a store
+    sha256: str | None = None  # content hash, if requested
+    version: str | None = None  # version from a store: a checksum, a modification time
 
 
 def fingerprint(uri: str, *, content: bool = False, fresh: bool = False) -> Fingerprint:
-    """Give the fingerprint of an input. OSError when it cannot be read.
+    """Return the fingerprint of an input. OSError when it cannot be read.
 
-    ``content``: read all of it, so that a copy or a touched file is still the same. ``fresh``:
-    ask a store again, whatever is remembered of it.
+    ``content``: hash the content, so that a copy or a touched file counts as the same. ``fresh``:
+    bypass the cache of a store.
     """
     if is_url(uri):
         if content:
@@ -51,7 +51,7 @@ def fingerprint(uri: str, *, content: bool = False, fresh: bool = False) -> Fing
 
 
 def _files(path: str) -> list[str]:
-    """Give all files that an input is read from."""
+    """Return all files that belong to an input."""
     if os.path.isdir(path):
         inside = [os.path.join(path, name) for name in sorted(os.listdir(path))]
         return [file for file in inside if os.path.isfile(file)] or [path]

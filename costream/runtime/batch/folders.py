@@ -1,4 +1,4 @@
-"""Searching folders: patterns, links that lead in circles, what cannot be read."""
+"""Recursive folder search: name patterns, cyclic links, unreadable folders."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 from costream.errors import ExitCode, UsageError
 from costream.runtime.batch.outcome import Refusal
 
-PRIVATE = ".costream"  # the folder of a batch's own files below its output folder
+PRIVATE = ".costream"  # folder for a batch's internal files, below its output folder
 
 
 @dataclass(frozen=True)
 class Found:
-    """A path that is an input, or the reason why it is none."""
+    """A path that is an input, or the reason why it is not."""
 
     path: str  # absolute
     relative: str  # to the argument; "/" between folders
@@ -27,8 +27,8 @@ class Found:
 class Patterns:
     """``--include`` and ``--exclude``: globs on relative paths, where ``*`` also matches "/".
 
-    A pattern without "/" fits the last part of a path as well. Case does not count, because
-    cameras write ``.MP4``.
+    A pattern without "/" also matches the last part of a path. Case is ignored, because cameras
+    write ``.MP4``.
     """
 
     def __init__(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
@@ -36,12 +36,12 @@ class Patterns:
         self._exclude = [p.lower().rstrip("/") for p in exclude]
 
     def takes(self, relative: str) -> bool:
-        """Say whether a file is wanted."""
+        """Return whether a file is included."""
         wanted = not self._include or _fits(relative, self._include)
         return wanted and not _fits(relative, self._exclude)
 
     def enters(self, relative: str) -> bool:
-        """Say whether a folder is searched."""
+        """Return whether a folder is searched."""
         return not _fits(relative, self._exclude)
 
 
@@ -52,20 +52,20 @@ def _fits(relative: str, patterns: Sequence[str]) -> bool:
 
 
 class FolderWalk:
-    """Gives the files below folders in order of names, each folder once.
+    """Yields the files below folders in order of names, each folder once.
 
-    Hidden files and folders, ``output`` and the outputs of other batches are passed by. Links
-    are followed; a folder that was seen under another name is refused as skipped.
+    Hidden files and folders, ``output`` and the outputs of other batches are left out. Links are
+    followed; a folder that was visited under another name is reported as skipped.
     """
 
     def __init__(self, patterns: Patterns, output: Path) -> None:
         self._patterns = patterns
         self._output = _identity(str(output))
         self._seen: dict[tuple[int, int], str] = {}
-        self._above: set[tuple[int, int] | None] = set()  # folders above the one searched
+        self._above: set[tuple[int, int] | None] = set()  # parents of the searched folder
 
     def folder(self, path: str, relative: str = "") -> Iterator[Found]:
-        """Give what is below a folder."""
+        """Yield the files below a folder."""
         known = self._known(path)
         if known is None and relative and _identity(path) in self._above:
             known = os.path.realpath(path)
@@ -76,7 +76,9 @@ class FolderWalk:
         if not relative:
             if self._output is not None and _identity(path) == self._output:
                 raise UsageError(
-                    "results cannot go among the inputs", where=path, hint="name another folder"
+                    "the output folder cannot be an input folder",
+                    where=path,
+                    hint="name another one",
                 )
             self._above = {_identity(str(parent)) for parent in Path(path).parents}
         try:
@@ -95,12 +97,12 @@ class FolderWalk:
                 yield from self.folder(inner, inner_relative)
 
     def file(self, path: str, relative: str) -> Iterator[Found]:
-        """Give a file, when it is wanted."""
+        """Yield a file if the patterns include it."""
         if self._patterns.takes(relative):
             yield Found(path, relative, _unfit(path))
 
     def _known(self, path: str) -> str | None:
-        """Give the path under which something was seen before, and remember it otherwise."""
+        """Return the path under which this was visited before; remember it if it was not."""
         identity = _identity(path)
         if identity is None:
             return None
@@ -116,9 +118,9 @@ class FolderWalk:
 
 
 def each_once(found: Iterable[Found]) -> list[Found]:
-    """Leave out paths that come twice, and refuse further names of the same file as skipped.
+    """Remove repeated paths, and mark further names of the same file as skipped.
 
-    Of a file and links to it, the file is taken, else the first name.
+    Of a file and links to it, the file itself is used, else the first name.
     """
     paths = {item.path: item for item in found}
     first: dict[tuple[int, int], str] = {}
@@ -138,7 +140,7 @@ def _but_first(item: Found, first: dict[tuple[int, int], str]) -> Found:
 
 
 def is_recording(path: str) -> bool:
-    """Tell whether a folder is one input: the keypoints of a video, a file a frame."""
+    """Return whether a folder is one input: the keypoints of a video, one file per frame."""
     try:
         with os.scandir(path) as entries:
             return any(entry.name.endswith("_keypoints.json") for entry in entries)
@@ -155,13 +157,13 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _again(what: str, first: str) -> Refusal:
-    return Refusal("skipped", f"the same {what} as one before: {os.path.basename(first)}")
+    return Refusal("skipped", f"the same {what} as an earlier input: {os.path.basename(first)}")
 
 
 def _unfit(path: str) -> Refusal | None:
-    """Refuse parts of another input, and what must not even be opened.
+    """Return a refusal for parts of another input, and for pipes and devices.
 
-    Reading a pipe or a device may wait for ever.
+    Reading a pipe or a device may block for ever.
     """
     for ending in ("_flow.npy", "_audio.npy"):
         first = path.removesuffix(ending) + "_rgb.npy"

@@ -1,4 +1,4 @@
-"""What makes two batches the same command: everything that changes a result."""
+"""Identity of a batch: all settings that change its results."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from costream.runtime.batch.work import Work
 
 BATCH_SCHEMA = "costream-batch/1"
 
-# Settings that change how a batch runs and what it says, not what it finds. All others count,
-# so that one added later is never forgotten.
+# Settings that change how a batch runs and what it prints, not its results. All others count,
+# so that one added later is included by default.
 _IRRELEVANT = {
     *("sources", "output", "formats", "weights", "threads", "overwrite", "skip_existing"),
     *("live", "color", "verbosity", "log_file"),
@@ -21,9 +21,9 @@ _IRRELEVANT = {
 
 
 def identity(work: Work, weights: WeightsIdentity, root: str, *, content: bool) -> dict[str, Any]:
-    """Give what a folder of results is marked with.
+    """Return the identity that marks a folder of results.
 
-    ``root``: the input folder that is mirrored; ``content``: inputs are told by their content.
+    ``root``: the input folder that is mirrored; ``content``: fingerprints use content hashes.
     """
     told = dataclasses.asdict(work.detect)
     return {
@@ -41,7 +41,7 @@ def identity(work: Work, weights: WeightsIdentity, root: str, *, content: bool) 
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Say in a few words each what differs, ``[]`` when nothing does."""
+    """Return a short description of each difference, ``[]`` when there is none."""
     flat_old, flat_new = _flat(old), _flat(new)
     return [
         f"{key} {_short(flat_old.get(key))}, now {_short(flat_new.get(key))}"

@@ -1,4 +1,4 @@
-"""From the arguments of ``batch`` to its inputs, each once and in a stable order."""
+"""The inputs of a batch: arguments expanded in a stable order, without duplicates."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from costream.sources.registry import expand
 class Input:
     """One input: a file, a folder that is one recording, or FILE#VIDEO."""
 
-    uri: str  # absolute or a URL, so that it means the same in every process and on every machine
-    name: str  # its results are called after this below the output folder; "/" between folders
-    refusal: Refusal | None = None  # why it is not even tried
+    uri: str  # absolute path or URL, valid in every process and on every machine
+    name: str  # base name of its results, relative to the output folder; "/" between folders
+    refusal: Refusal | None = None  # why it is not run
 
 
 @dataclass
 class Inputs:
-    """What the arguments came to."""
+    """The inputs that the arguments stand for."""
 
-    root: str  # the folder that is mirrored, absolute; of URLs where they lie, as ``place`` says
+    root: str  # the folder that is mirrored, absolute; for URLs as in ``place``
     items: list[Input] = field(default_factory=list)
 
 
 def read_list(argument: str, stdin: BinaryIO) -> list[str]:
-    """Give the paths in ``@FILE``, or on ``stdin`` for "-": one a line, or ended by NUL bytes."""
+    """Return the paths in ``@FILE``, or on ``stdin`` for "-": one per line, or NUL-terminated."""
     try:
         data = stdin.read() if argument == "-" else Path(argument[1:]).read_bytes()
     except OSError as error:
@@ -54,11 +54,11 @@ def collect(
     exclude: Sequence[str] = (),
     stdin: BinaryIO,
 ) -> Inputs:
-    """Give the inputs that files, folders, URLs and lists stand for, in the order of the arguments.
+    """Return the inputs for files, folders, URLs and lists, in the order of the arguments.
 
-    Folders are searched in order of names. What is reached a second time is left out; ``output``
-    is not searched. Names are those below the deepest folder that holds all arguments. UsageError
-    for URLs that nothing here opens.
+    Folders are searched in order of names. Inputs reached a second time are left out; ``output``
+    is not searched. Names are relative to the deepest folder that holds all arguments. UsageError
+    for URLs that cannot be opened.
     """
     paths: list[str] = []
     for argument in arguments:
@@ -110,7 +110,7 @@ def _root(paths: Sequence[str], folders: Container[str]) -> str:
     except ValueError:
         raise UsageError(
             "the inputs have no folder in common (drives, stores)",
-            hint="give each of them an output folder",
+            hint="run them into separate output folders",
         ) from None
 
 
@@ -127,7 +127,7 @@ def _place(path: str) -> str:
 
 
 def _expanded(found: Iterable[Found]) -> Iterator[Input]:
-    """Give a pickle of many videos as one input a video; everything else as it is."""
+    """Yield one input per video of a pickle; everything else unchanged."""
     for item in found:
         if item.refusal is not None:
             yield Input(item.path, item.relative, item.refusal)

@@ -1,9 +1,9 @@
-"""What a batch keeps in its output folder to be continued: ``OUT/.costream``.
+"""The journal of a batch, from which it is resumed: ``OUT/.costream``.
 
-``batch.json`` says what command made the folder. ``journal.jsonl`` has a line for every input
-that was settled: while a batch runs, in the order it happens; when it ends, in order of names
-and once each, so that it does not tell how often the batch was interrupted. ``lock`` is held
-while a batch runs.
+``batch.json`` identifies the command that made the folder. ``journal.jsonl`` has a line for every
+settled input: in order of completion while a batch runs; when it ends, sorted by name and once
+each, so that it does not depend on how often the batch was interrupted. ``lock`` is held while a
+batch runs.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from costream.sinks.atomic import AtomicFile
 from costream.sinks.locking import locked
 
 MARK = "batch.json"
-_LOCK_S = 5.0  # workers of a batch that was killed leave within this
+_LOCK_S = 5.0  # workers of a killed batch exit within this time
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line: an outcome and the fingerprint that the input had."""
+    """One line: an outcome and the fingerprint of the input at that time."""
 
     outcome: Outcome
-    fingerprint: Fingerprint | None = None  # None: it could not be read
+    fingerprint: Fingerprint | None = None  # None: the input could not be read
 
     def to_json(self) -> str:
-        """Give the line. Names that are not UTF-8 come through: everything is ASCII."""
+        """Return the line. It is pure ASCII, so names that are not UTF-8 are preserved."""
         outcome = {k: v for k, v in asdict(self.outcome).items() if k != "fatal"}
         print_ = None if self.fingerprint is None else asdict(self.fingerprint)
         return json.dumps({**outcome, "input": print_}) + "\n"
 
     @classmethod
     def from_json(cls, line: str) -> Entry | None:
-        """Read a line; None when it was cut off or is none."""
+        """Parse a line; None when it is truncated or invalid."""
         try:
             row = json.loads(line)
             told = row.pop("input")
@@ -54,8 +54,8 @@ class Entry:
 class Journal:
     """The journal of one output folder.
 
-    ``mark`` and ``read`` change nothing. To write: ``lock``, ``read``, ``open``, ``add`` and at
-    last ``close``.
+    ``mark`` and ``read`` change no file. To write: ``lock``, ``read``, ``open``, ``add`` and
+    finally ``close``.
     """
 
     folder: Path
@@ -68,7 +68,7 @@ class Journal:
         return self.folder / PRIVATE / "journal.jsonl"
 
     def mark(self) -> dict[str, Any] | None:
-        """Give what command made this folder; None when no batch did. Changes nothing."""
+        """Return the identity of the batch that made this folder; None when none did."""
         path = self.folder / PRIVATE / MARK
         try:
             mark = json.loads(path.read_text("utf-8"))
@@ -76,12 +76,12 @@ class Journal:
             return None
         except (OSError, ValueError) as error:
             raise UsageError(
-                f"cannot be read ({error})", where=path, hint="--overwrite starts anew"
+                f"cannot be read ({error})", where=path, hint="--overwrite starts over"
             ) from error
         return mark if isinstance(mark, dict) else {}
 
     def read(self) -> None:
-        """Read the entries; a line that was cut off counts as not there. Changes nothing."""
+        """Read the entries; truncated lines are ignored."""
         self.entries.clear()
         try:
             lines = self._path.read_text("utf-8", "replace").split("\n")
@@ -92,7 +92,7 @@ class Journal:
                 self.entries[entry.outcome.name] = entry
 
     def lock(self) -> None:
-        """Keep other batches out. UsageError when one is writing to this folder."""
+        """Lock the folder. UsageError when another batch is writing to it."""
         try:
             (self.folder / PRIVATE).mkdir(parents=True, exist_ok=True)
             self._lock = (self.folder / PRIVATE / "lock").open("a", encoding="utf-8")
@@ -106,17 +106,17 @@ class Journal:
 
     @property
     def descriptor(self) -> int | None:
-        """The descriptor of the lock, for workers to hold; None without one."""
+        """The file descriptor of the lock, for workers to hold; None when not locked."""
         return None if self._lock is None else self._lock.fileno()
 
     def open(self, mark: dict[str, Any]) -> None:
-        """Mark the folder as made by this command, and begin to write."""
+        """Mark the folder as made by this batch, and open the journal for writing."""
         self._write(self.folder / PRIVATE / MARK, [json.dumps(mark, indent=1) + "\n"])
-        self._rewrite()  # a line that was cut off must not swallow the next one
+        self._rewrite()  # the next line must not continue a truncated one
         self._file = self._path.open("a", encoding="utf-8", newline="")
 
     def add(self, entry: Entry) -> None:
-        """Note what became of an input, at once. OutputError when that cannot be written."""
+        """Append an entry and flush it. OutputError when it cannot be written."""
         self.entries[entry.outcome.name] = entry
         if self._file is None:
             return
@@ -127,7 +127,7 @@ class Journal:
             raise OutputError(f"cannot write ({error.strerror})", where=self._path) from error
 
     def close(self) -> None:
-        """Bring the journal into its final order and let go of the folder."""
+        """Sort the journal and unlock the folder."""
         if self._file is not None:
             self._file.close()
             self._file = None

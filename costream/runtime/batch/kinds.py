@@ -1,4 +1,4 @@
-"""Why an input could not be run: it is damaged, or it is not for this model at all."""
+"""Classification of inputs that cannot be opened: damaged, or not for this model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from costream.sources.base import SourceInfo, SourceKind, SourceOptions
 from costream.sources.opening import ATTACHED_PICTURE
 from costream.sources.registry import sniff
 
-# Names of files that are media, so that one of them which cannot be read is damaged.
+# File extensions of media: such a file that cannot be read is damaged.
 _ENDINGS = tuple(
     f".{ending}"
     for line in (
@@ -30,46 +30,46 @@ _STILL = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"BM", b"II*\0", b"MM\0*")
 
 
 class MisfitError(SourceError):
-    """The input is in order, but of a kind that the model does not take."""
+    """The input is valid, but of a kind that the model does not take."""
 
 
 def is_still(path: str) -> bool:
-    """Tell whether a file is a single picture; FFmpeg would read it as a video of one frame."""
+    """Return whether a file is a single image; FFmpeg would read it as a one-frame video."""
     head = _head(path)
     return head.startswith(_STILL) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP")
 
 
 def why_skipped(uri: str, model: Model, options: SourceOptions) -> str | None:
-    """Say why an input that could not be opened is none of the model's business.
+    """Return why an input that could not be opened is not for this model.
 
-    None: it should have been readable, so it is a failure. Told by what is in it; by its name
-    only when nothing in it can be recognised.
+    None when it should have been readable, which makes it a failure. Decided by its content; by
+    its name only when the content is not recognised.
     """
     path = split_video(uri)[0]
     if not os.path.isfile(path):
         return None
     hears, shows = _streams(path)
     if hears and not shows and model.sound is None:
-        return f"only sound, and {model.card.name} does not listen"
+        return f"only sound, and {model.card.name} takes no sound"
     if shows and not hears and model.sound is not None:
-        return f"no sound in it, and {model.card.name} only listens"
+        return f"no sound in it, and {model.card.name} takes only sound"
     try:
         kind = sniff(path, options)
     except (SourceError, OSError):
         kind = None
     ending = os.path.splitext(path)[1].lower()
     claims = ending in _ENDINGS or _has_media_head(path)
-    if ending in _TABLES:  # most tables hold something else than joints
+    if ending in _TABLES:  # most tables do not hold joints
         claims = kind == "skeleton" and takes(model, kind)
     if not claims:
-        return "not media"
+        return "not a media file"
     if kind is not None and not takes(model, kind):
         return f"{kind}, which {model.card.name} does not take"
     return None
 
 
 def takes(model: Model, kind: SourceKind) -> bool:
-    """Tell whether a model takes sources of this kind at all."""
+    """Return whether a model takes sources of this kind at all."""
     try:
         model.check(SourceInfo(name="", uri="", kind=kind, duration_s=None, rate_hz=None))
     except CostreamError:
@@ -102,7 +102,7 @@ def _has_media_head(path: str) -> bool:
 
 
 def _streams(path: str) -> tuple[bool, bool]:
-    """Tell whether there is sound in a file, and whether there are pictures."""
+    """Return whether a file has audio streams, and whether it has video streams."""
     try:
         with av.open(f"file:{path}", mode="r", metadata_errors="replace") as container:
             pictures = [s for s in container.streams.video if not s.disposition & ATTACHED_PICTURE]

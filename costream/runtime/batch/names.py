@@ -1,4 +1,4 @@
-"""What the results of an input are called: the input tree mirrored, and no two alike."""
+"""Unique result names that mirror the input tree."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SUFFIXES = tuple(suffix for format in FORMATS.values() for suffix in format.fil
 
 
 class Names:
-    """Gives each input a name whose files, in whatever format, nothing else is called.
+    """Assigns each input a name under which its files, in any format, are unique.
 
-    That is its path below the root. Where files of one input would be called like those of
-    another, like a folder or like a table over all, ``~2`` is put behind.
+    The name is the input's path below the root. Where its files would clash with those of another
+    input, with a folder or with a table over all inputs, ``~2`` is appended.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Names:
         self._folders: set[str] = set()
 
     def give(self, inputs: Iterable[Input]) -> list[Input]:
-        """Give the inputs in their order, each under its own name."""
+        """Return the inputs in the same order, each with a unique name."""
         items = [replace(item, name=self._below_tables(item.name)) for item in inputs]
         self._folders = {folder for item in items for folder in _folders(item.name)}
         return [self._named(item) for item in items]
@@ -48,7 +48,7 @@ class Names:
 
 
 def safe(part: str) -> str:
-    """Give a part of a name with the characters replaced that a file name must not have."""
+    """Return a part of a name with the characters replaced that file names must not have."""
     return "".join("_" if c in '/\\:*?"<>|' or not c.isprintable() else c for c in part)
 
 

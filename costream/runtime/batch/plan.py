@@ -1,4 +1,4 @@
-"""What a batch has to do: which inputs are new, and whether the output folder is the right one."""
+"""The plan of a batch: which inputs to run, and whether the output folder may be used."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from costream.sinks.merged import TABLES
 
 @dataclass
 class Plan:
-    """The inputs of a batch, sorted by what is to be done with them."""
+    """The inputs of a batch, grouped by what is to be done with them."""
 
     inputs: list[Input]
-    tasks: list[Task] = field(default_factory=list)  # longest first, as far as sizes tell
+    tasks: list[Task] = field(default_factory=list)  # largest first
     uris: dict[str, str] = field(default_factory=dict)  # of the tasks, by name
-    prints: dict[str, Fingerprint] = field(default_factory=dict)  # the same
+    prints: dict[str, Fingerprint] = field(default_factory=dict)  # of the tasks, by name
     settled: list[Entry] = field(default_factory=list)  # nothing to run: refused or unreadable
-    kept: int = 0  # results that are there, complete and equal
+    kept: int = 0  # inputs whose results exist, complete and up to date
 
 
 def make_plan(inputs: list[Input], journal: Journal, output: Path, *, content: bool) -> Plan:
-    """Compare the inputs with the journal."""
+    """Return a plan, from a comparison of the inputs with the journal."""
     plan = Plan(inputs)
     for item in inputs:
         if item.refusal is not None:
@@ -60,39 +60,39 @@ def make_plan(inputs: list[Input], journal: Journal, output: Path, *, content: b
 def check_folder(
     journal: Journal, mark: dict[str, Any], inputs: Iterable[Input], work: Work, *, keep: bool
 ) -> None:
-    """Raise UsageError when the folder holds results that this command did not make.
+    """Raise UsageError when the folder holds results of another command.
 
-    ``keep``: those that it made may stay.
+    ``keep``: results of this command are allowed.
     """
     old = journal.mark()
     if old is None:
         _check_foreign(inputs, work)
     elif journal.entries:
         if not keep:
-            raise UsageError("holds results already", where=journal.folder, hint="use --overwrite")
+            raise UsageError("already holds results", where=journal.folder, hint="use --overwrite")
         changed = differences(old, mark)
         if changed:
             raise UsageError(
                 f"was made by another command ({'; '.join(changed)})",
                 where=journal.folder,
-                hint="name another folder, or do all of it again with --overwrite",
+                hint="name another folder, or start over with --overwrite",
             )
 
 
 def _check_foreign(inputs: Iterable[Input], work: Work) -> None:
-    """Raise UsageError when a result would replace a file that no batch has made."""
+    """Raise UsageError when a result would replace a file that no batch made."""
     paths = [Path(work.output) / table for table in TABLES]
     for item in inputs:
         paths += result_paths(work, item.name)
     for path in paths:
         if path.exists():
             raise UsageError(
-                "exists already, and no batch made it", where=path, hint="use --overwrite"
+                "exists already, and was not made by a batch", where=path, hint="use --overwrite"
             )
 
 
 def remove_results(output: Path, entries: Iterable[Entry]) -> None:
-    """Remove the files of earlier results, so that none outlives the command that made it."""
+    """Remove the files of earlier results, so that none from another command remains."""
     for entry in entries:
         for name in entry.outcome.files:
             path = Path(os.path.normpath(output / name))
@@ -102,7 +102,7 @@ def remove_results(output: Path, entries: Iterable[Entry]) -> None:
 
 
 def _is_kept(entry: Entry | None, found: Fingerprint, output: Path) -> bool:
-    """Say whether an input is settled, still the same, and its results are whole."""
+    """Return whether an input is settled and unchanged, and its results are complete."""
     if entry is None or entry.fingerprint != found:
         return False
     if entry.outcome.status not in ("done", "skipped"):

@@ -1,4 +1,4 @@
-"""Worker processes of this machine: one file each at a time, and a crash costs that file only."""
+"""Local process pool: a worker takes one file at a time, and a crash fails only that file."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from costream.runtime.batch.worker import Held, serve
 
 log = logging.getLogger("costream")
 
-_TICK_S = 0.2  # how often the caller gets a turn, and time limits are looked at
-_GRACE_S = 10.0  # for finishing files after a stop
+_TICK_S = 0.2  # interval at which control returns to the caller and time limits are checked
+_GRACE_S = 10.0  # time to finish files after a stop
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a worker has come with its input."""
+    """The progress of a worker with its input."""
 
     name: str
     media_s: float
@@ -37,15 +37,15 @@ class _Worker:
     process: SpawnProcess
     pipe: Connection
     task: Task | None = None
-    loaded: bool = False  # it has begun with some input, so the model is there
-    began_s: float | None = None  # when it began with this one; None: it still loads the model
+    loaded: bool = False  # it has begun an input, so the model is loaded
+    began_s: float | None = None  # when it began this input; None: still loading the model
 
 
 class Pool:
     """``jobs`` processes, each with the model loaded once.
 
-    ``timeout_s``: an input that takes longer is given up and its worker replaced. ``lock``: the
-    descriptor of the output folder's lock, which the workers hold as well.
+    ``timeout_s``: an input that takes longer fails and its worker is replaced. ``lock``: the
+    descriptor of the output folder's lock, which the workers hold too.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Pool:
     ) -> None:
         self._work, self._jobs, self._timeout_s = work, jobs, timeout_s
         self._lock = Held(lock)
-        # Not forked: what torch and FFmpeg keep in threads does not survive that.
+        # Not forked: the threads of torch and FFmpeg do not survive a fork.
         self._context = multiprocessing.get_context("spawn")
         self._workers: list[_Worker] = []
         self._pending: deque[Task] = deque()
@@ -62,10 +62,10 @@ class Pool:
     def run(
         self, tasks: Sequence[Task], stopped: Callable[[], bool]
     ) -> Generator[Outcome | Progress | None, None, None]:
-        """Yield what becomes of the tasks, as it happens, and None now and then.
+        """Yield outcomes and progress of the tasks as they occur, and None at short intervals.
 
-        Once ``stopped()``, no task is begun, and those in progress are finished off as
-        interrupted. ModelError when the model cannot be loaded; no process is left behind.
+        Once ``stopped()``, no task is started, and those in progress end as interrupted.
+        ModelError when the model cannot be loaded; no process is left behind.
         """
         self._pending = deque(tasks)
         try:
@@ -85,7 +85,7 @@ class Pool:
         return any(worker.task is not None for worker in self._workers)
 
     def _fill(self) -> None:
-        """Give every idle worker a task; start workers as long as there is more to do."""
+        """Assign a task to every idle worker; start workers while there are more tasks."""
         while self._pending:
             idle = next((w for w in self._workers if w.task is None), None)
             if idle is None:
@@ -96,7 +96,7 @@ class Pool:
             idle.task, idle.began_s = task, None
             try:
                 idle.pipe.send(("work", task))
-            except OSError:  # it died in between: its end of the pipe tells
+            except OSError:  # it died meanwhile; _read will see the closed pipe
                 return
 
     def _start(self) -> _Worker:
@@ -121,7 +121,7 @@ class Pool:
         elif kind == "progress" and worker.task is not None:
             yield Progress(worker.task.name, rest[0])
         elif kind == "log":
-            # Damage in inputs is in the results and the tables; on a terminal it would drown.
+            # Faults of inputs are in the results and tables; they would flood the terminal.
             log.log(min(rest[0], logging.INFO), "%s", rest[1])
         elif kind == "outcome":
             worker.task = None
@@ -130,20 +130,20 @@ class Pool:
             raise _BrokenError(rest[0], ExitCode(rest[1]))
 
     def _died(self, worker: _Worker) -> Iterator[Outcome]:
-        """Replace a worker that is gone; its input has failed."""
-        worker.process.join(1)  # its end of the pipe is closed a little before it has ended
+        """Remove a worker that died; its input has failed."""
+        worker.process.join(1)  # the pipe closes slightly before the process ends
         self._kill(worker)
         self._workers.remove(worker)
         reason = _cause(worker.process.exitcode)
         if not worker.loaded:
-            raise ModelError(f"a worker died while it loaded the model: {reason}")
+            raise ModelError(f"a worker died while loading the model: {reason}")
         if worker.task is not None:
             discard(self._work, worker.task.name)
             reason = f"the worker process died: {reason}"
             yield Outcome(worker.task.name, "failed", reason, int(ExitCode.INPUT))
 
     def _late(self) -> Iterator[Outcome]:
-        """Give up what takes too long: beyond the limit, or to finish after a stop."""
+        """End workers beyond the time limit, or the grace time after a stop; yield outcomes."""
         now_s = time.monotonic()
         for worker in [w for w in self._workers if w.task is not None]:
             task = worker.task
@@ -167,11 +167,11 @@ class Pool:
         return outcome
 
     def _end(self) -> None:
-        """Begin nothing more and ask the workers to finish off what they are at."""
+        """Start no more tasks and ask the workers to end their current ones."""
         self._ending_s = time.monotonic()
         self._pending.clear()
         for worker in list(self._workers):
-            if worker.began_s is None:  # it still loads the model
+            if worker.began_s is None:  # still loading the model
                 self._kill(worker)
                 self._workers.remove(worker)
                 if worker.task is not None:
@@ -186,7 +186,7 @@ class Pool:
 
 
 class _BrokenError(CostreamError):
-    """A worker's error, with the exit code it had there."""
+    """An error in a worker, with its exit code."""
 
     def __init__(self, what: str, code: ExitCode) -> None:
         super().__init__(what)
@@ -197,15 +197,15 @@ def _tell(pipe: Connection, *message: Any) -> None:
     try:
         pipe.send(message)
     except OSError:
-        return  # it is gone; its end of the pipe will tell
+        return  # it died; _read will see the closed pipe
 
 
 def _cause(code: int | None) -> str:
-    """Say how a process ended."""
+    """Describe how a process ended."""
     if code is None or code >= 0:
         return f"exit code {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    return f"{name}, out of memory perhaps" if -code == signal.SIGKILL else name
+    return f"{name}, possibly out of memory" if -code == signal.SIGKILL else name

@@ -1,9 +1,9 @@
-"""Files in object stores, archives and on servers: whatever fsspec opens, by URL.
+"""Files in object stores, in archives and on servers, by URL, through fsspec.
 
 They are fetched and then read like any other file. Reading through fsspec's file objects instead
 was tried: FFmpeg reads an MP4 over them in 1.0 to 1.25 times its bytes, but nothing at all from a
-server that gives no ranges, a lost connection then looks like damage in the media, and what else
-looks into a file (kinds, arrays, archives) wants a path.
+server without range requests, a lost connection then looks like damaged media, and the other
+readers (kinds, arrays, archives) need a path.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _FILE = "file://"
 _SERVERS = ("http", "https")
 _LIVE = ("rtsp", "rtsps", "rtmp", "rtmps", "rtp", "srt", "udp", "tcp")
 _CONNECT_S = 30
-_SILENT_S = 60  # a server that sends nothing for so long is given up
-# What stores call the mark of a version, and the time of the last change.
+_SILENT_S = 60  # read timeout: a server that sends nothing for this long is given up
+# Keys under which stores report a version, checksum or modification time.
 _VERSIONS = (
     *("ETag", "etag", "md5Hash", "content_md5", "Content-MD5", "Digest", "sha", "CRC"),
     *("Last-Modified", "LastModified", "last_modified", "updated", "mtime", "modify", "created"),
@@ -42,34 +42,34 @@ _VERSIONS = (
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file as its store tells of it."""
+    """A file as described by its store."""
 
     path: str  # in its file system
-    size: int  # bytes; 0 where the store does not say
+    size: int  # bytes; 0 where the store does not report it
     version: str  # changes with the content, as far as the store knows; may be ""
 
 
 def is_url(argument: str) -> bool:
-    """Tell whether this names something in a store. ``file://`` is a path of this machine."""
+    """Return whether an argument is a URL of a store. ``file://`` is a local path."""
     scheme = _URL.match(argument)
     return scheme is not None and scheme[0].lower() != _FILE and not os.path.exists(argument)
 
 
 def local_path(argument: str) -> str:
-    """Give the path that ``file://...`` means; everything else as it is."""
+    """Return the path of a ``file://`` URL; everything else unchanged."""
     if not argument.lower().startswith(_FILE) or os.path.exists(argument):
         return argument
     return url2pathname(urlsplit(argument).path)
 
 
 def absolute(url: str) -> str:
-    """Give a URL that means the same in every process: an archive of this machine by its path."""
+    """Return a URL that is valid in every process: a local archive by its absolute path."""
     inner, colons, last = url.rpartition("::")
     return url if not colons or "://" in last else f"{inner}::{os.path.abspath(last)}"
 
 
 def check_url(url: str) -> None:
-    """Raise UsageError when nothing that is installed opens URLs of this kind."""
+    """Raise UsageError when no installed package opens URLs of this kind."""
     where = redact(url)
     if find_spec("fsspec") is None:
         hint = "pip install 'costream[stores]'"
@@ -78,7 +78,7 @@ def check_url(url: str) -> None:
 
     for protocol in _protocols(url):
         if protocol in _LIVE:
-            raise UsageError("this is a live feed, and a batch takes files", where=where)
+            raise UsageError("this is a live feed, but a batch takes files", where=where)
         try:
             fsspec.get_filesystem_class(protocol)
         except (ImportError, ValueError) as error:  # its package is missing; no such protocol
@@ -86,7 +86,7 @@ def check_url(url: str) -> None:
 
 
 def is_folder(url: str) -> bool:
-    """Tell whether a URL names a folder. On a server those are the ones that end in "/"."""
+    """Return whether a URL names a folder. On a server, folders end in "/"."""
     if _protocols(url)[0] in _SERVERS:
         return urlsplit(url).path.endswith("/") or not urlsplit(url).path
     try:
@@ -94,14 +94,14 @@ def is_folder(url: str) -> bool:
             fs, path = _opened(url)
             return bool(fs.info(path)["type"] == "directory")
     except OSError:
-        return False  # whoever reads it will say why it cannot be
+        return False  # the error is reported when it is read
 
 
 def below(url: str) -> list[str]:
-    """Give the URLs of all files below a folder. OSError when a folder cannot be listed."""
+    """Return the URLs of all files below a folder. OSError when a folder cannot be listed."""
     with _plain_errors():
         fs, path = _opened(url)
-        # Not find: it leaves out what it cannot list.
+        # Not find(): it omits folders that it cannot list.
         found = [
             f"{folder}/{name}"
             for folder, _, names in fs.walk(path, on_error="raise")
@@ -115,23 +115,23 @@ def below(url: str) -> list[str]:
     for name in found:
         relative = name.removeprefix(path.rstrip("/")).lstrip("/")
         if server and ("?" in relative or "#" in relative):
-            continue  # links that sort the page
+            continue  # links that sort a directory listing
         inner = "/".join(part for part in (folder.rstrip("/"), relative) if part)
         urls.append(f"{scheme}://{inner}{colons}{chain}")
     return urls
 
 
 def stored_files(url: str, *, fresh: bool = False) -> list[StoredFile]:
-    """Give all files that an input is read from. OSError when they cannot be reached.
+    """Return all files that belong to an input. OSError when they cannot be reached.
 
-    ``fresh``: ask the store again, whatever is remembered of it.
+    ``fresh``: bypass fsspec's cache of the store.
     """
     with _plain_errors():
         fs, path = _opened(url)
         if fresh:
             fs.invalidate_cache()
         told = fs.info(path)
-        if told["type"] == "directory":  # a recording, a file a frame
+        if told["type"] == "directory":  # a recording, one file per frame
             inside = fs.find(path, maxdepth=1, detail=True)
             return [_stored(name, inside[name]) for name in sorted(inside)]
         stem = path.removesuffix("_rgb.npy")
@@ -142,9 +142,9 @@ def stored_files(url: str, *, fresh: bool = False) -> list[StoredFile]:
 
 @contextmanager
 def fetched(uri: str, folder: Path, stopped: Callable[[], bool] = lambda: False) -> Iterator[str]:
-    """Give a path of this machine for an input; copies of what is in a store go to ``folder``.
+    """Yield a local path for an input; inputs in a store are copied to ``folder``.
 
-    They are removed in the end. OSError when it cannot be fetched, or not before ``stopped()``.
+    Copies are removed on exit. OSError when it cannot be fetched, or when ``stopped()`` first.
     """
     if not is_url(uri):
         yield uri
@@ -156,7 +156,7 @@ def fetched(uri: str, folder: Path, stopped: Callable[[], bool] = lambda: False)
 
 
 def fetch(url: str, folder: Path, stopped: Callable[[], bool] = lambda: False) -> str:
-    """Copy an input to a folder and give its path there. OSError as ``fetched``."""
+    """Copy an input to a folder and return its path there. OSError as ``fetched``."""
     from fsspec.callbacks import Callback
 
     def check(*_: object, **__: object) -> None:
@@ -176,15 +176,15 @@ def fetch(url: str, folder: Path, stopped: Callable[[], bool] = lambda: False) -
             fs.get_file(file.path, str(target / own), callback=progress)
         size = (target / own).stat().st_size
         if file.size and size != file.size:
-            raise OSError(f"{size} of {file.size} bytes came")
+            raise OSError(f"{size} of {file.size} bytes received")
     return str(folder / name)
 
 
 def place(url: str) -> str:
-    """Give where a URL lies, as a path: store, folders, file; archives count as folders.
+    """Return the location of a URL as a path: store, folders, file; archives count as folders.
 
-    What is in an archive of this machine lies below the archive. Credentials and queries are left
-    out, and so is what would lead out of a folder.
+    Members of a local archive are below the path of the archive. Credentials and queries are
+    removed, and so are parts that would lead out of a folder.
     """
     parts: list[str] = []
     for segment in reversed(url.split("::")):
@@ -205,14 +205,14 @@ def place(url: str) -> str:
 
 
 def _protocols(url: str) -> list[str]:
-    """Give the protocols of a URL, the innermost first: zip, then s3."""
+    """Return the protocols of a URL, the innermost first: zip, then s3."""
     segments = (segment.partition("://") for segment in url.split("::"))
     found = [(scheme, mark) for scheme, mark, _ in segments]
     return [scheme.lower() for scheme, mark in found if mark or scheme.isalnum()]
 
 
 def _opened(url: str) -> tuple[Any, str]:
-    """Give fsspec's file system for a URL, and the path in it."""
+    """Return fsspec's file system for a URL, and the path in it."""
     import fsspec
 
     options: dict[str, Any] = {}
@@ -220,7 +220,7 @@ def _opened(url: str) -> tuple[Any, str]:
     if servers:
         import aiohttp
 
-        # Not fsspec's five minutes for a whole file; proxies as the environment says.
+        # Not fsspec's five minutes for a whole file; proxies as in the environment.
         limit = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_SILENT_S)
         client = {"timeout": limit, "trust_env": True}
         options = {protocol: {"client_kwargs": client} for protocol in servers}
@@ -235,21 +235,21 @@ def _stored(path: str, told: dict[str, Any]) -> StoredFile:
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Turn whatever a store's library raises into an OSError of one line without credentials."""
+    """Turn any error of a store's library into a one-line OSError without credentials."""
     try:
         yield
     except FileNotFoundError as error:
         cause = error.__cause__
         if cause is not None and getattr(cause, "status", 404) != 404:
             raise OSError(_told(cause)) from error
-        if cause is not None and isinstance(cause, OSError):  # no server there
+        if cause is not None and isinstance(cause, OSError):  # no server at this address
             raise OSError(_told(cause)) from error
         raise FileNotFoundError(errno.ENOENT, "no such file") from error
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):  # of this machine
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):  # local disk errors
             raise
         raise OSError(_told(error)) from error
-    except Exception as error:  # every library has its own
+    except Exception as error:  # every library has its own exception types
         raise OSError(_told(error)) from error
 
 

@@ -1,4 +1,4 @@
-"""Searching folders in stores, by the rules that hold for folders of this machine."""
+"""Recursive search of folders in stores, by the same rules as for local folders."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from costream.runtime.batch.folders import PRIVATE, Found, Patterns
 from costream.runtime.batch.outcome import Refusal
 from costream.runtime.batch.stores import below, place
 
-_FRAMES = "_keypoints.json"  # a folder of these is one input
+_FRAMES = "_keypoints.json"  # a folder of these files is one input
 _PARTS = ("_flow.npy", "_audio.npy")
 
 
 def search_store(url: str, patterns: Patterns, *, is_folder: bool) -> Iterator[Found]:
-    """Yield a file, or what is below a folder in order of names, as ``FolderWalk`` does."""
+    """Yield a file, or the files below a folder in order of names, as ``FolderWalk`` does."""
     if not is_folder:
         if patterns.takes(posixpath.basename(place(url))):
             yield Found(url, "")
@@ -53,13 +53,13 @@ def _folder(name: str, up: int = 1) -> str:
 
 
 def _folder_of(url: str, up: int) -> str:
-    """Give the URL of a folder above a file."""
+    """Return the URL of a folder above a file."""
     head, colons, chain = url.partition("::")
     return _folder(head, up) + colons + chain
 
 
 def _folders(name: str) -> list[str]:
-    """Give the folders that a file is in, the outermost first."""
+    """Return the folders that contain a file, the outermost first."""
     parts = name.split("/")[:-1]
     return ["/".join(parts[: k + 1]) for k in range(len(parts))]
 

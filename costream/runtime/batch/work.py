@@ -1,6 +1,6 @@
-"""The unit of work: one file in, its results on disk, what became of it out.
+"""The unit of work: run one input, write its results, return its outcome.
 
-Both engines run this, in processes of this machine or on a Ray cluster.
+Both engines run this, in local processes or on a Ray cluster.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from costream.sources.registry import open_source
 
 log = logging.getLogger("costream")
 
-RECORDS = f"{PRIVATE}/records"  # where the records go that the user has not asked for as files
-COPIES = f"{PRIVATE}/fetched"  # where inputs from stores are while they are read
+RECORDS = f"{PRIVATE}/records"  # folder for records when "jsonl" is not an output format
+COPIES = f"{PRIVATE}/fetched"  # folder for temporary copies of inputs from stores
 _REPORT_S = 0.5
-# The system's reasons that will meet every other file as well.
+# Error numbers that will affect every other file too.
 _FOR_ALL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 
 @dataclass(frozen=True)
 class Work:
-    """What all inputs of a batch have in common. Goes to every worker; holds no arrays."""
+    """Settings shared by all inputs of a batch. Sent to every worker; holds no arrays."""
 
     detect: DetectSettings
     output: str  # absolute
-    weights_sha256: str  # of the weights that every worker must find
-    timings: bool = False  # keep the clock times in the results
+    weights_sha256: str  # of the weights that every worker must load
+    timings: bool = False  # include wall-clock times in the results
 
     @property
     def formats(self) -> tuple[str, ...]:
@@ -70,20 +70,20 @@ class Task:
 
 
 def record_path(work: Work, name: str) -> Path:
-    """Give the file that holds an input's records, from which the tables over all are made."""
+    """Return the file of an input's records, from which the tables are built."""
     folder = Path(work.output)
     return paths_for("jsonl", folder if "jsonl" in work.formats else folder / RECORDS, name)[0]
 
 
 def result_paths(work: Work, name: str) -> list[Path]:
-    """Give all files that an input's results may be in, the records among them."""
+    """Return all files that an input's results may be in, including the records."""
     folder = Path(work.output)
     asked = [path for format in work.formats for path in paths_for(format, folder, name)]
     return list(dict.fromkeys([*asked, record_path(work, name)]))
 
 
 def discard(work: Work, name: str) -> None:
-    """Remove what there is of an input's results, finished or not."""
+    """Remove an input's results, finished or not, and its copy."""
     for path in result_paths(work, name):
         for file in (path, part_of(path)):
             with suppress(OSError):
@@ -92,18 +92,18 @@ def discard(work: Work, name: str) -> None:
 
 
 def remove_copies(work: Work) -> None:
-    """Remove what workers that were killed have left of inputs from stores."""
+    """Remove copies of inputs from stores that killed workers left behind."""
     shutil.rmtree(Path(work.output) / COPIES, ignore_errors=True)
 
 
 def _copy_folder(work: Work, name: str) -> Path:
-    own = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]  # a name may be long, and a path
+    own = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]  # a name may be long or contain "/"
     return Path(work.output) / COPIES / own
 
 
 @lru_cache(maxsize=1)
 def load(work: Work) -> Model:
-    """Give the model of a batch, loaded once in a process. ModelError as ``load_model``."""
+    """Return the model of a batch, loaded once per process. ModelError as ``load_model``."""
     from costream.models.registry import load_model
     from costream.runtime.machine import prepare_torch
 
@@ -112,9 +112,11 @@ def load(work: Work) -> Model:
     prepare_torch(told.threads)
     model = load_model(told.model, weights=told.weights, device=told.device, dtype=told.dtype)
     if not model.card.labels:
-        raise ModelError(f"{model.card.name} is an encoder without classifier: it gives no scores")
+        raise ModelError(
+            f"{model.card.name} is an encoder without a classifier: it returns no scores"
+        )
     if model.weights_sha256 != work.weights_sha256:
-        raise ModelError("the weights are not those that the batch began with", where=told.weights)
+        raise ModelError("the weights have changed since the batch began", where=told.weights)
     return model
 
 
@@ -124,10 +126,10 @@ def process(
     stop: Stop | None = None,
     on_progress: Callable[[float], None] | None = None,
 ) -> Outcome:
-    """Run the model over one input and give what became of it; never raises for bad input.
+    """Run the model over one input and return its outcome; never raises for bad input.
 
-    ``on_progress`` is told the media seconds so far, now and then. Results of an input that
-    failed are removed; those of one that was interrupted are valid and say ``complete: false``.
+    ``on_progress`` is called with the media seconds so far. Results of a failed input are
+    removed; those of an interrupted one are valid and have ``complete: false``.
     """
     stop, copies = stop or Stop(), _copy_folder(work, task.name)
     try:
@@ -142,11 +144,11 @@ def process(
 
 
 def _process(task: Task, path: str, work: Work, stop: Stop, watch: _Watch) -> Outcome:
-    """Run the model over an input that lies at ``path``."""
+    """Run the model over an input whose local copy or file is ``path``."""
     try:
         model = load(work)
         if is_still(path):
-            return Outcome(task.name, "skipped", "a single picture")
+            return Outcome(task.name, "skipped", "a single image")
         summary = _run(task, path, work, model, [watch, *_sinks(work, task.name)], stop)
     except Exception as error:
         if stop.requested:
@@ -191,7 +193,7 @@ def _sizes(work: Work, name: str) -> dict[str, int]:
 
 
 def _explained(error: Exception, name: str, path: str, work: Work) -> Outcome:
-    """Say what an exception means for this input."""
+    """Return the outcome of an input that an exception ended."""
     if isinstance(error, MisfitError):
         return Outcome(name, "skipped", _reason(error, path))
     if isinstance(error, (SourceError, OSError)) and not isinstance(error, OutputError):
@@ -218,7 +220,7 @@ def _reason(error: Exception, uri: str) -> str:
 
 
 class _Copied:
-    """The copy of an input from a store; it goes by the URL."""
+    """The local copy of an input from a store; its records name the URL."""
 
     def __init__(self, source: Source, url: str) -> None:
         self._source, self._url = source, url
@@ -232,7 +234,7 @@ class _Copied:
 
 
 class _Fitting:
-    """An input of which it is told whether it does not fit the model or is damaged."""
+    """A source wrapper that distinguishes inputs that do not fit the model from damaged ones."""
 
     def __init__(self, source: Source, model: Model) -> None:
         self._source, self._model = source, model
@@ -251,21 +253,21 @@ class _Fitting:
 
 
 class _Watch:
-    """Takes the records like a sink and keeps what the outcome has to say."""
+    """A sink that collects what the outcome needs from the records."""
 
     def __init__(self, on_progress: Callable[[float], None] | None) -> None:
         self._on_progress = on_progress
         self._told_s = time.monotonic()
         self._first_s: float | None = None
-        self._damage = ""  # what was wrong with the source; what ended it early comes first
+        self._damage = ""  # the first fault of the source, or the fatal one
         self._kind: str | None = None
 
     def open(self, header: Header) -> None:
-        """Remember the kind of the source."""
+        """Store the kind of the source."""
         self._kind = header.kind
 
     def write(self, record: Record) -> None:
-        """Follow the time, and remember what is wrong with the source."""
+        """Report progress, and store faults of the source."""
         if isinstance(record, Fault):
             self._damage = record.message if record.fatal else self._damage or record.message
         elif isinstance(record, Compute) and self._on_progress is not None:
@@ -276,10 +278,10 @@ class _Watch:
                 self._on_progress(record.time_s - self._first_s)
 
     def close(self, summary: Summary) -> None:
-        """Do nothing: the run gives its summary."""
+        """Do nothing: the run returns its summary."""
 
     def outcome(self, name: str, summary: Summary, files: dict[str, int]) -> Outcome:
-        """Give what became of the input."""
+        """Return the outcome of the input."""
         told = to_json(summary)
         for key in ("type", "wall_s", "x_realtime"):
             del told[key]

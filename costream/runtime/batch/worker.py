@@ -1,4 +1,4 @@
-"""What runs in a worker process: one input after the other, told through a pipe.
+"""The worker process: runs one input after the other, controlled through a pipe.
 
 The command sends ``("work", Task)`` and ``("stop",)``; a worker answers ``("began",)``,
 ``("progress", media_s)``, ``("log", level, text)``, ``("outcome", Outcome)`` and, when the model
@@ -22,17 +22,17 @@ from costream.runtime.stop import Stop
 
 
 class Held:
-    """An open file that goes to a worker and stays open for as long as it lives.
+    """An open file that is passed to a worker and stays open while the worker lives.
 
-    So the lock of the output folder ends with the last worker, not with the command: a command
-    that was killed and is repeated does not write beside workers that are still leaving.
+    So the lock of the output folder is released by the last worker, not by the command: when a
+    killed command is repeated, it does not write while old workers are still exiting.
     """
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._descriptor is None or os.name == "nt":  # no such inheritance there
+        if self._descriptor is None or os.name == "nt":  # no such inheritance on Windows
             return Held, (None,)
         return _take, (DupFd(self._descriptor),)
 
@@ -42,11 +42,11 @@ def _take(duplicate: Any) -> Held:
 
 
 def serve(pipe: Connection, work: Work, lock: Held) -> None:
-    """Work until the other end of ``pipe`` is closed, then leave at once.
+    """Run tasks until the other end of ``pipe`` is closed, then exit at once.
 
-    ``lock`` is only held.
+    ``lock`` is only kept open.
     """
-    # The command alone hears signals and says when to stop; Ctrl-C goes to the whole group.
+    # Only the command handles signals and sends "stop"; Ctrl-C reaches the whole group.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     _log_to(pipe)
@@ -70,7 +70,7 @@ def _listen(pipe: Connection, tasks: queue.SimpleQueue[Task], stop: Stop) -> Non
         try:
             message = pipe.recv()
         except (EOFError, OSError):
-            # The command is gone, killed perhaps: whoever repeats it will write the same files.
+            # The command is gone, perhaps killed: a repeated one will write the same files.
             os._exit(1)
         if message[0] == "stop":
             stop.request()
@@ -86,7 +86,7 @@ def _send(pipe: Connection, *message: Any) -> None:
 
 
 class _ToCommand(logging.Handler):
-    """Hands the log to the command, which owns the terminal."""
+    """Sends the log to the command, which owns the terminal."""
 
     def __init__(self, pipe: Connection) -> None:
         super().__init__(logging.INFO)

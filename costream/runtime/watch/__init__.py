@@ -1,1 +1,1 @@
-"""``watch``: many feeds that fail, one network, for as long as one likes."""
+"""``costream watch``: many unreliable live feeds through one network, without end."""

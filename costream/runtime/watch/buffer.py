@@ -1,4 +1,4 @@
-"""What a feed has ready for the network: bounded, so that nothing is ever far behind."""
+"""Bounded queues between feeds and the network, which limit the lag."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from costream.sources.base import SourceInfo
 
 @dataclass(frozen=True)
 class Opened:
-    """The source is open."""
+    """The source has been opened."""
 
     info: SourceInfo
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A step that the network can take."""
+    """A step that is ready for the network."""
 
     tick: Tick
-    decode_s: float  # processor time spent on it by the thread of the feed
-    put_s: float  # time.monotonic() when it was ready
+    decode_s: float  # CPU time that the feed's thread spent on it
+    put_s: float  # time.monotonic() when it became ready
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The source is closed; ``error`` is why it could not be read, if so."""
+    """The source has been closed; ``error`` is why it could not be read, else None."""
 
     error: Exception | None
 
@@ -42,14 +42,14 @@ Event: TypeAlias = Opened | Ready | Gap | Fault | Ended
 class Buffer:
     """A queue between the thread of one feed and the one that steps the network.
 
-    It holds at most ``size`` steps. With ``block`` whoever puts one more waits; else the oldest
-    is dropped, and so are steps that would be more than ``lag_s`` late when they are done, but for
-    the newest. All else (gaps, faults, the end) is kept in its place. ``step_s`` says how long a
-    step lasts from taking to done.
+    It holds at most ``size`` steps. When it is full, ``put`` waits if ``block``, else the oldest
+    step is dropped; so are steps that would be more than ``lag_s`` late when done, except the
+    newest. Other events (gaps, faults, the end) are always kept, in order. ``step_s``: duration
+    of a step, from taking it to its result.
     """
 
     def __init__(self, size: int, lag_s: float, *, block: bool, arrived: Condition) -> None:
-        """``arrived``: notified whenever something was put; shared by all buffers."""
+        """``arrived``: notified at every put; shared by all buffers."""
         self._size, self._lag_s, self._block = size, lag_s, block
         self._arrived = arrived
         self._events: deque[Event] = deque()
@@ -60,7 +60,7 @@ class Buffer:
 
     @property
     def waiting_since_s(self) -> float | None:
-        """When the oldest event came that is a step; None when there is none."""
+        """The time at which the oldest waiting step was put; None without steps."""
         with self._arrived:
             return next((e.put_s for e in self._events if isinstance(e, Ready)), None)
 
@@ -70,7 +70,7 @@ class Buffer:
         return not self._events
 
     def put(self, event: Event) -> None:
-        """Add an event; from the thread of the feed."""
+        """Add an event; called by the feed's thread."""
         with self._arrived:
             if isinstance(event, Ready):
                 while self._block and self._steps >= self._size and not self._closed:
@@ -82,7 +82,7 @@ class Buffer:
             self._arrived.notify_all()
 
     def take(self) -> list[Event]:
-        """Give what comes next, up to and with the next step; from the thread of the network."""
+        """Return the events up to and including the next step; called by the network's thread."""
         taken: list[Event] = []
         with self._arrived:
             while not self._block and self._steps > 1 and self._is_late():
@@ -96,7 +96,7 @@ class Buffer:
         return taken
 
     def close(self) -> None:
-        """Let nobody wait to put something any more."""
+        """Make ``put`` never wait any more."""
         with self._arrived:
             self._closed = True
             self._arrived.notify_all()

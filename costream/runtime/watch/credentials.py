@@ -1,4 +1,4 @@
-"""User names and passwords of URLs, so written that FFmpeg reads them as they are meant."""
+"""User names and passwords in URLs, encoded so that FFmpeg reads them correctly."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _HOST = re.compile(r"[^:]*(:[0-9]*)?|\[[^\]]*\](:[0-9]*)?")
 
 
 class Url(NamedTuple):
-    """A URL taken apart. ``user`` and ``password`` are percent-encoded, None where there is none.
+    """A parsed URL. ``user`` and ``password`` are percent-encoded, None where absent.
 
-    Its text is ``str(url)``; it holds the password.
+    ``str(url)`` is its text, including the password.
     """
 
     scheme: str  # with "://"
@@ -32,13 +32,13 @@ class Url(NamedTuple):
     rest: str  # path, query and fragment
 
     def __str__(self) -> str:
-        """Give the URL."""
+        """Return the URL."""
         password = "" if self.password is None else f":{self.password}"
         user = "" if self.user is None else f"{self.user}{password}@"
         return f"{self.scheme}{user}{self.host}{self.rest}"
 
     def having(self, user: str | None, password: str | None) -> Url:
-        """Give the same with a user and a password as they are, not encoded; None: its own."""
+        """Return a copy with this user and password, given unencoded; None: unchanged."""
         return self._replace(
             user=self.user if user is None else quote(user, safe=""),
             password=self.password if password is None else quote(password, safe=""),
@@ -46,11 +46,11 @@ class Url(NamedTuple):
 
 
 def parse_url(text: str, *, variables: bool = True) -> Url | None:
-    """Take a URL apart; None: it is none.
+    """Parse a URL; return None when ``text`` is not one.
 
-    ``variables``: the environment's are put in for ``${NAME}``. One in the place of a user or a
-    password is taken as it is, and so is a ``%`` there that encodes nothing. UsageError when a
-    variable is not set, or the password holds characters with which no URL can be told apart.
+    ``variables``: substitute environment variables for ``${NAME}``. In a user or password their
+    values are taken literally, and so is a ``%`` there that encodes nothing. UsageError when a
+    variable is not set, or the password holds characters that make the URL ambiguous.
     """
     match = _URL.fullmatch(text)
     if match is None:
@@ -59,9 +59,9 @@ def parse_url(text: str, *, variables: bool = True) -> Url | None:
     host, rest = (fill(part) if variables else part for part in (host, match["rest"]))
     if not at and "@" in rest and not _HOST.fullmatch(host):
         raise UsageError(
-            "its password cannot be told from its path",
+            "its password cannot be separated from its path",
             where=text,
-            hint="write / ? # in it as %2F %3F %23",
+            hint="write / ? # in the password as %2F %3F %23",
         )
     if not at:
         return Url(match["scheme"], None, None, host, rest)
@@ -71,19 +71,19 @@ def parse_url(text: str, *, variables: bool = True) -> Url | None:
 
 
 def fill(text: str) -> str:
-    """Put the environment's variables in for ``${NAME}``. UsageError for one that is not set."""
+    """Substitute environment variables for ``${NAME}``. UsageError for one that is not set."""
     return _VARIABLE.sub(lambda match: _value(match[1]), text)
 
 
 def has_password(text: str) -> bool:
-    """Tell whether a URL holds a password itself, and not in a variable."""
+    """Return whether a URL holds a literal password, not only a variable."""
     match = _URL.fullmatch(text)
     login, at, _ = ("", "", "") if match is None else match["authority"].rpartition("@")
     return bool(at and _VARIABLE.sub("", login.partition(":")[2]))
 
 
 def read_password(path: Path) -> str:
-    """Give the first line of a file. UsageError when it cannot be read or holds nothing."""
+    """Return the first line of a file. UsageError when it cannot be read or is empty."""
     try:
         with path.open(encoding="utf-8") as file:
             password = file.readline().rstrip("\r\n")
@@ -97,13 +97,13 @@ def read_password(path: Path) -> str:
 
 
 def warn_of_readers(path: Path) -> None:
-    """Say, if it is so, that a file with a password may be read by everybody."""
+    """Log a warning if a file with a password is readable by everybody."""
     if os.name != "nt" and path.stat().st_mode & stat.S_IROTH:
         log.warning("%s: holds a password and may be read by everybody; chmod o-r it", path)
 
 
 def _encode(text: str, variables: bool) -> str:
-    """Encode a part of the login in which some characters may be encoded already."""
+    """Percent-encode a part of the login in which some characters may be encoded already."""
     parts = _VARIABLE.split(text) if variables else [text]
     encoded = [quote(unquote_to_bytes(part), safe="") for part in parts[::2]]
     values = [quote(_value(name), safe="") for name in parts[1::2]]

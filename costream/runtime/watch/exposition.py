@@ -1,4 +1,4 @@
-"""The status of a watch in the text format of Prometheus, version 0.0.4."""
+"""The status of a watch in the Prometheus text format, version 0.0.4."""
 
 from __future__ import annotations
 
@@ -16,51 +16,51 @@ _Sample = tuple[dict[str, str], float]  # labels and value
 # Totals of a feed: field of FeedStatus, name, meaning.
 _TOTALS = (
     ("steps", "steps", "Steps of the model"),
-    ("dropped", "dropped_steps", "Steps left out to keep up"),
-    ("reconnects", "reconnects", "Connections made again after a loss"),
-    ("gaps", "gaps", "Stretches of time without data"),
+    ("dropped", "dropped_steps", "Steps dropped to keep up"),
+    ("reconnects", "reconnects", "Reconnections after a lost connection"),
+    ("gaps", "gaps", "Periods without data"),
     ("errors", "errors", "Errors of the source"),
     ("alerts", "alerts", "Alerts that fired"),
-    ("macs", "macs", "Multiply-accumulate operations spent"),
-    ("dense_macs", "dense_macs", "Operations of the same answers without continual inference"),
+    ("macs", "macs", "Multiply-accumulate operations computed"),
+    ("dense_macs", "dense_macs", "Operations for the same results without continual inference"),
 )
 
-# What a feed is like now: name, meaning, value; none where it is not known.
+# Current values of a feed: name, meaning, value; no sample where it is not known.
 _NOW: tuple[tuple[str, str, Callable[[FeedStatus], float | None]], ...] = (
-    ("frame_rate_hertz", "Frames or blocks that came lately", lambda feed: feed.frames_hz),
-    ("step_rate_hertz", "Steps taken lately", lambda feed: feed.steps_hz),
-    ("lag_seconds", "Age of the data of the newest step when it was taken", lambda f: f.lag_s),
-    ("data_age_seconds", "Time since the newest frame or block came", lambda feed: feed.age_s),
-    ("step_seconds", "Time that a step takes, frontend included", lambda f: f.network_ms / 1e3),
+    ("frame_rate_hertz", "Recent rate of frames or blocks received", lambda feed: feed.frames_hz),
+    ("step_rate_hertz", "Recent rate of steps", lambda feed: feed.steps_hz),
+    ("lag_seconds", "Age of the data of the newest step when it ran", lambda f: f.lag_s),
+    ("data_age_seconds", "Time since the newest frame or block arrived", lambda feed: feed.age_s),
+    ("step_seconds", "Time per step, frontend included", lambda f: f.network_ms / 1e3),
 )
 
 
 def exposition(status: WatchStatus, at_s: float) -> str:
-    """Give every metric of a status that was taken at ``at_s``, seconds of the Unix clock."""
+    """Return all metrics of a status that was taken at ``at_s``, in Unix time."""
     feeds = status.feeds
     about = {"version": status.version, "model": status.model}
     failed = status.failed_actions
     text = [
-        _family("info", "gauge", "What runs, always 1", [(about, 1)]),
-        _family("failed_actions_total", "counter", "Actions of alerts that failed", [({}, failed)]),
+        _family("info", "gauge", "Version and model, always 1", [(about, 1)]),
+        _family("failed_actions_total", "counter", "Alert actions that failed", [({}, failed)]),
     ]
     for name, what, value in (
         ("status_timestamp_seconds", "Unix time of these values", at_s),
-        ("uptime_seconds", "Time since the watch began", status.uptime_s),
-        ("network_busy_ratio", "Share of the time that the network was at work", status.load),
+        ("uptime_seconds", "Time since the watch started", status.uptime_s),
+        ("network_busy_ratio", "Fraction of time spent in the network", status.load),
         ("resident_memory_bytes", "Resident memory of the process", status.memory_mb * 1e6),
     ):
         text.append(_family(name, "gauge", what, [({}, value)]))
     sources = [({**_name(feed), "source": feed.source}, 1) for feed in feeds]
-    text.append(_family("feed_info", "gauge", "Where a feed comes from, always 1", sources))
+    text.append(_family("feed_info", "gauge", "Source of a feed, always 1", sources))
     states = [
         ({**_name(feed), "state": state}, int(feed.state == state))
         for feed in feeds
         for state in get_args(FeedState)
     ]
-    text.append(_family("feed_state", "gauge", "1 for the state it is in, else 0", states))
+    text.append(_family("feed_state", "gauge", "1 for the current state, else 0", states))
     active = [({**_name(f), "label": f.active}, 1) for f in feeds if f.active is not None]
-    text.append(_family("feed_active", "gauge", "1 for the label that goes on now", active))
+    text.append(_family("feed_active", "gauge", "1 for the label that is active now", active))
     for name, what, of in _NOW:
         known = [(_name(feed), x) for feed in feeds if (x := of(feed)) is not None]
         text.append(_family(f"feed_{name}", "gauge", what, known))
@@ -75,7 +75,7 @@ def _name(feed: FeedStatus) -> dict[str, str]:
 
 
 def _family(name: str, kind: str, what: str, samples: Iterable[_Sample]) -> str:
-    """Give one metric: what it is, and its value for each set of labels."""
+    """Return one metric: help, type, and a value for each set of labels."""
     name = f"costream_{name}"
     lines = [f"# HELP {name} {what}.", f"# TYPE {name} {kind}"]
     for labels, value in samples:
@@ -91,6 +91,6 @@ def _number(value: float) -> str:
 
 
 def _escaped(text: str) -> str:
-    # A name that is not UTF-8 reaches us with lone surrogates, which UTF-8 cannot hold.
+    # A name that is not UTF-8 is decoded with lone surrogates, which UTF-8 cannot encode.
     text = redact(text).encode("utf-8", "backslashreplace").decode()
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

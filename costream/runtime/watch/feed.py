@@ -1,4 +1,4 @@
-"""The thread of one feed: it opens, reads and closes the source, and nothing else does."""
+"""The reader thread of one feed, which alone opens, reads and closes its source."""
 
 from __future__ import annotations
 
@@ -21,49 +21,49 @@ Clock: TypeAlias = Callable[[Iterable[Item]], Iterator[TickItem]]
 
 
 class Feed:
-    """Reads ``source`` in a thread and puts what it gives, on the model's clock, into ``buffer``.
+    """Reads ``source`` in a thread and puts its items, on the model's clock, into ``buffer``.
 
-    Times are moved by ``offset_s``, by which a watch goes on where the one before it was. A thread
-    that is stuck in a library is left behind when the program ends.
+    Times are shifted by ``offset_s``, so that a resumed watch continues the previous one's. A
+    thread that is stuck in a library is abandoned when the program ends.
     """
 
     def __init__(self, name: str, source: Source, clock: Clock, buffer: Buffer) -> None:
         self.source, self.buffer = source, buffer
         self._live = source if isinstance(source, LiveSource) else None
         self.offset_s = 0.0
-        self.rate = Rate()  # of what comes
-        self.newest_s: float | None = None  # time.monotonic() when something came last
+        self.rate = Rate()  # of received items
+        self.newest_s: float | None = None  # time.monotonic() of the newest item
         self._clock = clock
         self._thread = Thread(target=self._run, name=f"feed {name}", daemon=True)
 
     @property
     def connection(self) -> Connection:
-        """How the source is doing."""
+        """The state of the source's connection."""
         if self._live is not None:
             return self._live.connection
         return Connection("live" if self._thread.is_alive() else "ended")
 
     @property
     def drift_ppm(self) -> float | None:
-        """How much faster the source's clock runs than ours."""
+        """The excess rate of the source's clock over the local one, in ppm; None: unknown."""
         return None if self._live is None else self._live.drift_ppm
 
     @property
     def dropped(self) -> int:
-        """What the source itself lost because nobody took it in time."""
+        """Number of items that the source itself dropped because they were not read in time."""
         return 0 if self._live is None else self._live.dropped
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start reading."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread soon."""
+        """Ask the thread to end soon."""
         self.source.stop()
         self.buffer.close()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the thread to end; False when it does not."""
+        """Wait for the thread to end; return False when it does not."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -76,7 +76,7 @@ class Feed:
                 if isinstance(event, Tick):
                     if isinstance(event.item, VideoFrame):
                         for frame in (*event.item.earlier, event.item):
-                            _ = frame.rgb  # here, so that the network's thread need not
+                            _ = frame.rgb  # convert here, not in the network's thread
                     spent_s, busy_s = time.thread_time() - busy_s, time.thread_time()
                     self.buffer.put(Ready(self._moved(event), spent_s, time.monotonic()))
                 elif isinstance(event, Gap):
@@ -84,7 +84,7 @@ class Feed:
                     self.buffer.put(replace(event, start_s=start_s, end_s=end_s))
                 else:
                     self.buffer.put(self._moved_fault(event))
-        except Exception as problem:  # of whatever kind, it is this feed's and ends no other
+        except Exception as problem:  # any error ends only this feed
             log.debug("feed ended", exc_info=True)
             error = problem
         finally:

@@ -1,7 +1,7 @@
-"""The feeds of a watch: from the command line, or from a TOML file that lists them.
+"""The feeds of a watch, from the command line or from TOML files.
 
-Such a file has a table a feed. What stands above the tables holds for each that does not say
-otherwise, and goes before what the command line says of all::
+Such a file has one table per feed. Keys above the tables are defaults for every feed in the file,
+and take precedence over the command line::
 
     user = "viewer"
     password-env = "CAMERA_PASSWORD"
@@ -42,7 +42,7 @@ from costream.sources.registry import name_of
 
 Transport = Literal["tcp", "udp"]
 
-LIST = ".toml"  # how the name of a list of feeds ends
+LIST = ".toml"  # file extension of a list of feeds
 _PASSWORDS = ("password", "password-env", "password-file")
 _TRANSPORTS: tuple[Transport, ...] = ("tcp", "udp")
 _SHARED = ("user", *_PASSWORDS, "channel", "transport", "timeout", *KEYS)
@@ -52,22 +52,22 @@ _NO_FILE_NAME = re.compile(r"[\x00-\x1f/\\:*?\"<>|]|^[.\s]|[.\s]$|^$|.{101}")
 
 @dataclass(frozen=True)
 class FeedSpec:
-    """A feed that is to be watched, and where it differs from the others (None: it does not)."""
+    """A feed to watch, with its own settings (None: as for all feeds)."""
 
-    name: str  # unique; what its files are named after
-    uri: str = field(repr=False)  # with its password
-    shown: str  # without
-    alerts: AlertOptions = field(repr=False)  # URLs in them may be secret
-    channel: int | None = None  # of its sound, from 1
+    name: str  # unique; its files are named after it
+    uri: str = field(repr=False)  # with password
+    shown: str  # the URI without password
+    alerts: AlertOptions = field(repr=False)  # may hold secret URLs
+    channel: int | None = None  # audio channel, from 1
     transport: Transport | None = None
     timeout_s: float | None = None
 
 
 def read_feeds(settings: WatchSettings) -> tuple[FeedSpec, ...]:
-    """Give the feeds that the arguments name: URLs, cameras, mic, files and TOML files of feeds.
+    """Return the feeds that the arguments name: URLs, cameras, mic, files and TOML files of feeds.
 
-    Names that nobody has chosen are made unique. UsageError says what is wrong in which file;
-    nothing is opened but lists of feeds and files of passwords.
+    Default names are made unique. UsageError names the file and the mistake; only lists of feeds
+    and password files are opened.
     """
     flags: dict[str, Any] = {key: getattr(settings, key) for key in KEYS}
     flags["password-file"] = settings.password_file
@@ -76,14 +76,14 @@ def read_feeds(settings: WatchSettings) -> tuple[FeedSpec, ...]:
     for entry in entries:
         name = entry.name()
         if name is not None and name.casefold() in taken:
-            raise entry.error("name", f"{name!r} is that of {taken[name.casefold()]}")
+            raise entry.error("name", f"{name!r} is already used by {taken[name.casefold()]}")
         if name is not None:
             taken[name.casefold()] = entry.where
     return tuple(entry.spec(taken) for entry in entries)
 
 
 def _entries(argument: str, flags: Mapping[str, Any]) -> Iterator[_Entry]:
-    """Yield what one argument says of which feeds."""
+    """Yield the entries of one argument: one feed, or all feeds of a TOML file."""
     if not argument.lower().endswith(LIST):
         yield _Entry(shown(argument), ChainMap({"url": argument}, dict(flags)))
         return
@@ -91,7 +91,9 @@ def _entries(argument: str, flags: Mapping[str, Any]) -> Iterator[_Entry]:
     shared = read_toml(path)
     tables = shared.pop("feed", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise UsageError("feed is no list of tables", where=path, hint="begin each with [[feed]]")
+        raise UsageError(
+            "feed is not a list of tables", where=path, hint="begin each with [[feed]]"
+        )
     if not tables:
         hint = "each is a table [[feed]] with a url"
         raise UsageError("the list of feeds is empty", where=path, hint=hint)
@@ -105,7 +107,7 @@ def _entries(argument: str, flags: Mapping[str, Any]) -> Iterator[_Entry]:
 
 
 def _check(table: dict[str, Any], known: Sequence[str], where: str, folder: Path) -> None:
-    """Raise UsageError for an unknown key; a file of a password is named from ``folder``."""
+    """Raise UsageError for an unknown key; make "password-file" relative to ``folder``."""
     for key in table:
         if key not in known:
             raise UsageError(
@@ -117,20 +119,20 @@ def _check(table: dict[str, Any], known: Sequence[str], where: str, folder: Path
 
 @dataclass(frozen=True)
 class _Entry:
-    """What is said of a feed: by itself, by its list, by the command line."""
+    """The settings of a feed: its own, those of its file, those of the command line."""
 
     where: str  # for messages
     told: ChainMap[str, Any]
 
     def name(self) -> str | None:
-        """Give the name it was given. UsageError for one that no file can have."""
+        """Return the given name, or None. UsageError when it is not valid in a file name."""
         name = self._text("name")
         if name is not None and _NO_FILE_NAME.search(name):
-            raise self.error("name", f"{name!r} cannot be the name of a file")
+            raise self.error("name", f"{name!r} cannot be used as a file name")
         return name
 
     def spec(self, taken: dict[str, str]) -> FeedSpec:
-        """Give the feed, under a name that is not ``taken``, and then is."""
+        """Return the feed, under a name not in ``taken``, and add that name."""
         uri, name = self._uri(), self.name()
         if name is None:
             name = stem = name_of(uri)
@@ -144,7 +146,7 @@ class _Entry:
         if transport != said:
             raise self.error("transport", f"{said!r} is neither tcp nor udp")
         if channel is not None and (type(channel) is not int or channel < 1):
-            raise self.error("channel", f"{channel!r} is no number from 1 on")
+            raise self.error("channel", f"{channel!r} is not a whole number from 1 on")
         try:
             alerts = read_options(self.told)
         except UsageError as error:
@@ -152,11 +154,11 @@ class _Entry:
         return FeedSpec(name, uri, shown(uri), alerts, channel, transport, self._timeout_s())
 
     def error(self, key: str, what: str) -> UsageError:
-        """Give an error about what is said under ``key``."""
+        """Return an error about the value of ``key``."""
         return UsageError(f"{key} {what}", where=self.where)
 
     def _uri(self) -> str:
-        """Give the URL with its user and password, or what else the source is."""
+        """Return the URL with user and password; a source that is not a URL unchanged."""
         text = self._text("url")
         if not text:
             raise self.error("url", "is missing")
@@ -167,11 +169,11 @@ class _Entry:
         url = parse_url(text, variables=not whole)
         if url is None:
             if own.keys() & {"user", *_PASSWORDS}:
-                raise UsageError("only a URL has a user and a password", where=self.where)
+                raise UsageError("only a URL can have a user and a password", where=self.where)
             return text
         if url.user is None and user:
-            if ":" in user:  # where the password would begin
-                raise self.error("user", "holds a colon")
+            if ":" in user:  # the password would begin there
+                raise self.error("user", "must not contain a colon")
             url = url.having(user, None)
         elif user and "user" in own:
             raise self.error("user", "is in the URL already")
@@ -182,11 +184,11 @@ class _Entry:
         return str(url)
 
     def _password(self) -> str | None:
-        """Give the password that was told nearest to the feed."""
+        """Return the password from the most specific table that has one."""
         for table in self.told.maps:
             keys = [key for key in _PASSWORDS if table.get(key) is not None]
             if len(keys) > 1:
-                raise self.error(keys[0], f"and {keys[1]} exclude each other")
+                raise self.error(keys[0], f"cannot be combined with {keys[1]}")
             if keys:
                 value = self._text(keys[0]) or ""
                 if keys[0] == "password-env":
@@ -203,12 +205,12 @@ class _Entry:
         except UsageError:
             timeout_s = 0.0
         if timeout_s <= 0:
-            raise self.error("timeout", f"{value!r} is no time to wait")
+            raise self.error("timeout", f"{value!r} is not a time above 0")
         return timeout_s
 
     def _text(self, key: str) -> str | None:
-        """Give a text; UsageError, which does not show it, for anything else."""
+        """Return a string, or None; UsageError, which does not show the value, for other types."""
         value = self.told.get(key)
         if value is not None and not isinstance(value, str):
-            raise self.error(key, "is no text")
+            raise self.error(key, "must be a string")
         return value

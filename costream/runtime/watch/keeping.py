@@ -1,4 +1,4 @@
-"""What a watch keeps of its feeds, so that the next one goes on where it was: ``--state-dir``."""
+"""Saved state of feeds, from which the next watch resumes: ``--state-dir``."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ SUFFIX = ".safetensors"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Where a feed is."""
+    """The position of a feed."""
 
-    next_step: int  # number of its next step
-    began_s: float  # time.time() at 0 s of its times
-    time_s: float  # of its newest step
+    next_step: int  # number of the next step
+    began_s: float  # time.time() at 0 s of the feed's times
+    time_s: float  # of the newest step
     smoothed: tuple[float, ...]  # see Track.smoothed
 
 
 @dataclass(frozen=True)
 class Saved(Snapshot):
-    """Where a feed was when an earlier watch saved it, and what the network had seen of it."""
+    """The position of a feed as saved by an earlier watch, and the network's state for it."""
 
     saved_s: float  # time.time()
-    state: Any = field(repr=False)  # of one stream, as ``model.init_state(1)`` gives it
+    state: Any = field(repr=False)  # of one stream, as from ``model.init_state(1)``
 
 
 class Keeper:
-    """A file for each feed in ``folder``: ``NAME.safetensors``, complete or as it was before.
+    """One file per feed in ``folder``: ``NAME.safetensors``, replaced atomically.
 
-    The file of a feed is of use while the weights and the source, its login apart, are the same.
-    One that is not, or is damaged, is put aside as ``NAME.safetensors.aside``.
+    A file is valid while the weights and the source, its login apart, are the same. An invalid or
+    damaged one is moved to ``NAME.safetensors.aside``.
 
     Raises UsageError when the folder cannot be written or another watch uses it.
     """
@@ -67,16 +67,16 @@ class Keeper:
             raise UsageError(f"cannot be written ({error.strerror})", where=folder) from error
         if not locked(self._lock):
             self._lock.close()
-            raise UsageError("another watch keeps its state here", where=folder)
+            raise UsageError("another watch uses this state directory", where=folder)
         self._writing = ThreadPoolExecutor(1, "state")
         self._guard = Lock()
         self._newest: dict[str, tuple[dict[str, str], Any]] = {}  # to be written
         self._failing = False
 
     def restore(self, spec: FeedSpec) -> Saved | None:
-        """Give what was saved of a feed, bit for bit; None when there is nothing that fits.
+        """Return the saved state of a feed, bit for bit; None when there is no valid one.
 
-        What does not is told in a warning and put aside.
+        An invalid file is moved aside with a warning.
         """
         path = self._path(spec.name)
         try:
@@ -88,15 +88,15 @@ class Keeper:
         except _UnfitError as error:
             reason = str(error)
         aside = path.with_name(f"{path.name}.aside")
-        log.warning("%s: this state is not used: %s; it is now %s", path, reason, aside.name)
+        log.warning("%s: this saved state is not used: %s; moved to %s", path, reason, aside.name)
         os.replace(path, aside)
         return None
 
     def save(self, spec: FeedSpec, at: Snapshot, state: Any) -> None:
-        """Write where a feed is, and the state of its one stream, in a thread.
+        """Write the position of a feed and the state of its one stream, in a thread.
 
-        ``state`` is not to be changed any more. When the disk is slower than the calls, only the
-        newest of a feed is written. A failure is told in a warning, once until it works again.
+        ``state`` must not be changed afterwards. When the disk is slower than the calls, only the
+        newest state of a feed is written. A failure is logged once, until writing succeeds again.
         """
         told = {"format": FORMAT, **self._about(spec), "saved_s": repr(time.time())}
         told |= {f.name: json.dumps(getattr(at, f.name)) for f in fields(Snapshot)}
@@ -107,7 +107,7 @@ class Keeper:
             self._writing.submit(self._write, spec.name)
 
     def close(self) -> None:
-        """Wait until all is written, and let others use the folder."""
+        """Wait until everything is written, and unlock the folder."""
         self._writing.shutdown()
         self._lock.close()
 
@@ -115,7 +115,7 @@ class Keeper:
         return self._folder / f"{name}{SUFFIX}"
 
     def _about(self, spec: FeedSpec) -> dict[str, str]:
-        """Give what has to be the same for a state to be of use."""
+        """Return the values that must match for a state to be valid."""
         model = self._model
         return {"model": model.card.name, "weights": model.weights_sha256, "source": spec.shown}
 
@@ -124,9 +124,9 @@ class Keeper:
             told, state = self._newest.pop(name)
         try:
             self._replace(self._path(name), told, state)
-        except Exception as error:  # of whatever kind, it is told, and the watch goes on
+        except Exception as error:  # any error is logged, and the watch goes on
             if not self._failing:
-                log.warning("the state of feeds is not kept: %s", error)
+                log.warning("the state of the feeds cannot be saved: %s", error)
             self._failing = True
         else:
             self._failing = False
@@ -134,7 +134,7 @@ class Keeper:
     def _replace(self, path: Path, told: dict[str, str], state: Any) -> None:
         from safetensors.torch import save
 
-        # Copies of their own: tensors that are views of one memory cannot be saved.
+        # Separate copies: tensors that share memory cannot be saved.
         tensors = {key: t.detach().cpu().contiguous().clone() for key, t in state.tensors().items()}
         data = save(tensors, {**told, "sha256": _digest(tensors)})
         file = BinaryFile(path, overwrite=True)
@@ -170,7 +170,7 @@ class Keeper:
             raise _UnfitError("it is damaged")
         latest_s = time.time() + 1
         if not (saved_s <= latest_s and began_s + time_s <= latest_s):
-            raise _UnfitError("it is of a later time than now")
+            raise _UnfitError("its time is in the future")
         state = self._model.init_state(1)
         try:
             state.load_tensors(tensors)
@@ -180,11 +180,11 @@ class Keeper:
 
 
 class _UnfitError(Exception):
-    """A saved state cannot be used; says why."""
+    """A saved state cannot be used; the message gives the reason."""
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:
-    """Give the SHA-256 over the names and bytes of all tensors."""
+    """Return the SHA-256 of the names and bytes of all tensors."""
     import torch
 
     digest = hashlib.sha256()

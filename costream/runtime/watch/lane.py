@@ -1,4 +1,4 @@
-"""One feed of a watch: its thread, its row of the network, its records."""
+"""One channel of a watch: a feed with its thread, its row of the network, its records."""
 
 from __future__ import annotations
 
@@ -25,65 +25,65 @@ from costream.status import FeedState, FeedStatus
 log = logging.getLogger("costream")
 
 TELL_DROPS_S = 10.0
-STRIP_S = 180  # seconds that the strip of a feed goes back
-STALLED_S = 2.0  # without data for so long, a feed that is open is said to be stalled
+STRIP_S = 180  # seconds of history in the strip of a feed
+STALLED_S = 2.0  # an open feed without data for this long is reported as stalled
 
 
 class Lane:
-    """Takes the events of one feed, and what the network gave for its steps.
+    """Handles the events of one feed and the network's results for its steps.
 
-    ``row``: its row of the network.
+    ``row``: its row of the network's state.
     """
 
     def __init__(self, spec: FeedSpec, row: int, feed: Feed, track: Track) -> None:
         self.spec, self.row, self.feed, self.track = spec, row, feed, track
         self.ended = False
-        self._complete = False  # it ended by itself
-        self.lost = False  # given up, or never to be read
-        self.skipped = 0  # steps that the budget had no room for
+        self._complete = False  # the source ended by itself
+        self.lost = False  # given up, or unreadable
+        self.skipped = 0  # steps left out because of the budget
         self.alerts = 0
         self.strip: deque[str | None] = deque(maxlen=STRIP_S)
         self.began_s = time.time()
-        self._goes_on = False  # after an earlier watch, and no step was taken yet
-        self._smoothed: tuple[float, ...] = ()  # by then
+        self._goes_on = False  # resumed from an earlier watch, before the first step
+        self._smoothed: tuple[float, ...] = ()  # smoothing state of the earlier watch
         self._opened_s = time.monotonic()
         self._rate = Rate()
-        self._told_s, self._told = 0.0, 0  # drops
-        self._jumped = 0  # drops when the newest step was taken
+        self._told_s, self._told = 0.0, 0  # time and count of the last message about drops
+        self._jumped = 0  # drops at the newest step
         self._network_ms = 0.0
         self._last_s: float | None = None  # media time of the newest step
 
     @property
     def dropped(self) -> int:
-        """Steps left out to keep up, in the buffer, by the budget, or by the source itself."""
+        """Steps dropped to keep up: in the buffer, by the budget, or by the source itself."""
         return self.feed.buffer.dropped + self.skipped + self.feed.dropped
 
     @property
     def now_s(self) -> float:
-        """What time it is for the feed."""
+        """The current time on the feed's clock."""
         return time.monotonic() - self._opened_s + self.feed.offset_s
 
     def go_on(self, saved: Saved) -> None:
-        """Go on where an earlier watch was; before the thread starts."""
+        """Resume where an earlier watch stopped; call it before the thread starts."""
         self._goes_on, self._last_s, self._smoothed = True, saved.time_s, saved.smoothed
         self.track.first_step = saved.next_step
         self.feed.offset_s = self.began_s - saved.began_s
         self.began_s = saved.began_s
 
     def snapshot(self) -> Snapshot | None:
-        """Say where the feed is; None before its first step."""
+        """Return the position of the feed; None before its first step."""
         if self._last_s is None or not self.track.steps:
             return None
         next_step, smoothed = self.track.first_step + self.track.steps, self.track.smoothed()
         return Snapshot(next_step, self.began_s, self._last_s, smoothed)
 
     def stop(self) -> None:
-        """End the thread of the feed soon."""
+        """Ask the feed's thread to end soon."""
         self._complete = self.ended and not self.lost
         self.feed.stop()
 
     def handle(self, event: Event) -> Gap | None:
-        """Take an event that is no step. A Gap that it gives back ends what the network knows."""
+        """Handle an event other than a step. A returned Gap resets the network's state."""
         if isinstance(event, Opened):
             self._open(event)
         elif isinstance(event, Gap):
@@ -98,13 +98,13 @@ class Lane:
         return None
 
     def before(self, ready: Ready, tolerance_s: float) -> Gap | None:
-        """Look at a step that is to be taken; give the gap that lies before it, if one does."""
+        """Prepare for a step; return the gap before it, if there is one."""
         time_s, last_s, dropped = ready.tick.time_s, self._last_s, self.dropped
         self._last_s = time_s
         lost, self._jumped = dropped - self._jumped, dropped
         if last_s is None:
             return None
-        if self._goes_on:  # what the network knows is as old as it should be
+        if self._goes_on:  # the restored state of the network stays valid
             self._goes_on = False
             self.track.gap(Gap(last_s, time_s, "not running"))
             if self._smoothed:
@@ -117,7 +117,7 @@ class Lane:
         return gap
 
     def step(self, ready: Ready, result: StepResult) -> npt.NDArray[np.float64] | None:
-        """Write down what the network gave; give the scores of ``Track.step``."""
+        """Record the network's result; return the scores of ``Track.step``."""
         self.track.dropped = self.dropped
         scores = self.track.step(ready.tick, result, ready.decode_s)
         spent_ms = 1e3 * (result.network_s + result.frontend_s)
@@ -126,14 +126,14 @@ class Lane:
         return scores
 
     def tell_drops(self, now_s: float) -> None:
-        """Say how many steps were dropped: the first time, then every ten seconds."""
+        """Log the number of dropped steps: at the first one, then every ten seconds."""
         dropped = self.dropped
         if dropped > self._told and now_s - self._told_s >= TELL_DROPS_S:
             log.warning("%s: %d steps dropped so far to keep up", self.spec.name, dropped)
             self._told_s, self._told = now_s, dropped
 
     def close(self, exit_code: ExitCode) -> None:
-        """Finish the files. What the feed was waiting for is told as a gap."""
+        """Finish the files. A connection that is down at the end is recorded as a gap."""
         if not self.track.open_sinks:
             return
         if not self.ended:
@@ -150,7 +150,7 @@ class Lane:
         self.track.close(self.track.summary(code, wall_s, complete=complete, drift_ppm=drift_ppm))
 
     def status(self, now_s: float) -> FeedStatus:
-        """Give how the feed is doing."""
+        """Return the status of the feed."""
         track, connection = self.track, self.feed.connection
         age_s = None if self.feed.newest_s is None else now_s - self.feed.newest_s
         top = next(iter(track.top.values()), ())

@@ -1,4 +1,4 @@
-"""The loop of a watch: takes from every feed, steps one network, looks after the rest."""
+"""The main loop of a watch: takes steps from all feeds and runs them through one network."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from costream.runtime.watch.overview import Overview
 from costream.runtime.watch.rows import Rows
 from costream.runtime.watch.share import Share
 
-# How soon the loop notices a signal when nothing comes.
+# Interval at which the loop checks for a signal while no data arrive.
 POLL_S = 0.1
-# A step waits at most this part of a tick for those of other feeds, so that they go together.
+# A step waits at most this fraction of a tick for steps of other feeds, to form a batch.
 TOGETHER = 0.5
 
 
 class Loop:
-    """Steps ``model`` over all lanes until every feed has ended or ``stop`` asks."""
+    """Steps ``model`` over all channels until every feed has ended or ``stop`` is set."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Loop:
         self._together_s = TOGETHER / model.card.rate_hz if len(lanes) > 1 else 0.0
 
     def run(self, stop: Stop, arrived: Condition, turn: Callable[[float], None]) -> None:
-        """Work until the end. ``turn(now_s)`` is called between rounds, at least every POLL_S."""
+        """Run until the end. ``turn(now_s)`` is called between rounds, at least every POLL_S."""
         while not stop.requested and not all(lane.ended for lane in self._lanes):
             with arrived:
                 if not self._due(time.monotonic()):
@@ -52,13 +52,13 @@ class Loop:
             turn(now_s)
 
     def tell(self, lane: Lane, alert: Alert) -> None:
-        """Write down an alert of a feed."""
+        """Record an alert of a feed."""
         lane.alerts += 1
         lane.track.write(alert)
         self._overview.tell(lane.spec.name, alert)
 
     def drain(self) -> None:
-        """Take what is left that is no step."""
+        """Handle the remaining events except steps."""
         for lane in self._lanes:
             while events := lane.feed.buffer.take():
                 for event in events:
@@ -66,14 +66,14 @@ class Loop:
                         lane.handle(event)
 
     def _due(self, now_s: float) -> bool:
-        """Say whether to take a round: what waits has waited enough, or all are there."""
+        """Return whether to run a round: steps have waited long enough, or every feed has one."""
         waiting = [lane for lane in self._lanes if not lane.feed.buffer.empty]
         if not waiting:
             return False
         since = [lane.feed.buffer.waiting_since_s for lane in waiting]
         live = sum(lane.feed.connection.state == "live" for lane in self._lanes)
         return (
-            None in since  # something else than a step
+            None in since  # an event other than a step
             or len(waiting) >= live
             or now_s >= min(s for s in since if s is not None) + self._together_s
         )
@@ -84,7 +84,7 @@ class Loop:
         return max(0.0, min([POLL_S, *steps]))
 
     def _round(self) -> None:
-        """Take what comes next from every feed, and its step, if it has one, all together."""
+        """Handle the next events of every feed, and run their steps as one batch."""
         taken_s = time.monotonic()
         groups: dict[type, list[tuple[Lane, Ready]]] = {}
         for lane in self._lanes:
@@ -117,7 +117,7 @@ class Loop:
         return True
 
     def _forget(self, lane: Lane, gap: Gap | None) -> None:
-        """What the network knows of a feed ends with a gap."""
+        """Reset the network's state of a feed at a gap."""
         if gap is not None:
             self.rows.reset(lane.row)
             self._alerts.gap(lane.spec.name)

@@ -1,4 +1,4 @@
-"""``--metrics``: how a watch is doing, over HTTP, for Prometheus and for health checks."""
+"""``--metrics``: the status of a watch over HTTP, for Prometheus and health checks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from costream.status import WatchStatus
 _PLAIN = "text/plain; charset=utf-8"
 _ADDRESS = re.compile(r"(?:(?P<host>[^\[\]:]+|\[[0-9A-Fa-f:.%]+\]):)?(?P<port>[0-9]{1,5})")
 _LOOPBACK = "127.0.0.1"
-_STILL_S = 5.0  # the main loop shows a status some times a second; without one it stands still
-_CLIENT_S = 5.0  # for a client to ask
-_POLL_S = 0.2  # how soon the server sees that it is to end
-_MOST_CLIENTS = 64  # at once
+_STILL_S = 5.0  # the main loop is stuck when it shows no status for this long
+_CLIENT_S = 5.0  # time limit for a client's request
+_POLL_S = 0.2  # interval at which the server checks whether to end
+_MOST_CLIENTS = 64  # simultaneous
 
 log = logging.getLogger("costream")
 
@@ -33,19 +33,19 @@ log = logging.getLogger("costream")
 class Metrics:
     """Serves ``/metrics`` and ``/healthz`` at ``address``: PORT (on loopback) or HOST:PORT.
 
-    The port is taken at once, so that what is wrong with it is a UsageError before a model is
-    loaded. Answers come from threads of their own and never wait for the watch.
+    The port is bound at once, so that a problem with it is a UsageError before the model is
+    loaded. Requests are answered in their own threads and never wait for the watch.
     """
 
     def __init__(self, address: str) -> None:
         host, port = _parsed(address)
-        self._newest: tuple[WatchStatus, float] | None = None  # and its monotonic time
+        self._newest: tuple[WatchStatus, float] | None = None  # with its monotonic time
         try:
             family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             self._server = _Server(where, family, self)
-        except (OSError, UnicodeError) as error:  # the latter: no name of a host
+        except (OSError, UnicodeError) as error:  # UnicodeError: invalid host name
             what = f"cannot listen there ({getattr(error, 'strerror', 'no such host')})"
-            hint = "choose another port, or stop what uses it"
+            hint = "choose another port, or stop the program that uses it"
             raise UsageError(what, where=f"--metrics {address}", hint=hint) from error
         host = f"[{host}]" if ":" in host else host
         self.url = f"http://{host}:{self._server.server_address[1]}/metrics"
@@ -55,7 +55,7 @@ class Metrics:
         self._thread.start()
 
     def show(self, status: WatchStatus) -> None:
-        """Take how the feeds are doing now."""
+        """Set the status to serve."""
         self._newest = status, time.monotonic()
 
     def close(self) -> None:
@@ -65,11 +65,11 @@ class Metrics:
         self._thread.join()
 
     def answer(self, path: str) -> tuple[HTTPStatus, str, str]:
-        """Give the status, type and text for a path."""
+        """Return the HTTP status, content type and text for a path."""
         if path not in ("/metrics", "/healthz"):
-            return HTTPStatus.NOT_FOUND, _PLAIN, "there are /metrics and /healthz\n"
+            return HTTPStatus.NOT_FOUND, _PLAIN, "not found; try /metrics or /healthz\n"
         if self._newest is None:
-            return HTTPStatus.SERVICE_UNAVAILABLE, _PLAIN, "the watch has not begun yet\n"
+            return HTTPStatus.SERVICE_UNAVAILABLE, _PLAIN, "the watch has not started yet\n"
         status, shown_s = self._newest
         age_s = time.monotonic() - shown_s
         if path == "/metrics":
@@ -80,12 +80,12 @@ class Metrics:
 
 
 def health(status: WatchStatus, age_s: float) -> tuple[bool, str]:
-    """Say whether every feed that is not lost or over makes steps, and what is wrong if not.
+    """Return whether every feed that is neither lost nor ended makes steps, and a report.
 
-    ``age_s``: how long ago the status was taken. Without any such feed nothing is well.
+    ``age_s``: age of the status. Without any such feed, the watch is not healthy.
     """
     if age_s > _STILL_S:
-        return False, f"the watch has stood still for {age_s:.0f} s\n"
+        return False, f"the watch has been stuck for {age_s:.0f} s\n"
     lines, is_well, left = [], True, 0
     for feed in status.feeds:
         state: str = feed.state
@@ -96,14 +96,14 @@ def health(status: WatchStatus, age_s: float) -> tuple[bool, str]:
             is_well = is_well and state == "ok"
         why = f" ({feed.message})" if feed.message and state != "ok" else ""
         lines.append(" ".join(redact(f"{feed.name}: {state}{why}").split()))
-    lines += [] if left else ["no feed is left"]
+    lines += [] if left else ["no feed is active"]
     return is_well and left > 0, "".join(f"{line}\n" for line in lines)
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    block_on_close = False  # for clients that hang
-    allow_reuse_address = os.name != "nt"  # there it would let two programs listen
+    block_on_close = False  # do not wait for clients that hang
+    allow_reuse_address = os.name != "nt"  # on Windows, two programs could listen
     allow_reuse_port = False
     request_queue_size = _MOST_CLIENTS
 
@@ -115,7 +115,7 @@ class _Server(ThreadingHTTPServer):
         self.socket.settimeout(_POLL_S)  # a client may have left between select and accept
 
     def server_bind(self) -> None:
-        socketserver.TCPServer.server_bind(self)  # that of HTTPServer asks a name server
+        socketserver.TCPServer.server_bind(self)  # HTTPServer's would do a DNS lookup
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._clients.acquire(blocking=False):
@@ -123,7 +123,7 @@ class _Server(ThreadingHTTPServer):
             return
         try:
             super().process_request(request, client_address)
-        except RuntimeError:  # no thread to be had
+        except RuntimeError:  # cannot start a thread
             self._clients.release()
             raise
 
@@ -151,11 +151,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the terminal belongs to the dashboard."""
+        """Log nothing: the terminal belongs to the dashboard."""
 
     def _answer(self) -> None:
         code, kind, text = self.server.metrics.answer(self.path.partition("?")[0])
-        body = text.encode("utf-8", "backslashreplace")  # of names that are not UTF-8
+        body = text.encode("utf-8", "backslashreplace")  # names may not be UTF-8
         self.send_response(code)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
@@ -165,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _parsed(address: str) -> tuple[str, int]:
-    """Give host and port of ``9100``, ``0.0.0.0:9100`` or ``[::1]:9100``."""
+    """Return host and port of ``9100``, ``0.0.0.0:9100`` or ``[::1]:9100``."""
     match = _ADDRESS.fullmatch(address.strip())
     if match is None or int(match["port"]) > 65535:
         hint = "write a port (9100) or HOST:PORT (0.0.0.0:9100, [::1]:9100)"

@@ -1,4 +1,4 @@
-"""Tells systemd how a watch is doing: the protocol of sd_notify(3)."""
+"""Status notifications to systemd, by the protocol of sd_notify(3)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ log = logging.getLogger("costream")
 
 
 class Notifier:
-    """Sends to the socket named by NOTIFY_SOCKET; does nothing where there is none.
+    """Sends to the socket named by NOTIFY_SOCKET; does nothing when it is not set.
 
-    ``show`` is called by the main loop, so the watchdog hears of it only as long as that turns:
-    at half of WATCHDOG_USEC. Nothing here waits, and no error ends the watch.
+    ``show`` is called by the main loop, so the watchdog is notified only while that runs, every
+    half of WATCHDOG_USEC. Nothing here blocks, and no error ends the watch.
     """
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
@@ -36,7 +36,7 @@ class Notifier:
             self._socket.setblocking(False)
 
     def show(self, status: WatchStatus) -> None:
-        """Say that the service is ready, once, what it does, and that it is alive."""
+        """Send that the service is ready (once), its status, and its watchdog signal."""
         if self._socket is None:
             return
         now_s = time.monotonic()
@@ -50,14 +50,14 @@ class Notifier:
             self._alive_s = now_s if is_due else self._alive_s
 
     def close(self) -> None:
-        """Say that the service stops. May be called again."""
+        """Send that the service is stopping. May be called again."""
         if self._socket is not None:
             self._send("STOPPING=1")
             self._socket.close()
             self._socket = None
 
     def _send(self, *lines: str) -> bool:
-        """Say whether systemd has got it; it is tried again with the next status otherwise."""
+        """Return whether systemd received it; if not, the next status is another attempt."""
         if self._socket is None or self._address is None:
             return False
         try:
@@ -72,16 +72,16 @@ class Notifier:
 
 
 def _address(name: str) -> str | None:
-    """Give the address of a Unix socket; a name that begins with @ is abstract."""
+    """Return the address of a Unix socket; a name that begins with @ is abstract."""
     if name.startswith("@"):
         return "\0" + name[1:]
     if name and not name.startswith("/"):
-        log.warning("NOTIFY_SOCKET is no Unix socket: %s", name)
+        log.warning("NOTIFY_SOCKET is not a Unix socket: %s", name)
     return name if name.startswith("/") else None
 
 
 def _watchdog_s(env: Mapping[str, str]) -> float | None:
-    """Give the seconds within which systemd wants a sign of life; None: it wants none."""
+    """Return the watchdog timeout in seconds; None when the watchdog is off."""
     usec, pid = env.get("WATCHDOG_USEC", ""), env.get("WATCHDOG_PID", "")
     if not usec.isdecimal() or int(usec) == 0 or pid not in ("", str(os.getpid())):
         return None

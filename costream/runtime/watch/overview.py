@@ -1,4 +1,4 @@
-"""How all feeds of a watch are doing, taken together from time to time."""
+"""Collection of the status of all feeds of a watch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ALERTS = 20
 
 
 class Overview:
-    """Puts the status of a watch together; one strip cell a second for each lane."""
+    """Collects the status of a watch; adds one strip cell per second to each channel."""
 
     def __init__(self, model: str, lanes: Sequence[Lane]) -> None:
         self._model, self._lanes = model, lanes
@@ -28,11 +28,11 @@ class Overview:
         self._alerts: deque[tuple[str, Alert]] = deque(maxlen=_ALERTS)
 
     def tell(self, feed: str, alert: Alert) -> None:
-        """Note an alert."""
+        """Add an alert to the newest ones."""
         self._alerts.append((feed, alert))
 
     def status(self, load: float, failed_actions: int) -> WatchStatus:
-        """Give how everything is doing now."""
+        """Return the current status."""
         now_s = time.monotonic()
         feeds = tuple(lane.status(now_s) for lane in self._lanes)
         while self._strip_s + 1.0 <= now_s:
@@ -55,7 +55,7 @@ class Overview:
 
 
 def _resident_mb() -> float:
-    """Give the memory of this process; its peak where the system tells no more."""
+    """Return the resident memory of this process; its peak where only that is available."""
     try:
         pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     except (OSError, IndexError, ValueError):

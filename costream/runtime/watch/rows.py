@@ -1,4 +1,4 @@
-"""The network's memory of all feeds: a row each."""
+"""The network's state for all feeds, one row per feed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from costream.runtime.throttle import Throttle
 
 
 class Rows:
-    """One network and what it has seen of ``count`` feeds.
+    """One network and its state for ``count`` feeds.
 
-    Any feeds take a step together; those that have nothing now are not touched. A model whose
-    streams have to step in time has a state for each feed, and steps one after the other.
+    Any subset of feeds can step together; the state of the others is not touched. A model whose
+    streams must step in sync has a separate state per feed, and steps them one after the other.
     """
 
     def __init__(
@@ -24,9 +24,9 @@ class Rows:
         tokens: int | None = None,
         throttles: Sequence[Throttle] | None = None,
     ) -> None:
-        """``tokens``: of a token-gated model, how many of a frame are computed; None: all.
+        """``tokens``: for a token-gated model, most tokens computed per frame; None: all.
 
-        ``throttles``: who changes that, for each row.
+        ``throttles``: the controller of that number, for each row.
         """
         self._model, self._count = model, count
         self._throttles = throttles
@@ -39,7 +39,7 @@ class Rows:
                 model.set_tokens(state, tokens)
 
     def step(self, rows: Sequence[int], items: Sequence[Data]) -> list[StepResult]:
-        """Step these rows, in rising order, with an item each; give what each has got."""
+        """Step these rows, in ascending order, with one item each; return their results."""
         if self._model.in_time:
             return [self._alone(row, item) for row, item in zip(rows, items, strict=True)]
         state = self._states[0]
@@ -52,20 +52,20 @@ class Rows:
         return [result.row(k) for k in range(len(rows))]
 
     def target(self, row: int) -> float | None:
-        """Give what the newest step of this row was allowed to cost; None: whatever it does."""
+        """Return the maximum cost of the newest step of this row; None: no budget."""
         return None if self._throttles is None else self._throttles[row].target
 
     def reset(self, row: int) -> None:
-        """Forget what this feed has shown."""
+        """Reset the state of this feed."""
         self._model.reset(*self._at(row))
 
     def take(self, row: int) -> Any:
-        """Give a copy of what the network knows of this feed, as the state of one stream."""
+        """Return a copy of the network's state for this feed, as the state of one stream."""
         state, rows = self._at(row)
         return state.take(rows)
 
     def put(self, row: int, known: Any) -> None:
-        """Let the network know this of a feed, as ``take`` gave it."""
+        """Set the network's state for a feed to one that ``take`` returned."""
         state, rows = self._at(row)
         state.put(rows, known)
 

@@ -1,4 +1,4 @@
-"""A budget that many feeds share: the same part of the steps of each."""
+"""A time budget shared by all feeds: runs the same fraction of each feed's steps."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ WINDOW_S = 2.0
 class Share:
     """Keeps the network's work within a share of real time.
 
-    The knob is the step rate: when all steps that come would cost more than ``share`` seconds a
-    second, as measured in the last window, the same part of every feed's steps is left out,
-    evenly spread.
+    It controls the step rate: when all steps would cost more than ``share`` seconds per second,
+    as measured in the last window, the same fraction of every feed's steps is left out, evenly
+    spread.
     """
 
     def __init__(self, share: float | None) -> None:
-        """``share``: seconds of work a second; None: no limit."""
+        """``share``: seconds of work per second; None: no limit."""
         self._share = share
         self._since_s: float | None = None
         self._offered = self._taken = 0
         self._spent_s = 0.0
-        self._cost_s = 0.0  # of a step, in the last window that had any
+        self._cost_s = 0.0  # per step, in the last window that had any
         self._owed: dict[int, float] = {}
-        self.part = 1.0  # of the steps that come
-        self.load = 0.0  # seconds of work a second, in the last window
+        self.part = 1.0  # fraction of the steps to run
+        self.load = 0.0  # seconds of work per second, in the last window
 
     @property
     def limited(self) -> bool:
@@ -30,7 +30,7 @@ class Share:
         return self._share is not None
 
     def turn(self, now_s: float) -> None:
-        """Set the knob anew when a window has ended; to be called often."""
+        """Update ``part`` when a window has ended; call it often."""
         if self._since_s is None:
             self._since_s = now_s
         elapsed_s = now_s - self._since_s
@@ -45,7 +45,7 @@ class Share:
         self._since_s, self._spent_s, self._offered, self._taken = now_s, 0.0, 0, 0
 
     def admit(self, feed: int) -> bool:
-        """Say whether this feed's next step may be taken."""
+        """Return whether to run this feed's next step."""
         self._offered += 1
         owed = self._owed.get(feed, 1.0 - self.part) + self.part
         admitted = owed >= 1.0 - 1e-9
@@ -53,6 +53,6 @@ class Share:
         return admitted
 
     def spent(self, seconds: float, steps: int) -> None:
-        """Note what these steps cost together."""
+        """Add the time that ``steps`` steps took together."""
         self._spent_s += seconds
         self._taken += steps

@@ -1,4 +1,4 @@
-"""``--status-file``: how a watch is doing, in a file that is always whole."""
+"""``--status-file``: the status of a watch in a file that is replaced atomically."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from costream.sinks.atomic import part_of
 from costream.status import WatchStatus
 
 _EVERY_S = 1.0
-_BEGIN = '{"type": "status"'  # of every status file
+_BEGIN = '{"type": "status"'  # how every status file begins
 
 log = logging.getLogger("costream")
 
 
 class StatusFile:
-    """Writes the newest status to ``path`` at most once a second, under another name first.
+    """Writes the newest status to ``path`` at most once a second, through a temporary file.
 
-    What keeps it from being written (a full disk, a missing folder) is logged once, and tried
-    again. UsageError when there is something else at ``path``, which is not written over.
+    A failure to write (a full disk, a missing folder) is logged once, and writing is retried.
+    UsageError when ``path`` holds something else, which is not overwritten.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path.resolve()  # a link stays a link
+        self._path = path.resolve()  # so that a link is not replaced
         self._status: WatchStatus | None = None
         self._wrote_s = float("-inf")
         self._failing = False
         _check(self._path)
 
     def show(self, status: WatchStatus) -> None:
-        """Take how the feeds are doing now; write it when it is time."""
+        """Take the current status; write it if the last write was long enough ago."""
         self._status = status
         if time.monotonic() - self._wrote_s >= _EVERY_S:
             self._wrote_s = time.monotonic()
@@ -50,7 +50,7 @@ class StatusFile:
         text = json.dumps(status_json(status, running=running), ensure_ascii=False)
         part = part_of(self._path)
         try:
-            # A name that is not UTF-8 reaches us with lone surrogates.
+            # A name that is not UTF-8 is decoded with lone surrogates.
             part.write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
             os.replace(part, self._path)
         except OSError as error:
@@ -60,12 +60,12 @@ class StatusFile:
             self._failing = True
             return
         if self._failing:
-            log.warning("%s: the status is written again", self._path)
+            log.warning("%s: the status can be written again", self._path)
         self._failing = False
 
 
 def _check(path: Path) -> None:
-    """Raise UsageError when ``path`` is there and is no status file."""
+    """Raise UsageError when ``path`` exists and is not a status file."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             begin = file.read(len(_BEGIN))
@@ -76,4 +76,4 @@ def _check(path: Path) -> None:
         raise UsageError(what, where=path) from error
     if begin not in ("", _BEGIN):
         hint = "give --status-file another name"
-        raise UsageError("exists and is no status file", where=path, hint=hint)
+        raise UsageError("exists and is not a status file", where=path, hint=hint)

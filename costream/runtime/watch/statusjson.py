@@ -10,14 +10,14 @@ from costream.records import SCHEMA, plain, to_json
 from costream.redact import redact
 from costream.status import WatchStatus
 
-_hidden = lru_cache(4096)(redact)  # strips say the same few labels thousands of times
+_hidden = lru_cache(4096)(redact)  # strips repeat the same few labels thousands of times
 
 
 def status_json(status: WatchStatus, *, running: bool) -> dict[str, Any]:
-    """Give the status as one object; its fields are those of WatchStatus and FeedStatus.
+    """Return the status as one object; its fields are those of WatchStatus and FeedStatus.
 
-    Besides: ``type``, ``schema``, the process (``pid``), whether the watch still runs, and for
-    each alert the feed it came from.
+    In addition: ``type``, ``schema``, the process (``pid``), whether the watch still runs, and
+    the feed of each alert.
     """
     head = {"type": "status", "schema": SCHEMA, "running": running, "pid": os.getpid()}
     alerts = [{"feed": feed, **to_json(alert)} for feed, alert in status.alerts]
@@ -26,7 +26,7 @@ def status_json(status: WatchStatus, *, running: bool) -> dict[str, Any]:
 
 
 def _redacted(value: Any) -> Any:
-    """Give JSON values without the credentials of URLs, wherever they stand."""
+    """Return JSON values with the credentials of URLs removed, at any depth."""
     if isinstance(value, str):
         return _hidden(value)
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""``watch``: checks what is asked for, loads one network, keeps every feed going."""
+"""``costream watch``: check the settings, load one network, watch every feed."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ from costream.ui.watchlines import WatchLines
 
 log = logging.getLogger("costream")
 
-VIEW_S = 0.25  # between two looks at all feeds
-KEEP_S = 10.0  # between two savings of what the network knows
-RESUME_S = 60.0  # what it knew is still good for a restart within this time
-BUFFER_STEPS = 64  # that a feed may have waiting, if the lag allows it
-STOP_S = 1.0  # for all feeds to end; one that hangs in a library is left behind
+VIEW_S = 0.25  # interval between status updates
+KEEP_S = 10.0  # interval between savings of the network's state
+RESUME_S = 60.0  # a saved state is used for a restart within this time
+BUFFER_STEPS = 64  # most waiting steps per feed, if the lag allows it
+STOP_S = 1.0  # time for all feeds to end; one that hangs in a library is abandoned
 
 
 class View(Protocol):
-    """Shows how a watch is doing."""
+    """A display or export of the status of a watch."""
 
     def show(self, status: WatchStatus) -> None: ...  # noqa: D102
 
@@ -70,9 +70,9 @@ class View(Protocol):
 
 
 def watch(settings: WatchSettings, effective: Sequence[str] = ()) -> ExitCode:
-    """Watch every feed until all have ended or a signal comes; give the exit code.
+    """Watch every feed until all have ended or a signal arrives; return the exit code.
 
-    Everything is checked before the model is loaded. ``effective`` are lines that say which
+    Everything is checked before the model is loaded. ``effective`` holds lines that say which
     settings are in force, shown with -v.
     """
     detect = settings.detect
@@ -86,7 +86,7 @@ def watch(settings: WatchSettings, effective: Sequence[str] = ()) -> ExitCode:
 
 
 def _views(settings: WatchSettings, stack: ExitStack) -> list[View]:
-    """Give what shows the watch, all to be closed by ``stack``."""
+    """Return the views of the watch; ``stack`` will close them."""
     detect = settings.detect
     views: list[View] = [Notifier()]
     if settings.status_file is not None:
@@ -110,23 +110,25 @@ def _views(settings: WatchSettings, stack: ExitStack) -> list[View]:
 
 
 def _share(settings: WatchSettings, model: Model) -> float | None:
-    """Give the share of real time that is kept by leaving steps out; None: not in this way."""
+    """Return the share of real time to be met by leaving out steps; None: not applicable."""
     if settings.budget is None or isinstance(model, GatedModel):
         return None
     budget = parse_budget(settings.budget)
     if isinstance(budget, BudgetFile) or budget.kind != "share":
-        hint = "give a share of real time, 0.5x, or a token-gated model"
-        raise UsageError(f"a step of {model.card.name} has one cost", where="--budget", hint=hint)
+        hint = "use a share of real time (0.5x), or a token-gated model"
+        raise UsageError(
+            f"every step of {model.card.name} costs the same", where="--budget", hint=hint
+        )
     return budget.amount
 
 
 def _throttles(
     settings: WatchSettings, model: Model, specs: Sequence[FeedSpec]
 ) -> list[Throttle] | None:
-    """Give what keeps each feed's steps within the budget, where a model can choose its tokens."""
+    """Return a token controller for each feed; None without a budget or a token-gated model."""
     if settings.budget is None or not isinstance(model, GatedModel):
         return None
-    # So many steps a second share real time.
+    # The budget is shared by the steps of all feeds.
     rate_hz = len(specs) * (settings.detect.rate_hz or model.card.rate_hz)
     return [Throttle(model, parse_budget(settings.budget), rate_hz) for _ in specs]
 
@@ -154,7 +156,7 @@ class _Watch:
         self._shown_s = self._told_s = self._kept_s = 0.0
 
     def run(self) -> ExitCode:
-        """Watch to the end; every file is finished whatever happens."""
+        """Watch to the end; every file is finished, whatever happens."""
         for lane in self._lanes:
             self._restore(lane)
         exit_code = ExitCode.BUG
@@ -169,7 +171,7 @@ class _Watch:
             exit_code = error.exit_code
             raise
         except BrokenPipeError:
-            exit_code = ExitCode.OK  # the reader has seen enough
+            exit_code = ExitCode.OK  # the reader closed the pipe
         finally:
             self._finish(exit_code)
         return exit_code
@@ -205,11 +207,11 @@ class _Watch:
         source = open_source(spec.uri, options)
         if not isinstance(source, (LiveSource, PipeSource)):
             hint = "play it with --realtime, or use: costream detect"
-            raise UsageError("this is a file, and no feed", where=spec.shown, hint=hint)
+            raise UsageError("this is a file, not a live feed", where=spec.shown, hint=hint)
         return Lane(spec, row, Feed(spec.name, source, clock, buffer), track)
 
     def _restore(self, lane: Lane) -> None:
-        """Go on where an earlier watch of this feed was, if its state was kept."""
+        """Resume this feed where an earlier watch stopped, if its state was saved."""
         if self._keeper is None:
             return
         saved = self._keeper.restore(lane.spec)
@@ -220,7 +222,7 @@ class _Watch:
             self._loop.rows.put(lane.row, saved.state)
 
     def _turn(self, now_s: float) -> None:
-        """Look after everything but the steps."""
+        """Do the periodic work besides the steps."""
         if now_s - self._shown_s >= VIEW_S:
             self._shown_s = now_s
             self._show()
@@ -247,17 +249,17 @@ class _Watch:
                 self._keeper.save(lane.spec, snapshot, state)
 
     def _end(self) -> None:
-        """End the threads of the feeds, and take what they still had to say."""
+        """End the threads of the feeds, and handle their remaining events."""
         for lane in self._lanes:
             lane.stop()
         until_s = time.monotonic() + STOP_S
         for lane in self._lanes:
             if not lane.feed.join(max(0.0, until_s - time.monotonic())):
-                log.info("%s: hangs in a library and is left behind", lane.spec.name)
+                log.info("%s: its thread hangs in a library and is abandoned", lane.spec.name)
         self._loop.drain()
 
     def _finish(self, exit_code: ExitCode) -> None:
-        """Finish every file; the first failure is raised after all were tried."""
+        """Finish every file; the first error is raised after all were tried."""
         with ExitStack() as stack:
             for view in self._views:
                 stack.callback(view.close)
@@ -276,7 +278,7 @@ class _Watch:
 
 
 def _alerts(settings: WatchSettings, specs: Sequence[FeedSpec], model: Model) -> Alerts:
-    """Give the alerts of all feeds. UsageError for a rule that does not fit the model's labels."""
+    """Return the alerts of all feeds. UsageError for rules that do not fit the model's labels."""
     detect = settings.detect
     folder = None if detect.output in (None, "-") else Path(str(detect.output))
     alerts = Alerts(folder)
@@ -288,7 +290,7 @@ def _alerts(settings: WatchSettings, specs: Sequence[FeedSpec], model: Model) ->
 
 
 def _sinks(settings: WatchSettings, name: str) -> list[Sink]:
-    """Give what the records of a feed go to."""
+    """Return the sinks for the records of a feed."""
     output = settings.detect.output
     if output is not None and output != "-":
         return [Journal(Path(output), name, Rotation.parse(settings.rotate, settings.keep))]
@@ -298,4 +300,4 @@ def _sinks(settings: WatchSettings, name: str) -> list[Sink]:
 
 
 def _nothing() -> None:
-    """The loop looks at the stop itself."""
+    """Do nothing: the loop polls the stop event itself."""
