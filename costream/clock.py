@@ -126,7 +126,7 @@ def _in_chunks(
             parts = []
 
 
-def one_by_one(items: Iterable[Item]) -> Iterator[TickItem]:
+def tick_per_item(items: Iterable[Item]) -> Iterator[TickItem]:
     """Yield one tick per item, at the item's own time; for audio blocks, which are contiguous."""
     for i, item in enumerate(items):
         yield item if isinstance(item, (Gap, Fault)) else Tick(i, item.time_s, item, True)

@@ -65,7 +65,7 @@ def find_layout(name: str) -> Layout:
     )
 
 
-def conversion(source: Layout, target: Layout) -> tuple[tuple[int, ...], ...]:
+def joint_mapping(source: Layout, target: Layout) -> tuple[tuple[int, ...], ...]:
     """Return, for each joint of ``target``, the joints of ``source`` whose mean it is.
 
     A joint with double weight is listed twice. SourceError names the joints that are missing.
@@ -86,7 +86,7 @@ def _made(name: str, place: dict[str, int], asked: frozenset[str]) -> tuple[int,
         return (place[name],)
     side, _, rest = name.partition(" ")
     prefix = f"{side} " if side in ("left", "right") else ""
-    for recipe in STAND_INS.get(rest if prefix else name, ()):
+    for recipe in JOINT_SUBSTITUTES.get(rest if prefix else name, ()):
         wanted = [part.replace("* ", prefix) for part in recipe]
         if asked.intersection(wanted):
             continue
@@ -180,7 +180,7 @@ def _layout(name: str, joints: str, bones: str, centre: int, headings: str = "")
 
 # Substitutes for a joint that a layout lacks: the mean of the first of these lists whose joints
 # exist or can be derived. "*" stands for the side of the joint.
-STAND_INS: dict[str, tuple[tuple[str, ...], ...]] = {
+JOINT_SUBSTITUTES: dict[str, tuple[tuple[str, ...], ...]] = {
     "hips": (("left hip", "right hip"),),
     "neck": (("left shoulder", "right shoulder"),),
     "upper neck": (("neck", "head"),),

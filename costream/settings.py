@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from costream.errors import UsageError
-from costream.sources.base import RawSound
+from costream.sources.base import RawAudioFormat
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -59,7 +59,7 @@ class DetectSettings:
     verbosity: int  # -1 quiet, 0 normal, 1 and 2 more
     log_file: str | None
     channel: int | None = None  # audio: channel number, from 1; None: the mean of all
-    raw: RawSound | None = None  # audio: format of raw samples on a pipe
+    raw: RawAudioFormat | None = None  # audio: format of raw samples on a pipe
     tokens: int | None = None  # token-gated models: tokens computed per frame; None: all
     budget: str | None = None  # of a step: "40ms", "20GMAC", "0.5x", or "@FILE" that contains one
     track: bool = False  # assign track ids to objects

@@ -23,11 +23,11 @@ import recording
 import sounds
 from tqdm import tqdm
 
-from costream.training.clips import VISIBLE
-from costream.training.rendered import Look, Scene, render
-from costream.training.room import Box, Camera, Room
+from costream.training.room import Camera, Cuboid, Room
 from costream.training.scenes import UP, chair_boxes
-from costream.training.script import Script
+from weights.recipes.action.rendering.render import Appearance, RenderedScene, render
+from weights.recipes.action.rendering.scenes import VISIBLE
+from weights.recipes.action.rendering.script import Script
 
 NAME = "room"
 FPS = 25
@@ -35,33 +35,33 @@ SIZE = (640, 480)
 SEED = 2026
 
 
-def scene() -> Scene:
+def scene() -> RenderedScene:
     """Return the room, the camera in its corner, the person and what she does."""
     wood, cloth = (0.5, 0.34, 0.22), (0.32, 0.42, 0.58)
     boxes = (
-        Box((0.9, 2.75, 0.0), (2.95, 3.7, 0.42), (0.56, 0.42, 0.3)),  # bed
-        Box((0.92, 2.74, 0.3), (2.93, 3.68, 0.47), (0.86, 0.85, 0.8)),
-        Box((1.6, 2.72, 0.3), (2.94, 3.69, 0.49), cloth),  # blanket
-        Box((0.98, 2.9, 0.47), (1.36, 3.55, 0.56), (0.95, 0.94, 0.9)),  # pillow
-        Box((3.3, 3.25, 0.0), (4.1, 3.78, 0.85), (0.62, 0.46, 0.32)),  # chest of drawers
-        Box((3.33, 3.235, 0.1), (4.07, 3.25, 0.42), (0.68, 0.52, 0.37)),
-        Box((3.33, 3.235, 0.46), (4.07, 3.25, 0.8), (0.68, 0.52, 0.37)),
-        Box((3.5, 3.4, 0.85), (3.62, 3.52, 1.1), (0.75, 0.33, 0.25)),  # vase
-        Box((1.55, 3.77, 1.35), (2.45, 3.8, 1.95), (0.25, 0.3, 0.34)),  # picture
-        Box((1.6, 3.755, 1.4), (2.4, 3.77, 1.9), (0.83, 0.72, 0.5)),
-        Box((1.6, 3.75, 1.4), (2.4, 3.755, 1.6), (0.4, 0.52, 0.4)),
-        Box((1.15, 0.75, 0.0), (2.95, 2.15, 0.012), (0.62, 0.3, 0.27)),  # rug
-        Box((1.25, 0.85, 0.012), (2.85, 2.05, 0.014), (0.72, 0.42, 0.36)),
-        Box((0.0, 1.9, 1.0), (0.015, 2.9, 2.0), (0.9, 0.9, 0.88)),  # window
-        Box((0.015, 1.97, 1.07), (0.02, 2.41, 1.93), (0.72, 0.84, 0.95)),
-        Box((0.015, 2.47, 1.07), (0.02, 2.83, 1.93), (0.72, 0.84, 0.95)),
+        Cuboid((0.9, 2.75, 0.0), (2.95, 3.7, 0.42), (0.56, 0.42, 0.3)),  # bed
+        Cuboid((0.92, 2.74, 0.3), (2.93, 3.68, 0.47), (0.86, 0.85, 0.8)),
+        Cuboid((1.6, 2.72, 0.3), (2.94, 3.69, 0.49), cloth),  # blanket
+        Cuboid((0.98, 2.9, 0.47), (1.36, 3.55, 0.56), (0.95, 0.94, 0.9)),  # pillow
+        Cuboid((3.3, 3.25, 0.0), (4.1, 3.78, 0.85), (0.62, 0.46, 0.32)),  # chest of drawers
+        Cuboid((3.33, 3.235, 0.1), (4.07, 3.25, 0.42), (0.68, 0.52, 0.37)),
+        Cuboid((3.33, 3.235, 0.46), (4.07, 3.25, 0.8), (0.68, 0.52, 0.37)),
+        Cuboid((3.5, 3.4, 0.85), (3.62, 3.52, 1.1), (0.75, 0.33, 0.25)),  # vase
+        Cuboid((1.55, 3.77, 1.35), (2.45, 3.8, 1.95), (0.25, 0.3, 0.34)),  # picture
+        Cuboid((1.6, 3.755, 1.4), (2.4, 3.77, 1.9), (0.83, 0.72, 0.5)),
+        Cuboid((1.6, 3.75, 1.4), (2.4, 3.755, 1.6), (0.4, 0.52, 0.4)),
+        Cuboid((1.15, 0.75, 0.0), (2.95, 2.15, 0.012), (0.62, 0.3, 0.27)),  # rug
+        Cuboid((1.25, 0.85, 0.012), (2.85, 2.05, 0.014), (0.72, 0.42, 0.36)),
+        Cuboid((0.0, 1.9, 1.0), (0.015, 2.9, 2.0), (0.9, 0.9, 0.88)),  # window
+        Cuboid((0.015, 1.97, 1.07), (0.02, 2.41, 1.93), (0.72, 0.84, 0.95)),
+        Cuboid((0.015, 2.47, 1.07), (0.02, 2.83, 1.93), (0.72, 0.84, 0.95)),
         *chair_boxes(0.5, 1.45, 0.45, wood, back=True),
     )
     room = Room(3.8, (0.62, 0.47, 0.34), (0.86, 0.83, 0.76), boxes, 0.11, 0.22, (2.0, 1.6), 0.03, 5)
     camera = Camera.looking(
         np.array([3.6, -0.53, 2.22]), np.array([1.75, 1.89, 0.35]), 65, *SIZE, UP
     )
-    look = Look(
+    look = Appearance(
         (0.87, 0.66, 0.53),
         (0.2, 0.12, 0.07),
         (0.16, 0.42, 0.45),
@@ -94,7 +94,7 @@ def scene() -> Scene:
     play.walk(2.9, 1.2, 0.9)
     play.walk(5.6, 0.9, 1.1)
     play.away(1.5)
-    return Scene(room, camera, look, tuple(play.acts), ((0.9, 2.75, 2.95, 3.7, 0.48),))
+    return RenderedScene(room, camera, look, tuple(play.acts), ((0.9, 2.75, 2.95, 3.7, 0.48),))
 
 
 def main(folder: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from costream.checkpoints.card import Card
 from costream.layouts import BODY_15
-from costream.models.card import Card
 
 ACTS = ("bend", "step", "wave")
 RATE_HZ = 15
@@ -90,7 +90,7 @@ def write_tiny_weights(path: Path) -> Path:
     import torch
 
     from costream.models.build import build, save_model
-    from costream.models.skeleton import SkeletonNet
+    from costream.models.skeleton.network import SkeletonNet
 
     card = Card(
         name="tiny",

@@ -9,11 +9,11 @@ import torch
 from eventful_nets import randomise
 from torch import Tensor, nn
 
+from costream.checkpoints.card import Card, Timeline
 from costream.frontends.crops import Crops
-from costream.models.actions import ActionModel
 from costream.models.build import save_model
-from costream.models.card import Card, Timeline
-from costream.models.vivit import ViViT
+from costream.models.eventful.classifier import ActionModel
+from costream.models.eventful.vivit import ViViT
 
 LABELS = ("open", "cut", "wash")
 SIDE = 12  # pixels: 3 x 3 tokens, and the class token

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from costream.models.vitdet_backbone import ViTDetBackbone
+from costream.models.eventful.backbone import ViTDetBackbone
 
 REFS = Path(__file__).resolve().parents[2] / "shared" / "refs" / "eventful"
 NEEDS = "needs the reference arrays: put them at ../shared/refs/eventful"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from media import make_video
 
-from costream.models.card import Card
+from costream.checkpoints.card import Card
 
 WAYS = ("blink", "grow", "slide")
 RATE_HZ = 8
@@ -88,7 +88,7 @@ def write_tiny_weights(path: Path, architecture: str = "cooadtr") -> Path:
     """Write a weight file with random weights."""
     import torch
 
-    from costream.frontends.images import TemporalDifferenceNet
+    from costream.frontends.tdn import TemporalDifferenceNet
     from costream.models.build import new_network, save_model
 
     arguments = dict(NETWORK)

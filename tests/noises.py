@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from costream.models.card import Card
+from costream.checkpoints.card import Card
 
 KINDS = ("click", "hiss", "tone")
 RATE_HZ = 16_000

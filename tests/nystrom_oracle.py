@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.nn.nystrom import segment_sizes
+from costream.nn.nystrom.window import segment_sizes
 
 
 def build(kind: type, d: int, h: int, n: int, m: int, scale: float = 1.0, **options: Any) -> Any:

@@ -9,11 +9,11 @@ import torch
 from eventful_nets import randomise
 from torch import Tensor
 
+from costream.checkpoints.card import Card, Timeline
 from costream.frontends.pixels import Pixels
 from costream.models.build import save_model
-from costream.models.card import Card, Timeline
-from costream.models.objects import ObjectModel
-from costream.models.vitdet import ViTDet
+from costream.models.eventful.detector import ObjectModel
+from costream.models.eventful.vitdet import ViTDet
 from costream.models.vitdet_heads import Detections
 from costream.models.vitdet_views import View
 from costream.nn.operations import Operations

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from costream.records import AudioBlock, Fault, Gap, Item, VideoFrame
-from costream.sources.feed import FeedSource
+from costream.sources.live.feed import FeedSource
 
 PATIENCE_S = 60.0  # for whatever must come: machines are slow at times
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from costream.evaluation.told import Told
+from costream.evaluation.predictions import ModelPredictions
 from costream.labels.recording import Label, Recording
 from costream.records import Segment
 
@@ -29,10 +29,10 @@ def told(
     *,
     delay_s: float = 0.0,
     first: int = 0,
-) -> Told:
+) -> ModelPredictions:
     """Scores [T, K] of the rows from ``first`` on, and a timeline."""
     steps = np.arange(first, first + len(scores))
-    return Told(
+    return ModelPredictions(
         steps / RATE_HZ,
         scores,
         steps,

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from costream.models.skeleton import SkeletonNet
+from costream.models.skeleton.network import SkeletonNet
 
 REFERENCES = Path(__file__).resolve().parents[2] / "shared/refs/skeleton"
 BONES = ((1, 0), (2, 1), (3, 0), (4, 3))

@@ -106,7 +106,7 @@ def test_nn_imports_only_torch_and_the_standard_library():
 
 
 def test_compiled_loops_are_loaded_when_they_are_wanted():
-    code = "import sys, costream.models.video; sys.exit('numba' in sys.modules)"
+    code = "import sys, costream.models.video3d; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -17,8 +17,8 @@ from costream.layouts import (
     NTU_25,
     OPENPOSE_18,
     Layout,
-    conversion,
     find_layout,
+    joint_mapping,
     leads_to_centre,
 )
 
@@ -51,7 +51,7 @@ def test_mirror_is_its_own_inverse_and_keeps_bones(layout: Layout) -> None:
 
 @every_layout
 def test_everything_becomes_our_own_layout(layout: Layout) -> None:
-    parts = conversion(layout, BODY_15)
+    parts = joint_mapping(layout, BODY_15)
     assert len(parts) == 15
     wrist = parts[BODY_15.joints.index("left wrist")]
     assert [layout.joints[k] for k in wrist] == ["left wrist"]
@@ -60,19 +60,19 @@ def test_everything_becomes_our_own_layout(layout: Layout) -> None:
 
 @every_layout
 def test_to_itself_nothing_changes(layout: Layout) -> None:
-    assert conversion(layout, layout) == tuple((k,) for k in range(len(layout.joints)))
+    assert joint_mapping(layout, layout) == tuple((k,) for k in range(len(layout.joints)))
 
 
 @pytest.mark.parametrize("source", LAYOUTS.values(), ids=LAYOUTS)
 def test_mirroring_and_converting_commute(source: Layout) -> None:
     for target in LAYOUTS.values():
-        parts = conversion(source, target)
+        parts = joint_mapping(source, target)
         for k, other in enumerate(target.mirrored):
             assert sorted(source.mirrored[j] for j in parts[k]) == sorted(parts[other])
 
 
 def names(source: Layout, target: Layout, joint: str) -> list[str]:
-    parts = conversion(source, target)[target.joints.index(joint)]
+    parts = joint_mapping(source, target)[target.joints.index(joint)]
     return sorted(source.joints[k] for k in parts)
 
 
@@ -93,7 +93,7 @@ def test_joints_that_a_layout_lacks() -> None:
 def test_joints_that_cannot_be_made_are_named() -> None:
     arm = Layout("arm-3", ("left shoulder", "left elbow", "left wrist"), ((1, 0), (2, 1)), 0)
     with pytest.raises(SourceError, match=r"arm-3 has no hips, neck, head, right shoulder"):
-        conversion(arm, BODY_15)
+        joint_mapping(arm, BODY_15)
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="needs ../shared (the reference arrays)")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from program import ROOT, python
 
-from costream.checkpoints.weights_file import read_card
+from costream.checkpoints.file import read_card
 from costream.errors import ExitCode
 from costream.sinks.registry import FORMATS
 

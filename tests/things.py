@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from costream.checkpoints.card import Card, Timeline
 from costream.frontends.pixels import Pixels
 from costream.models.build import save_model
-from costream.models.card import Card, Timeline
-from costream.models.vitdet import ViTDet
+from costream.models.eventful.vitdet import ViTDet
 from costream.records import OBJECT_DETECTION
 
 KINDS = ("lamp", "leaf")  # red and green

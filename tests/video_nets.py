@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from costream.models.video import VideoNet
+from costream.models.video3d import VideoNet
 
 REFERENCES = Path(__file__).resolve().parents[2] / "shared/refs/skeleton"
 # name -> arguments; sizes are odd, so that strides leave pixels over

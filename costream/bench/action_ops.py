@@ -7,10 +7,10 @@ from functools import cache
 
 import torch
 
-from costream.bench.object_ops import Given
-from costream.bench.table import Cell, Table
-from costream.models.vivit import ViViT
+from costream.bench.object_ops import FixedTokens
+from costream.models.eventful.vivit import ViViT
 from costream.nn.operations import Operations
+from costream.tables import Cell, Table
 
 VIEWS = 12  # per video: four in time, each with three in space
 DIM, DEPTH = 768, 12
@@ -51,7 +51,7 @@ PUBLISHED: dict[DataSet, dict[int | None, float]] = {
 
 
 @cache
-def count(data: DataSet, variant: str, tokens: int | None) -> int:
+def count_vivit(data: DataSet, variant: str, tokens: int | None) -> int:
     """Return the operations of a video as the paper counts them, without the embedding.
 
     ``tokens``: number of tokens updated in each tubelet but the first of a view; None: all tokens,
@@ -68,7 +68,7 @@ def _tubelet(data: DataSet, variant: str, tokens: int | None) -> int:
         net = _network(data, variant)
         x = torch.empty(1, data.side**2, DIM)
     encoder, spent = net.spatial_model, Operations()
-    state, policy = encoder.init_state(1), Given(torch.arange(tokens or 0))
+    state, policy = encoder.init_state(1), FixedTokens(torch.arange(tokens or 0))
     state.steps += tokens is not None  # with 0 steps all tokens are computed
     encoder.forward_step(x, state, policy, spent)
     positions = encoder.tokens * DIM
@@ -95,7 +95,9 @@ def action_ops_table() -> Table:
     rows: list[tuple[Cell, ...]] = []
     for data, published in PUBLISHED.items():
         for tokens, theirs in published.items():
-            mine, own = (round(count(data, v, tokens) / 1e12, 4) for v in ("eventful", "exact"))
+            mine, own = (
+                round(count_vivit(data, v, tokens) / 1e12, 4) for v in ("eventful", "exact")
+            )
             rows.append((data.name, "all" if tokens is None else str(tokens), mine, theirs, own))
     columns = ("data set", "tokens", "eventful", "eventful published", "costream")
     notes = (

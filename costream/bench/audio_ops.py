@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from costream.bench.table import Cell, Table
 from costream.models.audio import CoTrans
-from costream.models.deepcot import DeepCoT
+from costream.models.oad.deepcot import DeepCoT
+from costream.tables import Cell, Table
 
 # Two blocks over a window / CoTrans-b2, in "Continual Low-Rank Scaled Dot-product Attention".
 PUBLISHED_RATIO = 48.26
@@ -26,7 +26,7 @@ class AudioNetwork:
     parameters: int | None = None  # thousands
 
 
-NETWORKS = (
+AUDIO_NETWORKS = (
     AudioNetwork("Trans-b2", "window", 2, 95.0, 509),
     AudioNetwork("Trans-b1", "window", 1, 93.8, 286),
     AudioNetwork("CoTrans-b2", "cotrans", 2, 94.4, 509),
@@ -56,7 +56,7 @@ def attention_ops(way: str, depth: int, window: int, width: int) -> int:
 def audio_ops_table() -> Table:
     """Return the table of operation counts, in millions per step."""
     rows: list[tuple[Cell, ...]] = []
-    for network in NETWORKS:
+    for network in AUDIO_NETWORKS:
         with torch.device("meta"):  # only sizes are needed
             if network.way == "deepcot":
                 model: CoTrans | DeepCoT = DeepCoT(

@@ -15,16 +15,16 @@ from itertools import groupby, islice
 import numpy as np
 import numpy.typing as npt
 
-from costream.bench.table import Cell, Table
 from costream.errors import SourceError
-from costream.evaluation.detection import Found, Truth, detection_scores
+from costream.evaluation.metrics.detection import DetectedBoxes, Truth, detection_scores
 from costream.models.base import GatedModel
 from costream.records import Box, VideoFrame
-from costream.runtime.budget import Budget
-from costream.runtime.throttle import Throttle
+from costream.runtime.budget.budget import Budget
+from costream.runtime.budget.controller import TokenController
 from costream.runtime.tracking import Corners, corners_of
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
+from costream.tables import Cell, Table
 
 SETTLING = 10  # steps not counted: the controller has no measurements yet
 TOLERANCE = 0.15
@@ -58,7 +58,11 @@ def budget_trace(uri: str, model: GatedModel, budget: Budget, steps: int = 240) 
     dense = [
         tuple(b for b in boxes if b.score >= least(b.label)) for boxes in _dense(model, frames)
     ]
-    throttle, state, trace = Throttle(model, budget, model.card.rate_hz), model.init_state(1), []
+    throttle, state, trace = (
+        TokenController(model, budget, model.card.rate_hz),
+        model.init_state(1),
+        [],
+    )
     for stretch, numbers in groupby(range(steps), key=lambda k: STRETCHES[4 * k // steps]):
         with _load("busy machine" in stretch):
             for k in numbers:
@@ -132,7 +136,7 @@ def _precision(steps: Sequence[Step]) -> float | None:
     """Return AP50 with dense detections as ground truth; None where there are none."""
     labels = sorted({box.label for step in steps for box in step.dense})
     known = {label: k for k, label in enumerate(labels)}
-    found = [Found(*_arrays(step.found, known)) for step in steps]
+    found = [DetectedBoxes(*_arrays(step.found, known)) for step in steps]
     truth = []
     for step in steps:
         boxes, _, classes = _arrays(step.dense, known)

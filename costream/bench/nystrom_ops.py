@@ -8,16 +8,16 @@ from typing import Any
 import torch
 
 from costream.bench.audio_ops import attention_ops
-from costream.bench.table import Cell, Table
 from costream.nn.attention import MultiheadAttention, SingleOutputAttention
-from costream.nn.nystrom import NystromAttention
+from costream.nn.nystrom.window import NystromAttention
 from costream.nn.nystrom_retroactive import RetroactiveNystrom
 from costream.nn.nystrom_single import SingleOutputNystrom
 from costream.nn.retroactive import RetroactiveAttention
+from costream.tables import Cell, Table
 
 
 @dataclass(frozen=True)
-class Sizes:
+class NystromSizes:
     """Sizes of an attention layer: n rows, m landmarks, width d, h heads."""
 
     name: str
@@ -29,13 +29,13 @@ class Sizes:
 
 
 SIZES = (
-    Sizes("GTZAN", 120, 4, 192, 16, 0.0109),
-    Sizes("THUMOS14", 64, 16, 1024, 8, 0.461),
-    Sizes("long window", 1024, 16, 192, 8),
+    NystromSizes("GTZAN", 120, 4, 192, 16, 0.0109),
+    NystromSizes("THUMOS14", 64, 16, 1024, 8, 0.461),
+    NystromSizes("long window", 1024, 16, 192, 8),
 )
 
 
-def window_ops(s: Sizes, fixed: bool) -> int:
+def window_ops(s: NystromSizes, fixed: bool) -> int:
     """Return the operations of Nyström attention over a window as in the paper: *, + and exp."""
     n, m, d = s.window, s.landmarks, s.width
     if fixed:
@@ -44,7 +44,7 @@ def window_ops(s: Sizes, fixed: bool) -> int:
     return 4 * n * d * m + own + n + n * m**2 + 2 * n * m
 
 
-def step_ops(s: Sizes, retroactive: bool, landmark: bool) -> int:
+def step_ops(s: NystromSizes, retroactive: bool, landmark: bool) -> int:
     """Return the operations of a continual step as the paper counts them.
 
     ``landmark``: whether a landmark changes in this step; never with fixed landmarks.
@@ -59,7 +59,7 @@ def step_ops(s: Sizes, retroactive: bool, landmark: bool) -> int:
     return n * d * m + 3 * n * d + n + 9 * d * m + 2 * d + inverse + 13 * m
 
 
-def average_ops(s: Sizes, retroactive: bool, fixed: bool) -> float:
+def average_ops(s: NystromSizes, retroactive: bool, fixed: bool) -> float:
     """Return the mean operations of a continual step; every n/m-th changes a landmark."""
     usual = step_ops(s, retroactive, landmark=False)
     if fixed:
@@ -68,7 +68,7 @@ def average_ops(s: Sizes, retroactive: bool, fixed: bool) -> float:
     return (step_ops(s, retroactive, landmark=True) + (every - 1) * usual) / every
 
 
-def exact_memory(s: Sizes, retroactive: bool) -> int:
+def exact_memory(s: NystromSizes, retroactive: bool) -> int:
     """Return the size of exact attention's state in numbers (Hedegaard et al., ICLR 2023).
 
     Keys and values of the previous rows; if retroactive, also queries, sums and denominators.
@@ -76,7 +76,7 @@ def exact_memory(s: Sizes, retroactive: bool) -> int:
     return (s.window - 1) * (4 * s.width + 1 if retroactive else 2 * s.width)
 
 
-def landmark_memory(s: Sizes, retroactive: bool, fixed: bool) -> int:
+def landmark_memory(s: NystromSizes, retroactive: bool, fixed: bool) -> int:
     """Return the size of Nyström attention's state in numbers, as in its authors' code.
 
     The tensors that a form uses, of one head (Carreto Picón et al., arXiv 2412.03214, and their
@@ -91,7 +91,7 @@ def landmark_memory(s: Sizes, retroactive: bool, fixed: bool) -> int:
     return kept
 
 
-def nystrom_ops_table(s: Sizes) -> Table:
+def nystrom_ops_table(s: NystromSizes) -> Table:
     """Return the table of one layer's counts, in millions per step."""
     n, m, d = s.window, s.landmarks, s.width
     size = (d, s.heads)

@@ -8,9 +8,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from costream.bench.table import Cell, Table
-from costream.nn.eventful import VARIANTS, EventfulBlock
+from costream.nn.eventful.block import VARIANTS, EventfulBlock
 from costream.nn.operations import Operations
+from costream.tables import Cell, Table
 
 # Video length over which the paper's numbers are means, including the frame computed in full.
 FRAMES = 270
@@ -20,7 +20,7 @@ _SIZE, _WINDOW = (64, 64), (14, 14)
 
 
 @dataclass(frozen=True)
-class Row:
+class PublishedRow:
     """A row of the paper's tables: billions of operations per frame."""
 
     pixels: int
@@ -32,25 +32,25 @@ class Row:
 
 
 ROWS = (
-    Row(1024, 2048, 294.9, 294.1, 217.0, 565),
-    Row(1024, 1536, 225.9, 250.7, 169.3, 493),
-    Row(1024, 1024, 156.8, 207.3, 121.0, 404),
-    Row(1024, 768, 122.3, 185.7, 96.3, 346),
-    Row(1024, 512, 87.8, 164.0, 70.9, 268),
-    Row(1024, 256, 53.3, 142.3, 44.5, 164),
-    Row(672, 1024, 115.1, 111.9, 98.2, 275),
-    Row(672, 768, 87.9, 90.2, 75.5, 234),
-    Row(672, 512, 60.7, 68.5, 52.8, 192),
-    Row(672, 384, 47.1, 57.7, 41.4, 169),
-    Row(672, 256, 33.5, 46.8, 29.8, 132),
-    Row(672, 128, 19.9, 36.0, 18.0, 84),
+    PublishedRow(1024, 2048, 294.9, 294.1, 217.0, 565),
+    PublishedRow(1024, 1536, 225.9, 250.7, 169.3, 493),
+    PublishedRow(1024, 1024, 156.8, 207.3, 121.0, 404),
+    PublishedRow(1024, 768, 122.3, 185.7, 96.3, 346),
+    PublishedRow(1024, 512, 87.8, 164.0, 70.9, 268),
+    PublishedRow(1024, 256, 53.3, 142.3, 44.5, 164),
+    PublishedRow(672, 1024, 115.1, 111.9, 98.2, 275),
+    PublishedRow(672, 768, 87.9, 90.2, 75.5, 234),
+    PublishedRow(672, 512, 60.7, 68.5, 52.8, 192),
+    PublishedRow(672, 384, 47.1, 57.7, 41.4, 169),
+    PublishedRow(672, 256, 33.5, 46.8, 29.8, 132),
+    PublishedRow(672, 128, 19.9, 36.0, 18.0, 84),
 )
 # All tokens of every frame, and the same with pooled keys and values.
 BASE = {1024: (467.4, 388.1), 672: (174.5, 159.7)}
 
 
 @dataclass(frozen=True)
-class Given:
+class FixedTokens:
     """Policy for counting: always the given tokens."""
 
     tokens: Tensor
@@ -60,7 +60,7 @@ class Given:
         return self.tokens
 
 
-def count(variant: str, side: int, tokens: int | None, pooled: int | None = None) -> int:
+def count_vitdet(variant: str, side: int, tokens: int | None, pooled: int | None = None) -> int:
     """Return the operations of a frame of side x side tokens in the backbone of ViTDet-B.
 
     ``tokens``: number of updated tokens; None: all, in full. ``pooled``: number of pooled keys that
@@ -81,14 +81,14 @@ def _block(variant: str, windowed: bool, side: int, tokens: int | None, pooled: 
         x = torch.empty(1, side, side, _DIM)
     spent = Operations()
     with torch.no_grad():
-        policy = Given(_spread(side, tokens or 0, pooled))
+        policy = FixedTokens(_spread(side, tokens or 0, pooled))
         block.forward_step(x, state, [tokens is None], policy, spent)
     return spent.total
 
 
 def mean(variant: str, side: int, tokens: int, pooled: int | None = None) -> float:
     """Return the mean over a video of ``FRAMES`` frames, in billions."""
-    whole, part = count(variant, side, None), count(variant, side, tokens, pooled)
+    whole, part = count_vitdet(variant, side, None), count_vitdet(variant, side, tokens, pooled)
     return (part + (whole - part) / FRAMES) / 1e9
 
 
@@ -97,7 +97,7 @@ def object_ops_table() -> Table:
     rows: list[tuple[Cell, ...]] = []
     for pixels, published in BASE.items():
         side = GRIDS[pixels]
-        counted = [count(variant, side, None) / 1e9 for variant in ("eventful", "spatial")]
+        counted = [count_vitdet(variant, side, None) / 1e9 for variant in ("eventful", "spatial")]
         whole, pooled = (round(c, 1) for c in counted)
         every = (whole, published[0], whole, published[0], pooled, published[1], whole)
         rows.append((pixels, "all", *every))

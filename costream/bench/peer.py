@@ -7,8 +7,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 from torch import Tensor, nn
 
-from costream.bench.contenders import Config, Contender
-from costream.bench.ops import Sizes, continual_encoder_macs
+from costream.bench.counts import OadSizes, continual_encoder_macs
+from costream.bench.timing import Contender, EncoderBench
 from costream.nn.encoder import Encoder
 
 _PARTS = ("self_attn", "linear1", "linear2", "norm1", "norm2")
@@ -22,7 +22,7 @@ def peer_name() -> str:
         return "continual-inference (not installed)"
 
 
-def peer(encoder: Encoder, config: Config) -> Contender | None:
+def peer(encoder: Encoder, config: EncoderBench) -> Contender | None:
     """Return the package's encoder with our weights; None if not installed or not supported."""
     try:
         import continual
@@ -49,7 +49,7 @@ def peer(encoder: Encoder, config: Config) -> Contender | None:
         out = model.forward_step(x)
         return out if isinstance(out, Tensor) else x  # no output until its window is full
 
-    sizes = Sizes(config.embed_dim, config.feedforward, config.window)
+    sizes = OadSizes(config.embed_dim, config.feedforward, config.window)
     macs = continual_encoder_macs(config.depth, sizes)
     return Contender(peer_name(), step, macs, lambda: _buffer_bytes(model))
 

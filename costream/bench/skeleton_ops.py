@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from costream.bench.table import Table
-from costream.models.skeleton import STRIDES, WIDTHS, SkeletonNet
+from costream.models.skeleton.network import STRIDES, WIDTHS, SkeletonNet
+from costream.tables import Table
 
 _KERNEL, _FRAMES, _PERSONS, _JOINTS, _CLASSES, _AXES = 9, 300, 2, 25, 60, 3
 _ATTENTION_FROM = 4  # S-TR
@@ -16,7 +16,7 @@ _BONES = tuple((joint, joint - 1) for joint in range(1, _JOINTS))
 
 
 @dataclass(frozen=True)
-class Count:
+class PublishedSkeletonCount:
     """A network of Hedegaard et al. (Pattern Recognition 2023) and its published count."""
 
     name: str
@@ -28,18 +28,18 @@ class Count:
 
 
 COUNTS = (
-    Count("ST-GCN", "stgcn", False, False, 16.73),
-    Count("ST-GCN*", "stgcn", True, False, 36.90),
-    Count("CoST-GCN", "stgcn", False, True, 0.27),
-    Count("CoST-GCN*", "stgcn", True, True, 0.16),
-    Count("AGCN", "agcn", False, False, 18.69),
-    Count("AGCN*", "agcn", True, False, 40.87),
-    Count("CoAGCN", "agcn", False, True, 0.30),
-    Count("CoAGCN*", "agcn", True, True, 0.17),
-    Count("S-TR", "str", False, False, 16.14),
-    Count("S-TR*", "str", True, False, 35.65),
-    Count("CoS-TR", "str", False, True, 0.22, discarded=False),
-    Count("CoS-TR*", "str", True, True, 0.15),
+    PublishedSkeletonCount("ST-GCN", "stgcn", False, False, 16.73),
+    PublishedSkeletonCount("ST-GCN*", "stgcn", True, False, 36.90),
+    PublishedSkeletonCount("CoST-GCN", "stgcn", False, True, 0.27),
+    PublishedSkeletonCount("CoST-GCN*", "stgcn", True, True, 0.16),
+    PublishedSkeletonCount("AGCN", "agcn", False, False, 18.69),
+    PublishedSkeletonCount("AGCN*", "agcn", True, False, 40.87),
+    PublishedSkeletonCount("CoAGCN", "agcn", False, True, 0.30),
+    PublishedSkeletonCount("CoAGCN*", "agcn", True, True, 0.17),
+    PublishedSkeletonCount("S-TR", "str", False, False, 16.14),
+    PublishedSkeletonCount("S-TR*", "str", True, False, 35.65),
+    PublishedSkeletonCount("CoS-TR", "str", False, True, 0.22, discarded=False),
+    PublishedSkeletonCount("CoS-TR*", "str", True, True, 0.15),
 )
 
 
@@ -59,7 +59,7 @@ def build_net(kind: str, starred: bool) -> SkeletonNet:
     )
 
 
-def published_way(count: Count) -> int:
+def published_macs(count: PublishedSkeletonCount) -> int:
     """Return the multiply-accumulates of a prediction as the paper counts them.
 
     Convolutions with biases, 2 per number for batch norms, 1 for ReLU and for means, and the
@@ -96,7 +96,7 @@ def _spatial(kind: str, number: int, width: int, out: int) -> int:
     return convolutions + ((width + 3) * out if width != out else 0)
 
 
-def own_way(count: Count, persons: int = _PERSONS) -> int:
+def costream_macs(count: PublishedSkeletonCount, persons: int = _PERSONS) -> int:
     """Return the multiply-accumulates of costream's prediction, all products counted."""
     with torch.device("meta"):  # only sizes are needed
         net = build_net(count.kind, count.starred)
@@ -109,8 +109,8 @@ def skeleton_ops_table() -> Table:
     """Return the table of operation counts, in billions of multiply-accumulates per prediction."""
     rows = []
     for count in COUNTS:
-        given = [published_way(count), own_way(count)]
-        alone = round(own_way(count, 1) / 1e9, 4) if count.continual else None
+        given = [published_macs(count), costream_macs(count)]
+        alone = round(costream_macs(count, 1) / 1e9, 4) if count.continual else None
         numbers = [round(n / 1e9, 4) for n in given]
         rows.append((count.name, numbers[0], count.published, numbers[1], alone))
     columns = ("network", "paper's way", "published", "costream", "costream, one person")

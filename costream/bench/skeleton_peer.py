@@ -8,9 +8,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from costream.bench.contenders import Contender
-from costream.models.skeleton import SkeletonNet
-from costream.models.skeleton_blocks import SkeletonBlock, TemporalUnit
+from costream.bench.timing import Contender
+from costream.models.skeleton.blocks import SkeletonBlock, TemporalUnit
+from costream.models.skeleton.network import SkeletonNet
 from costream.nn.graph import GraphConvolution
 
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from costream.bench.table import Table
 from costream.errors import SourceError
 from costream.models.base import Model
 from costream.records import VideoFrame
@@ -17,6 +16,7 @@ from costream.runtime.pipeline import run
 from costream.sinks.registry import make_sinks
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source, sniff
+from costream.tables import Table
 
 BASELINE = "decode + resize"
 COLUMNS = ("way", "CPU s", "wall s", "x real time on one core", "x decode + resize")

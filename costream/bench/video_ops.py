@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import torch
 
-from costream.bench.table import Cell, Table
-from costream.models.video import VideoNet
-from costream.nn.video_sizes import find_size
+from costream.models.video3d import VideoNet
+from costream.nn.video3d.sizes import find_size
+from costream.tables import Cell, Table
 
 _CLASSES = 400
 
 
 @dataclass(frozen=True)
-class Count:
+class PublishedVideoCount:
     """A network of Hedegaard, Iosifidis (ECCV 2022) and its published counts, in millions."""
 
     name: str
@@ -24,11 +24,11 @@ class Count:
 
 
 COUNTS = (
-    Count("x3d-s", 2061.366, 166.565),
-    Count("x3d-m", 4970.008, 325.456),
-    Count("x3d-l", 19166.052, 1245.549),
-    Count("slow", 54870.0, 6900.0),
-    Count("i3d", 28610.0, 5680.0),
+    PublishedVideoCount("x3d-s", 2061.366, 166.565),
+    PublishedVideoCount("x3d-m", 4970.008, 325.456),
+    PublishedVideoCount("x3d-l", 19166.052, 1245.549),
+    PublishedVideoCount("slow", 54870.0, 6900.0),
+    PublishedVideoCount("i3d", 28610.0, 5680.0),
 )
 
 
@@ -40,7 +40,7 @@ def build_net(name: str) -> VideoNet:
     return VideoNet(_CLASSES, **size.arguments(), pool=size.features)
 
 
-def published_way(net: VideoNet, frames: int | None) -> int:
+def published_macs(net: VideoNet, frames: int | None) -> int:
     """Return the multiply-accumulates of a clip, or (None) of a step, as the paper counts them.
 
     Convolutions and fully connected layers with biases, 2 per number for batch norms, 1 for ReLU
@@ -93,7 +93,7 @@ def video_ops_table() -> Table:
             net = build_net(count.name)
         frames = 0 if size is None else size.frames
         weights = round(sum(p.numel() for p in net.parameters()) / 1e6, 3)
-        clip, step = published_way(net, frames) / 1e6, published_way(net, None) / 1e6
+        clip, step = published_macs(net, frames) / 1e6, published_macs(net, None) / 1e6
         whole, own = net.count_clip_macs(frames) / 1e6, net.count_macs() / 1e6
         clip_row = (round(clip, 3), count.clip, round(whole, 3), weights, frames, None)
         step_row = (round(step, 3), count.step, round(own, 3), weights)

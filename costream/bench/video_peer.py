@@ -8,10 +8,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from costream.bench.contenders import Contender
 from costream.bench.skeleton_peer import state_bytes
-from costream.nn.bottleneck import Bottleneck, SqueezeExcitation
-from costream.nn.video import VideoEncoder
+from costream.bench.timing import Contender
+from costream.nn.video3d.blocks import Bottleneck3d, SqueezeExcitation
+from costream.nn.video3d.encoder import VideoEncoder
 
 
 class FrameGate(nn.Module):
@@ -58,7 +58,7 @@ def video_peer(net: VideoEncoder, name: str, macs: int) -> Contender | None:
     return Contender(name, step, macs, lambda: state_bytes([layers, mean]))
 
 
-def _block(continual: Any, block: Bottleneck) -> Any:
+def _block(continual: Any, block: Bottleneck3d) -> Any:
     stepping = continual.forward_stepping
     gate = [] if block.squeeze is None else [FrameGate(block.squeeze)]
     path = continual.Sequential(

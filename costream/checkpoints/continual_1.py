@@ -12,11 +12,11 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from costream.checkpoints.blocks import ENCODER_KEYS, Block, encoder
-from costream.checkpoints.config import Config
-from costream.checkpoints.foreign import Foreign
-from costream.checkpoints.rules import Imported
-from costream.checkpoints.stacks import deepen
+from costream.checkpoints.stacks import convert_to_deepcot
+from costream.importers.config import ImportSettings
+from costream.importers.encoder_blocks import ENCODER_KEYS, EncoderBlockNames, encoder
+from costream.importers.pickles import ForeignCheckpoint
+from costream.importers.rules import ImportedNetwork
 
 KEYS = ENCODER_KEYS
 _ATTENTION = "0.self_attn.in_proj_weight"
@@ -32,7 +32,7 @@ def is_deep(tensors: Mapping[str, Tensor], at: str = "") -> bool:
     return f"{at}layers.1.{_ATTENTION}" in tensors
 
 
-def find_blocks(tensors: Mapping[str, Tensor], at: str = "") -> list[Block]:
+def find_blocks(tensors: Mapping[str, Tensor], at: str = "") -> list[EncoderBlockNames]:
     """Return the blocks of a single layer or of an encoder with one or more blocks."""
     if f"{at}{_ATTENTION}" in tensors:
         return [_block(tensors, at)]
@@ -43,7 +43,7 @@ def find_blocks(tensors: Mapping[str, Tensor], at: str = "") -> list[Block]:
     return blocks
 
 
-def convert(foreign: Foreign, config: Config) -> Imported:
+def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
     """Return the encoder; heads, window and activation are not in the file and must be given."""
     blocks = find_blocks(foreign.tensors)
     last = "norm.fn" if "norm.fn.weight" in foreign.tensors else None
@@ -51,16 +51,16 @@ def convert(foreign: Foreign, config: Config) -> Imported:
     if not is_deep(foreign.tensors):
         return imported
     config.agree("stack", "deepcot")
-    return deepen(imported, config, trained=True)
+    return convert_to_deepcot(imported, config, trained=True)
 
 
-def _block(tensors: Mapping[str, Tensor], at: str) -> Block:
+def _block(tensors: Mapping[str, Tensor], at: str) -> EncoderBlockNames:
     if f"{at}1.fn.norm1.weight" in tensors:  # retroactive: the whole tail is one wrapped module
         tail, ff = f"{at}1.fn", f"{at}1.fn._ff_block.fn"
-        return Block(
+        return EncoderBlockNames(
             f"{at}0.self_attn", f"{tail}.norm1", f"{ff}.linear1", f"{ff}.linear2", f"{tail}.norm2"
         )
     tail, ff = f"{at}1", f"{at}1._ff_block.1"
-    return Block(
+    return EncoderBlockNames(
         f"{at}0.self_attn", f"{tail}.norm1.fn", f"{ff}.linear1", f"{ff}.linear2", f"{tail}.norm2.fn"
     )

@@ -28,7 +28,7 @@ _LONGEST_PAUSE_S = 60.0
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """Timeout and retry policy of a download."""
 
     timeout_s: float = 30.0  # without receiving a byte
@@ -36,7 +36,7 @@ class Patience:
     pause_s: float = 1.0  # before the second attempt; doubles before each further one
 
 
-class Watcher(Protocol):
+class ProgressListener(Protocol):
     """Receiver of progress notifications."""
 
     def at(self, done: int, total: int | None) -> None:
@@ -57,10 +57,10 @@ class _LostError(Exception):
 def download(
     url: str,
     target: Path,
-    watcher: Watcher,
+    watcher: ProgressListener,
     algorithm: str | None = None,
     digest: str = "",
-    patience: Patience | None = None,
+    patience: RetryPolicy | None = None,
 ) -> None:
     """Download ``url`` to ``target``.
 
@@ -68,7 +68,7 @@ def download(
     with another digest is deleted. Raises ModelError for that and when the server does not deliver
     the file, OutputError when it cannot be written; a later call resumes from the data received.
     """
-    patience = patience or Patience()
+    patience = patience or RetryPolicy()
     part = PartFile(target, url)
     failures = 0
     while True:
@@ -100,7 +100,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _attempt(url: str, part: PartFile, watcher: Watcher, timeout_s: float) -> None:
+def _attempt(url: str, part: PartFile, watcher: ProgressListener, timeout_s: float) -> None:
     """Download the missing part; _LostError when it should be retried."""
     headers = {"User-Agent": f"costream/{__version__}"}
     version, have = part.version(), part.size()
@@ -131,7 +131,9 @@ def _attempt(url: str, part: PartFile, watcher: Watcher, timeout_s: float) -> No
         _receive(response, part, have, total, watcher)
 
 
-def _receive(response: Any, part: PartFile, have: int, total: int | None, watcher: Watcher) -> None:
+def _receive(
+    response: Any, part: PartFile, have: int, total: int | None, watcher: ProgressListener
+) -> None:
     with part.open() as file:
         watcher.at(have, total)
         while True:

@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from costream.checkpoints.config import KEYS, Config
 from costream.errors import ModelError, UsageError
+from costream.importers.config import KEYS, ImportSettings
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -123,7 +123,7 @@ def _config(pairs: dict[str, Any] | None, where: str) -> dict[str, str] | None:
         return None
     config = {key: str(value) for key, value in pairs.items()}
     try:
-        Config(config, KEYS)
+        ImportSettings(config, KEYS)
     except UsageError as error:
         raise ModelError(str(error).replace("--config", "import:"), where=where) from error
     return config

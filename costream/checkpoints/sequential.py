@@ -12,30 +12,31 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from costream.checkpoints import continual_017, continual_1
-from costream.checkpoints.blocks import Block
+from costream.checkpoints import continual_1
+from costream.importers import continual_inference as continual_017
+from costream.importers.encoder_blocks import EncoderBlockNames
 
 
 @dataclass(frozen=True)
-class Layout:
+class SequentialLayout:
     """Parameter names of the modules after the positions, up to ``.weight``."""
 
-    blocks: list[Block]
+    blocks: list[EncoderBlockNames]
     norm: str
     head: str
     deep: bool  # two blocks or more, each single-output
 
 
-def find_layout(tensors: Mapping[str, Tensor]) -> Layout | None:
+def find_layout(tensors: Mapping[str, Tensor]) -> SequentialLayout | None:
     """Return the parameter layout; None when the names are not those of such a network."""
     for position in (2, 3):
         at = f"{position}."
         deep = continual_1.is_deep(tensors, at)
         if any(f"{at}{first}in_proj_weight" in tensors for first in ("0.1.", "0.0.1.")):
-            blocks = continual_017.find_blocks(tensors, at)
+            blocks = continual_017.find_blocks_017(tensors, at)
         elif continual_1.detect(tensors, at):
             blocks = continual_1.find_blocks(tensors, at)
         else:
             continue
-        return Layout(blocks, f"{position + 1}.fn", f"{position + 2}", deep)
+        return SequentialLayout(blocks, f"{position + 1}.fn", f"{position + 2}", deep)
     return None

@@ -14,8 +14,8 @@ from itertools import count
 import torch
 from torch import Tensor
 
-from costream.checkpoints.rules import Rule, apply, shape_of
 from costream.errors import ModelError
+from costream.importers.rules import TensorRule, apply, shape_of
 
 SUBSETS = 3  # of a joint's neighbours: itself, inwards, outwards
 ATTENTION_FROM = 4  # the first block of an S-TR with attention instead of the graph
@@ -26,7 +26,7 @@ Naming = Callable[[str], str]  # our name -> theirs
 
 
 @dataclass(frozen=True)
-class Block:
+class SkeletonBlockSizes:
     """One block, numbered from 1."""
 
     number: int
@@ -56,7 +56,7 @@ class Dialect:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class SkeletonSizes:
     """Sizes of a network, read from its tensors."""
 
     joints: int
@@ -64,10 +64,10 @@ class Sizes:
     norm_width: int  # number of values that the input normalisation has parameters for
     kernel: int  # in time
     num_classes: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[SkeletonBlockSizes, ...]
 
 
-def read_sizes(tensors: Mapping[str, Tensor], dialect: Dialect) -> Sizes:
+def read_sizes(tensors: Mapping[str, Tensor], dialect: Dialect) -> SkeletonSizes:
     """Return the sizes; ModelError when a required tensor is missing."""
     theirs = dialect.theirs
     graph = "graph_attn" if dialect.graph != "fixed" else "A"
@@ -81,14 +81,14 @@ def read_sizes(tensors: Mapping[str, Tensor], dialect: Dialect) -> Sizes:
             break
         outputs = shape_of(tensors, theirs(f"{block}tcn.bn.weight"), 1)[0]
         residual = theirs(f"{block}residual.t_conv.weight") in tensors
-        blocks.append(Block(number, inputs, outputs, residual))
+        blocks.append(SkeletonBlockSizes(number, inputs, outputs, residual))
         inputs = outputs
     if not blocks:
         raise ModelError(
             f"the checkpoint does not fit: missing: {theirs('layers.layer1.tcn.bn.weight')}"
         )
     conv = theirs("layers.layer1.tcn.t_conv.weight")
-    return Sizes(
+    return SkeletonSizes(
         joints,
         channels,
         shape_of(tensors, theirs("data_bn.weight"), 1)[0],
@@ -99,7 +99,7 @@ def read_sizes(tensors: Mapping[str, Tensor], dialect: Dialect) -> Sizes:
 
 
 def take(
-    tensors: Mapping[str, Tensor], sizes: Sizes, dialect: Dialect, persons: int
+    tensors: Mapping[str, Tensor], sizes: SkeletonSizes, dialect: Dialect, persons: int
 ) -> dict[str, Tensor]:
     """Return the tensors under our names.
 
@@ -112,7 +112,7 @@ def take(
     return apply(_rules(sizes, dialect, persons), tensors, unused)
 
 
-def _rules(sizes: Sizes, dialect: Dialect, persons: int) -> list[Rule]:
+def _rules(sizes: SkeletonSizes, dialect: Dialect, persons: int) -> list[TensorRule]:
     shared = persons * sizes.joints * sizes.channels // sizes.norm_width
     rules = batch_norm("data_bn", sizes.norm_width, dialect.theirs, shared)
     for block in sizes.blocks:
@@ -123,11 +123,15 @@ def _rules(sizes: Sizes, dialect: Dialect, persons: int) -> list[Rule]:
         rules += _temporal(block, sizes.kernel, dialect)
     width = sizes.blocks[-1].outputs
     shape = (sizes.num_classes, width, 1, 1)[: dialect.head_dims]
-    weight = Rule("fc.weight", (dialect.theirs("fc.weight"),), shape, _as_linear)
-    return [*rules, weight, Rule("fc.bias", (dialect.theirs("fc.bias"),), (sizes.num_classes,))]
+    weight = TensorRule("fc.weight", (dialect.theirs("fc.weight"),), shape, _as_linear)
+    return [
+        *rules,
+        weight,
+        TensorRule("fc.bias", (dialect.theirs("fc.bias"),), (sizes.num_classes,)),
+    ]
 
 
-def _attends(block: Block, dialect: Dialect) -> bool:
+def _attends(block: SkeletonBlockSizes, dialect: Dialect) -> bool:
     return dialect.kind == "str" and block.number >= ATTENTION_FROM
 
 
@@ -154,15 +158,15 @@ def _swap(name: str, table: Mapping[str, str]) -> str:
     return table.get(ours, "") + name.removeprefix(ours)
 
 
-def batch_norm(name: str, width: int, theirs: Naming, repeats: int = 1) -> list[Rule]:
+def batch_norm(name: str, width: int, theirs: Naming, repeats: int = 1) -> list[TensorRule]:
     """Return the rules of a batch normalisation."""
 
     def repeated(parts: Sequence[Tensor]) -> Tensor:
         return parts[0].repeat(repeats)
 
     parts = ("weight", "bias", "running_mean", "running_var")
-    rules = [Rule(f"{name}.{p}", (theirs(f"{name}.{p}"),), (width,), repeated) for p in parts]
-    return [*rules, Rule(name + _COUNTER, (theirs(name + _COUNTER),), ())]
+    rules = [TensorRule(f"{name}.{p}", (theirs(f"{name}.{p}"),), (width,), repeated) for p in parts]
+    return [*rules, TensorRule(name + _COUNTER, (theirs(name + _COUNTER),), ())]
 
 
 def with_counters(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -174,18 +178,18 @@ def with_counters(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {**tensors, **{n.removesuffix(".running_mean") + _COUNTER: zero for n in means}}
 
 
-def _convolution(name: str, shape: tuple[int, ...], theirs: Naming) -> list[Rule]:
+def _convolution(name: str, shape: tuple[int, ...], theirs: Naming) -> list[TensorRule]:
     return [
-        Rule(f"{name}.weight", (theirs(f"{name}.weight"),), shape),
-        Rule(f"{name}.bias", (theirs(f"{name}.bias"),), shape[:1]),
+        TensorRule(f"{name}.weight", (theirs(f"{name}.weight"),), shape),
+        TensorRule(f"{name}.bias", (theirs(f"{name}.bias"),), shape[:1]),
     ]
 
 
-def _graph(block: Block, joints: int, dialect: Dialect) -> list[Rule]:
+def _graph(block: SkeletonBlockSizes, joints: int, dialect: Dialect) -> list[TensorRule]:
     i, o, theirs, at = block.inputs, block.outputs, dialect.theirs, f"{block.at}gcn."
     stored = {"both": ("A", "graph_attn"), "fixed": ("A",), "learned": ("graph_attn",)}
     shape = (SUBSETS, joints, joints)
-    rules = [Rule(at + part, (theirs(at + part),), shape) for part in stored[dialect.graph]]
+    rules = [TensorRule(at + part, (theirs(at + part),), shape) for part in stored[dialect.graph]]
     for k in range(SUBSETS):
         if dialect.stacked:
             rules += _part(f"{at}g_conv.{k}", f"{at}conv", (SUBSETS * o, i, 1, 1), k, theirs)
@@ -200,17 +204,19 @@ def _graph(block: Block, joints: int, dialect: Dialect) -> list[Rule]:
     return rules + batch_norm(f"{at}bn", o, theirs)
 
 
-def _part(name: str, whole: str, shape: tuple[int, ...], k: int, theirs: Naming) -> list[Rule]:
+def _part(
+    name: str, whole: str, shape: tuple[int, ...], k: int, theirs: Naming
+) -> list[TensorRule]:
     def part(parts: Sequence[Tensor]) -> Tensor:
         return parts[0].chunk(SUBSETS)[k].clone()
 
     return [
-        Rule(f"{name}.weight", (theirs(f"{whole}.weight"),), shape, part),
-        Rule(f"{name}.bias", (theirs(f"{whole}.bias"),), shape[:1], part),
+        TensorRule(f"{name}.weight", (theirs(f"{whole}.weight"),), shape, part),
+        TensorRule(f"{name}.bias", (theirs(f"{whole}.bias"),), shape[:1], part),
     ]
 
 
-def _attention(block: Block, joints: int, theirs: Naming) -> list[Rule]:
+def _attention(block: SkeletonBlockSizes, joints: int, theirs: Naming) -> list[TensorRule]:
     i, o, at = block.inputs, block.outputs, f"{block.at}gcn."
     return [
         *batch_norm(f"{at}data_bn", i * joints, theirs),
@@ -220,7 +226,7 @@ def _attention(block: Block, joints: int, theirs: Naming) -> list[Rule]:
     ]
 
 
-def _temporal(block: Block, kernel: int, dialect: Dialect) -> list[Rule]:
+def _temporal(block: SkeletonBlockSizes, kernel: int, dialect: Dialect) -> list[TensorRule]:
     o, theirs, at = block.outputs, dialect.theirs, f"{block.at}tcn."
     if dialect.branches:
         rules = _branches(at, o, theirs)
@@ -234,9 +240,9 @@ def _temporal(block: Block, kernel: int, dialect: Dialect) -> list[Rule]:
     return rules
 
 
-def _branches(at: str, o: int, theirs: Naming) -> list[Rule]:
+def _branches(at: str, o: int, theirs: Naming) -> list[TensorRule]:
     narrow = o // BRANCHES
-    rules: list[Rule] = []
+    rules: list[TensorRule] = []
     for i in range(BRANCHES):
         width = o - (BRANCHES - 1) * narrow if i == 0 else narrow
         to = f"{at}branches.{i}"

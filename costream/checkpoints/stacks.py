@@ -7,29 +7,31 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from costream.checkpoints.config import Config
-from costream.checkpoints.rules import Imported
 from costream.errors import ModelError
+from costream.importers.config import ImportSettings
+from costream.importers.rules import ImportedNetwork
 
 PAPER = "https://arxiv.org/abs/2511.17693"
 # architecture of an ordinary encoder -> that with a memory in each block
 _TWINS = {"cooadtr": "deepcot", "cotrans": "deepcot", "encoder": "deepcot-encoder"}
 
 
-def settle(imported: Imported, config: Config) -> Imported:
+def apply_stack_setting(imported: ImportedNetwork, config: ImportSettings) -> ImportedNetwork:
     """Return an imported network with the ``stack`` and ``attention`` of ``config``.
 
     Raises ModelError for ``attention=soft`` where blocks have no memory of their own, and where
     ``stack=deepcot`` is not possible.
     """
     if config.get("stack") == "deepcot" and imported.architecture not in _TWINS.values():
-        return deepen(imported, config, trained=False)
+        return convert_to_deepcot(imported, config, trained=False)
     if config.get("attention") == "soft" and "attention" not in imported.arguments:
         raise ModelError("attention=soft requires DeepCoT", hint="add --config stack=deepcot")
     return imported
 
 
-def deepen(imported: Imported, config: Config, *, trained: bool) -> Imported:
+def convert_to_deepcot(
+    imported: ImportedNetwork, config: ImportSettings, *, trained: bool
+) -> ImportedNetwork:
     """Return an imported encoder or classifier as DeepCoT.
 
     ``trained``: it was trained as DeepCoT; otherwise ``limits`` describes the difference. With

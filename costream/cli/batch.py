@@ -140,6 +140,6 @@ def _settings(values: dict[str, Any]) -> BatchSettings:
 
 def _repeats(budget: str) -> bool:
     """Return whether a budget gives the same results on any machine."""
-    from costream.runtime.budget import Budget
+    from costream.runtime.budget.budget import Budget
 
     return not budget.startswith("@") and Budget.parse(budget).kind == "macs"

@@ -13,8 +13,8 @@ import click
 from costream.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
-    from costream.bench.contenders import Config
-    from costream.bench.table import Table
+    from costream.bench.timing import EncoderBench
+    from costream.tables import Table
 
 _SIZE = click.IntRange(min=1)
 _SKELETONS = ("costgcn-s1", "coagcn-s1", "costr-s1")
@@ -73,39 +73,39 @@ def steps(
         if width is not None:
             raise UsageError("-d and --model exclude each other")
         if model == _SOUND:
-            from costream.bench.sound_steps import sound_steps_table
+            from costream.bench.audio import sound_steps_table
 
             show([sound_steps_table(rounds, threads)], as_json)
             return
         if model == _OBJECTS:
-            from costream.bench.object_steps import object_steps_table
+            from costream.bench.eventful import object_steps_table
 
             show([object_steps_table(rounds, threads)], as_json)
             return
         if model in _VIDEO:
-            from costream.bench.video_steps import video_steps_table
+            from costream.bench.video3d import video_steps_table
 
             show([video_steps_table(model, rounds, threads)], as_json)
             return
         if model == _NYSTROM:
-            from costream.bench.nystrom_steps import nystrom_steps_table
+            from costream.bench.nystrom import nystrom_steps_table
 
             show([nystrom_steps_table(rounds, threads)], as_json)
             return
-        from costream.bench.skeleton_steps import skeleton_steps_table
+        from costream.bench.skeletons import skeleton_steps_table
 
         show([skeleton_steps_table(model, rounds, threads)], as_json)
         return
-    from costream.bench.contenders import Config
-    from costream.bench.steps import CONFIGS, steps_table
+    from costream.bench.encoders import CONFIGS, steps_table
+    from costream.bench.timing import EncoderBench
 
-    configs: Sequence[Config] = CONFIGS
+    configs: Sequence[EncoderBench] = CONFIGS
     if width is not None:
         if width % heads:
             raise UsageError(
                 f"{width} is not a multiple of {heads} heads", where="-d", hint="give --heads"
             )
-        configs = [Config(width, heads, window, feedforward or width, depth, activation)]
+        configs = [EncoderBench(width, heads, window, feedforward or width, depth, activation)]
     show([steps_table(config, rounds, threads) for config in configs], as_json)
 
 
@@ -115,9 +115,9 @@ def ops(as_json: bool) -> None:
     """Count the operations of the networks, by the papers' and by costream's method."""
     from costream.bench.action_ops import action_ops_table
     from costream.bench.audio_ops import audio_ops_table
+    from costream.bench.counts import ops_table
     from costream.bench.nystrom_ops import SIZES, nystrom_ops_table
     from costream.bench.object_ops import object_ops_table
-    from costream.bench.ops import ops_table
     from costream.bench.skeleton_ops import skeleton_ops_table
     from costream.bench.video_ops import video_ops_table
 
@@ -182,7 +182,7 @@ def budget(
     as_json: bool,
 ) -> None:
     """Show how well a budget is met: FILE is paused, then played, then a core gets busy."""
-    from costream.runtime.budget import Budget
+    from costream.runtime.budget.budget import Budget
     from costream.sources.registry import sniff
 
     told = Budget.parse(text)
@@ -257,13 +257,13 @@ def zoo(
     if png is not None and not Path(png).absolute().parent.is_dir():
         raise UsageError("there is no such folder", where=Path(png).parent)
     sniff(file)  # reports a wrong name before torch is imported
+    from costream.bench.zoo import ZooSettings, zoo_table
     from costream.evaluation.picture import draw_table
-    from costream.evaluation.zoo import ZooSettings, zoo_table
     from costream.runtime.machine import prepare_torch
-    from costream.runtime.stop import Stop
+    from costream.runtime.stop import StopHandler
 
     prepare_torch(threads)
-    with Stop() as stop:
+    with StopHandler() as stop:
         table = zoo_table(ZooSettings(file, labels, weights, duration, device), stop)
     if stop.exit_code is not None:
         return int(stop.exit_code)

@@ -154,7 +154,7 @@ def _extras() -> list[Finding]:
 
 def microphones() -> list[Finding]:
     """Return a finding for each microphone, named as a source; nothing without PortAudio."""
-    from costream.sources.devices import input_devices, portaudio
+    from costream.sources.live.devices import input_devices, portaudio
 
     try:
         portaudio()

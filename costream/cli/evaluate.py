@@ -105,7 +105,7 @@ def command(**values: Any) -> int:
     """
     if values["quiet"] and values["verbose"]:
         raise UsageError("--quiet and --verbose exclude each other")
-    from costream.evaluation.evaluate import evaluate
+    from costream.evaluation.command import evaluate
     from costream.evaluation.settings import EvaluateSettings
 
     settings = EvaluateSettings(

@@ -11,7 +11,7 @@ import click
 from costream.cli import detect
 from costream.cli.options import config_option, option
 from costream.errors import UsageError
-from costream.sources.base import RawSound
+from costream.sources.base import RawAudioFormat
 
 MODELS = "cotrans,cosounds"
 # Options of detect that apply only to video and skeletons.
@@ -22,14 +22,14 @@ _NOT_SHARED = {
 _RAW = re.compile(r"([a-z][a-z0-9]+):([0-9]+)(?::([0-9]+))?")
 
 
-def _raw(ctx: click.Context, param: click.Parameter, value: str | None) -> RawSound | None:
+def _raw(ctx: click.Context, param: click.Parameter, value: str | None) -> RawAudioFormat | None:
     """Parse FORMAT:RATE[:CHANNELS]."""
     if value is None:
         return None
     found = _RAW.fullmatch(value)
     if found is None or not int(found[2]) or found[3] == "0":
         raise click.BadParameter(f"{value!r} is not FORMAT:RATE[:CHANNELS]", ctx, param)
-    return RawSound(found[1], int(found[2]), int(found[3] or 1))
+    return RawAudioFormat(found[1], int(found[2]), int(found[3] or 1))
 
 
 @click.command()

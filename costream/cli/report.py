@@ -67,7 +67,7 @@ def command(
         return int(compare(*results, as_json=as_json))
     if as_json:
         raise UsageError("--json needs --diff")
-    from costream.report.run import make_report
+    from costream.report.command import make_report
 
     options = ReportOptions(
         results=results,

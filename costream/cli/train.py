@@ -98,9 +98,9 @@ def command(**values: Any) -> int:
     output = values["output"] or Path(f"{Path(values['model']).stem}-own.safetensors")
     if output.suffix != ".safetensors":
         raise UsageError("the name must end in .safetensors", where=output)
-    from costream.training.family import TrainSettings
+    from costream.training.base import TrainSettings
+    from costream.training.command import train
     from costream.training.feature_cache import features_folder
-    from costream.training.own import train
 
     settings = TrainSettings(
         model=values["model"],

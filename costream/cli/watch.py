@@ -128,7 +128,7 @@ def command(ctx: click.Context, /, **values: Any) -> int:
     costream watch rtsp://cam1/live --on 'falling>=0.8 for 2s' --run 'notify-send {feed} {label}'
     costream watch mic -m cotrans,cosounds
     """
-    from costream.runtime.watch.watch import watch
+    from costream.runtime.watch.command import watch
 
     return int(watch(_settings(values), detect.effective(ctx)))
 

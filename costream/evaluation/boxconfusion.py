@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from costream.evaluation.detection import Found, Truth
 from costream.evaluation.matching import taken
-from costream.runtime.tracking import overlaps
+from costream.evaluation.metrics.detection import DetectedBoxes, Truth
+from costream.runtime.tracking import pairwise_iou
 
 _SHARED = 0.5  # least intersection over union of a match
 
 
 def box_confusion(
-    found: Sequence[Found], truth: Sequence[Truth], thresholds: Sequence[float]
+    found: Sequence[DetectedBoxes], truth: Sequence[Truth], thresholds: Sequence[float]
 ) -> npt.NDArray[np.int64]:
     """Return the counts of objects by true and predicted class, int64 [K + 1, K + 1].
 
@@ -29,7 +29,7 @@ def box_confusion(
     for said, true in zip(found, truth, strict=True):
         sure = np.flatnonzero(said.scores >= least[said.labels])
         sure = sure[np.argsort(-said.scores[sure], kind="stable")]
-        takes = taken(overlaps(said.boxes[sure], true.boxes), _SHARED)
+        takes = taken(pairwise_iou(said.boxes[sure], true.boxes), _SHARED)
         told = np.full(len(true.labels), classes)
         told[takes[takes >= 0]] = said.labels[sure[takes >= 0]]
         np.add.at(counts, (true.labels, told), 1)

@@ -9,7 +9,7 @@ import numpy as np
 
 from costream.errors import UsageError
 from costream.evaluation.intervals import FEWEST_GROUPS
-from costream.evaluation.metrics import (
+from costream.evaluation.metrics.frames import (
     average_precision,
     bootstrap,
     confusion,
@@ -17,19 +17,19 @@ from costream.evaluation.metrics import (
     mean_average_precision,
     per_class,
 )
+from costream.evaluation.metrics.sequences import class_table, confused, fuse, pool, top_k
 from costream.evaluation.running import run_alone, run_joined
-from costream.evaluation.sequences import class_table, confused, fuse, pool, top_k
 from costream.evaluation.settings import EvaluateSettings, card_of, load, progress, source_options
 from costream.labels.examples import Example, fit_labels, to_examples
 from costream.labels.reading import read_recordings
-from costream.runtime.stop import Stop
+from costream.runtime.stop import StopHandler
 from costream.sources.base import SourceOptions
 
 if TYPE_CHECKING:
     from costream.models.base import Model
 
 
-def clip_scores(settings: EvaluateSettings, stop: Stop) -> dict[str, Any]:
+def clip_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, Any]:
     """Run the model over the clips and return the metrics as JSON values; see ``measure``.
 
     Raises UsageError for unusable data, ModelError, SourceError.
@@ -42,7 +42,7 @@ def clip_scores(settings: EvaluateSettings, stop: Stop) -> dict[str, Any]:
 
 
 def measure(
-    model: Model, examples: Sequence[Example], settings: EvaluateSettings, stop: Stop
+    model: Model, examples: Sequence[Example], settings: EvaluateSettings, stop: StopHandler
 ) -> dict[str, Any]:
     """Return the metrics as JSON values; empty if ``stop`` was requested meanwhile.
 
@@ -158,7 +158,7 @@ def _streams(
     examples: Sequence[Example],
     options: SourceOptions,
     settings: EvaluateSettings,
-    stop: Stop,
+    stop: StopHandler,
 ) -> dict[str, Any]:
     order = np.random.default_rng(settings.seed).permutation(len(examples))
     groups = [order[k : k + settings.joined] for k in range(0, len(order), settings.joined)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from costream.bench.table import Table
 from costream.evaluation.confusiontext import confusion_table
+from costream.tables import Table
 
 
 def clip_tables(result: dict[str, Any]) -> list[Table]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from costream.bench.table import Cell, Table
+from costream.tables import Cell, Table
 
 MOST_CLASSES = 20  # of a confusion matrix that fits a terminal
 

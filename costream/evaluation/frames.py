@@ -10,16 +10,19 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.evaluation.intervals import Counts, intervals
-from costream.evaluation.metrics import confusion, outside_boundaries
+from costream.evaluation.metrics.calibration import calibration_error, reliability
+from costream.evaluation.metrics.frames import confusion, outside_boundaries
 from costream.evaluation.ranking import Ranking
-from costream.evaluation.reliability import calibration_error, reliability
-from costream.evaluation.truth import Judged
+from costream.evaluation.truth import EvaluatedRecording
 
 Mask = npt.NDArray[np.bool_]
 
 
 def frame_scores(
-    judged: Sequence[Judged], names: Sequence[str], background: str | None, tolerance_s: float
+    judged: Sequence[EvaluatedRecording],
+    names: Sequence[str],
+    background: str | None,
+    tolerance_s: float,
 ) -> dict[str, Any]:
     """Return the frame metrics of recordings with scores for every output.
 
@@ -52,7 +55,7 @@ class _Frames:
 
     def __init__(
         self,
-        judged: Sequence[Judged],
+        judged: Sequence[EvaluatedRecording],
         names: Sequence[str],
         background: str | None,
         right: Sequence[Mask] | None = None,
@@ -133,7 +136,7 @@ class _Frames:
         return float(np.mean(shares)) if shares else float("nan")
 
 
-def _near(judged: Judged, steps: int) -> Mask:
+def _near(judged: EvaluatedRecording, steps: int) -> Mask:
     """Return which labels [T, K] are true within ``steps`` steps."""
     positive = judged.positive
     out: Mask = positive.copy()
@@ -143,7 +146,7 @@ def _near(judged: Judged, steps: int) -> Mask:
     return out
 
 
-def _calm(judged: Judged, steps: int) -> Mask:
+def _calm(judged: EvaluatedRecording, steps: int) -> Mask:
     """Return which frames [T] are more than ``steps`` steps from a change of the true labels."""
     told = np.column_stack([judged.labels >= 0, judged.positive])
     _, kinds = np.unique(told, axis=0, return_inverse=True)

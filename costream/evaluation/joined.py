@@ -9,7 +9,7 @@ from costream.records import Data, Fault, Gap, Item
 from costream.sources.base import Source, SourceInfo
 
 
-class Joined:
+class ConcatenatedSource:
     """Concatenated sources: each begins a step after the last item of the previous one.
 
     ``starts``: start times of the parts read so far, seconds.

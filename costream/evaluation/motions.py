@@ -34,7 +34,7 @@ def single(positions: npt.NDArray[np.floating]) -> Joints:
     return np.concatenate([x, scores], 2)[:, None]
 
 
-def resample(joints: Joints, times: npt.NDArray[np.floating]) -> Joints:
+def resample_joints(joints: Joints, times: npt.NDArray[np.floating]) -> Joints:
     """Return a motion resampled at ``times`` [N], in units of its own frames.
 
     Joints seen in both neighbouring frames are interpolated; others are those of the nearer one.

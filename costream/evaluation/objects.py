@@ -10,21 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from costream.evaluation.detection import Found, Truth, detection_scores, precision_interval
-from costream.evaluation.joined import Joined
-from costream.evaluation.settings import (
-    EvaluateSettings,
-    card_of,
-    load,
-    progress,
-    source_options,
+from costream.evaluation.joined import ConcatenatedSource
+from costream.evaluation.metrics.detection import (
+    DetectedBoxes,
+    Truth,
+    detection_scores,
+    precision_interval,
 )
-from costream.labels.boxes import Clip, fit_boxes, read_boxes
+from costream.evaluation.settings import EvaluateSettings, card_of, load, progress, source_options
+from costream.labels.boxes import ClipWithBoxes, fit_boxes, read_boxes
 from costream.models.base import Model
 from costream.records import Box, Compute, Header, Objects, Picture, Record, Summary, VideoFrame
 from costream.runtime.options import RunOptions
 from costream.runtime.pipeline import run
-from costream.runtime.stop import Stop
+from costream.runtime.stop import StopHandler
 from costream.runtime.tracking import corners_of
 from costream.sources.base import Source, SourceOptions
 from costream.sources.registry import open_source
@@ -39,8 +38,8 @@ class _Seen:
     """A sink that collects the detections of each annotated frame, and the costs."""
 
     labels: Sequence[str]
-    clip: Clip | None = None  # being evaluated
-    found: list[Found] = field(default_factory=list)
+    clip: ClipWithBoxes | None = None  # being evaluated
+    found: list[DetectedBoxes] = field(default_factory=list)
     truth: list[Truth] = field(default_factory=list)
     macs: list[int] = field(default_factory=list)
     dense_macs: list[int] = field(default_factory=list)
@@ -75,7 +74,7 @@ class _Seen:
         """Nothing to finish."""
 
 
-def object_scores(settings: EvaluateSettings, stop: Stop) -> dict[str, Any]:
+def object_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, Any]:
     """Read images, clips and their boxes, and return the metrics as JSON values; see ``measure``.
 
     Raises UsageError for unusable boxes, ModelError, SourceError.
@@ -86,7 +85,7 @@ def object_scores(settings: EvaluateSettings, stop: Stop) -> dict[str, Any]:
 
 
 def measure(
-    model: Model, clips: Sequence[Clip], settings: EvaluateSettings, stop: Stop
+    model: Model, clips: Sequence[ClipWithBoxes], settings: EvaluateSettings, stop: StopHandler
 ) -> dict[str, Any]:
     """Run the model over all clips, once for each number of tokens, as ``detect`` does.
 
@@ -114,11 +113,11 @@ def measure(
 
 def _row(
     model: Model,
-    clips: Sequence[Clip],
+    clips: Sequence[ClipWithBoxes],
     options: SourceOptions,
     settings: EvaluateSettings,
     tokens: int | None,
-    stop: Stop,
+    stop: StopHandler,
 ) -> dict[str, Any]:
     """Return the precision over all images and the cost per image with ``tokens`` tokens."""
     labels = model.card.labels
@@ -142,11 +141,13 @@ def _row(
     }
 
 
-def _open(clip: Clip, options: SourceOptions) -> Source:
+def _open(clip: ClipWithBoxes, options: SourceOptions) -> Source:
     parts = [open_source(source, options) for source in clip.sources]
-    return parts[0] if len(parts) == 1 else Joined(parts, 1 / (options.rate_hz or 1.0))
+    return parts[0] if len(parts) == 1 else ConcatenatedSource(parts, 1 / (options.rate_hz or 1.0))
 
 
-def _found(boxes: Sequence[Box], labels: Sequence[str]) -> Found:
+def _found(boxes: Sequence[Box], labels: Sequence[str]) -> DetectedBoxes:
     scores = np.array([box.score for box in boxes], np.float64)
-    return Found(corners_of(boxes), scores, np.array([labels.index(b.label) for b in boxes], int))
+    return DetectedBoxes(
+        corners_of(boxes), scores, np.array([labels.index(b.label) for b in boxes], int)
+    )

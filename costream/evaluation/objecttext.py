@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from costream.bench.table import Table
 from costream.evaluation.cells import limits, number
+from costream.tables import Table
 
 
 def object_tables(result: dict[str, Any]) -> list[Table]:

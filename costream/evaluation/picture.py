@@ -12,9 +12,9 @@ from typing import Any
 import av
 import numpy as np
 
-from costream.bench.table import Table
-from costream.sinks.drawing import COLORS, Canvas, Color, dots, fill, path, write
+from costream.draw.canvas import COLORS, Canvas, Color, dots, fill, path, write
 from costream.sinks.font import text_width
+from costream.tables import Table
 
 _PAPER: Color = (255, 255, 255)
 _INK: Color = (28, 31, 36)

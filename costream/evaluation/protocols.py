@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from costream.checkpoints.labels import THUMOS14, TVSERIES
 from costream.errors import UsageError
-from costream.labels.examples import spelling
+from costream.labels.examples import normalise_label
+from costream.labels.names import THUMOS14, TVSERIES
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Protocol:
 
         Spelling is compared as in ``fit_truth``. UsageError for a model with other labels.
         """
-        places = {spelling(label): k for k, label in enumerate(labels)}
-        known = {spelling(label) for label in (*self.labels, *self.ignored)}
-        lacking = [label for label in self.labels if spelling(label) not in places]
-        foreign = [label for label in labels if spelling(label) not in known]
+        places = {normalise_label(label): k for k, label in enumerate(labels)}
+        known = {normalise_label(label) for label in (*self.labels, *self.ignored)}
+        lacking = [label for label in self.labels if normalise_label(label) not in places]
+        foreign = [label for label in labels if normalise_label(label) not in known]
         if lacking or foreign:
             what = f"lacks {lacking[0]!r}" if lacking else f"has {foreign[0]!r}"
             raise UsageError(
@@ -51,7 +51,7 @@ class Protocol:
                 where="--protocol",
                 hint="import it with --config labels=thumos14 or labels=tvseries",
             )
-        return [places[spelling(label)] for label in self.labels]
+        return [places[normalise_label(label)] for label in self.labels]
 
     def rows(self, steps: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.bool_]:
         """Return which of these rows of a video of ``count`` rows are scored."""

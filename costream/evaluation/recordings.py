@@ -11,29 +11,23 @@ import numpy as np
 
 from costream.errors import SourceError
 from costream.evaluation.frames import frame_scores
+from costream.evaluation.predictions import ModelPredictions, PredictionCollector
 from costream.evaluation.protocols import PROTOCOLS, Protocol, kept
 from costream.evaluation.running import run_into
-from costream.evaluation.settings import (
-    EvaluateSettings,
-    card_of,
-    load,
-    progress,
-    source_options,
-)
+from costream.evaluation.settings import EvaluateSettings, card_of, load, progress, source_options
 from costream.evaluation.timelines import detection_latency, segment_scores, start_scores
-from costream.evaluation.told import Listener, Told
-from costream.evaluation.truth import Judged, fit_truth, judge
+from costream.evaluation.truth import EvaluatedRecording, align_truth, fit_truth
 from costream.labels.reading import read_recordings
 from costream.labels.recording import Recording
-from costream.runtime.stop import Stop
+from costream.runtime.stop import StopHandler
 from costream.sources.registry import open_source
 
 log = logging.getLogger("costream")
 
-Pair = tuple[Recording, Told]
+Pair = tuple[Recording, ModelPredictions]
 
 
-def watch_scores(settings: EvaluateSettings, stop: Stop) -> dict[str, Any]:
+def watch_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, Any]:
     """Run the model over the recordings as ``detect`` does and return the metrics as JSON values.
 
     Unreadable recordings are logged, skipped and counted ("failed"). The result is empty if
@@ -41,7 +35,7 @@ def watch_scores(settings: EvaluateSettings, stop: Stop) -> dict[str, Any]:
     SourceError if no recording can be read.
     """
     card = card_of(settings)
-    judging = Judging(settings, card.labels, card.background, card.name)
+    judging = RecordingEvaluator(settings, card.labels, card.background, card.name)
     recordings = judging.fit(read_recordings(settings.data, settings.labels, settings.group))
     model = load(settings)
     options = source_options(settings, model)
@@ -50,7 +44,7 @@ def watch_scores(settings: EvaluateSettings, stop: Stop) -> dict[str, Any]:
     macs: list[int] = []
     ms: list[float] = []
     for recording in progress(recordings, "recordings"):
-        listener = Listener()
+        listener = PredictionCollector()
         try:
             source = open_source(recording.source, options)
             run_into(listener, model, source, settings.rate_hz, stop)
@@ -75,7 +69,7 @@ def watch_scores(settings: EvaluateSettings, stop: Stop) -> dict[str, Any]:
     }
 
 
-class Judging:
+class RecordingEvaluator:
     """Compares predictions with the ground truth, by a protocol if requested."""
 
     def __init__(
@@ -124,13 +118,13 @@ class Judging:
             "latency": detection_latency(judged, actions),
         }
 
-    def _judge(self, recording: Recording, told: Told) -> Judged:
+    def _judge(self, recording: Recording, told: ModelPredictions) -> EvaluatedRecording:
         told = replace(
             told,
             probabilities=kept(told.probabilities, self._columns),
             segments=tuple(s for s in told.segments if s.label in self._names),
         )
-        judged = judge(recording, told, self._names, self._background, self._ignored)
+        judged = align_truth(recording, told, self._names, self._background, self._ignored)
         if self._protocol is not None:
             out = ~self._protocol.rows(told.steps, told.rows)
             judged.labels[out] = -1

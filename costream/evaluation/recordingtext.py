@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from costream.bench.table import Cell, Table
 from costream.evaluation.cells import limits, number
 from costream.evaluation.confusiontext import confusion_table
+from costream.tables import Cell, Table
 
 _METRICS = {
     "mAP": "mAP",
@@ -20,7 +20,7 @@ def recording_tables(result: dict[str, Any]) -> list[Table]:
     """Return the tables of frames, timeline, starts, classes and confusion."""
     frames = result["frames"]
     tables = [] if frames is None else [_frames(result)]
-    tables += [_timeline(result), _starts(result["starts"]), _classes(result)]
+    tables += [_timeline(result), _starts(result["starts"]), _recording_classes(result)]
     if frames is not None:
         tables += confusion_table(frames["confusion"], result["labels"], list(frames["classes"]))
     return tables
@@ -83,7 +83,7 @@ def _starts(starts: dict[str, Any]) -> Table:
     return Table("Action starts", columns, (row,), notes, decimals=3)
 
 
-def _classes(result: dict[str, Any]) -> Table:
+def _recording_classes(result: dict[str, Any]) -> Table:
     frames = {} if result["frames"] is None else result["frames"]["classes"]
     segments, waits = result["segments"]["classes"], result["latency"]["classes"]
     rows = []

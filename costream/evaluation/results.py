@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from costream.errors import SourceError, UsageError
-from costream.evaluation.recordings import Judging, Pair
+from costream.evaluation.predictions import ModelPredictions, PredictionCollector
+from costream.evaluation.recordings import Pair, RecordingEvaluator
 from costream.evaluation.settings import EvaluateSettings
-from costream.evaluation.told import Listener, Told
-from costream.labels.examples import spelling
+from costream.labels.examples import normalise_label
 from costream.labels.files import recording_name
 from costream.labels.reading import read_recordings
 from costream.labels.recording import Recording
 from costream.records import Header, Segment, Summary
-from costream.report.reading import Damage, NotAResultError, Totals, runs
+from costream.results.reader import NotAResultError, Totals, UnreadableRecord, runs
 
 log = logging.getLogger("costream")
 
@@ -44,9 +44,9 @@ def result_scores(settings: EvaluateSettings) -> dict[str, Any]:
         timelines = _timelines(folder)
         labels = _labels(timelines, truth)
         told = {name: _silent(segments, len(labels)) for name, segments in timelines.items()}
-        background = next((name for name in labels if spelling(name) in _BACKGROUNDS), None)
+        background = next((name for name in labels if normalise_label(name) in _BACKGROUNDS), None)
         model = folder.resolve().name
-    judging = Judging(settings, labels, background, model)
+    judging = RecordingEvaluator(settings, labels, background, model)
     pairs = list(paired(judging.fit(truth), told))
     if not pairs:
         raise UsageError(
@@ -60,7 +60,7 @@ def result_scores(settings: EvaluateSettings) -> dict[str, Any]:
     return {"model": model, **scores}
 
 
-def paired(recordings: Sequence[Recording], told: dict[str, Told]) -> Iterator[Pair]:
+def paired(recordings: Sequence[Recording], told: dict[str, ModelPredictions]) -> Iterator[Pair]:
     """Yield each recording with its predictions, and warn of those without a counterpart.
 
     ``told``: by the recording's name relative to the folder of results. A recording is matched
@@ -96,7 +96,7 @@ def _aliases(name: str) -> list[str]:
     return [*paths, last, PurePosixPath(last).stem]
 
 
-def _results(folder: Path) -> Iterator[tuple[str, Listener]]:
+def _results(folder: Path) -> Iterator[tuple[str, PredictionCollector]]:
     """Yield the runs in .jsonl and .json files, with the name of their recording."""
     for path in _files(folder):
         if path.suffix.lower() not in (".jsonl", ".json"):
@@ -112,8 +112,8 @@ def _results(folder: Path) -> Iterator[tuple[str, Listener]]:
             yield own if len(listeners) == 1 else source, listener
 
 
-def _listen(contents: Iterable[Any], path: Path) -> Listener:
-    listener = Listener()
+def _listen(contents: Iterable[Any], path: Path) -> PredictionCollector:
+    listener = PredictionCollector()
     for content in contents:
         if isinstance(content, Header):
             listener.open(content)
@@ -121,7 +121,7 @@ def _listen(contents: Iterable[Any], path: Path) -> Listener:
             listener.close(content)
             if not content.complete:
                 log.warning("%s: the run ended early", path)
-        elif isinstance(content, Damage):
+        elif isinstance(content, UnreadableRecord):
             log.warning("%s: damaged (%s)", path, content.reason)
         elif not isinstance(content, Totals):
             listener.write(content)
@@ -130,7 +130,7 @@ def _listen(contents: Iterable[Any], path: Path) -> Listener:
     return listener
 
 
-def _header(found: dict[str, Listener], folder: Path) -> Header:
+def _header(found: dict[str, PredictionCollector], folder: Path) -> Header:
     """Return the common header of all results. UsageError if they are of several models."""
     headers = [one.header for one in found.values() if one.header is not None]
     first = headers[0]
@@ -161,17 +161,17 @@ def _labels(
     timelines: Mapping[str, Sequence[Segment]], truth: Sequence[Recording]
 ) -> tuple[str, ...]:
     """Return all labels in the spelling of the timelines, with those that occur in labels only."""
-    labels = {spelling(s.label): s.label for said in timelines.values() for s in said}
+    labels = {normalise_label(s.label): s.label for said in timelines.values() for s in said}
     for recording in truth:
         for one in recording.labels:
-            labels.setdefault(spelling(one.label), one.label)
+            labels.setdefault(normalise_label(one.label), one.label)
     return tuple(labels.values())
 
 
-def _silent(segments: tuple[Segment, ...], width: int) -> Told:
+def _silent(segments: tuple[Segment, ...], width: int) -> ModelPredictions:
     nothing = np.zeros(0)
     steps = np.zeros(0, np.int64)
-    return Told(nothing, np.zeros((0, width)), steps, segments, 0.0, 0.0, 0)
+    return ModelPredictions(nothing, np.zeros((0, width)), steps, segments, 0.0, 0.0, 0)
 
 
 def _files(folder: Path) -> list[Path]:

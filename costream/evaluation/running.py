@@ -8,25 +8,25 @@ from dataclasses import replace
 import numpy as np
 
 from costream.errors import SourceError
-from costream.evaluation.joined import Joined
-from costream.evaluation.told import Listener, Told
+from costream.evaluation.joined import ConcatenatedSource
+from costream.evaluation.predictions import ModelPredictions, PredictionCollector
 from costream.labels.examples import Example, located
 from costream.models.base import Model
 from costream.runtime.options import RunOptions
 from costream.runtime.pipeline import run
-from costream.runtime.stop import Stop
+from costream.runtime.stop import StopHandler
 from costream.sources.base import Source, SourceOptions
 from costream.sources.registry import open_source
 
 
 def run_alone(
-    model: Model, example: Example, options: SourceOptions, rate_hz: float | None, stop: Stop
-) -> Told:
+    model: Model, example: Example, options: SourceOptions, rate_hz: float | None, stop: StopHandler
+) -> ModelPredictions:
     """Return the predictions for one example as a stream of its own.
 
     SourceError, naming the example, if it cannot be read or ends before the first output.
     """
-    listener = Listener()
+    listener = PredictionCollector()
     try:
         run_into(listener, model, _open(example, options), rate_hz, stop)
     except SourceError as error:
@@ -35,7 +35,11 @@ def run_alone(
 
 
 def run_into(
-    listener: Listener, model: Model, source: Source, rate_hz: float | None, stop: Stop
+    listener: PredictionCollector,
+    model: Model,
+    source: Source,
+    rate_hz: float | None,
+    stop: StopHandler,
 ) -> None:
     """Run the model over a source as ``detect`` does.
 
@@ -52,12 +56,12 @@ def run_joined(
     examples: Sequence[Example],
     options: SourceOptions,
     rate_hz: float | None,
-    stop: Stop,
-) -> tuple[Told, list[str]]:
+    stop: StopHandler,
+) -> tuple[ModelPredictions, list[str]]:
     """Return the predictions for consecutive examples as one stream, and the label of each row."""
     parts = [_open(example, options) for example in examples]
-    joined = Joined(parts, 1 / (rate_hz or model.card.rate_hz))
-    listener = Listener()
+    joined = ConcatenatedSource(parts, 1 / (rate_hz or model.card.rate_hz))
+    listener = PredictionCollector()
     try:
         run_into(listener, model, joined, rate_hz, stop)
     except SourceError as error:

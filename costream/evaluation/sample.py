@@ -20,15 +20,7 @@ import costream
 from costream.errors import CostreamError, ModelError
 from costream.models.base import Model
 from costream.models.registry import load_model
-from costream.records import (
-    OBJECT_DETECTION,
-    Compute,
-    Header,
-    Objects,
-    Prediction,
-    Record,
-    Summary,
-)
+from costream.records import OBJECT_DETECTION, Compute, Header, Objects, Prediction, Record, Summary
 from costream.runtime.options import RunOptions
 from costream.runtime.pipeline import run
 from costream.runtime.presence import best_scores
@@ -37,7 +29,7 @@ from costream.sources.registry import open_source
 
 TOLERANCE = 0.02  # processors and decoder versions round differently
 _LEAST = 1e-6  # least probability in the logarithm
-Truth: TypeAlias = Sequence[Sequence[Any]]  # start_s, end_s, label
+SampleTruth: TypeAlias = Sequence[Sequence[Any]]  # start_s, end_s, label
 
 
 @dataclass(frozen=True)
@@ -55,7 +47,7 @@ def samples_folder() -> Path:
     return Path(costream.__file__).parents[1] / "samples"
 
 
-def measure(model: Model, path: Path, truth: Truth, end_s: float | None = None) -> Measured:
+def measure(model: Model, path: Path, truth: SampleTruth, end_s: float | None = None) -> Measured:
     """Run a model over a sample, as ``detect`` and ``listen`` do, and score every step.
 
     A step refers to the time ``delay_s`` before it. For an object detector the probability of a

@@ -12,8 +12,8 @@ from costream.errors import UsageError
 from costream.sources.base import SourceOptions
 
 if TYPE_CHECKING:
+    from costream.checkpoints.card import Card
     from costream.models.base import Model
-    from costream.models.card import Card
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class EvaluateSettings:
 
 def card_of(settings: EvaluateSettings) -> Card:
     """Return the card of the model. ModelError if it is missing or damaged."""
-    from costream.checkpoints.weights_file import read_card
+    from costream.checkpoints.file import read_card
     from costream.models.registry import find_weights
 
     return read_card(find_weights(str(settings.model), settings.weights))

@@ -10,7 +10,7 @@ import numpy as np
 from costream.evaluation.intervals import Counts as Drawn
 from costream.evaluation.intervals import Interval, intervals
 from costream.evaluation.latency import latencies, latency_scores
-from costream.evaluation.segments import Counts, count, segment_precision
+from costream.evaluation.metrics.segments import Counts, count, segment_precision
 from costream.evaluation.starts import (
     TOLERANCES_S,
     Start,
@@ -18,7 +18,7 @@ from costream.evaluation.starts import (
     starts_of_segments,
     starts_of_steps,
 )
-from costream.evaluation.truth import Judged
+from costream.evaluation.truth import EvaluatedRecording
 from costream.records import Segment
 
 OVERLAPS = (0.3, 0.5, 0.7)  # tIoU
@@ -26,7 +26,7 @@ OVERLAPS = (0.3, 0.5, 0.7)  # tIoU
 Timelines = Sequence[Sequence[Segment]]
 
 
-def segment_scores(judged: Sequence[Judged], labels: Sequence[str]) -> dict[str, Any]:
+def segment_scores(judged: Sequence[EvaluatedRecording], labels: Sequence[str]) -> dict[str, Any]:
     """Return F1 and mAP at each tIoU, over all segments and by true or predicted label.
 
     The mean average precision is over the labels that are true somewhere; None if the predicted
@@ -62,7 +62,7 @@ def segment_scores(judged: Sequence[Judged], labels: Sequence[str]) -> dict[str,
 
 
 def start_scores(
-    judged: Sequence[Judged], labels: Sequence[str], background: str | None
+    judged: Sequence[EvaluatedRecording], labels: Sequence[str], background: str | None
 ) -> dict[str, Any]:
     """Return the point-level mAP of action starts at each tolerance, and of each true label.
 
@@ -86,7 +86,9 @@ def start_scores(
     }
 
 
-def detection_latency(judged: Sequence[Judged], labels: Sequence[str]) -> dict[str, Any]:
+def detection_latency(
+    judged: Sequence[EvaluatedRecording], labels: Sequence[str]
+) -> dict[str, Any]:
     """Return the detection latency over all segments and for each true label."""
     waits: dict[str, list[float]] = {}
     for one in judged:
@@ -100,7 +102,7 @@ def detection_latency(judged: Sequence[Judged], labels: Sequence[str]) -> dict[s
 
 
 def _starts(
-    judged: Judged, labels: Sequence[str], background: str | None, stepwise: bool
+    judged: EvaluatedRecording, labels: Sequence[str], background: str | None, stepwise: bool
 ) -> list[Start]:
     told = judged.told
     if stepwise:
@@ -120,7 +122,7 @@ def _f1(told: Timelines, truth: Timelines, least: float) -> float:
     return sum((count(said, true, least) for said, true in pairs), Counts()).f1
 
 
-def _f1_limits(judged: Sequence[Judged], told: Timelines) -> dict[str, Interval | None]:
+def _f1_limits(judged: Sequence[EvaluatedRecording], told: Timelines) -> dict[str, Interval | None]:
     """Return the 95 % interval of F1 at each tIoU."""
     groups: dict[str, list[Counts]] = {}
     for one, said in zip(judged, told, strict=True):

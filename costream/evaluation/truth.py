@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.errors import UsageError
-from costream.evaluation.told import Told
-from costream.labels.examples import respelled
+from costream.evaluation.predictions import ModelPredictions
+from costream.labels.examples import name_matcher
 from costream.labels.frames import frame_labels, frame_targets
 from costream.labels.recording import Label, Recording
 from costream.records import Segment
@@ -24,12 +24,12 @@ Stretch = tuple[float, float]  # time interval: start and end, seconds
 
 
 @dataclass(frozen=True)
-class Judged:
+class EvaluatedRecording:
     """Predictions and ground truth of a recording (T outputs, K labels)."""
 
     name: str
     group: str  # unit of resampling for intervals
-    told: Told
+    told: ModelPredictions
     labels: npt.NDArray[np.int64]  # [T], index into the names; -1: not scored
     positive: npt.NDArray[np.bool_]  # [T, K]: several labels may be true at once
     segments: tuple[Segment, ...]  # ground truth without the background
@@ -53,7 +53,7 @@ def fit_truth(
     if none of the labels is known. ``ignored``: labels without a warning.
     """
     known = (*names, *ignored)
-    called = respelled(known)
+    called = name_matcher(known)
 
     def fit(one: Label) -> Label:
         return replace(one, label=called(one.label) or one.label)
@@ -74,13 +74,13 @@ def fit_truth(
     return fitted
 
 
-def judge(
+def align_truth(
     recording: Recording,
-    told: Told,
+    told: ModelPredictions,
     names: Sequence[str],
     background: str | None,
     ignored: Sequence[str] = (),
-) -> Judged:
+) -> EvaluatedRecording:
     """Return the ground truth at the outputs of a model.
 
     ``recording``: fitted to ``names``, see ``fit_truth``. Unlabelled time is not scored: that of
@@ -107,7 +107,7 @@ def judge(
         for one in own
         if one.label != background
     )
-    return Judged(
+    return EvaluatedRecording(
         recording.source,
         recording.group,
         told,
@@ -123,7 +123,7 @@ def _inside(one: Label, at: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
     return inside if one.end_s is None else inside & (at < one.end_s)
 
 
-def _end(recording: Recording, told: Told) -> float:
+def _end(recording: Recording, told: ModelPredictions) -> float:
     ends = [one.end_s for one in recording.labels if one.end_s is not None]
     return max([recording.duration_s or 0.0, told.end_s, *ends])
 

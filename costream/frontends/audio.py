@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.frontends.audio_step import FoldedAudio, HopRoom
+from costream.frontends.audio_step import FoldedAudio, HopBuffers
 from costream.frontends.mel import LogMel, LogMelState
-from costream.frontends.mel_step import MelRoom
+from costream.frontends.mel_step import MelBuffers
+from costream.nn.fast import linear
 from costream.nn.folding import Foldable
-from costream.nn.functional import linear
 from costream.nn.graph import normalise, scale_and_shift
 from costream.nn.state import State, zeros
 from costream.nn.time_frequency import TimeFrequencyConvolution
@@ -35,7 +35,7 @@ class AudioState(State):
 
     def __post_init__(self) -> None:
         self.newest: Tensor | None = None  # spectrogram of the last steps, for display
-        self.room: HopRoom | None = None  # buffers, of which ``past`` is a view; for single hops
+        self.room: HopBuffers | None = None  # buffers, of which ``past`` is a view; for single hops
 
 
 class AudioLayer(nn.Module):
@@ -179,11 +179,11 @@ class ContinualAudioNet(Foldable[FoldedAudio]):
         """Return the folded layers, for single hops."""
         return FoldedAudio(self)
 
-    def _room(self, state: AudioState) -> HopRoom:
+    def _room(self, state: AudioState) -> HopBuffers:
         """Return the buffers for the hops of these streams."""
         folded = self.folded()
         if state.room is None or state.room.folded is not folded:
-            mel = MelRoom(self.mel, state.mel.held, self.block)
+            mel = MelBuffers(self.mel, state.mel.held, self.block)
             counts = state.hops, state.mel.samples
             state.room = folded.lay_out(mel, state.past, state.features, counts, _HOP_FRAMES)
             state.past, state.mel.held = state.room.past, mel.held

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from costream.frontends.mel_step import MelRoom
+from costream.frontends.mel_step import MelBuffers
 from costream.nn.folding import Folded
 from costream.nn.state import zeros
 
@@ -30,12 +30,12 @@ class FoldedAudio(Folded):
 
     def lay_out(
         self,
-        mel: MelRoom,
+        mel: MelBuffers,
         past: Sequence[Tensor],
         features: Tensor,
         counts: tuple[Tensor, Tensor],
         frames: int,
-    ) -> HopRoom:
+    ) -> HopBuffers:
         """Return the buffers for hops of ``frames`` spectrogram frames that follow ``past``.
 
         ``mel``: the buffers of the spectrogram. ``past``: of each layer, [B, K_time - stride, F,
@@ -43,12 +43,12 @@ class FoldedAudio(Folded):
         """
         rooms = []
         for layer, held, matrix in zip(self.layers, past, self._matrices, strict=True):
-            rooms.append(LayerRoom(layer, matrix, held, frames))
+            rooms.append(LayerBuffers(layer, matrix, held, frames))
             frames //= layer.convolution.stride[0]
-        return HopRoom(self, mel, rooms, features, counts)
+        return HopBuffers(self, mel, rooms, features, counts)
 
 
-class LayerRoom:
+class LayerBuffers:
     """Buffers of a layer for the hops of B streams: past frames, new frames and their patches.
 
     Past and new frames, and the zero padding of the bands, are one block of memory; a hop copies
@@ -89,7 +89,7 @@ class LayerRoom:
         torch.clamp_min(self.images, 0, out=out)
 
 
-class HopRoom:
+class HopBuffers:
     """Buffers of all layers for the hops of B streams of the network ``folded``.
 
     ``features``, ``counts``: see ``lay_out``; each hop updates them in place, as it does ``past``.
@@ -98,8 +98,8 @@ class HopRoom:
     def __init__(
         self,
         folded: FoldedAudio,
-        mel: MelRoom,
-        layers: Sequence[LayerRoom],
+        mel: MelBuffers,
+        layers: Sequence[LayerBuffers],
         features: Tensor,
         counts: tuple[Tensor, Tensor],
     ) -> None:

@@ -14,7 +14,7 @@ from costream.frontends.registry import load_frontend
 from costream.nn.state import State, zeros
 from costream.records import VideoFrame
 
-_PATIENCE_S = 2.0  # older audio tokens are replaced by zeros
+_AUDIO_TIMEOUT_S = 2.0  # older audio tokens are replaced by zeros
 
 
 @dataclass
@@ -27,7 +27,7 @@ class AudioVisualState(State):
     age: Tensor  # int64 [B], steps since it came
 
 
-def blocks_of(frame: VideoFrame) -> Tensor:
+def stack_audio_blocks(frame: VideoFrame) -> Tensor:
     """Return the audio blocks of a video frame, float32 [n, block]; [0] if there are none."""
     if not frame.sound:
         return torch.zeros(0)
@@ -65,7 +65,7 @@ class AudioVisual(nn.Module):
         self.audio = load_frontend(audio, **(audio_arguments or {}))
         if (self.video.takes, self.audio.takes) != ("video", "audio"):
             raise ValueError(f"{video} and {audio} are not a video and an audio frontend")
-        self.rate_hz, self.patience = rate_hz, round(_PATIENCE_S * rate_hz)
+        self.rate_hz, self.patience = rate_hz, round(_AUDIO_TIMEOUT_S * rate_hz)
         self.box, self.frames = self.video.box, int(getattr(self.video, "frames", 1))
         self.streams: tuple[str, ...] = getattr(self.video, "streams", ())
         self.sample_rate_hz, self.block = int(self.audio.sample_rate_hz), int(self.audio.block)

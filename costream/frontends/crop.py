@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-MEAN, DEVIATION = 0.45, 0.225  # of red, green and blue alike, as in SlowFast and PyTorchVideo
+X3D_MEAN, X3D_STD = 0.45, 0.225  # of red, green and blue alike, as in SlowFast and PyTorchVideo
 
 
 class CentreCrop(nn.Module):
@@ -67,4 +67,4 @@ class CentreCrop(nn.Module):
 
 def _normalise(pictures: Tensor, like: Tensor) -> Tensor:
     """Return pixels, 0 to 255, in the dtype of ``like``, with mean 0 and deviation 1."""
-    return (pictures.to(like.dtype) / 255 - MEAN) / DEVIATION
+    return (pictures.to(like.dtype) / 255 - X3D_MEAN) / X3D_STD

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from costream.errors import ModelError
 
-BOUND = 20.0  # largest displacement in a flow image, in pixels; faster motion is clipped
+MAX_DISPLACEMENT = 20.0  # largest displacement in a flow image, in pixels; faster motion is clipped
 
 
 def load_opencv(model: str) -> Any:
@@ -28,7 +28,7 @@ def load_opencv(model: str) -> Any:
     return opencv
 
 
-def flow_pictures(pictures: Sequence[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
+def flow_images(pictures: Sequence[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
     """Return the optical flow from each frame, uint8 [h, w, 3], to the next, as images.
 
     uint8 [2 (T - 1), h, w]: right and down for each pair; 0 to 255 are -20 to 20 pixels, as in the
@@ -40,6 +40,6 @@ def flow_pictures(pictures: Sequence[npt.NDArray[np.uint8]]) -> npt.NDArray[np.u
     method = opencv.DISOpticalFlow_create(opencv.DISOPTICAL_FLOW_PRESET_MEDIUM)
     grey = [opencv.cvtColor(p, opencv.COLOR_RGB2GRAY) for p in pictures]
     fields = [method.calc(before, after, None) for before, after in pairwise(grey)]
-    scaled = np.stack(fields).transpose(0, 3, 1, 2) * (127.5 / BOUND) + 127.5
+    scaled = np.stack(fields).transpose(0, 3, 1, 2) * (127.5 / MAX_DISPLACEMENT) + 127.5
     flat: npt.NDArray[np.uint8] = np.clip(np.rint(scaled), 0, 255).astype(np.uint8)
     return flat.reshape(-1, *flat.shape[2:])

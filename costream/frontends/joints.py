@@ -13,15 +13,21 @@ from torch import Tensor, nn
 
 from costream.errors import SourceError
 from costream.frontends.bones import bone_parents
-from costream.frontends.normalise import Body, FrameState, Kinect, Normaliser, Plain
-from costream.frontends.persons import PersonsState, choose_persons, init_persons
-from costream.layouts import Layout, conversion, find_layout
+from costream.frontends.normalise import (
+    BodyNormaliser,
+    FixedScaling,
+    Normaliser,
+    NTUNormaliser,
+    ReferenceFrameState,
+)
+from costream.frontends.persons import PersonsState, init_persons, select_persons
+from costream.layouts import Layout, find_layout, joint_mapping
 from costream.nn.state import State, zeros
 from costream.records import SkeletonFrame
 
 STREAMS = ("joint", "bone", "joint_motion", "bone_motion")
 NORMALISATIONS = ("none", "body", "ntu", "kinetics", "pyskl")
-PICTURE_SCALES = {"kinetics": (1.0, 1.0), "pyskl": (2.0, -2.0)}
+IMAGE_SCALES = {"kinetics": (1.0, 1.0), "pyskl": (2.0, -2.0)}
 SLOTS = 8  # persons of a source that are considered; more are ignored
 
 
@@ -30,7 +36,7 @@ class JointsState(State):
     """Person assignment, frame of reference and previous step of each stream."""
 
     persons: PersonsState
-    frame: FrameState
+    frame: ReferenceFrameState
     before: Tensor  # float32 [B, P, V, D], the joints of the previous step
     had: Tensor  # float32 [B, P, V], 1 where the previous step has a joint
 
@@ -155,7 +161,7 @@ class JointStreams(nn.Module):
         """
         x = x.float()
         visible = x[..., -1] > self.min_score
-        chosen = choose_persons(visible.any(2), state.persons, self.patience)
+        chosen = select_persons(visible.any(2), state.persons, self.patience)
         index = chosen.slot[:, :, None].expand(-1, -1, self.joints)
         seen = visible.gather(1, index) & chosen.here[..., None]
         x = x.gather(1, index[..., None].expand(-1, -1, -1, self.axes + 1)) * seen[..., None]
@@ -213,13 +219,13 @@ class JointStreams(nn.Module):
     ) -> Normaliser:
         axes, kind = self.axes, self.normalise
         if kind == "none":
-            return Plain()
+            return FixedScaling()
         if kind == "body":
-            return Body(self.layout, axes, origin, unit, heading)
-        if axes == 2 and kind in PICTURE_SCALES:
-            return Plain((0.5, -0.5), PICTURE_SCALES[kind])
+            return BodyNormaliser(self.layout, axes, origin, unit, heading)
+        if axes == 2 and kind in IMAGE_SCALES:
+            return FixedScaling((0.5, -0.5), IMAGE_SCALES[kind])
         if axes == 3 and kind in ("ntu", "pyskl") and self.layout.name == "ntu-25":
-            return Kinect(fixed=kind == "pyskl")
+            return NTUNormaliser(fixed=kind == "pyskl")
         raise ValueError(f"normalise {kind!r} does not support {self.layout.name} with {axes} axes")
 
     def _conversion(self, layout: Layout) -> npt.NDArray[np.intp] | None:
@@ -227,7 +233,7 @@ class JointStreams(nn.Module):
         if layout not in self._conversions:
             self._conversions[layout] = None
             if layout.joints != self.layout.joints:
-                parts = conversion(layout, self.layout)
+                parts = joint_mapping(layout, self.layout)
                 size = math.lcm(*map(len, parts))
                 self._conversions[layout] = np.array([p * (size // len(p)) for p in parts])
         return self._conversions[layout]

@@ -9,7 +9,7 @@ from costream.frontends.mel import LogMel
 from costream.nn.state import zeros
 
 
-class MelRoom:
+class MelBuffers:
     """Buffers for blocks of ``size`` samples of B streams, after the samples still needed.
 
     Args:

@@ -19,7 +19,7 @@ _SMALLEST = 1e-4  # skeletons whose mean bone length is below this are ignored
 
 
 @dataclass
-class FrameState(State):
+class ReferenceFrameState(State):
     """Frame of reference of each stream; the meaning of the values depends on the normaliser."""
 
     values: Tensor  # float32 [B, K]
@@ -35,14 +35,14 @@ class Normaliser(Protocol):
 
     macs: int  # multiply-accumulates per joint
 
-    def init_state(self, batch_size: int, like: Tensor) -> FrameState: ...  # noqa: D102
+    def init_state(self, batch_size: int, like: Tensor) -> ReferenceFrameState: ...  # noqa: D102
 
     def __call__(  # noqa: D102
-        self, x: Tensor, seen: Tensor, changed: Tensor, state: FrameState
+        self, x: Tensor, seen: Tensor, changed: Tensor, state: ReferenceFrameState
     ) -> tuple[Tensor, Tensor]: ...
 
 
-class Plain:
+class FixedScaling:
     """``scale`` times the coordinates around ``middle``.
 
     Image coordinates are 0 to 1 along x and, as y is up, 0 to -1 along y; the middle is
@@ -55,19 +55,19 @@ class Plain:
     def __init__(self, middle: Sequence[float] = (0.0,), scale: Sequence[float] = (1.0,)) -> None:
         self._middle, self._scale = tuple(middle), tuple(scale)
 
-    def init_state(self, batch_size: int, like: Tensor) -> FrameState:
+    def init_state(self, batch_size: int, like: Tensor) -> ReferenceFrameState:
         """Return an empty state."""
-        return FrameState(zeros(batch_size, 0, like=like), zeros(batch_size, 0, like=like))
+        return ReferenceFrameState(zeros(batch_size, 0, like=like), zeros(batch_size, 0, like=like))
 
     def __call__(
-        self, x: Tensor, seen: Tensor, changed: Tensor, state: FrameState
+        self, x: Tensor, seen: Tensor, changed: Tensor, state: ReferenceFrameState
     ) -> tuple[Tensor, Tensor]:
         """Return the joints; they are always ready."""
         moved = (x - x.new_tensor(self._middle)) * x.new_tensor(self._scale) * seen[..., None]
         return moved, torch.ones_like(changed)
 
 
-class Kinect:
+class NTUNormaliser:
     """Streaming form of the preparation of NTU RGB+D for graph networks (2s-AGCN).
 
     The middle of the main person's spine becomes the origin of every step (``fixed``: of the
@@ -81,12 +81,14 @@ class Kinect:
     def __init__(self, *, fixed: bool) -> None:
         self._fixed = fixed
 
-    def init_state(self, batch_size: int, like: Tensor) -> FrameState:
+    def init_state(self, batch_size: int, like: Tensor) -> ReferenceFrameState:
         """Return the initial state: origin [3], rotation [9]."""
-        return FrameState(zeros(batch_size, 12, like=like), zeros(batch_size, 1, like=like))
+        return ReferenceFrameState(
+            zeros(batch_size, 12, like=like), zeros(batch_size, 1, like=like)
+        )
 
     def __call__(
-        self, x: Tensor, seen: Tensor, changed: Tensor, state: FrameState
+        self, x: Tensor, seen: Tensor, changed: Tensor, state: ReferenceFrameState
     ) -> tuple[Tensor, Tensor]:
         """Return the joints in that frame of reference, once there is one."""
         main, ok = x[:, 0], seen[:, 0]
@@ -105,7 +107,7 @@ class Kinect:
         return turned * seen[..., None], known | first
 
 
-class Body:
+class BodyNormaliser:
     """Person-centred frame: hips at the origin, bones of mean length 1, heading aligned.
 
     Each is a running mean over the main person's last steps: ``origin``, ``unit`` and
@@ -133,13 +135,13 @@ class Body:
             if f"left {part}" in layout.joints and f"right {part}" in layout.joints
         ]
 
-    def init_state(self, batch_size: int, like: Tensor) -> FrameState:
+    def init_state(self, batch_size: int, like: Tensor) -> ReferenceFrameState:
         """Return the initial state: origin [A], unit, heading [2]."""
         values = zeros(batch_size, self._axes + 3, like=like)
-        return FrameState(values, zeros(batch_size, 3, like=like))
+        return ReferenceFrameState(values, zeros(batch_size, 3, like=like))
 
     def __call__(
-        self, x: Tensor, seen: Tensor, changed: Tensor, state: FrameState
+        self, x: Tensor, seen: Tensor, changed: Tensor, state: ReferenceFrameState
     ) -> tuple[Tensor, Tensor]:
         """Return the joints in that frame of reference, once the hips have been visible."""
         state.values.masked_fill_(changed[:, None], 0.0)
@@ -158,7 +160,7 @@ class Body:
         return placed * seen[..., None], ready
 
     def _follow(
-        self, which: int, place: slice, value: Tensor, valid: Tensor, state: FrameState
+        self, which: int, place: slice, value: Tensor, valid: Tensor, state: ReferenceFrameState
     ) -> Tensor:
         """Update a running mean with ``value`` [B, K] where ``valid`` [B], and return the mean."""
         memory = self._memory[which]

@@ -19,7 +19,7 @@ class PersonsState(State):
 
 
 @dataclass(frozen=True)
-class Chosen:
+class SelectedPersons:
     """Persons selected at one step."""
 
     slot: Tensor  # int64 [B, P], slot of the source
@@ -34,7 +34,7 @@ def init_persons(batch_size: int, persons: int, device: torch.device) -> Persons
         return PersonsState(owner, owner.clone())
 
 
-def choose_persons(present: Tensor, state: PersonsState, patience: int) -> Chosen:
+def select_persons(present: Tensor, state: PersonsState, patience: int) -> SelectedPersons:
     """Return the persons selected for a network; ``present``: bool [B, S], the source's slots.
 
     A place belongs to one person until that person has been absent for more than ``patience``
@@ -58,4 +58,4 @@ def choose_persons(present: Tensor, state: PersonsState, patience: int) -> Chose
         slots.append(slot)
         seen.append(here)
         new.append(take)
-    return Chosen(torch.stack(slots, 1), torch.stack(seen, 1), torch.stack(new, 1))
+    return SelectedPersons(torch.stack(slots, 1), torch.stack(seen, 1), torch.stack(new, 1))

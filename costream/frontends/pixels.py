@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-MEAN = (123.675, 116.28, 103.53)  # of red, green and blue over ImageNet, as in detectron2
-DEVIATION = (58.395, 57.12, 57.375)
+IMAGENET_MEAN = (123.675, 116.28, 103.53)  # of red, green and blue over ImageNet, as in detectron2
+IMAGENET_STD = (58.395, 57.12, 57.375)
 
 
 class Pixels(nn.Module):
@@ -33,7 +33,7 @@ class Pixels(nn.Module):
         self.box, self.patch = (int(width), int(height)), int(patch)
         self.mean: Tensor
         self.deviation: Tensor
-        for name, values in (("mean", MEAN), ("deviation", DEVIATION)):
+        for name, values in (("mean", IMAGENET_MEAN), ("deviation", IMAGENET_STD)):
             self.register_buffer(name, torch.tensor(values).view(3, 1, 1), persistent=False)
 
     def prepare(self, rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from costream.nn.boxes import clip
+from costream.nn.boxes import clip_boxes
 
 # of the training images of the published networks; red, green, blue, 0 to 255
-MEAN = (123.675, 116.28, 103.53)
-STD = (58.395, 57.12, 57.375)
+IMAGENET_MEAN = (123.675, 116.28, 103.53)
+IMAGENET_STD = (58.395, 57.12, 57.375)
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Placement:
     def to_source(self, boxes: Tensor) -> Tensor:
         """Return boxes [n, 4] of the input in pixels of the source, clipped to it."""
         y, x = (s / p for s, p in zip(self.source, self.picture, strict=True))
-        return clip(boxes * boxes.new_tensor([x, y, x, y]), *self.source)
+        return clip_boxes(boxes * boxes.new_tensor([x, y, x, y]), *self.source)
 
     def to_input(self, boxes: Tensor) -> Tensor:
         """Return boxes [n, 4] of the source in pixels of the input."""
@@ -72,7 +72,9 @@ class Placing:
         pixels = torch.from_numpy(np.ascontiguousarray(rgb)).permute(2, 0, 1)[None]
         if placement.picture != placement.source:
             pixels = F.interpolate(pixels, placement.picture, mode="bilinear", antialias=True)
-        mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
+        mean, std = (
+            torch.tensor(values)[:, None, None] for values in (IMAGENET_MEAN, IMAGENET_STD)
+        )
         out = torch.zeros(3, *placement.input)
         height, width = placement.picture
         out[:, :height, :width] = (pixels[0] - mean) / std

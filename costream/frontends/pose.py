@@ -64,7 +64,7 @@ def load_mediapipe(model: str) -> None:
 
 
 @dataclass(frozen=True)
-class Found:
+class DetectedPerson:
     """A person detected in a frame."""
 
     joints: Numbers  # float32 [33, 3], metres around the hips, y up
@@ -114,7 +114,7 @@ class PoseTracker:
             self._landmarker.close()
         self.__init__(self._persons)  # type: ignore[misc]
 
-    def _detect(self, frame: VideoFrame) -> list[Found]:
+    def _detect(self, frame: VideoFrame) -> list[DetectedPerson]:
         with quiet_stderr(self._pictures < _FIRST):
             if self._landmarker is None:
                 self._landmarker = _make_landmarker(self._persons)
@@ -130,7 +130,9 @@ class PoseTracker:
         pairs = zip(result.pose_world_landmarks, result.pose_landmarks, strict=True)
         return [_found(world, image) for world, image in pairs]
 
-    def _assign(self, found: Sequence[Found], time_s: float) -> Iterator[tuple[int, Found]]:
+    def _assign(
+        self, found: Sequence[DetectedPerson], time_s: float
+    ) -> Iterator[tuple[int, DetectedPerson]]:
         """Yield a slot for each person: that of the nearest known person, else a free one."""
         slots = dict(enumerate(self._last))
         known = {
@@ -186,10 +188,10 @@ def quiet_stderr(active: bool = True) -> Iterator[None]:
         os.close(nowhere)
 
 
-def _found(world: Sequence[Any], image: Sequence[Any]) -> Found:
+def _found(world: Sequence[Any], image: Sequence[Any]) -> DetectedPerson:
     joints = np.array([(p.x, p.y, p.z) for p in world], np.float32) * _SIGNS
     scores = np.array([p.visibility for p in world], np.float32).clip(0, 1)
-    return Found(joints, scores, np.array([(p.x, p.y) for p in image], np.float32))
+    return DetectedPerson(joints, scores, np.array([(p.x, p.y) for p in image], np.float32))
 
 
 def _make_landmarker(persons: int) -> Any:

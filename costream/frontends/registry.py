@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 # token-gated models has no state, only takes, box, prepare, forward and count_macs, see
 # frontends/pixels.py.
 FRONTENDS = {
-    "tdn": "costream.frontends.images:TemporalDifferenceNet",
+    "tdn": "costream.frontends.tdn:TemporalDifferenceNet",
     "tsn": "costream.frontends.tsn:TSN",
     "pixels": "costream.frontends.pixels:Pixels",
     "crop": "costream.frontends.crop:CentreCrop",
-    "cox3d": "costream.frontends.volumes:VideoFeatures",
+    "cox3d": "costream.frontends.video3d:VideoFeatures",
     "crops": "costream.frontends.crops:Crops",
     "joints": "costream.frontends.joints:JointStreams",
     "audio": "costream.frontends.audio:ContinualAudioNet",

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.frontends.flow import flow_pictures
-from costream.frontends.pixels import DEVIATION, MEAN
+from costream.frontends.flow import flow_images
+from costream.frontends.pixels import IMAGENET_MEAN, IMAGENET_STD
 from costream.frontends.resnet import ResNet
 from costream.nn.state import State, zeros
 from costream.records import VideoFrame
@@ -69,7 +69,10 @@ class TSN(nn.Module):
         self.parts = {s: int(n.token_width) for s, n in self.networks.items()}  # type: ignore[arg-type]
         self.token_width = sum(self.parts.values())
         self._channels = [channels[s] for s in streams]
-        mean, deviation = {"rgb": MEAN, "flow": (128.0,)}, {"rgb": DEVIATION, "flow": (128.0,)}
+        mean, deviation = (
+            {"rgb": IMAGENET_MEAN, "flow": (128.0,)},
+            {"rgb": IMAGENET_STD, "flow": (128.0,)},
+        )
         self.mean: Tensor
         self.deviation: Tensor
         for name, values in (("mean", mean), ("deviation", deviation)):
@@ -91,7 +94,7 @@ class TSN(nn.Module):
         if "rgb" in self.streams:
             parts.append(pictures[middle if len(pictures) > 1 else 0].transpose(2, 0, 1))
         if "flow" in self.streams:
-            parts.append(flow_pictures(pictures))
+            parts.append(flow_images(pictures))
         whole = np.concatenate(parts)
         top, left = ((side - self.crop) // 2 for side in whole.shape[1:])
         return whole[:, top : top + self.crop, left : left + self.crop]

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.errors import UsageError
-from costream.labels.coco import read_coco
-from costream.labels.examples import respelled
+from costream.labels.examples import name_matcher
+from costream.labels.formats.boxes import read_coco
 from costream.labels.rectangles import Rectangles, frame_number
 from costream.labels.yolo import NAMES, class_names, find_names, read_lines
 
@@ -33,7 +33,7 @@ PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 
 
 @dataclass(frozen=True)
-class Marks:
+class ImageBoxes:
     """Ground-truth boxes of an image."""
 
     boxes: npt.NDArray[np.float64]  # [n, 4], x1, y1, x2, y2
@@ -46,11 +46,11 @@ class Marks:
 
 
 @dataclass(frozen=True)
-class Clip:
+class ClipWithBoxes:
     """Images that form one stream, with the ground-truth boxes of the annotated ones."""
 
     sources: tuple[str, ...]  # a video, or a sequence of images
-    frames: Mapping[int, Marks] = field(default_factory=dict)  # by frame number, from 0
+    frames: Mapping[int, ImageBoxes] = field(default_factory=dict)  # by frame number, from 0
     group: str = ""  # "": none
 
     @property
@@ -59,7 +59,7 @@ class Clip:
         return self.group or self.sources[0]
 
 
-def read_boxes(data: Path, labels: Path, group: str | None = None) -> list[Clip]:
+def read_boxes(data: Path, labels: Path, group: str | None = None) -> list[ClipWithBoxes]:
     """Return the annotated images and videos in a folder, or of a single file.
 
     ``group``: the key of COCO's ``videos`` or ``images`` that identifies groups. Boxes without
@@ -87,22 +87,22 @@ def read_boxes(data: Path, labels: Path, group: str | None = None) -> list[Clip]
     return clips
 
 
-def fit_boxes(clips: Sequence[Clip], names: Sequence[str]) -> list[Clip]:
+def fit_boxes(clips: Sequence[ClipWithBoxes], names: Sequence[str]) -> list[ClipWithBoxes]:
     """Return the clips with labels spelled as in ``names``, without boxes of other labels.
 
     Logs a warning about the latter. Raises UsageError when none of the labels is known.
     """
-    called = respelled(names)
+    called = name_matcher(names)
     lacking: Counter[str] = Counter()
     known = 0
 
-    def fit(marks: Marks) -> Marks:
+    def fit(marks: ImageBoxes) -> ImageBoxes:
         nonlocal known
         fitted = [called(label) for label in marks.labels]
         lacking.update(m for m, f in zip(marks.labels, fitted, strict=True) if f is None)
         rows = [k for k, name in enumerate(fitted) if name is not None]
         known += len(rows)
-        return Marks(marks.boxes[rows], tuple(str(fitted[k]) for k in rows), marks.relative)
+        return ImageBoxes(marks.boxes[rows], tuple(str(fitted[k]) for k in rows), marks.relative)
 
     out = [replace(c, frames={k: fit(m) for k, m in c.frames.items()}) for c in clips]
     told = ", ".join(f"{label} ({count})" for label, count in lacking.most_common(8))
@@ -122,7 +122,7 @@ def _documents(labels: Path) -> list[Path]:
     return [file for file in files if file.name.endswith(".coco.json")] or files
 
 
-def _yolo(data: Path, files: Sequence[Path], labels: Path, empty: list[str]) -> list[Clip]:
+def _yolo(data: Path, files: Sequence[Path], labels: Path, empty: list[str]) -> list[ClipWithBoxes]:
     """Return the clips; append the places of boxes without width or height to ``empty``."""
     names = class_names(labels)
     clips = []
@@ -132,7 +132,9 @@ def _yolo(data: Path, files: Sequence[Path], labels: Path, empty: list[str]) -> 
             own = (labels / place).with_suffix(".txt")
             # By convention, an image without a file contains no objects.
             found = read_lines(own, names) if own.is_file() else Rectangles()
-            clips.append((Clip((str(path),), {0: _marks(found, True, empty)}), own.is_file()))
+            clips.append(
+                (ClipWithBoxes((str(path),), {0: _marks(found, True, empty)}), own.is_file())
+            )
             continue
         folders = [labels / place, (labels / place).with_suffix("")]
         folders += [] if data.is_dir() else [labels]
@@ -144,13 +146,13 @@ def _yolo(data: Path, files: Sequence[Path], labels: Path, empty: list[str]) -> 
             }
             if len(frames) < len(texts):
                 raise UsageError("two files have one frame number", where=folder)
-            clips.append((Clip((str(path),), frames), bool(frames)))
+            clips.append((ClipWithBoxes((str(path),), frames), bool(frames)))
     return [clip for clip, _ in clips] if any(there for _, there in clips) else []
 
 
 def _coco(
     data: Path, files: Sequence[Path], labels: Path, group: str | None, empty: list[str]
-) -> list[Clip]:
+) -> list[ClipWithBoxes]:
     """Return the clips; append the places of boxes without width or height to ``empty``."""
     videos = [p for p in files if p.suffix.lower() not in PICTURES]
     if data.is_dir():  # only the video that the file is named after
@@ -175,17 +177,17 @@ def _coco(
         }
         if len(frames) < len(stream.images):
             raise UsageError("two images have one frame number", where=f"{labels}, {stream.video}")
-        clips.append(Clip(tuple(map(str, sources)), frames, stream.group))
+        clips.append(ClipWithBoxes(tuple(map(str, sources)), frames, stream.group))
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         log.warning("%s: images not found: %s%s", data, ", ".join(missing[:3]), more)
     return clips
 
 
-def _marks(found: Rectangles, relative: bool, empty: list[str]) -> Marks:
+def _marks(found: Rectangles, relative: bool, empty: list[str]) -> ImageBoxes:
     empty += found.empty
     boxes = np.array(found.corners, np.float64).reshape(-1, 4)
-    return Marks(boxes, tuple(found.labels), relative)
+    return ImageBoxes(boxes, tuple(found.labels), relative)
 
 
 def _find(files: Mapping[str, Path], name: str) -> Path | None:

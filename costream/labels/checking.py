@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from costream.clock import TOLERANCE_S
-from costream.labels.intake import Intake
+from costream.labels.intake import LabelCollector
 from costream.labels.recording import Label, Recording
 
 _AFTER_S = 1.0  # durations are rounded, and the last step of a model may extend beyond the end
 
 
-def checked(recording: Recording, intake: Intake, end_s: float | None) -> Recording:
+def checked(recording: Recording, intake: LabelCollector, end_s: float | None) -> Recording:
     """Return the recording with its real duration and without labels after its end.
 
     ``end_s``: its real end, None if unknown. A label that extends far beyond the end is cut off

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from costream.labels.intake import Intake, Track
+from costream.labels.intake import LabelCollector, LabelTrack
 
 # A run writes its files at about the same time, and some file systems store times to 2 s.
 _SAME_S = 3.0
@@ -19,10 +19,10 @@ _FOREVER_S = 1e12
 _EXACT = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".eaf", ".vtt", ".srt", ".rttm")
 
 
-Told: TypeAlias = dict[Path, list[Track]]  # tracks of one recording by file
+TracksByFile: TypeAlias = dict[Path, list[LabelTrack]]  # tracks of one recording by file
 
 
-def choose(name: str, told: Told, intake: Intake) -> list[Track]:
+def choose_tracks(name: str, told: TracksByFile, intake: LabelCollector) -> list[LabelTrack]:
     """Return the tracks of one of the files with labels of the recording ``name``.
 
     If all files agree, it is the most exact one, otherwise the newest; this is reported, and it is
@@ -44,7 +44,7 @@ def _exactness(path: Path) -> int:
     return _EXACT.index(suffix) if suffix in _EXACT else len(_EXACT)
 
 
-def _agree(one: Sequence[Track], other: Sequence[Track]) -> bool:
+def _agree(one: Sequence[LabelTrack], other: Sequence[LabelTrack]) -> bool:
     """Return whether two files have the same labels within the precision of their formats."""
     rows, others = _rows(one), _rows(other)
     return len(rows) == len(others) and all(
@@ -53,7 +53,7 @@ def _agree(one: Sequence[Track], other: Sequence[Track]) -> bool:
     )
 
 
-def _rows(tracks: Sequence[Track]) -> list[tuple[float, float, str]]:
+def _rows(tracks: Sequence[LabelTrack]) -> list[tuple[float, float, str]]:
     """Return start, end and letters of each label, in an order not affected by rounding."""
     rows = [
         (

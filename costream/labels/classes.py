@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from costream.errors import UsageError
-from costream.labels.intake import some
+from costream.labels.intake import abbreviate
 from costream.labels.recording import Label, Recording
 from costream.sources.registry import expand
 
@@ -21,7 +21,7 @@ def read_classes(data: Path) -> Iterator[Recording]:
     stray = [path.name for path in inside if not path.is_dir()]
     if stray and classes:
         raise UsageError(
-            f"files next to the class folders: {some(stray)}",
+            f"files next to the class folders: {abbreviate(stray)}",
             where=data,
             hint="move each into the folder of its class",
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costream.errors import SourceError, UsageError
-from costream.labels.intake import some
+from costream.labels.intake import abbreviate
 from costream.labels.recording import Recording
 
 log = logging.getLogger("costream")
@@ -53,7 +53,9 @@ def to_examples(recordings: Iterable[Recording], background: str | None) -> list
             ]
         examples += sorted(found, key=lambda example: example.start_s)
     if left_out:
-        log.warning("unlabelled time left out, as there is no background class: %s", some(left_out))
+        log.warning(
+            "unlabelled time left out, as there is no background class: %s", abbreviate(left_out)
+        )
     return examples
 
 
@@ -69,7 +71,7 @@ def fit_labels(examples: Sequence[Example], names: Sequence[str]) -> list[Exampl
 
 def _fitted(found: Iterable[tuple[str, str]], names: Sequence[str]) -> dict[str, str]:
     """Return the name of each label; UsageError with the place of an unknown one."""
-    called = respelled(names)
+    called = name_matcher(names)
     fitted: dict[str, str] = {}
     unknown: dict[str, str] = {}
     for label, where in found:
@@ -88,10 +90,10 @@ def _fitted(found: Iterable[tuple[str, str]], names: Sequence[str]) -> dict[str,
     return fitted
 
 
-def respelled(names: Sequence[str]) -> Callable[[str], str | None]:
+def name_matcher(names: Sequence[str]) -> Callable[[str], str | None]:
     """Return a function that maps a label to the equal or equally spelled one of ``names``."""
-    alike = {spelling(name): name for name in reversed(names)}
-    return lambda label: label if label in names else alike.get(spelling(label))
+    alike = {normalise_label(name): name for name in reversed(names)}
+    return lambda label: label if label in names else alike.get(normalise_label(label))
 
 
 def located(error: SourceError, example: Example) -> SourceError:
@@ -100,7 +102,7 @@ def located(error: SourceError, example: Example) -> SourceError:
     return error if told.startswith(example.where) else SourceError(told, where=example.where)
 
 
-def spelling(label: str) -> str:
+def normalise_label(label: str) -> str:
     """Return a label normalised for comparison: lower case, words separated by single spaces."""
     return " ".join(label.casefold().replace("_", " ").replace("-", " ").split())
 

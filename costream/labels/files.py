@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from costream.errors import UsageError
-from costream.labels.annotations import read_rttm, read_text_labels
-from costream.labels.arrays import BESIDE, read_arrays
-from costream.labels.documents import read_document
-from costream.labels.elan import read_elan
-from costream.labels.intake import Intake, NoLabelsError, Track
+from costream.labels.formats.arrays import BESIDE, read_arrays
+from costream.labels.formats.csv_files import read_table
+from costream.labels.formats.elan import read_elan
+from costream.labels.formats.json_files import read_document
+from costream.labels.formats.text import read_rttm, read_text_labels
+from costream.labels.intake import LabelCollector, LabelTrack, NoLabelsError
 from costream.labels.results import read_results
 from costream.labels.subtitles import read_subtitles
-from costream.labels.tables import read_table
 from costream.sinks.registry import FORMATS
 
-Reader = Callable[[Path, Intake], Iterator[Track]]
+LabelReader = Callable[[Path, LabelCollector], Iterator[LabelTrack]]
 
-READERS: dict[str, Reader] = {
+READERS: dict[str, LabelReader] = {
     ".jsonl": read_results,
     ".json": read_document,
     ".csv": read_table,
@@ -41,7 +41,7 @@ _OTHERS = (
 _SUFFIXES = sorted((f".{s}" for f in FORMATS.values() for s in f.files), key=len, reverse=True)
 
 
-def read_files(labels: Path, intake: Intake, group: str | None) -> list[Track]:
+def read_files(labels: Path, intake: LabelCollector, group: str | None) -> list[LabelTrack]:
     """Return the tracks of a label file, or of all files in a folder and below, in order of names.
 
     Files in a folder without labels are skipped and reported. Raises UsageError when nothing is
@@ -51,7 +51,7 @@ def read_files(labels: Path, intake: Intake, group: str | None) -> list[Track]:
         raise UsageError("there is no such label file or folder", where=labels)
     if not labels.is_dir():
         return _of_part(_read(labels, intake, group), intake)
-    tracks: list[Track] = []
+    tracks: list[LabelTrack] = []
     for path in _files(labels):
         try:
             tracks += _of_part(_read(path, intake, group), intake)
@@ -74,12 +74,12 @@ def recording_name(path: Path) -> str:
     return path.stem
 
 
-def _of_part(tracks: Iterator[Track], intake: Intake) -> list[Track]:
+def _of_part(tracks: Iterator[LabelTrack], intake: LabelCollector) -> list[LabelTrack]:
     """Return the tracks; if a part is requested, only those that distinguish parts."""
     return [track for track in tracks if track.parted or intake.part is None]
 
 
-def _read(path: Path, intake: Intake, group: str | None) -> Iterator[Track]:
+def _read(path: Path, intake: LabelCollector, group: str | None) -> Iterator[LabelTrack]:
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         hint = f"supported: {', '.join(READERS)}"

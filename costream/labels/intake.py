@@ -22,7 +22,7 @@ class NoLabelsError(UsageError):
 
 
 @dataclass(frozen=True)
-class Track:
+class LabelTrack:
     """Labels of one recording in one file."""
 
     path: Path
@@ -35,7 +35,7 @@ class Track:
     parted: bool = False  # the file distinguishes parts
 
 
-class Intake:
+class LabelCollector:
     """Collects labels and problems, so that one run reports all errors.
 
     ``part``: the requested part of files with several (subsets of a data set, tiers, heads);
@@ -107,15 +107,17 @@ class Intake:
     def settle(self) -> None:
         """Log the warnings; raise UsageError for errors or if the requested part is missing."""
         for what, places in self._odd.items():
-            log.warning("%s: %s", what, some(places, "; "))
+            log.warning("%s: %s", what, abbreviate(places, "; "))
         self._odd.clear()
         if self.passed_by:
-            log.warning("no labels in %s", some([str(path) for path in self.passed_by]))
+            log.warning("no labels in %s", abbreviate([str(path) for path in self.passed_by]))
         if self._wrong:
             files = {path for path, _ in self._wrong}
             if len(files) == 1:
-                raise UsageError(some([what for _, what in self._wrong], "; "), where=files.pop())
-            raise UsageError(some([f"{path}: {what}" for path, what in self._wrong], "; "))
+                raise UsageError(
+                    abbreviate([what for _, what in self._wrong], "; "), where=files.pop()
+                )
+            raise UsageError(abbreviate([f"{path}: {what}" for path, what in self._wrong], "; "))
         if self.part is not None and not self._taken:
             raise UsageError(
                 f"there is no part {self.part!r} in the labels",
@@ -137,7 +139,7 @@ def seconds(value: str | float) -> float:
     return time_s
 
 
-def some(items: list[str], separator: str = ", ") -> str:
+def abbreviate(items: list[str], separator: str = ", ") -> str:
     """Return the first items and the number of the others as text."""
     more = f" (and {len(items) - _SHOWN} more)" if len(items) > _SHOWN else ""
     return separator.join(items[:_SHOWN]) + more

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from costream.errors import UsageError
-from costream.labels.intake import some
+from costream.labels.intake import abbreviate
 from costream.labels.probing import is_recording
-from costream.sources.arrays import split_video
-from costream.sources.features import file_name
-from costream.sources.keypoints import keypoint_files
+from costream.sources.features.arrays import split_video
+from costream.sources.features.source import file_name
 from costream.sources.registry import expand
+from costream.sources.skeletons.openpose import keypoint_files
 
 # Files that may contain several recordings and have to be opened.
 _ARRAYS = (".npy", ".pickle", ".pkl", ".p")
@@ -77,7 +77,7 @@ class Media:
                 several = name, fitting
         if several is None:
             return None
-        shown = some([str(medium.place) for medium in several[1]])
+        shown = abbreviate([str(medium.place) for medium in several[1]])
         raise UsageError(
             f"{several[0]!r} is ambiguous: it matches {shown}",
             where=self.data,

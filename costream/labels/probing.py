@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from costream.errors import SourceError, UsageError
-from costream.sources.arrays import split_video
-from costream.sources.opening import audio_stream, open_container, video_stream
+from costream.sources.features.arrays import split_video
+from costream.sources.media.container import audio_stream, open_container, video_stream
 from costream.sources.registry import open_source, sniff
 from costream.sources.timing import end_s, length_is_guessed
 
-_ARRAYS = (".npy", ".npz", ".pickle", ".pkl", ".p")  # their rate depends on the model
+_ARRAY_SUFFIXES = (".npy", ".npz", ".pickle", ".pkl", ".p")  # their rate depends on the model
 
 
 def is_recording(source: str) -> bool:
@@ -29,7 +29,7 @@ def length_s(source: str) -> float | None:
 
     It is unknown for arrays, and for files that cannot be opened: reading them reports why.
     """
-    if split_video(source)[0].lower().endswith(_ARRAYS):
+    if split_video(source)[0].lower().endswith(_ARRAY_SUFFIXES):
         return None
     try:
         if sniff(source) == "skeleton":

@@ -10,14 +10,14 @@ from pathlib import Path, PurePosixPath
 
 from costream.errors import SourceError, UsageError
 from costream.labels.checking import checked
-from costream.labels.choosing import Told, choose
+from costream.labels.choosing import TracksByFile, choose_tracks
 from costream.labels.classes import read_classes
 from costream.labels.files import read_files, recording_name
-from costream.labels.intake import Intake, Track, some
+from costream.labels.formats.csv_files import COLUMNS, read_table
+from costream.labels.intake import LabelCollector, LabelTrack, abbreviate
 from costream.labels.media import Media
 from costream.labels.probing import length_s
 from costream.labels.recording import Recording
-from costream.labels.tables import COLUMNS, read_table
 from costream.sources.registry import expand
 
 log = logging.getLogger("costream")
@@ -42,7 +42,7 @@ def read_recordings(
     labels, part = _split_part(labels)
     if group is not None and labels.is_dir():
         raise UsageError("--group names a column of a table", where=labels, hint="give a table")
-    intake = Intake(part)
+    intake = LabelCollector(part)
     tracks = read_files(labels, intake, group)
     if data is None:
         found = _placed(tracks, labels)
@@ -51,7 +51,7 @@ def read_recordings(
         found = _matched(tracks, labels, media, intake)
     recordings: list[Recording] = []
     for source, told in found.items():
-        for track in choose(source, told, intake):
+        for track in choose_tracks(source, told, intake):
             end_s = None if data is None else length_s(source)
             recordings.append(checked(_recording(source, track), intake, end_s))
     intake.settle()
@@ -80,7 +80,7 @@ def _data(data: Path | None, group: str | None) -> list[Recording]:
 
 def _listed(table: Path, group: str | None) -> list[Recording]:
     """Return the recordings of a table, whose paths are relative to it."""
-    intake = Intake()
+    intake = LabelCollector()
     recordings: list[Recording] = []
     for track in read_table(table, intake, group, files=True):
         if not track.labels:  # its lines are invalid
@@ -99,14 +99,14 @@ def _listed(table: Path, group: str | None) -> list[Recording]:
     return recordings
 
 
-def _placed(tracks: Iterable[Track], labels: Path) -> dict[str, Told]:
+def _placed(tracks: Iterable[LabelTrack], labels: Path) -> dict[str, TracksByFile]:
     """Return the tracks by the name of their recording.
 
     The name is the path in the labels, or else the relative path of the label file, where
     ``clip.txt`` and ``clip.mp4.srt`` belong to one recording.
     """
     root = labels if labels.is_dir() else labels.parent
-    found: dict[str, Told] = {}
+    found: dict[str, TracksByFile] = {}
     paths: dict[str, str] = {}
     for track in tracks:
         place = track.path.relative_to(root).with_name(recording_name(track.path)).as_posix()
@@ -127,10 +127,10 @@ def _placed(tracks: Iterable[Track], labels: Path) -> dict[str, Told]:
 
 
 def _matched(
-    tracks: Sequence[Track], labels: Path, media: Media, intake: Intake
-) -> dict[str, Told]:
+    tracks: Sequence[LabelTrack], labels: Path, media: Media, intake: LabelCollector
+) -> dict[str, TracksByFile]:
     """Return the tracks by the recording that they belong to; log a warning for the others."""
-    found: dict[str, Told] = {}
+    found: dict[str, TracksByFile] = {}
     missing: list[str] = []
     for track in tracks:
         names = (*track.names, recording_name(track.path)) if track.alone else track.names
@@ -148,16 +148,18 @@ def _matched(
             found.setdefault(medium.source, {}).setdefault(track.path, []).append(track)
     if missing and not found:
         intake.settle()
-        raise UsageError(f"none of the recordings was found: {some(missing)}", where=media.data)
+        raise UsageError(
+            f"none of the recordings was found: {abbreviate(missing)}", where=media.data
+        )
     intake.passed_by = [p for p in intake.passed_by if p.absolute() not in media.paths]
     if missing:
-        log.warning("%s: no recording for the labels of %s", media.data, some(missing))
+        log.warning("%s: no recording for the labels of %s", media.data, abbreviate(missing))
     if unlabelled := media.without(found):
-        log.warning("%s: no labels for %s, left out", media.data, some(unlabelled))
+        log.warning("%s: no labels for %s, left out", media.data, abbreviate(unlabelled))
     return found
 
 
-def _recording(source: str, track: Track) -> Recording:
+def _recording(source: str, track: LabelTrack) -> Recording:
     labels = tuple(sorted(track.labels, key=lambda label: label.start_s))
     return Recording(source, labels, track.group or source, track.whole, track.duration_s)
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from costream.errors import SourceError, UsageError
-from costream.labels.intake import Intake, Track
+from costream.labels.intake import LabelCollector, LabelTrack
 from costream.labels.recording import Label
 from costream.records import Header, Segment, Summary
-from costream.report.reading import Damage, numbered
+from costream.results.reader import UnreadableRecord, numbered
 
 
-def read_results(path: Path, intake: Intake) -> Iterator[Track]:
+def read_results(path: Path, intake: LabelCollector) -> Iterator[LabelTrack]:
     """Yield the timeline of every source in the file.
 
     Raises UsageError for a file without results, or with two runs over one source, as their times
@@ -31,7 +31,7 @@ def read_results(path: Path, intake: Intake) -> Iterator[Track]:
     yield from (replace(track, alone=len(tracks) == 1 or not track.names) for track in tracks)
 
 
-def _tracks(path: Path, intake: Intake) -> Iterator[Track]:
+def _tracks(path: Path, intake: LabelCollector) -> Iterator[LabelTrack]:
     header: Header | None = None
     labels: list[Label] = []
     begun, number = False, 0
@@ -44,9 +44,9 @@ def _tracks(path: Path, intake: Intake) -> Iterator[Track]:
                 intake.wants(head.model)
             if _is_part(header):
                 intake.odd("results of a part of a recording, the rest is background", str(path))
-        elif isinstance(content, Damage) and content.last:
+        elif isinstance(content, UnreadableRecord) and content.last:
             intake.odd("truncated results", str(path))
-        elif isinstance(content, Damage):
+        elif isinstance(content, UnreadableRecord):
             spot = "its end" if content.line is None else f"line {content.line}"
             intake.wrong(path, spot, content.reason)
         elif isinstance(content, Segment):
@@ -59,10 +59,10 @@ def _tracks(path: Path, intake: Intake) -> Iterator[Track]:
     yield _track(path, header, labels)
 
 
-def _track(path: Path, header: Header | None, labels: list[Label]) -> Track:
+def _track(path: Path, header: Header | None, labels: list[Label]) -> LabelTrack:
     if header is None:
-        return Track(path, (), tuple(labels))
-    return Track(
+        return LabelTrack(path, (), tuple(labels))
+    return LabelTrack(
         path,
         (header.source,) if header.source else (),
         tuple(labels),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from costream.labels.intake import Intake, NoLabelsError, Track
+from costream.labels.intake import LabelCollector, LabelTrack, NoLabelsError
 from costream.labels.recording import Label
 from costream.labels.text import read_text
 
@@ -18,7 +18,7 @@ _TAG = re.compile(r"<[^>]*>")
 _PLACE = re.compile(r"\{\\[^}]*\}")  # SubRip: "{\an8}" is a screen position
 
 
-def read_subtitles(path: Path, intake: Intake) -> Iterator[Track]:
+def read_subtitles(path: Path, intake: LabelCollector) -> Iterator[LabelTrack]:
     """Yield the cues of a SubRip (srt) or WebVTT (vtt) file as a timeline."""
     text = read_text(path)
     web = text.startswith("WEBVTT")
@@ -35,7 +35,7 @@ def read_subtitles(path: Path, intake: Intake) -> Iterator[Track]:
         told = html.unescape(told) if web else _PLACE.sub("", told)
         name = _SCORE.sub("", told.strip())
         labels += intake.label(path, f"line {number}", start.strip(), end, name)
-    yield Track(path, (), tuple(labels))
+    yield LabelTrack(path, (), tuple(labels))
 
 
 def _text(lines: Sequence[str]) -> Iterator[str]:

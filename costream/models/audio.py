@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from costream.models.oad import CoOadTR
+from costream.models.oad.cooadtr import CoOadTR
 
 
 class CoTrans(CoOadTR):

@@ -9,9 +9,9 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from costream.models.card import Card
+from costream.checkpoints.card import Card
 from costream.records import Box, Data, SkeletonFrame
-from costream.sources.base import Sound, SourceInfo
+from costream.sources.base import AudioFormat, SourceInfo
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,11 @@ class Model(Protocol):
         """Video frames per step."""
 
     @property
-    def sound(self) -> Sound | None:
+    def sound(self) -> AudioFormat | None:
         """Format of its audio input; None if it takes no audio."""
 
     @property
-    def beside(self) -> Sound | None:
+    def beside(self) -> AudioFormat | None:
         """Format of the audio it takes in addition to frames; None if it takes none."""
 
     @property

@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from costream.checkpoints.rules import listed
-from costream.checkpoints.weights_file import write_weights
+from costream.checkpoints.card import Card
+from costream.checkpoints.file import write_weights
 from costream.errors import ModelError
 from costream.frontends.registry import load_frontend
-from costream.models.card import Card
+from costream.importers.rules import listed
 from costream.models.registry import ARCHITECTURES
 
 

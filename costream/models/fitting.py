@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from costream.checkpoints.card import Card
 from costream.errors import ModelError, SourceError, UsageError
 from costream.frontends.flow import load_opencv
 from costream.frontends.pose import installed_version, load_mediapipe
 from costream.layouts import MEDIAPIPE_33, find_layout
-from costream.models.card import Card
-from costream.sources.base import Sound, SourceInfo, SourceKind
+from costream.sources.base import AudioFormat, SourceInfo, SourceKind
 
 
-def takes(frontend: Any) -> SourceKind:
+def source_kind(frontend: Any) -> SourceKind:
     """Return the kind of source for a model with this frontend; features if it has none."""
     kind: SourceKind = "features" if frontend is None else frontend.takes
     return kind
 
 
-def sound_beside(frontend: Any) -> Sound | None:
+def extra_audio(frontend: Any) -> AudioFormat | None:
     """Return the format of the audio that a video frontend also takes; None: it takes none."""
-    if takes(frontend) != "video" or not hasattr(frontend, "block"):
+    if source_kind(frontend) != "video" or not hasattr(frontend, "block"):
         return None
-    return Sound(frontend.sample_rate_hz, frontend.block)
+    return AudioFormat(frontend.sample_rate_hz, frontend.block)
 
 
 def check_source(card: Card, frontend: Any, info: SourceInfo) -> None:
@@ -39,7 +39,7 @@ def check_source(card: Card, frontend: Any, info: SourceInfo) -> None:
             if frontend is not None
             else "use it from Python: load_model(...).network",
         )
-    wanted = takes(frontend)
+    wanted = source_kind(frontend)
     tokens = frontend is None or hasattr(frontend, "token_width")
     if info.kind == "features" and wanted != "skeleton" and tokens:
         _check_width(card, info.width)
@@ -62,11 +62,11 @@ def check_flow(card: Card, frontend: Any) -> None:
         load_opencv(card.name)
 
 
-def notes(frontend: Any, info: SourceInfo) -> dict[str, Any]:
+def source_notes(frontend: Any, info: SourceInfo) -> dict[str, Any]:
     """Return entries for the run's header on how this source reaches the network."""
-    if takes(frontend) == "skeleton" and info.kind == "video":
+    if source_kind(frontend) == "skeleton" and info.kind == "video":
         return {"pose": f"MediaPipe {installed_version()}, its operations are not counted"}
-    if info.kind == "video" and sound_beside(frontend) is not None and not info.beside:
+    if info.kind == "video" and extra_audio(frontend) is not None and not info.beside:
         why = info.silent or "only files provide it"
         return {"sound": f"none, its part of the tokens is zeros ({why})"}
     return {}

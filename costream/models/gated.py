@@ -9,13 +9,13 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import nn
 
+from costream.checkpoints.card import Card
 from costream.errors import ModelError
 from costream.models.base import ModelHead, Pace, StepResult
-from costream.models.card import Card
 from costream.models.fitting import check_source
 from costream.models.streaming import DTYPES, find_device
-from costream.nn.eventful import compute_in_half
-from costream.nn.policy import Noted, Paced, TopTokens
+from costream.nn.eventful.block import use_bfloat16_products
+from costream.nn.policy import PerGateTokens, RecordedPolicy, TopTokens
 from costream.records import Data
 from costream.sources.base import SourceInfo
 
@@ -34,7 +34,7 @@ F = TypeVar("F", bound=Any)
 S = TypeVar("S", bound=_GatedState)
 
 
-class GatedPictures(ABC, Generic[N, F, S]):
+class GatedModelBase(ABC, Generic[N, F, S]):
     """Network and frontend of one weight file for video; base class of each ``GatedModel``.
 
     Each stream has a state of its own. ``network`` and ``frontend`` are in ``eval`` mode on
@@ -71,7 +71,7 @@ class GatedPictures(ABC, Generic[N, F, S]):
         self.network: N = network.to(self.device, of_weights).eval().requires_grad_(False)
         self.frontend: F = frontend.to(self.device, of_weights)
         if dtype == "bfloat16":
-            compute_in_half(self.network)
+            use_bfloat16_products(self.network)
 
     @property
     def box(self) -> tuple[int, int]:
@@ -107,14 +107,14 @@ class GatedPictures(ABC, Generic[N, F, S]):
         return [self.step([item], state) for item in items]
 
 
-def gates_of(state: _GatedState, count: int) -> Noted:
+def gate_policy(state: _GatedState, count: int) -> RecordedPolicy:
     """Return the policy that selects among the ``count`` tokens of a step, by its settings."""
     if state.pace is not None:
-        return Noted(Paced(state.pace), count)
-    return Noted(TopTokens(count if state.tokens is None else state.tokens), count)
+        return RecordedPolicy(PerGateTokens(state.pace), count)
+    return RecordedPolicy(TopTokens(count if state.tokens is None else state.tokens), count)
 
 
-def check_alone(batch_size: int) -> None:
+def check_single_stream(batch_size: int) -> None:
     """Raise ValueError for more than one stream in a state."""
     if batch_size != 1:
         raise ValueError(f"a state holds one stream, not {batch_size}")

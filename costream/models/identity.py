@@ -6,8 +6,8 @@ import hashlib
 import os
 from dataclasses import dataclass
 
-from costream.checkpoints.weights_file import read_header
-from costream.models.card import Card
+from costream.checkpoints.card import Card
+from costream.checkpoints.file import read_header
 from costream.models.registry import GATED, find_weights
 from costream.records import OBJECT_DETECTION
 

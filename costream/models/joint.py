@@ -72,7 +72,7 @@ class JointNetwork(nn.Module):
         return cast(Sequence[Any], self.networks)
 
 
-def join(models: Sequence[StreamingModel]) -> StreamingModel:
+def combine_models(models: Sequence[StreamingModel]) -> StreamingModel:
     """Return one model with the heads of several models that have the same frontend.
 
     Its card is that of the first with the labels of all, which may repeat. Raises ModelError if

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from costream.models.actions import ActionModel
-from costream.models.card import Card
-from costream.models.objects import ObjectModel
+from costream.checkpoints.card import Card
+from costream.models.eventful.classifier import ActionModel
+from costream.models.eventful.detector import ObjectModel
 from costream.models.streaming import StreamingModel
 from costream.records import OBJECT_DETECTION
 

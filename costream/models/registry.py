@@ -16,42 +16,42 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import costream
+from costream.checkpoints.file import SUFFIX, read_card, read_weights
 from costream.checkpoints.published import FILE, Published, read_published
-from costream.checkpoints.weights_file import SUFFIX, read_card, read_weights
 from costream.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
-    from costream.models.actions import ActionModel
-    from costream.models.objects import ObjectModel
+    from costream.models.eventful.classifier import ActionModel
+    from costream.models.eventful.detector import ObjectModel
     from costream.models.streaming import StreamingModel
 
 # architecture of a card -> "module:Class"; its arguments are in the card
 ARCHITECTURES = {
-    "cooadtr": "costream.models.oad:CoOadTR",
+    "cooadtr": "costream.models.oad.cooadtr:CoOadTR",
     "cotrans": "costream.models.audio:CoTrans",
-    "conystrom": "costream.models.conystrom:CoNystrom",
-    "conystrom-audio": "costream.models.conystrom:CoNystromAudio",
-    "oadtr": "costream.models.oadtr:OadTR",
-    "deepcot": "costream.models.deepcot:DeepCoT",
-    "miniroad": "costream.models.miniroad:MiniRoad",
+    "conystrom": "costream.models.oad.conystrom:CoNystrom",
+    "conystrom-audio": "costream.models.oad.conystrom:CoNystromAudio",
+    "oadtr": "costream.models.oad.oadtr:OadTR",
+    "deepcot": "costream.models.oad.deepcot:DeepCoT",
+    "miniroad": "costream.models.oad.miniroad:MiniRoad",
     "features": "costream.models.features:Features",
     "encoder": "costream.nn.encoder:Encoder",
-    "deepcot-encoder": "costream.nn.deep:DeepEncoder",
-    "costgcn": "costream.models.skeleton:SkeletonNet",
-    "coagcn": "costream.models.skeleton:SkeletonNet",
-    "costr": "costream.models.skeleton:SkeletonNet",
-    "stgcn": "costream.models.skeleton_window:WindowSkeletonNet",
-    "agcn": "costream.models.skeleton_window:WindowSkeletonNet",
-    "str": "costream.models.skeleton_window:WindowSkeletonNet",
-    "vitdet": "costream.models.vitdet:ViTDet",
-    "cox3d": "costream.models.video:VideoNet",
-    "coslow": "costream.models.video:VideoNet",
-    "coi3d": "costream.models.video:VideoNet",
+    "deepcot-encoder": "costream.nn.deepcot:DeepEncoder",
+    "costgcn": "costream.models.skeleton.network:SkeletonNet",
+    "coagcn": "costream.models.skeleton.network:SkeletonNet",
+    "costr": "costream.models.skeleton.network:SkeletonNet",
+    "stgcn": "costream.models.skeleton.window:WindowSkeletonNet",
+    "agcn": "costream.models.skeleton.window:WindowSkeletonNet",
+    "str": "costream.models.skeleton.window:WindowSkeletonNet",
+    "vitdet": "costream.models.eventful.vitdet:ViTDet",
+    "cox3d": "costream.models.video3d:VideoNet",
+    "coslow": "costream.models.video3d:VideoNet",
+    "coi3d": "costream.models.video3d:VideoNet",
     "x3d": "costream.models.video_window:WindowVideoNet",
     "slow": "costream.models.video_window:WindowVideoNet",
     "i3d": "costream.models.video_window:WindowVideoNet",
-    "vivit": "costream.models.vivit:ViViT",
-    "skeleton-ensemble": "costream.models.skeleton_ensemble:SkeletonEnsemble",
+    "vivit": "costream.models.eventful.vivit:ViViT",
+    "skeleton-ensemble": "costream.models.skeleton.ensemble:SkeletonEnsemble",
 }
 # token-gated architectures
 GATED = ("vitdet", "vivit")
@@ -100,7 +100,7 @@ def list_models() -> list[ModelEntry]:
     Raises ModelError if the table of published checkpoints is damaged.
     """
     found: dict[str, tuple[str, Path]] = {}
-    for origin, folder in _folders():
+    for origin, folder in weight_folders():
         for path in sorted(folder.glob(f"*{SUFFIX}")):
             found.setdefault(path.name.removesuffix(SUFFIX), (origin, path))
     entries = [
@@ -135,7 +135,7 @@ def find_weights(name: str, weights: str | os.PathLike[str] | None = None) -> Pa
         path = _existing(Path(variable).expanduser(), f"the path in ${VARIABLE} does not exist")
         if path.is_file():
             return path
-    for _, folder in _folders():
+    for _, folder in weight_folders():
         path = folder / f"{name}{SUFFIX}"
         if path.is_file():
             return path
@@ -162,14 +162,14 @@ def load_model(
 
     names = [part.strip() for part in name.split(",") if part.strip()]
     if len(names) > 1:
-        from costream.models.joint import join
+        from costream.models.joint import combine_models
 
         _check_folder(weights)
         models = [load_model(part, weights, device, dtype) for part in names]
         beside = [model for model in models if isinstance(model, StreamingModel)]
         if len(beside) < len(models):
             raise ModelError("token-gated models cannot be combined", where=name)
-        return join(beside)
+        return combine_models(beside)
     path = find_weights(name, weights)
     find_device(device)  # report a wrong device before reading a large file
     stored = read_weights(path)
@@ -214,14 +214,15 @@ def published() -> dict[str, Published]:
     return read_published(table) if table.is_file() else {}
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def suggest_names(name: str, names: Iterable[str]) -> str:
     """Return a hint for an unknown name: similar names, or all."""
     known = list(names)
     close = difflib.get_close_matches(name, known, 3, 0.5)
     return f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(known)}"
 
 
-def _folders() -> Iterator[tuple[str, Path]]:
+def weight_folders() -> Iterator[tuple[str, Path]]:
+    """Yield origin and path of the folders that hold weights, first match first."""
     variable = os.environ.get(VARIABLE)
     if variable and Path(variable).expanduser().is_dir():
         yield "environment", Path(variable).expanduser()
@@ -269,7 +270,7 @@ def _missing(name: str) -> ModelError:
     if entry is not None:
         return ModelError(f"no weights for {name} here", hint=f"costream models fetch {name}")
     names = [entry.name for entry in list_models()]
-    return ModelError(f"unknown model {name!r}", hint=nearest(name, names))
+    return ModelError(f"unknown model {name!r}", hint=suggest_names(name, names))
 
 
 def _describe(path: Path) -> str:

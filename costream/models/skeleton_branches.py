@@ -9,8 +9,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from costream.models.skeleton_blocks import DILATIONS, BranchedTemporalUnit, sides
-from costream.models.skeleton_temporal import at_rest, continual, fill
+from costream.models.skeleton.blocks import DILATIONS, BranchedTemporalUnit, sides
+from costream.models.skeleton.temporal import constant_output, continual_convolution, fill_constant
 from costream.nn.convolution import ConvolutionState
 from costream.nn.delay import Delay, DelayState
 from costream.nn.graph import fold_convolution, scale_and_shift
@@ -46,7 +46,7 @@ class FoldedBranches:
         self.reduce_bias = torch.cat([bias for _, bias in parts])
         self.last, self.last_bias = fold_convolution(cast(nn.Conv2d, last))
         self.convs = [
-            continual(
+            continual_convolution(
                 conv.weight.detach().squeeze(3),
                 cast(Tensor, conv.bias).detach(),
                 unit.stride,
@@ -103,16 +103,18 @@ class FoldedBranches:
 
     def rest(self, x: Tensor) -> Tensor:  # noqa: D102
         *parts, maximum = torch.split(self._enter(x), self.widths, -1)
-        outputs = [at_rest(conv, part) for conv, part in zip(self.convs, parts, strict=True)]
+        outputs = [
+            constant_output(conv, part) for conv, part in zip(self.convs, parts, strict=True)
+        ]
         return self._leave([*outputs, maximum], x)
 
     def wake(  # noqa: D102
         self, state: BranchesState, rows: Sequence[int], x: Tensor, time: int
     ) -> None:
         for k, part in enumerate(torch.split(self._enter(x), self.widths, -1)):
-            fill(state.delays[k], rows, part, time)
-            fill(state.units[k], rows, part, self.delays[k].timing.count_outputs(time))
-        fill(state.delays[-1], rows, x, time)
+            fill_constant(state.delays[k], rows, part, time)
+            fill_constant(state.units[k], rows, part, self.delays[k].timing.count_outputs(time))
+        fill_constant(state.delays[-1], rows, x, time)
 
     def _enter(self, x: Tensor) -> Tensor:
         """Return the inputs [..., O'] of the first five branches, concatenated."""

@@ -8,10 +8,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from costream.models.skeleton_blocks import BranchedTemporalUnit, SkeletonBlock
+from costream.models.skeleton.blocks import BranchedTemporalUnit, SkeletonBlock
+from costream.models.skeleton.temporal import FoldedConvolution, FoldedTemporal, fill_constant
 from costream.models.skeleton_branches import FoldedBranches
-from costream.models.skeleton_state import BlockState
-from costream.models.skeleton_temporal import FoldedConvolution, FoldedTemporal, fill
+from costream.models.skeleton_state import SkeletonBlockState
 from costream.nn.delay import Delay
 from costream.nn.graph import fold_convolution, scale_and_shift
 from costream.nn.timing import Timing
@@ -42,19 +42,21 @@ class FoldedBlock:
             self.temporal = FoldedConvolution(block.tcn, more)
         self._like = block.tcn.bn.weight.detach()
 
-    def init_state(self, batch_size: int, joints: int) -> BlockState:
+    def init_state(self, batch_size: int, joints: int) -> SkeletonBlockState:
         """Return the initial state of ``batch_size`` persons."""
         residual = None
         if self.delay is not None:
             residual = self.delay.init_state(batch_size, (joints, self.in_width), self._like)
-        return BlockState(self.temporal.init_state(batch_size, joints), residual)
+        return SkeletonBlockState(self.temporal.init_state(batch_size, joints), residual)
 
     def matrices(self) -> list[Tensor]:
         """Return all matrices [C, O] that multiply the rows of a step."""
         beside = [] if self.beside is None else [self.beside]
         return [*self.spatial.matrices(), *self.temporal.matrices(), *beside]
 
-    def step(self, x: Tensor, state: BlockState, taken: Tensor | None = None) -> Tensor | None:
+    def step(
+        self, x: Tensor, state: SkeletonBlockState, taken: Tensor | None = None
+    ) -> Tensor | None:
         """Take a frame [N, V, C], return [N, V, O] or None."""
         y = self.temporal.step(self.spatial(x), state.temporal, taken, self.before.delay)
         if self.delay is None or state.residual is None:
@@ -62,7 +64,7 @@ class FoldedBlock:
         past = self.delay.past(x, state.residual)
         return None if y is None or past is None else self._finish(y, past)
 
-    def steps(self, x: Tensor, state: BlockState) -> Tensor:
+    def steps(self, x: Tensor, state: SkeletonBlockState) -> Tensor:
         """Take T frames [N, T, V, C], return the outputs of T steps, [N, T', V, O]."""
         seen = torch.unflatten(self.spatial(x.flatten(0, 1)), 0, x.shape[:2])
         y = self.temporal.steps(seen, state.temporal)
@@ -83,9 +85,9 @@ class FoldedBlock:
         y.view(-1, self.beside.shape[1]).addmm_(rows, self.beside)
         return y.relu_()
 
-    def wake(self, state: BlockState, rows: Sequence[int], x: Tensor, time: int) -> None:
+    def wake(self, state: SkeletonBlockState, rows: Sequence[int], x: Tensor, time: int) -> None:
         """Set the state of ``rows`` at step ``time`` as if all frames had been ``x`` [V, C]."""
         clock = self.before.count_outputs(time)
         self.temporal.wake(state.temporal, rows, self.spatial(x[None])[0], clock)
         if state.residual is not None:
-            fill(state.residual, rows, x, clock)
+            fill_constant(state.residual, rows, x, clock)

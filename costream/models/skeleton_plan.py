@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from costream.models.skeleton_state import BlockState, PersonState
-from costream.models.skeleton_temporal import FoldedConvolution
+from costream.models.skeleton.temporal import FoldedConvolution
+from costream.models.skeleton_state import PersonState, SkeletonBlockState
 from costream.nn.convolution import ConvolutionState
 from costream.nn.graph import FoldedGraphConvolution
 
@@ -53,14 +53,16 @@ class StepPlan:
         return x
 
 
-def _ordinary(block: FoldedBlock, kept: BlockState) -> Callable[[Tensor, int], Tensor | None]:
+def _ordinary(
+    block: FoldedBlock, kept: SkeletonBlockState
+) -> Callable[[Tensor, int], Tensor | None]:
     return lambda x, time: block.step(x, kept)
 
 
 class BlockPlan:
     """A block whose temporal unit is a convolution; see ``StepPlan``."""
 
-    def __init__(self, block: FoldedBlock, kept: BlockState, joints: int) -> None:
+    def __init__(self, block: FoldedBlock, kept: SkeletonBlockState, joints: int) -> None:
         conv = cast(FoldedConvolution, block.temporal).conv
         memory = cast(ConvolutionState, kept.temporal)
         frames = memory.frames

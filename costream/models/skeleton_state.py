@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class BlockState(State):
+class SkeletonBlockState(State):
     """State of a block."""
 
     temporal: State
@@ -28,7 +28,7 @@ class BlockState(State):
 class PersonState(State):
     """State of all blocks for one person of every stream."""
 
-    blocks: tuple[BlockState, ...]
+    blocks: tuple[SkeletonBlockState, ...]
 
 
 @dataclass

@@ -13,16 +13,22 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from costream.checkpoints.card import Card
 from costream.errors import ModelError, SourceError
-from costream.frontends.audiovisual import blocks_of
+from costream.frontends.audiovisual import stack_audio_blocks
 from costream.frontends.pose import BOX, PoseTrackers
 from costream.models.base import ModelHead, StepResult
-from costream.models.card import Card
-from costream.models.fitting import check_source, input_width, notes, sound_beside, takes
-from costream.nn.functional import store_by_columns
+from costream.models.fitting import (
+    check_source,
+    extra_audio,
+    input_width,
+    source_kind,
+    source_notes,
+)
+from costream.nn.fast import store_by_columns
 from costream.nn.state import State
 from costream.records import AudioBlock, Data, FeatureRow, SkeletonFrame, VideoFrame
-from costream.sources.base import Sound, SourceInfo
+from costream.sources.base import AudioFormat, SourceInfo
 
 CHUNK = 16  # audio blocks at once: four seconds
 
@@ -34,7 +40,7 @@ DTYPES = {
 }
 
 
-class Output(Protocol):
+class NetworkOutput(Protocol):
     """Output of a classifying network for a step (B streams, K classes, A future steps)."""
 
     logits: Tensor  # [B, K]
@@ -54,7 +60,7 @@ class Network(Protocol):
 
     def init_state(self, batch_size: int = 1) -> Any: ...  # noqa: D102
 
-    def forward_step(self, x: Tensor, state: Any) -> Output | None: ...  # noqa: D102
+    def forward_step(self, x: Tensor, state: Any) -> NetworkOutput | None: ...  # noqa: D102
 
     def warmup(self, state: Any) -> tuple[bool, ...]: ...  # noqa: D102
 
@@ -118,19 +124,19 @@ class StreamingModel:
         self.dtype = DTYPES[dtype]
         if self.device.type == "mps" and self.dtype is torch.float64:
             raise ModelError("mps has no float64", hint="use --dtype float32")
-        if self.dtype.itemsize < 4 and (takes(frontend) == "audio" or sound_beside(frontend)):
+        if self.dtype.itemsize < 4 and (source_kind(frontend) == "audio" or extra_audio(frontend)):
             raise ModelError(f"no spectrograms in {dtype}", hint="use --dtype float32")
         self.network = self._settle(network)
         if self.device.type == "cpu":
             store_by_columns(self.network)
         # Preparing a few joints takes many small operations, which are slow on an accelerator.
-        settled = takes(frontend) in ("video", "audio")
+        settled = source_kind(frontend) in ("video", "audio")
         self.frontend: Any = self._settle(frontend) if settled else frontend
 
     @property
     def box(self) -> tuple[int, int] | None:
         """Width and height that frames should be fitted into; None if it takes no frames."""
-        kind = takes(self.frontend)
+        kind = source_kind(self.frontend)
         if kind == "skeleton":
             return BOX
         return (self.frontend.box[0], self.frontend.box[1]) if kind == "video" else None
@@ -141,27 +147,27 @@ class StreamingModel:
         return int(getattr(self.frontend, "frames", 1))
 
     @property
-    def sound(self) -> Sound | None:
+    def sound(self) -> AudioFormat | None:
         """Format of the frontend's audio input; None if it takes no audio."""
-        if takes(self.frontend) != "audio":
+        if source_kind(self.frontend) != "audio":
             return None
-        return Sound(self.frontend.sample_rate_hz, self.frontend.block)
+        return AudioFormat(self.frontend.sample_rate_hz, self.frontend.block)
 
     @property
-    def beside(self) -> Sound | None:
+    def beside(self) -> AudioFormat | None:
         """Format of the audio the frontend takes in addition to frames; None if it takes none."""
-        return sound_beside(self.frontend)
+        return extra_audio(self.frontend)
 
     @property
     def chunk(self) -> int:
         """Best number of items per call of ``steps``."""
-        return CHUNK if takes(self.frontend) == "audio" else 1
+        return CHUNK if source_kind(self.frontend) == "audio" else 1
 
     @property
     def in_time(self) -> bool:
         """Whether streams must step together: with strides in time, or a pose tracker each."""
         parts = (self.frontend, self.network)
-        return takes(self.frontend) == "skeleton" or any(hasattr(p, "in_time") for p in parts)
+        return source_kind(self.frontend) == "skeleton" or any(hasattr(p, "in_time") for p in parts)
 
     @property
     def input_width(self) -> int:
@@ -196,7 +202,7 @@ class StreamingModel:
 
     def notes(self, info: SourceInfo) -> dict[str, Any]:
         """Return entries for the run's header on how this source reaches the network."""
-        return notes(self.frontend, info)
+        return source_notes(self.frontend, info)
 
     def init_state(self, batch_size: int = 1) -> ModelState:
         """Return an initial state for ``batch_size`` streams."""
@@ -228,7 +234,7 @@ class StreamingModel:
             tokens = self.see(skeletons or items, state)
         synchronize(self.device)
         seen = time.perf_counter()
-        out: Output | None = self.network.forward_step(tokens, state.network)
+        out: NetworkOutput | None = self.network.forward_step(tokens, state.network)
         future = None if out is None else out.anticipation
         probabilities = None if out is None else self._probabilities(out.logits)
         if probabilities is not None and skeletons is not None and self.card.background:
@@ -301,7 +307,7 @@ class StreamingModel:
 
     def _find(self, items: Sequence[Data], state: ModelState) -> tuple[SkeletonFrame, ...] | None:
         """Return the skeletons among the items, or those detected in frames."""
-        if takes(self.frontend) != "skeleton":
+        if source_kind(self.frontend) != "skeleton":
             return None
         frames = [item for item in items if isinstance(item, VideoFrame)]
         if not frames:
@@ -328,7 +334,7 @@ class StreamingModel:
 
     def _hear(self, item: Data) -> Tensor:
         """Return the audio blocks of a frame, [n, block]."""
-        blocks = blocks_of(item) if isinstance(item, VideoFrame) else torch.zeros(0)
+        blocks = stack_audio_blocks(item) if isinstance(item, VideoFrame) else torch.zeros(0)
         return blocks.to(self.device, self.dtype)
 
     def _prepare(self, item: Data) -> npt.NDArray[Any]:

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from costream.checkpoints.weights_file import read_weights
+from costream.checkpoints.card import Card
+from costream.checkpoints.file import read_weights
 from costream.errors import ModelError
 from costream.models.build import build
-from costream.models.card import Card
-from costream.models.fitting import takes
+from costream.models.fitting import source_kind
 from costream.models.kinds import model_class
 from costream.models.streaming import StreamingModel
 from costream.nn.policy import TopShare
@@ -74,7 +74,7 @@ def _run(model: StreamingModel, items: Sequence[Data]) -> Rows:
 def _items(model: StreamingModel) -> list[Data]:
     random = np.random.default_rng(0)
     steps = max(_STEPS, int(model.network.delay) + 1)
-    kind = takes(model.frontend)
+    kind = source_kind(model.frontend)
     if kind == "features":
         rows = random.standard_normal((steps, model.input_width)).astype(np.float32)
         return [FeatureRow(i, float(i), row) for i, row in enumerate(rows)]

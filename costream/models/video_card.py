@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from costream.models.card import Card
-from costream.models.video import VideoNet
-from costream.nn.video_sizes import PAPER, TASK, find_size
+from costream.checkpoints.card import Card
+from costream.models.video3d import VideoNet
+from costream.nn.video3d.sizes import PAPER, TASK, find_size
 
 
 def video_card(

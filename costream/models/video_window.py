@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from costream.models.oad import OadOutput
-from costream.models.video import VideoNet
+from costream.models.oad.cooadtr import OadOutput
+from costream.models.video3d import VideoNet
 from costream.nn.state import zeros
 from costream.nn.timing import ClockedState, Timing, check_shape
 
 
 @dataclass
-class WindowState(ClockedState):
+class VideoWindowState(ClockedState):
     """The last frames; that of step t is in slot t mod n."""
 
     steps: Tensor  # int64 [B], frames since the stream began
@@ -37,15 +37,15 @@ class WindowVideoNet(VideoNet):
             raise ValueError(f"window {window}, at least {least}; hop {hop}, at least 1")
         self.timing = Timing(window, window - least, hop)
 
-    def init_state(self, batch_size: int = 1) -> WindowState:  # type: ignore[override]
+    def init_state(self, batch_size: int = 1) -> VideoWindowState:  # type: ignore[override]
         """Return the initial state of a batch of streams."""
         size = self.encoder.size
         frames = zeros(batch_size, self.window, 3, size, size, like=self.classifier.weight)
-        return WindowState(zeros(batch_size), zeros(batch_size), frames)
+        return VideoWindowState(zeros(batch_size), zeros(batch_size), frames)
 
     @torch.no_grad()
     def forward_step(  # type: ignore[override]
-        self, x: Tensor, state: WindowState
+        self, x: Tensor, state: VideoWindowState
     ) -> OadOutput | None:
         """Take a frame [B, 3, H, W] of every stream, return logits [B, K], or None between hops.
 
@@ -67,14 +67,14 @@ class WindowVideoNet(VideoNet):
                 logits[rows] = self(ordered[rows, -length:])
         return OadOutput(logits, None)
 
-    def forward_steps(self, x: Tensor, state: WindowState) -> OadOutput:  # type: ignore[override]
+    def forward_steps(self, x: Tensor, state: VideoWindowState) -> OadOutput:  # type: ignore[override]
         """Take T frames [B, T, 3, H, W], return the logits [B, T', K] of all outputs."""
         given = [self.forward_step(frame, state) for frame in x.unbind(1)]
         logits = [out.logits for out in given if out is not None]
         nothing = x.new_zeros(len(x), 0, self.num_classes)
         return OadOutput(torch.stack(logits, 1) if logits else nothing, None)
 
-    def warmup(self, state: WindowState) -> tuple[bool, ...]:  # type: ignore[override]
+    def warmup(self, state: VideoWindowState) -> tuple[bool, ...]:  # type: ignore[override]
         """Return for each stream whether its window is not yet full."""
         return tuple(steps < self.window for steps in state.steps.tolist())
 

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.models.vitdet_proposals import Proposals
-from costream.nn.boxes import areas, clip, move
+from costream.models.eventful.rcnn import Proposals
+from costream.nn.boxes import apply_deltas, areas, clip_boxes
 from costream.nn.channel_norm import NormedConv2d
-from costream.nn.maps import list_places
+from costream.nn.maps import flatten_maps
 from costream.nn.operations import Operations
 from costream.nn.roi_align import roi_align
 from costream.nn.suppression import suppress
@@ -125,7 +125,7 @@ class BoxHeads(nn.Module):
             features = pool(maps, strides, boxes, operations)
             logits, deltas = predictor(head(features, operations), operations)
             probabilities.append(logits.softmax(-1)[:, :-1])
-            moved = clip(move(torch.cat(boxes), deltas, WEIGHTS[stage]), *size)
+            moved = clip_boxes(apply_deltas(torch.cat(boxes), deltas, WEIGHTS[stage]), *size)
             if self.cascade:
                 boxes = list(torch.split(moved[:, 0], counts))
         scores = torch.stack(probabilities).mean(0)
@@ -160,7 +160,7 @@ def pool(
 
     The four largest levels are used; Lin et al., "Feature pyramid networks" (CVPR 2017), eq. 1.
     """
-    layout, rows = list_places(maps[:_LEVELS])
+    layout, rows = flatten_maps(maps[:_LEVELS])
     scales = [1 / stride for stride in strides[:_LEVELS]]
     features = [
         roi_align(picture, layout, own, levels(own), scales, BINS, operations)

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.nn.channel_norm import ChannelNorm
-from costream.nn.maps import Layout, around, convolve, layout_of
+from costream.nn.maps import MapLayout, convolve, layout_of, places_affected
 from costream.nn.operations import Operations
 
-_TOGETHER = 4  # selected tokens per square, assumed in estimates
+_TOKENS_PER_SQUARE = 4  # selected tokens per square, assumed in estimates
 
 
 class SimplePyramid(nn.Module):
@@ -74,7 +74,7 @@ class SimplePyramid(nn.Module):
             maps.append(x)
         return [*maps, maps[-1][:, :, ::2, ::2]]
 
-    def layout(self, height: int, width: int) -> Layout:
+    def layout(self, height: int, width: int) -> MapLayout:
         """Return the layout of the feature maps of frames of this size, in tokens."""
         h, w = height // 2, width // 2
         sizes = [(4 * height, 4 * width), (2 * height, 2 * width), (height, width), (h, w)]
@@ -106,7 +106,7 @@ class SimplePyramid(nn.Module):
             new = torch.zeros_like(computed)
             new[places] = True
             levels = range(level, level + 1)
-            new = around(new, layout, levels)
+            new = places_affected(new, layout, levels)
             places, x = convolve(
                 narrow, layout, levels, new, cast(nn.Conv2d, convolution), operations
             )
@@ -125,23 +125,23 @@ class SimplePyramid(nn.Module):
         layout, operations = self.layout(height, width), Operations()
         for level, stage in enumerate(self.stages):
             *scaling, convolution, _ = cast(nn.Sequential, stage)
-            rows = math.ceil(touched(layout, level, updated, 0) / 4 ** max(0, 2 - level))
+            rows = math.ceil(estimate_places(layout, level, updated, 0) / 4 ** max(0, 2 - level))
             for layer in scaling:
                 rows = _count(layer, rows, operations)
-            rows = touched(layout, level, updated, 1)
+            rows = estimate_places(layout, level, updated, 1)
             operations.count_linear(rows, cast(nn.Conv2d, convolution))
         return operations.total
 
 
-def touched(layout: Layout, level: int, updated: int | None, margin: int) -> int:
+def estimate_places(layout: MapLayout, level: int, updated: int | None, margin: int) -> int:
     """Return an estimate of the places of a feature map that depend on ``updated`` tokens.
 
     None: all. Tokens are assumed to be in squares of four. ``margin``: 3x3 convolutions between.
     """
     if updated is None:
         return layout.counts[level]
-    side = 2.0 ** (2 - level) * math.sqrt(_TOGETHER) + 2 * margin
-    return min(layout.counts[level], math.ceil(updated / _TOGETHER * side**2))
+    side = 2.0 ** (2 - level) * math.sqrt(_TOKENS_PER_SQUARE) + 2 * margin
+    return min(layout.counts[level], math.ceil(updated / _TOKENS_PER_SQUARE * side**2))
 
 
 def _of_rows(layer: nn.Module, x: Tensor, operations: Operations) -> Tensor:

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from costream.models.vitdet_proposals import PREDICTED, ProposalNetwork
+from costream.models.eventful.rcnn import PREDICTED, ProposalNetwork
 from costream.models.vitdet_pyramid import SimplePyramid
-from costream.nn.gate import pass_tokens
+from costream.nn.eventful.gates import pass_tokens
 from costream.nn.operations import Operations
 from costream.nn.policy import Policy
 from costream.nn.state import State, zeros
@@ -35,7 +35,7 @@ class ViewState(State):
     predicted: Tensor  # of the anchors of each place, [B, places, 5 ratios]
 
 
-def begin_view(
+def init_view_state(
     pyramid: SimplePyramid, batch_size: int, height: int, width: int, like: Tensor
 ) -> ViewState:
     """Return the initial state for streams of frames of this size, in tokens.
@@ -51,7 +51,7 @@ def begin_view(
 
 
 @torch.no_grad()
-def renew_view(
+def update_view(
     pyramid: SimplePyramid,
     proposals: ProposalNetwork,
     tokens: Tensor,

@@ -8,17 +8,17 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from costream.models.vitdet_backbone import PositionEncoding
+from costream.models.eventful.backbone import PositionEncoding
 from costream.nn import ring
-from costream.nn.deep import DeepEncoder, DeepState
-from costream.nn.eventful import EventfulBlock
+from costream.nn.deepcot import DeepEncoder, DeepState
+from costream.nn.eventful.block import EventfulBlock
 from costream.nn.operations import Operations
 from costream.nn.position import PositionState, RecyclingPositions
 from costream.nn.state import State, zeros
 
 
 @dataclass
-class WindowState(State):
+class TemporalWindowState(State):
     """The newest rows of every stream, in a ring."""
 
     steps: Tensor  # int64 [B]
@@ -71,16 +71,16 @@ class WindowTemporal(nn.Module):
         x = torch.cat([self.class_token.expand(len(x), -1, -1), x], 1)
         return cast(Tensor, self.layer_norm(self.backbone(x, operations)[:, 0]))
 
-    def init_state(self, batch_size: int = 1) -> WindowState:
+    def init_state(self, batch_size: int = 1) -> TemporalWindowState:
         """Return the initial state of a batch of streams."""
         rows = zeros(batch_size, self.window, self.dim, like=self.class_token)
-        return WindowState(zeros(batch_size), rows)
+        return TemporalWindowState(zeros(batch_size), rows)
 
-    def warmup(self, state: WindowState) -> tuple[bool, ...]:
+    def warmup(self, state: TemporalWindowState) -> tuple[bool, ...]:
         """Return for each stream whether its window is not yet full."""
         return tuple(steps < self.window for steps in state.steps.tolist())
 
-    def forward_step(self, x: Tensor, state: WindowState, operations: Operations) -> Tensor:
+    def forward_step(self, x: Tensor, state: TemporalWindowState, operations: Operations) -> Tensor:
         """Take one row [B, D] of every stream, return the output [B, D] of its window."""
         ring.write(state.rows.transpose(1, 2), ring.advance(state.steps, self.window).slot, x)
         out = torch.empty_like(x)

@@ -26,9 +26,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.nn import ring
-from costream.nn.functional import linear
+from costream.nn.fast import linear
 from costream.nn.position import turn_pairs
-from costream.nn.ring import Fill
+from costream.nn.ring import RingFill
 from costream.nn.state import State, zeros
 
 _CHUNK = 256  # queries at once in a long clip
@@ -189,7 +189,7 @@ class ContinualAttention(MultiheadAttention):
         """Return the view [B, h, e, n] of a ring."""
         return rows.transpose(2, 3) if self.head_dim >= _WIDE else rows
 
-    def _keep(self, rows: Tensor, new: Tensor, fill: Fill) -> Tensor:
+    def _keep(self, rows: Tensor, new: Tensor, fill: RingFill) -> Tensor:
         """Store ``new`` [B, h, e] in a ring, return its filled part as [B h, e, length]."""
         slots = self._slots(rows)
         ring.write(slots, fill.slot, new)
@@ -323,7 +323,7 @@ class SingleOutputAttention(ContinualAttention):
     ) -> Tensor:
         q, *new = self.project(x, turns).unbind(2)
         rings = self._slots(state.keys), self._slots(state.values)
-        held = (ring.in_order_of_slots(r) for r in rings)
+        held = (ring.slots_first(r) for r in rings)
         k, v = (torch.cat(pair, 1) for pair in zip(held, new, strict=True))
         out = self._attend(q, k, v, ring.visible(state.steps, self.window, x.shape[1], tokens))
         ring.store(rings[0], k, state.steps)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.nn.attention import MultiheadAttention
-from costream.nn.functional import gelu, layer_norm, linear
+from costream.nn.fast import gelu, layer_norm, linear
 
 A = TypeVar("A", bound=MultiheadAttention, covariant=True)
 # gelu is the exact form, with erf

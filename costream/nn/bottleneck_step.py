@@ -10,18 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from costream.nn.bottleneck import Bottleneck, SqueezeExcitation, timing
-from costream.nn.frame_ring import FrameRing, FramesState
+from costream.nn.frame_ring import FrameRing, FrameRingState
 from costream.nn.state import State
-from costream.nn.volume import VolumeStep
+from costream.nn.video3d.blocks import Bottleneck3d, SqueezeExcitation, odd_kernel_timing
+from costream.nn.video3d.convolution import VolumeStep
 
 
 @dataclass
-class BottleneckState(State):
+class Bottleneck3dState(State):
     """Input frames of a block, and those of its kernel over time if that is inside."""
 
-    inputs: FramesState
-    inner: FramesState | None
+    inputs: FrameRingState
+    inner: FrameRingState | None
 
 
 class _Gate:
@@ -45,8 +45,8 @@ class FoldedBottleneck:
     ``start``: see ``FrameRing``.
     """
 
-    def __init__(self, block: Bottleneck, start: str) -> None:
-        self.timing = timing(block.kernel, start)
+    def __init__(self, block: Bottleneck3d, start: str) -> None:
+        self.timing = odd_kernel_timing(block.kernel, start)
         self.half, self.depthwise = block.kernel // 2, block.depthwise
         self.a = VolumeStep(block.a, block.a_bn)
         self.b = VolumeStep(block.b, block.b_bn)
@@ -60,20 +60,20 @@ class FoldedBottleneck:
         self.inner = FrameRing(block.kernel, start) if block.depthwise else None
         self._like = block.a.weight.detach()
 
-    def init_state(self, batch_size: int, size: Sequence[int]) -> BottleneckState:  # noqa: D102
+    def init_state(self, batch_size: int, size: Sequence[int]) -> Bottleneck3dState:  # noqa: D102
         inner = None
         if self.inner is not None:
             inner = self.inner.init_state(batch_size, self.a.output_size(size), self._like)
-        return BottleneckState(self.inputs.init_state(batch_size, size, self._like), inner)
+        return Bottleneck3dState(self.inputs.init_state(batch_size, size, self._like), inner)
 
     def output_size(self, size: Sequence[int]) -> tuple[int, int, int]:  # noqa: D102
         return self.c.output_size(self.b.output_size(size))
 
-    def place(self, state: BottleneckState) -> Tensor:  # noqa: D102
+    def place(self, state: Bottleneck3dState) -> Tensor:  # noqa: D102
         return self.inputs.next_slot(state.inputs)
 
     def step(  # noqa: D102
-        self, x: Tensor, state: BottleneckState, rows: Sequence[int], out: Tensor | None
+        self, x: Tensor, state: Bottleneck3dState, rows: Sequence[int], out: Tensor | None
     ) -> Tensor | None:
         time = self.inputs.push(x, state.inputs, rows)
         y = self._first(x, state, rows, time)
@@ -90,7 +90,7 @@ class FoldedBottleneck:
         return self.shortcut.rectify(given)
 
     def _first(
-        self, x: Tensor, state: BottleneckState, rows: Sequence[int], time: int
+        self, x: Tensor, state: Bottleneck3dState, rows: Sequence[int], time: int
     ) -> Tensor | None:
         """Return the output of b, [B, 1, H', W', C], or None."""
         late = time < self.timing.delay
@@ -99,7 +99,7 @@ class FoldedBottleneck:
                 return None
             hidden = self.a.over_time(state.inputs, time).squeeze(1).relu_()
             return self.b.convolve(hidden.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).unsqueeze(1)
-        inner = cast(FramesState, state.inner)
+        inner = cast(FrameRingState, state.inner)
         slot = self.inner.next_slot(inner)
         self.a.rectify(self.a.multiply(x, slot))
         self.inner.push(slot, inner, rows)

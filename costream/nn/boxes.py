@@ -17,7 +17,7 @@ def areas(boxes: Tensor) -> Tensor:
     return (x2 - x1).clamp_(min=0) * (y2 - y1).clamp_(min=0)
 
 
-def overlaps(boxes: Tensor, others: Tensor) -> Tensor:
+def pairwise_iou(boxes: Tensor, others: Tensor) -> Tensor:
     """Return intersection over union [..., n, m] of boxes [..., n, 4] and [..., m, 4].
 
     It is 0 where both are empty.
@@ -30,13 +30,13 @@ def overlaps(boxes: Tensor, others: Tensor) -> Tensor:
     return torch.where(shared > 0, shared / union, 0.0)
 
 
-def clip(boxes: Tensor, height: float, width: float) -> Tensor:
+def clip_boxes(boxes: Tensor, height: float, width: float) -> Tensor:
     """Return boxes [..., 4] clipped to the edges of an image."""
     limits = boxes.new_tensor([width, height, width, height])
     return torch.minimum(boxes.clamp(min=0), limits)
 
 
-def move(boxes: Tensor, deltas: Tensor, weights: Sequence[float]) -> Tensor:
+def apply_deltas(boxes: Tensor, deltas: Tensor, weights: Sequence[float]) -> Tensor:
     """Return boxes [n, 4] moved by deltas [n, k, 4], as [n, k, 4].
 
     Deltas are shifts of the centre relative to width and height, and logarithms of the growth of
@@ -51,7 +51,7 @@ def move(boxes: Tensor, deltas: Tensor, weights: Sequence[float]) -> Tensor:
     return torch.cat([centres - half, centres + half], -1)
 
 
-def differences(boxes: Tensor, targets: Tensor, weights: Sequence[float]) -> Tensor:
+def box_deltas(boxes: Tensor, targets: Tensor, weights: Sequence[float]) -> Tensor:
     """Return the deltas [n, 4] that move boxes [n, 4] to targets [n, 4], as ``move`` does."""
     sides, target_sides = (b[:, 2:] - b[:, :2] for b in (boxes, targets))
     centres, target_centres = (b[:, :2] + b[:, 2:] for b in (boxes, targets))

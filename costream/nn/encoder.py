@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from costream.nn import ring
 from costream.nn.attention import AttentionState, MultiheadAttention, SingleOutputAttention
 from costream.nn.block import EncoderBlock
-from costream.nn.functional import layer_norm
+from costream.nn.fast import layer_norm
 from costream.nn.retroactive import RetroactiveAttention, RetroactiveState
 from costream.nn.state import State, zeros
 

@@ -15,7 +15,7 @@ STARTS = ("zeros", "replicate")
 
 
 @dataclass
-class FramesState(ClockedState):
+class FrameRingState(ClockedState):
     """Frames in a ring: frame t is in slot t mod n."""
 
     frames: Tensor  # [B, n, H, W, C]
@@ -38,15 +38,15 @@ class FrameRing:
     def __init__(self, slots: int, start: str) -> None:
         self.slots, self.start = slots, start
 
-    def init_state(self, batch_size: int, size: Sequence[int], like: Tensor) -> FramesState:
+    def init_state(self, batch_size: int, size: Sequence[int], like: Tensor) -> FrameRingState:
         """Return the initial state of ``batch_size`` streams; ``size``: (H, W, C) of a frame."""
-        return FramesState(zeros(batch_size), zeros(batch_size, self.slots, *size, like=like))
+        return FrameRingState(zeros(batch_size), zeros(batch_size, self.slots, *size, like=like))
 
-    def next_slot(self, state: FramesState) -> Tensor:
+    def next_slot(self, state: FrameRingState) -> Tensor:
         """Return the memory [B, H, W, C] of the next frame, to be written before ``push``."""
         return state.slots[state.peek() % self.slots]
 
-    def push(self, x: Tensor, state: FramesState, rows: Sequence[int]) -> int:
+    def push(self, x: Tensor, state: FrameRingState, rows: Sequence[int]) -> int:
         """Store a frame [B, H, W, C] of every stream and return its number t.
 
         ``rows``: streams that have not started yet, whose frames are set to zero; with start
@@ -65,6 +65,6 @@ class FrameRing:
                 state.frames[each] = slot[each].unsqueeze(1)
         return time
 
-    def frame(self, state: FramesState, time: int) -> Tensor:
+    def frame(self, state: FrameRingState, time: int) -> Tensor:
         """Return a view of frame t [B, H, W, C], one of the last n."""
         return state.slots[time % self.slots]

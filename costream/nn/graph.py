@@ -65,7 +65,7 @@ def _normalise(links: Tensor) -> Tensor:
     return links / links.sum(0).clamp(min=1)
 
 
-def mix(x: Tensor, graph: Tensor) -> Tensor:
+def mix_joints(x: Tensor, graph: Tensor) -> Tensor:
     """Return [..., V, 3 C], the sum that each joint receives in each of the partitions.
 
     ``x``: [..., V, C]; ``graph``: [..., 3, V, V], with leading dimensions that broadcast.
@@ -143,7 +143,7 @@ class GraphConvolution(nn.Module):
         return self._finish(x, self.graph())
 
     def _finish(self, x: Tensor, graph: Tensor) -> Tensor:
-        y = normalise(self.bn, F.linear(mix(x, graph), self._weight()) + self._bias(graph))
+        y = normalise(self.bn, F.linear(mix_joints(x, graph), self._weight()) + self._bias(graph))
         if self.convolves_residual:
             conv, norm = self._beside
             y = y + normalise(norm, F.linear(x, conv.weight.flatten(1), conv.bias))

@@ -9,7 +9,7 @@ from numba import types
 from torch import Tensor
 
 from costream.nn.compiled import F32, compiled
-from costream.nn.loops import Loops, is_for_one
+from costream.nn.loops import FrameLoops, prefers_one_thread
 
 
 @compiled(F32[:, :, ::1], F32[::1])
@@ -48,11 +48,11 @@ def _weigh(frames: Any, oldest: int, taps: Any, out: Any) -> None:
                 sums[i] += row[i] * tap[i]
 
 
-class CompiledLoops(Loops):
+class CompiledLoops(FrameLoops):
     """Compiled loops in one thread; PyTorch's loops where several threads are faster."""
 
     def rectify(self, frames: Tensor, shift: Tensor, other: Tensor | None) -> None:  # noqa: D102
-        if not is_for_one(frames.numel()):
+        if not prefers_one_thread(frames.numel()):
             super().rectify(frames, shift, other)
         elif other is None:
             for frame in frames.numpy():
@@ -62,7 +62,7 @@ class CompiledLoops(Loops):
                 _add_relu(frame, added, shift.numpy())
 
     def weigh(self, frames: Tensor, oldest: int, taps: Tensor, out: Tensor) -> None:  # noqa: D102
-        if is_for_one(out.numel()):
+        if prefers_one_thread(out.numel()):
             for given, sums in zip(frames.numpy(), out.numpy(), strict=True):
                 _weigh(given, oldest, taps.numpy(), sums)
         else:

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from costream.nn.depthwise import Depthwise
+    from costream.nn.numba_kernels import Depthwise
 
 _FEW = 1 << 16  # numbers; above this, several threads gain more than they cost
 
 
-class Loops:
+class FrameLoops:
     """Operations on the numbers of frames, for any device and dtype."""
 
     def rectify(self, frames: Tensor, shift: Tensor, other: Tensor | None) -> None:
@@ -37,10 +37,10 @@ class Loops:
             out.addcmul_(frames[:, (oldest + k) % len(taps)], tap)
 
 
-def loops(like: Tensor) -> Loops:
+def select_loops(like: Tensor) -> FrameLoops:
     """Return the fastest loops for tensors like this one."""
     if not _compiles(like):
-        return Loops()
+        return FrameLoops()
     from costream.nn.kernels import CompiledLoops
 
     return CompiledLoops()
@@ -53,14 +53,14 @@ def depthwise(weight: Tensor, bias: Tensor, stride: int) -> Depthwise | None:
     """
     if not _compiles(weight) or weight.shape[1] != 1 or weight.shape[3:] != (3, 3) or stride > 2:
         return None
-    from costream.nn.depthwise import LANES, Depthwise
+    from costream.nn.numba_kernels import LANES, Depthwise
 
     if len(weight) < LANES:
         return None
     return Depthwise(weight[:, 0].permute(1, 2, 3, 0), bias, stride)
 
 
-def is_for_one(count: int) -> bool:
+def prefers_one_thread(count: int) -> bool:
     """Return whether a compiled loop over ``count`` numbers is faster than all threads together."""
     return count <= _FEW or torch.get_num_threads() == 1
 

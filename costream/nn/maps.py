@@ -20,7 +20,7 @@ _DENSE = 0.5  # share of the places of maps from which it is faster to compute a
 
 
 @dataclass(frozen=True)
-class Layout:
+class MapLayout:
     """Indices of the places of maps of these ``sizes`` (height, width) in one list, row by row."""
 
     sizes: tuple[tuple[int, int], ...]
@@ -65,18 +65,18 @@ class Layout:
 
 
 @lru_cache(maxsize=64)
-def layout_of(sizes: tuple[tuple[int, int], ...]) -> Layout:
+def layout_of(sizes: tuple[tuple[int, int], ...]) -> MapLayout:
     """Return the layout of maps of these sizes, cached."""
-    return Layout(sizes)
+    return MapLayout(sizes)
 
 
-def list_places(maps: Sequence[Tensor]) -> tuple[Layout, Tensor]:
+def flatten_maps(maps: Sequence[Tensor]) -> tuple[MapLayout, Tensor]:
     """Return the layout and the rows [B, places, C] of maps [B, C, H, W]."""
     layout = layout_of(tuple((m.shape[2], m.shape[3]) for m in maps))
     return layout, torch.cat([m.permute(0, 2, 3, 1).flatten(1, 2) for m in maps], 1)
 
 
-def around(changed: Tensor, layout: Layout, levels: range) -> Tensor:
+def places_affected(changed: Tensor, layout: MapLayout, levels: range) -> Tensor:
     """Return which places a 3x3 convolution changes, bool [places + 1], given changed inputs.
 
     ``changed`` bool [places + 1], within consecutive maps. If many have, all of these maps.
@@ -93,7 +93,7 @@ def around(changed: Tensor, layout: Layout, levels: range) -> Tensor:
 
 def convolve(
     rows: Tensor,
-    layout: Layout,
+    layout: MapLayout,
     levels: range,
     changed: Tensor,
     layer: nn.Conv2d,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from costream.nn.fast import by_columns
 from costream.nn.folding import Folded
-from costream.nn.functional import by_columns
-from costream.nn.nystrom import NystromAttention, widened
+from costream.nn.nystrom.window import NystromAttention, to_float64
 
 
 class FoldedProjection(Folded):
@@ -29,7 +29,7 @@ class FoldedProjection(Folded):
 def _fold(weight: Tensor, landmarks: Tensor) -> Tensor:
     """Return [h m + h (m + e), c] of [3 d, c]: q K~^T of all heads; Q~ k^T and value of each."""
     h, e = landmarks.shape[0], landmarks.shape[3]
-    queries, keys = widened(landmarks).unbind(1)
+    queries, keys = to_float64(landmarks).unbind(1)
     q, k, v = weight.to(queries.dtype).view(3, h, e, -1)
     asking, logits = keys @ q, queries @ k
     rows = torch.cat([asking.flatten(0, 1), torch.cat([logits, v], 1).flatten(0, 1)])

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from costream.nn.functional import linear
-from costream.nn.nystrom_continual import ContinualNystrom, NystromState
-from costream.nn.nystrom_summary import rows_seen
+from costream.nn.fast import linear
+from costream.nn.nystrom.continual import ContinualNystrom, NystromState
+from costream.nn.nystrom.summary import mean_rows_seen
 from costream.nn.state import zeros
 
 
@@ -88,7 +88,7 @@ class RetroactiveNystrom(ContinualNystrom):
     def count_macs(self, rows: int | None = None, newest: bool = False) -> int:
         """Return the multiply-accumulates of a full-window step of one stream, averaged over n."""
         n, m, d, h = self.window, self.num_landmarks, self.embed_dim, self.num_heads
-        summary = m * (m + rows_seen(n)) * d
+        summary = m * (m + mean_rows_seen(n)) * d
         renewing = 0 if self.fixed else n * m * d + n * m**2 * h
         return round(self.row_macs() + summary + n * m * d + n * d**2 + m * renewing / n)
 

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from costream.nn.functional import linear
-from costream.nn.nystrom_continual import ContinualNystrom, NystromState
-from costream.nn.nystrom_summary import rows_seen
+from costream.nn.fast import linear
+from costream.nn.nystrom.continual import ContinualNystrom, NystromState
+from costream.nn.nystrom.summary import mean_rows_seen
 
 _SPAN = 32  # steps of a clip at once: each has weights for all landmarks
 
@@ -81,6 +81,6 @@ class SingleOutputNystrom(ContinualNystrom):
 
     def count_macs(self, rows: int | None = None, newest: bool = True) -> int:
         """Return the multiply-accumulates of a full-window step of one stream, averaged over n."""
-        m, seen = self.num_landmarks, self.num_landmarks + rows_seen(self.window)
+        m, seen = self.num_landmarks, self.num_landmarks + mean_rows_seen(self.window)
         heads = m * seen * self.num_heads + seen * self.embed_dim
         return round(self.row_macs() + heads + self.embed_dim**2)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from costream.nn.frame_attention import Frame, count_frame
-from costream.nn.gate import Chosen, pass_difference
+from costream.nn.eventful.attention import TokenGrid, count_dense_attention
+from costream.nn.eventful.gates import ChosenTokens, pass_difference
 from costream.nn.operations import Operations
 from costream.nn.relative import RelativePosition
 from costream.nn.state import State, zeros
@@ -32,7 +32,7 @@ class PaperUpdate:
     the scene freezes.
     """
 
-    def init_state(self, batch_size: int, frame: Frame, like: Tensor) -> PaperState:
+    def init_state(self, batch_size: int, frame: TokenGrid, like: Tensor) -> PaperState:
         """Return the initial state of ``batch_size`` streams. ``like``: a row [..., D]."""
         square = (batch_size, frame.heads, frame.tokens, frame.keys)
         return PaperState(
@@ -46,9 +46,9 @@ class PaperUpdate:
         self,
         qkv: Tensor,
         new: Tensor,
-        chosen: Chosen,
+        chosen: ChosenTokens,
         state: PaperState,
-        frame: Frame,
+        frame: TokenGrid,
         position: RelativePosition | None,
         operations: Operations,
     ) -> Tensor:
@@ -69,7 +69,7 @@ class PaperUpdate:
             columns = frame.columns(tokens)
             if chosen.fresh[stream]:
                 torch.matmul(q, k.mT, out=scores)
-                count_frame(frame, width, 1, operations)
+                count_dense_attention(frame, width, 1, operations)
             else:
                 scores[:, tokens] = q[:, tokens] @ k.mT
                 scores[:, :, columns] = q @ k[:, columns].mT
@@ -96,6 +96,6 @@ class PaperUpdate:
         return state.product.clone()
 
 
-def _by_head(rows: Tensor, frame: Frame) -> Tensor:
+def _by_head(rows: Tensor, frame: TokenGrid) -> Tensor:
     """Return the view [H, n, e] of rows [n, D]."""
     return torch.unflatten(rows, 1, (frame.heads, -1)).transpose(0, 1)

@@ -53,7 +53,7 @@ class AboveThreshold:
         return (errors > self.threshold).nonzero().flatten()
 
 
-class Paced:
+class PerGateTokens:
     """The tokens with the largest errors, ``pace(k)`` of them at gate k, counted from 0.
 
     For one frame: gates are counted by their calls.
@@ -69,7 +69,7 @@ class Paced:
         return _largest(errors, count)
 
 
-class Noted:
+class RecordedPolicy:
     """Chooses as ``policy`` does and records the first choice, that among the input tokens.
 
     Without any choice all tokens were computed: the stream started.

@@ -13,13 +13,7 @@ from torch import Tensor
 
 from costream.nn.delay import in_order, store
 from costream.nn.state import zeros
-from costream.nn.timing import (
-    ClockedState,
-    ContinualModule,
-    Timing,
-    check_shape,
-    kernel_timing,
-)
+from costream.nn.timing import ClockedState, ContinualModule, Timing, check_shape, kernel_timing
 
 
 @dataclass

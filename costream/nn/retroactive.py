@@ -10,8 +10,8 @@ from torch import Tensor
 
 from costream.nn import ring
 from costream.nn.attention import AttentionState, ContinualAttention
-from costream.nn.functional import linear
-from costream.nn.ring import Fill
+from costream.nn.fast import linear
+from costream.nn.ring import RingFill
 from costream.nn.state import zeros
 
 
@@ -44,7 +44,7 @@ class RetroactiveAttention(ContinualAttention):
         """
         return self.step_filled(x, state, ring.advance(state.steps, self.window))
 
-    def step_filled(self, x: Tensor, state: RetroactiveState, fill: Fill) -> Tensor:
+    def step_filled(self, x: Tensor, state: RetroactiveState, fill: RingFill) -> Tensor:
         """Return what ``forward_step`` would, for a counted step with slots ``fill``."""
         rings = (state.queries, state.keys, state.values)
         new = self.project(x).unbind(1)
@@ -72,7 +72,7 @@ class RetroactiveAttention(ContinualAttention):
     def extend(self, x: Tensor, state: RetroactiveState) -> Tensor:
         """Return the rings' rows followed by the projected ``x`` [B, T, d]: [B, n + T, 3, h, e]."""
         held = torch.stack(self._rings(state), 1)
-        return torch.cat([ring.in_order_of_slots(held), self.project(x)], 1)
+        return torch.cat([ring.slots_first(held), self.project(x)], 1)
 
     def attend_windows(self, rows: Tensor, index: Tensor, filled: Tensor) -> Tensor:
         """Return [B, T, n, d]: attention in each window of ``rows`` at ``index`` [B, T, n]."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 
-class Fill(NamedTuple):
+class RingFill(NamedTuple):
     """The slots that hold rows after a step, including the newest row."""
 
     slot: int | Tensor  # of the newest row; int64 [B] when the streams differ
@@ -21,7 +21,7 @@ class Fill(NamedTuple):
     mask: Tensor | None  # bool [B, length], True where there is a row; None when all are filled
 
 
-def advance(steps: Tensor, window: int) -> Fill:
+def advance(steps: Tensor, window: int) -> RingFill:
     """Count one step of every stream and return the slot of its row.
 
     ``steps``: int64 [B] on the CPU, steps taken so far; changed in place.
@@ -30,13 +30,13 @@ def advance(steps: Tensor, window: int) -> Fill:
     steps.add_(1)
     first = taken[0]
     if taken.count(first) == len(taken):
-        return Fill(first % window, min(first + 1, window), None)
+        return RingFill(first % window, min(first + 1, window), None)
     slot = torch.tensor([t % window for t in taken])
     filled = [min(t + 1, window) for t in taken]
     length = max(filled)
     if min(filled) == length:
-        return Fill(slot, length, None)
-    return Fill(slot, length, torch.arange(length) < torch.tensor(filled)[:, None])
+        return RingFill(slot, length, None)
+    return RingFill(slot, length, torch.arange(length) < torch.tensor(filled)[:, None])
 
 
 def write(ring: Tensor, slot: int | Tensor, row: Tensor) -> None:
@@ -98,7 +98,7 @@ def gather(rows: Tensor, index: Tensor) -> Tensor:
     return rows[batch, index.to(rows.device)]
 
 
-def in_order_of_slots(ring: Tensor) -> Tensor:
+def slots_first(ring: Tensor) -> Tensor:
     """Return the view [B, n, ...] of a ring [B, ..., n]."""
     return ring.movedim(-1, 1)
 
@@ -110,4 +110,4 @@ def store(ring: Tensor, rows: Tensor, steps: Tensor) -> None:
     """
     window = ring.shape[-1]
     index, _ = windows(steps, window, rows.shape[1] - window)
-    in_order_of_slots(ring).copy_(gather(rows.detach(), index[:, -1:])[:, 0])
+    slots_first(ring).copy_(gather(rows.detach(), index[:, -1:])[:, 0])

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from costream.nn.maps import Layout
+from costream.nn.maps import MapLayout
 from costream.nn.operations import Operations
 
 _NUMBERS = 1 << 20  # gathered at once, to stay in the cache
@@ -22,7 +22,7 @@ _NUMBERS = 1 << 20  # gathered at once, to stay in the cache
 
 def roi_align(
     rows: Tensor,
-    layout: Layout,
+    layout: MapLayout,
     boxes: Tensor,
     levels: Tensor,
     scales: Sequence[float],

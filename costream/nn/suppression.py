@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from costream.nn.boxes import overlaps
+from costream.nn.boxes import pairwise_iou
 
 _PAIRS = 1 << 19  # of boxes at once, to stay in the cache
 
@@ -30,7 +30,7 @@ def suppress(boxes: Tensor, scores: Tensor, groups: Tensor, threshold: float) ->
         # Padding comes last in a group and so suppresses nothing.
         places = pad_sequence(left[:count], batch_first=True, padding_value=-1)
         real, own = places >= 0, boxes[places]
-        stays[places[real]] = _staying(overlaps(own, own) > threshold)[real]
+        stays[places[real]] = _staying(pairwise_iou(own, own) > threshold)[real]
         left = left[count:]
     return order[stays]
 

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.nn.bottleneck import convolution, pad_time, timing
-from costream.nn.frame_ring import FrameRing, FramesState
-from costream.nn.volume import VolumeStep
+from costream.nn.frame_ring import FrameRing, FrameRingState
+from costream.nn.video3d.blocks import convolution, odd_kernel_timing, pad_time
+from costream.nn.video3d.convolution import VolumeStep
 
 
 class VideoStem(nn.Module):
@@ -47,13 +47,13 @@ class FoldedStem:
     """
 
     def __init__(self, stem: VideoStem, start: str) -> None:
-        self.timing = timing(stem.kernel, start)
+        self.timing = odd_kernel_timing(stem.kernel, start)
         self.ring = FrameRing(stem.kernel, start)
         self.pixels = VolumeStep(stem.conv_xy) if stem.separate else None
         self.conv = VolumeStep(stem.conv, stem.bn)
         self._like = stem.conv.weight.detach()
 
-    def init_state(self, batch_size: int, size: Sequence[int]) -> FramesState:  # noqa: D102
+    def init_state(self, batch_size: int, size: Sequence[int]) -> FrameRingState:  # noqa: D102
         shape = size if self.pixels is None else self.pixels.output_size(size)
         return self.ring.init_state(batch_size, shape, self._like)
 
@@ -63,11 +63,11 @@ class FoldedStem:
         height, width, channels = self.conv.output_size(size)
         return -(-height // 2), -(-width // 2), channels
 
-    def place(self, state: FramesState) -> None:  # noqa: D102
+    def place(self, state: FrameRingState) -> None:  # noqa: D102
         return None
 
     def step(  # noqa: D102
-        self, x: Tensor, state: FramesState, rows: Sequence[int], out: Tensor | None
+        self, x: Tensor, state: FrameRingState, rows: Sequence[int], out: Tensor | None
     ) -> Tensor | None:
         if self.pixels is not None:
             x = self.pixels.convolve(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)

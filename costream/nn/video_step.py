@@ -15,14 +15,14 @@ from costream.nn.folding import Folded
 from costream.nn.pooling import MaxState, MeanState, TemporalMax
 from costream.nn.state import State, zeros
 from costream.nn.timing import ClockedState, Timing, check_shape, in_sequence
+from costream.nn.video3d.convolution import VolumeStep
 from costream.nn.video_stem import FoldedStem
-from costream.nn.volume import VolumeStep
 
 if TYPE_CHECKING:
-    from costream.nn.video import VideoEncoder
+    from costream.nn.video3d.encoder import VideoEncoder
 
 
-class Part(Protocol):
+class FoldedPart(Protocol):
     """A part of a network in evaluation. Frames are [B, H, W, C], sizes (H, W, C)."""
 
     timing: Timing
@@ -96,8 +96,8 @@ class FoldedVideo(Folded):
         before = [in_sequence(*timings[:k]) for k in range(len(timings) + 1)]
         self._bounds = [t.delay if net.start == "zeros" else t.stride for t in before]
 
-    def _fold(self, net: VideoEncoder) -> list[Part]:
-        parts: list[Part] = [FoldedStem(net.stem, net.start)]
+    def _fold(self, net: VideoEncoder) -> list[FoldedPart]:
+        parts: list[FoldedPart] = [FoldedStem(net.stem, net.start)]
         for number, block in enumerate(net.blocks):
             if net.halving is not None and number == net.halved:
                 parts.append(FoldedHalving(net.halving, net.stem.conv.weight.detach()))

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from costream.nn.gate import Chosen
+from costream.nn.eventful.gates import ChosenTokens
 from costream.nn.operations import Operations
 from costream.nn.relative import RelativePosition
 from costream.nn.state import State, zeros
@@ -18,7 +18,7 @@ _SCORES = 1 << 21  # computed at once, to stay in the cache
 
 
 @dataclass(frozen=True)
-class Windows:
+class TokenWindows:
     """A frame of tokens divided into windows of ``size`` (height, width), row by row.
 
     The last windows are padded beyond the frame with projected rows of zeros, that is, with the
@@ -75,7 +75,7 @@ def _windows(height: int, width: int, size: tuple[int, int]) -> Tensor:
 
 
 @dataclass
-class WindowState(State):
+class WindowAttentionState(State):
     """Attention output of the last frame."""
 
     attended: Tensor  # [B, N, D]
@@ -90,18 +90,20 @@ class WindowAttention:
     def __init__(self, skip: bool = True) -> None:
         self.skip = skip
 
-    def init_state(self, batch_size: int, windows: Windows, like: Tensor) -> WindowState:
+    def init_state(
+        self, batch_size: int, windows: TokenWindows, like: Tensor
+    ) -> WindowAttentionState:
         """Return the initial state of ``batch_size`` streams. ``like``: a row [..., D]."""
         tokens = windows.height * windows.width
-        return WindowState(zeros(batch_size, tokens, like.shape[-1], like=like))
+        return WindowAttentionState(zeros(batch_size, tokens, like.shape[-1], like=like))
 
     def step(
         self,
         qkv: Tensor,
         new: Tensor,
-        chosen: Chosen,
-        state: WindowState,
-        windows: Windows,
+        chosen: ChosenTokens,
+        state: WindowAttentionState,
+        windows: TokenWindows,
         position: RelativePosition,
         bias: Tensor,
         operations: Operations,
@@ -129,7 +131,7 @@ class WindowAttention:
 
 
 def attend_frame_windows(
-    qkv: Tensor, windows: Windows, position: RelativePosition, bias: Tensor
+    qkv: Tensor, windows: TokenWindows, position: RelativePosition, bias: Tensor
 ) -> Tensor:
     """Return the attention [B, N, D] of all tokens within their windows; differentiable."""
     places = windows.tokens().to(qkv.device)
@@ -140,7 +142,7 @@ def attend_frame_windows(
     return out[:, inside][:, order]
 
 
-def attend_windows(rows: Tensor, windows: Windows, position: RelativePosition) -> Tensor:
+def attend_windows(rows: Tensor, windows: TokenWindows, position: RelativePosition) -> Tensor:
     """Return the attention [W, n, D] for the projected rows [W, n, 3 D] of some windows."""
     qkv = torch.unflatten(rows, 2, (3, windows.heads, -1))
     y, x = position(torch.unflatten(qkv[:, :, 0], 1, windows.size))
@@ -150,7 +152,7 @@ def attend_windows(rows: Tensor, windows: Windows, position: RelativePosition) -
     return out.transpose(1, 2).flatten(2).to(rows.dtype)
 
 
-def count_windows(windows: Windows, width: int, count: int, operations: Operations) -> None:
+def count_windows(windows: TokenWindows, width: int, count: int, operations: Operations) -> None:
     """Count the operations of attention within ``count`` windows, D = ``width``."""
     h, w = windows.size
     rows = count * h * w

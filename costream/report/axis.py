@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from costream.formatting import short_time
 from costream.report.markup import Html, join, percent, tag
-from costream.ui.text import short_time
 
 _STEPS_S = (
     *(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30),
@@ -16,7 +16,7 @@ _TICKS = 7
 
 
 @dataclass(frozen=True)
-class Axis:
+class TimeAxis:
     """Axis of media time from left to right."""
 
     start_s: float

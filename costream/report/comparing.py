@@ -11,12 +11,12 @@ from pathlib import Path
 import click
 
 from costream.errors import ExitCode, SourceError, UsageError
-from costream.report.comparison import Comparison, compare_runs
+from costream.report.diff import Comparison, compare_runs
 from costream.report.difftext import describe, total
-from costream.report.finding import Found, find_results
-from costream.report.reading import NotAResultError, runs
+from costream.report.finding import ResultFile, find_results
+from costream.results.reader import NotAResultError, runs
 from costream.sinks.jsonl import dumps
-from costream.sources.opening import shown
+from costream.sources.media.container import display_name
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def _pair(a: Path, b: Path) -> _Pairs:
     found_a, found_b = find_results(a), find_results(b)
     if not a.is_dir():
         return _Pairs([(found_a[0].name, found_a[0].path, found_b[0].path)], [], [])
-    by_name: dict[str, Found] = {f.name: f for f in found_b}
+    by_name: dict[str, ResultFile] = {f.name: f for f in found_b}
     both = [(f.name, f.path, by_name[f.name].path) for f in found_a if f.name in by_name]
     names = {name for name, *_ in both}
     only_a = [f.name for f in found_a if f.name not in names]
@@ -78,7 +78,7 @@ class _TextOut:
     """Output as text: one block per file, and a line at the end."""
 
     def __init__(self, a: Path, b: Path) -> None:
-        self._names = (shown(os.fspath(a)), shown(os.fspath(b)))
+        self._names = (display_name(os.fspath(a)), display_name(os.fspath(b)))
         self._files = self._equal = 0
         self._compared_s = self._same_s = 0.0
 
@@ -101,7 +101,7 @@ class _JsonOut:
     """Output as JSON: one document, with one line per file."""
 
     def __init__(self, a: Path, b: Path) -> None:
-        self._names = (shown(os.fspath(a)), shown(os.fspath(b)))
+        self._names = (display_name(os.fspath(a)), display_name(os.fspath(b)))
         self._files = 0
 
     def begin(self) -> None:

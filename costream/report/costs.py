@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from costream.report.axis import Axis
+from costream.costs import STAGES
+from costream.formatting import counted, saving, short_time, si, three_digits
+from costream.report.axis import TimeAxis
 from costream.report.curves import cost_chart, time_chart, track
 from costream.report.digest import Digest
 from costream.report.markup import Html, join, percent, tag
 from costream.report.tables import Cell, number, table
-from costream.sinks.totals import STAGES
-from costream.ui.text import counted, saving, short_time, si, three_digits
 
 
 def cost_section(digest: Digest) -> Html | None:
@@ -18,7 +18,7 @@ def cost_section(digest: Digest) -> Html | None:
     costs = digest.cost_json()
     if not costs.get("steps"):
         return None
-    axis = Axis(*digest.span_s)
+    axis = TimeAxis(*digest.span_s)
     dense = "if all were computed" if digest.finds_objects else "if the window were recomputed"
     parts: list[Html | None] = [_against_dense(costs, dense)]
     operations, milliseconds = cost_chart(digest), time_chart(digest)

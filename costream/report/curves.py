@@ -7,14 +7,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from costream.report.axis import Axis, round_up
+from costream.costs import STAGES
+from costream.formatting import si, three_digits
+from costream.report.axis import TimeAxis, round_up
 from costream.report.bins import Array
 from costream.report.digest import DENSE, FIRST_STAGE, MACS, Digest
 from costream.report.markup import Html, join, name, tag
 from costream.report.palette import Palette
-from costream.report.strip import bands, swatch
-from costream.sinks.totals import STAGES
-from costream.ui.text import si, three_digits
+from costream.report.timeline import bands, swatch
 
 ROW = 54  # CSS pixels
 CHART = 120
@@ -39,7 +39,7 @@ def shown_labels(digest: Digest) -> list[str]:
 
 def score_rows(digest: Digest, palette: Palette) -> list[Html]:
     """Return a row for each of ``shown_labels``: its score over time."""
-    axis = Axis(*digest.span_s)
+    axis = TimeAxis(*digest.span_s)
     curves = digest.curves
     if curves is None:
         return []
@@ -83,7 +83,7 @@ def cost_chart(digest: Digest) -> Html | None:
     if max(np.ptp(macs), np.ptp(dense)) <= 0.02 * max(1.0, float(macs.max())):
         return None
     top = round_up(max(float(macs.max()), float(dense.max())))
-    axis = Axis(*digest.span_s)
+    axis = TimeAxis(*digest.span_s)
     drawn = [
         _area(digest, axis, cost.times(), dense / top, "dense", "none"),
         _area(digest, axis, cost.times(), macs / top, "mean", "var(--accent)"),
@@ -97,7 +97,7 @@ def time_chart(digest: Digest) -> Html | None:
     cost = digest.cost
     if cost is None:
         return None
-    axis = Axis(*digest.span_s)
+    axis = TimeAxis(*digest.span_s)
     layers = np.cumsum([cost.means(FIRST_STAGE + k) for k in range(len(STAGES))], axis=0)
     if layers[-1].max() <= 0:  # a batch writes no times unless asked to
         return None
@@ -111,7 +111,7 @@ def time_chart(digest: Digest) -> Html | None:
     return _chart(axis, drawn, f"{top:g} ms", words)
 
 
-def _chart(axis: Axis, drawn: Sequence[Html], top: str, words: str) -> Html:
+def _chart(axis: TimeAxis, drawn: Sequence[Html], top: str, words: str) -> Html:
     inside = join(
         tag("rect", width="100%", height=CHART, class_="ground"),
         axis.grid(),
@@ -123,7 +123,9 @@ def _chart(axis: Axis, drawn: Sequence[Html], top: str, words: str) -> Html:
     )
 
 
-def _area(digest: Digest, axis: Axis, times: Array, values: Array, class_: str, color: str) -> Html:
+def _area(
+    digest: Digest, axis: TimeAxis, times: Array, values: Array, class_: str, color: str
+) -> Html:
     """Return the area under values from 0 to 1, interrupted at gaps in the data."""
     pieces = (_piece(axis, times[a:b], values[a:b]) for a, b in _between_gaps(digest, times))
     return tag("path", d="".join(pieces), class_=class_, fill=color)
@@ -136,7 +138,7 @@ def _between_gaps(digest: Digest, times: Array) -> list[tuple[int, int]]:
     return [(a, b) for a, b in pairwise(sorted(cuts)) if b > a]
 
 
-def _piece(axis: Axis, times: Array, values: Array) -> str:
+def _piece(axis: TimeAxis, times: Array, values: Array) -> str:
     xs = [f"{1000 * axis.share(t):.1f}".removesuffix(".0") for t in times.tolist()]
     ys = [str(round(100 * (1 - min(1.0, max(0.0, v))))) for v in values.tolist()]
     if len(xs) == 1:  # a single step would have no width

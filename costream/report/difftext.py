@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from costream.report.comparison import Agreement, Comparison, Difference
-from costream.ui.text import clean, counted, short_time, si, times
+from costream.formatting import clean, counted, short_time, si, times
+from costream.report.diff import Agreement, Comparison, Difference
 
 _SHOWN = 10  # differences shown per run; the longest
 
@@ -15,7 +15,7 @@ def describe(found: Comparison) -> str:
     """Return the lines of one run."""
     lines = [clean(found.name) + ("  the same" if found.equal else "")]
     lines += _columns([(key, _short(key, a), _short(key, b)) for key, a, b in found.settings()])
-    lines += _agreement("steps", found.steps)
+    lines += _agreement_lines("steps", found.steps)
     scores = found.scores
     if scores.count and scores.most > 0:
         mean = scores.total / scores.count
@@ -24,10 +24,10 @@ def describe(found: Comparison) -> str:
             f"  scores differ by {mean:.3g} on average, by {scores.most:.3g} at most"
             f"{where} ({clean(scores.label or '')})"
         )
-    lines += _agreement("timeline", found.timeline)
+    lines += _agreement_lines("timeline", found.timeline)
     lines += _columns(
         [
-            (key.replace("_", " "), _cost(key, a), _cost(key, b) + _ratio(key, a, b))
+            (key.replace("_", " "), _cost_lines(key, a), _cost_lines(key, b) + _ratio(key, a, b))
             for key, a, b in found.costs()
             if a != b
         ]
@@ -50,7 +50,7 @@ def total(
     return "\n".join(lines)
 
 
-def _agreement(what: str, found: Agreement) -> list[str]:
+def _agreement_lines(what: str, found: Agreement) -> list[str]:
     if found.ratio is None:
         return [f"  {what}: nothing to compare"]
     length = short_time(found.compared_s)
@@ -90,7 +90,7 @@ def _short(key: str, value: Any) -> str:
     return clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
-def _cost(key: str, value: Any) -> str:
+def _cost_lines(key: str, value: Any) -> str:
     if value is None:
         return "–"
     if key.endswith("macs_per_step"):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from costream.costs import STAGES, CostTotals
 from costream.records import (
     Alert,
     Compute,
@@ -20,9 +21,8 @@ from costream.records import (
 )
 from costream.report.bins import Bins
 from costream.report.heads import Heads
-from costream.report.reading import Content, Damage, Totals
+from costream.results.reader import Content, Totals, UnreadableRecord
 from costream.sinks.base import finds_objects
-from costream.sinks.totals import STAGES, CostTotals
 
 MOST_TROUBLES = 200
 MACS, DENSE, FIRST_STAGE = 0, 1, 2  # columns of Digest.cost
@@ -87,7 +87,7 @@ class Digest:
     fault_count: int = 0
     alerts: list[Alert] = field(default_factory=list)
     alert_count: int = 0
-    damages: list[Damage] = field(default_factory=list)
+    damages: list[UnreadableRecord] = field(default_factory=list)
     damage_count: int = 0
     broken_off: bool = False  # the results are truncated, as after a crash
     steps: int = 0  # with predictions or objects
@@ -236,7 +236,7 @@ class Digest:
         if len(self.alerts) < MOST_TROUBLES:
             self.alerts.append(record)
 
-    def _trouble(self, content: Gap | Fault | Damage) -> None:
+    def _trouble(self, content: Gap | Fault | UnreadableRecord) -> None:
         if isinstance(content, Gap):
             self._seen(content.start_s, content.end_s)
             self.gap_count += 1

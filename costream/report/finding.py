@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from costream.errors import SourceError
-from costream.sources.opening import shown
+from costream.sources.media.container import display_name
 
 # If a run was written in several formats, the first of these is read. A .part file, left by a
 # crash, is read only if there is nothing else.
@@ -17,20 +17,20 @@ _BOXES = (".coco.json", ".coco.json.part")  # not shown by reports
 
 
 @dataclass(frozen=True)
-class Found:
+class ResultFile:
     """A file that may hold results."""
 
     path: Path
     name: str  # path below the folder, "/" between the parts, without the suffix: "a/clip.mp4"
 
 
-def find_results(argument: Path) -> list[Found]:
+def find_results(argument: Path) -> list[ResultFile]:
     """Return the file itself, or the result files below a folder, sorted by name.
 
     Hidden files and folders are skipped; links to folders are not followed. Raise SourceError if
     it does not exist or contains none.
     """
-    where = shown(os.fspath(argument))
+    where = display_name(os.fspath(argument))
     if argument.is_dir():
         found = sorted(_below(argument), key=lambda f: f.name)
         if not found:
@@ -41,7 +41,7 @@ def find_results(argument: Path) -> list[Found]:
         raise SourceError("no such file or folder", where=where)
     if not argument.is_file():  # reading a pipe or a device may block forever
         raise SourceError("neither a file nor a folder", where=where)
-    return [Found(argument, without_suffix(argument.name))]
+    return [ResultFile(argument, without_suffix(argument.name))]
 
 
 def without_suffix(name: str) -> str:
@@ -52,7 +52,7 @@ def without_suffix(name: str) -> str:
     return name
 
 
-def _below(folder: Path) -> Iterator[Found]:
+def _below(folder: Path) -> Iterator[ResultFile]:
     for here, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         best: dict[str, tuple[int, str]] = {}
@@ -67,4 +67,4 @@ def _below(folder: Path) -> Iterator[Found]:
         for stem, (_, name) in best.items():
             path = Path(here, name)
             if path.is_file():
-                yield Found(path, (path.parent.relative_to(folder) / stem).as_posix())
+                yield ResultFile(path, (path.parent.relative_to(folder) / stem).as_posix())

@@ -11,16 +11,16 @@ from pathlib import Path
 
 from costream.errors import SourceError
 from costream.report.digest import Digest
-from costream.report.finding import Found, find_results
+from costream.report.finding import ResultFile, find_results
 from costream.report.markup import Html
-from costream.report.overview import Overview, Refused, read_failures
+from costream.report.overview import MissingResult, ReportOverview, read_failures
 from costream.report.page import page_foot, page_head
 from costream.report.pages import Pages
 from costream.report.palette import Palette
-from costream.report.reading import NotAResultError, runs
 from costream.report.section import MOST_OPEN, Run, section
 from costream.report.thumbnails import Thumbnails, find_media, take
-from costream.sinks.atomic import Output
+from costream.results.reader import NotAResultError, runs
+from costream.sinks.atomic import TextOutput
 
 # With more runs than this, each has its own page: the overview must still open.
 MOST_ON_A_PAGE = 60
@@ -39,14 +39,14 @@ class Report:
     """Content of a report, from which the page and the PNG are made."""
 
     title: str
-    overview: Overview = field(default_factory=Overview)
+    overview: ReportOverview = field(default_factory=ReportOverview)
     palette: Palette = field(default_factory=Palette)
     only: Run | None = None  # the run, when there is just one
     skipped: list[str] = field(default_factory=list)  # files that are no results
     failed: list[SourceError] = field(default_factory=list)  # results that cannot be read
 
 
-class Maker:
+class ReportBuilder:
     """Reader of results that stores their sections in a temporary file until the page is written.
 
     For many results, each section is a separate page, written at once.
@@ -66,7 +66,7 @@ class Maker:
         )
         self.report = Report(_title(results))
 
-    def __enter__(self) -> Maker:
+    def __enter__(self) -> ReportBuilder:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -100,7 +100,7 @@ class Maker:
             self._put(self.report.only, alone=True)
         self._check(found)
 
-    def write(self, out: Output) -> None:
+    def write(self, out: TextOutput) -> None:
         """Write the page."""
         report = self.report
         title = report.only.title if report.only is not None else report.title
@@ -121,7 +121,7 @@ class Maker:
             return self._beside.href(run)
         return f"#{run.anchor}"
 
-    def _find(self, argument: Path) -> list[Found]:
+    def _find(self, argument: Path) -> list[ResultFile]:
         found = find_results(argument)
         if argument.is_dir():
             self.report.overview.refused += read_failures(argument)
@@ -129,7 +129,7 @@ class Maker:
             found = [replace(f, name=f"{argument.name}/{f.name}") for f in found]
         return found
 
-    def _runs(self, file: Found, count: int) -> Iterator[Run]:
+    def _runs(self, file: ResultFile, count: int) -> Iterator[Run]:
         """Yield the runs in a file; a file that cannot be read is reported, not raised."""
         together = 1 if self._several else count
         bins = next((n for most, n in _BINS if together <= most), _FEWEST_BINS)
@@ -151,7 +151,7 @@ class Maker:
         except SourceError as error:
             self.report.failed.append(error)
             reason = str(error).removeprefix(f"{file.path}: ")
-            self.report.overview.refused.append(Refused(file.name, reason))
+            self.report.overview.refused.append(MissingResult(file.name, reason))
 
     def _paint(self, digest: Digest) -> None:
         labels = list(digest.labels)
@@ -183,7 +183,7 @@ class Maker:
             return
         self._body.write(section(run, self.report.palette, alone=alone) + Html("\n"))
 
-    def _check(self, found: Sequence[Found]) -> None:
+    def _check(self, found: Sequence[ResultFile]) -> None:
         report = self.report
         if report.overview.rows:
             return

@@ -44,7 +44,7 @@ def held(
         yield Stretch(before[0], before[0] + step_s(), before[1])
 
 
-def side_by_side(a: Iterable[Stretch[T]], b: Iterable[Stretch[T]]) -> Iterator[Pair[T]]:
+def align_runs(a: Iterable[Stretch[T]], b: Iterable[Stretch[T]]) -> Iterator[Pair[T]]:
     """Yield the intervals in which neither side changes and at least one has a value.
 
     Both sides are in order of time; of overlapping stretches, the earlier one counts.

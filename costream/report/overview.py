@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from costream.report.axis import Axis
+from costream.formatting import counted, saving, short_time, si, times
+from costream.report.axis import TimeAxis
 from costream.report.digest import LabelStats
 from costream.report.markup import Html, name, tag
 from costream.report.palette import Palette
 from costream.report.section import Run, status
-from costream.report.strip import small_strip, stretches
 from costream.report.tables import Cell, label_table, number, table
-from costream.ui.text import counted, saving, short_time, si, times
+from costream.report.timeline import small_strip, stretches
 
 MOST_FAILURES = 500
 _MOST_OPEN = 12  # labels, and inputs without results, that are shown at once
 
 
 @dataclass(frozen=True)
-class Row:
+class OverviewRow:
     """One run in the overview."""
 
     title: str
@@ -41,7 +41,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Refused:
+class MissingResult:
     """A file or an input without results, and the reason."""
 
     title: str
@@ -49,11 +49,11 @@ class Refused:
 
 
 @dataclass
-class Overview:
+class ReportOverview:
     """Totals over the runs, and a row for each."""
 
-    rows: list[Row] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
+    rows: list[OverviewRow] = field(default_factory=list)
+    refused: list[MissingResult] = field(default_factory=list)
     stats: dict[str, LabelStats] = field(default_factory=dict)
     files: dict[str, int] = field(default_factory=dict)  # label -> number of runs
     most_blocks: int = 200  # in the strip of a row
@@ -148,7 +148,7 @@ class Overview:
         return tag("div", table(columns, rows, numbers=(2, 3, 4)), class_="files")
 
 
-def _cells(row: Row) -> Sequence[Cell]:
+def _cells(row: OverviewRow) -> Sequence[Cell]:
     class_ = "pill" if row.word == "complete" else "pill warn"
     less = saving(row.macs, row.dense_macs)
     return (
@@ -161,13 +161,13 @@ def _cells(row: Row) -> Sequence[Cell]:
     )
 
 
-def _row(run: Run, href: str, strip: Html) -> Row:
+def _row(run: Run, href: str, strip: Html) -> OverviewRow:
     digest = run.digest
     header, summary, costs = digest.header, digest.summary, digest.cost_json()
     start_s, end_s = digest.span_s
     word, sentence = status(digest)
-    axis = Axis(start_s, end_s)
-    return Row(
+    axis = TimeAxis(start_s, end_s)
+    return OverviewRow(
         title=run.title,
         href=href,
         model="" if header is None else header.model,
@@ -186,7 +186,7 @@ def _row(run: Run, href: str, strip: Html) -> Row:
     )
 
 
-def read_failures(folder: Path) -> list[Refused]:
+def read_failures(folder: Path) -> list[MissingResult]:
     """Return the inputs that a batch has recorded as failed; none if there is no such table."""
     try:
         with (folder / "failures.csv").open(encoding="utf-8", newline="") as file:
@@ -194,7 +194,7 @@ def read_failures(folder: Path) -> list[Refused]:
     except (OSError, ValueError, csv.Error):
         return []
     return [
-        Refused(str(row["name"]), str(row["reason"]))
+        MissingResult(str(row["name"]), str(row["reason"]))
         for row in rows
         if row.get("status") == "failed" and row.get("name") and row.get("reason")
     ]

@@ -6,7 +6,7 @@ from importlib.resources import files
 
 from costream import __version__
 from costream.report.markup import Html, join, tag, text
-from costream.report.strip import patterns
+from costream.report.timeline import patterns
 
 # The page must not load or run anything, whatever its content.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"

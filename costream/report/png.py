@@ -12,15 +12,15 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from costream.report.axis import Axis
+from costream.costs import STAGES
+from costream.formatting import clean, counted, saving, short_time, si
+from costream.report.axis import TimeAxis
 from costream.report.bins import Array
 from costream.report.curves import shown_labels
 from costream.report.digest import DENSE, FIRST_STAGE, MACS, Digest
 from costream.report.palette import Paint
 from costream.report.section import Run, status
-from costream.report.strip import stretches
-from costream.sinks.totals import STAGES
-from costream.ui.text import clean, counted, saving, short_time, si
+from costream.report.timeline import stretches
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,7 +73,7 @@ def _run(run: Run, report: Report) -> Figure:
     begin_s, end_s = digest.span_s
     for axes in grid:
         axes.set_xlim(begin_s, end_s)
-        axes.set_xticks(Axis(begin_s, end_s).ticks())
+        axes.set_xticks(TimeAxis(begin_s, end_s).ticks())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda t, _: short_time(t, 0)))
     for axes in grid[:-1]:
         axes.tick_params(labelbottom=False, length=0)

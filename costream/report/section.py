@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from costream.formatting import counted, nothing_found, saving, short_time, si, times
 from costream.records import Segment, plain
-from costream.report.axis import Axis
+from costream.report.axis import TimeAxis
 from costream.report.costs import cost_section
 from costream.report.curves import score_rows, shown_labels, track
 from costream.report.digest import Digest
 from costream.report.markup import Html, join, name, tag
 from costream.report.palette import Palette
-from costream.report.strip import strip, swatch
 from costream.report.tables import Cell, label_table, number, score_bar, table
 from costream.report.thumbnails import Thumbnails
-from costream.ui.text import counted, nothing_found, saving, short_time, si, times
+from costream.report.timeline import strip, swatch
 
 MOST_OPEN = 60  # cards that are shown at once
 _MOST_LEGEND = 16
@@ -117,7 +117,7 @@ def _who(run: Run) -> Html:
 
 def _timeline(run: Run, palette: Palette) -> Html:
     digest = run.digest
-    axis = Axis(*digest.span_s)
+    axis = TimeAxis(*digest.span_s)
     rows = score_rows(digest, palette)
     strips = [
         track(

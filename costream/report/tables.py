@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
+from costream.formatting import short_time
 from costream.report.digest import LabelStats
 from costream.report.markup import Html, join, name, percent, tag
 from costream.report.palette import Paint, Palette
-from costream.report.strip import swatch
-from costream.ui.text import short_time
+from costream.report.timeline import swatch
 
 Cell: TypeAlias = "str | Html"
 

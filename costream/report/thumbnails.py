@@ -16,12 +16,12 @@ from av.video.reformatter import VideoReformatter
 
 from costream.errors import SourceError
 from costream.records import Header
-from costream.sources.damage import Damage
-from costream.sources.decoding import Decoded, Decoder
-from costream.sources.opening import NO_TIME_STAMPS, open_container, video_stream
-from costream.sources.picture import Picture
+from costream.sources.damage import DecodeErrors
+from costream.sources.media.container import NO_TIME_STAMPS, open_container, video_stream
+from costream.sources.media.picture import LazyImage
+from costream.sources.media.video import SAME_TIME_S
+from costream.sources.media.video_decoder import DecodedFrame, VideoDecoder
 from costream.sources.timing import end_s
-from costream.sources.video import SAME_TIME_S
 
 BOX = (240, 180)  # pixels; a card is about half as wide
 _NEAR_S = 1.0  # a frame further away shows something else
@@ -93,8 +93,8 @@ class _Shots:
         self._stream.codec_context.skip_frame = "NONREF"
         self._seeks = not self._container.format.flags & NO_TIME_STAMPS
         self._scaler = VideoReformatter()
-        self._decoder: Decoder | None = None
-        self._now: Decoded | None = None
+        self._decoder: VideoDecoder | None = None
+        self._now: DecodedFrame | None = None
 
     def __enter__(self) -> _Shots:
         return self
@@ -113,11 +113,11 @@ class _Shots:
             if found is None or abs(found.time_s - time_s) > _NEAR_S:
                 return None
             aspect = self._stream.sample_aspect_ratio
-            return Picture(found.picture, self._scaler, BOX, aspect)()
+            return LazyImage(found.picture, self._scaler, BOX, aspect)()
         except (av.FFmpegError, ValueError):
             return None
 
-    def _find(self, time_s: float) -> Decoded | None:
+    def _find(self, time_s: float) -> DecodedFrame | None:
         """Decode up to the first frame that is not before the time; the last one at the end."""
         now = self._now
         if now is not None and time_s <= now.time_s <= time_s + _NEAR_S:
@@ -126,7 +126,9 @@ class _Shots:
         if decoder is None or (self._seeks and not self._is_soon(time_s)):
             if decoder is not None:
                 decoder.close()
-            decoder = self._decoder = Decoder(self._container, self._stream, Damage(), float("inf"))
+            decoder = self._decoder = VideoDecoder(
+                self._container, self._stream, DecodeErrors(), float("inf")
+            )
             self._now = None
             if self._seeks:
                 self._container.seek(decoder.clock.ticks(time_s), stream=self._stream)

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from costream.errors import UsageError
-from costream.runtime.budget import Budget
+from costream.runtime.budget.budget import Budget
 
 _LOOK_S = 0.5
 

@@ -11,17 +11,17 @@ from pathlib import Path
 from costream.errors import CostreamError, ExitCode, SourceError, UsageError
 from costream.models.base import GatedModel, Model
 from costream.records import OBJECT_DETECTION
-from costream.runtime.logs import logging_to
 from costream.runtime.options import check_options, run_options, source_options
 from costream.runtime.pipeline import run
-from costream.runtime.stop import Stop
+from costream.runtime.setup import logging_to
+from costream.runtime.stop import StopHandler
 from costream.settings import DetectSettings
 from costream.sinks.base import Sink
 from costream.sinks.registry import check_outputs, is_complete, make_sinks
 from costream.sources.registry import expand, name_of, open_source, sniff
 from costream.ui.console import live_allowed, stderr_console, stdout_console
-from costream.ui.live import LiveView
 from costream.ui.plain import PlainLines
+from costream.ui.run.view import LiveView
 from costream.ui.timeline import FinalTimeline
 
 log = logging.getLogger("costream")
@@ -42,7 +42,7 @@ def detect(settings: DetectSettings, effective: Sequence[str] = ()) -> ExitCode:
     Options and inputs are checked before the model is loaded. ``effective`` holds lines that
     say which settings are in force, shown with -v.
     """
-    with Stop() as stop, logging_to(settings.verbosity, settings.color, settings.log_file):
+    with StopHandler() as stop, logging_to(settings.verbosity, settings.color, settings.log_file):
         for line in effective:
             log.info("%s", line)
         plan = _plan(settings)
@@ -130,7 +130,9 @@ def load(settings: DetectSettings) -> Model:
     return model
 
 
-def _one(uri: str, model: Model, settings: DetectSettings, plan: _Plan, stop: Stop) -> ExitCode:
+def _one(
+    uri: str, model: Model, settings: DetectSettings, plan: _Plan, stop: StopHandler
+) -> ExitCode:
     sinks: list[Sink] = make_sinks(
         plan.formats,
         plan.directory,

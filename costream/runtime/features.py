@@ -11,20 +11,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from costream.clock import Tick, format_time, one_by_one, resample
+from costream.clock import Tick, format_time, resample, tick_per_item
 from costream.errors import ExitCode, SourceError, UsageError
-from costream.models.fitting import check_flow, takes
+from costream.models.fitting import check_flow, source_kind
 from costream.models.streaming import StreamingModel
 from costream.records import Gap
-from costream.runtime.logs import logging_to
-from costream.runtime.stop import Stop
+from costream.runtime.setup import logging_to
+from costream.runtime.stop import StopHandler
 from costream.sinks.atomic import BinaryFile, exists_error
 from costream.sources.base import SourceOptions
 from costream.sources.registry import expand, name_of, open_source, sniff
 
 log = logging.getLogger("costream")
 
-ENDING = ".npz"
+FEATURE_SUFFIX = ".npz"
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class FeatureSettings:
 
 
 @dataclass(frozen=True)
-class Features:
+class FeatureTokens:
     """The T feature tokens of one source."""
 
     rows: npt.NDArray[np.float32]  # [T, D]
@@ -60,7 +60,7 @@ def features(settings: FeatureSettings) -> ExitCode:
     Nothing is written for a source that was stopped. Raises UsageError for a model without video
     or audio features and for files that exist already, ModelError, OutputError.
     """
-    with Stop() as stop, logging_to(settings.verbosity, "auto", None):
+    with StopHandler() as stop, logging_to(settings.verbosity, "auto", None):
         targets = _targets(settings)
         model = _load(settings)
         failed: list[ExitCode] = []
@@ -85,8 +85,8 @@ def features(settings: FeatureSettings) -> ExitCode:
 
 
 def read_features(
-    uri: str, model: StreamingModel, settings: FeatureSettings, stop: Stop
-) -> Features:
+    uri: str, model: StreamingModel, settings: FeatureSettings, stop: StopHandler
+) -> FeatureTokens:
     """Return the tokens of a source. SourceError when it cannot be read or is too short."""
     card = model.card
     rate_hz = settings.rate_hz or card.rate_hz
@@ -97,7 +97,7 @@ def read_features(
         sound=model.sound,
         beside=model.beside,
     )
-    kind, wanted = sniff(uri, options), takes(model.frontend)
+    kind, wanted = sniff(uri, options), source_kind(model.frontend)
     if kind != wanted:
         raise SourceError(f"not {wanted}, which {card.name} takes", where=uri)
     source = open_source(uri, options)
@@ -110,7 +110,7 @@ def read_features(
                 log.warning("%s: %s: %s", uri, what, note)
             items = source.items()
             ticks = resample(items, rate_hz, card.gap_tolerance_s, model.frames)
-            for tick in one_by_one(items) if kind == "audio" else ticks:
+            for tick in tick_per_item(items) if kind == "audio" else ticks:
                 if isinstance(tick, Tick):
                     with torch.inference_mode():
                         tokens = model.see([tick.item], state)
@@ -127,19 +127,19 @@ def read_features(
         source.close()
     if not rows:
         raise SourceError("too short for a single row", where=uri)
-    return Features(np.concatenate(rows), np.array(times), whole)
+    return FeatureTokens(np.concatenate(rows), np.array(times), whole)
 
 
 def _targets(settings: FeatureSettings) -> dict[str, Path]:
     """Return the file for each source. UsageError when one exists or two are the same."""
     sources = [uri for argument in settings.sources for uri in expand(argument)]
     output = settings.output
-    if output.suffix == ENDING:
+    if output.suffix == FEATURE_SUFFIX:
         if len(sources) > 1:
             raise UsageError("several sources", where=output, hint="give a folder: -o FOLDER")
         targets = {sources[0]: output}
     else:
-        targets = {uri: output / f"{name_of(uri)}{ENDING}" for uri in sources}
+        targets = {uri: output / f"{name_of(uri)}{FEATURE_SUFFIX}" for uri in sources}
     if len(set(targets.values())) < len(sources):
         raise UsageError("several sources would write the same file", where=output)
     for target in targets.values():
@@ -155,7 +155,10 @@ def _load(settings: FeatureSettings) -> StreamingModel:
 
     prepare_torch(settings.threads)
     model = load_model(settings.model, settings.weights, settings.device, settings.dtype)
-    if not isinstance(model, StreamingModel) or takes(model.frontend) not in ("video", "audio"):
+    if not isinstance(model, StreamingModel) or source_kind(model.frontend) not in (
+        "video",
+        "audio",
+    ):
         raise UsageError(
             f"{model.card.name} computes no features from video or audio", where="--model"
         )
@@ -165,7 +168,9 @@ def _load(settings: FeatureSettings) -> StreamingModel:
     return model
 
 
-def _write(target: Path, found: Features, model: StreamingModel, settings: FeatureSettings) -> None:
+def _write(
+    target: Path, found: FeatureTokens, model: StreamingModel, settings: FeatureSettings
+) -> None:
     """Write rows under the names that the feature reader expects, with times and rate."""
     parts: dict[str, int] = getattr(model.frontend, "parts", {"features": found.rows.shape[1]})
     ends = np.cumsum(list(parts.values()))

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from costream.checkpoints.card import Card, Timeline
 from costream.errors import UsageError
 from costream.models.base import Model
-from costream.models.card import Card, Timeline
-from costream.runtime.budget import Budget
+from costream.runtime.budget.budget import Budget
 from costream.runtime.budgetfile import BudgetFile, parse_budget
 from costream.settings import DetectSettings
-from costream.sinks.registry import drawing_box, for_objects_only
+from costream.sinks.registry import drawing_size, object_formats
 from costream.sources.base import SourceOptions
 
 
@@ -57,7 +57,7 @@ def source_options(settings: DetectSettings, model: Model, formats: Sequence[str
         beside=model.beside,
         channel=settings.channel,
         raw=settings.raw,
-        drawing=drawing_box(formats),
+        drawing=drawing_size(formats),
         rate_hz=settings.rate_hz or model.card.rate_hz,
         frame_rate_hz=settings.rate_hz,
         layout=settings.layout,
@@ -75,7 +75,7 @@ def check_options(settings: DetectSettings, *, found: bool, gated: bool) -> None
         ("--tokens", settings.tokens, gated, every),
         ("--budget", settings.budget, gated, every),
         ("--track", settings.track or None, found, none),
-        *((f"--format {name}", name, found, none) for name in for_objects_only(settings.formats)),
+        *((f"--format {name}", name, found, none) for name in object_formats(settings.formats)),
     )
     for name, told, fits, why in options:
         if told is not None and not fits:

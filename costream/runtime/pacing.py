@@ -10,7 +10,7 @@ _TRUST = 0.15  # share of a step at the expected speed that serves as prior for 
 _NEAR = 0.03  # relative distance to the target within which the token count stays
 
 
-class Pacer:
+class GateController:
     """Recomputes the token count of a step at each of its gates, from the time elapsed.
 
     A step whose first blocks took longer than planned computes fewer tokens in the others, and

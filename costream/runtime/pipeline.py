@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from costream.clock import Tick, TickItem, one_by_one, resample
+from costream.clock import Tick, TickItem, resample, tick_per_item
 from costream.errors import CostreamError, ExitCode, SourceError
 from costream.models.base import GatedModel, Model
 from costream.records import Fault, Gap, Summary, VideoFrame
+from costream.runtime.budget.controller import TokenController
 from costream.runtime.options import RunOptions
-from costream.runtime.stop import Stop
-from costream.runtime.throttle import Throttle
-from costream.runtime.track import Track
+from costream.runtime.stop import StopHandler
+from costream.runtime.writer import StreamRecorder
 from costream.sinks.base import Sink
 from costream.sources.base import LiveSource, Source, SourceInfo
 
@@ -25,7 +25,7 @@ def run(
     sinks: Sequence[Sink] = (),
     *,
     options: RunOptions | None = None,
-    stop: Stop | None = None,
+    stop: StopHandler | None = None,
 ) -> Summary:
     """Step ``model`` over ``source`` until it ends or ``stop`` is set, and return the summary.
 
@@ -33,7 +33,7 @@ def run(
     when the source cannot be opened or holds no data, OutputError when a sink cannot write,
     BrokenPipeError when the reader of a sink's stream has closed it.
     """
-    return _Run(source, model, sinks, options or RunOptions(), stop or Stop()).go()
+    return _Run(source, model, sinks, options or RunOptions(), stop or StopHandler()).go()
 
 
 class _Run:
@@ -43,11 +43,11 @@ class _Run:
         model: Model,
         sinks: Sequence[Sink],
         options: RunOptions,
-        stop: Stop,
+        stop: StopHandler,
     ) -> None:
         self.source, self.model, self.stop = source, model, stop
         self._live = source if isinstance(source, LiveSource) else None
-        self.track = Track(model, options, sinks)
+        self.track = StreamRecorder(model, options, sinks)
 
     def go(self) -> Summary:
         began = time.perf_counter()
@@ -111,7 +111,7 @@ class _Run:
             mark = time.perf_counter()
         self.track.flush()
 
-    def _throttle(self, state: Any) -> Throttle | None:
+    def _throttle(self, state: Any) -> TokenController | None:
         """Set the stream's token count; return its controller if there is a budget."""
         options = self.track.options
         if not isinstance(self.model, GatedModel):
@@ -119,13 +119,13 @@ class _Run:
         self.model.set_tokens(state, options.tokens)
         if options.budget is None:
             return None
-        return Throttle(self.model, options.budget, self.track.rate_hz)
+        return TokenController(self.model, options.budget, self.track.rate_hz)
 
     def _events(self, info: SourceInfo) -> Iterator[list[TickItem]]:
         """Yield lists of events: ticks of one chunk together, everything else alone."""
         items = self.source.items()
         if info.kind == "audio":
-            events = one_by_one(items)
+            events = tick_per_item(items)
         else:
             tolerance_s = self.model.card.gap_tolerance_s
             events = resample(items, self.track.rate_hz, tolerance_s, self.model.frames)

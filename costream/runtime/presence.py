@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from costream.models.card import Timeline
+from costream.checkpoints.card import Timeline
 from costream.records import Box, Segment
 from costream.runtime.segments import Segmenter
 from costream.runtime.smoothing import Smoother
 
 
-class Presence:
+class PresenceSegmenter:
     """Turns detected objects into segments: one lasts while an object of its label is seen.
 
     Labels are independent, so their segments may overlap. Those of a label are computed by

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from costream.checkpoints.card import Timeline
 from costream.errors import UsageError
-from costream.models.card import Timeline
 from costream.records import Segment
 from costream.runtime.smoothing import Smoother
 

@@ -20,7 +20,7 @@ class Stopped(BaseException):
         self.exit_code = exit_code
 
 
-class Stop:
+class StopHandler:
     """A stop event: a run polls it to learn that it should end.
 
     As a context manager it handles SIGINT and SIGTERM: the first signal ends the run in progress
@@ -52,7 +52,7 @@ class Stop:
         finally:
             self._running = None
 
-    def __enter__(self) -> Stop:
+    def __enter__(self) -> StopHandler:
         for number in _signals():
             self._previous[number] = signal.signal(number, self._on_signal)
         return self

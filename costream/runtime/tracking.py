@@ -49,7 +49,7 @@ class _Object:
         self.corners, self.seen_s = corners, time_s
 
 
-class Tracker:
+class ObjectTracker:
     """Assigns ids to the boxes of one stream, from 1 on; none is used twice.
 
     ``overlap``: the least intersection over union of a box with its object's predicted box.
@@ -91,7 +91,7 @@ class Tracker:
         """Match boxes to known objects, by index of the box; ``corners``: [n, 4]."""
         if not self._objects:
             return {}
-        shared = overlaps(np.stack([known.at(time_s) for known in self._objects]), corners)
+        shared = pairwise_iou(np.stack([known.at(time_s) for known in self._objects]), corners)
         labels = np.array([known.label for known in self._objects])
         shared[labels[:, None] != np.array([box.label for box in boxes])] = -1
         which, of = np.nonzero(shared >= self._overlap)
@@ -110,7 +110,7 @@ def corners_of(boxes: Sequence[Box]) -> Corners:
     return np.array([(b.x1, b.y1, b.x2, b.y2) for b in boxes], np.float64).reshape(-1, 4)
 
 
-def overlaps(boxes: Corners, others: Corners) -> Corners:
+def pairwise_iou(boxes: Corners, others: Corners) -> Corners:
     """Return intersection over union [n, m] of boxes [n, 4] and [m, 4]; 0 where both are empty."""
     low = np.maximum(boxes[:, None, :2], others[None, :, :2])
     high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])

@@ -17,7 +17,7 @@ _FLUSH_S = 0.05
 _T = TypeVar("_T")
 
 
-class Output(Protocol):
+class TextOutput(Protocol):
     """Text output of a sink. ``open`` first; ``finish`` once, at the end.
 
     OSError becomes OutputError, once: afterwards, ``write`` and ``finish`` do nothing, so that a
@@ -34,7 +34,7 @@ class Output(Protocol):
     def finish(self) -> None: ...  # noqa: D102
 
 
-def part_of(path: Path) -> Path:
+def part_path(path: Path) -> Path:
     """Return the temporary name of ``path`` while it is being written."""
     return path.with_name(path.name + ".part")
 
@@ -88,7 +88,7 @@ class AtomicFile(_Output):
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
         super().__init__(str(path))
         self._path = path
-        self._part = part_of(path)
+        self._part = part_path(path)
         self._overwrite = overwrite
 
     @property
@@ -143,7 +143,7 @@ class BinaryFile(AtomicFile):
         return self._part.open("wb")
 
 
-class Stream(_Output):
+class StreamOutput(_Output):
     """Text output to an open handle that must not be closed: standard output."""
 
     def __init__(self, handle: TextIO) -> None:

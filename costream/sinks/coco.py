@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from costream.records import Header, Objects, Picture, Record, Summary, VideoFrame, plain
-from costream.sinks.atomic import Output
+from costream.sinks.atomic import TextOutput
 from costream.sinks.jsonl import dumps
 from costream.sinks.spool import Spool
 
@@ -24,7 +24,7 @@ class Coco:
     boxes of the first.
     """
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: TextOutput) -> None:
         self._out = out
         self._source = ""
         self._categories: dict[str, int] = {}  # label -> id

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from costream.draw.axis import PixelAxis
+from costream.draw.canvas import WHITE, Canvas, Color, fill, write
 from costream.records import Compute, Gap, Header, Picture, Record
-from costream.sinks.axis import Axis
 from costream.sinks.cost import budget_text, share_of_dense, share_text, tokens_text
-from costream.sinks.drawing import WHITE, Canvas, Color, fill, write
 from costream.sinks.font import text_width
 from costream.sinks.panel import PANEL, write_clock
 
@@ -26,7 +26,7 @@ class CostPanel:
 
     def __init__(self, header: Header) -> None:
         self._step_s = 1 / header.rate_hz
-        self._axis = Axis(header.duration_s)
+        self._axis = PixelAxis(header.duration_s)
         self._compute: Compute | None = None
         self._painted_s: float | None = None  # the curve is painted up to here
         self._totals = np.zeros((2, 0))  # of each column: sum of the shares, number of steps

@@ -15,7 +15,7 @@ from html import escape
 from pathlib import Path
 
 from costream.records import Header, Record, Segment, Summary
-from costream.sinks.atomic import Output
+from costream.sinks.atomic import TextOutput
 from costream.sinks.base import finds_objects
 from costream.sinks.timelines import Timelines
 
@@ -45,7 +45,7 @@ class Elan:
     For objects there is one tier per label: annotations of a tier must not overlap.
     """
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: TextOutput) -> None:
         self._out = out
         self._model = ""
         self._timelines = Timelines()

@@ -16,7 +16,7 @@ from costream.errors import OutputError, UsageError
 from costream.records import AnyRecord, Fault, Gap, Header, Record, Segment, Summary, to_json
 from costream.sinks.appending import AppendedFile
 from costream.sinks.jsonl import dumps
-from costream.sinks.locking import locked
+from costream.sinks.locking import try_lock
 from costream.sinks.rotation import Rotation
 
 log = logging.getLogger("costream")
@@ -107,7 +107,7 @@ class Journal:
             self._lock.close()
 
     def _begin_alone(self, lock: IO[str]) -> None:
-        if not locked(lock):
+        if not try_lock(lock):
             hint = "stop it, or name another folder with -o"
             raise UsageError("another run writes to it", where=self.path, hint=hint)
         self._begin(self._clock())

@@ -14,7 +14,7 @@ from costream.records import (
     Summary,
     to_json,
 )
-from costream.sinks.atomic import Output
+from costream.sinks.atomic import TextOutput
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False)
 
@@ -30,7 +30,7 @@ class JsonLines:
     ``feed``: name put into every line if several feeds share an output.
     """
 
-    def __init__(self, out: Output, feed: str | None = None) -> None:
+    def __init__(self, out: TextOutput, feed: str | None = None) -> None:
         self._out = out
         self._feed = {} if feed is None else {"feed": feed}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import PurePath
 
 from costream.records import Header, Record, Segment, Summary
-from costream.sinks.atomic import Output
+from costream.sinks.atomic import TextOutput
 
 # A selection spans the whole frequency range: audio models use 16 000 samples a second.
 _LOW_HZ, _HIGH_HZ = "0.0", "8000.0"
@@ -23,7 +23,7 @@ RAVEN_COLUMNS = (
 class Audacity:
     """Audacity: tab-separated start, end (seconds) and label, for File > Import > Labels."""
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: TextOutput) -> None:
         self._out = out
 
     def open(self, header: Header) -> None:
@@ -47,7 +47,7 @@ class Raven:
     With several heads a column ``Model`` names the head of a segment.
     """
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: TextOutput) -> None:
         self._out = out
         self._source = ""
         self._channel = 1
@@ -91,7 +91,7 @@ class Rttm:
     the fields, so those in names become underscores.
     """
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: TextOutput) -> None:
         self._out = out
         self._file = ""
         self._channel = 1

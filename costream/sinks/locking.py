@@ -6,7 +6,7 @@ import os
 from typing import IO
 
 
-def locked(file: IO[str]) -> bool:
+def try_lock(file: IO[str]) -> bool:
     """Lock ``file``, which is open for writing; return False if it is locked already."""
     try:
         if os.name == "nt":

@@ -9,7 +9,7 @@ import av
 import numpy as np
 from av.video.stream import VideoStream
 
-from costream.sinks.drawing import DARK, Canvas
+from costream.draw.canvas import DARK, Canvas
 
 _TIME_BASE = Fraction(1, 90_000)
 

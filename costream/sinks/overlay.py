@@ -7,21 +7,13 @@ from functools import partial
 
 import numpy as np
 
-from costream.records import (
-    Box,
-    Header,
-    Objects,
-    Picture,
-    Record,
-    Summary,
-    VideoFrame,
-)
+from costream.draw.canvas import COLORS, Canvas, Color, draw_figure
+from costream.draw.objects import draw_boxes
+from costream.draw.skeleton import Figure, SkeletonView, figure_in_picture
+from costream.records import Box, Header, Objects, Picture, Record, Summary, VideoFrame
 from costream.sinks.atomic import BinaryFile
 from costream.sinks.base import finds_objects, heads_of
-from costream.sinks.boxes import draw_boxes
 from costream.sinks.costpanel import CostPanel
-from costream.sinks.drawing import COLORS, Canvas, Color, draw_figure
-from costream.sinks.figure import Figure, View, figure_in_picture
 from costream.sinks.movie import Movie
 from costream.sinks.panel import PANEL, HeadPanel, Panel
 from costream.sinks.tokens import draw_tokens
@@ -43,7 +35,7 @@ class Overlay:
         self._movie: Movie | None = None
         self._panels: list[Panel] = []
         self._rate_hz = 0.0
-        self._view = View()
+        self._view = SkeletonView()
         self._boxes: tuple[Box, ...] = ()  # of the current step, until its picture arrives
         self._colors: dict[str, Color] = {}
 

@@ -6,9 +6,9 @@ from typing import Protocol
 
 import numpy as np
 
+from costream.draw.axis import PixelAxis
+from costream.draw.canvas import COLORS, GREY, WHITE, Canvas, Color, fill, write
 from costream.records import Gap, Head, Header, Picture, Prediction, Record, Scored
-from costream.sinks.axis import Axis
-from costream.sinks.drawing import COLORS, GREY, WHITE, Canvas, Color, fill, write
 from costream.sinks.font import text_width
 
 PANEL = 76  # height of a panel, pixels
@@ -37,7 +37,7 @@ class HeadPanel:
         self._step_s, self._delay_s = 1 / header.rate_hz, head.delay_s
         self._threshold_of = head.threshold_of
         self._color = {label: COLORS[k % len(COLORS)] for k, label in enumerate(self.events, taken)}
-        self._axis = Axis(header.duration_s)
+        self._axis = PixelAxis(header.duration_s)
         self._best: Scored | None = None
         self._painted_s: float | None = None  # the timeline is painted up to here
         self._strip = np.zeros((_STRIP, 0, 3), np.uint8)

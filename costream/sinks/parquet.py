@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from costream.errors import OutputError, UsageError
-from costream.sinks.atomic import part_of
+from costream.sinks.atomic import part_path
 
 _GROUP_ROWS = 1 << 16  # rows buffered in memory before they are written
 _TYPES = {
@@ -17,7 +17,7 @@ _TYPES = {
 }
 
 
-def need_parquet() -> None:
+def require_parquet() -> None:
     """Raise UsageError if pyarrow is not installed, or not compatible with this NumPy."""
     try:
         import pyarrow  # noqa: F401
@@ -33,7 +33,7 @@ class ParquetRows:
     """Rows of a Parquet file that appears when it is finished."""
 
     def __init__(self, path: Path) -> None:
-        need_parquet()
+        require_parquet()
         self._path = path
         self._writer: Any = None
         self._schema: Any = None
@@ -50,7 +50,7 @@ class ParquetRows:
         self._schema = pyarrow.schema(fields)
         self._columns = [[] for _ in fields]
         try:
-            self._writer = parquet.ParquetWriter(str(part_of(self._path)), self._schema)
+            self._writer = parquet.ParquetWriter(str(part_path(self._path)), self._schema)
         except OSError as error:
             raise OutputError(f"cannot write ({error})", where=self._path) from error
 
@@ -66,7 +66,7 @@ class ParquetRows:
     def finish(self) -> None:
         """Flush the file to disk and rename it to its final name."""
         self._flush()
-        part = part_of(self._path)
+        part = part_path(self._path)
         try:
             self._writer.close()
             with part.open("rb") as file:

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from costream.errors import UsageError
-from costream.sinks.atomic import AtomicFile, BinaryFile, Stream, exists_error
+from costream.sinks.atomic import AtomicFile, BinaryFile, StreamOutput, exists_error
 from costream.sinks.base import Sink
 from costream.sinks.coco import Coco
-from costream.sinks.document import Document
 from costream.sinks.elan import Elan
+from costream.sinks.filters import run_filter
+from costream.sinks.json_document import JsonDocument
 from costream.sinks.jsonl import JsonLines
 from costream.sinks.labels import Audacity, Raven, Rttm
-from costream.sinks.only import only_for
 from costream.sinks.subtitles import subrip, webvtt
 from costream.sinks.tables import ComputeTable, ObjectTable, PredictionTable, TimelineTable
 
@@ -44,7 +44,7 @@ def _overlay(out: BinaryFile) -> Sink:
 
 FORMATS: dict[str, Format] = {
     "jsonl": Format("every record as it happens", {"jsonl": JsonLines}, has_summary=True),
-    "json": Format("one document", {"json": Document}, has_summary=True),
+    "json": Format("one document", {"json": JsonDocument}, has_summary=True),
     "csv": Format(
         "three tables",
         {
@@ -94,7 +94,7 @@ def paths_for(
     return [directory / f"{name}.{suffix}" for suffix in suffixes]
 
 
-def for_objects_only(formats: Iterable[str]) -> list[str]:
+def object_formats(formats: Iterable[str]) -> list[str]:
     """Return those of ``formats`` that write no file for a run without objects."""
     return [f for f in formats if not paths_for(f, Path(), "", objects=False)]
 
@@ -155,15 +155,15 @@ def make_sinks(
                 kind = BinaryFile if FORMATS[format].binary else AtomicFile
                 sink = make(kind(path, overwrite=overwrite))
             elif stream is not None:
-                sink = make(Stream(stream))
+                sink = make(StreamOutput(stream))
             else:
                 continue
             objects = FORMATS[format].only.get(suffix)
-            sinks.append(sink if objects is None else only_for(sink, objects=objects))
+            sinks.append(sink if objects is None else run_filter(sink, objects=objects))
     return sinks
 
 
-def drawing_box(formats: Sequence[str]) -> tuple[int, int] | None:
+def drawing_size(formats: Sequence[str]) -> tuple[int, int] | None:
     """Return the width and height that ``formats`` fit frames into; None: none of them draws."""
     return next((FORMATS[f].draws for f in formats if FORMATS[f].draws is not None), None)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from costream.clock import format_time
 from costream.records import Header, Record, Segment, Summary
-from costream.sinks.atomic import Output
+from costream.sinks.atomic import TextOutput
 from costream.sinks.base import finds_objects
 from costream.sinks.timelines import Timelines
 
@@ -21,7 +21,7 @@ class Subtitles:
     """
 
     def __init__(
-        self, out: Output, *, decimal: str, head: str, escape: Callable[[str], str]
+        self, out: TextOutput, *, decimal: str, head: str, escape: Callable[[str], str]
     ) -> None:
         self._out = out
         self._decimal = decimal
@@ -75,11 +75,11 @@ def _entities(label: str) -> str:
     return html.escape(label, quote=False)
 
 
-def subrip(out: Output) -> Subtitles:
+def subrip(out: TextOutput) -> Subtitles:
     """Return a SubRip sink."""
     return Subtitles(out, decimal=",", head="", escape=_without_markup)
 
 
-def webvtt(out: Output) -> Subtitles:
+def webvtt(out: TextOutput) -> Subtitles:
     """Return a WebVTT sink."""
     return Subtitles(out, decimal=".", head="WEBVTT\n\n", escape=_entities)

@@ -19,7 +19,7 @@ from costream.records import (
     Summary,
     plain,
 )
-from costream.sinks.atomic import Output
+from costream.sinks.atomic import TextOutput
 from costream.sinks.base import finds_objects
 from costream.sinks.columns import PredictionColumns
 
@@ -34,7 +34,7 @@ COMPUTE_COLUMNS = (
 class _Rows:
     """CSV rows of an output. Numbers are as in JSON records; missing values are empty."""
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: TextOutput) -> None:
         self.out = out
         self._text = io.StringIO(newline="")
         self._csv = csv.writer(self._text, lineterminator="\n")
@@ -60,7 +60,7 @@ class PredictionTable:
     ``p(LABEL)`` for each label if all scores are requested.
     """
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: TextOutput) -> None:
         self._rows = _Rows(out)
         self._labels: tuple[str, ...] = ()
         self._heads: dict[str, tuple[str, ...]] | None = None
@@ -103,7 +103,7 @@ class PredictionTable:
 class ObjectTable:
     """Table with one row per box, so none for a step without objects."""
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: TextOutput) -> None:
         self._rows = _Rows(out)
 
     def open(self, header: Header) -> None:
@@ -133,7 +133,7 @@ class TimelineTable:
     Its last is ``count`` for objects: their maximum number at one time.
     """
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: TextOutput) -> None:
         self._rows = _Rows(out)
         self._has_heads = self._counts = False
 
@@ -160,7 +160,7 @@ class TimelineTable:
 class ComputeTable:
     """Table with one row per step: its cost."""
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: TextOutput) -> None:
         self._rows = _Rows(out)
 
     def open(self, header: Header) -> None:

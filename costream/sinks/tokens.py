@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from costream.sinks.drawing import Canvas
+from costream.draw.canvas import Canvas
 
 _TINT = np.array([0, 220, 255], np.uint8)
 
-Size = tuple[int, int]  # width, height
+PixelSize = tuple[int, int]  # width, height
 
 
-def draw_tokens(canvas: Canvas, updated: npt.NDArray[np.bool_], seen: Size, page: Size) -> None:
+def draw_tokens(
+    canvas: Canvas, updated: npt.NDArray[np.bool_], seen: PixelSize, page: PixelSize
+) -> None:
     """Tint the updated tokens, bool [h, w], translucently, and more strongly at the rim.
 
     The model's input had the size ``seen``, padded on the right and at the bottom to whole
@@ -44,7 +46,7 @@ def _tinted(part: Canvas, share: int) -> Canvas:
     return part - part // share + _TINT // share
 
 
-def token_side(updated: npt.NDArray[np.bool_], seen: Size) -> int:
+def token_side(updated: npt.NDArray[np.bool_], seen: PixelSize) -> int:
     """Return the side of a token in pixels: the smallest with which [h, w] tokens cover a frame.
 
     Padding adds less than a token, so nothing else is possible if there are as many tokens along

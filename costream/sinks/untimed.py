@@ -11,12 +11,16 @@ from costream.sinks.base import PictureSink, Sink
 _UNKNOWN = StageTimes(math.nan, math.nan, math.nan, math.nan)
 
 
-def untimed(sink: Sink) -> Sink:
+def deterministic_sink(sink: Sink) -> Sink:
     """Return a sink that forwards everything to ``sink``, with wall-clock times set to null."""
-    return _UntimedPictures(sink) if isinstance(sink, PictureSink) else _Untimed(sink)
+    return (
+        _DeterministicDrawingSink(sink)
+        if isinstance(sink, PictureSink)
+        else _DeterministicSink(sink)
+    )
 
 
-class _Untimed:
+class _DeterministicSink:
     """A sink that removes ``ms`` of compute records, ``wall_s`` and ``x_realtime`` of summaries."""
 
     def __init__(self, sink: Sink) -> None:
@@ -37,7 +41,7 @@ class _Untimed:
         self._sink.close(replace(summary, wall_s=math.nan, x_realtime=None))
 
 
-class _UntimedPictures(_Untimed):
+class _DeterministicDrawingSink(_DeterministicSink):
     """The same for a sink that also draws."""
 
     def __init__(self, sink: PictureSink) -> None:

@@ -18,7 +18,7 @@ ConnectionState = Literal["connecting", "live", "waiting", "lost", "ended"]
 
 
 @dataclass(frozen=True)
-class Sound:
+class AudioFormat:
     """Audio format of a model: mono, in blocks of one step each."""
 
     rate_hz: int  # samples per second
@@ -26,7 +26,7 @@ class Sound:
 
 
 @dataclass(frozen=True)
-class RawSound:
+class RawAudioFormat:
     """Format of headerless samples (raw PCM on a pipe)."""
 
     form: str  # FFmpeg's name of the sample format: s16le, f32le, ...
@@ -34,7 +34,7 @@ class RawSound:
     channels: int = 1
 
 
-class PacketKeeper(Protocol):
+class PacketListener(Protocol):
     """Receives every packet of a live feed before it is decoded; called by the reading thread."""
 
     def begin(self, container: InputContainer) -> None:
@@ -45,14 +45,14 @@ class PacketKeeper(Protocol):
 
 
 @dataclass(frozen=True)
-class Connecting:
+class ConnectionOptions:
     """Connection settings of a live feed."""
 
     timeout_s: float = 10.0  # lost after this long without data
     retries: int = -1  # consecutive attempts before giving up; -1: no limit
     transport: Literal["tcp", "udp"] = "tcp"  # RTSP
     speed: float | None = None  # play files as feeds at this factor; None: do not
-    keeper: PacketKeeper | None = None
+    keeper: PacketListener | None = None
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,13 @@ class SourceOptions:
     layout: str | None = None  # skeletons: name of the joint layout, or a TOML file; None = detect
     columns: str | None = None  # skeletons: roles of the columns of a table; None = detect
     persons: int = 2  # skeletons: number of person slots per frame
-    sound: Sound | None = None  # read the sound of media in this format; None: the video
-    beside: Sound | None = None  # also read the sound of video files, in this format
+    sound: AudioFormat | None = None  # read the sound of media in this format; None: the video
+    beside: AudioFormat | None = None  # also read the sound of video files, in this format
     channel: int | None = None  # audio channel, from 1; None: the mean of all
-    raw: RawSound | None = None  # read "-" and pipes as headerless samples
-    connecting: Connecting | None = None  # accept live feeds (URLs, cameras); None: files only
+    raw: RawAudioFormat | None = None  # read "-" and pipes as headerless samples
+    connecting: ConnectionOptions | None = (
+        None  # accept live feeds (URLs, cameras); None: files only
+    )
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.records import AudioBlock, Gap
-from costream.sources.base import Sound
+from costream.sources.base import AudioFormat
 
 
-class Blocks:
+class BlockSplitter:
     """Cuts mono sound into blocks of ``sound.block`` samples, numbered from 0.
 
     The end of a block is the start plus a whole number of samples, computed with integers: no
@@ -20,7 +20,7 @@ class Blocks:
     """
 
     def __init__(
-        self, sound: Sound, start_s: float | Fraction = 0.0, *, source_hz: int | None = None
+        self, sound: AudioFormat, start_s: float | Fraction = 0.0, *, source_hz: int | None = None
     ) -> None:
         """``start_s``: time of the first sample. ``source_hz``: its rate before resampling."""
         self._sound = sound

@@ -13,16 +13,16 @@ import numpy.typing as npt
 
 from costream.errors import SourceError
 from costream.records import Item
-from costream.sources.base import Sound, SourceOptions
-from costream.sources.blocks import Blocks
-from costream.sources.mixer import Mixer, silence, sound_format
-from costream.sources.soundclock import Jump
+from costream.sources.base import AudioFormat, SourceOptions
+from costream.sources.blocks import BlockSplitter
+from costream.sources.media.resample import Mixer, silence, sound_format
+from costream.sources.soundclock import Discontinuity
 
 # Times within this fraction of a sample count as that sample.
 ROUNDING = 1e-6
 
 
-class SoundCutter:
+class AudioBlockCutter:
     """Mixes and resamples frames and cuts them into blocks, from the requested start to the end.
 
     Both are exact to a sample of the model's rate. ``ended`` is set when the end is reached.
@@ -31,7 +31,7 @@ class SoundCutter:
     def __init__(
         self,
         first: av.AudioFrame,
-        sound: Sound,
+        sound: AudioFormat,
         options: SourceOptions,
         where: str,
         *,
@@ -59,10 +59,10 @@ class SoundCutter:
         skip = -round((time_s - origin_s) * rate_hz) % step
         self._mixer = self._mix(first, skip)
         start_s = self._cut(time_s + Fraction(skip, rate_hz))
-        self._blocks = Blocks(sound, start_s, source_hz=rate_hz)
+        self._blocks = BlockSplitter(sound, start_s, source_hz=rate_hz)
 
     def take(
-        self, frame: av.AudioFrame, jump: Jump | None, arrived_s: float | None = None
+        self, frame: av.AudioFrame, jump: Discontinuity | None, arrived_s: float | None = None
     ) -> Iterator[Item]:
         """Take the next frame and its discontinuity, if any; yield the items it completes.
 

@@ -7,7 +7,7 @@ from costream.records import Fault
 REPORT_EVERY_S = 10.0
 
 
-class Damage:
+class DecodeErrors:
     """Collects errors and summarises them in at most one Fault per REPORT_EVERY_S of media time.
 
     ``total`` counts all errors, reported or not.

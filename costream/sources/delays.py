@@ -9,7 +9,7 @@ BUCKET_S = 5.0
 KNOWN_S = 60.0  # shorter spans say little about drift: arrivals jitter by milliseconds
 
 
-class Delays:
+class DelayTracker:
     """Tracks the minimum delay of the last seconds and the drift over all of them.
 
     A delay is arrival time minus media time, so only differences between delays are meaningful.

@@ -9,8 +9,8 @@ from av.video.stream import VideoStream
 
 from costream.records import VideoFrame
 from costream.sources.base import SourceOptions
-from costream.sources.decoding import Decoded
-from costream.sources.picture import Orientation, Picture, display_size, side_data
+from costream.sources.media.picture import LazyImage, Orientation, display_size, side_data
+from costream.sources.media.video_decoder import DecodedFrame
 
 
 class Framer:
@@ -30,7 +30,7 @@ class Framer:
     def frame(
         self,
         i: int,
-        decoded: Decoded,
+        decoded: DecodedFrame,
         pixel_aspect: Fraction | None,
         arrived_s: float | None = None,
     ) -> VideoFrame:
@@ -38,7 +38,7 @@ class Framer:
         picture = decoded.picture
         motion = drawing = None
         if self._options.drawing is not None:
-            drawing = Picture(picture, self._drawing_scaler, self._options.drawing, pixel_aspect)
+            drawing = LazyImage(picture, self._drawing_scaler, self._options.drawing, pixel_aspect)
         if self._options.motion_vectors:
             vectors = side_data(picture, "MOTION_VECTORS")
             # A copy: the vectors would keep the whole frame in memory.
@@ -47,7 +47,7 @@ class Framer:
             i=i,
             time_s=decoded.time_s,
             pts=decoded.pts,
-            convert=Picture(picture, self._scaler, self._options.box, pixel_aspect),
+            convert=LazyImage(picture, self._scaler, self._options.box, pixel_aspect),
             motion=motion,
             estimated=decoded.estimated,
             corrupt=picture.is_corrupt,

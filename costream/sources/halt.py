@@ -6,7 +6,7 @@ import contextlib
 from queue import Empty, SimpleQueue
 
 
-class Halt:
+class StopEvent:
     """Event set by any thread or a signal handler: SimpleQueue.put is reentrant."""
 
     def __init__(self) -> None:

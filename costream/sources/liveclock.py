@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from costream.sources.delays import Delays
-from costream.sources.recording import Chunk
-from costream.sources.soundclock import Jump
+from costream.sources.delays import DelayTracker
+from costream.sources.recording import AudioChunk
+from costream.sources.soundclock import Discontinuity
 
 # A chunk later than this may be late because samples are missing. Through a sound server each
 # piece of one may be late by its own length.
@@ -28,10 +28,10 @@ class LiveClock:
     """
 
     def __init__(self) -> None:
-        self.delays = Delays()
+        self.delays = DelayTracker()
         self._start_s, self._frames, self._rate_hz = Fraction(0), 0, 1  # of released chunks
         self._recording = self._first = 0  # expected next chunk
-        self._held: list[Chunk] = []
+        self._held: list[AudioChunk] = []
         self._broken = ""  # why the next chunk is not contiguous
 
     @property
@@ -39,11 +39,11 @@ class LiveClock:
         """Media time at which the next sample is due."""
         return float(self._time(0))
 
-    def follows(self, chunk: Chunk) -> bool:
+    def follows(self, chunk: AudioChunk) -> bool:
         """Return whether nothing was dropped before this chunk."""
         return chunk.recording != self._recording or chunk.first == self._first
 
-    def take(self, chunk: Chunk) -> list[tuple[Chunk, Jump | None]]:
+    def take(self, chunk: AudioChunk) -> list[tuple[AudioChunk, Discontinuity | None]]:
         """Take a chunk; return the chunks that can be placed now with their discontinuities."""
         if math.isinf(self.delays.usual_s):
             self._rate_hz = chunk.rate_hz
@@ -61,16 +61,18 @@ class LiveClock:
         self._held.append(chunk)
         return self._place()
 
-    def _place(self) -> list[tuple[Chunk, Jump | None]]:
+    def _place(self) -> list[tuple[AudioChunk, Discontinuity | None]]:
         late_s, broken = self._late_s(), self._broken
         if late_s < LATE_S and broken != REOPENED:
-            return self._give(Jump(begins_s=self._time(0), reason=broken) if broken else None)
+            return self._give(
+                Discontinuity(begins_s=self._time(0), reason=broken) if broken else None
+            )
         if not self._waited():
             return []
         begins_s = self._time(0) + Fraction(round(max(0.0, late_s) * self._rate_hz), self._rate_hz)
         self._go_on(begins_s, self._rate_hz)
         self.delays.restart()
-        return self._give(Jump(begins_s=begins_s, reason=broken or SILENT))
+        return self._give(Discontinuity(begins_s=begins_s, reason=broken or SILENT))
 
     def _late_s(self) -> float:
         """Return the minimum lateness of the held chunks compared with the usual delay."""
@@ -90,7 +92,7 @@ class LiveClock:
         before, last = self._held[-2:]
         return 2 * (last.arrived_s - before.arrived_s) * self._rate_hz >= last.frames
 
-    def _give(self, jump: Jump | None) -> list[tuple[Chunk, Jump | None]]:
+    def _give(self, jump: Discontinuity | None) -> list[tuple[AudioChunk, Discontinuity | None]]:
         placed = self._held
         self._held, self._broken = [], ""
         for chunk in placed:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import av
 
 from costream.redact import redact
-from costream.sources.addresses import host_of, scheme_of
+from costream.sources.live.address import host_of, scheme_of
 
 # An error after this fraction of the timeout means that the server did not answer.
 WAITED = 0.9
@@ -19,59 +19,65 @@ ENDED = "the stream has ended: the server closed it"
 
 
 @dataclass(frozen=True)
-class Loss:
+class ConnectionFailure:
     """Reason why a connection was lost or could not be made."""
 
     message: str  # one line without the URL
     fatal: bool = False  # permanent: a retry cannot help
 
 
-class LostError(Exception):
+class ConnectionFailedError(Exception):
     """A connection cannot be made."""
 
-    def __init__(self, loss: Loss) -> None:
+    def __init__(self, loss: ConnectionFailure) -> None:
         super().__init__(loss.message)
         self.loss = loss
 
 
-def opening_loss(error: Exception, uri: str, waited_s: float, timeout_s: float) -> Loss:
+def opening_failure(
+    error: Exception, uri: str, waited_s: float, timeout_s: float
+) -> ConnectionFailure:
     """Return why opening failed; ``waited_s``: time until the failure."""
     silent = waited_s >= WAITED * timeout_s
     if isinstance(error, (av.HTTPUnauthorizedError, av.HTTPForbiddenError)):
-        return Loss("the server refuses the login: check user and password", fatal=True)
+        return ConnectionFailure(
+            "the server refuses the login: check user and password", fatal=True
+        )
     if isinstance(error, av.HTTPNotFoundError):
-        return Loss("the server has no such feed (404): check the path", fatal=True)
+        return ConnectionFailure("the server has no such feed (404): check the path", fatal=True)
     if isinstance(error, av.ProtocolNotFoundError):
-        return Loss(f"unknown protocol: {scheme_of(uri)}", fatal=True)
+        return ConnectionFailure(f"unknown protocol: {scheme_of(uri)}", fatal=True)
     if isinstance(error, (av.DecoderNotFoundError, av.DemuxerNotFoundError)):
-        return Loss("there is no decoder for it", fatal=True)
+        return ConnectionFailure("there is no decoder for it", fatal=True)
     if isinstance(error, av.ConnectionRefusedError):
-        return Loss("the connection was refused")
+        return ConnectionFailure("the connection was refused")
     if isinstance(error, (av.ExitError, av.TimeoutError)) or silent:
-        return Loss(f"no answer within {timeout_s:g} s")
+        return ConnectionFailure(f"no answer within {timeout_s:g} s")
     if isinstance(error, av.FileNotFoundError) and scheme_of(uri) is None:
-        return Loss("there is no such camera")
+        return ConnectionFailure("there is no such camera")
     if isinstance(error, av.OSError) and error.errno == errno.EPROTONOSUPPORT:
-        return Loss("the server does not send over this transport (tcp, udp): try the other")
+        return ConnectionFailure(
+            "the server does not send over this transport (tcp, udp): try the other"
+        )
     if isinstance(error, av.EOFError):
-        return Loss("the server closed the connection")
+        return ConnectionFailure("the server closed the connection")
     failed = isinstance(error, av.OSError) and error.errno == errno.EIO and host_of(uri)
     if failed and not _is_known(host_of(uri)):
-        return Loss(f"the host {host_of(uri)} cannot be found")
+        return ConnectionFailure(f"the host {host_of(uri)} cannot be found")
     if failed or isinstance(error, av.InvalidDataError):
-        return Loss("the server sent no readable stream")
-    return Loss(_reason(error))
+        return ConnectionFailure("the server sent no readable stream")
+    return ConnectionFailure(_reason(error))
 
 
-def reading_loss(error: Exception, uri: str, timeout_s: float) -> Loss:
+def reading_failure(error: Exception, uri: str, timeout_s: float) -> ConnectionFailure:
     """Return why reading failed."""
     if isinstance(error, (av.ExitError, av.TimeoutError)):
-        return Loss(STALLED.format(timeout_s))
+        return ConnectionFailure(STALLED.format(timeout_s))
     if isinstance(error, av.InvalidDataError):
-        return Loss("the stream is damaged")
+        return ConnectionFailure("the stream is damaged")
     if isinstance(error, av.OSError) and error.errno == errno.EIO and scheme_of(uri) in _HTTP:
-        return Loss(ENDED)  # FFmpeg expects HTTP without a stated length never to end
-    return Loss(f"the connection was lost ({_reason(error)})")
+        return ConnectionFailure(ENDED)  # FFmpeg expects HTTP without a stated length never to end
+    return ConnectionFailure(f"the connection was lost ({_reason(error)})")
 
 
 def _is_known(host: str) -> bool:

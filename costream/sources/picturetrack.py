@@ -12,32 +12,32 @@ from av.video.stream import VideoStream
 
 from costream.records import Gap, Item
 from costream.sources.base import SourceOptions
-from costream.sources.decoding import Decoded, Decoder
 from costream.sources.framer import Framer
-from costream.sources.link import Link
-from costream.sources.track import Track
+from costream.sources.live.connection import FeedConnection
+from costream.sources.live.tracks import FeedTrack
+from costream.sources.media.video_decoder import DecodedFrame, VideoDecoder
 
 log = logging.getLogger("costream")
 
 
-class PictureTrack(Track):
+class VideoTrack(FeedTrack):
     """Video frames of a feed; their size may change."""
 
     def __init__(self, options: SourceOptions, where: str, began_s: float) -> None:
         """Take the arguments of the base class."""
         super().__init__(options, where, began_s)
         self._framer = Framer(options)
-        self._decoder: Decoder | None = None
+        self._decoder: VideoDecoder | None = None
         self._count = 0
         self._size: tuple[int, int] | None = None
 
-    def run(self, link: Link, reason: str) -> Iterator[Item]:
+    def run(self, link: FeedConnection, reason: str) -> Iterator[Item]:
         """Yield VideoFrame, Gap and Fault items."""
         stream = link.stream
         assert isinstance(stream, VideoStream)
         self._framer.prepare(stream)
         self.clock.restart()
-        decoder = Decoder(link.container, stream, self.damage, -math.inf, link.packets)
+        decoder = VideoDecoder(link.container, stream, self.damage, -math.inf, link.packets)
         self._decoder, epoch, arrived_s = decoder, 0, None
         for decoded in decoder.pictures:
             if decoder.clock.epoch != epoch:
@@ -69,7 +69,7 @@ class PictureTrack(Track):
             self._decoder.close()
             self._decoder = None
 
-    def _give(self, decoded: Decoded, stream: VideoStream) -> Iterator[Item]:
+    def _give(self, decoded: DecodedFrame, stream: VideoStream) -> Iterator[Item]:
         picture = decoded.picture
         size = (picture.width, picture.height)
         if self._size not in (None, size):

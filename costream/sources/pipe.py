@@ -11,14 +11,14 @@ from typing import BinaryIO
 
 from costream.errors import SourceError
 from costream.records import Item
-from costream.sources.arrays import NUMPY_MAGIC, ZIP_MAGIC
-from costream.sources.audio import AudioSource
 from costream.sources.base import SourceInfo, SourceOptions
-from costream.sources.features import FeatureSource
-from costream.sources.lines import first_line, is_text, text_format
-from costream.sources.opening import shown
-from costream.sources.skeleton import SkeletonSource
-from costream.sources.video import VideoSource
+from costream.sources.features.arrays import NUMPY_MAGIC, ZIP_MAGIC
+from costream.sources.features.source import FeatureSource
+from costream.sources.media.audio import AudioSource
+from costream.sources.media.container import display_name
+from costream.sources.media.video import VideoSource
+from costream.sources.skeletons.lines import first_line, is_text, text_format
+from costream.sources.skeletons.source import SkeletonSource
 
 # Interval at which a wait for data checks the stop flag.
 POLL_S = 0.1
@@ -129,7 +129,7 @@ class PipeSource:
         """Return the source for data that begin with ``head``."""
         if not head or (self._stopped and isinstance(file, PipeReader)):
             what = "stopped before any data came" if self._stopped else "no data received"
-            raise SourceError(what, where=shown(name))
+            raise SourceError(what, where=display_name(name))
         arrays = head.startswith((NUMPY_MAGIC, ZIP_MAGIC)) and not self._raw
         if (text_format(head) and not self._raw) or (arrays and self._options.layout):
             return SkeletonSource(name, self._options, file=file, head=head)
@@ -171,7 +171,9 @@ class PipeSource:
                 # Do not wait here for a writer: that could not be interrupted.
                 return os.open(self._uri, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
             except OSError as error:
-                raise SourceError(f"cannot be opened ({error})", where=shown(name)) from error
+                raise SourceError(
+                    f"cannot be opened ({error})", where=display_name(name)
+                ) from error
         try:
             terminal = os.isatty(STDIN)
             os.fstat(STDIN)

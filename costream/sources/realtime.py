@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from costream.records import AudioBlock, Fault, Gap, Item, VideoFrame
-from costream.sources.audio import AudioSource
-from costream.sources.audiovisual import AudioVisualSource
 from costream.sources.base import Connection, SourceInfo
-from costream.sources.features import FeatureSource
-from costream.sources.halt import Halt
-from costream.sources.skeleton import SkeletonSource
-from costream.sources.video import VideoSource
+from costream.sources.features.source import FeatureSource
+from costream.sources.halt import StopEvent
+from costream.sources.media.audio import AudioSource
+from costream.sources.media.audiovisual import AudioVisualSource
+from costream.sources.media.video import VideoSource
+from costream.sources.skeletons.source import SkeletonSource
 
 File: TypeAlias = VideoSource | AudioSource | AudioVisualSource | SkeletonSource | FeatureSource
 
@@ -29,7 +29,7 @@ class RealtimeSource:
         """``source``: the file. ``speed``: playback speed factor."""
         self._source = source
         self._speed = speed
-        self._halt = Halt()
+        self._halt = StopEvent()
         self._state = Connection("connecting")
         self._zero_s: float | None = None  # time.monotonic() when media time 0 was due
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from costream.errors import SourceError
-from costream.sources.base import Sound
-from costream.sources.devices import WHERE, InputDevice, portaudio
+from costream.sources.base import AudioFormat
+from costream.sources.live.devices import WHERE, InputDevice, portaudio
 
 # Maximum length of PortAudio's buffers; a whole number of them makes a block. Shorter ones cost
 # more (at half the length, a tenth of all that listening takes), longer ones arrive later: through
@@ -26,7 +26,7 @@ CLOSE_S = 0.5  # maximum wait for the next callback of a working stream
 
 
 @dataclass(frozen=True)
-class Chunk:
+class AudioChunk:
     """Sound of the length of a block, in one or a few pieces; less before a pause."""
 
     recording: int  # number of the session; changes each time the device is opened
@@ -43,7 +43,7 @@ class Chunk:
         return self.first + self.frames
 
 
-class Recording:
+class DeviceRecording:
     """Records from its creation on. ``lively``: data arrived, most recently at ``heard_s``.
 
     PortAudio's overflow flags are ignored: they do not report lost frames (ALSA on PulseAudio).
@@ -54,9 +54,9 @@ class Recording:
         self,
         number: int,
         device: InputDevice,
-        sound: Sound,
+        sound: AudioFormat,
         channel: int | None,
-        give: Callable[[Chunk], None],
+        give: Callable[[AudioChunk], None],
         wake: Callable[[], None],
     ) -> None:
         """Open the device at the rate of ``sound``, or else at its native rate.
@@ -91,7 +91,7 @@ class Recording:
             self._stream.abort()
         self._stream.close()
 
-    def _open(self, device: InputDevice, sound: Sound, channel: int | None) -> Any:
+    def _open(self, device: InputDevice, sound: AudioFormat, channel: int | None) -> Any:
         sd = portaudio()
         if channel is not None and not 1 <= channel <= device.channels:
             raise SourceError(
@@ -141,7 +141,7 @@ class Recording:
         data = b"".join(self._pieces)
         frames = len(data) // (SAMPLE_BYTES * self._channels)
         self._give(
-            Chunk(
+            AudioChunk(
                 recording=self._number,
                 rate_hz=self._rate_hz,
                 channels=self._channels,
@@ -159,7 +159,9 @@ class Recording:
         self._wake()
 
 
-def _ways(device: InputDevice, sound: Sound, channel: int | None) -> Iterator[tuple[int, int]]:
+def _ways(
+    device: InputDevice, sound: AudioFormat, channel: int | None
+) -> Iterator[tuple[int, int]]:
     """Yield the sample rates and channel counts to try, best first."""
     few = 1 if channel is None else channel
     most = device.channels if device.channels <= MAX_CHANNELS else few

@@ -11,26 +11,26 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from costream.errors import SourceError, UsageError
-from costream.sources.addresses import feed_name, is_camera, is_device, scheme_of, shown_feed
-from costream.sources.arrays import (
+from costream.sources.base import Source, SourceKind, SourceOptions
+from costream.sources.features.arrays import (
     NUMPY_MAGIC,
     ZIP_MAGIC,
     clip_count,
     split_video,
     video_names,
 )
-from costream.sources.audio import AudioSource
-from costream.sources.audiovisual import AudioVisualSource
-from costream.sources.base import Source, SourceKind, SourceOptions
-from costream.sources.features import FeatureSource, file_name
-from costream.sources.keypoints import keypoint_files
-from costream.sources.lines import HEAD_BYTES, text_format
-from costream.sources.opening import check_file, shown
+from costream.sources.features.source import FeatureSource, file_name
+from costream.sources.live.address import display_feed, feed_name, is_camera, is_device, scheme_of
+from costream.sources.media.audio import AudioSource
+from costream.sources.media.audiovisual import AudioVisualSource
+from costream.sources.media.container import check_file, display_name
+from costream.sources.media.video import VideoSource
 from costream.sources.pipe import PipeSource
-from costream.sources.posearrays import recordings
 from costream.sources.realtime import File, RealtimeSource
-from costream.sources.skeleton import SkeletonSource
-from costream.sources.video import VideoSource
+from costream.sources.skeletons.arrays import pyskl_recordings
+from costream.sources.skeletons.lines import HEAD_BYTES, text_format
+from costream.sources.skeletons.openpose import keypoint_files
+from costream.sources.skeletons.source import SkeletonSource
 
 _MICROPHONE = re.compile(r"mic(:.*)?", re.IGNORECASE)
 _PICKLE_ENDINGS = (".pickle", ".pkl", ".p")
@@ -49,7 +49,7 @@ def expand(argument: str, *, connecting: bool = False) -> list[str]:
     if not os.path.exists(split_video(path)[0]) and glob.has_magic(path):
         found = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
         if not found:
-            raise SourceError("no file matches this pattern", where=shown(path))
+            raise SourceError("no file matches this pattern", where=display_name(path))
         return [source for name in found for source in _videos(name)]
     return _videos(path)
 
@@ -74,7 +74,7 @@ def sniff(uri: str, options: SourceOptions | None = None) -> SourceKind:
     if not _has_arrays(path):
         return "skeleton" if text_format(_head(path), path) else media
     if _is_pickle(path):
-        return "skeleton" if recordings(path) else "features"
+        return "skeleton" if pyskl_recordings(path) else "features"
     return "skeleton" if options is not None and options.layout else "features"
 
 
@@ -85,12 +85,12 @@ def open_source(uri: str, options: SourceOptions | None = None) -> Source:
     opened: ``source.open()``. Raises the same errors as ``sniff``.
     """
     if _is_microphone(uri):
-        from costream.sources.microphone import MicrophoneSource
+        from costream.sources.live.microphone import MicrophoneSource
 
         return MicrophoneSource(uri, options)
     connecting = None if options is None else options.connecting
     if connecting is not None and _is_feed(uri):
-        from costream.sources.feed import FeedSource
+        from costream.sources.live.feed import FeedSource
 
         return FeedSource(uri, options)
     path = uri if uri == "-" else _local(uri)
@@ -128,7 +128,7 @@ def _local(argument: str) -> str:
     if _is_feed(argument):
         raise UsageError(
             "this is a live feed, but a file is required here",
-            where=shown_feed(argument),
+            where=display_feed(argument),
             hint="watch it with: costream watch URL",
         )
     if scheme_of(argument) == "file" and not os.path.exists(argument):
@@ -143,7 +143,7 @@ def _videos(path: str) -> list[str]:
         return [path]
     names: list[str] = []
     if video is None and _is_pickle(file):
-        names = list(recordings(file)) or video_names(file)
+        names = list(pyskl_recordings(file)) or video_names(file)
     elif video is None and _head(file).startswith(NUMPY_MAGIC):
         names = [str(clip) for clip in range(clip_count(file))]
     return [f"{file}#{name}" for name in names] if len(names) > 1 else [path]

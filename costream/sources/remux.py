@@ -70,7 +70,7 @@ class _Track:
         return b"".join(frame.to_ndarray().tobytes() for frame in frames)
 
 
-class Tracks:
+class StreamTemplates:
     """Stream parameters of a connection; they outlive its container."""
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class Tracks:
         return made
 
 
-def write_clip(path: Path, tracks: Tracks, packets: Sequence[KeptPacket]) -> None:
+def write_clip(path: Path, tracks: StreamTemplates, packets: Sequence[KeptPacket]) -> None:
     """Write ``packets`` (the first one a keyframe) to ``path``, which appears when complete.
 
     The packets are not modified and may be written to other files too. Raises av.FFmpegError,

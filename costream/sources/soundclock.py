@@ -16,7 +16,7 @@ SILENCE_S = Fraction(1, 2)
 
 
 @dataclass(frozen=True)
-class Jump:
+class Discontinuity:
     """Discontinuity before a frame: the consequence of a stamp that differs from the count."""
 
     damage: str | None = None  # error to be counted
@@ -76,7 +76,7 @@ class SoundClock:
 
     def advance(
         self, pts: int | None, samples: int, rate_hz: int, peek: Callable[[], int | None]
-    ) -> Jump | None:
+    ) -> Discontinuity | None:
         """Take the next frame; return its discontinuity, or None if it is contiguous.
 
         ``peek`` returns the stamp of the frame after it; called only if needed.
@@ -96,24 +96,24 @@ class SoundClock:
         self._count += samples
         return jump
 
-    def _judge(self, pts: int, ahead: int, samples: int, after: int | None) -> Jump:
+    def _judge(self, pts: int, ahead: int, samples: int, after: int | None) -> Discontinuity:
         if 2 * abs(ahead - self._ahead) < self._jitter:
             drift_s = self._time(pts) - self.next_time
             self._anchor(pts)
-            return Jump(shift_s=drift_s)
+            return Discontinuity(shift_s=drift_s)
         if not self._believed(ahead, None if after is None else self._samples(after) - samples):
-            return Jump("impossible time stamp(s)")
+            return Discontinuity("impossible time stamp(s)")
         if ahead < 0:
             time_s = self.next_time
             self._anchor(pts)
             self._start_s = time_s
-            return Jump("backward clock jump(s)")
+            return Discontinuity("backward clock jump(s)")
         if ahead <= SILENCE_S * self._rate_hz:
             self._count += ahead
             self._ahead = 0
-            return Jump("gap(s) filled with silence", silence=ahead)
+            return Discontinuity("gap(s) filled with silence", silence=ahead)
         self._anchor(pts)
-        return Jump(begins_s=self._start_s)
+        return Discontinuity(begins_s=self._start_s)
 
     def _believed(self, ahead: int, after: int | None) -> bool:
         """Return whether a stamp is valid; ``after``: lead of the next one, less this frame."""

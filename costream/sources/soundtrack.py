@@ -11,34 +11,36 @@ import av
 from av.audio.stream import AudioStream
 
 from costream.records import Gap, Item
-from costream.sources.base import Sound, SourceOptions
-from costream.sources.cutting import SoundCutter
-from costream.sources.hearing import SoundDecoder
-from costream.sources.link import Link
-from costream.sources.soundclock import JITTER_S, Jump
-from costream.sources.track import Track
+from costream.sources.base import AudioFormat, SourceOptions
+from costream.sources.cutting import AudioBlockCutter
+from costream.sources.live.connection import FeedConnection
+from costream.sources.live.tracks import FeedTrack
+from costream.sources.media.audio_decoder import AudioDecoder
+from costream.sources.soundclock import JITTER_S, Discontinuity
 
 LEFT_OUT = "left out: too much arrived at once"
 
 
-class SoundTrack(Track):
+class AudioTrack(FeedTrack):
     """Sound of a feed, mono, in blocks of one model step."""
 
-    def __init__(self, options: SourceOptions, where: str, began_s: float, sound: Sound) -> None:
+    def __init__(
+        self, options: SourceOptions, where: str, began_s: float, sound: AudioFormat
+    ) -> None:
         """Take the arguments of the base class; ``sound`` sets rate and block length."""
         super().__init__(options, where, began_s)
         self._sound = sound
-        self._decoder: SoundDecoder | None = None
-        self._cutter: SoundCutter | None = None
+        self._decoder: AudioDecoder | None = None
+        self._cutter: AudioBlockCutter | None = None
         self._next_s = Fraction(0)  # start of the next frame on the cutter's clock
 
-    def run(self, link: Link, reason: str) -> Iterator[Item]:
+    def run(self, link: FeedConnection, reason: str) -> Iterator[Item]:
         """Yield AudioBlock, Gap and Fault items; raises SourceError for an unusable format."""
         stream = link.stream
         assert isinstance(stream, AudioStream)
         stream.codec_context.thread_count = 1
         self.clock.restart()
-        decoder = SoundDecoder(link.container, stream, self.damage, -math.inf, None, link.packets)
+        decoder = AudioDecoder(link.container, stream, self.damage, -math.inf, None, link.packets)
         self._decoder, joined, arrived_s = decoder, False, None
         for frame, jump in decoder.frames:
             length_s = frame.samples / frame.sample_rate
@@ -73,7 +75,12 @@ class SoundTrack(Track):
             self._decoder = None
 
     def _take(
-        self, frame: av.AudioFrame, end_s: float, jump: Jump | None, joined: bool, reason: str
+        self,
+        frame: av.AudioFrame,
+        end_s: float,
+        jump: Discontinuity | None,
+        joined: bool,
+        reason: str,
     ) -> Iterator[Item]:
         """Cut a frame that ends at ``end_s``. ``joined``: contiguous with the previous one."""
         rate_hz = frame.sample_rate
@@ -81,7 +88,7 @@ class SoundTrack(Track):
         begins_s = Fraction(end_s) - length_s
         if self._cutter is None:
             begins_s = max(begins_s, Fraction(0))
-            self._cutter = SoundCutter(
+            self._cutter = AudioBlockCutter(
                 frame, self._sound, self._options, self._where, live=True, time_s=begins_s
             )
             if reason:
@@ -93,9 +100,9 @@ class SoundTrack(Track):
             # Whole samples: the remainder is carried over to a later frame.
             off_s = Fraction(round((begins_s - expected_s) * rate_hz), rate_hz)
             if not joined or abs(off_s) > JITTER_S:
-                placed = Jump(begins_s=begins_s, reason=reason or None)
+                placed = Discontinuity(begins_s=begins_s, reason=reason or None)
             else:
-                placed = Jump(silence=silence, shift_s=off_s)
+                placed = Discontinuity(silence=silence, shift_s=off_s)
                 begins_s = expected_s + off_s
         yield from self._cutter.take(frame, placed, self.due_s(end_s))
         self._next_s = begins_s + length_s

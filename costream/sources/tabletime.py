@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 from costream.clock import parse_time
 from costream.errors import SourceError, UsageError
-from costream.sources.headings import Plan
+from costream.sources.skeletons.headings import TableSchema
 
 # Seconds since 1970 and the like: a time stamp above three years is a calendar time, and counts
 # from the first row, like that of a transport stream.
@@ -17,10 +17,10 @@ CALENDAR_S = 1e8
 SLOW_S = 5.0
 
 
-class Clock:
+class TableClock:
     """Reads the times of rows, which increase, or stay equal within a frame."""
 
-    def __init__(self, plan: Plan, rate_hz: float | None, heading: str, where: str) -> None:
+    def __init__(self, plan: TableSchema, rate_hz: float | None, heading: str, where: str) -> None:
         """``heading``: of the time column, for messages. ``rate_hz``: of frames without times."""
         self._plan, self._rate_hz, self._heading, self._where = plan, rate_hz, heading, where
         self._read: Callable[[str], float] | None = None

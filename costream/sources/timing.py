@@ -12,9 +12,9 @@ from av.video.stream import VideoStream
 
 from costream.clock import parse_time
 from costream.errors import UsageError
-from costream.sources.opening import ARBITRARY_CLOCK
+from costream.sources.media.container import ARBITRARY_CLOCK
 
-Stream: TypeAlias = VideoStream | AudioStream
+MediaStream: TypeAlias = VideoStream | AudioStream
 
 # Bytes of a packet of a transport stream: ISO/IEC 13818-1; with a time stamp (Blu-ray, AVCHD); with
 # error correction.
@@ -24,7 +24,7 @@ _PACKET_BYTES = (188, 192, 204)
 HEADERLESS = {"aac", "ac3", "amr", "amrnb", "amrwb", "dts", "eac3", "loas", "mlp", "truehd"}
 
 
-def time_base(stream: Stream) -> Fraction:
+def time_base(stream: MediaStream) -> Fraction:
     """Return the seconds of one unit of a stream's time stamps."""
     return stream.time_base or Fraction(1, 1000)
 
@@ -34,7 +34,7 @@ def clock_is_arbitrary(container: InputContainer) -> bool:
     return bool(container.format.flags & ARBITRARY_CLOCK)
 
 
-def origin(container: InputContainer, stream: Stream) -> Fraction:
+def origin(container: InputContainer, stream: MediaStream) -> Fraction:
     """Return the time on the container's clock that counts as 0 s.
 
     The clock of an MP3 starts with the encoder's padding before the sound.
@@ -51,7 +51,7 @@ def origin(container: InputContainer, stream: Stream) -> Fraction:
     return start
 
 
-def end_s(container: InputContainer, stream: Stream) -> float | None:
+def end_s(container: InputContainer, stream: MediaStream) -> float | None:
     """Return the end of the stream in media time; None if unknown."""
     zero = origin(container, stream)
     if stream.duration:
@@ -63,7 +63,7 @@ def end_s(container: InputContainer, stream: Stream) -> float | None:
     return None
 
 
-def length_is_guessed(container: InputContainer, stream: Stream) -> bool:
+def length_is_guessed(container: InputContainer, stream: MediaStream) -> bool:
     """Return whether FFmpeg estimates the length from the bit rate, which may be far off."""
     # An MP3 with LAME's header states its padding there and its length.
     return container.format.name in HEADERLESS or (
@@ -71,7 +71,7 @@ def length_is_guessed(container: InputContainer, stream: Stream) -> bool:
     )
 
 
-def stated_end_s(container: InputContainer, stream: Stream) -> float | None:
+def stated_end_s(container: InputContainer, stream: MediaStream) -> float | None:
     """Return the end that the header states for this stream, if it is reliable."""
     if clock_is_arbitrary(container) or length_is_guessed(container, stream):
         return None  # estimated from the time stamps in the file

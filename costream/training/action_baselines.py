@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from costream.training.clips import Clip
 from costream.training.trees import forest
+from weights.recipes.action.rendering.scenes import LabelledClip
 
 GRID = (12, 16)  # rows, columns
 LAGS = (1, 4, 16)  # frames
@@ -17,7 +17,11 @@ _EVERY = 4  # training uses every 4th frame: two per second
 
 
 def trees(
-    training: Sequence[Clip], clips: Sequence[Clip], classes: int, count: int, seed: int
+    training: Sequence[LabelledClip],
+    clips: Sequence[LabelledClip],
+    classes: int,
+    count: int,
+    seed: int,
 ) -> list[npt.NDArray[np.float32]]:
     """Return the probabilities [T, K] of each clip by trees trained on single frames."""
     parts = [(features(c.frames)[::_EVERY], c.labels[::_EVERY]) for c in training]

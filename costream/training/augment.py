@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from costream.training.clips import UNSCORED, Clip
+from weights.recipes.action.rendering.scenes import UNSCORED, LabelledClip
 
 
 class Sampler:
@@ -20,7 +20,9 @@ class Sampler:
     square root of its frequency, then one of its frames, which lies anywhere in the piece.
     """
 
-    def __init__(self, clips: Sequence[Clip], classes: int, steps: int, rate_hz: float) -> None:
+    def __init__(
+        self, clips: Sequence[LabelledClip], classes: int, steps: int, rate_hz: float
+    ) -> None:
         self._clips, self._steps = clips, steps
         self._targets = [soften(clip, classes, rate_hz) for clip in clips]
         owner = np.concatenate([np.full(len(c.labels), k) for k, c in enumerate(clips)])
@@ -66,7 +68,7 @@ class Sampler:
         return frames, self._targets[owner][frame], mask
 
 
-def figure_mask(clip: Clip, frame: int) -> Tensor | None:
+def figure_mask(clip: LabelledClip, frame: int) -> Tensor | None:
     """Return where a frame of a rendered clip differs from its first, empty one, else None."""
     if not clip.rendered:
         return None
@@ -74,7 +76,7 @@ def figure_mask(clip: Clip, frame: int) -> Tensor | None:
     return torch.from_numpy((difference > 24).astype(np.float32))
 
 
-def soften(clip: Clip, classes: int, rate_hz: float) -> Tensor:
+def soften(clip: LabelledClip, classes: int, rate_hz: float) -> Tensor:
     """Return target probabilities [T, C]: labels smoothed over their time uncertainty."""
     known = clip.labels != UNSCORED
     hard = np.eye(classes)[np.where(known, clip.labels, 0)] * known[:, None]

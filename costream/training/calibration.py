@@ -23,12 +23,12 @@ from itertools import cycle, islice
 import numpy as np
 import numpy.typing as npt
 
-from costream.models.card import LOW, Timeline
-from costream.training.clips import UNSCORED
-from costream.training.timeline import Told, found, true_segments
+from costream.checkpoints.card import LOW, Timeline
+from costream.training.timeline import StreamPredictions, count_segments, true_segments
+from weights.recipes.action.rendering.scenes import UNSCORED
 
 Floats = npt.NDArray[np.floating]
-Group = Sequence[Told]  # streams that are scored together
+Group = Sequence[StreamPredictions]  # streams that are scored together
 
 FEWEST = 20  # minimum examples of all events to choose a temperature
 FEWEST_OWN = 30  # of a label, to choose its threshold: a dozen did not generalise
@@ -93,7 +93,9 @@ def segment_f1(
     overlap: float = OVERLAP,
 ) -> float:
     """Return the F1 of segments, averaged over the groups."""
-    return float(np.mean([found(g, timeline, labels, rate_hz, overlap).f1 for g in groups]))
+    return float(
+        np.mean([count_segments(g, timeline, labels, rate_hz, overlap).f1 for g in groups])
+    )
 
 
 def best_temperature(groups: Sequence[Group]) -> float:

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 import costream
-from costream.checkpoints.weights_file import tensors_digest, write_whole
+from costream.checkpoints.card import Card
+from costream.checkpoints.file import tensors_digest, write_whole
 from costream.errors import OutputError
 from costream.labels.examples import Example
-from costream.models.card import Card
 from costream.models.registry import cache_folder
 
 log = logging.getLogger("costream")
@@ -33,7 +33,7 @@ def features_folder() -> Path:
     return cache_folder().with_name("features")
 
 
-def key_of(example: Example) -> list[Any] | None:
+def example_key(example: Example) -> list[Any] | None:
     """Return the cache key of an example: path, size and modification time of its file, and range.
 
     None for anything but a regular file, such as a URL, whose changes cannot be detected.
@@ -53,7 +53,7 @@ def join_keys(*keys: list[Any] | None) -> list[Any] | None:
     return None if None in keys else list(keys)
 
 
-def chance_of(example: Example, seed: int) -> int:
+def example_seed(example: Example, seed: int) -> int:
     """Return the random seed of an example, independent of where its folder is."""
     name = [seed, os.path.basename(example.source), example.start_s, example.end_s]
     return int.from_bytes(hashlib.sha256(json.dumps(name).encode()).digest()[:8], "big")

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from costream.training.augment import Sampler
-from costream.training.loop import (
+from weights.recipes.action.loop import (
     Optimizer,
     Schedule,
     batch,
-    fast_products,
+    fastest_autocast,
     soft_cross_entropy,
 )
 
@@ -25,7 +25,7 @@ def token_bank(
     frontend: nn.Module, samplers: Sequence[Sampler], batches: int, clips: int, seed: int
 ) -> tuple[Tensor, Tensor]:
     """Return augmented clips as tokens [N, T, D] with their targets [N, T, K]."""
-    rng, products = np.random.default_rng(seed), fast_products()
+    rng, products = np.random.default_rng(seed), fastest_autocast()
     tokens, targets = [], []
     frontend.eval()
     for _ in tqdm(range(batches), desc="tokens", file=sys.stderr, disable=None, leave=False):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costream.training.figure import (
+from weights.recipes.action.rendering.figure import (
     ARMS,
     ELBOW,
     HIP,

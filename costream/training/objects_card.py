@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from costream.models.card import Card, Timeline
-from costream.training.objects_packs import LABELS
+from costream.checkpoints.card import Card, Timeline
+from weights.recipes.objects.data import LABELS
 
 RATE_HZ = 10.0
 

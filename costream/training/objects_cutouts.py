@@ -34,7 +34,7 @@ def background(frames: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(frames[::step])).median(0).values
 
 
-def moved(frame: Tensor, empty: Tensor) -> Tensor:
+def foreground_mask(frame: Tensor, empty: Tensor) -> Tensor:
     """Return where a frame differs from its background, float [H, W], small holes closed."""
     off = _off(frame, empty)
     mask = (off > _DIFFERENT).float()[None, None]
@@ -44,18 +44,18 @@ def moved(frame: Tensor, empty: Tensor) -> Tensor:
     return -F.max_pool2d(-closed, _CLOSE, 1, half)[0, 0]
 
 
-def passing(frame: Tensor, empty: Tensor) -> list[Tensor]:
+def moving_object_boxes(frame: Tensor, empty: Tensor) -> list[Tensor]:
     """Return the boxes [4] of objects in front of a background, without small and faint ones."""
     clear = (_off(frame, empty) > _CLEARLY).float()
     boxes = []
-    for box in islands(moved(frame, empty)):
+    for box in component_boxes(foreground_mask(frame, empty)):
         x1, y1, x2, y2 = (int(v) for v in box.tolist())
         if clear[y1:y2, x1:x2].mean() > 0.04:
             boxes.append(box)
     return boxes
 
 
-def islands(mask: Tensor) -> list[Tensor]:
+def component_boxes(mask: Tensor) -> list[Tensor]:
     """Return the boxes [4] of the connected components of a mask, without small ones."""
     coarse = F.max_pool2d(mask[None, None], _COARSE, ceil_mode=True)[0, 0]
     numbers = coarse * (torch.arange(coarse.numel()).view(coarse.shape) + 1)

@@ -7,42 +7,47 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from costream.evaluation.detection import Found, Truth, detection_scores, precision_interval
-from costream.models.vitdet import ViTDet
-from costream.training.objects_judge import (
-    Box,
-    Test,
-    ask,
-    find,
-    follow,
-    photographs,
-    taught,
-    watched,
+from costream.evaluation.metrics.detection import (
+    DetectedBoxes,
+    Truth,
+    detection_scores,
+    precision_interval,
 )
-from costream.training.objects_packs import LABELS, read_images
+from costream.models.eventful.vitdet import ViTDet
 from costream.training.objects_scenes import CLIPS
-from costream.training.objects_teacher import Yolox
 from costream.training.objects_threshold import best_threshold
-from costream.training.objects_truth import WATCHED
+from costream.training.objects_truth import ANNOTATED_CLIPS
+from weights.recipes.objects.data import LABELS, read_images
+from weights.recipes.objects.judge import (
+    BoxSize,
+    DetectionTest,
+    annotated_clip,
+    detect_clip,
+    detect_images,
+    detect_with_teacher,
+    photographs,
+    pseudo_labelled_clip,
+)
+from weights.recipes.objects.teacher import Yolox
 
 SHARES = {"all tokens": 1.0, "half": 0.5, "a quarter": 0.25, "an eighth": 0.125}
 PHOTOGRAPHS = "COCO val2017, 64 pictures"
 _TEACHER = "YOLOX-nano, the teacher"
 
 
-def judge(network: ViTDet, packs: Path, teacher: Yolox, box: Box) -> dict[str, Any]:
+def judge(network: ViTDet, packs: Path, teacher: Yolox, box: BoxSize) -> dict[str, Any]:
     """Return the metrics of a card, by test set and by model."""
     metrics = {PHOTOGRAPHS: judge_photographs(network, packs, teacher, box)}
-    for name in WATCHED:
-        test = watched(packs, name, box)
+    for name in ANNOTATED_CLIPS:
+        test = annotated_clip(packs, name, box)
         rows = _gated(network, test, box)
-        rows[_TEACHER] = _score(ask(teacher, packs, test.pictures), test.truth)
+        rows[_TEACHER] = _score(detect_with_teacher(teacher, packs, test.pictures), test.truth)
         metrics[f"{name}, held out; boxes put down by hand"] = rows
-        test = taught(packs, name, teacher, box, None)
+        test = pseudo_labelled_clip(packs, name, teacher, box, None)
         metrics[f"{name}, held out; against the teacher"] = _gated(network, test, box)
     for name, clip in CLIPS.items():
         if clip.parts:
-            test = taught(packs, name, teacher, box, "test")
+            test = pseudo_labelled_clip(packs, name, teacher, box, "test")
             judged_by = "what moves" if clip.moving else "the teacher"
             title = f"{name}, last fifth; same camera as trained on; against {judged_by}"
             metrics[title] = _gated(network, test, box)
@@ -50,14 +55,14 @@ def judge(network: ViTDet, packs: Path, teacher: Yolox, box: Box) -> dict[str, A
 
 
 def judge_photographs(
-    network: ViTDet, packs: Path, teacher: Yolox, box: Box
+    network: ViTDet, packs: Path, teacher: Yolox, box: BoxSize
 ) -> dict[str, dict[str, Any]]:
     """Return the metrics on photographs, with intervals: unlike frames, they are independent."""
     test = photographs(read_images(packs, "test"), box)
     rows = {}
     for title, found in (
-        ("eventful-vitdet", find(network, test.pictures, box)),
-        (_TEACHER, ask(teacher, packs, test.pictures)),
+        ("eventful-vitdet", detect_images(network, test.pictures, box)),
+        (_TEACHER, detect_with_teacher(teacher, packs, test.pictures)),
     ):
         rows[title] = _score(found, test.truth)
         limits = precision_interval(found, test.truth, range(len(found)), LABELS)
@@ -66,11 +71,15 @@ def judge_photographs(
     return rows
 
 
-def choose_threshold(network: ViTDet, packs: Path, teacher: Yolox, box: Box) -> float:
+def choose_threshold(network: ViTDet, packs: Path, teacher: Yolox, box: BoxSize) -> float:
     """Return the score threshold chosen by F1 on the validation images."""
     tests = [photographs(read_images(packs, "validation"), box)]
-    tests += [taught(packs, n, teacher, box, "validation") for n, c in CLIPS.items() if c.parts]
-    found = [f for t in tests for f in find(network, t.pictures, box)]
+    tests += [
+        pseudo_labelled_clip(packs, n, teacher, box, "validation")
+        for n, c in CLIPS.items()
+        if c.parts
+    ]
+    found = [f for t in tests for f in detect_images(network, t.pictures, box)]
     return best_threshold(found, [true for t in tests for true in t.truth])
 
 
@@ -97,16 +106,16 @@ def detection_table(models: dict[str, dict[str, Any]], labels: Sequence[str]) ->
     return lines
 
 
-def _gated(network: ViTDet, test: Test, box: Box) -> dict[str, Any]:
+def _gated(network: ViTDet, test: DetectionTest, box: BoxSize) -> dict[str, Any]:
     rows = {}
     for title, share in SHARES.items():
-        found, macs = follow(network, test.pictures, box, share)
+        found, macs = detect_clip(network, test.pictures, box, share)
         rows[title] = {**_score(found, test.truth), "macs": round(macs)}
     return rows
 
 
 def rounded_scores(
-    found: Sequence[Found], truth: Sequence[Truth], labels: Sequence[str]
+    found: Sequence[DetectedBoxes], truth: Sequence[Truth], labels: Sequence[str]
 ) -> dict[str, Any]:
     """Return ``detection_scores`` for a card: rounded, None if undefined."""
     scores: dict[str, Any] = detection_scores(found, truth, labels)
@@ -116,7 +125,7 @@ def rounded_scores(
     return scores
 
 
-def _score(found: Sequence[Found], truth: Sequence[Truth]) -> dict[str, Any]:
+def _score(found: Sequence[DetectedBoxes], truth: Sequence[Truth]) -> dict[str, Any]:
     return rounded_scores(found, truth, LABELS)
 
 

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from costream.nn.boxes import overlaps
+from costream.nn.boxes import pairwise_iou
 
 NOTHING, IGNORED = -1, -2
 
 
-class Sample(NamedTuple):
+class BoxSample(NamedTuple):
     """Boxes of an image for training, with their targets."""
 
     boxes: Tensor  # [n, 4], pixels
@@ -56,24 +56,24 @@ def draw(matched: Tensor, count: int, share: float) -> tuple[Tensor, Tensor]:
 
 def sample_boxes(
     proposals: Tensor, truth: Tensor, labels: Tensor, classes: int, count: int
-) -> Sample:
+) -> BoxSample:
     """Return the proposals [n, 4] and true boxes of an image that train the head.
 
     At most a third is positive: overlaps a true box by at least a half.
     """
     boxes = torch.cat([proposals, truth])
-    matched = match(overlaps(boxes, truth), 0.5, 0.5)
+    matched = match(pairwise_iou(boxes, truth), 0.5, 0.5)
     something, nothing = draw(matched, count, 1 / 3)
     return _sample(boxes, truth, labels, classes, matched, something, nothing)
 
 
-def assign(boxes: Tensor, truth: Tensor, labels: Tensor, classes: int, overlap: float) -> Sample:
+def assign(boxes: Tensor, truth: Tensor, labels: Tensor, classes: int, overlap: float) -> BoxSample:
     """Return boxes [n, 4] that an earlier stage has moved, with their targets.
 
     Positive are those that overlap a true box by ``overlap``. Those without area are left out.
     """
     boxes = boxes[((boxes[:, 2:] - boxes[:, :2]) > 0).all(1)]
-    matched = match(overlaps(boxes, truth), overlap, overlap)
+    matched = match(pairwise_iou(boxes, truth), overlap, overlap)
     something, nothing = ((matched >= 0) == said for said in (True, False))
     return _sample(
         boxes, truth, labels, classes, matched, *(x.nonzero()[:, 0] for x in (something, nothing))
@@ -88,9 +88,9 @@ def _sample(
     matched: Tensor,
     something: Tensor,
     nothing: Tensor,
-) -> Sample:
+) -> BoxSample:
     """Return the boxes at these indices, the positive ones first."""
     said = torch.full((len(something) + len(nothing),), classes)
     said[: len(something)] = labels[matched[something]]
     chosen = torch.cat([something, nothing])
-    return Sample(boxes[chosen], said, truth[matched[something]])
+    return BoxSample(boxes[chosen], said, truth[matched[something]])

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from costream.evaluation.detection import Found, Truth, match
+from costream.evaluation.metrics.detection import DetectedBoxes, Truth, match
 
 _NEAR = 0.01  # difference of F1
 
 
-def best_threshold(found: Sequence[Found], truth: Sequence[Truth]) -> float:
+def best_threshold(found: Sequence[DetectedBoxes], truth: Sequence[Truth]) -> float:
     """Return the lowest score threshold whose F1 is within ``_NEAR`` of the best.
 
     Boxes are correct from an overlap of a half on. Where F1 hardly depends on the threshold, a low

@@ -13,32 +13,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from costream.training.objects_packs import LABELS
+from weights.recipes.objects.data import LABELS
 
 SIZE = (480, 270)  # width and height of both clips
 
 Corners = tuple[int, int, int, int]
 
 
-class Track(NamedTuple):
+class AnnotatedTrack(NamedTuple):
     """One object: its label, and its box in some frames, including its first and last."""
 
     label: str
     boxes: Mapping[int, Corners]
 
 
-class Watched(NamedTuple):
+class AnnotatedClip(NamedTuple):
     """The objects in the first frames of a clip."""
 
     frames: int
-    tracks: tuple[Track, ...]
+    tracks: tuple[AnnotatedTrack, ...]
 
 
-WATCHED = {
-    "person-bicycle-car-detection-preview": Watched(
+ANNOTATED_CLIPS = {
+    "person-bicycle-car-detection-preview": AnnotatedClip(
         41,
         (
-            Track(
+            AnnotatedTrack(
                 "vehicle",
                 {
                     0: (50, 153, 171, 270),
@@ -49,7 +49,7 @@ WATCHED = {
                     40: (0, 33, 90, 97),
                 },
             ),
-            Track(
+            AnnotatedTrack(
                 "bicycle",
                 {
                     0: (319, 0, 330, 19),
@@ -60,7 +60,7 @@ WATCHED = {
                     40: (404, 38, 453, 65),
                 },
             ),
-            Track(
+            AnnotatedTrack(
                 "person",
                 {
                     0: (325, 0, 333, 14),
@@ -71,13 +71,15 @@ WATCHED = {
                     40: (423, 14, 440, 50),
                 },
             ),
-            Track("person", {0: (160, 0, 176, 38), 8: (174, 0, 188, 21), 16: (187, 0, 198, 8)}),
+            AnnotatedTrack(
+                "person", {0: (160, 0, 176, 38), 8: (174, 0, 188, 21), 16: (187, 0, 198, 8)}
+            ),
         ),
     ),
-    "people-detection-preview": Watched(
+    "people-detection-preview": AnnotatedClip(
         15,  # later only a foot is visible
         (
-            Track(
+            AnnotatedTrack(
                 "person",
                 {
                     0: (17, 54, 72, 153),
@@ -90,13 +92,13 @@ WATCHED = {
                     14: (0, 99, 18, 148),
                 },
             ),
-            Track("person", {0: (0, 80, 32, 175), 2: (0, 100, 31, 174)}),
+            AnnotatedTrack("person", {0: (0, 80, 32, 175), 2: (0, 100, 31, 174)}),
         ),
     ),
 }
 
 
-def boxes_at(watched: Watched, frame: int) -> tuple[Tensor, Tensor]:
+def boxes_at(watched: AnnotatedClip, frame: int) -> tuple[Tensor, Tensor]:
     """Return the boxes [n, 4], in pixels of SIZE, and labels [n] of a frame."""
     boxes, labels = [], []
     for track in watched.tracks:

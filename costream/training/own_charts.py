@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from costream.evaluation.reliability import Bin
+from costream.evaluation.metrics.calibration import Bin
 from costream.report.axis import round_up
 from costream.report.markup import Html, join, name, percent, tag
 from costream.report.palette import COLORS, Paint
-from costream.report.strip import swatch
 from costream.report.tables import Cell, number, table
+from costream.report.timeline import swatch
 
 HEIGHT = 150  # of a curve chart, CSS pixels
 _TICKS = 6

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from costream.frontends.pixels import MEAN, Pixels
-from costream.models.card import Card
-from costream.models.vitdet import ViTDet
-from costream.training.feature_cache import FeatureCache, chance_of, join_keys, key_of
+from costream.checkpoints.card import Card
+from costream.frontends.pixels import IMAGENET_MEAN, Pixels
+from costream.models.eventful.vitdet import ViTDet
+from costream.training.feature_cache import FeatureCache, example_key, example_seed, join_keys
+from costream.training.objects.augment import TrainingView, colour, cut, mirror, mosaic, put
+from costream.training.objects.examples import CLOSER, Album, PixelSize
 from costream.training.objects_cutouts import Cutout
-from costream.training.objects_packs import Scene
-from costream.training.objects_views import View, colour, cut, mirror, mosaic, put
-from costream.training.own_stills import CLOSER, Album, Size
+from weights.recipes.objects.data import LabelledImage
 
 _MOSAIC, _COPIED = 0.4, 0.8  # shares of the views
 _SMALLER = (0.7, 0.85)  # scale of the sides: smaller views teach as much in less time
@@ -39,24 +39,24 @@ class Views:
         self.album, self.network, self.pixels, self.seed = album, network, pixels, seed
         width, height = pixels.box
         # All views of a batch share one size; the first is that of the whole box.
-        self.canvases: list[Size] = [
+        self.canvases: list[PixelSize] = [
             (width + -width % pixels.patch, height + -height % pixels.patch),
             *((_even(s * width, pixels.patch), _even(s * height, pixels.patch)) for s in _SMALLER),
         ]
 
-    def numbered(self, number: int, view: int) -> View:
+    def numbered(self, number: int, view: int) -> TrainingView:
         """Return a view of an image: 0 is the image as in a run, others are random crops.
 
         The view is determined by the seed, the file's name and the numbers alone.
         """
         if view == 0:
             scene = self.album.seen(number)
-            return View(filled(scene.pixels, self.canvases[0]), scene.boxes, scene.labels)
+            return TrainingView(filled(scene.pixels, self.canvases[0]), scene.boxes, scene.labels)
         example = self.album.stills[number].example()
-        rng = np.random.default_rng([chance_of(example, self.seed), view])
+        rng = np.random.default_rng([example_seed(example, self.seed), view])
         return varied(cut(self.album.scene(number), *self.canvases[0], rng), rng)
 
-    def fresh(self, size: Size, rng: np.random.Generator) -> View:
+    def fresh(self, size: PixelSize, rng: np.random.Generator) -> TrainingView:
         """Return a random view of one image or a mosaic of four, at times with pasted objects."""
         if rng.random() < _MOSAIC:
             view = mosaic(lambda: self.album.draw(rng), *size, rng)
@@ -67,7 +67,7 @@ class Views:
                 view = self._with_copy(view, rng)
         return varied(view, rng)
 
-    def _with_copy(self, view: View, rng: np.random.Generator) -> View:
+    def _with_copy(self, view: TrainingView, rng: np.random.Generator) -> TrainingView:
         """Paste an object of another image, cut out by its box, into a view.
 
         Dwibedi, Misra, Hebert, "Cut, paste and learn" (ICCV 2017), without masks.
@@ -110,7 +110,9 @@ class EncodedViews:
         """Return an image encoded as in a run."""
         return self._made(number, None, lambda: self._views.album.seen(number))
 
-    def _made(self, number: int, view: int | None, draw: Callable[[], View | Scene]) -> Encoded:
+    def _made(
+        self, number: int, view: int | None, draw: Callable[[], TrainingView | LabelledImage]
+    ) -> Encoded:
         def compute() -> list[Tensor]:
             drawn = draw()
             size = torch.tensor(drawn.pixels.shape[1:])
@@ -123,7 +125,7 @@ class EncodedViews:
         classes = self._views.album.classes[number].tolist()
         marks = [still.marks.boxes.tolist(), still.marks.relative, classes]
         own = [self._shape, self._views.canvases[0], marks, view, self._views.seed]
-        return join_keys(key_of(still.example()), own)
+        return join_keys(example_key(still.example()), own)
 
 
 def _even(pixels: float, patch: int) -> int:
@@ -131,18 +133,18 @@ def _even(pixels: float, patch: int) -> int:
     return max(2 * patch, int(pixels) // (2 * patch) * 2 * patch)
 
 
-def varied(view: View, rng: np.random.Generator) -> View:
+def varied(view: TrainingView, rng: np.random.Generator) -> TrainingView:
     """Return a view with random colours, at times mirrored."""
     view = mirror(view) if rng.random() < 0.5 else view
-    return View(colour(view.pixels, rng), view.boxes, view.labels)
+    return TrainingView(colour(view.pixels, rng), view.boxes, view.labels)
 
 
-def filled(pixels: Tensor, size: Size) -> Tensor:
+def filled(pixels: Tensor, size: PixelSize) -> Tensor:
     """Return an image, uint8 [3, h, w], padded at the right and bottom to a width and height.
 
     The padding has the mean colour, as in a frontend.
     """
     width, height = size
-    out = torch.tensor(MEAN).round().byte().view(3, 1, 1).repeat(1, height, width)
+    out = torch.tensor(IMAGENET_MEAN).round().byte().view(3, 1, 1).repeat(1, height, width)
     out[:, : pixels.shape[1], : pixels.shape[2]] = pixels
     return out

@@ -9,13 +9,13 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from costream.checkpoints.weights_file import Weights
+from costream.checkpoints.card import Card
+from costream.checkpoints.file import Weights
 from costream.frontends.pixels import Pixels
-from costream.labels.examples import respelled
+from costream.labels.examples import name_matcher
 from costream.models.build import build, new_network
-from costream.models.card import Card
-from costream.models.vitdet import ViTDet
-from costream.training.family import TrainSettings
+from costream.models.eventful.vitdet import ViTDet
+from costream.training.base import TrainSettings
 
 _PREDICTOR = "roi_heads.box_predictor."
 
@@ -42,7 +42,7 @@ def student(
     fresh = new_network(card).state_dict()
     if not settings.scratch:
         stored = {k.removeprefix("network."): v.float() for k, v in base.tensors.items()}
-        called = respelled(base.card.labels)
+        called = name_matcher(base.card.labels)
         known = [called(label) for label in labels]
         rows = [None if name is None else base.card.labels.index(name) for name in known]
         fresh = {

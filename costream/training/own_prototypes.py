@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from costream.evaluation.detection import Found
-from costream.models.vitdet import ViTDet
+from costream.evaluation.metrics.detection import DetectedBoxes
+from costream.models.eventful.rcnn import Proposals
+from costream.models.eventful.vitdet import ViTDet
 from costream.models.vitdet_heads import Detections, pool
-from costream.models.vitdet_proposals import Proposals
-from costream.nn.boxes import overlaps
+from costream.nn.boxes import pairwise_iou
 from costream.nn.suppression import suppress
-from costream.training.own_baselines import nearest_centroid
-from costream.training.own_detector import to_found
+from costream.training.baselines import nearest_centroid
+from costream.training.objects.detector import to_found
 from costream.training.own_encoded import Encoded
 
 PROTOTYPES = "nearest centroid of boxes"
@@ -28,7 +28,7 @@ def prototypes(
     trained: Sequence[Encoded],
     checked: Sequence[Encoded],
     classes: int,
-) -> list[Found]:
+) -> list[DetectedBoxes]:
     """Return detections in images by the class means of the boxes in training images.
 
     Proposals are those of the network; box features are those of its first box head.
@@ -36,7 +36,7 @@ def prototypes(
     rows, said = [], []
     for picture in trained:
         maps, proposed = _propose(network, picture)
-        shared = overlaps(proposed.boxes, picture.boxes).sum(1)
+        shared = pairwise_iou(proposed.boxes, picture.boxes).sum(1)
         nothing = proposed.boxes[shared < _APART][:_NOTHING]
         rows.append(_features(network, maps, torch.cat([picture.boxes, nothing])))
         said += [*picture.labels.tolist(), *[classes] * len(nothing)]

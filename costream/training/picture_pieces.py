@@ -11,12 +11,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from costream.checkpoints.card import Card
 from costream.labels.examples import Example
-from costream.models.card import Card
 from costream.records import Gap, VideoFrame
-from costream.training.clips import UNSCORED
-from costream.training.video_recordings import by_recording, frames_of, labels_at, stretch
-from costream.training.video_views import View
+from costream.training.video.examples import by_recording, frames_of, labels_at, stretch
+from costream.training.video_views import VideoView
+from weights.recipes.action.rendering.scenes import UNSCORED
 
 STEPS = 48  # length of a piece
 MOST_BYTES = 400_000_000  # of frames held in memory
@@ -59,7 +59,7 @@ class Pieces:
             own = self._having[int(rng.integers(len(self._having)))]
             piece = own[int(rng.integers(len(own)))]
             piece = piece.filled(int(rng.integers(STEPS - len(piece.labels) + 1)), self._still)
-            frames.append(View(rng, self._box).show(torch.from_numpy(piece.frames)))
+            frames.append(VideoView(rng, self._box).show(torch.from_numpy(piece.frames)))
             labels.append(torch.from_numpy(piece.labels))
         return torch.stack(frames), torch.stack(labels)
 

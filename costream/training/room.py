@@ -15,7 +15,7 @@ Image = npt.NDArray[np.float64]  # [H, W, 3], 0..1, red green blue
 
 
 @dataclass(frozen=True)
-class Box:
+class Cuboid:
     """A piece of furniture or part of one: two opposite corners (metres) and a colour."""
 
     low: tuple[float, float, float]
@@ -73,7 +73,7 @@ class Room:
     depth: float
     floor: tuple[float, float, float]
     wall: tuple[float, float, float]
-    boxes: tuple[Box, ...]
+    boxes: tuple[Cuboid, ...]
     plank: float  # width of the floor boards, metres; 0 = a plain floor
     contrast: float  # of boards and speckles
     light: tuple[float, float]  # floor position below the lamp
@@ -138,7 +138,7 @@ def _wall(room: Room, points: Vector, paint: float) -> Vector:
 
 
 def _box(
-    box: Box,
+    box: Cuboid,
     rays: Vector,
     inverse: Vector,
     at: Vector,

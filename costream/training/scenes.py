@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from costream.training.figure import AZIMUTH, X, Y
 from costream.training.movements import Movement
-from costream.training.rendered import Colour, Look, Scene
-from costream.training.room import Box, Camera, Room
-from costream.training.script import Script
+from costream.training.room import Camera, Cuboid, Room
+from weights.recipes.action.rendering.figure import AZIMUTH, X, Y
+from weights.recipes.action.rendering.render import Appearance, Colour, RenderedScene
+from weights.recipes.action.rendering.script import Script
 
 UP = np.array([0.0, 0.0, 1.0])
 
@@ -21,7 +21,7 @@ def random_scene(
     width: int = 160,
     height: int = 120,
     movements: Sequence[Movement] = (),
-) -> Scene:
+) -> RenderedScene:
     """Return a random scene of 30 to 60 seconds in which every label is likely to occur.
 
     With ``movements``, the figure performs some of these instead and walks between them.
@@ -32,8 +32,10 @@ def random_scene(
     long = rng.uniform(1.9, 2.1)
     bx = rng.uniform(1.3, wide - 1.4)
     by = rng.uniform(0.4, 0.62) * deep if mat else deep - 0.55
-    bed = Box((bx - long / 2, by - 0.45, 0.0), (bx + long / 2, by + 0.45, thick), _colour(rng, 0.5))
-    pillow = Box(
+    bed = Cuboid(
+        (bx - long / 2, by - 0.45, 0.0), (bx + long / 2, by + 0.45, thick), _colour(rng, 0.5)
+    )
+    pillow = Cuboid(
         (bx - long / 2 + 0.05, by - 0.3, thick),
         (bx - long / 2 + 0.4, by + 0.3, thick + 0.07),
         _colour(rng, 0.6),
@@ -41,7 +43,7 @@ def random_scene(
     feet = 0.0
     if rng.random() < 0.5:
         feet, shift = math.pi, 2 * bx
-        pillow = Box(
+        pillow = Cuboid(
             (shift - pillow.high[0], by - 0.3, thick),
             (shift - pillow.low[0], by + 0.3, thick + 0.07),
             pillow.colour,
@@ -54,7 +56,7 @@ def random_scene(
     if rng.random() < 0.4:
         side = rng.uniform(0.3, 0.6)
         boxes += (
-            Box(
+            Cuboid(
                 (0.02, deep - side - 0.02, 0),
                 (side, deep - 0.02, rng.uniform(0.5, 1.8)),
                 _colour(rng, 0.2),
@@ -84,28 +86,30 @@ def random_scene(
     else:
         _act(script, wide, by, door)
     ground = ((bx - long / 2, by - 0.45, bx + long / 2, by + 0.45, thick),)
-    return Scene(room, camera, random_look(rng), tuple(script.acts), ground)
+    return RenderedScene(room, camera, random_look(rng), tuple(script.acts), ground)
 
 
-def chair_boxes(x: float, y: float, height: float, colour: Colour, back: bool) -> tuple[Box, ...]:
+def chair_boxes(
+    x: float, y: float, height: float, colour: Colour, back: bool
+) -> tuple[Cuboid, ...]:
     """Return a chair (or a stool) that faces right, its seat centred on x, y."""
     legs = tuple(
-        Box((x + a - 0.02, y + b - 0.02, 0), (x + a + 0.02, y + b + 0.02, height - 0.04), colour)
+        Cuboid((x + a - 0.02, y + b - 0.02, 0), (x + a + 0.02, y + b + 0.02, height - 0.04), colour)
         for a in (-0.19, 0.19)
         for b in (-0.19, 0.19)
     )
-    seat = Box((x - 0.22, y - 0.22, height - 0.05), (x + 0.22, y + 0.22, height), colour)
-    rest = Box((x - 0.22, y - 0.22, height), (x - 0.18, y + 0.22, height + 0.45), colour)
+    seat = Cuboid((x - 0.22, y - 0.22, height - 0.05), (x + 0.22, y + 0.22, height), colour)
+    rest = Cuboid((x - 0.22, y - 0.22, height), (x - 0.18, y + 0.22, height + 0.45), colour)
     return (*legs, seat, *((rest,) if back else ()))
 
 
-def random_look(rng: np.random.Generator) -> Look:
+def random_look(rng: np.random.Generator) -> Appearance:
     """Return a random person."""
     tone = rng.uniform(0.35, 0.95)
     skin = (0.95 * tone, 0.74 * tone, 0.6 * tone)
     hair = rng.uniform(0.03, 0.25)
     trousers = _colour(rng, 0.08)
-    return Look(
+    return Appearance(
         skin,
         (hair, 0.8 * hair, 0.65 * hair),
         _colour(rng, 0.08),

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from costream.evaluation.metrics.sequences import top_k
 from costream.evaluation.motions import Motion, batch
-from costream.evaluation.sequences import top_k
 from costream.frontends.joints import JointStreams
 from costream.training.trees import forest
 

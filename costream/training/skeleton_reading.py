@@ -16,16 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from costream.frontends.joints import JointStreams
-from costream.models.skeleton import SkeletonNet
+from costream.models.skeleton.network import SkeletonNet
 from costream.training.logistic import logistic_regression
-from costream.training.skeleton_loop import Supply, draw, loss
+from costream.training.skeleton.loop import SkeletonSupply, draw, loss
 
-BATCHES, STEPS = 16, 128  # number of batches of streams, and the streams' length
+BATCHES, PROBE_STEPS = 16, 128  # number of batches of streams, and the streams' length
 DECAY = 0.1  # L2 penalty, relative to the mean loss
 
 
 @dataclass(frozen=True)
-class Reading:
+class LinearProbe:
     """A linear probe: ``weight`` [K, 2 V C] and ``bias`` [K]."""
 
     weight: Tensor
@@ -44,20 +44,20 @@ class Reading:
         network.reading.weight.copy_((1 - share) * self.weight)
 
 
-def put_aside(network: SkeletonNet) -> None:
+def disable_probe(network: SkeletonNet) -> None:
     """Set a network's probe to zero and freeze it, to train the network without it."""
     if network.reading is None:
         raise ValueError("the network has no statistics")
     nn.init.zeros_(network.reading.weight).requires_grad_(False)
 
 
-def fit_reading(
+def fit_probe(
     network: SkeletonNet,
     frontend: JointStreams,
-    supplies: Sequence[Supply],
+    supplies: Sequence[SkeletonSupply],
     smoothing: float,
     seed: int,
-) -> Reading:
+) -> LinearProbe:
     """Fit a linear probe to streams by logistic regression.
 
     All means share one scale and all deviations another, instead of one scale per number: a
@@ -66,7 +66,7 @@ def fit_reading(
     rng, stride = np.random.default_rng(seed), network.stride
     rows, labels, weights = [], [], []
     for _ in range(BATCHES):
-        tokens, told, counts = draw(frontend, supplies, STEPS, rng)
+        tokens, told, counts = draw(frontend, supplies, PROBE_STEPS, rng)
         rows.append(network.describe(tokens))
         labels.append(told[:, ::stride])
         weights.append(counts[:, ::stride])
@@ -82,4 +82,4 @@ def fit_reading(
         DECAY,
     )
     weight = weight / scale
-    return Reading(weight, bias - weight @ centre)
+    return LinearProbe(weight, bias - weight @ centre)

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from costream.evaluation.motions import Joints, Motion, resample
-from costream.training.skeleton_augment import Augmenter
+from costream.evaluation.motions import Joints, Motion, resample_joints
+from costream.training.skeleton.augment import Augmenter
 
 UNSCORED = -1
 RAMP = 24  # steps after which an ongoing action should be recognisable
 
 
 @dataclass(frozen=True)
-class Stream:
+class SkeletonStream:
     """Skeletons with the action of every step (T steps)."""
 
     joints: Joints  # [T, S, V, A + 1]
@@ -44,7 +44,7 @@ class StreamMaker:
             self._by_class.setdefault(motion.label, []).append(motion)
         self._classes = sorted(self._by_class)
 
-    def draw(self, steps: int, rng: np.random.Generator) -> Stream:
+    def draw(self, steps: int, rng: np.random.Generator) -> SkeletonStream:
         """Return a stream of ``steps`` steps; one in two begins with a motion's first frame."""
         parts: list[tuple[Joints, int, npt.NDArray[np.float32]]] = []
         begin_inside = rng.random() < 0.5
@@ -60,7 +60,7 @@ class StreamMaker:
                 parts.append((before, self._between, np.ones(len(before), np.float32)))
             parts.append((joints, label, importance(len(joints))))
             length = sum(len(part[0]) for part in parts)
-        return Stream(
+        return SkeletonStream(
             np.concatenate([joints for joints, _, _ in parts])[:steps],
             np.concatenate([np.full(len(j), label) for j, label, _ in parts])[:steps],
             np.concatenate([w for _, _, w in parts])[:steps],
@@ -98,7 +98,7 @@ def follow(before: Joints, after: Joints) -> Joints:
 def glide(start: npt.NDArray[np.float32], end: npt.NDArray[np.float32], steps: int) -> Joints:
     """Return a smooth transition between two poses [S, V, A + 1], without these."""
     share = np.linspace(0, 1, steps + 2)[1:-1]
-    return resample(np.stack([start, end]), 0.5 - 0.5 * np.cos(np.pi * share))
+    return resample_joints(np.stack([start, end]), 0.5 - 0.5 * np.cos(np.pi * share))
 
 
 def rest(pose: npt.NDArray[np.float32], steps: int, rng: np.random.Generator) -> Joints:

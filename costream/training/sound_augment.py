@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from costream.training.sound_packs import RATE_HZ, Clip
+from weights.recipes.audio.data import SAMPLE_RATE_HZ, SoundClip
 
 BLOCK = 4000  # samples of a step
 STEPS = 12  # length of a piece for the backbone
@@ -31,12 +31,12 @@ _SHARES = {"ESC-10": 0.2, "UrbanSound8K": 0.47, "GTZAN": 0.33}
 Wave = npt.NDArray[np.float32]
 
 
-def sound_label(clip: Clip) -> str:
+def sound_label(clip: SoundClip) -> str:
     """Return the label of a clip in the model for sounds."""
     return "music" if clip.set == "GTZAN" else _MERGED.get(clip.label, clip.label)
 
 
-def genre_label(clip: Clip) -> str | None:
+def genre_label(clip: SoundClip) -> str | None:
     """Return the label of a clip in the model for genres; None if unknown."""
     if clip.set == "GTZAN":
         return clip.label
@@ -52,7 +52,7 @@ class Batch:
     genres: Tensor
 
 
-class Supply:
+class PieceSampler:
     """Draws pieces of clips with random speed, tone, level, background noise and mixing.
 
     ``sounds``, ``genres``: labels of the heads.
@@ -60,7 +60,7 @@ class Supply:
 
     def __init__(
         self,
-        clips: Sequence[Clip],
+        clips: Sequence[SoundClip],
         sounds: Sequence[str],
         genres: Sequence[str],
     ) -> None:
@@ -113,7 +113,7 @@ class Supply:
         return piece / np.sqrt(np.mean(piece**2) + 1e-9), index
 
 
-def balance(clips: Sequence[Clip]) -> list[float]:
+def balance(clips: Sequence[SoundClip]) -> list[float]:
     """Return the relative weight of drawing each clip.
 
     Each set has a fixed share. In it a class is weighted by the square root of its number of
@@ -136,19 +136,19 @@ def quiet(rng: np.random.Generator, size: int) -> Wave:
     if rng.random() < 0.2:
         return np.zeros(size, np.float32)
     spectrum = np.fft.rfft(rng.standard_normal(size))
-    frequencies = np.maximum(np.fft.rfftfreq(size, 1 / RATE_HZ), 20.0)
+    frequencies = np.maximum(np.fft.rfftfreq(size, 1 / SAMPLE_RATE_HZ), 20.0)
     wave = np.fft.irfft(spectrum * frequencies ** -rng.uniform(0.0, 0.8), size)
     wave /= np.sqrt(np.mean(wave**2))
     if rng.random() < 0.3:  # mains hum
         hum = rng.choice([50.0, 60.0]) * rng.integers(1, 4)
-        wave += rng.uniform(0, 1) * np.sin(2 * np.pi * hum * np.arange(size) / RATE_HZ)
+        wave += rng.uniform(0, 1) * np.sin(2 * np.pi * hum * np.arange(size) / SAMPLE_RATE_HZ)
     return (_gain(rng.uniform(*_QUIET_DB)) * wave).astype(np.float32)
 
 
 def colour(wave: Wave, rng: np.random.Generator) -> Wave:
     """Return a sound with a smooth random equalisation, as of another microphone or room."""
     spectrum = np.fft.rfft(wave)
-    pitch = np.log2(np.linspace(60.0, RATE_HZ / 2, len(spectrum)))
+    pitch = np.log2(np.linspace(60.0, SAMPLE_RATE_HZ / 2, len(spectrum)))
     knots = np.linspace(pitch[0], pitch[-1], 6)
     db = np.interp(pitch, knots, rng.normal(0, _COLOUR_DB, len(knots)))
     return np.fft.irfft(spectrum * 10 ** (db / 20), len(wave)).astype(np.float32)

@@ -9,14 +9,14 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
+from costream.training.audio.examples import EncodedAudio
 from costream.training.logistic import logistic_regression
-from costream.training.sound_recordings import Heard
 
 PENALTY = 1e-2  # L2 penalty
 
 
 def linear(
-    heard: Sequence[Heard], checks: Sequence[Heard], labels: Sequence[str]
+    heard: Sequence[EncodedAudio], checks: Sequence[EncodedAudio], labels: Sequence[str]
 ) -> list[npt.NDArray[Any]]:
     """Return the probabilities [1, K] of a linear classifier for each check's mean token.
 

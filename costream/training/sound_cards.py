@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from costream.training.sound_packs import Clip
+from weights.recipes.audio.data import SoundClip
 
 # Title of a test set -> which of the held-out clips belong to it.
-TITLES: dict[str, Callable[[Clip], bool]] = {
+TITLES: dict[str, Callable[[SoundClip], bool]] = {
     "ESC-10, fold 4": lambda c: c.set == "ESC-10",
     "UrbanSound8K, fold 3": lambda c: c.set == "UrbanSound8K",
     "GTZAN, songs 31 to 40 of each genre, 2 to 3 s": lambda c: (
@@ -18,7 +18,7 @@ TITLES: dict[str, Callable[[Clip], bool]] = {
 }
 
 
-def _number(clip: Clip) -> int:
+def _number(clip: SoundClip) -> int:
     return int(clip.group.rpartition(".")[2])
 
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from costream.frontends.audio import ContinualAudioNet
-from costream.training.loop import Optimizer, Schedule, logits, soft_cross_entropy
-from costream.training.sound_augment import BLOCK, Supply
+from costream.training.sound_augment import BLOCK, PieceSampler
+from weights.recipes.action.loop import Optimizer, Schedule, logits, soft_cross_entropy
 
-STEPS = 160  # length of a stream: longer than the models' window
+STREAM_STEPS = 160  # length of a stream: longer than the models' window
 _PIECES = (6, 40)  # range of a sound's steps in a stream
 _LAG = 2  # steps after which a token covers more of the new sound than of the last
 
@@ -29,7 +29,7 @@ class Bank:
 
 
 @torch.no_grad()
-def token_bank(backbone: ContinualAudioNet, supply: Supply, streams: int, seed: int) -> Bank:
+def token_bank(backbone: ContinualAudioNet, supply: PieceSampler, streams: int, seed: int) -> Bank:
     """Return streams of directly consecutive augmented pieces."""
     rng = np.random.default_rng(seed)
     backbone.eval()
@@ -37,14 +37,15 @@ def token_bank(backbone: ContinualAudioNet, supply: Supply, streams: int, seed: 
     bar = tqdm(range(streams), desc="streams", file=sys.stderr, disable=None, leave=False)
     for _ in bar:
         lengths: list[int] = []
-        while sum(lengths) < STEPS:
+        while sum(lengths) < STREAM_STEPS:
             lengths.append(int(rng.integers(*_PIECES)))
         batch = supply.batch(len(lengths), rng, max(_PIECES))
         waves = [w[: n * BLOCK] for w, n in zip(batch.waves, lengths, strict=True)]
-        tokens = backbone(torch.cat(waves)[None, : STEPS * BLOCK])[0]
+        tokens = backbone(torch.cat(waves)[None, : STREAM_STEPS * BLOCK])[0]
         repeats = torch.tensor(lengths)
         targets = [
-            _later(t.repeat_interleave(repeats, 0)[:STEPS]) for t in (batch.sounds, batch.genres)
+            _later(t.repeat_interleave(repeats, 0)[:STREAM_STEPS])
+            for t in (batch.sounds, batch.genres)
         ]
         parts.append((tokens, *targets))
     return Bank(*(torch.stack(column) for column in zip(*parts, strict=True)))
@@ -62,8 +63,8 @@ def train_head(
     bar = Optimizer([head], schedule, title)
     for _ in bar:
         rows = torch.from_numpy(rng.choice(len(tokens), schedule.batch))
-        length = int(rng.integers(8, STEPS + 1))
-        begin = int(rng.integers(STEPS - length + 1))
+        length = int(rng.integers(8, STREAM_STEPS + 1))
+        begin = int(rng.integers(STREAM_STEPS - length + 1))
         piece = slice(begin, begin + length)
         scores = logits(head, tokens[rows, piece], rng)
         bar.descend(soft_cross_entropy(scores, targets[rows, piece], schedule.smoothing))

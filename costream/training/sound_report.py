@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from costream.evaluation.clips import sequence_scores
 from costream.frontends.audio import ContinualAudioNet
-from costream.training.loop import logits
 from costream.training.sound_augment import BLOCK
-from costream.training.sound_packs import Clip
+from weights.recipes.action.loop import logits
+from weights.recipes.audio.data import SoundClip
 
 
 @torch.inference_mode()
-def clip_tokens(backbone: ContinualAudioNet, clips: Sequence[Clip]) -> list[Tensor]:
+def clip_tokens(backbone: ContinualAudioNet, clips: Sequence[SoundClip]) -> list[Tensor]:
     """Return the tokens [T, D] of each clip, as computed by ``costream listen``.
 
     The last block counts if at least half of it is filled.
@@ -43,9 +43,9 @@ def predict(head: nn.Module, tokens: Sequence[Tensor]) -> list[npt.NDArray[np.fl
 
 def score(
     told: Sequence[npt.NDArray[np.float32]],
-    clips: Sequence[Clip],
+    clips: Sequence[SoundClip],
     labels: Sequence[str],
-    label_of: Callable[[Clip], str],
+    label_of: Callable[[SoundClip], str],
 ) -> dict[str, Any]:
     """Return the metrics of clips of one set, with predictions among that set's labels.
 
@@ -62,7 +62,7 @@ def score(
 
 
 def majority(
-    train: Sequence[Clip], clips: Sequence[Clip], label_of: Callable[[Clip], str]
+    train: Sequence[SoundClip], clips: Sequence[SoundClip], label_of: Callable[[SoundClip], str]
 ) -> dict[str, Any]:
     """Return the metrics of always predicting the most frequent training label."""
     names = [label_of(clip) for clip in clips]

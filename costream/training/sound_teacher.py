@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.errors import UsageError
-from costream.training.recipe import teacher_file
+from weights.recipes.common import teacher_file
 
 WINDOW = 15_600  # samples of a window
 HOP = 8_000

@@ -9,18 +9,18 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from costream.training.sound_backbone import make_mel
-from costream.training.sound_packs import RATE_HZ, Clip
 from costream.training.trees import forest
+from weights.recipes.audio.backbone import make_mel
+from weights.recipes.audio.data import SAMPLE_RATE_HZ, SoundClip
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 def trees(
-    training: Sequence[Clip],
-    clips: Sequence[Clip],
+    training: Sequence[SoundClip],
+    clips: Sequence[SoundClip],
     labels: Sequence[str],
-    label_of: Callable[[Clip], str],
+    label_of: Callable[[SoundClip], str],
     count: int,
     seed: int,
 ) -> list[npt.NDArray[np.float32]]:
@@ -32,7 +32,7 @@ def trees(
 
 
 @torch.inference_mode()
-def features(clips: Sequence[Clip]) -> npt.NDArray[np.float32]:
+def features(clips: Sequence[SoundClip]) -> npt.NDArray[np.float32]:
     """Return summary statistics of log-mel spectrograms over time, float32 [N, 8 bands].
 
     They are mean, standard deviation, quantiles and mean absolute frame difference of each band,
@@ -42,7 +42,7 @@ def features(clips: Sequence[Clip]) -> npt.NDArray[np.float32]:
     rows = []
     for clip in clips:
         wave = torch.from_numpy(clip.wave)
-        heard = mel(F.pad(wave, (0, max(0, RATE_HZ - len(wave))))[None])[0]
+        heard = mel(F.pad(wave, (0, max(0, SAMPLE_RATE_HZ - len(wave))))[None])[0]
         heard = heard - heard.mean()
         quantiles = torch.quantile(heard, torch.tensor(_QUANTILES), dim=0)
         change = heard.diff(dim=0).abs().mean(0)

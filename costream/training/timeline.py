@@ -9,17 +9,17 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from costream.evaluation.segments import Counts, count
-from costream.models.card import Timeline
+from costream.checkpoints.card import Timeline
+from costream.evaluation.metrics.segments import Counts, count
 from costream.records import Segment
 from costream.runtime.segments import Segmenter
-from costream.training.clips import UNSCORED
+from weights.recipes.action.rendering.scenes import UNSCORED
 
 Labels = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Told:
+class StreamPredictions:
     """Predictions for a stream, at temperature 1, with the ground truth."""
 
     probabilities: npt.NDArray[np.floating]  # [T, K]
@@ -47,8 +47,8 @@ def segments(
     return out + segmenter.flush()
 
 
-def found(
-    streams: Sequence[Told],
+def count_segments(
+    streams: Sequence[StreamPredictions],
     timeline: Timeline,
     labels: Sequence[str],
     rate_hz: float,

@@ -18,7 +18,7 @@ SPEED = 0.25  # of the logarithm, uniform
 PAUSE = 24  # most steps for which the first and the last frame are repeated
 
 
-class View:
+class VideoView:
     """A view, constant throughout a recording, whose frames are processed in pieces.
 
     ``lead`` and ``tail``: number of still frames before the first and after the last one.

@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
-from costream.training.partial import Remembered
+from costream.training.optim import Remembered
 
 LOSS = "validation_loss"  # key of the criterion; smaller is better
 
 
-class Watch:
+class EarlyStopping:
     """Early stopping: validates every ``every`` steps and after the last one.
 
     ``look`` returns the validation figures, among them ``LOSS``, or none without validation

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
+from costream.formatting import counted
 from costream.records import Alert
 from costream.status import FeedStatus, WatchStatus
 from costream.ui.changes import NewAlerts
-from costream.ui.feedrows import FeedRows
-from costream.ui.feedtext import STATES, alert_line, fitted, health, told, uptime
-from costream.ui.groups import Look
-from costream.ui.legend import Legend
+from costream.ui.feedtext import STATES, alert_line, display_text, fitted, health, uptime
 from costream.ui.recent import recent_strip
-from costream.ui.text import counted
+from costream.ui.run.glyphs import Legend
+from costream.ui.run.sections import Viewport
+from costream.ui.watch.rows import FeedRows
 
 _ALERTS = 5  # maximum number of lines of alerts
 _FIXED = 3  # title, names of the columns, totals
@@ -46,7 +46,7 @@ class Board:
         self._legend = Legend((), ())
         self._labels: dict[str, None] = {}  # that have a colour, in order of appearance
 
-    def lines(self, status: WatchStatus, look: Look) -> list[Text]:
+    def lines(self, status: WatchStatus, look: Viewport) -> list[Text]:
         """Return at most ``look.height`` lines, none wider than ``look.width``."""
         clock = time.strftime("%H:%M:%S")
         self._alerts.extend(_Seen(clock, *pair) for pair in self._new.take(status))
@@ -79,7 +79,7 @@ class Board:
             self._legend = Legend(self._labels, list(self._labels))
 
     def _feeds(
-        self, status: WatchStatus, feeds: Sequence[FeedStatus], look: Look, spare: int
+        self, status: WatchStatus, feeds: Sequence[FeedStatus], look: Viewport, spare: int
     ) -> tuple[list[Text], list[Text]]:
         """Return the table and the lines below it, at most ``spare``: strips and legend.
 
@@ -111,10 +111,10 @@ class Board:
         feeds: Sequence[FeedStatus],
         strips: Sequence[Sequence[str | None]],
         longest: int,
-        look: Look,
+        look: Viewport,
     ) -> list[Text]:
         """Return a line for each feed, one cell per second, and the legend."""
-        widest = max(cell_len(told(feed.name, unicode=look.unicode)) for feed in feeds)
+        widest = max(cell_len(display_text(feed.name, unicode=look.unicode)) for feed in feeds)
         name = min(widest, 24, look.width // 3)
         cells = min(longest, look.width - name - 1)
         strips = [strip[-cells:] for strip in strips]
@@ -124,24 +124,26 @@ class Board:
             lines.append(line.append_text(self._strip(strip, cells, 1, look)))
         return [*lines, self._words(strips, look)]
 
-    def _strip(self, seconds: Sequence[str | None], width: int, each_s: int, look: Look) -> Text:
+    def _strip(
+        self, seconds: Sequence[str | None], width: int, each_s: int, look: Viewport
+    ) -> Text:
         return recent_strip(seconds, self._legend, width, each_s, unicode=look.unicode)
 
-    def _words(self, seconds: Sequence[Sequence[str | None]], look: Look) -> Text:
+    def _words(self, seconds: Sequence[Sequence[str | None]], look: Viewport) -> Text:
         """Return the legend of these strips."""
         there = {label for strip in seconds for label in strip}
         line = Text()
         for label in self._labels:
             if label in there:
                 line.append(f" {self._legend.letter[label]} ", self._legend.block(label))
-                line.append(f" {told(label, unicode=look.unicode)}  ")
+                line.append(f" {display_text(label, unicode=look.unicode)}  ")
         return line
 
-    def _alert_lines(self, look: Look) -> list[Text]:
+    def _alert_lines(self, look: Viewport) -> list[Text]:
         """Return the newest alerts, the newest first."""
         lines = []
         for seen in reversed(self._alerts):
-            name = told(seen.feed, unicode=look.unicode)
+            name = display_text(seen.feed, unicode=look.unicode)
             line = Text.assemble((f"{seen.clock}  ", "dim"), (name, "bold"), "  ")
             lines.append(line.append(alert_line(seen.alert, unicode=look.unicode), "red"))
         return lines
@@ -163,7 +165,7 @@ def _chosen(
     return worst[:fit], worst[fit:]
 
 
-def _more(left_out: Sequence[FeedStatus], look: Look) -> Text:
+def _more(left_out: Sequence[FeedStatus], look: Viewport) -> Text:
     states = {feed.state for feed in left_out}
     what = f"all {states.pop()}" if len(states) == 1 else health(left_out)
     dots = "…" if look.unicode else "..."
@@ -171,7 +173,7 @@ def _more(left_out: Sequence[FeedStatus], look: Look) -> Text:
     return Text(f"{dots} and {len(left_out)} more, {what}", "red" if is_bad else "dim")
 
 
-def _title(status: WatchStatus, look: Look) -> Text:
+def _title(status: WatchStatus, look: Viewport) -> Text:
     states = {feed.state for feed in status.feeds}
     style = "black on green" if states <= {"live", "ended"} else "black on cyan"
     if states & {"waiting", "stalled"}:
@@ -181,7 +183,7 @@ def _title(status: WatchStatus, look: Look) -> Text:
     return Text.assemble(
         (f" {health(status.feeds)} ", style),
         f"  up {uptime(status.uptime_s)}",
-        (f"  {told(status.model, unicode=look.unicode)}", "dim"),
+        (f"  {display_text(status.model, unicode=look.unicode)}", "dim"),
     )
 
 

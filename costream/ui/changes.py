@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from costream.records import Alert
 from costream.status import FeedState, FeedStatus, WatchStatus
-from costream.ui.feedtext import age, told
+from costream.ui.feedtext import age, display_text
 
 
 class NewAlerts:
@@ -49,7 +49,7 @@ class StateChanges:
             known = before.get(feed.name) or _Feed("connecting", feed.reconnects, False)
             self._feeds[feed.name] = known
             if line := _change(known, feed, status.uptime_s):
-                lines.append(f"{told(feed.name)}: {line}")
+                lines.append(f"{display_text(feed.name)}: {line}")
         return lines
 
 
@@ -68,7 +68,7 @@ def _change(known: _Feed, feed: FeedStatus, now_s: float) -> str:
         line = f"back after {age(now_s - known.away_s)}" if known.was_live else "live"
         known.was_live = True
         return line
-    why = f" ({told(feed.message)})" if feed.message else ""
+    why = f" ({display_text(feed.message)})" if feed.message else ""
     if feed.state == "stalled":
         return f"no data{why}" if feed.age_s is None else f"no data for {age(feed.age_s)}{why}"
     if feed.state == "waiting":

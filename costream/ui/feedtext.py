@@ -7,16 +7,16 @@ from collections.abc import Iterable
 
 from rich.cells import cell_len, set_cell_size
 
+from costream.formatting import clean, counted
 from costream.records import Alert
 from costream.redact import redact
 from costream.status import FeedState, FeedStatus, WatchStatus
-from costream.ui.text import clean, counted
 
 # The worst first. A feed that ended by itself needs no attention.
 STATES: tuple[FeedState, ...] = ("lost", "waiting", "stalled", "connecting", "live", "ended")
 
 
-def told(text: str, *, unicode: bool = True) -> str:
+def display_text(text: str, *, unicode: bool = True) -> str:
     """Return ``text`` for display: on one line, without credentials, in ASCII if required."""
     text = clean(redact(text))
     return text if unicode else text.encode("ascii", "replace").decode()
@@ -32,7 +32,7 @@ def fitted(text: str, width: int, *, unicode: bool = True) -> str:
 
     A long text keeps its end as well: names of cameras often differ in the last digit only.
     """
-    text = told(text, unicode=unicode)
+    text = display_text(text, unicode=unicode)
     if cell_len(text) <= width or width < 6:
         return set_cell_size(text, width)
     end = set_cell_size(text[::-1], width // 3).rstrip()[::-1]
@@ -86,7 +86,7 @@ def share(macs: float, dense_macs: float) -> str:
 def trouble(feed: FeedStatus, *, unicode: bool = True) -> str:
     """Return how long a feed has not been live, and why; '' if unknown."""
     since = "" if feed.age_s is None or feed.state == "ended" else f"for {age(feed.age_s)}"
-    return ": ".join(part for part in (since, told(feed.message, unicode=unicode)) if part)
+    return ": ".join(part for part in (since, display_text(feed.message, unicode=unicode)) if part)
 
 
 def health(feeds: Iterable[FeedStatus]) -> str:
@@ -122,4 +122,4 @@ def alert_line(alert: Alert, *, unicode: bool = True) -> str:
     """Return ``falling 0.92 (falling>=0.8 for 2s), clip door-3.mkv``."""
     clip = "" if alert.clip is None else f", clip {alert.clip}"
     text = f"{alert.label} {alert.score:.2f} ({alert.rule}){clip}"
-    return told(text, unicode=unicode)
+    return display_text(text, unicode=unicode)

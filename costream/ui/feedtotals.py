@@ -6,10 +6,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from costream.formatting import counted, si
 from costream.status import FeedStatus, WatchStatus
 from costream.ui.console import is_unicode
-from costream.ui.feedtext import share, state_word, told, uptime
-from costream.ui.text import counted, si
+from costream.ui.feedtext import display_text, share, state_word, uptime
 
 _COUNTS = ("steps", "dropped", "reconnects", "gaps", "errors", "alerts")
 
@@ -17,13 +17,13 @@ _COUNTS = ("steps", "dropped", "reconnects", "gaps", "errors", "alerts")
 def print_totals(console: Console, status: WatchStatus) -> None:
     """Print the table of the feeds and a line for all of them, from the last status."""
     unicode = is_unicode(console)
-    model = told(status.model, unicode=unicode)
+    model = display_text(status.model, unicode=unicode)
     feeds = counted(len(status.feeds), "feed")
     _line(console, f"{feeds} watched for {uptime(status.uptime_s)} with {model}", "bold")
     console.print(_table(status.feeds, unicode=unicode))
     for feed in status.feeds:
         if feed.message and feed.state != "live":
-            name, why = (told(text, unicode=unicode) for text in (feed.name, feed.message))
+            name, why = (display_text(text, unicode=unicode) for text in (feed.name, feed.message))
             _line(console, f"{name}: {feed.state} ({why})", _style(feed))
     parts = [counted(sum(feed.steps for feed in status.feeds), "step")]
     macs, dense = (sum(getattr(f, n) for f in status.feeds) for n in ("macs", "dense_macs"))
@@ -43,7 +43,7 @@ def _table(feeds: tuple[FeedStatus, ...], *, unicode: bool) -> Table:
     table.add_column("state", no_wrap=True)
     for feed in feeds:
         counts = [str(getattr(feed, field)) for field in _COUNTS]
-        name = told(feed.name, unicode=unicode)
+        name = display_text(feed.name, unicode=unicode)
         table.add_row(Text(name), *counts, Text(state_word(feed.state), _style(feed)))
     return table
 

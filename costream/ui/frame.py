@@ -8,14 +8,14 @@ from dataclasses import replace
 
 from rich.text import Text
 
-from costream.sinks.figure import Figure
-from costream.ui.groups import Groups, Look
-from costream.ui.hearing import Hearing
-from costream.ui.objects import ObjectGroups
+from costream.draw.skeleton import Figure
+from costream.formatting import clean
+from costream.ui.hearing import AudioMeter
+from costream.ui.objects import ObjectLineGroups
+from costream.ui.run.sections import LineGroups, Viewport
+from costream.ui.run.state import RunState
 from costream.ui.sound import spectrum_lines
-from costream.ui.state import RunState
 from costream.ui.stick import stick_lines
-from costream.ui.text import clean
 
 _MOST_WIDTH = 100  # longer bars give no more information
 
@@ -45,7 +45,7 @@ _FIGURE_ROWS = 10
 _FIGURE_WIDTH = 2 + 2 * _FIGURE_ROWS
 
 
-class Frame:
+class LiveLayout:
     """Layout of the live view of a run; ``name``: name of its source."""
 
     def __init__(self, state: RunState, name: str) -> None:
@@ -53,10 +53,10 @@ class Frame:
         self._groups = _groups(state, clean(name))
         self._narrow = _groups(state, clean(name))  # beside a figure
         self._spectrum: list[Text] = []
-        self._spectrum_of: tuple[Look, int] | None = None  # look and rows of these lines
+        self._spectrum_of: tuple[Viewport, int] | None = None  # look and rows of these lines
         self._spectrum_s = -math.inf  # time at which they were built
 
-    def lines(self, look: Look, now_s: float) -> list[Text]:
+    def lines(self, look: Viewport, now_s: float) -> list[Text]:
         """Return at most ``look.height`` lines, none wider than ``look.width``."""
         state = self._state
         look = replace(look, width=min(look.width, _MOST_WIDTH))
@@ -80,7 +80,7 @@ class Frame:
             line.truncate(look.width, overflow="ellipsis" if look.unicode else "crop")
         return shown
 
-    def _paint(self, hearing: Hearing, look: Look, rows: int, now_s: float) -> None:
+    def _paint(self, hearing: AudioMeter, look: Viewport, rows: int, now_s: float) -> None:
         """Rebuild the spectrogram, unless it is recent."""
         age_s = now_s - self._spectrum_s
         if self._spectrum_of != (look, rows) or not 0 <= age_s < _SPECTRUM_S:
@@ -99,8 +99,12 @@ class Frame:
         return count
 
 
-def _groups(state: RunState, name: str) -> Groups:
-    return Groups(state, name) if state.sight is None else ObjectGroups(state, state.sight, name)
+def _groups(state: RunState, name: str) -> LineGroups:
+    return (
+        LineGroups(state, name)
+        if state.sight is None
+        else ObjectLineGroups(state, state.sight, name)
+    )
 
 
 def _each(keys: Sequence[str], state: RunState) -> list[str]:
@@ -113,7 +117,7 @@ def _each(keys: Sequence[str], state: RunState) -> list[str]:
     ]
 
 
-def _has_room(look: Look) -> bool:
+def _has_room(look: Viewport) -> bool:
     return look.unicode and look.width >= 60 and look.height >= 16
 
 

@@ -21,7 +21,7 @@ _QUIET, _LOUD = 0.2, 0.995
 _LEAST_SPAN = 3 * math.log(10)  # ln of power
 
 
-class Hearing:
+class AudioMeter:
     """Audio meter of one run, in constant memory. ``step_s``: seconds per step.
 
     Adding a step takes microseconds; new spectrograms are processed on demand.

@@ -8,13 +8,13 @@ from itertools import groupby
 from rich.cells import set_cell_size
 from rich.text import Text
 
+from costream.formatting import clean
 from costream.sinks.cost import budget_text, share_text, tokens_text
-from costream.ui.groups import MOST_GUTTER, Groups, Look
-from costream.ui.legend import Legend
-from costream.ui.sight import Sight
-from costream.ui.state import RunState
-from costream.ui.text import clean
-from costream.ui.voice import Voice
+from costream.ui.run.glyphs import Legend
+from costream.ui.run.sections import MOST_GUTTER, LineGroups, Viewport
+from costream.ui.run.state import RunState
+from costream.ui.run.tracks import HeadState
+from costream.ui.sight import DetectionState
 
 _MOST_BOXES = 5
 _LEVELS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
@@ -23,20 +23,20 @@ _COUNTS = "123456789+"
 _ID_WIDTH = 5  # of " #123"
 
 
-class ObjectGroups(Groups):
+class ObjectLineGroups(LineGroups):
     """Builder of the line groups of a run that finds objects.
 
     The objects with the highest scores take the place of class scores; the timeline has a line
     per label, with the number of objects.
     """
 
-    def __init__(self, state: RunState, sight: Sight, name: str) -> None:
+    def __init__(self, state: RunState, sight: DetectionState, name: str) -> None:
         super().__init__(state, name)
         self._sight = sight
         longest = max(legend.width + 1 for legend in state.legends.values())
         self._gutter = min(max(self._gutter, longest), MOST_GUTTER)
 
-    def make(self, look: Look, now_s: float) -> dict[str, list[Text]]:
+    def make(self, look: Viewport, now_s: float) -> dict[str, list[Text]]:
         """Return the lines of all groups, with those of tokens and of the share of dense cost."""
         groups = super().make(look, now_s)
         sight, compute = self._sight, self._sight.compute
@@ -54,7 +54,7 @@ class ObjectGroups(Groups):
         groups["share"] = [self._curve("dense", sight.shares, words["share"], width)]
         return groups
 
-    def _scores(self, voice: Voice, legend: Legend) -> list[Text]:
+    def _scores(self, voice: HeadState, legend: Legend) -> list[Text]:
         sight = self._sight
         if sight.strip is None:
             return super()._scores(voice, legend)
@@ -70,14 +70,14 @@ class ObjectGroups(Groups):
         rows = max(1, min(sight.most_boxes, _MOST_BOXES))
         return lines + [Text("") for _ in range(rows - len(lines))]
 
-    def _now(self, head: str | None, voice: Voice) -> Text:
+    def _now(self, head: str | None, voice: HeadState) -> Text:
         words = self._sight.words
         line = self._named("now")
         if words or self._sight.strip is None:
             return line.append(words, "bold")
         return line.append("nothing", "dim")
 
-    def _timeline(self, voice: Voice, legend: Legend) -> list[Text]:
+    def _timeline(self, voice: HeadState, legend: Legend) -> list[Text]:
         strip = self._sight.strip
         if strip is None or not self._sight.seen:
             return [Text("")]

@@ -7,10 +7,10 @@ import time
 from rich.console import Console
 from rich.text import Text
 
+from costream.formatting import clean, cost_line, times
 from costream.records import Header, Record, Summary
 from costream.sinks.cost import share_text, tokens_text
-from costream.ui.state import RunState
-from costream.ui.text import clean, cost_line, times
+from costream.ui.run.state import RunState
 
 
 class PlainLines:

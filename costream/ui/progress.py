@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from costream.ui.text import counted, short_time, times
+from costream.formatting import counted, short_time, times
 
 _REFRESH_S = 0.25
 _PLAIN_S = 5.0

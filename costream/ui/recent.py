@@ -9,8 +9,8 @@ from itertools import groupby
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from costream.ui.feedtext import told
-from costream.ui.legend import Legend
+from costream.ui.feedtext import display_text
+from costream.ui.run.glyphs import Legend
 
 
 def recent_strip(
@@ -31,7 +31,7 @@ def recent_strip(
         if label is None:
             strip.append(("·" if unicode else ".") * length, "dim")
             continue
-        name = told(label, unicode=unicode)
+        name = display_text(label, unicode=unicode)
         fits = cell_len(name) <= length
         text = set_cell_size(name, length) if fits else legend.letter[label] * length
         strip.append(text, legend.block(label))

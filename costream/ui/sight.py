@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
+from costream.formatting import clean
 from costream.records import Box, Compute, Objects, Picture
 from costream.sinks.cost import share_of_dense
 from costream.ui.strip import Strip
-from costream.ui.text import clean
 
 _STEPS = 128  # steps whose costs are kept: more than a line has cells
 
 
-class Sight:
+class DetectionState:
     """Objects and costs of one run so far, in constant memory.
 
     ``length_s``: length of the run, if known. ``step_s``: seconds per step.

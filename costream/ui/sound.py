@@ -8,7 +8,7 @@ from itertools import groupby
 from rich.style import Style
 from rich.text import Span, Text
 
-from costream.ui.hearing import Hearing
+from costream.ui.hearing import AudioMeter
 
 _FLOOR_DB = -60.0  # left end of the meter
 _FULL_DB = -1.0  # from here on the recording is likely to clip
@@ -16,11 +16,11 @@ _MARKS = ("█", "━", "│"), ("#", "-", "|")
 
 # From quiet to loud. Silence is the terminal's own background; the others are visible on black
 # and on white, so the spectrogram is legible on dark and light terminals.
-_COLORS = (None, *(Style(color=f"color({k})") for k in (61, 97, 133, 168, 203, 208, 214)))
+_SOUND_COLORS = (None, *(Style(color=f"color({k})") for k in (61, 97, 133, 168, 203, 208, 214)))
 _ASCII = " .:-=+*#%@"
 
 
-def level_line(hearing: Hearing, name: Text, width: int, *, unicode: bool) -> Text:
+def level_line(hearing: AudioMeter, name: Text, width: int, *, unicode: bool) -> Text:
     """Return the meter, ``width`` wide with its ``name``: level, held peak as a mark, numbers."""
     rms, held = round(hearing.rms_db), round(hearing.held_db)
     told = f" {rms:4d} dBFS, peak {held:3d}" if width >= 60 else f" {rms:4d} dBFS"
@@ -33,15 +33,15 @@ def level_line(hearing: Hearing, name: Text, width: int, *, unicode: bool) -> Te
     return line.append(mark, style).append(rest * (room - peak - 1), "dim").append(told)
 
 
-def spectrum_lines(hearing: Hearing, width: int, height: int, *, unicode: bool) -> list[Text]:
+def spectrum_lines(hearing: AudioMeter, width: int, height: int, *, unicode: bool) -> list[Text]:
     """Return the spectrogram as ``height`` lines, time from left to right, the newest last."""
     if not unicode:
         shades = (hearing.levels(width, height) * (len(_ASCII) - 0.01)).astype(int).tolist()
         return [Text("".join(_ASCII[level] for level in row)) for row in shades]
-    rows = (hearing.levels(width, 2 * height) * (len(_COLORS) - 0.01)).astype(int)
+    rows = (hearing.levels(width, 2 * height) * (len(_SOUND_COLORS) - 0.01)).astype(int)
     if len(rows) % 2:  # fewer bands than rows
         rows = rows.repeat(2, axis=0)
-    codes = (rows[0::2] * len(_COLORS) + rows[1::2]).tolist()
+    codes = (rows[0::2] * len(_SOUND_COLORS) + rows[1::2]).tolist()
     return [_line(row) for row in codes[:height]]
 
 
@@ -61,7 +61,7 @@ def _line(codes: list[int]) -> Text:
 
 @cache
 def _cell(code: int) -> tuple[str, Style | None]:
-    above, below = (_COLORS[k] for k in divmod(code, len(_COLORS)))
+    above, below = (_SOUND_COLORS[k] for k in divmod(code, len(_SOUND_COLORS)))
     if above is None:
         return (" ", None) if below is None else ("▄", below)
     if below is None:

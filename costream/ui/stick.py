@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from costream.sinks.figure import Figure
+from costream.draw.skeleton import Figure
 
 # Unicode numbers the dots of a braille cell [4 rows, 2 columns] in this order.
 _BITS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])

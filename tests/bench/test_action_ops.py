@@ -14,9 +14,9 @@ from costream.bench.action_ops import (
     VIEWS,
     DataSet,
     action_ops_table,
-    count,
+    count_vivit,
 )
-from costream.models.vivit import ViViT
+from costream.models.eventful.vivit import ViViT
 from costream.nn.operations import Operations
 from costream.nn.policy import TopTokens
 
@@ -24,7 +24,7 @@ from costream.nn.policy import TopTokens
 @pytest.mark.parametrize("data", [EPIC, KINETICS])
 def test_the_papers_numbers(data: DataSet) -> None:
     for tokens, published in PUBLISHED[data].items():
-        assert round(count(data, "eventful", tokens) / 1e12, 4) == published
+        assert round(count_vivit(data, "eventful", tokens) / 1e12, 4) == published
 
 
 @pytest.mark.parametrize("variant", ["eventful", "exact", "token-wise"])
@@ -35,7 +35,9 @@ def test_counts_are_the_closed_forms(variant: str) -> None:
     ends = net.temporal_model.count_macs() + 768 * 400 + 400
     for tokens in (None, 96, 24):
         others = (STEPS - 1) * spatial.count_macs(tokens)
-        assert count(KINETICS, variant, tokens) == VIEWS * (spatial.count_macs() + others + ends)
+        assert count_vivit(KINETICS, variant, tokens) == VIEWS * (
+            spatial.count_macs() + others + ends
+        )
 
 
 @pytest.mark.parametrize("tokens", [3, 10])

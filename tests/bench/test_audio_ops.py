@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from costream.bench.audio_ops import NETWORKS, PUBLISHED_RATIO, attention_ops, audio_ops_table
+from costream.bench.audio_ops import AUDIO_NETWORKS, PUBLISHED_RATIO, attention_ops, audio_ops_table
 
 
 def test_attention_is_counted_as_in_the_papers() -> None:
@@ -15,7 +15,7 @@ def test_attention_is_counted_as_in_the_papers() -> None:
 
 def test_the_table() -> None:
     rows = {row[0]: row for row in audio_ops_table().rows}
-    assert list(rows) == [network.name for network in NETWORKS]
+    assert list(rows) == [network.name for network in AUDIO_NETWORKS]
     for row in rows.values():
         if row[2] is not None:
             assert row[3] == pytest.approx(row[2], rel=0.01)

@@ -12,7 +12,7 @@ from object_nets import bright_model, random_model
 from costream.bench.budget import SETTLING, STRETCHES, Step, budget_table, budget_trace
 from costream.errors import SourceError
 from costream.records import Box
-from costream.runtime.budget import Budget
+from costream.runtime.budget.budget import Budget
 
 
 @pytest.fixture(scope="module")

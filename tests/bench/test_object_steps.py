@@ -4,8 +4,8 @@ import pytest
 import torch
 from eventful_nets import small_backbone
 
-from costream.bench.object_steps import COLUMNS, compare
-from costream.models.vitdet_backbone import ViTDetBackbone
+from costream.bench.eventful import COLUMNS, compare
+from costream.models.eventful.backbone import ViTDetBackbone
 
 
 def build(variant: str) -> ViTDetBackbone:
@@ -14,7 +14,7 @@ def build(variant: str) -> ViTDetBackbone:
 
 @pytest.mark.parametrize("fast", [False, True])
 def test_every_way_has_a_row(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("costream.bench.object_steps.has_fast_bfloat16", lambda: fast)
+    monkeypatch.setattr("costream.bench.eventful.has_fast_bfloat16", lambda: fast)
     with torch.inference_mode():
         table = compare(build, 6, (4, 8, 12), rounds=2)
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in table.rows]

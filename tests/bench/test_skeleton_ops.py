@@ -2,7 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from costream.bench.skeleton_ops import COUNTS, Count, own_way, published_way, skeleton_ops_table
+from costream.bench.skeleton_ops import (
+    COUNTS,
+    PublishedSkeletonCount,
+    costream_macs,
+    published_macs,
+    skeleton_ops_table,
+)
 
 # Billions a prediction: the paper, to two digits after the point, and closer where it was
 # counted with the original networks.
@@ -11,25 +17,25 @@ EXACT |= {"CoST-GCN*": 0.1558, "CoAGCN*": 0.1722, "CoS-TR*": 0.1505, "CoST-GCN":
 
 
 @pytest.mark.parametrize("count", COUNTS, ids=lambda count: count.name)
-def test_counts_are_those_of_the_paper(count: Count) -> None:
-    given = published_way(count) / 1e9
+def test_counts_are_those_of_the_paper(count: PublishedSkeletonCount) -> None:
+    given = published_macs(count) / 1e9
     assert given == pytest.approx(count.published, rel=0.02, abs=0.005)
     assert given == pytest.approx(EXACT.get(count.name, given), rel=0.008)
 
 
 def test_outputs_that_are_thrown_away_make_the_difference() -> None:
     thrown = next(count for count in COUNTS if count.name == "CoST-GCN")
-    kept = Count(thrown.name, thrown.kind, False, True, 0.22, discarded=False)
-    assert published_way(kept) / 1e9 == pytest.approx(0.2235, rel=0.008)
+    kept = PublishedSkeletonCount(thrown.name, thrown.kind, False, True, 0.22, discarded=False)
+    assert published_macs(kept) / 1e9 == pytest.approx(0.2235, rel=0.008)
 
 
 def test_what_costream_spends() -> None:
-    own = {count.name: own_way(count) for count in COUNTS}
+    own = {count.name: costream_macs(count) for count in COUNTS}
     assert own["ST-GCN"] / 1e9 == pytest.approx(17.25, rel=0.001)
     classifier = 256 * 60
     for count in COUNTS:
         if count.continual:
-            assert own_way(count, 1) * 2 == pytest.approx(own[count.name] + classifier, abs=8)
+            assert costream_macs(count, 1) * 2 == pytest.approx(own[count.name] + classifier, abs=8)
             assert own[count.name] < own[count.name.removeprefix("Co")] / 60
 
 

@@ -5,8 +5,8 @@ import sys
 import pytest
 import torch
 
-from costream.bench.skeleton_steps import COLUMNS, MODELS, compare, fit_norms
-from costream.models.skeleton import SkeletonNet
+from costream.bench.skeletons import COLUMNS, MODELS, compare, fit_norms
+from costream.models.skeleton.network import SkeletonNet
 
 WAYS = [
     "costream",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from costream.bench.sound_steps import COLUMNS, compare
+from costream.bench.audio import COLUMNS, compare
 from costream.frontends.audio import ContinualAudioNet
 from costream.models.audio import CoTrans
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from costream.bench.table import Table
+from costream.tables import Table
 
 TABLE = Table(
     "Speed",

@@ -8,13 +8,19 @@ import torch
 from video_nets import KINDS
 
 from costream.bench import video_ops
-from costream.bench.video_ops import COUNTS, Count, build_net, published_way, video_ops_table
-from costream.bench.video_steps import COLUMNS, MODELS, compare, fit_norms
+from costream.bench.video3d import COLUMNS, MODELS, compare, fit_norms
+from costream.bench.video_ops import (
+    COUNTS,
+    PublishedVideoCount,
+    build_net,
+    published_macs,
+    video_ops_table,
+)
 from costream.cli import bench
-from costream.models.video import VideoNet
+from costream.models.video3d import VideoNet
 from costream.nn.pooling import TemporalMean
 from costream.nn.timing import in_sequence
-from costream.nn.video_sizes import find_size
+from costream.nn.video3d.sizes import find_size
 
 
 @cache
@@ -24,14 +30,14 @@ def published(name: str) -> VideoNet:
 
 
 @pytest.mark.parametrize("count", COUNTS, ids=lambda count: count.name)
-def test_counts_are_those_of_the_paper(count: Count) -> None:
+def test_counts_are_those_of_the_paper(count: PublishedVideoCount) -> None:
     size = find_size(count.name)
     assert size is not None
     net = published(count.name)
-    assert published_way(net, size.frames) / 1e6 == pytest.approx(count.clip, rel=1e-3)
-    assert published_way(net, None) / 1e6 == pytest.approx(count.step, rel=1e-3)
-    assert net.count_clip_macs(size.frames) < published_way(net, size.frames)
-    assert net.count_macs() < published_way(net, None)
+    assert published_macs(net, size.frames) / 1e6 == pytest.approx(count.clip, rel=1e-3)
+    assert published_macs(net, None) / 1e6 == pytest.approx(count.step, rel=1e-3)
+    assert net.count_clip_macs(size.frames) < published_macs(net, size.frames)
+    assert net.count_macs() < published_macs(net, None)
 
 
 # rf, padding, delay; millions of parameters

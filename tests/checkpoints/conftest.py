@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.checkpoints.importing import import_checkpoint
+from costream.checkpoints.card import Card
+from costream.importers.run import import_checkpoint
 from costream.models.build import build
-from costream.models.card import Card
 
 REFS = Path(__file__).resolve().parents[2].parent / "shared" / "refs" / "transformers"
 Import = Callable[..., tuple[Card, Any]]

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from costream.checkpoints.config import CARD_KEYS, KEYS, Config, read_pairs
-from costream.checkpoints.labels import THUMOS14, TVSERIES
 from costream.errors import ExitCode, ModelError, UsageError
+from costream.importers.config import CARD_KEYS, KEYS, ImportSettings, read_pairs
+from costream.labels.names import THUMOS14, TVSERIES
 
 
 def test_values_are_typed() -> None:
     given = {"num_heads": "8", "norm_first": "No", "activation": "gelu", "rate_hz": "4.5"}
-    config = Config(given, KEYS)
+    config = ImportSettings(given, KEYS)
     assert [config.get(key) for key in given] == [8, False, "gelu", 4.5]
     assert config.get("window") is None
 
@@ -29,19 +29,19 @@ def test_values_are_typed() -> None:
 )
 def test_wrong_values_are_usage_errors(key: str, text: str, kind: str) -> None:
     with pytest.raises(UsageError, match=f"{key}={text}: not {kind}") as caught:
-        Config({key: text}, KEYS)
+        ImportSettings({key: text}, KEYS)
     assert caught.value.exit_code == ExitCode.USAGE
 
 
 def test_unknown_keys_list_the_known_ones() -> None:
     with pytest.raises(UsageError, match=r"did you mean num_heads.*known keys: num_heads, labels"):
-        Config({"num_head": "4"}, ("num_heads", "labels"))
+        ImportSettings({"num_head": "4"}, ("num_heads", "labels"))
     with pytest.raises(UsageError, match="decoder_heads: unknown; known keys: num_heads"):
-        Config({"decoder_heads": "4"}, ("num_heads",))
+        ImportSettings({"decoder_heads": "4"}, ("num_heads",))
 
 
 def test_the_checkpoint_arguments_count_and_must_agree() -> None:
-    config = Config({"window": "64"}, KEYS)
+    config = ImportSettings({"window": "64"}, KEYS)
     config.learn(
         {"enc": 64, "heads": 8, "lr": 1e-4, "flag": True}, {"enc": "window", "heads": "num_heads"}
     )

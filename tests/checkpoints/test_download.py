@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from weight_server import Reply, WeightServer
 
-from costream.checkpoints.download import Patience, download
+from costream.checkpoints.download import RetryPolicy, download
 from costream.errors import ExitCode, ModelError, OutputError
 
 CONTENT = random.Random(0).randbytes(50_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
-QUICK = Patience(timeout_s=20.0, tries=4, pause_s=0.01)
+QUICK = RetryPolicy(timeout_s=20.0, tries=4, pause_s=0.01)
 
 
 class Kept:
@@ -49,7 +49,7 @@ def fetch(
     server: WeightServer,
     target: Path,
     url: str | None = None,
-    patience: Patience = QUICK,
+    patience: RetryPolicy = QUICK,
     digest: tuple[str, str] = ("sha256", SHA256),
 ) -> Kept:
     kept = Kept()
@@ -98,7 +98,7 @@ def test_a_version_of_its_own_begins_anew(tmp_path: Path, after: str) -> None:
     target = tmp_path / "net.pth"
     old = Reply(cut=20_000, content=CONTENT[::-1], version='"old"')
     between = [] if after == "nothing" else [Reply(status=503)]
-    patience = Patience(20.0, 1 if after == "another run" else 4, 0.01)
+    patience = RetryPolicy(20.0, 1 if after == "another run" else 4, 0.01)
     with WeightServer(CONTENT, old, *between, Reply()) as server:
         while not target.exists():
             with suppress(ModelError):
@@ -229,7 +229,7 @@ def test_nobody_there(tmp_path: Path) -> None:
 def test_a_trickle_is_no_stall(tmp_path: Path) -> None:
     slow = Reply(pause_s=0.05)  # 2.5 s in all, each piece well within the time
     with WeightServer(CONTENT, slow) as server:
-        kept = fetch(server, tmp_path / "net.pth", patience=Patience(1.5, 1, 0.0))
+        kept = fetch(server, tmp_path / "net.pth", patience=RetryPolicy(1.5, 1, 0.0))
     check(tmp_path / "net.pth")
     assert len(kept.steps) > 20
 
@@ -237,7 +237,7 @@ def test_a_trickle_is_no_stall(tmp_path: Path) -> None:
 def test_a_stall_is_left_and_gone_on_from(tmp_path: Path) -> None:
     stalled = Reply(cut=30_000, stall_s=30)
     with WeightServer(CONTENT, stalled, Reply()) as server:
-        kept = fetch(server, tmp_path / "net.pth", patience=Patience(1.0, 4, 0.01))
+        kept = fetch(server, tmp_path / "net.pth", patience=RetryPolicy(1.0, 4, 0.01))
     check(tmp_path / "net.pth")
     assert kept.reasons == ["timed out"]
     assert server.sent == len(CONTENT)
@@ -254,14 +254,14 @@ def test_proxies_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     url = "http://weights.invalid/net.pth"
     with WeightServer(CONTENT) as server:
         with pytest.raises(ModelError, match="cannot be fetched"):
-            fetch(server, tmp_path / "net.pth", url, Patience(5.0, 1, 0.0))
+            fetch(server, tmp_path / "net.pth", url, RetryPolicy(5.0, 1, 0.0))
         monkeypatch.setenv("HTTP_PROXY", server.address)
         fetch(server, tmp_path / "net.pth", url)
         assert [path for path, _ in server.asked] == [url]
         check(tmp_path / "net.pth")
         monkeypatch.setenv("NO_PROXY", "weights.invalid")
         with pytest.raises(ModelError, match="cannot be fetched"):
-            fetch(server, tmp_path / "other.pth", url, Patience(5.0, 1, 0.0))
+            fetch(server, tmp_path / "other.pth", url, RetryPolicy(5.0, 1, 0.0))
         assert len(server.asked) == 1
 
 

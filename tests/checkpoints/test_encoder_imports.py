@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from costream.checkpoints.importing import import_module_encoder
 from costream.errors import ModelError
+from costream.importers.run import import_module_encoder
 from costream.models.build import build
 
 D, FF, HEADS, N = 12, 20, 3, 5

@@ -12,10 +12,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from costream.checkpoints.foreign import read_foreign
-from costream.checkpoints.weights_file import write_weights
+from costream.checkpoints.card import Card
+from costream.checkpoints.file import write_weights
 from costream.errors import ModelError
-from costream.models.card import Card
+from costream.importers.pickles import read_foreign
 
 WEIGHTS = {"0.weight": torch.arange(6.0).reshape(2, 3), "0.bias": torch.tensor([0.5, -1.0])}
 NUMPY = {name: value.numpy() for name, value in WEIGHTS.items()}

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from costream.checkpoints.importing import import_checkpoint
-from costream.checkpoints.labels import THUMOS14
 from costream.errors import ModelError
+from costream.importers.run import import_checkpoint
+from costream.labels.names import THUMOS14
 from costream.models.build import build
 
 LABELS = {"labels": "thumos14"}

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.checkpoints.importing import import_checkpoint
-from costream.models.card import Card
-from costream.models.skeleton import SkeletonNet
+from costream.checkpoints.card import Card
+from costream.importers.run import import_checkpoint
+from costream.models.skeleton.network import SkeletonNet
 
 REFS = Path(__file__).resolve().parents[2].parent / "shared" / "refs" / "skeleton"
 NTU = {"layout": "ntu-25", "stream": "joint"}

@@ -11,9 +11,9 @@ import torch
 from foreign_skeletons import CHANNELS, JOINTS, Pyskl, StGcn
 from program import costream
 
-from costream.checkpoints.importing import import_streams
-from costream.checkpoints.weights_file import read_card, read_weights
+from costream.checkpoints.file import read_card, read_weights
 from costream.errors import ModelError, UsageError
+from costream.importers.run import import_streams
 from costream.models.build import build
 from costream.models.verify import verify
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from costream.checkpoints.foreign import read_foreign
 from costream.errors import ModelError
+from costream.importers.pickles import read_foreign
 
 WEIGHTS = {"model.a": torch.arange(3.0)}
 

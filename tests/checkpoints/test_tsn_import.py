@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from tsn_nets import SIZES, WIDTH, checkpoint, features
 
-from costream.checkpoints.importing import import_files
 from costream.errors import ModelError
+from costream.importers.run import import_files
 from costream.models.build import build
-from costream.models.miniroad import MiniRoad
+from costream.models.oad.miniroad import MiniRoad
 
 CHANNELS = {"rgb": 3, "flow": 10}
 

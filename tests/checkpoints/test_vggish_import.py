@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.checkpoints.importing import import_files
 from costream.errors import ModelError, UsageError
 from costream.frontends.vggish import VGGish
+from costream.importers.run import import_files
 from costream.models.build import build
 from costream.models.streaming import StreamingModel
 from costream.records import AudioBlock

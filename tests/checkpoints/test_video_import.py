@@ -13,23 +13,23 @@ import torch
 from torch import Tensor
 from video_nets import KINDS, REFERENCES, published_keys, small_net, video
 
-from costream.checkpoints import video_network
-from costream.checkpoints.config import KEYS, Config
-from costream.checkpoints.foreign import Foreign
-from costream.checkpoints.importing import import_checkpoint
-from costream.checkpoints.labels import KINETICS400
-from costream.checkpoints.pytorchvideo import convert as from_pytorchvideo
-from costream.checkpoints.slowfast import convert as from_slowfast
 from costream.errors import ModelError
+from costream.importers import video3d as video_network
+from costream.importers.config import KEYS, ImportSettings
+from costream.importers.pickles import ForeignCheckpoint
+from costream.importers.pytorchvideo import convert as from_pytorchvideo
+from costream.importers.run import import_checkpoint
+from costream.importers.slowfast import convert as from_slowfast
+from costream.labels.names import KINETICS400
 from costream.models.build import build, new_network
-from costream.models.video import VideoNet
-from costream.nn.video_sizes import TASK, Size, find_size
+from costream.models.video3d import VideoNet
+from costream.nn.video3d.sizes import TASK, VideoNetSize, find_size
 
 NORMS = {"weight": "s", "bias": "b", "running_mean": "rm", "running_var": "riv"}
 SAID = {"labels": "kinetics-400"}
 
 
-class Small(Size):
+class Small(VideoNetSize):
     """The sizes of a small network in place of a published one's."""
 
     def arguments(self) -> dict[str, Any]:
@@ -159,8 +159,8 @@ def test_names_of_the_published_x3d(dialect: str) -> None:
     convert = from_slowfast if dialect == "slowfast" else from_pytorchvideo
     shapes = published_keys(f"{dialect}_x3d_s")
     tensors = {name: torch.zeros(shape) for name, shape in shapes.items()}
-    config = Config({"network": "x3d-s", "pool": "64", "start": "replicate"}, KEYS)
-    given = convert(Foreign(Path("x3d_s.pyth"), tensors, {}), config)
+    config = ImportSettings({"network": "x3d-s", "pool": "64", "start": "replicate"}, KEYS)
+    given = convert(ForeignCheckpoint(Path("x3d_s.pyth"), tensors, {}), config)
     with torch.device("meta"):
         own = VideoNet(**given.arguments).state_dict()
     assert {k: v.shape for k, v in given.tensors.items()} == {k: v.shape for k, v in own.items()}

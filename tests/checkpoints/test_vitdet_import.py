@@ -14,16 +14,16 @@ import torch
 from eventful_nets import NEEDS, REFS, randomise
 from torch import Tensor
 
-from costream.checkpoints.importing import import_checkpoint
-from costream.checkpoints.labels import COCO, VID
-from costream.checkpoints.vitdet import detect
-from costream.checkpoints.weights_file import write_weights
+from costream.checkpoints.file import write_weights
 from costream.errors import ModelError
 from costream.frontends.pixels import Pixels
+from costream.importers.run import import_checkpoint
+from costream.importers.vitdet import detect
+from costream.labels.names import COCO, VID
 from costream.models.build import build
+from costream.models.eventful.vitdet import ViTDet, build_vitdet
 from costream.models.registry import load_model
 from costream.models.verify import verify
-from costream.models.vitdet import ViTDet, build_vitdet
 from costream.nn.policy import TopTokens
 from costream.records import VideoFrame
 

@@ -14,15 +14,15 @@ from action_nets import clips, small_vivit
 from eventful_nets import NEEDS, REFS
 from torch import Tensor
 
-from costream.checkpoints.importing import import_files
-from costream.checkpoints.labels import EPIC_VERBS
-from costream.checkpoints.vivit import detect
-from costream.checkpoints.weights_file import write_weights
+from costream.checkpoints.file import write_weights
 from costream.errors import ModelError
+from costream.importers.run import import_files
+from costream.importers.vivit import detect
+from costream.labels.names import EPIC_VERBS
 from costream.models.build import build
+from costream.models.eventful.vivit import ViViT
 from costream.models.registry import load_model
 from costream.models.verify import verify
-from costream.models.vivit import ViViT
 from costream.nn.policy import TopTokens
 from costream.records import VideoFrame
 

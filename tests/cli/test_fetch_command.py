@@ -17,7 +17,7 @@ from foreign_actions import foreign
 from program import COSTREAM, LIMIT_S, costream, environment, start
 from weight_server import PIECE, Reply, WeightServer
 
-from costream.checkpoints.weights_file import read_card
+from costream.checkpoints.file import read_card
 
 
 class Place:

@@ -15,11 +15,11 @@ import pytest
 import torch
 from program import ROOT, costream, start
 
+from costream.checkpoints.card import Card, Timeline
 from costream.frontends.joints import JointStreams
 from costream.layouts import BODY_15
 from costream.models.build import save_model
-from costream.models.card import Card, Timeline
-from costream.models.skeleton import SkeletonNet
+from costream.models.skeleton.network import SkeletonNet
 
 SAMPLE = ROOT / "samples" / "room.mp4"
 HAS_POSE = importlib.util.find_spec("mediapipe") is not None

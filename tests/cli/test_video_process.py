@@ -12,11 +12,11 @@ from program import costream
 from torch import nn
 from video_nets import KINDS
 
+from costream.checkpoints.card import Card
 from costream.frontends.registry import load_frontend
 from costream.models.build import save_model
-from costream.models.card import Card
-from costream.models.oad import CoOadTR
-from costream.models.video import VideoNet
+from costream.models.oad.cooadtr import CoOadTR
+from costream.models.video3d import VideoNet
 from costream.models.video_window import WindowVideoNet
 
 ROOM = Path(__file__).resolve().parents[2] / "samples" / "room.mp4"

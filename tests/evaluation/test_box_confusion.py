@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from costream.evaluation.boxconfusion import box_confusion
-from costream.evaluation.detection import Found, Truth
 from costream.evaluation.matching import taken
+from costream.evaluation.metrics.detection import DetectedBoxes, Truth
 
 HERE, THERE, AWAY = (0, 0, 10, 10), (20, 0, 30, 10), (50, 50, 60, 60)
 
@@ -14,7 +14,7 @@ HERE, THERE, AWAY = (0, 0, 10, 10), (20, 0, 30, 10), (50, 50, 60, 60)
 def found(*rows):
     boxes, scores, labels = zip(*rows, strict=True) if rows else ((), (), ())
     corners = np.array(boxes, float).reshape(-1, 4)
-    return Found(corners, np.array(scores, float), np.array(labels, int))
+    return DetectedBoxes(corners, np.array(scores, float), np.array(labels, int))
 
 
 def truth(*rows):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.evaluation.detection import (
-    Found,
+from costream.evaluation.metrics.detection import (
+    DetectedBoxes,
     Truth,
     box_precision,
     detection_scores,
@@ -16,7 +16,7 @@ from costream.evaluation.detection import (
     match,
     precision_interval,
 )
-from costream.runtime.tracking import overlaps
+from costream.runtime.tracking import pairwise_iou
 
 
 def boxes(*rows: tuple[float, float, float, float]) -> np.ndarray:
@@ -24,7 +24,7 @@ def boxes(*rows: tuple[float, float, float, float]) -> np.ndarray:
 
 
 def test_shared_areas_by_hand() -> None:
-    shared = overlaps(
+    shared = pairwise_iou(
         boxes((0, 0, 2, 2), (5, 5, 5, 5)), boxes((0, 0, 2, 2), (1, 1, 3, 3), (2, 0, 4, 2))
     )
     np.testing.assert_allclose(shared, [[1, 1 / 7, 0], [0, 0, 0]])
@@ -64,20 +64,20 @@ def test_classes_and_pictures_are_kept_apart() -> None:
     here, there = boxes((0, 0, 4, 4)), boxes((8, 8, 12, 12))
     truth = [Truth(here, np.array([0])), Truth(there, np.array([1]))]
     found = [  # the right box in the wrong picture, then of the wrong class
-        Found(there, np.array([0.9]), np.array([1])),
-        Found(there, np.array([0.8]), np.array([0])),
+        DetectedBoxes(there, np.array([0.9]), np.array([1])),
+        DetectedBoxes(there, np.array([0.8]), np.array([0])),
     ]
     scores = detection_scores(found, truth, ("a", "b", "never"))
     assert scores["AP50"] == 0
     assert set(scores["classes"]) == {"a", "b"}  # type: ignore[call-overload]
-    right = [Found(t.boxes, np.array([0.5]), t.labels) for t in truth]
+    right = [DetectedBoxes(t.boxes, np.array([0.5]), t.labels) for t in truth]
     assert detection_scores(right, truth, ("a", "b"))["AP"] == 1
     assert math.isnan(box_precision(right, truth, 2))
 
 
 def test_the_mean_over_overlaps() -> None:
     truth = [Truth(boxes((0, 0, 10, 10)), np.array([0]))]
-    found = [Found(boxes((0, 0, 10, 7.2)), np.array([1.0]), np.array([0]))]
+    found = [DetectedBoxes(boxes((0, 0, 10, 7.2)), np.array([1.0]), np.array([0]))]
     (one,) = detection_scores(found, truth, ("a",))["classes"].values()  # type: ignore[attr-defined]
     assert one == {"objects": 1, "AP50": 1.0, "AP": pytest.approx(0.5)}  # right up to 0.70
 
@@ -85,8 +85,8 @@ def test_the_mean_over_overlaps() -> None:
 def test_the_interval_is_over_clips() -> None:
     here, there = boxes((0, 0, 4, 4)), boxes((8, 8, 12, 12))
     truth = [Truth(here, np.array([0]))] * 40
-    good = Found(here, np.array([0.9]), np.array([0]))
-    bad = Found(there, np.array([0.5]), np.array([0]))
+    good = DetectedBoxes(here, np.array([0.9]), np.array([0]))
+    bad = DetectedBoxes(there, np.array([0.5]), np.array([0]))
     found = [good] * 20 + [bad] * 20
     by_clip = precision_interval(found, truth, [k // 4 for k in range(40)], ("a",))
     by_picture = precision_interval(found, truth, range(40), ("a",))
@@ -128,7 +128,7 @@ def test_against_counting_one_by_one(pictures: list, threshold: float) -> None: 
         Truth(boxes(*(b for b, _ in t)), np.array([c for _, c in t], int)) for t, _ in pictures
     ]
     found = [
-        Found(
+        DetectedBoxes(
             boxes(*(b for b, _, _ in f)),
             np.array([s / 20 for _, _, s in f], float),
             np.array([c for _, c, _ in f], int),

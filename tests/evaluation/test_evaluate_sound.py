@@ -13,11 +13,11 @@ from program import costream
 from costream.errors import UsageError
 from costream.evaluation.clips import measure
 from costream.evaluation.settings import EvaluateSettings
-from costream.evaluation.text import to_text
+from costream.evaluation.tables import to_text
 from costream.labels.examples import to_examples
 from costream.labels.reading import read_recordings
 from costream.models.registry import load_model
-from costream.runtime.stop import Stop
+from costream.runtime.stop import StopHandler
 
 EACH = 3
 SONGS = {0: "one", 1: "one", 2: "two"}  # of the clips of a kind
@@ -141,4 +141,4 @@ def test_several_heads_are_refused(table):
 def test_a_rate_is_refused(weights, table):
     model = load_model(str(weights), device="cpu")
     with pytest.raises(UsageError, match="--fps: the steps of tiny are blocks of audio"):
-        measure(model, examples(table), told_to(table, rate_hz=8.0), Stop())
+        measure(model, examples(table), told_to(table, rate_hz=8.0), StopHandler())

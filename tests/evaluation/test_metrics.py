@@ -15,7 +15,7 @@ from sklearn.metrics import (
     confusion_matrix,
 )
 
-from costream.evaluation.metrics import (
+from costream.evaluation.metrics.frames import (
     average_precision,
     balanced_accuracy,
     bootstrap,

@@ -15,9 +15,9 @@ from costream.errors import UsageError
 from costream.evaluation.objects import measure
 from costream.evaluation.picture import draw
 from costream.evaluation.settings import EvaluateSettings
-from costream.evaluation.text import to_text
-from costream.labels.boxes import Clip, fit_boxes, read_boxes
-from costream.runtime.stop import Stop
+from costream.evaluation.tables import to_text
+from costream.labels.boxes import ClipWithBoxes, fit_boxes, read_boxes
+from costream.runtime.stop import StopHandler
 
 SIZE = (224, 160)
 FRAMES = 12
@@ -79,7 +79,7 @@ def scene(tmp_path_factory):
 
 def measured(clips, **options):
     settings = EvaluateSettings(model="m", weights=None, data=None, **options)
-    return measure(bright_model(), fit_boxes(clips, LABELS), settings, Stop())
+    return measure(bright_model(), fit_boxes(clips, LABELS), settings, StopHandler())
 
 
 def test_boxes_of_pictures_and_of_a_video(scene):
@@ -131,7 +131,7 @@ def test_intervals_are_over_groups(scene):
 def test_pictures_one_after_another_are_a_clip(scene, tmp_path):
     pictures = tuple(str(scene / "data" / "photos" / f"{k}.png") for k in range(3))
     frames = read_boxes(scene / "data", scene / "boxes.json")[0].frames
-    clip = Clip(pictures, {k: frames[k] for k in range(3)})
+    clip = ClipWithBoxes(pictures, {k: frames[k] for k in range(3)})
     all_, few = measured([clip], tokens=(None, 6))["budgets"]
     assert all_["pictures"] == few["pictures"] == 3
     assert all_["AP50"] == pytest.approx(1)

@@ -12,11 +12,11 @@ import torch
 from program import costream
 from sklearn.metrics import average_precision_score
 
-from costream.checkpoints.labels import THUMOS14
-from costream.evaluation.told import Listener
+from costream.checkpoints.card import Card
+from costream.evaluation.predictions import PredictionCollector
+from costream.labels.names import THUMOS14
 from costream.models.build import save_model
-from costream.models.card import Card
-from costream.models.oad import CoOadTR
+from costream.models.oad.cooadtr import CoOadTR
 from costream.records import Header, Prediction, Summary
 
 ROWS = {"video_test_0000004": 90, "video_test_0000006": 120}
@@ -82,7 +82,7 @@ def test_scores_of_a_network_on_features(folder, network):
 
 
 def heard(*predictions):
-    listener = Listener()
+    listener = PredictionCollector()
     labels = ("background", "walk")
     header = Header("1", "m", "", labels, labels[0], 8.0, 0.25, "a", "video", None, {})
     listener.open(header)

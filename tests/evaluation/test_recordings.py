@@ -15,7 +15,7 @@ from sklearn.metrics import average_precision_score
 
 from costream.errors import UsageError
 from costream.evaluation.protocols import PROTOCOLS
-from costream.evaluation.recordings import Judging
+from costream.evaluation.recordings import RecordingEvaluator
 from costream.evaluation.settings import EvaluateSettings
 from costream.labels.reading import read_recordings
 from costream.labels.recording import Label
@@ -27,7 +27,7 @@ PACK = Path(__file__).resolve().parents[3] / "shared" / "packs" / "thumos14_anno
 
 def scored(pairs, names=NAMES, background=NAMES[0], **options):
     settings = EvaluateSettings(model="m", weights=None, data=None, **options)
-    judging = Judging(settings, names, background, "m")
+    judging = RecordingEvaluator(settings, names, background, "m")
     fitted = judging.fit([truth for truth, _ in pairs])
     return judging.scores([(r, said) for r, (_, said) in zip(fitted, pairs, strict=True)])
 

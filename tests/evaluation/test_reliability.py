@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.calibration import calibration_curve
 
-from costream.evaluation.reliability import calibration_error, reliability
+from costream.evaluation.metrics.calibration import calibration_error, reliability
 
 
 def test_bins_by_hand():

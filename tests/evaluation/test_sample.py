@@ -13,7 +13,7 @@ import pytest
 import torch
 from program import costream
 
-from costream.checkpoints.weights_file import read_card, read_weights, write_weights
+from costream.checkpoints.file import read_card, read_weights, write_weights
 from costream.errors import ModelError
 from costream.evaluation.sample import measure, reproduce, samples_folder
 from costream.models.registry import load_model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from costream.evaluation.segments import Counts, count, match, overlap
+from costream.evaluation.metrics.segments import Counts, count, match, overlap
 from costream.records import Segment
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.evaluation.sequences import class_table, confused, fuse, pool, top_k
+from costream.evaluation.metrics.sequences import class_table, confused, fuse, pool, top_k
 
 NAMES = ("walk", "wave", "bend", "kick")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from costream.evaluation.latency import latencies, latency_scores
 from costream.evaluation.matching import best_precision_beyond, ranked_precision, take_best
-from costream.evaluation.segments import segment_precision
+from costream.evaluation.metrics.segments import segment_precision
 from costream.evaluation.starts import Start, start_precision, starts_of_steps
 from costream.records import Segment
 

@@ -82,7 +82,7 @@ def test_sound_has_its_own_networks(tmp_path: Path) -> None:
 def test_a_table_is_drawn_whole() -> None:
     import av
 
-    from costream.bench.table import Table
+    from costream.tables import Table
 
     table = Table("title", ("a", "b"), (("long name", 1.5), ("x", None)), ("a note",))
     data = draw_table(table)

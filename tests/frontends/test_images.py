@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from costream.frontends.images import TemporalDifferenceNet
+from costream.frontends.tdn import TemporalDifferenceNet
 
 BOX = (48, 36)
 STEPS = 40  # beyond twice the longest lag

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costream.frontends.mel import LogMel, torchaudio_functional
-from costream.frontends.mel_step import MelRoom
+from costream.frontends.mel_step import MelBuffers
 from costream.nn.state import State
 
 RATE = 16_000
@@ -67,7 +67,7 @@ def test_blocks_laid_out_once_give_the_whole(counts, sizes, power):
     size = 4 * hop
     x = noise(sum(counts) * size, 2)
     state, frames = mel.init_state(2), []
-    room = MelRoom(mel, state.held, size)
+    room = MelBuffers(mel, state.held, size)
     state.held = room.held
     for part in x.split([count * size for count in counts], 1):
         if part.shape[1] == size:

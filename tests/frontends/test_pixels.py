@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costream.errors import ModelError
-from costream.frontends.pixels import DEVIATION, MEAN, Pixels
+from costream.frontends.pixels import IMAGENET_MEAN, IMAGENET_STD, Pixels
 from costream.frontends.registry import load_frontend
 
 SIDES = st.integers(1, 40)
@@ -23,7 +23,7 @@ def test_pixels_stay_where_they_are_and_the_rest_is_zero(width, height, patch):
     assert all(side % patch == 0 for side in out.shape[1:])
     assert out.shape[1] - height < patch
     assert out.shape[2] - width < patch
-    expected = (rgb.astype(np.float64) - MEAN) / DEVIATION
+    expected = (rgb.astype(np.float64) - IMAGENET_MEAN) / IMAGENET_STD
     np.testing.assert_allclose(out[:, :height, :width], expected.transpose(2, 0, 1), atol=1e-5)
     assert not out[:, height:].any()
     assert not out[:, :, width:].any()

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.frontends.placing import MEAN, STD, Placing
+from costream.frontends.placing import IMAGENET_MEAN, IMAGENET_STD, Placing
 
 
 @pytest.mark.parametrize(
@@ -45,13 +45,13 @@ def test_pixels_are_normalised_and_the_rest_is_zero() -> None:
     rgb = np.random.default_rng(0).integers(0, 256, (90, 160, 3), dtype=np.uint8)
     x, placement = Placing(160).prepare(rgb)
     assert placement.picture == (90, 160)
-    expected = (rgb - np.array(MEAN)) / np.array(STD)
+    expected = (rgb - np.array(IMAGENET_MEAN)) / np.array(IMAGENET_STD)
     np.testing.assert_allclose(x[:, :90].permute(1, 2, 0).numpy(), expected, atol=1e-5)
     assert (x[:, 90:] == 0).all()
     flat = np.full((300, 500, 3), 200, np.uint8)
     x, placement = Placing(160).prepare(flat)
     assert placement.picture == (96, 160)
-    assert x[0, 50, 50] == pytest.approx((200 - MEAN[0]) / STD[0])
+    assert x[0, 50, 50] == pytest.approx((200 - IMAGENET_MEAN[0]) / IMAGENET_STD[0])
 
 
 def test_sides_are_multiples() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costream.frontends.pose import Found, PoseTracker, PoseTrackers, quiet_stderr
+from costream.frontends.pose import DetectedPerson, PoseTracker, PoseTrackers, quiet_stderr
 from costream.layouts import MEDIAPIPE_33
 from costream.records import SkeletonFrame, VideoFrame
 from costream.sources.base import SourceOptions
-from costream.sources.video import VideoSource
+from costream.sources.media.video import VideoSource
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 JOINT = {name: k for k, name in enumerate(MEDIAPIPE_33.joints)}
@@ -23,19 +23,19 @@ def frame(i: int, time_s: float | None = None) -> VideoFrame:
     return VideoFrame(i, i / 10 if time_s is None else time_s, i, lambda: rgb)
 
 
-def person(x: float, y: float = 0.5, mark: float = 1.0) -> Found:
+def person(x: float, y: float = 0.5, mark: float = 1.0) -> DetectedPerson:
     places = np.full((33, 2), (x, y), np.float32)
-    return Found(np.full((33, 3), mark, np.float32), np.ones(33, np.float32), places)
+    return DetectedPerson(np.full((33, 3), mark, np.float32), np.ones(33, np.float32), places)
 
 
 class Scripted(PoseTracker):
     """Finds what it is told to."""
 
-    def __init__(self, persons: int, found: list[list[Found]]) -> None:
+    def __init__(self, persons: int, found: list[list[DetectedPerson]]) -> None:
         super().__init__(persons)
         self._script = found
 
-    def _detect(self, frame: VideoFrame) -> list[Found]:
+    def _detect(self, frame: VideoFrame) -> list[DetectedPerson]:
         return self._script[frame.i]
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tsn_nets import SMALL, WIDTH, randomise
 
-from costream.frontends.flow import flow_pictures
+from costream.frontends.flow import flow_images
 from costream.frontends.resnet import ResNet
 from costream.frontends.tsn import TSN
 from costream.records import VideoFrame
@@ -65,13 +65,13 @@ def test_pictures_of_any_size_are_seen_in_their_middle(size: tuple[int, int]) ->
 def test_flow_is_in_pixels_right_and_down() -> None:
     needs_opencv()
     pictures = [textured(3 * k) for k in range(6)]
-    flow = flow_pictures(pictures)[:, 30:-30, 30:-30].astype(float)
+    flow = flow_images(pictures)[:, 30:-30, 30:-30].astype(float)
     assert flow.shape[0] == 10
     assert flow[::2].mean() == pytest.approx(127.5 + 3 * 127.5 / 20, abs=3)
     assert flow[1::2].mean() == pytest.approx(127.5, abs=3)
-    down = flow_pictures([p.transpose(1, 0, 2) for p in pictures])[:, 30:-30, 30:-30]
+    down = flow_images([p.transpose(1, 0, 2) for p in pictures])[:, 30:-30, 30:-30]
     assert down[1::2].mean() == pytest.approx(127.5 + 3 * 127.5 / 20, abs=3)
-    still = flow_pictures([pictures[0]] * 6)
+    still = flow_images([pictures[0]] * 6)
     assert set(np.unique(still)) <= {127, 128}
 
 

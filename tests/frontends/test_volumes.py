@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
+from costream.checkpoints.card import Card
 from costream.errors import ModelError
 from costream.frontends.registry import load_frontend
-from costream.models.card import Card
-from costream.models.oad import CoOadTR
+from costream.models.oad.cooadtr import CoOadTR
 from costream.models.streaming import StreamingModel
 from costream.records import VideoFrame
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from costream.errors import UsageError
-from costream.labels.boxes import Clip, fit_boxes, read_boxes
+from costream.labels.boxes import ClipWithBoxes, fit_boxes, read_boxes
 
 
 @pytest.fixture
@@ -137,4 +137,4 @@ def test_numbers_that_are_not_finite(number, data, tmp_path):
 
 
 def test_a_clip_is_of_no_group_unless_told():
-    assert Clip(("a.mp4",)).group == ""
+    assert ClipWithBoxes(("a.mp4",)).group == ""

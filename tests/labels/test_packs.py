@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costream.checkpoints.labels import THUMOS14
 from costream.labels.frames import frame_labels, frame_targets
+from costream.labels.names import THUMOS14
 from costream.labels.reading import read_recordings
 
 PACKS = Path(__file__).resolve().parents[2].parent / "shared" / "packs"

@@ -11,8 +11,8 @@ from action_nets import LABELS, SIDE, action_card, small_model, small_vivit
 
 from costream.errors import ModelError, SourceError
 from costream.frontends.crops import Crops, temporal_views
-from costream.models.actions import ActionModel, ActionState
 from costream.models.base import GatedModel, Model, StepResult
+from costream.models.eventful.classifier import ActionModel, ActionState
 from costream.nn.operations import Operations
 from costream.nn.policy import TopTokens
 from costream.records import VideoFrame

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from costream.checkpoints.card import Card, Timeline
 from costream.errors import ModelError
-from costream.models.card import Card, Timeline
-from costream.models.oadtr import OadTR
+from costream.models.oad.oadtr import OadTR
 from costream.models.streaming import StreamingModel
 from costream.records import FeatureRow
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from costream.checkpoints.card import Card
 from costream.models.build import save_model
-from costream.models.card import Card
-from costream.models.conystrom import CoNystrom, CoNystromAudio
-from costream.models.oad import CoOadTR
+from costream.models.oad.conystrom import CoNystrom, CoNystromAudio
+from costream.models.oad.cooadtr import CoOadTR
 from costream.models.registry import load_model
 from costream.records import FeatureRow
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.checkpoints.weights_file import read_weights
+from costream.checkpoints.card import Card
+from costream.checkpoints.file import read_weights
 from costream.models.build import build, save_model
-from costream.models.card import Card
-from costream.models.deepcot import DeepCoT
-from costream.models.oad import CoOadTR
+from costream.models.oad.cooadtr import CoOadTR
+from costream.models.oad.deepcot import DeepCoT
 from costream.models.streaming import StreamingModel
 from costream.records import FeatureRow
 

@@ -11,32 +11,34 @@ import pytest
 import torch
 from program import costream
 
-from costream.checkpoints.weights_file import read_card, tensors_digest
+from costream.checkpoints.file import read_card, tensors_digest
 from costream.errors import UsageError
-from costream.models.initial import INITIAL, initial
+from costream.models.random_init import INITIAL_MODELS, random_model
 from costream.models.registry import ARCHITECTURES
 
 SMALL = {"input_width": 6, "num_classes": 3, "embed_dim": 8, "num_heads": 2, "feedforward": 8}
 
 
 def digest(**how: Any) -> str:
-    return tensors_digest(initial("cooadtr", "x", SMALL, **how)[1].state_dict())
+    return tensors_digest(random_model("cooadtr", "x", SMALL, **how)[1].state_dict())
 
 
 def test_every_architecture_can_be_begun_with() -> None:
-    assert {plan.architecture or name for name, plan in INITIAL.items()} == ARCHITECTURES.keys()
+    assert {
+        plan.architecture or name for name, plan in INITIAL_MODELS.items()
+    } == ARCHITECTURES.keys()
 
 
 @pytest.mark.parametrize(
     "architecture",
     [
         a
-        for a in INITIAL
+        for a in INITIAL_MODELS
         if a not in ("oadtr", "vitdet", "vivit", "x3d-l", "cox3d-l", "slow", "i3d")
     ],
 )
 def test_a_card_says_what_it_is(architecture: str) -> None:
-    card, network, frontend = initial(architecture, "name", {})
+    card, network, frontend = random_model(architecture, "name", {})
     assert card.untrained
     assert card.name == "name"
     assert (frontend is None) == (card.frontend is None)
@@ -55,23 +57,23 @@ def test_the_seed_says_all() -> None:
 
 
 def test_a_trained_frontend_is_taken_as_it_is() -> None:
-    card, _, frontend = initial("oadtr", "x", {"embed_dim": 8}, "cooadtr")
-    other = initial("cooadtr", "x", {"embed_dim": 8}, "cooadtr", seed=3)[2]
+    card, _, frontend = random_model("oadtr", "x", {"embed_dim": 8}, "cooadtr")
+    other = random_model("cooadtr", "x", {"embed_dim": 8}, "cooadtr", seed=3)[2]
     assert (card.rate_hz, card.arguments["input_width"]) == (8.0, 256)
     assert card.trained_on == "nothing, random weights; the frontend is that of cooadtr"
     assert card.licence.startswith("Frontend of cooadtr: Research use only")
     assert tensors_digest(frontend.state_dict()) == tensors_digest(other.state_dict())
-    fresh = initial("oadtr", "x", {"embed_dim": 8, "frontend.blocks": 0}, "tdn")
+    fresh = random_model("oadtr", "x", {"embed_dim": 8, "frontend.blocks": 0}, "tdn")
     assert fresh[0].frontend_arguments == {"blocks": 0}
     assert fresh[0].trained_on == "nothing, random weights"
-    both = initial("cooadtr", "x", {"embed_dim": 8}, "cooadtr+audio")
+    both = random_model("cooadtr", "x", {"embed_dim": 8}, "cooadtr+audio")
     assert both[0].arguments["input_width"] == 256 + 128
     assert both[0].trained_on == card.trained_on
     for wrong in ("cooadtr+tdn", "cooadtr+", "nowhere", "oadtr+cotrans+audio"):
         with pytest.raises(UsageError, match=r"not a video and an audio frontend|unknown model"):
-            initial("cooadtr", "x", {}, wrong)
+            random_model("cooadtr", "x", {}, wrong)
     with pytest.raises(UsageError, match="cannot be changed by arguments"):
-        initial("oadtr", "x", {"frontend.blocks": 0}, "cooadtr")
+        random_model("oadtr", "x", {"frontend.blocks": 0}, "cooadtr")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,7 @@ def test_a_trained_frontend_is_taken_as_it_is() -> None:
 )
 def test_what_does_not_fit(architecture: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        initial(architecture, "x", settings)
+        random_model(architecture, "x", settings)
 
 
 def test_results_are_marked(tmp_path: Path) -> None:

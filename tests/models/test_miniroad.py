@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from costream.models.miniroad import MiniRoad
+from costream.models.oad.miniroad import MiniRoad
 
 
 def small() -> MiniRoad:
@@ -92,7 +92,7 @@ def test_published_size() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.inference_mode()
 def test_weights_may_lie_by_columns_and_be_narrow(dtype: torch.dtype) -> None:
-    from costream.nn.functional import store_by_columns
+    from costream.nn.fast import store_by_columns
 
     net = small()
     x = torch.randn(2, 5, dtype=torch.float64)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from costream.models.oad import CoOadTR
+from costream.models.oad.cooadtr import CoOadTR
 
 REFERENCES = Path(__file__).resolve().parents[2].parent / "shared/refs/transformers"
 needs_references = pytest.mark.skipif(

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.models.oadtr import OadTR
+from costream.models.oad.oadtr import OadTR
 
 REFERENCE = (
     Path(__file__).resolve().parents[2].parent / "shared/refs/transformers/oadtr_learned.npz"

@@ -17,13 +17,13 @@ from object_nets import BOX, LABELS, bright_model, object_card, random_model, ra
 from costream.errors import ModelError, SourceError
 from costream.frontends.pixels import Pixels
 from costream.models.base import GatedModel, Model, StepResult
-from costream.models.objects import ObjectModel, ObjectState
+from costream.models.eventful.detector import ObjectModel, ObjectState
 from costream.models.vitdet_heads import Detections
 from costream.nn.operations import Operations
 from costream.nn.policy import TopTokens
 from costream.records import Box, VideoFrame
 from costream.sources.base import SourceInfo, SourceOptions
-from costream.sources.picture import fit
+from costream.sources.media.picture import fit
 from costream.sources.registry import open_source
 
 ROOM = Path(__file__).resolve().parents[2] / "samples" / "room.mp4"

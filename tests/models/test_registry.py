@@ -7,18 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from costream.checkpoints.card import Card
 from costream.errors import ExitCode, ModelError, UsageError
 from costream.models import registry
 from costream.models.build import save_model
-from costream.models.card import Card
-from costream.models.oad import CoOadTR
-from costream.models.registry import (
-    MODELS,
-    cache_folder,
-    find_weights,
-    list_models,
-    load_model,
-)
+from costream.models.oad.cooadtr import CoOadTR
+from costream.models.registry import MODELS, cache_folder, find_weights, list_models, load_model
 
 ARGUMENTS = {
     "input_width": 6,
@@ -254,7 +248,7 @@ def test_shipped_weights_are_inside_a_wheel_or_beside_a_clone(
 def test_looking_up_needs_no_torch(tmp_path: Path) -> None:
     code = (
         "import sys; from costream.models.registry import *; list_models()\n"
-        "from costream.checkpoints.weights_file import read_card\n"
+        "from costream.checkpoints.file import read_card\n"
         "read_card(find_weights(sys.argv[1])); print('torch' in sys.modules)"
     )
     file = write(tmp_path / "x.safetensors")

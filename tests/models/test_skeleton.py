@@ -20,7 +20,7 @@ from skeleton_nets import (
 )
 from torch import Tensor
 
-from costream.models.skeleton import SkeletonNet
+from costream.models.skeleton.network import SkeletonNet
 
 needs_references = pytest.mark.skipif(
     not REFERENCES.exists(), reason="needs ../shared/refs beside the repository"

@@ -8,12 +8,12 @@ import pytest
 import torch
 from skeleton_nets import BONES, FORMS, SIZES, randomise
 
-from costream.checkpoints.weights_file import read_weights
+from costream.checkpoints.card import Card
+from costream.checkpoints.file import read_weights
 from costream.models.build import build, save_model
-from costream.models.card import Card
-from costream.models.skeleton import SkeletonNet
-from costream.models.skeleton_ensemble import SkeletonEnsemble
-from costream.models.skeleton_window import WindowSkeletonNet
+from costream.models.skeleton.ensemble import SkeletonEnsemble
+from costream.models.skeleton.network import SkeletonNet
+from costream.models.skeleton.window import WindowSkeletonNet
 
 MEMBER = {"num_classes": 3, "joints": 5, "bones": BONES, "channels": 2, **SIZES}
 CASES = {

@@ -7,7 +7,7 @@ import torch
 from skeleton_nets import BONES, SIZES, randomise
 from torch import Tensor
 
-from costream.models.skeleton_ensemble import SkeletonEnsemble
+from costream.models.skeleton.ensemble import SkeletonEnsemble
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import torch
 from skeleton_nets import BONES, SIZES, randomise
 from torch import Tensor
 
-from costream.models.skeleton_window import WindowSkeletonNet
+from costream.models.skeleton.window import WindowSkeletonNet
 
 
 @pytest.fixture(autouse=True)

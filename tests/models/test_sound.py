@@ -14,7 +14,7 @@ from costream.models.build import save_model
 from costream.models.registry import load_model
 from costream.models.verify import verify
 from costream.records import AudioBlock, FeatureRow
-from costream.sources.base import Sound, SourceInfo
+from costream.sources.base import AudioFormat, SourceInfo
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def told(results):
 
 def test_says_what_sound_it_takes(folder):
     model = load_model("genres", folder)
-    assert (model.sound, model.box) == (Sound(16_000, 4000), None)
+    assert (model.sound, model.box) == (AudioFormat(16_000, 4000), None)
     assert model.chunk > 1
     model.check(SourceInfo("a.wav", "a.wav", "audio", 1.0, 4.0))
     with pytest.raises(Exception, match=r"genres takes sound, not video.*--mic"):

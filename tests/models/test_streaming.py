@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from costream.checkpoints.card import Card
 from costream.errors import ModelError, SourceError
 from costream.frontends.registry import load_frontend
 from costream.models.base import Model
-from costream.models.card import Card
-from costream.models.oad import CoOadTR
-from costream.models.oadtr import OadTR
+from costream.models.oad.cooadtr import CoOadTR
+from costream.models.oad.oadtr import OadTR
 from costream.models.registry import load_model
 from costream.models.streaming import ModelState, StreamingModel, find_device
 from costream.nn.encoder import Encoder

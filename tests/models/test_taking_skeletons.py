@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from costream.checkpoints.card import Card
 from costream.errors import ModelError, SourceError
 from costream.frontends import pose
 from costream.frontends.joints import JointStreams
 from costream.layouts import BODY_15, BODY_25, NTU_25
 from costream.models.build import save_model
-from costream.models.card import Card
 from costream.models.registry import load_model
-from costream.models.skeleton import SkeletonNet
+from costream.models.skeleton.network import SkeletonNet
 from costream.models.streaming import StreamingModel
 from costream.models.verify import verify
 from costream.records import FeatureRow, SkeletonFrame, VideoFrame

@@ -6,7 +6,7 @@ import torch
 from costream.models.build import new_network
 from costream.models.registry import ARCHITECTURES, MODELS
 from costream.models.video_card import video_card
-from costream.nn.video_sizes import SIZES
+from costream.nn.video3d.sizes import SIZES
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: size.clip)

@@ -9,9 +9,9 @@ from eventful_nets import NEEDS, REFS, randomise, video
 from torch import Tensor
 
 from costream.frontends.placing import Placing
-from costream.models.vitdet import SIZES, ViTDet, build_vitdet
+from costream.models.eventful.rcnn import anchors, pyramid_anchors
+from costream.models.eventful.vitdet import SIZES, ViTDet, build_vitdet
 from costream.models.vitdet_heads import Detections, levels, pool
-from costream.models.vitdet_proposals import anchors, pyramid_anchors
 from costream.nn.operations import Operations
 from costream.nn.policy import TopTokens
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from costream.models.vitdet_backbone import BackboneState, ViTDetBackbone
-from costream.nn.eventful import VARIANTS, compute_in_half
+from costream.models.eventful.backbone import BackboneState, ViTDetBackbone
+from costream.nn.eventful.block import VARIANTS, use_bfloat16_products
 from costream.nn.operations import Operations
 from costream.nn.policy import AboveThreshold, Policy, TopShare, TopTokens
 
@@ -26,7 +26,7 @@ N = 48
 @pytest.fixture(autouse=True)
 def _no_gradients(monkeypatch: pytest.MonkeyPatch) -> Any:
     # Attention in frames so small would be computed anew, not brought up to date.
-    monkeypatch.setattr("costream.nn.exact_update._OVERHEAD", 0)
+    monkeypatch.setattr("costream.nn.eventful.exact_update._OVERHEAD", 0)
     torch.set_num_threads(1)
     with torch.no_grad():
         yield
@@ -197,7 +197,7 @@ def test_half_precision_stays_near() -> None:
     noted = Recorded(TopTokens(12))
     expected = run(backbone, frames, noted)
     half = small_backbone()
-    compute_in_half(half)
+    use_bfloat16_products(half)
     given = run(half, frames, Recorded(noted=noted.noted))
     assert 1e-5 < relative(given, expected) < 3e-2
 

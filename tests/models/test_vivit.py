@@ -13,8 +13,8 @@ from eventful_nets import Recorded
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from costream.models.vivit import ViViT, ViViTState
-from costream.nn.eventful import VARIANTS
+from costream.models.eventful.vivit import ViViT, ViViTState
+from costream.nn.eventful.block import VARIANTS
 from costream.nn.operations import Operations
 from costream.nn.policy import Policy, TopTokens
 
@@ -27,7 +27,7 @@ ALL = TopTokens(N)
 @pytest.fixture(autouse=True)
 def _no_gradients(monkeypatch: pytest.MonkeyPatch) -> Any:
     # Attention in frames so small would be computed anew, not brought up to date.
-    monkeypatch.setattr("costream.nn.exact_update._OVERHEAD", 0)
+    monkeypatch.setattr("costream.nn.eventful.exact_update._OVERHEAD", 0)
     torch.set_num_threads(1)
     with torch.no_grad():
         yield

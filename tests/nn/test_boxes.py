@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from costream.nn.boxes import areas, clip, differences, move, overlaps
+from costream.nn.boxes import apply_deltas, areas, box_deltas, clip_boxes, pairwise_iou
 from costream.nn.suppression import suppress
 
 sides = st.integers(0, 12)
@@ -79,7 +79,7 @@ def test_suppression_of_a_long_chain_and_of_many() -> None:
 
 @given(st.lists(corners, max_size=6), st.lists(corners, max_size=6))
 def test_overlaps_and_areas(first: list[tuple[int, ...]], second: list[tuple[int, ...]]) -> None:
-    given = overlaps(as_boxes(first), as_boxes(second))
+    given = pairwise_iou(as_boxes(first), as_boxes(second))
     assert given.shape == (len(first), len(second))
     for i, a in enumerate(first):
         assert areas(as_boxes(first))[i] == max(0, a[2] - a[0]) * max(0, a[3] - a[1])
@@ -92,14 +92,16 @@ def test_deltas_move_and_are_found_again() -> None:
     low, size = 100 * torch.rand(2, 50, 2), 1 + 50 * torch.rand(2, 50, 2)
     boxes, targets = (torch.cat([a, a + b], 1) for a, b in zip(low, size, strict=True))
     weights = (10.0, 10.0, 5.0, 5.0)
-    deltas = differences(boxes, targets, weights)
-    torch.testing.assert_close(move(boxes, deltas[:, None], weights)[:, 0], targets)
-    one = move(torch.tensor([[0.0, 0, 10, 20]]), torch.tensor([[[1.0, 0.5, 99, 0]]]), (1, 1, 1, 1))
+    deltas = box_deltas(boxes, targets, weights)
+    torch.testing.assert_close(apply_deltas(boxes, deltas[:, None], weights)[:, 0], targets)
+    one = apply_deltas(
+        torch.tensor([[0.0, 0, 10, 20]]), torch.tensor([[[1.0, 0.5, 99, 0]]]), (1, 1, 1, 1)
+    )
     wide = 10 * 1000 / 16 / 2
     torch.testing.assert_close(one[0, 0], torch.tensor([15 - wide, 10, 15 + wide, 30]))
     assert math.isfinite(float(one.sum()))
 
 
 def test_boxes_are_cut_off_at_the_edges() -> None:
-    given = clip(torch.tensor([[-1.0, 2, 30, 40], [5, -3, 8, 99]]), 20, 10)
+    given = clip_boxes(torch.tensor([[-1.0, 2, 30, 40], [5, -3, 8, 99]]), 20, 10)
     assert given.tolist() == [[0, 2, 10, 20], [5, 0, 8, 20]]

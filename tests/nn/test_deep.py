@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from costream.nn.deep import DeepEncoder
+from costream.nn.deepcot import DeepEncoder
 
 PLAIN: dict[str, Any] = {}
 SOFT = {"attention": "soft", "residual": "scaled", "activation": "none"}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from costream.nn.encoder import Encoder
-from costream.nn.functional import store_by_columns
+from costream.nn.fast import store_by_columns
 
 REFERENCE = (
     Path(__file__).resolve().parents[2].parent / "shared/refs/transformers/co_encoder2_gelu.npz"

@@ -9,30 +9,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from costream.nn.exact_update import ExactState, ExactUpdate
-from costream.nn.frame_attention import Frame, attend_frame
-from costream.nn.gate import Chosen
+from costream.nn.eventful.attention import TokenGrid, attend_frame
+from costream.nn.eventful.exact_update import ExactState, ExactUpdate
+from costream.nn.eventful.gates import ChosenTokens
 from costream.nn.operations import Operations
 from costream.nn.relative import RelativePosition
 
 
-def chosen_tokens(tokens: list[Tensor], frame: Frame, fresh: bool = False) -> Chosen:
+def chosen_tokens(tokens: list[Tensor], frame: TokenGrid, fresh: bool = False) -> ChosenTokens:
     places = torch.cat([t + stream * frame.tokens for stream, t in enumerate(tokens)])
-    return Chosen(tuple(tokens), (fresh,) * len(tokens), places)
+    return ChosenTokens(tuple(tokens), (fresh,) * len(tokens), places)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _small_frames() -> Iterator[None]:
     """Let small frames be corrected, which would be computed anew."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("costream.nn.exact_update._OVERHEAD", 0)
+        patch.setattr("costream.nn.eventful.exact_update._OVERHEAD", 0)
         yield
 
 
 class Running:
     """Streams whose projected rows are given, and attention by the update and in float64."""
 
-    def __init__(self, frame: Frame, dim: int, streams: int = 1) -> None:
+    def __init__(self, frame: TokenGrid, dim: int, streams: int = 1) -> None:
         self.frame, self.update, self.operations = frame, ExactUpdate(), Operations()
         size = (frame.height, frame.width)
         position = RelativePosition(size, dim // frame.heads, pool=frame.pool)
@@ -50,14 +50,14 @@ class Running:
         chosen.put(new, self.qkv)
         self.out = self._step(chosen)
 
-    def _step(self, chosen: Chosen) -> Tensor:
+    def _step(self, chosen: ChosenTokens) -> Tensor:
         new = chosen.take(self.qkv).clone()
         arguments = self.state, self.frame, self.position, self.operations
         return self.update.step(self.buffer, new, chosen, *arguments)
 
     @property
     def error(self) -> float:
-        exact = Frame(
+        exact = TokenGrid(
             self.frame.height, self.frame.width, self.frame.heads, self.frame.pool, torch.float64
         )
         expected = attend_frame(self.qkv.double(), exact, self.exact)
@@ -70,7 +70,7 @@ def test_any_changes_of_any_frame_leave_attention_exact(
     rows: int, columns: int, heads: int, pool: int, data: st.DataObject
 ) -> None:
     torch.manual_seed(data.draw(st.integers(0, 1000)))
-    frame = Frame(rows * pool, columns * pool, heads, pool)
+    frame = TokenGrid(rows * pool, columns * pool, heads, pool)
     running = Running(frame, 4 * heads, streams=2)
     assert running.error < 1e-5
     for _ in range(5):
@@ -83,7 +83,7 @@ def test_any_changes_of_any_frame_leave_attention_exact(
 @pytest.mark.parametrize(("scale", "limit"), [(1, 2e-6), (16, 2e-5)])
 def test_300_frames_with_logits_of_any_size(scale: float, limit: float) -> None:
     torch.manual_seed(0)
-    running = Running(Frame(6, 7, 2), 16)
+    running = Running(TokenGrid(6, 7, 2), 16)
     worst = 0.0
     for _ in range(300):
         tokens = torch.randperm(42)[: int(torch.randint(0, 20, ()))].sort().values
@@ -96,7 +96,7 @@ def test_300_frames_with_logits_of_any_size(scale: float, limit: float) -> None:
 
 def test_thousands_of_changes_of_one_token_do_not_drift() -> None:
     torch.manual_seed(0)
-    running = Running(Frame(4, 4, 1), 8)
+    running = Running(TokenGrid(4, 4, 1), 8)
     worst = 0.0
     for frame in range(3000):
         running.change([torch.tensor([5])], 2 * torch.randn(1, 24))
@@ -107,7 +107,7 @@ def test_thousands_of_changes_of_one_token_do_not_drift() -> None:
 
 def test_sums_are_renewed_before_they_overflow_or_cancel() -> None:
     torch.manual_seed(0)
-    frame = Frame(4, 4, 1)
+    frame = TokenGrid(4, 4, 1)
     running = Running(frame, 4)
     row = torch.zeros(1, 12)
     row[:, 4:8] = 1.0
@@ -122,9 +122,9 @@ def test_sums_are_renewed_before_they_overflow_or_cancel() -> None:
 
 
 def test_a_row_that_is_not_renewed_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("costream.nn.exact_update._TURNOVER", 1e30)
+    monkeypatch.setattr("costream.nn.eventful.exact_update._TURNOVER", 1e30)
     torch.manual_seed(0)
-    running = Running(Frame(4, 4, 1), 4)
+    running = Running(TokenGrid(4, 4, 1), 4)
     running.qkv[:, :, :4] = 1.0
     running.change([torch.arange(16)], running.qkv[0].clone())
     for strength in (5.0, -5.0):
@@ -134,7 +134,7 @@ def test_a_row_that_is_not_renewed_would_be_wrong(monkeypatch: pytest.MonkeyPatc
 
 def test_what_is_counted_is_what_is_cheaper() -> None:
     torch.manual_seed(0)
-    frame, dim = Frame(6, 7, 2), 8
+    frame, dim = TokenGrid(6, 7, 2), 8
     running = Running(frame, dim)
     n, e = 42, sum(frame.positions) * dim
     assert running.operations.product == 2 * n * n * dim
@@ -151,8 +151,8 @@ def test_what_is_counted_is_what_is_cheaper() -> None:
 
 
 def test_small_frames_are_computed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("costream.nn.exact_update._OVERHEAD", 4_000_000)
-    small, large = Frame(12, 20, 5), Frame(42, 42, 12)
+    monkeypatch.setattr("costream.nn.eventful.exact_update._OVERHEAD", 4_000_000)
+    small, large = TokenGrid(12, 20, 5), TokenGrid(42, 42, 12)
     assert not ExactUpdate.renews(small, 60, 60, 160)
     assert ExactUpdate.renews(small, 100, 100, 160)
     assert not ExactUpdate.renews(large, 880, 880, 768)
@@ -161,10 +161,12 @@ def test_small_frames_are_computed_anew(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("at_once", [1, 40, 200])
 def test_heads_and_rows_in_parts(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("costream.nn.exact_update._SCORES", at_once)
-    monkeypatch.setattr("costream.nn.exact_update._rows", lambda columns: 1 + at_once // columns)
+    monkeypatch.setattr("costream.nn.eventful.exact_update._SCORES", at_once)
+    monkeypatch.setattr(
+        "costream.nn.eventful.exact_update._rows", lambda columns: 1 + at_once // columns
+    )
     torch.manual_seed(0)
-    running = Running(Frame(3, 5, 4), 16)
+    running = Running(TokenGrid(3, 5, 4), 16)
     for _ in range(20):
         tokens = torch.randperm(15)[: int(torch.randint(0, 7, ()))].sort().values
         running.change([tokens], torch.randn(len(tokens), 48))
@@ -173,7 +175,7 @@ def test_heads_and_rows_in_parts(at_once: int, monkeypatch: pytest.MonkeyPatch) 
 
 def test_products_in_half_precision_keep_sums_in_single() -> None:
     torch.manual_seed(0)
-    running = Running(Frame(4, 4, 2, products=torch.bfloat16), 8)
+    running = Running(TokenGrid(4, 4, 2, products=torch.bfloat16), 8)
     assert running.error < 2e-2
     for _ in range(100):
         running.change([torch.randperm(16)[:3].sort().values], torch.randn(3, 24))
@@ -184,7 +186,7 @@ def test_products_in_half_precision_keep_sums_in_single() -> None:
 def test_the_state_holds_no_square() -> None:
     tokens, heads, dim = 64 * 64, 12, 768
     with torch.device("meta"):
-        state = ExactUpdate().init_state(1, Frame(64, 64, heads), torch.empty(dim))
+        state = ExactUpdate().init_state(1, TokenGrid(64, 64, heads), torch.empty(dim))
     assert isinstance(state, ExactState)
     numbers = sum(t.numel() for t in state.tensors().values())
     assert numbers == tokens * (dim + heads * (3 + 64 + 64))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from costream.nn.functional import gelu, layer_norm, linear
+from costream.nn.fast import gelu, layer_norm, linear
 
 
 class Pair(nn.Module):

@@ -6,7 +6,7 @@ from eventful_nets import Given
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.nn.gate import pass_difference, pass_tokens
+from costream.nn.eventful.gates import pass_difference, pass_tokens
 from costream.nn.operations import Operations
 from costream.nn.policy import AboveThreshold, TopShare, TopTokens
 

@@ -8,7 +8,7 @@ import torch
 
 from costream.nn.compiled import F32, compiled
 from costream.nn.kernels import CompiledLoops
-from costream.nn.loops import Loops, is_for_one, loops
+from costream.nn.loops import FrameLoops, prefers_one_thread, select_loops
 
 
 @pytest.fixture(params=[1, 2])
@@ -27,7 +27,7 @@ def test_compiled_loops_give_what_pytorch_gives(size: tuple[int, int, int], thre
     ring[1, 0, 0, 0, 1] = torch.inf
     other, shift, taps = ring[:, 1], torch.randn(size[2]), torch.randn(4, size[2])
     results = []
-    for kind in (Loops(), CompiledLoops()):
+    for kind in (FrameLoops(), CompiledLoops()):
         mine = ring.clone()
         frames, out = mine[:, 0], torch.full_like(mine, 9)[:, 3]
         kind.weigh(ring, 3, taps, out)
@@ -41,14 +41,14 @@ def test_compiled_loops_give_what_pytorch_gives(size: tuple[int, int, int], thre
 
 
 def test_many_numbers_are_divided_among_threads(threads: int) -> None:
-    assert is_for_one(1 << 10)
-    assert is_for_one(1 << 20) == (threads == 1)
+    assert prefers_one_thread(1 << 10)
+    assert prefers_one_thread(1 << 20) == (threads == 1)
 
 
 def test_compiled_ones_are_for_single_precision_on_a_processor() -> None:
-    assert type(loops(torch.zeros(1))) is CompiledLoops
-    assert type(loops(torch.zeros(1).double())) is Loops
-    assert type(loops(torch.zeros(1, device="meta"))) is Loops
+    assert type(select_loops(torch.zeros(1))) is CompiledLoops
+    assert type(select_loops(torch.zeros(1).double())) is FrameLoops
+    assert type(select_loops(torch.zeros(1, device="meta"))) is FrameLoops
 
 
 def test_code_is_compiled_where_there_is_no_place_to_keep_it() -> None:

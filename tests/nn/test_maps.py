@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from costream.nn.maps import Layout, around, convolve, list_places
+from costream.nn.maps import MapLayout, convolve, flatten_maps, places_affected
 from costream.nn.operations import Operations
 
 side = st.integers(1, 7)
 shapes = st.lists(st.tuples(side, side), min_size=1, max_size=3)
 
 
-def listed(maps: list[Tensor]) -> tuple[Layout, Tensor]:
+def listed(maps: list[Tensor]) -> tuple[MapLayout, Tensor]:
     """Return the layout and the rows of maps of one picture, the last one zeros."""
-    layout, rows = list_places(maps)
+    layout, rows = flatten_maps(maps)
     return layout, F.pad(rows[0], (0, 0, 0, 1))
 
 
@@ -30,7 +30,7 @@ def test_what_a_convolution_changes(sizes: list[tuple[int, int]], share: float, 
     layout, rows = listed(masks)
     expected = listed([F.max_pool2d(mask, 3, 1, 1) for mask in masks])[1]
     changed = rows[:, 0] > 0
-    given = around(changed, layout, range(len(sizes)))
+    given = places_affected(changed, layout, range(len(sizes)))
     if changed.sum() > 0.5 * layout.places:
         assert given[:-1].all()
         assert not given[-1]

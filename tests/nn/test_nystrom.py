@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from nystrom_oracle import build, oracle
 from torch import Tensor
 
-from costream.nn import nystrom_summary
 from costream.nn.attention import MultiheadAttention
-from costream.nn.nystrom import NystromAttention, pseudo_inverse, segment_sizes
+from costream.nn.nystrom import summary as nystrom_summary
+from costream.nn.nystrom.window import NystromAttention, pseudo_inverse, segment_sizes
 from costream.nn.nystrom_retroactive import RetroactiveNystrom
 from costream.nn.nystrom_single import SingleOutputNystrom
 

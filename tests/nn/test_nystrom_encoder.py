@@ -8,8 +8,8 @@ from nystrom_oracle import oracle
 from torch import Tensor, nn
 
 from costream.nn.encoder import Encoder
-from costream.nn.nystrom import NystromAttention
-from costream.nn.nystrom_encoder import NystromEncoder
+from costream.nn.nystrom.encoder import NystromEncoder
+from costream.nn.nystrom.window import NystromAttention
 
 D, N = 8, 7
 

@@ -7,12 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from costream.nn.position import (
-    RecyclingPositions,
-    RotaryPositions,
-    cyclic_table,
-    turn_pairs,
-)
+from costream.nn.position import RecyclingPositions, RotaryPositions, cyclic_table, turn_pairs
 
 REFERENCE = (
     Path(__file__).resolve().parents[2].parent / "shared/refs/transformers/cyclic_pe_127_32.npz"

@@ -69,7 +69,7 @@ def test_store_leaves_the_ring_as_writing_row_by_row(steps: list[int], n: int, c
     counters = torch.tensor(steps)
     held = Simulation(steps, n).rows[:, None]  # [B, 1, n]
     new = counters[:, None] + torch.arange(count)
-    rows = torch.cat([ring.in_order_of_slots(held), new[..., None]], 1)
+    rows = torch.cat([ring.slots_first(held), new[..., None]], 1)
     ring.store(held, rows, counters)
     expected = Simulation([t + count for t in steps], n).rows
     assert torch.equal(held[:, 0], expected)

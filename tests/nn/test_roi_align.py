@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from costream.nn.maps import list_places
+from costream.nn.maps import flatten_maps
 from costream.nn.operations import Operations
 from costream.nn.roi_align import roi_align
 
@@ -40,7 +40,7 @@ def aligned(
     features: Tensor, boxes: Tensor, scale: float, bins: int, operations: Operations | None = None
 ) -> Tensor:
     """RoIAlign in a single map [H, W, C]."""
-    layout, rows = list_places([features.permute(2, 0, 1)[None]])
+    layout, rows = flatten_maps([features.permute(2, 0, 1)[None]])
     first = torch.zeros(len(boxes), dtype=torch.int64)
     return roi_align(rows[0], layout, boxes, first, [scale], bins, operations)
 
@@ -98,7 +98,7 @@ def test_a_large_map_with_boxes_of_many_sizes() -> None:
 
 def test_boxes_in_maps_of_several_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     maps = [torch.randn(1, 3, *size, dtype=torch.float64) for size in ((12, 20), (6, 10), (3, 5))]
-    layout, rows = list_places(maps)
+    layout, rows = flatten_maps(maps)
     low = torch.rand(40, 2, dtype=torch.float64) * 80 - 10
     boxes = torch.cat([low, low + 40 * torch.rand(40, 2, dtype=torch.float64)], 1)
     levels, scales = torch.randint(0, 3, (40,)), [0.25, 0.125, 0.0625]

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from costream.nn.frame_ring import FrameRing
-from costream.nn.volume import VolumeStep
+from costream.nn.video3d.convolution import VolumeStep
 
 
 @pytest.mark.parametrize("start", ["zeros", "replicate"])

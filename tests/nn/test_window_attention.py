@@ -7,13 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from costream.nn.gate import Chosen
+from costream.nn.eventful.gates import ChosenTokens
 from costream.nn.operations import Operations
 from costream.nn.relative import RelativePosition
-from costream.nn.window_attention import WindowAttention, Windows, attend_frame_windows
+from costream.nn.window_attention import TokenWindows, WindowAttention, attend_frame_windows
 
 
-def brute_force(qkv: Tensor, windows: Windows, position: RelativePosition, bias: Tensor) -> Tensor:
+def brute_force(
+    qkv: Tensor, windows: TokenWindows, position: RelativePosition, bias: Tensor
+) -> Tensor:
     """Every query by itself over the keys of its window, those beyond the frame too."""
     (h, w), dim = windows.size, qkv.shape[1] // 3
     e = dim // windows.heads
@@ -45,7 +47,7 @@ def test_every_query_attends_to_its_window(
     height: int, width: int, h: int, w: int, skip: bool
 ) -> None:
     torch.manual_seed(height * 7 + width)
-    windows = Windows(height, width, 2, (h, w))
+    windows = TokenWindows(height, width, 2, (h, w))
     position, bias = randomise(RelativePosition((h, w), 3)), torch.randn(18)
     n = height * width
     qkv, attention = torch.randn(1, n, 18), WindowAttention(skip)
@@ -54,7 +56,7 @@ def test_every_query_attends_to_its_window(
     for _ in range(3):
         new = torch.randn(len(tokens), 18)
         qkv[0, tokens] = new
-        chosen = Chosen((tokens,), (False,), tokens)
+        chosen = ChosenTokens((tokens,), (False,), tokens)
         arguments = windows, position, bias, Operations()
         out = attention.step(buffer, new, chosen, state, *arguments)[0]
         expected = brute_force(qkv[0], windows, position, bias)
@@ -66,11 +68,11 @@ def test_every_query_attends_to_its_window(
 
 @pytest.mark.parametrize(("skip", "computed"), [(True, 2), (False, 6)])
 def test_only_windows_with_a_changed_token_cost_anything(skip: bool, computed: int) -> None:
-    windows, operations = Windows(6, 9, 2, (3, 3)), Operations()
+    windows, operations = TokenWindows(6, 9, 2, (3, 3)), Operations()
     attention, position = WindowAttention(skip), RelativePosition((3, 3), 3)
     state, buffer = attention.init_state(1, windows, torch.zeros(6)), torch.zeros(1, 54, 18)
     tokens = torch.tensor([0, 10, 53])
-    chosen = Chosen((tokens,), (False,), tokens)
+    chosen = ChosenTokens((tokens,), (False,), tokens)
     new = torch.randn(3, 18)
     attention.step(buffer, new, chosen, state, windows, position, torch.zeros(18), operations)
     assert operations.product == 2 * computed * 9 * 9 * 6
@@ -80,7 +82,7 @@ def test_only_windows_with_a_changed_token_cost_anything(skip: bool, computed: i
 
 
 def test_windows_that_go_beyond_the_frame() -> None:
-    windows = Windows(4, 5, 1, (3, 3))
+    windows = TokenWindows(4, 5, 1, (3, 3))
     assert (windows.counts, windows.padded) == ((2, 2), 36)
     assert windows.tokens().tolist() == [
         [0, 1, 2, 5, 6, 7, 10, 11, 12],

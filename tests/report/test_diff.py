@@ -8,7 +8,7 @@ import pytest
 
 from costream.__main__ import main
 from costream.records import Prediction, Segment
-from costream.report.reading import read_results
+from costream.results.reader import read_results
 
 
 @pytest.fixture

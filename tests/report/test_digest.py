@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from costream.records import Compute, Fault, Gap, Prediction, Segment
 from costream.report.bins import Bins
 from costream.report.digest import DENSE, MACS, Digest, LabelStats
-from costream.report.reading import read_results
+from costream.results.reader import read_results
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.report.overlap import Stretch, held, side_by_side
+from costream.report.overlap import Stretch, align_runs, held
 
 TICKS = 60
 
@@ -27,7 +27,7 @@ def says(timeline, time_s):
 
 @given(a=timelines(), b=timelines())
 def test_every_moment_has_what_both_sides_say_there(a, b):
-    pieces = list(side_by_side(a, b))
+    pieces = list(align_runs(a, b))
     for piece in pieces:
         assert piece.end_s > piece.start_s
     for tick in range(TICKS):

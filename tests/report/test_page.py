@@ -17,7 +17,7 @@ from pages import Page
 from costream.__main__ import main
 from costream.records import Segment, StageTimes
 from costream.report.markup import Html, tag, text
-from costream.report.reading import read_results
+from costream.results.reader import read_results
 from costream.sinks.rotation import Rotation
 
 

@@ -13,11 +13,11 @@ from pages import Page
 from costream.__main__ import main
 from costream.report.digest import Digest
 from costream.report.making import MOST_ON_A_PAGE
-from costream.report.overview import Overview
+from costream.report.overview import ReportOverview
 from costream.report.palette import Palette
-from costream.report.reading import runs
 from costream.report.section import Run
-from costream.report.strip import outline
+from costream.report.timeline import outline
+from costream.results.reader import runs
 
 
 def links(page: Page) -> list[str]:
@@ -80,7 +80,7 @@ def test_the_overview_of_a_thousand_runs_stays_short(result):
     digest, palette = Digest.of(contents), Palette()
     assert digest.segment_count > 500
     palette.add(labels, labels, labels[:1])
-    overview = Overview(most_blocks=20)
+    overview = ReportOverview(most_blocks=20)
     overview.add(Run("day 1/recording 1.mp4", digest, ""), palette, "report_files/r1000.html")
     overview.rows *= 1000
     assert len(overview.section("many", palette).encode()) < 2_000_000

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from costream.errors import SourceError
 from costream.records import Alert, Compute, Header, Prediction, Segment, Summary, to_json
-from costream.report.reading import Damage, NotAResultError, Totals, read_results, runs
+from costream.results.reader import NotAResultError, Totals, UnreadableRecord, read_results, runs
 
 GOLDEN = Path(__file__).parents[1] / "sinks" / "golden"
 
@@ -82,7 +82,7 @@ def test_a_file_cut_anywhere_gives_what_was_whole(result, tmp_path, format):
         predictions = [r for r in found if isinstance(r, Prediction)]
         assert predictions == records[: len(predictions)]
         seen.add(len(predictions))
-        for damage in (f for f in found if isinstance(f, Damage)):
+        for damage in (f for f in found if isinstance(f, UnreadableRecord)):
             assert damage.last, "only the end is damaged"
     assert seen >= set(range(len(records)))
     assert max(sizes) < 700, "only within the header there is nothing to show"
@@ -97,7 +97,7 @@ def test_a_damaged_line_costs_only_itself(result):
     lines[11] = b"\xff\xfe\x00" * 10
     path.write_bytes(b"\n".join(lines))
     found = list(read_results(path))
-    damages = [(f.line, f.last) for f in found if isinstance(f, Damage)]
+    damages = [(f.line, f.last) for f in found if isinstance(f, UnreadableRecord)]
     assert damages == [(6, False), (10, False), (12, False)]
     assert len(found) == len(before)
 
@@ -131,7 +131,7 @@ def test_a_watch_comes_back_as_it_was_written(watched):
     assert Alert(3.5, "walk>=0.8 for 2s", "walk", 0.9, 1.5, "cam-3.mp4") in first
     assert Alert(4.5, "walk>=0.8 for 2s", "walk", 0.9, 2.5) in first
     assert isinstance(first[-1], Summary)
-    assert second[-1] == Damage(second[-1].line, "not a JSON object", last=True)
+    assert second[-1] == UnreadableRecord(second[-1].line, "not a JSON object", last=True)
     assert [to_json(r) for r in first] == [
         json.loads(line) for line in path.read_text("utf-8").splitlines()[: len(first)]
     ]

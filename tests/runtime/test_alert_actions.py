@@ -17,16 +17,16 @@ import pytest
 
 from costream.errors import OutputError, UsageError
 from costream.records import Alert
+from costream.runtime.alerts.actions import AlertEvent
 from costream.runtime.alerts.append import AppendLine
 from costream.runtime.alerts.command import RunCommand
-from costream.runtime.alerts.event import Event
 from costream.runtime.alerts.post import PostJson
 
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX process groups")
 
 
 def event(label="fall", feed="cam1", clip=None):
-    return Event(
+    return AlertEvent(
         feed, "2026-03-01T12:00:00.000Z", Alert(3.5, "fall>=0.8", label, 0.91234, 1.25), clip
     )
 

@@ -18,9 +18,9 @@ from costream.errors import UsageError
 from costream.records import Alert
 from costream.runtime.alerts.alerts import Alerts
 from costream.runtime.alerts.options import read_options
-from costream.runtime.alerts.rules import Classes
+from costream.runtime.alerts.rules import RuleLabels
 
-CLASSES = Classes(("nothing", "walk", "fall"), (0.5, 0.5, 0.5), frozenset({0}))
+CLASSES = RuleLabels(("nothing", "walk", "fall"), (0.5, 0.5, 0.5), frozenset({0}))
 FALL = np.array([0.05, 0.05, 0.9], np.float32)
 NONE = np.array([0.9, 0.05, 0.05], np.float32)
 

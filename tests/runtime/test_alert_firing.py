@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costream.records import Alert
-from costream.runtime.alerts.firing import Firing
-from costream.runtime.alerts.rules import Classes, parse_rule, targets
+from costream.runtime.alerts.firing import RuleEvaluator
+from costream.runtime.alerts.rules import RuleLabels, parse_rule, targets
 
-CLASSES = Classes(("nothing", "walk", "fall"), (0.5, 0.5, 0.5), frozenset({0}))
+CLASSES = RuleLabels(("nothing", "walk", "fall"), (0.5, 0.5, 0.5), frozenset({0}))
 RATE_HZ = 10.0
 SLACK_S = 1e-6
 
 
 def run(rule, events):
     """Events: scores of the classes at a step, or None where data are missing."""
-    firing = Firing(parse_rule(rule), CLASSES)
+    firing = RuleEvaluator(parse_rule(rule), CLASSES)
     alerts = []
     for i, event in enumerate(events):
         if event is None:
@@ -143,7 +143,7 @@ def test_any_series_as_the_rule_reads(rule, events):
 
 
 def watch(rule, polls):
-    firing = Firing(parse_rule(rule), CLASSES)
+    firing = RuleEvaluator(parse_rule(rule), CLASSES)
     return [a for now_s, state, age_s in polls for a in firing.state(now_s, state, age_s)]
 
 

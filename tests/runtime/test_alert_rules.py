@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costream.checkpoints.card import Card, Timeline
 from costream.errors import UsageError
-from costream.models.card import Card, Timeline
-from costream.runtime.alerts.rules import Classes, Rule, parse_rule, targets
+from costream.runtime.alerts.rules import Rule, RuleLabels, parse_rule, targets
 
-CLASSES = Classes(("nothing", "walk", "fall"), (0.5, 0.5, 0.5), frozenset({0}))
+CLASSES = RuleLabels(("nothing", "walk", "fall"), (0.5, 0.5, 0.5), frozenset({0}))
 
 
 def card(name, labels, background=None):
@@ -104,7 +104,7 @@ def test_the_star_is_all_but_the_background():
 
 
 def test_several_heads():
-    classes = Classes.of(
+    classes = RuleLabels.of(
         [
             (card("a", ("silence", "dog"), "silence"), Timeline(threshold=0.4)),
             (card("b", ("rock", "dog")), Timeline(threshold=0.7)),

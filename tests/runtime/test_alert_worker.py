@@ -8,13 +8,13 @@ import time
 
 from costream.errors import OutputError
 from costream.records import Alert
+from costream.runtime.alerts.actions import AlertEvent
 from costream.runtime.alerts.command import RunCommand
-from costream.runtime.alerts.event import Event
-from costream.runtime.alerts.worker import Worker
+from costream.runtime.alerts.worker import ActionWorker
 
 
 def event(i=0):
-    return Event("cam1", "2026-03-01T12:00:00.000Z", Alert(float(i), "fall", "fall", 0.9, 0.0))
+    return AlertEvent("cam1", "2026-03-01T12:00:00.000Z", Alert(float(i), "fall", "fall", 0.9, 0.0))
 
 
 class Gate:
@@ -52,7 +52,7 @@ def end(worker, timeout_s=10.0):
 
 def test_events_are_done_in_their_order():
     action = Gate()
-    worker = Worker(action)
+    worker = ActionWorker(action)
     for i in range(5):
         worker.put(event(i))
     action.go.set()
@@ -63,7 +63,7 @@ def test_events_are_done_in_their_order():
 
 def test_the_oldest_that_wait_are_dropped_and_counted(caplog):
     action = Gate()
-    worker = Worker(action, queue=3)
+    worker = ActionWorker(action, queue=3)
     worker.put(event(0))
     assert action.began.wait(30)
     for i in range(1, 11):
@@ -79,7 +79,7 @@ def test_the_oldest_that_wait_are_dropped_and_counted(caplog):
 def test_failures_are_counted_and_told_now_and_then(caplog):
     action = Gate("it broke")
     action.go.set()
-    worker = Worker(action, tell_s=1.5)
+    worker = ActionWorker(action, tell_s=1.5)
     for i in range(10):
         worker.put(event(i))
     wait_until(lambda: worker.failed == 10)
@@ -94,7 +94,7 @@ def test_failures_are_counted_and_told_now_and_then(caplog):
 def test_close_ends_what_hangs_and_drops_what_waits():
     before = set(threading.enumerate())
     action = Gate()
-    worker = Worker(action)
+    worker = ActionWorker(action)
     for i in range(5):
         worker.put(event(i))
     assert action.began.wait(30)
@@ -109,7 +109,7 @@ def test_close_ends_what_hangs_and_drops_what_waits():
 def test_close_kills_a_program_that_runs(tmp_path):
     out = tmp_path / "out"
     code = f"import time; open({str(out)!r}, 'w').close(); time.sleep(99)"
-    worker = Worker(RunCommand(f'{sys.executable} -c "{code}"'))
+    worker = ActionWorker(RunCommand(f'{sys.executable} -c "{code}"'))
     for i in range(3):
         worker.put(event(i))
     wait_until(out.exists)
@@ -121,6 +121,6 @@ def test_close_kills_a_program_that_runs(tmp_path):
 
 def test_a_worker_that_had_nothing_to_do_starts_no_thread():
     before = set(threading.enumerate())
-    worker = Worker(Gate())
+    worker = ActionWorker(Gate())
     assert set(threading.enumerate()) == before
     end(worker)

@@ -12,7 +12,7 @@ from program import python
 
 from costream.errors import UsageError
 from costream.runtime.batch.inputs import Inputs, collect
-from costream.sinks.merged import TABLES
+from costream.runtime.batch.tables import TABLES
 from costream.sinks.registry import FORMATS
 
 links = pytest.mark.skipif(sys.platform == "win32", reason="symbolic links need rights there")

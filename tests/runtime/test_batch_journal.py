@@ -12,7 +12,7 @@ from costream.runtime.batch import journal as module
 from costream.runtime.batch.fingerprint import fingerprint
 from costream.runtime.batch.identity import differences
 from costream.runtime.batch.inputs import Input
-from costream.runtime.batch.journal import Entry, Journal
+from costream.runtime.batch.journal import BatchJournal, Entry
 from costream.runtime.batch.outcome import Outcome
 from costream.runtime.batch.plan import make_plan, remove_results
 
@@ -32,7 +32,7 @@ def out(tmp_path):
 
 
 def write(folder, entries):
-    journal = Journal(folder)
+    journal = BatchJournal(folder)
     journal.lock()
     journal.read()
     journal.open({"schema": "x"})
@@ -47,11 +47,11 @@ def test_entries_come_back_in_order_of_names_whatever_the_order(out):
         write(out, some).close()
         text = (out / ".costream" / "journal.jsonl").read_bytes()
         assert text.isascii()
-        read = Journal(out)
+        read = BatchJournal(out)
         read.read()
         assert list(read.entries) == ["a/\udcff", "b", "c"]
         assert read.entries["b"] == entries[0]
-    assert Journal(out).mark() == {"schema": "x"}
+    assert BatchJournal(out).mark() == {"schema": "x"}
 
 
 def test_a_line_that_was_cut_off_is_not_there_and_swallows_nothing(out):
@@ -77,9 +77,9 @@ def test_one_at_a_time(out, monkeypatch):
     monkeypatch.setattr(module, "_LOCK_S", 0.1)
     first = write(out, [])
     with pytest.raises(UsageError, match="another batch"):
-        Journal(out).lock()
+        BatchJournal(out).lock()
     first.close()
-    second = Journal(out)
+    second = BatchJournal(out)
     second.lock()
     second.close()
 
@@ -88,14 +88,14 @@ def test_a_mark_that_cannot_be_read(out):
     (out / ".costream").mkdir()
     (out / ".costream" / "batch.json").write_text("{")
     with pytest.raises(UsageError, match=r"batch\.json.*--overwrite"):
-        Journal(out).mark()
+        BatchJournal(out).mark()
 
 
 @pytest.mark.parametrize("change", ["nothing", "size", "time", "result", "no result", "status"])
 def test_only_what_is_complete_and_equal_is_kept(tmp_path, out, change):
     path = tmp_path / "a.mp4"
     path.write_text("some content")
-    journal = Journal(out)
+    journal = BatchJournal(out)
     entry = done("a.mp4", path, out)
     if change == "status":
         entry = dataclasses.replace(entry, outcome=Outcome("a.mp4", "partial", "cut off", 3))
@@ -119,7 +119,7 @@ def test_the_largest_comes_first(tmp_path, out):
     for name, size in (("a", 10), ("b", 30), ("c", 20), ("d", 20)):
         (tmp_path / name).write_bytes(bytes(size))
     inputs = [Input(str(tmp_path / name), name) for name in "abcd"]
-    plan = make_plan(inputs, Journal(out), out, content=False)
+    plan = make_plan(inputs, BatchJournal(out), out, content=False)
     assert [task.name for task in plan.tasks] == ["b", "c", "d", "a"]
 
 

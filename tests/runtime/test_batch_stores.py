@@ -16,12 +16,12 @@ from costream.errors import UsageError
 from costream.runtime.batch.fingerprint import fingerprint
 from costream.runtime.batch.inputs import Inputs, collect
 from costream.runtime.batch.stores import (
-    below,
     check_url,
     fetch,
     fetched,
     is_folder,
     is_url,
+    list_files,
     local_path,
     place,
 )
@@ -212,6 +212,6 @@ def test_copies_are_removed_and_files_of_this_machine_are_none(archive, tmp_path
 
 def test_below_gives_urls_that_can_be_opened(bucket, archive):
     bucket("x/a b.mp4")
-    assert below("memory://bucket/x") == ["memory://bucket/x/a b.mp4"]
-    for url in (*below("memory://bucket"), *below(f"zip://::{archive}")):
+    assert list_files("memory://bucket/x") == ["memory://bucket/x/a b.mp4"]
+    for url in (*list_files("memory://bucket"), *list_files(f"zip://::{archive}")):
         assert fingerprint(url).size > 0

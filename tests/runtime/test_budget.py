@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costream.errors import UsageError
-from costream.runtime.budget import Budget, Controller, CostModel
+from costream.runtime.budget.budget import Budget, BudgetController, CostModel
 from costream.runtime.budgetfile import BudgetFile
 
 TOKENS = 336
@@ -57,9 +57,9 @@ def drive(
     machine: Callable[[int, float], float],
     steps: int = 200,
     full: tuple[int, ...] = (0,),
-) -> tuple[list[int], list[float], Controller]:
+) -> tuple[list[int], list[float], BudgetController]:
     """Run a controller; ``machine`` gives the cost in ms of step t with so many operations."""
-    controller = Controller(Budget.parse(budget), rate_hz=10.0)
+    controller = BudgetController(Budget.parse(budget), rate_hz=10.0)
     counts, costs = [], []
     for t in range(steps):
         count = controller.tokens(TOKENS, macs)
@@ -130,7 +130,7 @@ def test_what_cannot_be_reached_is_told() -> None:
 
 
 def test_a_budget_changes_on_the_way() -> None:
-    controller = Controller(Budget.parse("100ms"), rate_hz=10.0)
+    controller = BudgetController(Budget.parse("100ms"), rate_hz=10.0)
     machine = noisy(3, 0.02)
     costs = []
     for t in range(120):
@@ -145,7 +145,7 @@ def test_a_budget_changes_on_the_way() -> None:
 
 
 def test_frames_of_another_size() -> None:
-    controller = Controller(Budget.parse("2GMAC"), rate_hz=10.0)
+    controller = BudgetController(Budget.parse("2GMAC"), rate_hz=10.0)
     assert controller.tokens(TOKENS, macs) == 285
     assert controller.tokens(100, macs) == 100
 

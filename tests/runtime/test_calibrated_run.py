@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 import torch
 
+from costream.checkpoints.card import Card, Timeline
 from costream.clock import Tick
-from costream.models.card import Card, Timeline
-from costream.models.joint import join
+from costream.models.joint import combine_models
 from costream.models.registry import load_model
 from costream.models.streaming import StreamingModel
 from costream.records import AnyRecord, FeatureRow, Gap, Head, Header, Prediction, Segment, Summary
 from costream.runtime.alerts.options import AlertOptions
-from costream.runtime.alerts.rules import Classes
+from costream.runtime.alerts.rules import RuleLabels
 from costream.runtime.options import RunOptions
-from costream.runtime.track import Track
-from costream.runtime.watch.feedlist import FeedSpec
-from costream.runtime.watch.keeping import Keeper, Snapshot
+from costream.runtime.watch.feed_list import FeedSpec
+from costream.runtime.watch.state_dir import Snapshot, StateDirectory
+from costream.runtime.writer import StreamRecorder
 from costream.sources.base import SourceInfo
 
 THRESHOLDS = {"walk": 0.15, "fall": 0.9}
@@ -70,7 +70,7 @@ def rows(count: int) -> list[FeatureRow]:
 
 
 def play(
-    model: StreamingModel, items: list[FeatureRow], track: Track, state: Any
+    model: StreamingModel, items: list[FeatureRow], track: StreamRecorder, state: Any
 ) -> list[np.ndarray[Any, Any]]:
     out = []
     for item in items:
@@ -80,9 +80,9 @@ def play(
     return out
 
 
-def track_of(model: StreamingModel, **options: Any) -> tuple[Track, Kept]:
+def track_of(model: StreamingModel, **options: Any) -> tuple[StreamRecorder, Kept]:
     kept = Kept()
-    track = Track(model, RunOptions(scores=True, **options), [kept])
+    track = StreamRecorder(model, RunOptions(scores=True, **options), [kept])
     track.open(INFO)
     return track, kept
 
@@ -109,11 +109,11 @@ def test_a_watch_goes_on_with_them_bit_for_bit(shipped: StreamingModel, tmp_path
     track, state = track_of(model)[0], model.init_state(1)
     assert track.smoothed() == ()
     play(model, items[:31], track, state)
-    keeper = Keeper(tmp_path, model)
+    keeper = StateDirectory(tmp_path, model)
     at = Snapshot(31, time.time() - 10, items[30].time_s, track.smoothed())
     keeper.save(spec, at, state)
     keeper.close()
-    saved = Keeper(tmp_path, model).restore(spec)
+    saved = StateDirectory(tmp_path, model).restore(spec)
     assert saved is not None
     later = track_of(model)[0]
     later.gap(Gap(items[30].time_s, items[31].time_s, "not running"))
@@ -154,9 +154,9 @@ def test_the_header_says_what_was_in_force(shipped: StreamingModel) -> None:
 def test_each_head_goes_by_its_own(shipped: StreamingModel) -> None:
     sounds = [load_model(name, device="cpu") for name in ("cotrans", "cosounds")]
     about: list[dict[str, Any]] = [{"temperature": 2.0}, {"timeline": Timeline(smooth_s=1.0)}]
-    joint = join([with_card(m, **more) for m, more in zip(sounds, about, strict=True)])
+    joint = combine_models([with_card(m, **more) for m, more in zip(sounds, about, strict=True)])
     kept = Kept()
-    Track(joint, RunOptions(), [kept]).open(SourceInfo("x", "x", "audio", None, None))
+    StreamRecorder(joint, RunOptions(), [kept]).open(SourceInfo("x", "x", "audio", None, None))
     header = kept.records[0]
     assert isinstance(header, Header)
     assert header.heads is not None
@@ -171,7 +171,7 @@ def test_each_head_goes_by_its_own(shipped: StreamingModel) -> None:
 
 
 def test_alerts_and_status_go_by_the_thresholds_of_labels(shipped: StreamingModel) -> None:
-    classes = Classes.of([(shipped.card, TIMELINE)])
+    classes = RuleLabels.of([(shipped.card, TIMELINE)])
     by_label = dict(zip(classes.labels, classes.thresholds, strict=True))
     assert (by_label["walk"], by_label["fall"], by_label["sit"]) == (0.15, 0.9, 0.3)
     track, _ = track_of(with_card(shipped, timeline=replace(TIMELINE, smooth_s=0.0)))
@@ -197,7 +197,7 @@ def test_the_longest_average_keeps_segments_of_what_lasts(shipped: StreamingMode
 
 def test_heads_of_older_results_are_read() -> None:
     text = json.dumps({"model": "a", "labels": ["x"], "threshold": 0.5, "delay_s": 0})
-    from costream.report.decoding import _head
+    from costream.results.decode import _head
 
     head = _head(json.loads(text))
     assert head == Head("a", "", ("x",), None, 0.0, 0.5)

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from watched import feed, many, watch
 
 from costream.errors import UsageError
-from costream.runtime.watch import metrics as module
+from costream.runtime.watch import prometheus as module
 from costream.runtime.watch.exposition import CONTENT_TYPE, exposition
-from costream.runtime.watch.metrics import Metrics, health
+from costream.runtime.watch.prometheus import Metrics, health
 
 # --- the text format, version 0.0.4 ----------------------------------------------------------
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from watched import feed, watch
 
-from costream.runtime.watch import notify as module
-from costream.runtime.watch.notify import Notifier
+from costream.runtime.watch import systemd as module
+from costream.runtime.watch.systemd import SystemdNotifier
 
 if not hasattr(socket, "AF_UNIX"):
     pytest.skip("needs Unix sockets", allow_module_level=True)
@@ -66,7 +66,7 @@ TOLD = "STATUS=up 01:02:03  feeds 1/2 live, 1 lost  lag 0.12 s  dropped 0  alert
 
 def test_ready_once_then_the_status_each_second_then_the_end(systemd, clock):
     listener, name = systemd
-    notifier = Notifier({"NOTIFY_SOCKET": name})
+    notifier = SystemdNotifier({"NOTIFY_SOCKET": name})
     assert listener.heard() == []
     for _ in range(9):
         notifier.show(STATUS)
@@ -78,7 +78,7 @@ def test_ready_once_then_the_status_each_second_then_the_end(systemd, clock):
 
 def test_the_watchdog_at_half_its_time(systemd, clock):
     listener, name = systemd
-    notifier = Notifier({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "10000000"})
+    notifier = SystemdNotifier({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "10000000"})
     beats = []
     for _ in range(80):  # 20 s
         notifier.show(STATUS)
@@ -90,7 +90,7 @@ def test_the_watchdog_at_half_its_time(systemd, clock):
 
 def test_nothing_is_heard_when_the_loop_stands_still(systemd, clock):
     listener, name = systemd
-    notifier = Notifier({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "2000000"})
+    notifier = SystemdNotifier({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "2000000"})
     notifier.show(STATUS)
     listener.heard()
     clock[0] += 60.0
@@ -110,7 +110,7 @@ def test_nothing_is_heard_when_the_loop_stands_still(systemd, clock):
 )
 def test_no_watchdog_that_is_not_for_this_process(systemd, env):
     listener, name = systemd
-    notifier = Notifier({"NOTIFY_SOCKET": name, **env})
+    notifier = SystemdNotifier({"NOTIFY_SOCKET": name, **env})
     notifier.show(STATUS)
     assert listener.heard() == [["READY=1", TOLD]]
     notifier.close()
@@ -118,7 +118,7 @@ def test_no_watchdog_that_is_not_for_this_process(systemd, env):
 
 def test_a_message_that_does_not_get_through_is_sent_again(tmp_path, caplog):
     name = str(tmp_path / "notify")
-    notifier = Notifier({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "3600000000"})
+    notifier = SystemdNotifier({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "3600000000"})
     with caplog.at_level(logging.WARNING, "costream"):
         notifier.show(STATUS)
         notifier.show(STATUS)
@@ -133,7 +133,7 @@ def test_a_message_that_does_not_get_through_is_sent_again(tmp_path, caplog):
 def test_a_full_queue_holds_nobody_up(tmp_path):
     name = str(tmp_path / "notify")
     listener = Systemd(name)
-    notifier = Notifier({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "1"})  # a message each time
+    notifier = SystemdNotifier({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "1"})  # a message each time
     for _ in range(5000):  # far more than a socket holds
         notifier.show(STATUS)
     assert 0 < len(listener.heard()) < 5000
@@ -143,6 +143,6 @@ def test_a_full_queue_holds_nobody_up(tmp_path):
 
 @pytest.mark.parametrize("name", ["", "vsock:2:1234"])
 def test_without_a_unix_socket_nothing_is_done(name):
-    notifier = Notifier({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "1000000"})
+    notifier = SystemdNotifier({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "1000000"})
     notifier.show(STATUS)
     notifier.close()

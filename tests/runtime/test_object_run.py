@@ -14,14 +14,14 @@ import torch
 from media import make_video
 from object_nets import LABELS, bright_model, object_card, random_model
 
-from costream.models.objects import ObjectModel
+from costream.models.eventful.detector import ObjectModel
 from costream.records import OBJECT_DETECTION, Compute, Gap, Header, Objects, Segment, VideoFrame
 from costream.report.digest import Digest
-from costream.report.making import Maker
-from costream.report.reading import read_results
+from costream.report.making import ReportBuilder
+from costream.results.reader import read_results
 from costream.runtime.options import RunOptions
 from costream.runtime.pipeline import run
-from costream.runtime.watch.rows import Rows
+from costream.runtime.watch.rows import FeedStates
 from costream.sinks.atomic import AtomicFile
 from costream.sinks.registry import FORMATS, make_sinks, paths_for
 from costream.sources.base import SourceInfo, SourceOptions
@@ -147,7 +147,7 @@ def test_a_gap_forgets_objects_but_not_how_many_tokens() -> None:
 
 def test_feeds_of_a_watch_each_have_their_own_state() -> None:
     model = random_model()
-    rows = Rows(model, 2, tokens=5)
+    rows = FeedStates(model, 2, tokens=5)
     frames = [
         VideoFrame(i, i / 10, i, scene(i, s).copy) for i, s in enumerate(((112, 80), (80, 80)))
     ]
@@ -187,7 +187,7 @@ def test_every_format_and_a_report(clip: Path, tmp_path: Path) -> None:
         assert set(digest.heads.names) == shown  # a timeline for each
         assert digest.cost_json()["macs"] == lines[-1]["macs"]
         assert digest.curves is not None
-    with Maker([tmp_path / "street.mp4.jsonl"], thumbnails=False) as maker:
+    with ReportBuilder([tmp_path / "street.mp4.jsonl"], thumbnails=False) as maker:
         assert list(maker.read())
         maker.write(AtomicFile(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text("utf-8")

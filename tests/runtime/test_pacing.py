@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from costream.runtime.pacing import Pacer
+from costream.runtime.pacing import GateController
 
 GATES, MOST = 37, 240
 BEFORE, AFTER, TOKEN = 8.0, 20.0, 0.13  # milliseconds: before the gates, behind them, a token
@@ -24,7 +24,7 @@ class Machine:
 
     def __init__(self, speeds: Callable[[int, float], float]) -> None:
         self.now, self._speeds = 0.0, speeds
-        self.pacer = Pacer(lambda: self.now)
+        self.pacer = GateController(lambda: self.now)
 
     def _work(self, step: int, share: float, ms: float) -> None:
         self.now += 1e-3 * ms * self._speeds(step, share)
@@ -81,7 +81,7 @@ def test_tokens_stay_between_one_and_all() -> None:
 
 
 def test_the_tokens_of_a_step_are_told_once() -> None:
-    pacer = Pacer(lambda: 0.0)
+    pacer = GateController(lambda: 0.0)
     assert pacer.end(10.0) is None
     pace = pacer.begin(7, MOST, 50.0, cost)
     assert [pace(gate) for gate in range(3)] == [7, 7, 7]

@@ -9,16 +9,16 @@ import pytest
 import torch
 from media import make_video
 
+from costream.checkpoints.card import Card, Timeline
 from costream.clock import Tick, resample
 from costream.errors import ExitCode, OutputError, SourceError
-from costream.frontends.images import TemporalDifferenceNet
-from costream.models.card import Card, Timeline
-from costream.models.oad import CoOadTR
+from costream.frontends.tdn import TemporalDifferenceNet
+from costream.models.oad.cooadtr import CoOadTR
 from costream.models.streaming import StreamingModel
 from costream.records import Fault, FeatureRow, Gap, Prediction, VideoFrame
 from costream.runtime.options import RunOptions
 from costream.runtime.pipeline import run
-from costream.runtime.stop import Stop
+from costream.runtime.stop import StopHandler
 from costream.sinks.registry import make_sinks
 from costream.sources.base import SourceInfo, SourceOptions
 from costream.sources.registry import open_source
@@ -190,7 +190,7 @@ def test_a_full_disk_ends_the_run_and_the_other_sinks_are_finished(model):
 
 
 def test_stop_ends_between_steps_and_nothing_is_lost(model):
-    stop = Stop()
+    stop = StopHandler()
 
     class Stopping(Kept):
         def write(self, record):

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.models.card import Timeline
+from costream.checkpoints.card import Timeline
 from costream.records import Box, Segment
-from costream.runtime.presence import Presence, best_scores
+from costream.runtime.presence import PresenceSegmenter, best_scores
 from costream.runtime.segments import Segmenter
 
 LABELS = ("person", "car")
@@ -26,7 +26,7 @@ def boxes(step: Step) -> list[Box]:
 
 
 def timeline(steps: list[Step], gap_after: int | None = None) -> list[Segment]:
-    presence, out = Presence(LABELS, TIMELINE, RATE_HZ), []
+    presence, out = PresenceSegmenter(LABELS, TIMELINE, RATE_HZ), []
     for k, step in enumerate(steps):
         out += presence.push(k / RATE_HZ, boxes(step))
         if k == gap_after:
@@ -91,7 +91,7 @@ def test_scores_of_a_step() -> None:
 
 def test_labels_with_thresholds_of_their_own_and_smooth_scores() -> None:
     timeline = Timeline(0.5, min_length_s=0.0, min_gap_s=0.0, thresholds={"car": 0.8}, smooth_s=0.2)
-    presence = Presence(LABELS, timeline, RATE_HZ)
+    presence = PresenceSegmenter(LABELS, timeline, RATE_HZ)
     segmenters = [Segmenter((label,), timeline, RATE_HZ) for label in LABELS]
     scores = np.random.default_rng(0).uniform(0.3, 1.0, (60, 2)).round(3)
     out, alone = [], []

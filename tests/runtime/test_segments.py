@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costream.checkpoints.card import Timeline
 from costream.errors import UsageError
-from costream.models.card import Timeline
 from costream.records import Segment
 from costream.runtime.segments import Segmenter
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from costream.checkpoints.card import Card, Timeline
 from costream.errors import SourceError
 from costream.frontends.joints import JointStreams
 from costream.layouts import BODY_15
-from costream.models.card import Card, Timeline
-from costream.models.skeleton import SkeletonNet
+from costream.models.skeleton.network import SkeletonNet
 from costream.models.streaming import StreamingModel
 from costream.records import Compute, Gap, Picture, Prediction, Segment, SkeletonFrame, Summary
 from costream.runtime.options import RunOptions

@@ -15,12 +15,12 @@ from program import costream
 from costream.models.registry import load_model
 from costream.records import Compute, Header, Record, Summary
 from costream.runtime import budgetfile
-from costream.runtime.budget import Budget
+from costream.runtime.budget.budget import Budget
+from costream.runtime.budget.controller import TokenController
 from costream.runtime.budgetfile import BudgetFile
 from costream.runtime.options import RunOptions
 from costream.runtime.pipeline import run
-from costream.runtime.throttle import Throttle
-from costream.runtime.watch.rows import Rows
+from costream.runtime.watch.rows import FeedStates
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 
@@ -91,7 +91,7 @@ def test_a_file_changes_the_budget(
     path = tmp_path / "budget"
     path.write_text("1000TMAC")
     model, file = random_model(), BudgetFile(path)
-    throttle, state = Throttle(model, file, 10.0), model.init_state(1)
+    throttle, state = TokenController(model, file, 10.0), model.init_state(1)
     counts = []
     source = open_source(str(clip), SourceOptions(box=model.box))
     source.open()
@@ -109,8 +109,8 @@ def test_a_file_changes_the_budget(
 
 def test_each_feed_of_a_watch_has_its_own(clip: Path) -> None:
     model = random_model()
-    throttles = [Throttle(model, Budget.parse(text), 10.0) for text in ("1000TMAC", "1kMAC")]
-    rows = Rows(model, 2, None, throttles)
+    throttles = [TokenController(model, Budget.parse(text), 10.0) for text in ("1000TMAC", "1kMAC")]
+    rows = FeedStates(model, 2, None, throttles)
     source = open_source(str(clip), SourceOptions(box=model.box))
     source.open()
     for k, item in enumerate(source.items()):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costream.records import Box
-from costream.runtime.tracking import Tracker, overlaps
+from costream.runtime.tracking import ObjectTracker, pairwise_iou
 
 STEP_S = 0.1
 
@@ -20,26 +20,26 @@ def box(x: float, y: float = 50.0, label: str = "car", side: float = 40.0, score
     return Box(x, y, x + side, y + side, score, label)
 
 
-def ids(tracker: Tracker, step: int, *boxes: Box) -> list[int | None]:
+def ids(tracker: ObjectTracker, step: int, *boxes: Box) -> list[int | None]:
     return [seen.id for seen in tracker.update(step * STEP_S, boxes)]
 
 
 def test_ids_count_from_one_the_surest_first() -> None:
-    tracker = Tracker()
+    tracker = ObjectTracker()
     assert ids(tracker, 0, box(0, score=0.5), box(100, score=0.8)) == [2, 1]
     assert ids(tracker, 1, box(102), box(3), box(300)) == [1, 2, 3]
 
 
 def test_all_but_the_id_stays() -> None:
     boxes = (box(0, score=0.5), box(100, label="person", score=0.8))
-    seen = Tracker().update(0.0, boxes)
+    seen = ObjectTracker().update(0.0, boxes)
     assert tuple(replace(b, id=None) for b in seen) == boxes
 
 
 @pytest.mark.parametrize("label", ["car", "person"])
 def test_objects_that_cross_keep_their_ids(label: str) -> None:
     """They pass through one another, so near that only their speed tells which is which."""
-    tracker = Tracker()
+    tracker = ObjectTracker()
     for step in range(41):
         left, right = box(10.0 * step), box(400.0 - 10.0 * step, 55, label)
         assert ids(tracker, step, left, right) == [1, 2]
@@ -48,7 +48,7 @@ def test_objects_that_cross_keep_their_ids(label: str) -> None:
 
 def test_a_trembling_box_keeps_its_id() -> None:
     rng = np.random.default_rng(0)
-    tracker = Tracker()
+    tracker = ObjectTracker()
     for step in range(200):
         x, y = rng.normal(0, 2, 2)
         assert ids(tracker, step, box(6.0 * step + x, 50 + y)) == [1]
@@ -57,7 +57,7 @@ def test_a_trembling_box_keeps_its_id() -> None:
 @pytest.mark.parametrize(("unseen", "same"), [(1, True), (9, True), (10, False), (30, False)])
 def test_patience(unseen: int, same: bool) -> None:
     """Seen last at 0.9 s; the id lives 1 s, also where the object has gone on meanwhile."""
-    tracker = Tracker(patience_s=1.0)
+    tracker = ObjectTracker(patience_s=1.0)
     for step in range(10):
         assert ids(tracker, step, box(8.0 * step)) == [1]
     for step in range(10, 10 + unseen):
@@ -67,33 +67,33 @@ def test_patience(unseen: int, same: bool) -> None:
 
 
 def test_what_stood_still_is_found_where_it_was() -> None:
-    tracker = Tracker()
+    tracker = ObjectTracker()
     assert ids(tracker, 0, box(5)) == [1]
     assert ids(tracker, 7, box(7)) == [1]
 
 
 def test_another_label_is_another_object() -> None:
-    tracker = Tracker()
+    tracker = ObjectTracker()
     assert ids(tracker, 0, box(0)) == [1]
     assert ids(tracker, 1, box(0, label="truck")) == [2]
     assert ids(tracker, 2, box(0, label="truck"), box(0)) == [2, 1]
 
 
 def test_a_box_that_overlaps_too_little_is_new() -> None:
-    tracker = Tracker(overlap=0.3)
+    tracker = ObjectTracker(overlap=0.3)
     assert ids(tracker, 0, box(0)) == [1]
     assert ids(tracker, 1, box(22)) == [2]  # 18 / 62
 
 
 def test_after_a_reset_all_ids_are_new() -> None:
-    tracker = Tracker()
+    tracker = ObjectTracker()
     assert ids(tracker, 0, box(0), box(100)) == [1, 2]
     tracker.reset()
     assert ids(tracker, 1, box(0), box(100)) == [3, 4]
 
 
 def test_the_better_overlap_wins() -> None:
-    tracker = Tracker()
+    tracker = ObjectTracker()
     assert ids(tracker, 0, box(0)) == [1]
     assert ids(tracker, 1, box(10, score=0.99), box(2, score=0.3)) == [2, 1]
 
@@ -101,7 +101,7 @@ def test_the_better_overlap_wins() -> None:
 def test_overlaps() -> None:
     boxes = np.array([[0, 0, 10, 10], [5, 0, 15, 10], [3, 3, 3, 9]], np.float64)
     expected = [[1, 1 / 3, 0], [1 / 3, 1, 0], [0, 0, 0]]
-    assert np.allclose(overlaps(boxes, boxes), expected)
+    assert np.allclose(pairwise_iou(boxes, boxes), expected)
 
 
 PLACES = st.integers(0, 6).map(lambda k: 15.0 * k)  # coarse, so that boxes meet, and coincide
@@ -113,7 +113,7 @@ FRAMES = st.lists(st.lists(BOXES, max_size=8), max_size=8)
 
 @given(FRAMES)
 def test_an_id_is_one_object_of_one_label(frames: list[list[Box]]) -> None:
-    tracker = Tracker(patience_s=0.25)
+    tracker = ObjectTracker(patience_s=0.25)
     label: dict[int | None, str] = {}
     seen_at: dict[int | None, int] = {}
     for step, boxes in enumerate(frames):
@@ -130,7 +130,7 @@ def test_an_id_is_one_object_of_one_label(frames: list[list[Box]]) -> None:
 def test_the_order_of_the_boxes_does_not_matter(
     frames: list[list[Box]], rng: random.Random
 ) -> None:
-    tracker, other = Tracker(), Tracker()
+    tracker, other = ObjectTracker(), ObjectTracker()
     for step, boxes in enumerate(frames):
         mixed = rng.sample(boxes, len(boxes))
         seen = tracker.update(step * STEP_S, boxes)

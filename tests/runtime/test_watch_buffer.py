@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from costream.clock import Tick
 from costream.records import Fault, FeatureRow, Gap, VideoFrame
-from costream.runtime.watch.buffer import Buffer, Ready
+from costream.runtime.watch.buffer import Buffer, ReadyStep
 from costream.runtime.watch.rate import Rate
 
 
-def step(i: int, arrived_s: float | None = None) -> Ready:
+def step(i: int, arrived_s: float | None = None) -> ReadyStep:
     if arrived_s is None:
         item = FeatureRow(i, i / 10, np.zeros(1, np.float32))
     else:
         item = VideoFrame(i, i / 10, None, lambda: np.zeros((1, 1, 3), np.uint8))
         item = VideoFrame(i, i / 10, None, item.convert, arrived_s=arrived_s)
-    return Ready(Tick(i, i / 10, item, True), 0.0, time.monotonic())
+    return ReadyStep(Tick(i, i / 10, item, True), 0.0, time.monotonic())
 
 
 def make(size: int = 4, lag_s: float = 60.0, block: bool = False) -> Buffer:
@@ -29,7 +29,7 @@ def make(size: int = 4, lag_s: float = 60.0, block: bool = False) -> Buffer:
 
 
 def numbers(events: list) -> list[int]:
-    return [e.tick.i for e in events if isinstance(e, Ready)]
+    return [e.tick.i for e in events if isinstance(e, ReadyStep)]
 
 
 @given(st.lists(st.sampled_from(["step", "gap", "fault", "take"]), max_size=60), st.integers(1, 5))
@@ -39,14 +39,14 @@ def test_the_oldest_steps_go_first_and_all_else_stays_in_order(moves, size):
     dropped = 0
     for move in moves:
         if move == "take":
-            last = next((k for k, e in enumerate(held) if isinstance(e, Ready)), len(held) - 1)
+            last = next((k for k, e in enumerate(held) if isinstance(e, ReadyStep)), len(held) - 1)
             expected, held = held[: last + 1], held[last + 1 :]
             assert buffer.take() == expected
             continue
         i += 1
         event = {"step": step(i), "gap": Gap(i, i, ""), "fault": Fault(i, "")}[move]
         if move == "step" and len(numbers(held)) == size:
-            held.remove(next(e for e in held if isinstance(e, Ready)))
+            held.remove(next(e for e in held if isinstance(e, ReadyStep)))
             dropped += 1
         held.append(event)
         buffer.put(event)

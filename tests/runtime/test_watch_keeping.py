@@ -23,8 +23,8 @@ from costream.models.registry import load_model
 from costream.models.streaming import StreamingModel
 from costream.records import SkeletonFrame, VideoFrame
 from costream.runtime.alerts.options import AlertOptions
-from costream.runtime.watch.feedlist import FeedSpec
-from costream.runtime.watch.keeping import Keeper, Snapshot
+from costream.runtime.watch.feed_list import FeedSpec
+from costream.runtime.watch.state_dir import Snapshot, StateDirectory
 
 SPEC = FeedSpec("door", "rtsp://me:hunter2@cam/x", "rtsp://***@cam/x", AlertOptions())
 ANOTHER_PROCESS = """
@@ -33,7 +33,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 import numpy as np
 from test_watch_keeping import SPEC, frames, load, play
-from costream.runtime.watch.keeping import Keeper
+from costream.runtime.watch.state_dir import StateDirectory
 folder = Path(sys.argv[1])
 model = load("cooadtr")
 keeper = Keeper(folder / "state", model)
@@ -71,14 +71,14 @@ def now() -> Snapshot:
 
 def kept(folder: Path, model: StreamingModel, state: Any = None) -> Path:
     """Save a state of the feed and return the file."""
-    keeper = Keeper(folder, model)
+    keeper = StateDirectory(folder, model)
     keeper.save(SPEC, now(), model.init_state(1) if state is None else state)
     keeper.close()
     return folder / "door.safetensors"
 
 
 def restored(folder: Path, model: Any, spec: FeedSpec = SPEC) -> Any:
-    keeper = Keeper(folder, model)
+    keeper = StateDirectory(folder, model)
     saved = keeper.restore(spec)
     keeper.close()
     return saved
@@ -88,7 +88,7 @@ def test_goes_on_bit_for_bit_in_another_process(model: StreamingModel, tmp_path:
     state, at = model.init_state(3), now()
     for frame in frames()[:40]:
         model.step([frame, frames()[0], frame], state)
-    keeper = Keeper(tmp_path / "state", model)
+    keeper = StateDirectory(tmp_path / "state", model)
     keeper.save(SPEC, at, state.take([2]))
     keeper.close()
     here = Path(__file__)
@@ -227,7 +227,7 @@ def test_a_slow_disk_holds_nobody_up(
         fsync(file)
 
     monkeypatch.setattr(os, "fsync", slow)
-    keeper = Keeper(tmp_path, model)
+    keeper = StateDirectory(tmp_path, model)
     other = replace(SPEC, name="hall")
     for k in range(20):
         for spec in (SPEC, other):
@@ -244,7 +244,7 @@ def test_what_cannot_be_written_is_told_of_once(
 ) -> None:
     path = tmp_path / "door.safetensors"
     path.mkdir()
-    keeper = Keeper(tmp_path, model)
+    keeper = StateDirectory(tmp_path, model)
     until_s = time.monotonic() + 60
     for _ in range(3):
         keeper.save(SPEC, now(), model.init_state(1))
@@ -261,14 +261,14 @@ def test_what_cannot_be_written_is_told_of_once(
 def test_two_watches_do_not_keep_their_state_in_one_folder(
     model: StreamingModel, tmp_path: Path
 ) -> None:
-    first = Keeper(tmp_path, model)
+    first = StateDirectory(tmp_path, model)
     with pytest.raises(UsageError, match="another watch uses this state directory"):
-        Keeper(tmp_path, model)
+        StateDirectory(tmp_path, model)
     first.close()
-    Keeper(tmp_path, model).close()
+    StateDirectory(tmp_path, model).close()
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written"):
-        Keeper(tmp_path / "file" / "state", model)
+        StateDirectory(tmp_path / "file" / "state", model)
 
 
 def test_killed_while_it_saves_a_whole_state_is_there(

@@ -12,7 +12,7 @@ from media import excerpt
 
 from costream.__main__ import main
 from costream.models.registry import load_model
-from costream.runtime.watch import watch as program
+from costream.runtime.watch import command as program
 
 ROOM = Path(__file__).resolve().parents[2] / "samples" / "room.mp4"
 MAX_LAG_S = 1.0

@@ -8,7 +8,7 @@ import pytest
 from costream.layouts import find_layout
 from costream.models.registry import load_model
 from costream.records import AudioBlock, SkeletonFrame, VideoFrame
-from costream.runtime.watch.rows import Rows
+from costream.runtime.watch.rows import FeedStates
 
 FEEDS = 5
 
@@ -40,7 +40,7 @@ def skeleton(rng, i):
 def test_feeds_that_come_and_go(name, make):
     """At each round some feeds have something; now and then one is forgotten, or moved."""
     model, rng = load_model(name), np.random.default_rng(3)
-    rows, alone = Rows(model, FEEDS), [Rows(model, 1) for _ in range(FEEDS)]
+    rows, alone = FeedStates(model, FEEDS), [FeedStates(model, 1) for _ in range(FEEDS)]
     steps, outputs = [0] * FEEDS, 0
     for round_ in range(30):
         chosen = [k for k in range(FEEDS) if round_ % 5 == 0 or rng.random() < 0.6]
@@ -62,7 +62,7 @@ def test_feeds_that_come_and_go(name, make):
             rows.reset(2)
             alone[2].reset(0)
         if round_ == 20:  # what is known of a feed goes to a new watch
-            rows, old = Rows(model, FEEDS), rows
+            rows, old = FeedStates(model, FEEDS), rows
             for k in range(FEEDS):
                 rows.put(k, old.take(k))
     assert outputs > 20

@@ -6,11 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.runtime.watch.share import WINDOW_S, Share
+from costream.runtime.watch.share import WINDOW_S, TimeShare
 
 
 def run(
-    share: Share, feeds: int, rate_hz: float, cost_s: float, seconds: float, start_s: float = 0.0
+    share: TimeShare,
+    feeds: int,
+    rate_hz: float,
+    cost_s: float,
+    seconds: float,
+    start_s: float = 0.0,
 ):
     """Offer each feed's steps on a clock of our own; give how many were taken, and the load."""
     taken, now_s, spent_s = [0] * feeds, start_s, 0.0
@@ -26,7 +31,7 @@ def run(
 
 
 def test_without_a_budget_everything_is_taken():
-    share = Share(None)
+    share = TimeShare(None)
     taken, load = run(share, 3, 10, 0.5, 20)
     assert taken == [200] * 3
     assert share.load == pytest.approx(load, rel=0.1)
@@ -37,7 +42,7 @@ def test_without_a_budget_everything_is_taken():
 @given(st.floats(0.05, 1.0), st.integers(1, 8), st.sampled_from([4.0, 8.0, 25.0]))
 def test_the_work_keeps_to_the_share_and_feeds_are_treated_alike(part, feeds, rate_hz):
     cost_s = 0.02
-    share = Share(part)
+    share = TimeShare(part)
     run(share, feeds, rate_hz, cost_s, 2 * WINDOW_S)  # the cost is learnt
     taken, load = run(share, feeds, rate_hz, cost_s, 60.0, 2 * WINDOW_S)
     wanted = feeds * rate_hz * cost_s
@@ -46,13 +51,13 @@ def test_the_work_keeps_to_the_share_and_feeds_are_treated_alike(part, feeds, ra
 
 
 def test_what_is_left_out_is_spread_evenly():
-    share = Share(0.5)
+    share = TimeShare(0.5)
     share.part = 0.5
     assert [share.admit(0) for _ in range(8)] == [True, False] * 4
 
 
 def test_room_that_comes_back_is_used():
-    share = Share(0.1)
+    share = TimeShare(0.1)
     run(share, 2, 10, 0.05, 10)
     assert share.part == pytest.approx(0.1, rel=0.1)
     for k in range(60):

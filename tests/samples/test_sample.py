@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import costream
-from costream.evaluation.segments import match, overlap
+from costream.evaluation.metrics.segments import match, overlap
 from costream.records import Prediction, Segment
 from costream.sources.base import SourceOptions
 

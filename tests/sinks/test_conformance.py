@@ -35,9 +35,9 @@ from costream.sinks.labels import RAVEN_COLUMNS
 from costream.sinks.registry import (
     FORMATS,
     check_outputs,
-    for_objects_only,
     is_complete,
     make_sinks,
+    object_formats,
     parse_formats,
     paths_for,
 )
@@ -400,7 +400,7 @@ def test_all_formats_at_once(run: Any, tmp_path: Path) -> None:
         ["jsonl, JSON,csv", "srt", "vtt,audacity,jsonl,", "raven,rttm,eaf,coco,mp4"]
     )
     assert formats == tuple(FORMATS)
-    assert for_objects_only(formats) == ["coco"]
+    assert object_formats(formats) == ["coco"]
     formats = tuple(f for f in formats if f != "coco")
     play(make_sinks(formats, tmp_path, NAME), run)
     assert is_complete(formats, tmp_path, NAME)

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from costream.errors import OutputError
-from costream.sinks.merged import MergedInput, MergedTables
+from costream.runtime.batch.tables import MergedInput, MergedTables
 from costream.sinks.registry import make_sinks
-from costream.sinks.untimed import untimed
+from costream.sinks.untimed import deterministic_sink
 
 
 def play(folder: Path, name: str, run: Any, *formats: str, timed: bool = False) -> Path:
     sinks = make_sinks([*formats, "jsonl"], folder, name)
-    sinks = sinks if timed else [untimed(sink) for sink in sinks]
+    sinks = sinks if timed else [deterministic_sink(sink) for sink in sinks]
     for sink in sinks:
         sink.open(run.header)
         for record in run.records:

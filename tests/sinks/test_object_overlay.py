@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costream.draw.canvas import COLORS, WHITE
+from costream.draw.objects import draw_boxes
 from costream.records import (
     OBJECT_DETECTION,
     Box,
@@ -24,9 +26,7 @@ from costream.records import (
     VideoFrame,
 )
 from costream.sinks.atomic import BinaryFile
-from costream.sinks.boxes import draw_boxes
 from costream.sinks.cost import budget_text, share_text, tokens_text
-from costream.sinks.drawing import COLORS, WHITE
 from costream.sinks.overlay import Overlay
 from costream.sinks.tokens import draw_tokens, token_side
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from costream.costs import CostTotals
 from costream.errors import OutputError, UsageError
 from costream.records import Compute, Prediction, Segment, StageTimes
-from costream.sinks.atomic import AtomicFile, part_of
+from costream.sinks.atomic import AtomicFile, part_path
 from costream.sinks.registry import FORMATS, check_outputs, make_sinks
-from costream.sinks.totals import CostTotals
 
 WRITER = """
 import sys, time
@@ -63,7 +63,7 @@ def test_events_are_in_the_file_at_once(format: str, run: Any, tmp_path: Path) -
 def test_steps_are_in_the_file_soon(run: Any, tmp_path: Path) -> None:
     (sink,) = make_sinks(["jsonl"], tmp_path, "x")
     sink.open(run.header)
-    part = part_of(tmp_path / "x.jsonl")
+    part = part_path(tmp_path / "x.jsonl")
     end_s = time.monotonic() + 30
     i = 0
     while '"type": "prediction"' not in part.read_text("utf-8"):
@@ -76,7 +76,7 @@ def test_steps_are_in_the_file_soon(run: Any, tmp_path: Path) -> None:
 
 def test_an_old_part_is_replaced_and_a_late_comer_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "x"
-    part_of(path).write_text("left by a killed run")
+    part_path(path).write_text("left by a killed run")
     file = AtomicFile(path)
     file.open()
     file.write("new")
@@ -84,7 +84,7 @@ def test_an_old_part_is_replaced_and_a_late_comer_is_kept(tmp_path: Path) -> Non
     with pytest.raises(OutputError, match=r"appeared during the run; the results are in .*x\.part"):
         file.finish()
     assert path.read_text() == "appeared meanwhile"
-    assert part_of(path).read_text() == "new"
+    assert part_path(path).read_text() == "new"
 
 
 def test_a_name_that_is_too_long(tmp_path: Path) -> None:

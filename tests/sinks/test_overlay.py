@@ -9,8 +9,10 @@ import av
 import numpy as np
 import pytest
 
+from costream.checkpoints.card import Timeline
+from costream.draw.canvas import COLORS
+from costream.draw.skeleton import SkeletonView, figure_in_picture
 from costream.layouts import BODY_15, MEDIAPIPE_33
-from costream.models.card import Timeline
 from costream.records import (
     AudioBlock,
     FeatureRow,
@@ -21,8 +23,6 @@ from costream.records import (
     VideoFrame,
 )
 from costream.sinks.atomic import BinaryFile
-from costream.sinks.drawing import COLORS
-from costream.sinks.figure import View, figure_in_picture
 from costream.sinks.font import plain_text, text_mask, text_width
 from costream.sinks.overlay import Overlay
 
@@ -117,7 +117,7 @@ def test_skeletons_without_a_picture_stand_upright_on_a_page(run: Any, tmp_path:
 
 
 def test_views() -> None:
-    view = View()
+    view = SkeletonView()
     figure = view.figure(standing())
     names = list(BODY_15.joints)
     head, foot = (figure.points[0, names.index(n)] for n in ("head", "left ankle"))

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.sources.addresses import (
+from costream.sources.base import AudioFormat, ConnectionOptions, SourceOptions
+from costream.sources.live.address import (
     LONGEST_NAME,
     address_of,
+    display_feed,
     feed_name,
     host_of,
     is_camera,
-    shown_feed,
 )
-from costream.sources.base import Connecting, Sound, SourceOptions
-from costream.sources.feed import FeedSource
+from costream.sources.live.feed import FeedSource
 from costream.sources.realtime import RealtimeSource
 from costream.sources.registry import expand, name_of, open_source, sniff
 
-SOUND = Sound(16000, 1600)
+SOUND = AudioFormat(16000, 1600)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_names_are_safe_and_without_credentials(path: str, password: str) -> Non
     assert not name.startswith((".", "_"))
     if "@" not in path:
         assert name == feed_name(f"rtsp://cam/{path}")
-        assert secret not in f"{name} {host_of(uri)} {shown_feed(uri)}"
+        assert secret not in f"{name} {host_of(uri)} {display_feed(uri)}"
 
 
 def test_hosts() -> None:
@@ -76,12 +76,12 @@ def test_hosts() -> None:
 
 
 def test_options_of_ffmpeg() -> None:
-    how = Connecting(timeout_s=4.0, transport="udp")
+    how = ConnectionOptions(timeout_s=4.0, transport="udp")
     rtsp = address_of("rtsp://cam/1", how)
     assert rtsp.options["rtsp_transport"] == "udp"
     assert rtsp.options["timeout"] == "4000000"
     assert (rtsp.open_s, rtsp.read_s) == (4.0, 2.0)
-    assert address_of("rtsp://cam/1", Connecting()).options["rtsp_transport"] == "tcp"
+    assert address_of("rtsp://cam/1", ConnectionOptions()).options["rtsp_transport"] == "tcp"
     assert address_of("http://cam/1", how).read_s == 4.0
     # FFmpeg takes this for the wish to be a server.
     assert "timeout" not in address_of("rtmp://host/live", how).options
@@ -103,18 +103,20 @@ def test_cameras(
 ) -> None:
     monkeypatch.setattr(sys, "platform", platform)
     assert is_camera(uri)
-    address = address_of(uri, Connecting())
+    address = address_of(uri, ConnectionOptions())
     assert (address.file, address.format) == (file, form)
 
 
 def test_the_registry_gives_feeds_to_those_who_connect(tmp_path, media) -> None:
-    live = SourceOptions(connecting=Connecting())
+    live = SourceOptions(connecting=ConnectionOptions())
     for uri in ("rtsp://u:p@cam/1", "https://host/x.m3u8", "camera:0", "/dev/video0"):
         assert expand(uri, connecting=True) == [uri]
         assert sniff(uri, live) == "video"
         assert isinstance(open_source(uri, live), FeedSource)
-    assert sniff("rtsp://cam/1", SourceOptions(connecting=Connecting(), sound=SOUND)) == "audio"
+    assert (
+        sniff("rtsp://cam/1", SourceOptions(connecting=ConnectionOptions(), sound=SOUND)) == "audio"
+    )
     file = str(media / "plain.mp4")
     assert not isinstance(open_source(file, live), RealtimeSource)
-    played = SourceOptions(connecting=Connecting(speed=1.0))
+    played = SourceOptions(connecting=ConnectionOptions(speed=1.0))
     assert isinstance(open_source(file, played), RealtimeSource)

@@ -13,10 +13,10 @@ from media import chirps, make_audio, make_sound, make_video, noise
 
 from costream.errors import SourceError
 from costream.records import AudioBlock, Fault, Gap, Item
-from costream.sources.audio import AudioSource
-from costream.sources.base import Sound, SourceInfo, SourceOptions
+from costream.sources.base import AudioFormat, SourceInfo, SourceOptions
+from costream.sources.media.audio import AudioSource
 
-SOUND = Sound(16000, 4000)
+SOUND = AudioFormat(16000, 4000)
 SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "packs" / "samples.tar"
 # ending and codec: each has its own padding, frame length and way of seeking
 CODECS = {

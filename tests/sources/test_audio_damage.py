@@ -10,8 +10,8 @@ from media import chirps, make_sound, rotten, truncated
 
 from costream.errors import SourceError
 from costream.records import AudioBlock, Fault, Gap
-from costream.sources.audio import AudioSource
-from costream.sources.base import Sound, SourceOptions
+from costream.sources.base import AudioFormat, SourceOptions
+from costream.sources.media.audio import AudioSource
 
 SECONDS = 20
 CODECS = {"wav": "pcm_s16le", "flac": "flac", "mp3": "libmp3lame", "mkv": "libopus", "ts": "aac"}
@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read(path: Path, **options: float) -> tuple[list[AudioBlock], list[Fault | Gap], int]:
     """Return blocks, what else there was and the count of errors; check what holds for any file."""
-    source = AudioSource(str(path), SourceOptions(sound=Sound(16000, 4000), **options))  # type: ignore[arg-type]
+    source = AudioSource(str(path), SourceOptions(sound=AudioFormat(16000, 4000), **options))  # type: ignore[arg-type]
     try:
         source.open()
         items = list(source.items())

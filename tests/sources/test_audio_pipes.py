@@ -15,10 +15,10 @@ from media import chirps, make_sound, make_video, noise, truncated
 
 from costream.errors import SourceError, UsageError
 from costream.records import AudioBlock, Fault
-from costream.sources.base import RawSound, Sound, Source, SourceOptions
+from costream.sources.base import AudioFormat, RawAudioFormat, Source, SourceOptions
 from costream.sources.registry import open_source
 
-SOUND = Sound(16000, 4000)
+SOUND = AudioFormat(16000, 4000)
 
 Piped = Callable[..., Source]
 
@@ -108,19 +108,19 @@ def test_bare_samples(form: str, dtype: str, piped: Piped) -> None:
     kind = np.dtype(dtype)
     scaled = wave if kind.kind == "f" else wave * 2.0 ** (8 * kind.itemsize - 1)
     data = (scaled + 128 if form == "u8" else scaled).astype(kind).tobytes()
-    raw = RawSound(form, 16000, 2)
+    raw = RawAudioFormat(form, 16000, 2)
     y, _ = read(piped(data, raw=raw, channel=2))
     np.testing.assert_allclose(y, wave[:, 1], atol=1 / 64 if form == "u8" else 1e-4)
 
 
 def test_bare_samples_that_look_like_text(piped: Piped) -> None:
-    y, _ = read(piped(b"12, 34\n" * 8000, raw=RawSound("u8", 16000)))
+    y, _ = read(piped(b"12, 34\n" * 8000, raw=RawAudioFormat("u8", 16000)))
     assert len(y) == 56000
 
 
 def test_a_form_that_is_none(piped: Piped) -> None:
     for form in ("mp3", "s17le"):
-        source = piped(bytes(100), raw=RawSound(form, 16000))
+        source = piped(bytes(100), raw=RawAudioFormat(form, 16000))
         with pytest.raises(UsageError, match=f"unknown raw audio format '{form}'"):
             source.open()
         source.close()
@@ -139,7 +139,7 @@ def test_blocks_come_when_they_are_there(
     fmt = "s16le" if form == "raw" else None
     path = make_sound(tmp_path / f"a.{form}", x, 48000, codec=codec, fmt=fmt, size=480)
     data = path.read_bytes()
-    raw = RawSound("s16le", 48000, 2) if form == "raw" else None
+    raw = RawAudioFormat("s16le", 48000, 2) if form == "raw" else None
     began = time.monotonic()
     source = piped(data, len(data) / 2.0, raw=raw)
     source.open()
@@ -183,7 +183,7 @@ def test_nothing_to_hear(content: bytes, message: str, piped: Piped) -> None:
 def test_stop_while_it_waits(piped: Piped, tmp_path: Path) -> None:
     """The writer has fallen silent; stop ends items all the same, with what was there."""
     data = make_sound(tmp_path / "a.raw", noise(2.0), fmt="s16le").read_bytes()
-    source = piped(data * 10, 32000, raw=RawSound("s16le", 16000))
+    source = piped(data * 10, 32000, raw=RawAudioFormat("s16le", 16000))
     source.open()
     threading.Timer(0.8, source.stop).start()
     began = time.monotonic()

@@ -12,11 +12,11 @@ from media import make_audio, make_video
 from costream.clock import Tick, resample
 from costream.errors import SourceError
 from costream.records import AudioBlock, Item, VideoFrame
-from costream.sources.audio import AudioSource
-from costream.sources.audiovisual import AudioVisualSource
-from costream.sources.base import Sound, SourceInfo, SourceOptions
+from costream.sources.base import AudioFormat, SourceInfo, SourceOptions
+from costream.sources.media.audio import AudioSource
+from costream.sources.media.audiovisual import AudioVisualSource
 
-SOUND = Sound(16000, 4000)
+SOUND = AudioFormat(16000, 4000)
 
 
 def read(path: Path, **options: float) -> tuple[SourceInfo, list[Item]]:

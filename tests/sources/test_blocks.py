@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costream.records import Gap
-from costream.sources.base import Sound
-from costream.sources.blocks import Blocks
+from costream.sources.base import AudioFormat
+from costream.sources.blocks import BlockSplitter
 
-SOUND = Sound(16000, 400)
+SOUND = AudioFormat(16000, 400)
 
 
 def ramp(count: int) -> np.ndarray:
@@ -32,7 +32,7 @@ def test_any_lengths_give_the_same_blocks(
 ) -> None:
     """Against cutting the whole at once: the samples, the numbers and the times."""
     x = ramp(sum(lengths))
-    blocks = Blocks(Sound(rate_hz, size), start_s)
+    blocks = BlockSplitter(AudioFormat(rate_hz, size), start_s)
     done = []
     at = 0
     for length in lengths:
@@ -57,13 +57,13 @@ def test_any_lengths_give_the_same_blocks(
 @pytest.mark.parametrize(("count", "given_out"), [(1, 1), (399, 1), (599, 1), (600, 2), (0, 0)])
 def test_the_last_block(count: int, given_out: int) -> None:
     """Given when half of it is sound, or when it is the only one."""
-    blocks = Blocks(SOUND)
+    blocks = BlockSplitter(SOUND)
     assert len(blocks.push(ramp(count)) + blocks.finish()) == given_out
 
 
 def test_blocks_are_the_takers_own() -> None:
     x = ramp(1000)
-    blocks = Blocks(SOUND)
+    blocks = BlockSplitter(SOUND)
     first, second = blocks.push(x, arrived_s=5.0)
     kept = first.samples.copy()
     x[:] = 9.0
@@ -74,7 +74,7 @@ def test_blocks_are_the_takers_own() -> None:
 
 def test_a_gap_starts_the_clock_anew() -> None:
     """The block that was begun belongs to the gap; the numbers go on."""
-    blocks = Blocks(SOUND, 2.0)
+    blocks = BlockSplitter(SOUND, 2.0)
     before = blocks.push(ramp(500))
     gap = blocks.restart(7.5, "lost")
     after = blocks.push(np.ones(400, np.float32))
@@ -86,13 +86,13 @@ def test_a_gap_starts_the_clock_anew() -> None:
 
 
 def test_pts_counts_samples_of_the_source() -> None:
-    blocks = Blocks(Sound(16000, 4000), 1.0, source_hz=44100)
+    blocks = BlockSplitter(AudioFormat(16000, 4000), 1.0, source_hz=44100)
     assert [b.pts for b in blocks.push(ramp(12000))] == [44100, 55125, 66150]
 
 
 def test_a_week_without_drift() -> None:
     """The clock counts samples: a block late in the week ends where integers say."""
-    blocks = Blocks(Sound(16000, 1 << 20), 0.1)
+    blocks = BlockSplitter(AudioFormat(16000, 1 << 20), 0.1)
     piece = np.zeros(1 << 20, np.float32)
     times = [blocks.push(piece)[0].time_s for _ in range(50)]
     assert times == [float(Fraction(0.1) + Fraction(k << 20, 16000)) for k in range(1, 51)]

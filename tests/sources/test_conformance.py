@@ -19,12 +19,12 @@ from skeleton_files import clip, kinetics, long, ntu, openpose, wide
 from costream.errors import SourceError
 from costream.layouts import BODY_25, COCO_17, MEDIAPIPE_33, NTU_25, OPENPOSE_18
 from costream.records import AudioBlock, Fault, FeatureRow, Gap, SkeletonFrame, VideoFrame
-from costream.sources.audio import AudioSource
-from costream.sources.base import RawSound, Sound, Source, SourceOptions
+from costream.sources.base import AudioFormat, RawAudioFormat, Source, SourceOptions
+from costream.sources.media.audio import AudioSource
+from costream.sources.media.video import VideoSource
 from costream.sources.pipe import PipeSource
 from costream.sources.realtime import RealtimeSource
 from costream.sources.registry import expand, open_source
-from costream.sources.video import VideoSource
 
 ITEMS = 60
 DATA = {
@@ -114,12 +114,12 @@ def case(request: pytest.FixtureRequest, media: Path, tmp_path: Path) -> Iterato
     def make(options: SourceOptions) -> Source:
         options = replace(options, layout="ntu-25" if what.endswith("array") else None)
         if sounding:
-            raw = RawSound("s16le", 16000) if what == "fifo raw" else None
-            options = replace(options, sound=Sound(16000, BLOCK), raw=raw)
+            raw = RawAudioFormat("s16le", 16000) if what == "fifo raw" else None
+            options = replace(options, sound=AudioFormat(16000, BLOCK), raw=raw)
         if what == "realtime mp4":
             return RealtimeSource(VideoSource(str(media / "plain.mp4"), options), FAST)
         if what == "silent mp4":
-            beside = replace(options, beside=Sound(16000, BLOCK))
+            beside = replace(options, beside=AudioFormat(16000, BLOCK))
             return open_source(str(media / "plain.mp4"), beside)
         if what == "realtime wav":
             return RealtimeSource(AudioSource(str(SOUNDS["wav"](tmp_path)), options), FAST)

@@ -12,8 +12,8 @@ from media import busy, make_video, read_number, rotten, truncated
 from costream.errors import SourceError
 from costream.records import Fault, VideoFrame
 from costream.sources.base import SourceOptions
-from costream.sources.damage import REPORT_EVERY_S, Damage
-from costream.sources.video import VideoSource
+from costream.sources.damage import REPORT_EVERY_S, DecodeErrors
+from costream.sources.media.video import VideoSource
 
 FRAMES = 250
 
@@ -182,7 +182,7 @@ def test_no_permission() -> None:
 
 
 def test_a_burst_is_one_fault() -> None:
-    damage = Damage()
+    damage = DecodeErrors()
     for k in range(5):
         damage.add("bad packet(s)", 1.0 + k / 25)
     assert damage.report(1.24, intact=False) is None
@@ -194,7 +194,7 @@ def test_a_burst_is_one_fault() -> None:
 
 
 def test_an_hour_of_damage_is_told_now_and_then() -> None:
-    damage = Damage()
+    damage = DecodeErrors()
     faults = []
     for k in range(3600 * 25):
         if k % 2:
@@ -206,7 +206,7 @@ def test_an_hour_of_damage_is_told_now_and_then() -> None:
 
 
 def test_damage_without_anything_intact_is_told_too() -> None:
-    damage = Damage()
+    damage = DecodeErrors()
     told = 0
     for k in range(60 * 25):
         damage.add("bad picture(s)", k / 25)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from costream.errors import SourceError, UsageError
 from costream.records import Fault, FeatureRow
-from costream.sources.arrays import load_features
 from costream.sources.base import SourceInfo, SourceOptions
-from costream.sources.features import FeatureSource
+from costream.sources.features.arrays import load_features
+from costream.sources.features.source import FeatureSource
 
 RGB = np.arange(24, dtype=np.float32).reshape(6, 4)
 FLOW = -np.arange(12, dtype=np.float32).reshape(6, 2)

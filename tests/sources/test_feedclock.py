@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costream.sources.backoff import FIRST_S, LONGEST_S, Backoff
-from costream.sources.feedclock import AHEAD_S, FeedClock
+from costream.sources.live.clock import AHEAD_S, FeedClock
 
 STEP = 0.04
 

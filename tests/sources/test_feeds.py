@@ -22,15 +22,15 @@ from rtsp_server import RtspServer, endless, needs_rtsp, recording, tone
 from tcp_proxy import TcpProxy
 
 from costream.records import AudioBlock, VideoFrame
-from costream.sources.base import Connecting, LiveSource, Sound, SourceOptions
-from costream.sources.feed import FeedSource
+from costream.sources.base import AudioFormat, ConnectionOptions, LiveSource, SourceOptions
+from costream.sources.live.feed import FeedSource
 from costream.sources.registry import open_source
 
 pytestmark = needs_rtsp
 
 TIMEOUT_S = 1.5
-QUICK = Connecting(timeout_s=TIMEOUT_S)
-SOUND = Sound(16000, 1600)
+QUICK = ConnectionOptions(timeout_s=TIMEOUT_S)
+SOUND = AudioFormat(16000, 1600)
 # Gaps are to be right within this, on a machine that may be busy.
 EXACT_S = 1.0
 
@@ -42,7 +42,7 @@ def server() -> Iterator[RtspServer]:
         yield server
 
 
-def feed(url: str, *, sound: Sound | None = None, **connecting: Any) -> FeedSource:
+def feed(url: str, *, sound: AudioFormat | None = None, **connecting: Any) -> FeedSource:
     how = replace(QUICK, **connecting)
     source = open_source(url, SourceOptions(connecting=how, sound=sound))
     assert isinstance(source, FeedSource)
@@ -105,7 +105,7 @@ def test_sound(server: RtspServer) -> None:
 
 
 @pytest.mark.parametrize("sound", [None, SOUND])
-def test_stalls_cuts_and_hangs(sound: Sound | None) -> None:
+def test_stalls_cuts_and_hangs(sound: AudioFormat | None) -> None:
     """A cable, a switch in between, and a server: each fails, and the feed goes on."""
     with (
         RtspServer({"both": endless(sound=True)}) as server,

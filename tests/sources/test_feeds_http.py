@@ -23,18 +23,18 @@ from reading import Reader
 
 from costream.errors import UsageError
 from costream.records import AudioBlock, Gap, VideoFrame
-from costream.sources.base import Connecting, Sound, SourceOptions
-from costream.sources.feed import FeedSource
+from costream.sources.base import AudioFormat, ConnectionOptions, SourceOptions
+from costream.sources.live.feed import FeedSource
 from costream.sources.registry import open_source
 
 TIMEOUT_S = 1.5
 PIECES = 50  # a second
 RATE = 25
-SOUND = Sound(16000, 1600)
+SOUND = AudioFormat(16000, 1600)
 
 
-def feed(url: str, *, sound: Sound | None = None, **connecting: Any) -> FeedSource:
-    how = Connecting(**{"timeout_s": TIMEOUT_S, **connecting})
+def feed(url: str, *, sound: AudioFormat | None = None, **connecting: Any) -> FeedSource:
+    how = ConnectionOptions(**{"timeout_s": TIMEOUT_S, **connecting})
     source = open_source(url, SourceOptions(connecting=how, sound=sound))
     assert isinstance(source, FeedSource)
     return source
@@ -92,7 +92,9 @@ def handler(**values: Any) -> type[TsHandler]:
 
 
 @pytest.mark.parametrize("sound", [None, SOUND])
-def test_a_transport_stream_that_ends_and_begins_again(stream: bytes, sound: Sound | None) -> None:
+def test_a_transport_stream_that_ends_and_begins_again(
+    stream: bytes, sound: AudioFormat | None
+) -> None:
     with (
         serving(handler(content=stream, seconds=2.0)) as port,
         Reader(feed(f"http://127.0.0.1:{port}/live.ts?token=secret", sound=sound)) as reader,
@@ -336,4 +338,4 @@ def test_udp_that_loses_packets(tmp_path: Path) -> None:
 
 def test_a_camera_gives_no_sound() -> None:
     with pytest.raises(UsageError, match="a camera has no sound"):
-        open_source("camera:0", SourceOptions(connecting=Connecting(), sound=SOUND))
+        open_source("camera:0", SourceOptions(connecting=ConnectionOptions(), sound=SOUND))

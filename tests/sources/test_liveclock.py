@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.sources.delays import KNOWN_S, Delays
+from costream.sources.delays import KNOWN_S, DelayTracker
 from costream.sources.liveclock import LATE_S, REOPENED, SILENT, TOO_SLOW, LiveClock
-from costream.sources.recording import Chunk
+from costream.sources.recording import AudioChunk
 
 RATE, FRAMES = 16000, 4000
 BLOCK_S = FRAMES / RATE
 BEGAN_S = 1000.0
 
 
-def chunk(k: int, arrived_s: float, recording: int = 0, rate_hz: int = RATE) -> Chunk:
+def chunk(k: int, arrived_s: float, recording: int = 0, rate_hz: int = RATE) -> AudioChunk:
     """Return chunk number k of a recording."""
-    return Chunk(recording, rate_hz, 1, k * FRAMES, FRAMES, b"", arrived_s)
+    return AudioChunk(recording, rate_hz, 1, k * FRAMES, FRAMES, b"", arrived_s)
 
 
 def due(k: int) -> float:
@@ -26,7 +26,7 @@ def due(k: int) -> float:
     return BEGAN_S + (k + 1) * BLOCK_S
 
 
-def run(chunks: list[Chunk]) -> list[tuple[float | None, str | None]]:
+def run(chunks: list[AudioChunk]) -> list[tuple[float | None, str | None]]:
     """Return for each chunk that was placed where it begins anew, and why."""
     clock, out = LiveClock(), []
     for c in chunks:
@@ -115,7 +115,7 @@ def test_drift_alone_is_never_a_gap() -> None:
 
 
 def test_usual_delay_follows_slowly() -> None:
-    delays = Delays()
+    delays = DelayTracker()
     for k in range(400):
         delays.add(k * BLOCK_S, 7.0 + 0.001 * k + (k % 3))
         assert delays.usual_s <= 7.0 + 0.001 * k + (k % 3)

@@ -19,17 +19,17 @@ from program import environment, python
 from virtual_microphone import RATE, VirtualMicrophone, needs_microphone, noise, tone
 
 from costream.errors import SourceError, UsageError
-from costream.sources.devices import InputDevice, choose
-from costream.sources.microphone import MicrophoneSource
+from costream.sources.live.devices import InputDevice, choose_device
+from costream.sources.live.microphone import MicrophoneSource
 
 LISTEN = """
     import json, logging, signal, sys, threading, time
     import numpy as np
     from costream.errors import CostreamError
     from costream.records import Gap
-    from costream.sources import recorder
-    from costream.sources.base import LiveSource, Sound, SourceOptions
-    from costream.sources.microphone import MicrophoneSource
+    from costream.sources.live import recorder
+    from costream.sources.base import LiveSource, AudioFormat, SourceOptions
+    from costream.sources.live.microphone import MicrophoneSource
 
     def say(**what):
         print(json.dumps(what), flush=True)
@@ -315,8 +315,8 @@ def test_stop_while_it_waits(poor_microphone: VirtualMicrophone) -> None:
 
 CONTRACT = """
     from costream.errors import SourceError
-    from costream.sources.base import Sound, Source, SourceOptions
-    from costream.sources.microphone import MicrophoneSource
+    from costream.sources.base import AudioFormat, Source, SourceOptions
+    from costream.sources.live.microphone import MicrophoneSource
 
     def make() -> Source:
         return MicrophoneSource("mic", SourceOptions(sound=Sound(16000, 4000)))
@@ -369,8 +369,8 @@ OPEN = """
     import json, sys
     from costream.cli.doctor import microphones
     from costream.errors import SourceError
-    from costream.sources.base import Sound, SourceOptions
-    from costream.sources.microphone import MicrophoneSource
+    from costream.sources.base import AudioFormat, SourceOptions
+    from costream.sources.live.microphone import MicrophoneSource
 
     for uri, channel in json.loads(sys.argv[1]):
         source = MicrophoneSource(uri, SourceOptions(sound=Sound(16000, 4000), channel=channel))
@@ -433,8 +433,8 @@ BLOCKED = """
                 raise {error}
     sys.meta_path.insert(0, Blocker())
     from costream.errors import SourceError
-    from costream.sources.base import Sound, SourceOptions
-    from costream.sources.microphone import MicrophoneSource
+    from costream.sources.base import AudioFormat, SourceOptions
+    from costream.sources.live.microphone import MicrophoneSource
     source = MicrophoneSource("mic", SourceOptions(sound=Sound(16000, 4000)))
     try:
         source.open()
@@ -471,18 +471,18 @@ def test_choosing() -> None:
     inner, usb, again = device(0, "Inner"), device(3, "USB mic"), device(7, "USB mic")
     other = device(9, "USB mic 2", default=True)
     devices = [inner, usb, again, other]
-    assert choose(devices, "") is other
-    assert choose(devices, "7") is again
-    assert choose(devices, "inn") is inner
-    assert choose(devices, "USB mic") is usb  # one device through several interfaces
+    assert choose_device(devices, "") is other
+    assert choose_device(devices, "7") is again
+    assert choose_device(devices, "inn") is inner
+    assert choose_device(devices, "USB mic") is usb  # one device through several interfaces
     with pytest.raises(
         SourceError, match=r"'usb' is ambiguous: 3 'USB mic', 7 'USB mic', 9 'USB mic 2'"
     ):
-        choose(devices, "usb")
+        choose_device(devices, "usb")
     with pytest.raises(SourceError, match="there is no default input device"):
-        choose(devices[:2], "")
+        choose_device(devices[:2], "")
     with pytest.raises(SourceError, match="there is no input device;"):
-        choose([], "usb")
+        choose_device([], "usb")
 
 
 def test_only_for_models_that_take_sound() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from media import make_sound, make_video, noise, numbered, read_number
 
-from costream.sources.packets import PacketRing
+from costream.sources.live.clip_buffer import PacketRing
 
 WAIT_S = 30.0
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from costream.errors import SourceError
-from costream.sources.pickles import load_pickle
+from costream.sources.features.pickles import load_pickle
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 

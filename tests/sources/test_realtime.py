@@ -11,10 +11,10 @@ import pytest
 from media import make_sound, noise
 
 from costream.records import AudioBlock, VideoFrame
-from costream.sources.audio import AudioSource
-from costream.sources.base import LiveSource, Sound, SourceOptions
+from costream.sources.base import AudioFormat, LiveSource, SourceOptions
+from costream.sources.media.audio import AudioSource
+from costream.sources.media.video import VideoSource
 from costream.sources.realtime import RealtimeSource
-from costream.sources.video import VideoSource
 
 
 def test_the_same_items_in_their_time(media: Path) -> None:
@@ -46,7 +46,7 @@ def test_the_same_items_in_their_time(media: Path) -> None:
 
 def test_sound_from_a_time(tmp_path: Path) -> None:
     path = str(make_sound(tmp_path / "a.wav", noise(2.0)))
-    options = SourceOptions(sound=Sound(16000, 1600), start_s=1.0)
+    options = SourceOptions(sound=AudioFormat(16000, 1600), start_s=1.0)
     plain, played = AudioSource(path, options), RealtimeSource(AudioSource(path, options), 4.0)
     plain.open()
     played.open()

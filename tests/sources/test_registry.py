@@ -13,15 +13,15 @@ import pytest
 from media import make_sound, make_video, noise
 
 from costream.errors import SourceError, UsageError
-from costream.sources.audio import AudioSource
-from costream.sources.base import Sound, SourceOptions
-from costream.sources.features import FeatureSource
+from costream.sources.base import AudioFormat, SourceOptions
+from costream.sources.features.source import FeatureSource
+from costream.sources.media.audio import AudioSource
+from costream.sources.media.video import VideoSource
 from costream.sources.pipe import PipeSource
 from costream.sources.registry import expand, name_of, open_source, sniff
-from costream.sources.skeleton import SkeletonSource
-from costream.sources.video import VideoSource
+from costream.sources.skeletons.source import SkeletonSource
 
-LISTENING = SourceOptions(sound=Sound(16000, 4000))
+LISTENING = SourceOptions(sound=AudioFormat(16000, 4000))
 ROWS = np.ones((4, 2), np.float32)
 
 

@@ -6,19 +6,19 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.sources.bodies import KEEP_S, Body, Moment, Slots, make_body
+from costream.sources.skeletons.persons import KEEP_S, Person, PersonFrame, Slots, make_person
 
 SHAPE = np.random.default_rng(1).uniform(-0.5, 0.5, (5, 2))
 
 
-def at(x: float, key: str | None = None, seen: int = 5) -> Body:
+def at(x: float, key: str | None = None, seen: int = 5) -> Person:
     """A person in the middle of whom is x; only the first ``seen`` joints are seen."""
-    return make_body(SHAPE + np.array([x, 3.0]), np.arange(5) < seen, key)
+    return make_person(SHAPE + np.array([x, 3.0]), np.arange(5) < seen, key)
 
 
-def places(slots: Slots, time_s: float, *bodies: Body) -> list[float | None]:
+def places(slots: Slots, time_s: float, *bodies: Person) -> list[float | None]:
     """Where the person in each slot is."""
-    placed = slots.place(Moment(time_s, bodies))
+    placed = slots.place(PersonFrame(time_s, bodies))
     return [None if b is None else round(float((b.joints - SHAPE)[0, 0]), 3) for b in placed]
 
 
@@ -69,17 +69,17 @@ def test_without_a_free_slot_the_best_seen_stay() -> None:
 def test_some_joints_are_enough_to_know_somebody() -> None:
     slots = Slots(2)
     places(slots, 0.0, at(1), at(5))
-    placed = slots.place(Moment(0.1, (at(5.1, seen=1), at(1.1, seen=3))))
+    placed = slots.place(PersonFrame(0.1, (at(5.1, seen=1), at(1.1, seen=3))))
     assert [int(b.scores.sum()) for b in placed if b is not None] == [3, 1]
     # No joint is seen in both: the middles must do.
-    hidden = make_body(SHAPE + np.array([5.0, 3.0]), np.arange(5) > 2)
-    placed = slots.place(Moment(0.2, (hidden, at(1.1))))
+    hidden = make_person(SHAPE + np.array([5.0, 3.0]), np.arange(5) > 2)
+    placed = slots.place(PersonFrame(0.2, (hidden, at(1.1))))
     assert placed[1] is hidden
 
 
 def test_nobody_takes_no_slot() -> None:
     slots = Slots(2)
-    nobody = make_body(np.zeros((5, 2)))
+    nobody = make_person(np.zeros((5, 2)))
     assert places(slots, 0.0, nobody, at(1)) == [1, None]
 
 
@@ -94,7 +94,7 @@ def test_nobody_is_in_two_slots_and_no_slot_is_left_empty(
     slots = Slots(size)
     for t, people in enumerate(crowd):
         bodies = tuple(at(x, str(k) if keyed else None) for k, x in enumerate(people))
-        placed = slots.place(Moment(t * 2.0, bodies))  # all slots have become free
+        placed = slots.place(PersonFrame(t * 2.0, bodies))  # all slots have become free
         there = [b for b in placed if b is not None]
         assert len(placed) == size
         assert len({id(b) for b in there}) == len(there) == min(size, len(people))
@@ -102,9 +102,9 @@ def test_nobody_is_in_two_slots_and_no_slot_is_left_empty(
 
 
 def test_make_body() -> None:
-    body = make_body([[1, 2], [np.nan, 3], [4, 5], [6, np.inf]], [0.5, 1, 0, 2])
+    body = make_person([[1, 2], [np.nan, 3], [4, 5], [6, np.inf]], [0.5, 1, 0, 2])
     assert body.scores.tolist() == [0.5, 0, 0, 0]
     assert body.joints.tolist() == [[1, 2], [0, 0], [0, 0], [0, 0]]
-    assert make_body([[1, 1]], [7.0]).scores.tolist() == [1.0]
-    assert make_body([[1, 1]], [np.nan]).scores.tolist() == [0.0]
-    assert make_body([[1e300, 1]]).scores.tolist() == [0.0]
+    assert make_person([[1, 1]], [7.0]).scores.tolist() == [1.0]
+    assert make_person([[1, 1]], [np.nan]).scores.tolist() == [0.0]
+    assert make_person([[1e300, 1]]).scores.tolist() == [0.0]

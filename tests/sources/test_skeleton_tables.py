@@ -23,8 +23,8 @@ from costream.layouts import (
     OPENPOSE_18,
     Layout,
 )
-from costream.sources.headings import read_heading
-from costream.sources.jointnames import joint_phrase
+from costream.sources.skeletons.headings import read_heading
+from costream.sources.skeletons.joint_names import joint_phrase
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 CMU_TAR = SHARED / "packs" / "samples.tar"

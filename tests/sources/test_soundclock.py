@@ -8,7 +8,7 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.sources.soundclock import JITTER_S, Jump, SoundClock
+from costream.sources.soundclock import JITTER_S, Discontinuity, SoundClock
 
 RATE = 16000
 SIZE = 400  # 25 ms
@@ -16,7 +16,7 @@ SIZE = 400  # 25 ms
 
 def run(
     stamps: Sequence[int | None], base: Fraction = Fraction(1, RATE)
-) -> tuple[SoundClock, list[Jump | None]]:
+) -> tuple[SoundClock, list[Discontinuity | None]]:
     """Take a frame for each stamp; give the clock and what it said of each."""
     clock = SoundClock(base, Fraction(0))
     clock.start(stamps[0], SIZE, RATE, stamps[1] if len(stamps) > 1 else None)
@@ -60,7 +60,7 @@ def test_one_wrong_stamp() -> None:
         stamps = [10 * RATE + k * SIZE for k in range(6)]
         stamps[3] = wrong
         clock, said = run(stamps)
-        assert said == [None, None, None, Jump("impossible time stamp(s)"), None, None]
+        assert said == [None, None, None, Discontinuity("impossible time stamp(s)"), None, None]
         assert clock.next_s == 10 + 6 * SIZE / RATE
 
 
@@ -75,10 +75,10 @@ def test_missing_samples() -> None:
         return [k * SIZE + (missing if k > 2 else 0) for k in range(6)]
 
     clock, said = run(after(3200))
-    assert said[3] == Jump("gap(s) filled with silence", silence=3200)
+    assert said[3] == Discontinuity("gap(s) filled with silence", silence=3200)
     assert clock.next_s == (6 * SIZE + 3200) / RATE
     clock, said = run(after(RATE))
-    assert said[3] == Jump(begins_s=Fraction(3 * SIZE + RATE, RATE))
+    assert said[3] == Discontinuity(begins_s=Fraction(3 * SIZE + RATE, RATE))
     assert clock.next_s == (6 * SIZE + RATE) / RATE
     assert said[4:] == [None, None]
 
@@ -86,7 +86,7 @@ def test_missing_samples() -> None:
 def test_backwards_is_a_new_epoch() -> None:
     stamps = [100 * RATE, 100 * RATE + SIZE, 0, SIZE, 2 * SIZE]
     clock, said = run(stamps)
-    assert said == [None, None, Jump("backward clock jump(s)"), None, None]
+    assert said == [None, None, Discontinuity("backward clock jump(s)"), None, None]
     assert clock.next_s == 100 + 5 * SIZE / RATE
     assert clock.seconds(3 * SIZE) == clock.next_s
 
@@ -111,7 +111,7 @@ def test_a_change_of_rate() -> None:
     assert clock.advance(2000, 16000, 16000, lambda: 3000) is None
     assert clock.next_s == 3.0
     jump = clock.advance(9000, 16000, 16000, lambda: 10000)
-    assert jump == Jump(begins_s=Fraction(9))
+    assert jump == Discontinuity(begins_s=Fraction(9))
 
 
 def test_an_origin() -> None:

@@ -15,7 +15,7 @@ from media import busy, make_audio, make_video, read_number, red_corner
 from costream.errors import SourceError
 from costream.records import Fault, VideoFrame
 from costream.sources.base import SourceInfo, SourceOptions
-from costream.sources.video import VideoSource
+from costream.sources.media.video import VideoSource
 
 
 def read(path: Path, **options: object) -> tuple[SourceInfo, list[VideoFrame]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costream.training.clips import Clip
+from weights.recipes.action.rendering.scenes import LabelledClip
 
 PACK = Path(__file__).resolve().parents[2].parent / "shared" / "packs" / "fir_action.tar"
 
@@ -31,5 +31,5 @@ def clips():
         frames[:, :, 8:16, 8:24] += (30 * np.maximum(labels, 0)).astype(np.uint8)[
             :, None, None, None
         ]
-        out.append(Clip(f"clip {k}", frames, labels, 0.5, overhead=False))
+        out.append(LabelledClip(f"clip {k}", frames, labels, 0.5, overhead=False))
     return out

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.evaluation.reliability import calibration_error, reliability
-from costream.models.card import Timeline
+from costream.checkpoints.card import Timeline
+from costream.evaluation.metrics.calibration import calibration_error, reliability
 from costream.training import calibration
 from costream.training.calibration import (
     FEWEST,
@@ -23,8 +23,8 @@ from costream.training.calibration import (
     calibrate,
     segment_f1,
 )
-from costream.training.clips import UNSCORED
-from costream.training.timeline import Told
+from costream.training.timeline import StreamPredictions
+from weights.recipes.action.rendering.scenes import UNSCORED
 
 LABELS = ("nothing", "walk", "sit", "fall")
 RATE_HZ = 8.0
@@ -35,16 +35,18 @@ def softmax(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.asarray(e / e.sum(-1, keepdims=True))
 
 
-def drawn(count: int, temperature: float, seed: int = 0) -> Told:
+def drawn(count: int, temperature: float, seed: int = 0) -> StreamPredictions:
     """Steps whose labels are drawn by the probabilities that are right at this temperature."""
     rng = np.random.default_rng(seed)
     logits = rng.normal(0, 3, (count, len(LABELS)))
     chances = softmax(logits / temperature)
     labels = (rng.random((count, 1)) > chances.cumsum(1)).sum(1)
-    return Told(softmax(logits).astype(np.float32), labels)
+    return StreamPredictions(softmax(logits).astype(np.float32), labels)
 
 
-def acted(events: int, seed: int, noise: float = 0.6, labels: int = len(LABELS)) -> Told:
+def acted(
+    events: int, seed: int, noise: float = 0.6, labels: int = len(LABELS)
+) -> StreamPredictions:
     """Events of one to three seconds with pauses, told with flicker, shy of the last label."""
     rng = np.random.default_rng(seed)
     steps: list[int] = []
@@ -54,7 +56,7 @@ def acted(events: int, seed: int, noise: float = 0.6, labels: int = len(LABELS))
     truth = np.array([*steps, *[0] * 8])
     logits = 3 * np.eye(len(LABELS))[truth] + rng.normal(0, 3 * noise, (len(truth), len(LABELS)))
     logits[:, -1] -= 1.5
-    return Told(softmax(logits).astype(np.float32), truth)
+    return StreamPredictions(softmax(logits).astype(np.float32), truth)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7, 3.0])
@@ -81,7 +83,7 @@ def test_it_has_the_least_cross_entropy() -> None:
 
 
 def test_it_stays_within_bounds_where_everything_is_right() -> None:
-    sure = Told(softmax(5 * np.eye(4)).astype(np.float32), np.arange(4))
+    sure = StreamPredictions(softmax(5 * np.eye(4)).astype(np.float32), np.arange(4))
     assert best_temperature([[sure]]) == pytest.approx(calibration.COLDEST, abs=1e-3)
     wrong = replace(sure, labels=np.array([1, 2, 3, 0]))
     assert best_temperature([[wrong]]) == pytest.approx(calibration.HOTTEST, abs=1e-3)
@@ -100,7 +102,7 @@ def test_unknown_steps_count_nothing() -> None:
     told = drawn(2000, 2.0)
     some = np.arange(2000) % 3 == 0
     masked = replace(told, labels=np.where(some, told.labels, UNSCORED))
-    alone = Told(told.probabilities[some], told.labels[some])
+    alone = StreamPredictions(told.probabilities[some], told.labels[some])
     assert best_temperature([[masked]]) == best_temperature([[alone]])
 
 
@@ -140,7 +142,7 @@ def test_flicker_and_a_shy_label_are_cured_for_others_too() -> None:
 
 def test_what_is_right_already_stays() -> None:
     truth = acted(30, 0).labels
-    told = Told(np.where(np.eye(4)[truth] > 0, 0.97, 0.01), truth)
+    told = StreamPredictions(np.where(np.eye(4)[truth] > 0, 0.97, 0.01), truth)
     chosen = calibrate([[told]], LABELS, RATE_HZ, Timeline())
     assert chosen.f1 == (1.0, 1.0)
     assert chosen.timeline == Timeline()

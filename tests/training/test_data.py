@@ -12,8 +12,8 @@ import torch
 
 from costream.errors import UsageError
 from costream.training.augment import Sampler, distort, figure_mask, soften
-from costream.training.figure import LABELS
-from costream.training.fir_action import TEST, VALIDATION, merge, part, read_pack
+from weights.recipes.action.data import TEST, VALIDATION, merge, read_pack, split_of
+from weights.recipes.action.rendering.figure import LABELS
 
 
 def test_merge():
@@ -25,7 +25,7 @@ def test_merge():
 
 def test_split_keeps_videos_apart():
     assert not set(TEST) & set(VALIDATION)
-    assert [part(f"{name}_x.mp4") for name in (TEST[0], VALIDATION[0], "2020")] == [
+    assert [split_of(f"{name}_x.mp4") for name in (TEST[0], VALIDATION[0], "2020")] == [
         "test", "validation", "train"]  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def test_both_rooms_and_all_labels_are_on_each_side(pack):
         index = json.load(tar.extractfile("fir_action/labels.json"))
     assert len(index["videos"]) == 17
     for side in ("train", "validation", "test"):
-        mine = [v for v in index["videos"] if part(v["video"]) == side]
+        mine = [v for v in index["videos"] if split_of(v["video"]) == side]
         assert {v["scene"] for v in mine} == {"01", "02"}
         told = {k for v in mine for k in merge([index["classes"][c] for c in v["labels"]])}
         assert told >= set(range(len(LABELS)))

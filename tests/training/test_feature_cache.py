@@ -10,10 +10,10 @@ import moving
 import pytest
 import torch
 
-from costream.checkpoints.weights_file import read_card
+from costream.checkpoints.file import read_card
 from costream.labels.examples import Example
 from costream.training import feature_cache
-from costream.training.feature_cache import FeatureCache, chance_of, join_keys, key_of
+from costream.training.feature_cache import FeatureCache, example_key, example_seed, join_keys
 
 
 @pytest.fixture(scope="module")
@@ -74,19 +74,19 @@ def test_a_damaged_entry_is_made_anew(damage, card, tmp_path):
 def test_a_file_that_changed_is_another(tmp_path):
     path = tmp_path / "a.mp4"
     path.write_bytes(b"one")
-    keys = [key_of(example(path))]
+    keys = [example_key(example(path))]
     os.utime(path, ns=(1, 1))
-    keys.append(key_of(example(path)))
+    keys.append(example_key(example(path)))
     path.write_bytes(b"three")
     os.utime(path, ns=(1, 1))
-    keys += [key_of(example(path)), key_of(example(path, start_s=1.0))]
+    keys += [example_key(example(path)), example_key(example(path, start_s=1.0))]
     assert len({str(key) for key in keys}) == 4
-    assert key_of(example(path, label="b", group="g", where="w")) == keys[2]
+    assert example_key(example(path, label="b", group="g", where="w")) == keys[2]
 
 
 def test_what_is_no_file_is_not_kept(card, tmp_path):
-    assert key_of(example("https://example.org/a.mp4")) is None
-    assert key_of(example(tmp_path)) is None
+    assert example_key(example("https://example.org/a.mp4")) is None
+    assert example_key(example(tmp_path)) is None
     assert join_keys(["a"], None) is None
     made, cache = Made(), FeatureCache(tmp_path, card, torch.nn.Identity())
     for _ in range(2):
@@ -97,7 +97,7 @@ def test_what_is_no_file_is_not_kept(card, tmp_path):
 
 def test_chances_follow_the_name_and_not_the_folder(tmp_path):
     one, two = (example(tmp_path / folder / "a.mp4") for folder in ("x", "y"))
-    assert chance_of(one, 0) == chance_of(two, 0) != chance_of(one, 1)
+    assert example_seed(one, 0) == example_seed(two, 0) != example_seed(one, 1)
 
 
 def test_what_was_not_used_for_longest_goes_first(card, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from costream.training.figure import (
+from weights.recipes.action.rendering.figure import (
     AZIMUTH,
     X,
     Y,

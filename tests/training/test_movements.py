@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costream.training.clips import rendered_clips
-from costream.training.figure import LABELS, SIZE, joints, standing
 from costream.training.movements import random_movement
+from weights.recipes.action.rendering.figure import LABELS, SIZE, joints, standing
+from weights.recipes.action.rendering.scenes import rendered_clips
 
 
 def movements(count, seed=0):

@@ -10,13 +10,13 @@ import pytest
 import torch
 from program import costream
 
-from costream.checkpoints.weights_file import read_weights
-from costream.models.conystrom import CoNystrom
-from costream.training import nystrom
-from costream.training.loop import Schedule
-from costream.training.nystrom import Fixing, centres
-from costream.training.own_tokens import descend
-from costream.training.token_streams import TokenStream, TokenStreams
+from costream.checkpoints.file import read_weights
+from costream.models.oad.conystrom import CoNystrom
+from costream.training.tokens import landmarks as nystrom
+from costream.training.tokens.landmarks import LandmarkSchedule, centres
+from costream.training.tokens.streams import TokenStream, TokenStreams
+from costream.training.tokens.trainer import fit
+from weights.recipes.action.loop import Schedule
 
 
 def network(depth: int) -> CoNystrom:
@@ -52,7 +52,7 @@ def test_as_many_centres_as_there_are_points_may_be_the_same() -> None:
 def test_blocks_are_fixed_one_after_another(depth: int, supply: TokenStreams) -> None:
     model, rng = network(depth), np.random.default_rng(0)
     before = [a.landmarks.clone() for a in model.encoder.attention]
-    fixing, seen = Fixing(model, Schedule(8, 2)), []
+    fixing, seen = LandmarkSchedule(model, Schedule(8, 2)), []
     for step in range(8):
         fixing.begin(step, supply, rng)
         seen.append(sum(a.fixed for a in model.encoder.attention))
@@ -66,7 +66,7 @@ def test_blocks_are_fixed_one_after_another(depth: int, supply: TokenStreams) ->
 
 def test_other_networks_have_one_phase(supply: TokenStreams) -> None:
     model = CoNystrom(6, 2, 8, 1, 2, 8, window=5, num_landmarks=3)
-    fixing = Fixing(model, Schedule(4, 2))
+    fixing = LandmarkSchedule(model, Schedule(4, 2))
     fixing.begin(2, supply, np.random.default_rng(0))
     assert fixing.over(0)
     assert not model.encoder.attention[0].fixed
@@ -75,7 +75,7 @@ def test_other_networks_have_one_phase(supply: TokenStreams) -> None:
 def test_what_counts_as_best_has_fitted_landmarks(supply: TokenStreams) -> None:
     model, rng = network(1), np.random.default_rng(0)
     watched = [supply.draw(40, rng)]
-    history = descend(model, supply, Schedule(40, 4, rate=5e-3), 0, watched)
+    history = fit(model, supply, Schedule(40, 4, rate=5e-3), 0, watched)
     assert [row["step"] for row in history] == [40]
     assert model.encoder.attention[0].fixed
     assert history[-1]["validation_accuracy"] > 0.8

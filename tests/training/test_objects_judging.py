@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from costream.evaluation.detection import Found, Truth
-from costream.models.vitdet import ViTDet
-from costream.training.objects import FRONTEND, NETWORK
+from costream.evaluation.metrics.detection import DetectedBoxes, Truth
+from costream.models.eventful.vitdet import ViTDet
+from costream.training.card_text import card_text
 from costream.training.objects_card import make_card
-from costream.training.objects_judge import find, follow, photographs
-from costream.training.objects_packs import LABELS, Scene
 from costream.training.objects_report import detection_table
 from costream.training.objects_threshold import best_threshold
-from costream.training.report import card_text
+from weights.recipes.objects.data import LABELS, LabelledImage
+from weights.recipes.objects.judge import detect_clip, detect_images, photographs
+from weights.recipes.objects.train import FRONTEND, NETWORK
 
 BOX = (48, 32)
 
@@ -43,7 +43,7 @@ def pictures(count: int) -> list[torch.Tensor]:
 def test_truth_is_scaled_with_its_photograph() -> None:
     pixels = torch.zeros(3, 100, 200, dtype=torch.uint8)
     pixels[:, :, 100:] = 250
-    scene = Scene(pixels, torch.tensor([[100.0, 0, 200, 50]]), torch.tensor([1]))
+    scene = LabelledImage(pixels, torch.tensor([[100.0, 0, 200, 50]]), torch.tensor([1]))
     test = photographs([scene], BOX)
     assert test.pictures[0].shape == (3, 24, 48)
     assert test.pictures[0][0, 5, [20, 28]].tolist() == [0, 250]
@@ -52,25 +52,25 @@ def test_truth_is_scaled_with_its_photograph() -> None:
 
 def test_a_clip_with_all_tokens_is_its_pictures_by_themselves() -> None:
     frames = pictures(3)
-    found, macs = follow(network(), frames, BOX, 1.0)
-    for one, other in zip(found, find(network(), frames, BOX), strict=True):
+    found, macs = detect_clip(network(), frames, BOX, 1.0)
+    for one, other in zip(found, detect_images(network(), frames, BOX), strict=True):
         np.testing.assert_allclose(one.boxes, other.boxes, atol=1e-3)
         np.testing.assert_allclose(one.scores, other.scores, atol=1e-5)
         assert one.boxes[:, 3].max() <= 27  # not in what is filled up
-    assert macs > follow(network(), frames, BOX, 0.25)[1] > 0
+    assert macs > detect_clip(network(), frames, BOX, 0.25)[1] > 0
 
 
 def test_the_lowest_threshold_with_about_the_best_f1() -> None:
     boxes = np.array([[0, 0, 10, 10], [50, 50, 60, 60], [20, 20, 30, 30]], float)
     truth = [Truth(boxes[[0, 2]], np.array([0, 0]))]
-    found = [Found(boxes, np.array([0.9, 0.3, 0.6]), np.array([0, 0, 0]))]
+    found = [DetectedBoxes(boxes, np.array([0.9, 0.3, 0.6]), np.array([0, 0, 0]))]
     assert best_threshold(found, truth) == 0.6
-    other = [Found(boxes, np.array([0.9, 0.3, 0.6]), np.array([0, 0, 1]))]
+    other = [DetectedBoxes(boxes, np.array([0.9, 0.3, 0.6]), np.array([0, 0, 1]))]
     assert best_threshold(other, truth) == 0.9
     # One that is right among a hundred: F1 is the same without it, but for a hundredth.
     many = np.tile(boxes[:1], (100, 1)) + 20 * np.arange(100)[:, None]
     scores = np.linspace(0.99, 0.5, 100)
-    said = [Found(many, scores, np.zeros(100, int))]
+    said = [DetectedBoxes(many, scores, np.zeros(100, int))]
     assert best_threshold(said, [Truth(many[:99], np.zeros(99, int))]) == scores[-1]
 
 

@@ -13,27 +13,27 @@ import torch
 from torch import Tensor
 
 from costream.frontends.pixels import Pixels
-from costream.models.vitdet import ViTDet
-from costream.nn.boxes import overlaps
-from costream.training.objects_loop import Course, Learner, take_step, train
-from costream.training.objects_losses import (
+from costream.models.eventful.vitdet import ViTDet
+from costream.nn.boxes import pairwise_iou
+from costream.training.objects.augment import TrainingView, ViewSource
+from costream.training.objects.losses import (
     MapHead,
     detector_losses,
     head_loss,
     map_loss,
     proposal_loss,
 )
-from costream.training.objects_packs import Scene
 from costream.training.objects_targets import (
     IGNORED,
     NOTHING,
-    Sample,
+    BoxSample,
     assign,
     draw,
     match,
     sample_boxes,
 )
-from costream.training.objects_views import Supply, View
+from weights.recipes.objects.data import LabelledImage
+from weights.recipes.objects.loop import DetectorSchedule, DetectorTrainer, take_step, train
 
 TINY: dict[str, Any] = {
     "classes": 4,
@@ -101,7 +101,7 @@ def test_samples_say_what_they_are_and_where_it_is() -> None:
         (20, 20, 40, 40): 1,
     }
     something = sample.boxes[: len(sample.targets)]
-    assert bool((overlaps(something, sample.targets).diagonal() >= 0.5).all())
+    assert bool((pairwise_iou(something, sample.targets).diagonal() >= 0.5).all())
 
 
 def test_the_loss_of_proposals_by_hand() -> None:
@@ -119,7 +119,9 @@ def test_without_objects_proposals_learn_nothing_but_that() -> None:
 
 
 def test_the_loss_of_heads_by_hand() -> None:
-    sample = Sample(rows((0, 0, 10, 10), (0, 0, 4, 4)), torch.tensor([1, 2]), rows((1, 0, 11, 10)))
+    sample = BoxSample(
+        rows((0, 0, 10, 10), (0, 0, 4, 4)), torch.tensor([1, 2]), rows((1, 0, 11, 10))
+    )
     logits = torch.zeros(2, 3)
     deltas = torch.zeros(2, 2, 4)
     deltas[0, 0] = 7.0  # of a class that it is not
@@ -146,10 +148,10 @@ def test_each_place_of_a_map_is_said_by_its_own_token() -> None:
         assert slope[0].abs().sum(-1).nonzero().tolist() == [[y, x]]
 
 
-def picture() -> Scene:
+def picture() -> LabelledImage:
     pixels = torch.full((3, 96, 96), 90, dtype=torch.uint8)
     pixels[0, 16:56, 24:72] = 230
-    return Scene(pixels, rows((24, 16, 72, 56)), torch.tensor([1]))
+    return LabelledImage(pixels, rows((24, 16, 72, 56)), torch.tensor([1]))
 
 
 def nobody(pixels: Tensor) -> list[Tensor]:
@@ -160,8 +162,10 @@ def nobody(pixels: Tensor) -> list[Tensor]:
 
 def test_one_picture_is_learnt_by_heart() -> None:
     scene = picture()
-    learner = Learner(ViTDet(**TINY), Course(90, warm_up=5, rate=4e-3, average=0.8))
-    view = View(scene.pixels, scene.boxes, scene.labels)
+    learner = DetectorTrainer(
+        ViTDet(**TINY), DetectorSchedule(90, warm_up=5, rate=4e-3, average=0.8)
+    )
+    view = TrainingView(scene.pixels, scene.boxes, scene.labels)
     first = None
     for _ in range(90):
         loss = learner.learn(scene.pixels[None], [view], nobody(scene.pixels[None]))
@@ -171,7 +175,7 @@ def test_one_picture_is_learnt_by_heart() -> None:
         (found,) = learner.finished()(Pixels((96, 96))(scene.pixels[None]))
     assert found.labels[0] == 1
     assert found.scores[0] > 0.5
-    assert overlaps(found.boxes[:1], scene.boxes) > 0.6
+    assert pairwise_iou(found.boxes[:1], scene.boxes) > 0.6
 
 
 def test_each_stage_of_a_cascade_learns_from_the_boxes_of_the_one_before() -> None:
@@ -193,7 +197,7 @@ def test_each_stage_of_a_cascade_learns_from_the_boxes_of_the_one_before() -> No
         (found,) = network.eval()(pictures)
     assert found.labels[0] == 1
     assert found.scores[0] > 0.5
-    assert overlaps(found.boxes[:1], scene.boxes) > 0.7
+    assert pairwise_iou(found.boxes[:1], scene.boxes) > 0.7
 
 
 def test_later_stages_ask_for_more() -> None:
@@ -207,30 +211,32 @@ def test_later_stages_ask_for_more() -> None:
 
 
 def test_deltas_of_a_later_stage_have_its_weights() -> None:
-    sample = Sample(rows((0, 0, 10, 10), (0, 0, 4, 4)), torch.tensor([1, 2]), rows((1, 0, 11, 10)))
+    sample = BoxSample(
+        rows((0, 0, 10, 10), (0, 0, 4, 4)), torch.tensor([1, 2]), rows((1, 0, 11, 10))
+    )
     deltas = torch.zeros(2, 1, 4)  # those of any class
     loss = head_loss(torch.zeros(2, 3), deltas, [sample], 2)
     assert float(loss) == pytest.approx(math.log(3) + 3.0 / 2)
 
 
 def test_a_course_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
-    supply = Supply([picture()], [[picture()]], [])
-    course = Course(4, batch=1, warm_up=1)
+    supply = ViewSource([picture()], [[picture()]], [])
+    course = DetectorSchedule(4, batch=1, warm_up=1)
     begun = ViTDet(**TINY)
-    stopped = Learner(copy.deepcopy(begun), course)
-    whole = Learner(copy.deepcopy(begun), course)
+    stopped = DetectorTrainer(copy.deepcopy(begun), course)
+    whole = DetectorTrainer(copy.deepcopy(begun), course)
     whole.maps.load_state_dict(stopped.maps.state_dict())
     for _ in range(2):
         take_step(stopped, supply, nobody, 0)
     stopped.save(tmp_path / "stopped")
-    parts = train(Learner(ViTDet(**TINY), course), supply, nobody, 0, tmp_path / "stopped")
+    parts = train(DetectorTrainer(ViTDet(**TINY), course), supply, nobody, 0, tmp_path / "stopped")
     expected = train(whole, supply, nobody, 0, tmp_path / "whole").state_dict()
     for name, value in parts.state_dict().items():
         torch.testing.assert_close(value, expected[name], rtol=0, atol=0)
 
 
 def test_the_rate_rises_and_falls() -> None:
-    course = Course(1000, rate=1.0, warm_up=100)
+    course = DetectorSchedule(1000, rate=1.0, warm_up=100)
     rates = np.array([course.rate_at(k) for k in range(1000)])
     assert rates.argmax() in (99, 100)
     assert rates.max() == 1.0

@@ -12,19 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costream.errors import UsageError
-from costream.training.objects import main
+from costream.training.objects.augment import SHAPES, SMALL_SHAPES, ViewSource, cut, mirror
 from costream.training.objects_cutouts import (
     Cutout,
     background,
+    component_boxes,
     cut_out,
-    islands,
-    moved,
-    passing,
+    foreground_mask,
+    moving_object_boxes,
     paste,
 )
-from costream.training.objects_packs import LABELS, Scene, read_clip, read_images
-from costream.training.objects_truth import WATCHED, boxes_at
-from costream.training.objects_views import SHAPES, SMALL_SHAPES, Supply, cut, mirror
+from costream.training.objects_truth import ANNOTATED_CLIPS, boxes_at
+from weights.recipes.objects.data import LABELS, LabelledImage, read_clip, read_images
+from weights.recipes.objects.train import main
 
 FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "packs"
 
@@ -36,12 +36,12 @@ def packs() -> Path:
     return FOLDER
 
 
-def scene(width: int = 320, height: int = 200, steady: bool = False) -> Scene:
+def scene(width: int = 320, height: int = 200, steady: bool = False) -> LabelledImage:
     """A red rectangle on black, and its box."""
     pixels = torch.zeros(3, height, width, dtype=torch.uint8)
     pixels[0, 60:140, 100:220] = 255
     box = torch.tensor([[100.0, 60.0, 220.0, 140.0]])
-    return Scene(pixels, box, torch.tensor([1]), steady)
+    return LabelledImage(pixels, box, torch.tensor([1]), steady)
 
 
 def red(pixels: torch.Tensor) -> list[int]:
@@ -67,7 +67,7 @@ def test_boxes_go_where_their_pixels_go(seed: int, shape: tuple[int, int], stead
 @given(st.integers(0, 10**6), st.sampled_from([*SHAPES, *SMALL_SHAPES]))
 def test_views_hold_their_boxes(seed: int, shape: tuple[int, int]) -> None:
     thing = Cutout(torch.full((3, 30, 20), 200, dtype=torch.uint8), torch.ones(30, 20), 0)
-    supply = Supply([scene(), scene(100, 300)], [[scene(steady=True)]], [[thing]])
+    supply = ViewSource([scene(), scene(100, 300)], [[scene(steady=True)]], [[thing]])
     view = supply.view(shape, np.random.default_rng(seed))
     assert view.pixels.dtype == torch.uint8
     assert len(view.boxes) == len(view.labels)
@@ -78,15 +78,15 @@ def test_views_hold_their_boxes(seed: int, shape: tuple[int, int]) -> None:
 
 
 def test_views_are_the_same_for_the_same_seed() -> None:
-    supply = Supply([scene()], [[scene(steady=True)]], [])
+    supply = ViewSource([scene()], [[scene(steady=True)]], [])
     one, other = (supply.view(SHAPES[0], np.random.default_rng(3)) for _ in range(2))
     assert torch.equal(one.pixels, other.pixels)
     assert torch.equal(one.boxes, other.boxes)
 
 
 def test_rare_classes_are_shown_more_often() -> None:
-    bicycle = Scene(scene().pixels, scene().boxes, torch.tensor([2]))
-    supply = Supply([bicycle, *[scene()] * 29], [], [])
+    bicycle = LabelledImage(scene().pixels, scene().boxes, torch.tensor([2]))
+    supply = ViewSource([bicycle, *[scene()] * 29], [], [])
     shares = supply._likely
     assert shares.sum() == pytest.approx(1)
     assert shares[0] / shares[1] == pytest.approx(3)  # the root of 0.3 over 1 / 30
@@ -123,30 +123,33 @@ def test_what_passes_a_still_camera_is_cut_out() -> None:
         frame[:, 90:, :60] += 35 * (k == 4)  # a shadow, or light: no thing
         frames.append(frame)
     assert torch.equal(background(frames), empty)
-    assert len(islands(moved(frames[4], empty))) == 2
-    (box,) = passing(frames[4], empty)
+    assert len(component_boxes(foreground_mask(frames[4], empty))) == 2
+    (box,) = moving_object_boxes(frames[4], empty)
     assert box.tolist() == pytest.approx([90, 40, 110, 70], abs=1)
-    thing = cut_out(frames[4], moved(frames[4], empty), box, 1)
+    thing = cut_out(frames[4], foreground_mask(frames[4], empty), box, 1)
     assert thing is not None
     assert thing.mask.mean() > 0.9
     assert thing.pixels.min() > 200
-    assert cut_out(frames[4], moved(frames[4], empty), torch.tensor([0.0, 40, 20, 70]), 1) is None
-    assert passing(empty, empty) == []
+    assert (
+        cut_out(frames[4], foreground_mask(frames[4], empty), torch.tensor([0.0, 40, 20, 70]), 1)
+        is None
+    )
+    assert moving_object_boxes(empty, empty) == []
 
 
 def test_a_camera_that_trembles_and_adapts_sees_nothing_pass() -> None:
     empty = torch.full((3, 120, 200), 120, dtype=torch.uint8)
     empty[:, 50:56, 20:90] = 250  # a mark on the road
     shaken = torch.roll(empty, (2, -3), (1, 2))
-    assert passing((shaken * 0.6).byte(), empty) == []
+    assert moving_object_boxes((shaken * 0.6).byte(), empty) == []
     frame = (shaken * 0.6).byte()
     frame[:, 70:110, 120:160] = 240
-    (box,) = passing(frame, empty)
+    (box,) = moving_object_boxes(frame, empty)
     assert box.tolist() == pytest.approx([120, 70, 160, 110], abs=1)
 
 
 def test_objects_put_down_by_hand_move_in_straight_lines() -> None:
-    clip = WATCHED["person-bicycle-car-detection-preview"]
+    clip = ANNOTATED_CLIPS["person-bicycle-car-detection-preview"]
     boxes, labels = boxes_at(clip, 4)
     assert [LABELS[k] for k in labels] == ["vehicle", "bicycle", "person", "person"]
     assert boxes[0].tolist() == [62, 133.5, 174.5, 259]

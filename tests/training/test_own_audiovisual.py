@@ -11,11 +11,11 @@ import pytest
 from media import make_video
 from program import costream
 
-from costream.checkpoints.weights_file import read_weights
+from costream.checkpoints.file import read_weights
 from costream.labels.examples import Example
 from costream.models.build import build
 from costream.training.feature_cache import FeatureCache
-from costream.training.video_recordings import Reader
+from costream.training.video.examples import VideoReader
 
 TONES = {"high": 3000.0, "low": 300.0}
 
@@ -61,7 +61,7 @@ def test_tokens_are_those_of_a_run(base, tmp_path):
     assert done.returncode == 0, done.stderr
     weights = read_weights(base)
     frontend = build(weights.card, weights.tensors)[1].eval().requires_grad_(False)
-    reader = Reader(weights.card, frontend, 2, 0, FeatureCache(None, weights.card, frontend))
+    reader = VideoReader(weights.card, frontend, 2, 0, FeatureCache(None, weights.card, frontend))
     (seen,) = reader.read([Example(str(clip), "low", 0.0, None, "a", "a.mp4")])
     file = dict(np.load(tmp_path / "a.npz"))
     told = np.concatenate((file["rgb"], file["audio"]), 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costream.training.own_baselines import SHARPNESS, nearest_centroid
+from costream.training.baselines import SHARPNESS, nearest_centroid
 
 
 def test_the_class_whose_mean_points_the_same_way_is_the_answer():

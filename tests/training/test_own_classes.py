@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from program import costream, python, start
 
-from costream.checkpoints.weights_file import read_card
+from costream.checkpoints.file import read_card
 
 
 @pytest.fixture(scope="module")

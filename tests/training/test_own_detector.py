@@ -12,21 +12,21 @@ import pytest
 import things
 import torch
 
-from costream.checkpoints.weights_file import Weights, read_weights
-from costream.evaluation.detection import Found, Truth
+from costream.checkpoints.card import Card, Timeline
+from costream.checkpoints.file import Weights, read_weights
+from costream.evaluation.metrics.detection import DetectedBoxes, Truth
 from costream.frontends.pixels import Pixels
-from costream.labels.boxes import Clip, Marks, read_boxes
-from costream.models.card import Card, Timeline
-from costream.models.vitdet import ViTDet
-from costream.training.family import TrainSettings
+from costream.labels.boxes import ClipWithBoxes, ImageBoxes, read_boxes
+from costream.models.eventful.vitdet import ViTDet
+from costream.training.base import TrainSettings
 from costream.training.feature_cache import FeatureCache
-from costream.training.objects_views import View
-from costream.training.own_detector import figures, find
+from costream.training.objects.augment import TrainingView
+from costream.training.objects.card import DetectorResults, chosen
+from costream.training.objects.detector import detect_objects, figures
+from costream.training.objects.examples import Album, AnnotatedImage, annotated_images, divide
 from costream.training.own_encoded import EncodedViews, Views, filled
-from costream.training.own_objects_card import Told, chosen
 from costream.training.own_objects_student import student
 from costream.training.own_prototypes import prototypes
-from costream.training.own_stills import Album, Still, divide, to_stills
 from costream.training.watch import LOSS
 
 
@@ -89,9 +89,9 @@ def test_any_number_of_labels_is_begun_with(
             assert len(own_deltas) == 4 * (1 if cascade else len(labels))
 
 
-def still(name: str, labels: tuple[str, ...], group: str = "") -> Still:
+def still(name: str, labels: tuple[str, ...], group: str = "") -> AnnotatedImage:
     boxes = np.tile([[1.0, 2.0, 5.0, 6.0]], (len(labels), 1))
-    return Still(name, 0, Marks(boxes, labels, False), group or name)
+    return AnnotatedImage(name, 0, ImageBoxes(boxes, labels, False), group or name)
 
 
 def test_no_group_is_on_both_sides() -> None:
@@ -107,10 +107,10 @@ def test_no_group_is_on_both_sides() -> None:
 def test_frames_of_a_clip_and_pictures_are_stills() -> None:
     marks = still("x", ("a",)).marks
     clips = [
-        Clip(("v.mp4",), {7: marks, 2: marks}),
-        Clip(("a.png", "b.png"), {0: marks, 1: marks}, "tuesday"),
+        ClipWithBoxes(("v.mp4",), {7: marks, 2: marks}),
+        ClipWithBoxes(("a.png", "b.png"), {0: marks, 1: marks}, "tuesday"),
     ]
-    found = [(s.source, s.frame, s.group) for s in to_stills(clips)]
+    found = [(s.source, s.frame, s.group) for s in annotated_images(clips)]
     assert found == [
         ("v.mp4", 2, "v.mp4"), ("v.mp4", 7, "v.mp4"),
         ("a.png", 0, "tuesday"), ("b.png", 0, "tuesday")]  # fmt: skip
@@ -119,7 +119,9 @@ def test_frames_of_a_clip_and_pictures_are_stills() -> None:
 @pytest.fixture
 def album(tmp_path: Path) -> Album:
     labels = things.write_pictures(tmp_path / "pictures", 6)
-    return Album(to_stills(read_boxes(tmp_path / "pictures", labels)), things.KINDS, things.SIZE)
+    return Album(
+        annotated_images(read_boxes(tmp_path / "pictures", labels)), things.KINDS, things.SIZE
+    )
 
 
 def test_a_still_is_seen_as_it_is_and_larger(album: Album) -> None:
@@ -168,8 +170,11 @@ def test_boxes_of_any_size_are_learnt_from(tmp_path: Path) -> None:
     things.write_pictures(tmp_path / "pictures", 4)
     edges = [[95.7, 0, 99, 64], [-5, 63.6, 200, 70], [0, 0, 96, 64], [10, 10, 10.2, 10.2]]
     stills = [
-        Still(
-            str(tmp_path / "pictures" / f"00{k}.png"), 0, Marks(np.array(rows), labels, False), ""
+        AnnotatedImage(
+            str(tmp_path / "pictures" / f"00{k}.png"),
+            0,
+            ImageBoxes(np.array(rows), labels, False),
+            "",
         )
         for k, (rows, labels) in enumerate(
             [(edges, ("a",) * 4), (edges[:1], ("b",)), (edges[1:2], ("a",)), (np.zeros((0, 4)), ())]
@@ -185,7 +190,7 @@ def test_boxes_of_any_size_are_learnt_from(tmp_path: Path) -> None:
         assert bool((view.boxes[:, 2:] <= torch.tensor(size)).all())
 
 
-def right(views: Sequence[View]) -> float:
+def right(views: Sequence[TrainingView]) -> float:
     """Return the share of boxes in which there is red, for lamps, or green, for leaves."""
     told = []
     for view in views:
@@ -220,7 +225,7 @@ def test_what_is_found_is_what_the_network_finds(album: Album) -> None:
     picture = EncodedViews(views, card, FeatureCache(None, card, network)).seen(0)
     with torch.no_grad():
         (whole,) = network(Pixels(things.SIZE, 8)(album.seen(0).pixels[None]))
-    found = find(network, picture)
+    found = detect_objects(network, picture)
     np.testing.assert_allclose(found.scores, whole.scores, atol=1e-5)
     np.testing.assert_allclose(found.boxes, whole.boxes.clamp(min=0), atol=1e-3)
 
@@ -229,28 +234,28 @@ def test_thresholds_are_those_of_the_best_f1(tmp_path: Path) -> None:
     box = np.array([[0.0, 0.0, 10.0, 10.0]])
     away = box + 50
 
-    def told(score: float, right: bool, number: int) -> tuple[Found, Truth]:
-        said = Found(box if right else away, np.array([score]), np.array([number]))
+    def told(score: float, right: bool, number: int) -> tuple[DetectedBoxes, Truth]:
+        said = DetectedBoxes(box if right else away, np.array([score]), np.array([number]))
         return said, Truth(box, np.array([number]))
 
     pairs = [told(0.6, True, 0) for _ in range(12)] + [told(0.4, False, 0) for _ in range(6)]
     pairs += [told(0.3, True, 1)]
     found, truth = (list(side) for side in zip(*pairs, strict=True))
     card = replace(things.tiny_card(("a", "b")), timeline=Timeline(threshold=0.5, low=0.1))
-    timeline = chosen(card, Told({card.name: found}, truth, [0] * len(found), []))
+    timeline = chosen(card, DetectorResults({card.name: found}, truth, [0] * len(found), []))
     assert timeline.thresholds == {"a": 0.6}  # of b there is one only
     assert timeline.threshold == 0.6
     assert timeline.low is None
-    nothing = [Found(np.zeros((0, 4)), np.zeros(0), np.zeros(0, int))] * len(truth)
-    assert chosen(card, Told({card.name: nothing}, truth, [], [])) == card.timeline
+    nothing = [DetectedBoxes(np.zeros((0, 4)), np.zeros(0), np.zeros(0, int))] * len(truth)
+    assert chosen(card, DetectorResults({card.name: nothing}, truth, [], [])) == card.timeline
 
 
 def test_a_watch_goes_by_both_precisions() -> None:
     box = np.array([[0.0, 0.0, 10.0, 10.0]])
-    said = Found(box * [1, 1, 1, 1.5], np.array([0.9]), np.array([0]))
+    said = DetectedBoxes(box * [1, 1, 1, 1.5], np.array([0.9]), np.array([0]))
     row = figures([said], [Truth(box, np.array([0]))], ["a"])
     assert row["AP50"] == pytest.approx(1)
     assert row["AP"] == pytest.approx(0.4)  # of an overlap of 2 / 3
     assert row[LOSS] == pytest.approx(0.3)
-    away = Found(box + 50, np.array([0.9]), np.array([0]))
+    away = DetectedBoxes(box + 50, np.array([0.9]), np.array([0]))
     assert figures([away], [Truth(box, np.array([0]))], ["a"]) == {"AP50": 0, "AP": 0}

@@ -11,7 +11,7 @@ from media import make_video
 from pages import Page
 from program import costream
 
-from costream.checkpoints.weights_file import read_card, read_weights
+from costream.checkpoints.file import read_card, read_weights
 
 
 @pytest.fixture(scope="module")

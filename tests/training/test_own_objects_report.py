@@ -11,15 +11,15 @@ import pytest
 from browser import browse, console, fit, needs_browser
 from pages import Page
 
-from costream.evaluation.detection import Found, Truth
-from costream.models.card import Card, Timeline
+from costream.checkpoints.card import Card, Timeline
+from costream.evaluation.metrics.detection import DetectedBoxes, Truth
 from costream.training.objects_report import rounded_scores
-from costream.training.own_objects_report import Learnt, objects_report
+from costream.training.report.objects import DetectorReport, objects_report
 
 LABELS = ("<cup>", "spoon & fork", "a very long name of a class " * 3)
 
 
-def learnt(pictures: int = 12) -> Learnt:
+def learnt(pictures: int = 12) -> DetectorReport:
     """A training with made-up results: boxes that are a little off, at times of another class."""
     rng = np.random.default_rng(0)
     found, truth = [], []
@@ -29,19 +29,21 @@ def learnt(pictures: int = 12) -> Learnt:
         labels = rng.integers(0, 2, 4) if k else np.zeros(0, int)  # none of the last
         truth.append(Truth(boxes[: len(labels)], labels))
         said = np.where(rng.random(4) < 0.8, labels if k else 0, rng.integers(0, 3, 4))
-        found.append(Found(boxes + rng.normal(0, 3, (4, 4)), -np.sort(-rng.random(4)), said))
+        found.append(
+            DetectedBoxes(boxes + rng.normal(0, 3, (4, 4)), -np.sort(-rng.random(4)), said)
+        )
     timeline = Timeline(threshold=0.3, thresholds={LABELS[0]: 0.45})
     card = Card("things", "object detection", "vitdet", {}, LABELS, 10.0, timeline=timeline)
     card = replace(card, split="By file.", licence="Own <data>.")
     history = [{"step": 25.0 * k, "loss": 2 / k, "AP50": 1 - 0.8 / k} for k in range(1, 6)]
     trained = Counter(dict.fromkeys(LABELS, 9))
     if not pictures:
-        return Learnt(card, "things.safetensors", trained, Counter(), history)
+        return DetectorReport(card, "things.safetensors", trained, Counter(), history)
     own = rounded_scores(found, truth, LABELS)
     scores = {"things": {**own, "AP50_95": [0.2, 0.9]}, "before": own}
     card = replace(card, metrics={"validation": scores})
     checked = Counter(LABELS[k] for one in truth for k in one.labels)
-    return Learnt(card, "things.safetensors", trained, checked, history, found, truth)
+    return DetectorReport(card, "things.safetensors", trained, checked, history, found, truth)
 
 
 @pytest.fixture(scope="module")

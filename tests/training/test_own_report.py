@@ -12,17 +12,17 @@ import pytest
 from browser import browse, console, fit, needs_browser
 from pages import Page
 
+from costream.checkpoints.card import Card, Timeline
 from costream.evaluation.clips import sequence_scores
-from costream.models.card import Card, Timeline
 from costream.training.calibration import calibrate
-from costream.training.own_page import MOST_CONFUSED
-from costream.training.own_report import Learnt, own_report
-from costream.training.timeline import Told
+from costream.training.report.classes import SequenceReport, own_report
+from costream.training.report.page import MOST_CONFUSED
+from costream.training.timeline import StreamPredictions
 
 LABELS = ("background", "bend & stretch", "<wave>", "step", "a very long name of a class " * 3)
 
 
-def learnt(labels: tuple[str, ...] = LABELS, checks: int = 12, seed: int = 0) -> Learnt:
+def learnt(labels: tuple[str, ...] = LABELS, checks: int = 12, seed: int = 0) -> SequenceReport:
     """A training with made-up results on ``checks`` examples of each event."""
     rng = np.random.default_rng(seed)
     truth = np.repeat(np.arange(1, len(labels)), checks)
@@ -44,20 +44,21 @@ def learnt(labels: tuple[str, ...] = LABELS, checks: int = 12, seed: int = 0) ->
     ]
     if not checks:
         del history[1:]
-        return Learnt(card, "moves.safetensors", trained, Counter(), history)
+        return SequenceReport(card, "moves.safetensors", trained, Counter(), history)
     checked = Counter(dict.fromkeys(labels[1:], checks))
     streams = [
-        Told(np.concatenate(told[k::8]), np.repeat(truth[k::8], 12)) for k in range(min(8, checks))
+        StreamPredictions(np.concatenate(told[k::8]), np.repeat(truth[k::8], 12))
+        for k in range(min(8, checks))
     ]
     chosen = calibrate([streams], labels, 15.0, Timeline(), examples=checked)
     groups = [str(k) for k in range(len(truth))]
     own = {"sequences": len(truth), **sequence_scores(list(told), truth, groups, labels)}
     scores: dict[str, Any] = {"moves": own, "nearest centroid": own, "majority": {"top1": 0.25}}
     card = replace(card, metrics={"validation": scores}, timeline=chosen.timeline)
-    return Learnt(card, "moves.safetensors", trained, checked, history, streams, chosen)
+    return SequenceReport(card, "moves.safetensors", trained, checked, history, streams, chosen)
 
 
-def written(folder: Path, about: Learnt) -> Path:
+def written(folder: Path, about: SequenceReport) -> Path:
     path = folder / "moves.html"
     path.write_text(own_report(about), "utf-8")
     return path

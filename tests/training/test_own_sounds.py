@@ -11,7 +11,7 @@ import torch
 from pages import Page
 from program import costream, python
 
-from costream.checkpoints.weights_file import read_card, read_weights
+from costream.checkpoints.file import read_card, read_weights
 from costream.models.registry import load_model
 
 

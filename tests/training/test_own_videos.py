@@ -10,7 +10,7 @@ import pytest
 import torch
 from program import costream, python
 
-from costream.checkpoints.weights_file import read_card, read_weights
+from costream.checkpoints.file import read_card, read_weights
 from costream.models.registry import load_model
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source

@@ -13,9 +13,11 @@ from costream.errors import UsageError
 from costream.labels.examples import to_examples
 from costream.labels.reading import read_recordings
 from costream.models.registry import load_model
-from costream.training import own_skeleton, own_sound, picture_pieces
-from costream.training.clips import UNSCORED
+from costream.training import picture_pieces
+from costream.training.audio import trainer as own_sound
 from costream.training.picture_pieces import STEPS, Piece, Pieces, read_pieces
+from costream.training.skeleton import trainer as own_skeleton
+from weights.recipes.action.rendering.scenes import UNSCORED
 
 
 def piece(labels):

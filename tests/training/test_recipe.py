@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import nn
 
-from costream.checkpoints.weights_file import read_card, read_weights
-from costream.frontends.images import TemporalDifferenceNet
-from costream.models.card import Timeline
-from costream.models.oad import CoOadTR
+from costream.checkpoints.card import Timeline
+from costream.checkpoints.file import read_card, read_weights
+from costream.frontends.tdn import TemporalDifferenceNet
+from costream.models.oad.cooadtr import CoOadTR
 from costream.models.verify import verify
-from costream.training import action
 from costream.training.augment import Sampler
-from costream.training.figure import LABELS
+from costream.training.card_text import majority, predict, score
 from costream.training.heads import future, token_bank, train_head
-from costream.training.loop import Schedule, soft_cross_entropy, train, train_frontend
-from costream.training.report import majority, predict, score
-from costream.training.timeline import Told, found, segments, true_segments
+from costream.training.timeline import StreamPredictions, count_segments, segments, true_segments
+from weights.recipes.action import train as action
+from weights.recipes.action.loop import Schedule, soft_cross_entropy, train, train_frontend
+from weights.recipes.action.rendering.figure import LABELS
 
 
 def small(seed=0):
@@ -93,10 +93,10 @@ def test_segments_of_streams():
     noisy = 0.5 * sure + 0.5 * rng.dirichlet(np.ones(7), 192)
     assert [(s.start_s, s.end_s, s.label) for s in true_segments(labels, LABELS, 8.0)] == [
         (4, 8, "walk"), (12, 16, "sit down"), (20, 24, "lie")]  # fmt: skip
-    assert found([Told(sure, labels)], Timeline(), LABELS, 8.0, 0.5).f1 == 1
-    unsure = [Told(noisy, labels)]
-    assert found(unsure, Timeline(0.9), LABELS, 8.0, 0.3).f1 == 0
-    assert found(unsure, Timeline(0.3), LABELS, 8.0, 0.3).f1 > 0.8
+    assert count_segments([StreamPredictions(sure, labels)], Timeline(), LABELS, 8.0, 0.5).f1 == 1
+    unsure = [StreamPredictions(noisy, labels)]
+    assert count_segments(unsure, Timeline(0.9), LABELS, 8.0, 0.3).f1 == 0
+    assert count_segments(unsure, Timeline(0.3), LABELS, 8.0, 0.3).f1 > 0.8
     assert len(segments(noisy, Timeline(0.3), LABELS, 8.0)) < 8
 
 
@@ -104,7 +104,7 @@ def test_segments_of_streams():
 def test_whole_recipe(pack, tmp_path, monkeypatch):
     monkeypatch.setattr(action, "ROUNDS", 1)
     videos = ("20200626_154313", "20200628_145326", "20200626_175151")
-    size = action.Size(
+    size = action.ActionRecipeSize(
         steps=2,
         joint_steps=1,
         head_steps=2,
@@ -142,7 +142,7 @@ def test_whole_recipe(pack, tmp_path, monkeypatch):
         assert card.licence in text
         assert "| majority |" in text
     before = read_weights(written[0]).tensors
-    assert action.again(video, size, 1, tmp_path, heads=True) == written
+    assert action.recalibrate(video, size, 1, tmp_path, heads=True) == written
     after = read_weights(written[0])
     changed = [name for name, t in after.tensors.items() if not torch.equal(t, before[name])]
     assert {name.partition(".")[0] for name in changed} == {"network"}

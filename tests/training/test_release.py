@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from costream.checkpoints.weights_file import read_card, read_weights, write_weights
+from costream.checkpoints.file import read_card, read_weights, write_weights
 from costream.evaluation.sample import digest, samples_folder
-from costream.training.release import SAMPLES, complete, main, table_of
-from costream.training.report import card_text
+from costream.training.card_text import card_text
+from weights.recipes.release import SAMPLES, complete, main, table_of
 
 WEIGHTS = Path(__file__).resolve().parents[2] / "weights"
 SHIPPED = sorted(WEIGHTS.glob("*.safetensors"))

@@ -7,13 +7,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from costream.training.clips import VISIBLE, rendered_clip, rendered_clips
-from costream.training.figure import LABELS, standing
-from costream.training.rendered import Look, Scene, draw
-from costream.training.room import Box, Camera, Room, cast
+from costream.training.room import Camera, Cuboid, Room, cast
 from costream.training.scenes import UP, random_scene
+from weights.recipes.action.rendering.figure import LABELS, standing
+from weights.recipes.action.rendering.render import Appearance, RenderedScene, draw
+from weights.recipes.action.rendering.scenes import VISIBLE, rendered_clip, rendered_clips
 
-LOOK = Look((0.8, 0.6, 0.5), (0.1, 0.1, 0.1), (0.9, 0.1, 0.1), (0.1, 0.1, 0.9), (0, 0, 0))
+LOOK = Appearance((0.8, 0.6, 0.5), (0.1, 0.1, 0.1), (0.9, 0.1, 0.1), (0.1, 0.1, 0.9), (0, 0, 0))
 
 
 def room(*boxes):
@@ -41,7 +41,9 @@ def test_rays_go_where_points_are_projected():
 
 
 def test_depth_of_wall_floor_and_box():
-    image, depth, flat = cast(room(Box((1.5, 1.0, 0.0), (2.5, 2.0, 0.6), (0, 1, 0))), camera(), 2)
+    image, depth, flat = cast(
+        room(Cuboid((1.5, 1.0, 0.0), (2.5, 2.0, 0.6), (0, 1, 0))), camera(), 2
+    )
     assert image.shape == (60, 80, 3)
     assert depth[10, 40] == pytest.approx(7.0)
     assert not flat[10, 40]
@@ -53,8 +55,8 @@ def test_depth_of_wall_floor_and_box():
 
 @pytest.mark.parametrize(("y", "seen"), [(0.0, True), (3.0, False)])
 def test_furniture_hides_what_is_behind_it(y, seen):
-    screen = Box((0.5, 1.5, 0.0), (3.5, 1.6, 2.5), (0, 1, 0))
-    scene = Scene(room(screen), camera(), LOOK, ())
+    screen = Cuboid((0.5, 1.5, 0.0), (3.5, 1.6, 2.5), (0, 1, 0))
+    scene = RenderedScene(room(screen), camera(), LOOK, ())
     image, depth, flat = cast(scene.room, scene.camera, 1)
     before = image.copy()
     covered = draw(image, depth, flat, scene, standing(2.0, y, -np.pi / 2))

@@ -6,9 +6,9 @@ import acted
 import numpy as np
 import pytest
 
-from costream.evaluation.motions import Motion, batch, resample, single
+from costream.evaluation.motions import Motion, batch, resample_joints, single
 from costream.layouts import BODY_15
-from costream.training.skeleton_augment import Augmenter, Variety, retime, rotation
+from costream.training.skeleton.augment import Augmenter, Variety, retime, rotation
 from costream.training.skeleton_streams import RAMP, UNSCORED, StreamMaker, importance
 
 STILL = Variety(0, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -109,7 +109,7 @@ def test_speed_changes_the_length():
 def test_nothing_is_interpolated_with_a_joint_that_is_not_seen():
     joints = single(acted.act("bend", 0, 4))
     joints[1, 0, 3] = 0
-    halves = resample(joints, np.array([0.4, 0.6, 2.5]))
+    halves = resample_joints(joints, np.array([0.4, 0.6, 2.5]))
     np.testing.assert_array_equal(halves[0, 0, 3], joints[0, 0, 3])
     np.testing.assert_array_equal(halves[1, 0, 3], joints[1, 0, 3])
     np.testing.assert_allclose(halves[2], (joints[2] + joints[3]) / 2, atol=1e-6)

@@ -11,17 +11,17 @@ from sklearn.linear_model import LogisticRegression
 from costream.evaluation.motions import Motion, single
 from costream.frontends.joints import JointStreams
 from costream.layouts import BODY_15
-from costream.models.skeleton import SkeletonNet
-from costream.training.own_skeleton import AS_THEY_ARE
-from costream.training.skeleton_augment import Augmenter
-from costream.training.skeleton_loop import Supply, draw
+from costream.models.skeleton.network import SkeletonNet
+from costream.training.skeleton.augment import Augmenter
+from costream.training.skeleton.loop import SkeletonSupply, draw
+from costream.training.skeleton.trainer import AS_THEY_ARE
 from costream.training.skeleton_reading import (
     BATCHES,
     DECAY,
-    STEPS,
-    Reading,
-    fit_reading,
-    put_aside,
+    PROBE_STEPS,
+    LinearProbe,
+    disable_probe,
+    fit_probe,
 )
 from costream.training.skeleton_streams import StreamMaker
 
@@ -43,13 +43,13 @@ def supplies():
         Motion("", label, "", single(acted.act(label, k))) for label in acted.ACTS for k in range(3)
     ]
     augmenter = Augmenter(BODY_15, 3, AS_THEY_ARE, {})
-    return [Supply(StreamMaker(motions, acted.LABELS, augmenter, "background"), 2)]
+    return [SkeletonSupply(StreamMaker(motions, acted.LABELS, augmenter, "background"), 2)]
 
 
 def test_it_is_a_logistic_regression(network, frontend, supplies):
-    reading = fit_reading(network, frontend, supplies, 0.0, 5)
+    reading = fit_probe(network, frontend, supplies, 0.0, 5)
     rng = np.random.default_rng(5)
-    parts = [draw(frontend, supplies, STEPS, rng) for _ in range(BATCHES)]
+    parts = [draw(frontend, supplies, PROBE_STEPS, rng) for _ in range(BATCHES)]
     tokens, labels, weights = (torch.cat(p) for p in zip(*parts, strict=True))
     rows = network.describe(tokens).flatten(0, 1).numpy()
     labels, weights = (t[:, ::2].flatten().numpy() for t in (labels, weights))
@@ -65,7 +65,7 @@ def test_it_is_a_logistic_regression(network, frontend, supplies):
 
 
 def test_it_is_the_same_with_the_same_seed(network, frontend, supplies):
-    one, two = (fit_reading(network, frontend, supplies, 0.1, 5) for _ in range(2))
+    one, two = (fit_probe(network, frontend, supplies, 0.1, 5) for _ in range(2))
     assert torch.equal(one.weight, two.weight)
     assert torch.equal(one.bias, two.bias)
 
@@ -73,7 +73,7 @@ def test_it_is_the_same_with_the_same_seed(network, frontend, supplies):
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
 def test_a_network_that_it_joins_gives_the_mean(network, share):
     tokens = torch.randn(2, 30, 1, 15, 6)
-    reading = Reading(torch.randn(4, 180), torch.randn(4))
+    reading = LinearProbe(torch.randn(4, 180), torch.randn(4))
     with torch.no_grad():
         alone = network(tokens)
         read = network.describe(tokens) @ reading.weight.T + reading.bias
@@ -90,7 +90,7 @@ def test_one_put_aside_says_and_learns_nothing(network):
         alone = network(tokens)
         torch.nn.init.normal_(network.reading.weight)
         assert (network(tokens) - alone).abs().max() > 0.1
-    put_aside(network)
+    disable_probe(network)
     logits = network(tokens)
     torch.testing.assert_close(logits, alone)
     logits.sum().backward()
@@ -100,8 +100,8 @@ def test_one_put_aside_says_and_learns_nothing(network):
 def test_networks_without_statistics_are_refused():
     plain = SkeletonNet(**acted.NETWORK)
     with pytest.raises(ValueError, match="has no statistics"):
-        put_aside(plain)
+        disable_probe(plain)
     with pytest.raises(ValueError, match="has no statistics"):
-        Reading(torch.zeros(4, 180), torch.zeros(4)).join(plain, 0.5)
+        LinearProbe(torch.zeros(4, 180), torch.zeros(4)).join(plain, 0.5)
     with pytest.raises(ValueError, match="has no statistics"):
         plain.describe(torch.zeros(1, 1, 1, 15, 6))

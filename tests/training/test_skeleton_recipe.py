@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from costream.errors import UsageError
-from costream.training.skeleton import PARTS, Size, main, make
-from costream.training.skeleton_packs import PACKS, read_pack
+from weights.recipes.skeleton.data import PACKS, read_pack
+from weights.recipes.skeleton.train import PARTS, SkeletonRecipeSize, main, make
 
 FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "packs"
 
@@ -71,7 +71,7 @@ def test_a_missing_pack_is_told(tmp_path, capsys):
 @pytest.mark.slow
 def test_the_recipe_makes_weights_that_run(packs, tmp_path):
     pytest.importorskip("sklearn")
-    path = make(packs, Size(steps=2, every=40, trees=2), 0, tmp_path)
+    path = make(packs, SkeletonRecipeSize(steps=2, every=40, trees=2), 0, tmp_path)
     from costream.models.registry import load_model
 
     card = load_model(str(path)).card

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from costream.models.registry import load_model
-from costream.training.skeleton import PARTS, score
-from costream.training.skeleton_packs import PACKS, read_pack
+from weights.recipes.skeleton.data import PACKS, read_pack
+from weights.recipes.skeleton.train import PARTS, score
 
 FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "packs"
 FLOORS = {"msraction3d": 0.85, "bandai": 0.72, "gtu3d": 0.8}

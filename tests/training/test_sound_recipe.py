@@ -12,10 +12,10 @@ import torch
 from costream.errors import UsageError
 from costream.models.registry import load_model
 from costream.records import AudioBlock
-from costream.training.sound import Size, main, make
-from costream.training.sound_augment import BLOCK, SILENCE, Supply, genre_label, sound_label
-from costream.training.sound_packs import Clip, read_clips
+from costream.training.sound_augment import BLOCK, SILENCE, PieceSampler, genre_label, sound_label
 from costream.training.sound_teacher import CLASSES, WIDTH, WINDOW, Said
+from weights.recipes.audio.data import SoundClip, read_clips
+from weights.recipes.audio.train import SoundRecipeSize, main, make
 
 FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "packs"
 SOUNDS, GENRES = ("dog bark", "music", "rain", SILENCE), ("jazz", "rock", "no music")
@@ -64,13 +64,13 @@ def test_packs_that_are_not_there(tmp_path, capsys):
 
 def noise(label, kind, seconds=2.5):
     wave = np.random.default_rng(len(label)).normal(0, 3000, int(16_000 * seconds))
-    return Clip(wave.astype(np.int16), label, kind, label, "train", False)
+    return SoundClip(wave.astype(np.int16), label, kind, label, "train", False)
 
 
 @pytest.fixture
 def supply():
     some = [noise("dog bark", "ESC-10"), noise("rain", "UrbanSound8K"), noise("jazz", "GTZAN")]
-    return Supply([*some, noise("street music", "UrbanSound8K")], SOUNDS, GENRES)
+    return PieceSampler([*some, noise("street music", "UrbanSound8K")], SOUNDS, GENRES)
 
 
 def test_batches(supply):
@@ -92,7 +92,9 @@ def test_what_the_models_call_a_clip():
 
 
 def test_the_recipe_from_packs_to_weights(packs, tmp_path):
-    size = Size(pieces=24, steps=3, more=2, batch=8, streams=17, head_steps=3, every=29, trees=2)
+    size = SoundRecipeSize(
+        pieces=24, steps=3, more=2, batch=8, streams=17, head_steps=3, every=29, trees=2
+    )
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)

@@ -12,21 +12,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.checkpoints.weights_file import read_weights
+from costream.checkpoints.file import read_weights
 from costream.errors import ModelError, UsageError
 from costream.labels.examples import Example
 from costream.models.audio import CoTrans
 from costream.models.build import build
-from costream.training import own_sound
-from costream.training.clips import UNSCORED
-from costream.training.family import TrainSettings
+from costream.training.audio import trainer as own_sound
+from costream.training.audio.examples import AudioReader, EncodedAudio
+from costream.training.base import TrainSettings
+from costream.training.command import family_of, student
 from costream.training.feature_cache import FeatureCache
-from costream.training.loop import Schedule
-from costream.training.own import family_of, student
-from costream.training.own_tokens import descend, predict, standardise
 from costream.training.sound_baselines import linear
-from costream.training.sound_recordings import Heard, Reader
-from costream.training.token_streams import TokenStream, TokenStreams
+from costream.training.tokens.streams import TokenStream, TokenStreams
+from costream.training.tokens.trainer import fit, predict, standardise
+from weights.recipes.action.loop import Schedule
+from weights.recipes.action.rendering.scenes import UNSCORED
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_every_token_has_its_label(seed, steps):
 
 @pytest.mark.parametrize(("steps", "unknown"), [(1, 0), (2, 1), (5, 2), (6, 3), (30, 3)])
 def test_tokens_that_hold_what_was_before_teach_nothing(base, steps, unknown):
-    heard = Heard(base.card.labels[1], tuple(torch.zeros(steps, 4) for _ in range(3)))
+    heard = EncodedAudio(base.card.labels[1], tuple(torch.zeros(steps, 4) for _ in range(3)))
     plain, *varied = own_sound.views(heard, base.card)
     assert plain.labels.tolist() == [1] * steps
     for view in varied:
@@ -177,7 +177,7 @@ def test_training_ends_with_the_weights_that_did_best():
     for watched in (wrong, right):
         taught = copy.deepcopy(network)
         schedule = Schedule(80, 4, rate=2e-3)
-        history = descend(taught, TokenStreams([[s] for s in right]), schedule, 0, watched)
+        history = fit(taught, TokenStreams([[s] for s in right]), schedule, 0, watched)
         assert not taught.training
         assert [row["step"] for row in history][:2] == [20, 40]
         assert history[-1]["loss"] < history[0]["loss"]
@@ -189,7 +189,7 @@ def test_training_ends_with_the_weights_that_did_best():
 def test_the_linear_baseline_tells_apart_what_a_line_can():
     rng = torch.Generator().manual_seed(1)
     heard = [
-        Heard(name, (torch.randn(6, 4, generator=rng) + 4 * torch.eye(4)[k],))
+        EncodedAudio(name, (torch.randn(6, 4, generator=rng) + 4 * torch.eye(4)[k],))
         for k, name in enumerate("abc")
         for _ in range(6)
     ]
@@ -214,4 +214,6 @@ def test_features_are_no_sound(base, tmp_path):
     _, frontend = build(base.card, base.tensors)
     example = Example(str(path), "a", 0.0, None, "", "t.csv, line 3")
     with pytest.raises(UsageError, match="line 3: features are not audio"):
-        Reader(base.card, frontend, 0, 0, FeatureCache(None, base.card, frontend)).read([example])
+        AudioReader(base.card, frontend, 0, 0, FeatureCache(None, base.card, frontend)).read(
+            [example]
+        )

@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("sklearn")
 
 from costream.training import action_baselines, sound_trees
-from costream.training.clips import Clip
-from costream.training.sound_packs import Clip as Sound
+from weights.recipes.action.rendering.scenes import LabelledClip
+from weights.recipes.audio.data import SoundClip as Sound
 
 
 def test_cells_are_means_and_changes_are_from_lags_before():
@@ -31,7 +31,7 @@ def test_trees_tell_bright_from_dark_frames():
     labels = np.repeat([0, -1, 2], 60)
     level = np.repeat([20, 90, 200], 60)[:, None, None, None]
     frames = (level + rng.integers(0, 20, (180, 3, 24, 32))).astype(np.uint8)
-    clip = Clip("made", frames, labels, blur_s=0.0)
+    clip = LabelledClip("made", frames, labels, blur_s=0.0)
     (told,) = action_baselines.trees([clip], [clip], 3, 20, 0)
     assert told.shape == (180, 3)
     assert (told.argmax(1) == labels)[labels >= 0].all()

@@ -14,11 +14,11 @@ import things
 import torch
 from program import costream, start
 
-from costream.checkpoints.weights_file import read_weights
+from costream.checkpoints.file import read_weights
 from costream.errors import UsageError
-from costream.training.loop import Optimizer, Schedule
-from costream.training.partial import Chance, Partial
-from costream.training.watch import LOSS, Watch
+from costream.training.optim import RandomState, TrainingCheckpoint
+from costream.training.watch import LOSS, EarlyStopping
+from weights.recipes.action.loop import Optimizer, Schedule
 
 
 @pytest.mark.parametrize(
@@ -84,13 +84,13 @@ def learn(path, stop=None, identity=1):
         torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1)
     )
     rng = np.random.default_rng(0)
-    partial = Partial(path, {"a": identity}, False)
-    watch = Watch(
+    partial = TrainingCheckpoint(path, {"a": identity}, False)
+    watch = EarlyStopping(
         lambda: {LOSS: float(network[0].weight.detach().abs().sum())},
         network.state_dict,
         *(40, 5, 3),
     )
-    parts = {"chance": Chance(rng), "watch": watch}
+    parts = {"chance": RandomState(rng), "watch": watch}
     optimizer = Optimizer([network], Schedule(40, 1), "", partial, parts)
     for step in optimizer:
         x = torch.from_numpy(rng.standard_normal((6, 4), np.float32))
@@ -120,9 +120,9 @@ def test_another_training_is_not_gone_on_with(tmp_path):
     path = tmp_path / "own.partial"
     learn(path, 3)
     with pytest.raises(UsageError, match=r"own.partial: checkpoint of a training with other"):
-        Partial(path, {"a": 2}, False)
-    assert Partial(path, {"a": 2}, True).restore({}) == 0
-    assert Partial(path, {"a": 1}, True).restore({}) == 4
+        TrainingCheckpoint(path, {"a": 2}, False)
+    assert TrainingCheckpoint(path, {"a": 2}, True).restore({}) == 0
+    assert TrainingCheckpoint(path, {"a": 1}, True).restore({}) == 4
 
 
 @pytest.mark.parametrize("content", [b"", b"mine", bytes(200)])
@@ -130,15 +130,15 @@ def test_what_is_no_training_is_left_alone(content, tmp_path):
     path = tmp_path / "own.partial"
     path.write_bytes(content)
     with pytest.raises(UsageError, match="--overwrite starts over"):
-        Partial(path, {}, False)
+        TrainingCheckpoint(path, {}, False)
     assert path.read_bytes() == content
-    assert Partial(path, {}, True).restore({}) == 0
+    assert TrainingCheckpoint(path, {}, True).restore({}) == 0
 
 
 def test_a_watch_stops_when_nothing_is_gained_and_keeps_the_best():
     losses = iter([3.0, 2.0, 2.5, 2.1, 2.2, 1.0])
     weight = torch.zeros(1)
-    watch = Watch(lambda: {LOSS: next(losses)}, lambda: {"w": weight}, 60, 2, 3)
+    watch = EarlyStopping(lambda: {LOSS: next(losses)}, lambda: {"w": weight}, 60, 2, 3)
     stopped = None
     for step in range(1, 61):
         weight += 1
@@ -152,7 +152,7 @@ def test_a_watch_stops_when_nothing_is_gained_and_keeps_the_best():
 
 def test_without_validation_the_last_weights_stay(caplog):
     caplog.set_level(logging.INFO)
-    watch = Watch(dict, lambda: {"w": torch.zeros(1)}, 4, 3, 1)
+    watch = EarlyStopping(dict, lambda: {"w": torch.zeros(1)}, 4, 3, 1)
     assert not any(watch.enough(step, 1.0) for step in range(1, 5))
     assert [row["step"] for row in watch.history] == [3, 4]
     assert watch.best == {}

@@ -11,14 +11,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.checkpoints.weights_file import read_weights
+from costream.checkpoints.file import read_weights
 from costream.errors import UsageError
 from costream.labels.examples import Example
 from costream.models.build import build
-from costream.training.clips import UNSCORED
 from costream.training.feature_cache import FeatureCache
-from costream.training.video_recordings import Eye, Reader, labels_at
-from costream.training.video_views import PAUSE, View
+from costream.training.video.examples import VideoBranch, VideoReader, labels_at
+from costream.training.video_views import PAUSE, VideoView
+from weights.recipes.action.rendering.scenes import UNSCORED
 
 BOX = (32, 24)
 
@@ -36,7 +36,7 @@ def stretch(start, end, label, source="a"):
 
 @given(st.integers(0, 2**31), st.lists(st.integers(1, 40), min_size=1, max_size=6))
 def test_a_view_shows_the_same_however_its_pictures_come(seed, pieces):
-    view = View(np.random.default_rng(seed), BOX)
+    view = VideoView(np.random.default_rng(seed), BOX)
     total = sum(pieces)
     whole = view.chosen(0, total)
     begin, parts = 0, []
@@ -52,7 +52,7 @@ def test_a_view_shows_the_same_however_its_pictures_come(seed, pieces):
 def test_views_differ_and_stay_in_range():
     frames = torch.randint(0, 256, (4, 3, 24, 32), dtype=torch.uint8)
     rng = np.random.default_rng(0)
-    shown = [View(rng, BOX).show(frames) for _ in range(2)]
+    shown = [VideoView(rng, BOX).show(frames) for _ in range(2)]
     for one in shown:
         assert one.shape == frames.shape
         assert one.min() >= 0
@@ -72,7 +72,7 @@ def test_tokens_are_those_of_a_run_whatever_the_chunks(base, tmp_path):
     file = moving.write_clip(tmp_path / "a.mp4", [("slide", 40), ("grow", 30)], 3)
     cache = FeatureCache(None, card, frontend)
     examples = [stretch(0.0, 5.0, "slide", str(file)), stretch(5.0, None, "grow", str(file))]
-    (seen,) = Reader(card, frontend, 2, 0, cache).read(examples)
+    (seen,) = VideoReader(card, frontend, 2, 0, cache).read(examples)
     assert np.allclose(seen.times[0], np.arange(70) / 8)
     streams = seen.streams(("background", "grow", "slide"), still=0)
     assert streams[0].labels.tolist() == [2] * 40 + [1] * 30
@@ -80,7 +80,7 @@ def test_tokens_are_those_of_a_run_whatever_the_chunks(base, tmp_path):
         edges = np.flatnonzero(np.diff(view.labels)).tolist()
         order = view.labels[[0, *(e + 1 for e in edges)]].tolist()
         assert [label for label in order if label] == [2, 1]
-    (again,) = Reader(card, frontend, 0, 0, cache).read(examples)
+    (again,) = VideoReader(card, frontend, 0, 0, cache).read(examples)
     assert torch.equal(again.tokens[0], seen.tokens[0])
 
 
@@ -88,7 +88,7 @@ def test_tokens_are_those_of_a_run_whatever_the_chunks(base, tmp_path):
 def test_a_gap_is_forgotten_as_in_a_run(base):
     _, frontend = base
     frames = torch.randint(0, 256, (20, 3, 24, 32), dtype=torch.uint8)
-    eye = Eye(frontend, None)
+    eye = VideoBranch(frontend, None)
     eye.see(frames, torch.zeros(20, 0), np.arange(20.0))
     eye.forget()
     eye.see(frames, torch.zeros(20, 0), np.arange(20.0))
@@ -100,14 +100,14 @@ def test_an_example_between_two_steps_has_the_nearest(base, tmp_path):
     card, frontend = base
     file = moving.write_clip(tmp_path / "a.mp4", [("slide", 20)], 3)
     example = stretch(1.01, 1.02, "slide", str(file))
-    (seen,) = Reader(card, frontend, 0, 0, FeatureCache(None, card, frontend)).read([example])
+    (seen,) = VideoReader(card, frontend, 0, 0, FeatureCache(None, card, frontend)).read([example])
     assert seen.steps(example).tolist() == [8]
 
 
 def test_a_label_after_the_end_is_named(base, tmp_path):
     card, frontend = base
     file = moving.write_clip(tmp_path / "a.mp4", [("slide", 20)], 3)
-    reader = Reader(card, frontend, 0, 0, FeatureCache(None, card, frontend))
+    reader = VideoReader(card, frontend, 0, 0, FeatureCache(None, card, frontend))
     with pytest.raises(UsageError, match="w: begins after the end of its recording"):
         reader.read([stretch(0, 1, "slide", str(file)), stretch(7, 9, "slide", str(file))])
 
@@ -117,5 +117,5 @@ def test_what_is_read_does_not_hang_on_where_labels_begin(base, tmp_path):
     file = moving.write_clip(tmp_path / "a.mp4", [("slide", 20)], 3)
     cache = FeatureCache(Path(tmp_path / "cache"), card, frontend)
     for start, end in ((0.5, 1.5), (0.7, 2.0)):
-        Reader(card, frontend, 1, 0, cache).read([stretch(start, end, "slide", str(file))])
+        VideoReader(card, frontend, 1, 0, cache).read([stretch(start, end, "slide", str(file))])
     assert len(list((tmp_path / "cache").iterdir())) == 1

@@ -22,7 +22,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from costream.models.card import Timeline
+from costream.checkpoints.card import Timeline
 from costream.records import (
     AudioBlock,
     Compute,
@@ -39,8 +39,8 @@ from costream.runtime.segments import Segmenter
 from costream.sinks.base import PictureSink, Sink, heads_of
 from costream.sinks.registry import make_sinks
 from costream.ui.console import live_allowed, stderr_console, stdout_console
-from costream.ui.live import LiveView
 from costream.ui.plain import PlainLines
+from costream.ui.run.view import LiveView
 from costream.ui.timeline import FinalTimeline
 
 LABELS = ("background", "walk", "sit down", "sit", "stand up", "fall", "lie on the floor")

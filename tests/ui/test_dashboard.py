@@ -18,24 +18,24 @@ from watched import feed, many, watch
 from costream.records import Alert
 from costream.status import FeedState, FeedStatus, WatchStatus
 from costream.ui.board import Board
-from costream.ui.dashboard import Dashboard
 from costream.ui.feedtext import age, count5, figure4, seconds5, share, uptime
-from costream.ui.groups import Look
-from costream.ui.legend import Legend
 from costream.ui.recent import recent_strip
+from costream.ui.run.glyphs import Legend
+from costream.ui.run.sections import Viewport
+from costream.ui.watch.dashboard import Dashboard
 
 DRIVER = Path(__file__).with_name("watch_driver.py")
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
-ORDINARY = Look(79, 23)
+ORDINARY = Viewport(79, 23)
 
 Terminal = Callable[..., Any]
 
 
-def shown(status: WatchStatus, look: Look = ORDINARY) -> list[str]:
+def shown(status: WatchStatus, look: Viewport = ORDINARY) -> list[str]:
     return [line.plain.rstrip() for line in Board().lines(status, look)]
 
 
-def row(status: FeedStatus, look: Look = ORDINARY) -> str:
+def row(status: FeedStatus, look: Viewport = ORDINARY) -> str:
     lines = shown(watch(status), look)
     return next(line for line in lines[1:] if line.startswith(status.name))
 
@@ -140,7 +140,7 @@ def test_every_feed_has_its_minute_on_an_ordinary_terminal(count: int) -> None:
 
 
 def test_wide_terminals_have_the_strips_in_the_rows() -> None:
-    head, *rows = shown(many(4), Look(199, 23))[2:7]
+    head, *rows = shown(many(4), Viewport(199, 23))[2:7]
     begin = head.index(" last 60 s")
     assert begin == 199 - 60 - 1
     assert {row[begin] for row in rows} == {" "}
@@ -171,7 +171,7 @@ def test_no_credentials_come_out() -> None:
     bad = feed(url, "waiting", message=f"cannot open {url}", active=url)
     alert = Alert(1.0, url, url, 0.9, 0.5)
     status = replace(watch(bad, alerts=((url, alert),), strips={url: (url,) * 60}), model=url)
-    for look in (ORDINARY, Look(200, 50), Look(30, 6)):
+    for look in (ORDINARY, Viewport(200, 50), Viewport(30, 6)):
         assert "hunter2" not in "\n".join(shown(status, look))
     console = Console(file=io.StringIO(), force_terminal=True, width=200, height=50)
     view = Dashboard(console)
@@ -248,7 +248,7 @@ def test_it_fits_any_terminal(
     alerts = tuple((each.name, Alert(1.0, "a>0.5", "a", 0.9, 0.5)) for each in given[:7])
     strips = {each.name: tuple(strip) for each in given[::2]}
     status = watch(*given, alerts=alerts, strips=strips)
-    lines = Board().lines(status, Look(width, height, unicode))
+    lines = Board().lines(status, Viewport(width, height, unicode))
     assert 1 <= len(lines) <= height
     for line in lines:
         assert line.cell_len <= width
@@ -259,7 +259,7 @@ def test_it_fits_any_terminal(
 
 @pytest.mark.parametrize("width", [20, 40, 60, 79, 100, 119, 159, 220])
 def test_rows_are_as_wide_as_the_terminal(width: int) -> None:
-    rows = [line for line in Board().lines(many(16), Look(width, 40)) if " live" in line.plain]
+    rows = [line for line in Board().lines(many(16), Viewport(width, 40)) if " live" in line.plain]
     assert {line.cell_len for line in rows[1:]} == {width}
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.text import Text
 
-from costream.models.card import Timeline
+from costream.checkpoints.card import Timeline
 from costream.records import (
     AudioBlock,
     Compute,
@@ -24,9 +24,9 @@ from costream.records import (
     Segment,
     StageTimes,
 )
-from costream.ui.frame import Frame
-from costream.ui.groups import Look
-from costream.ui.state import RunState
+from costream.ui.frame import LiveLayout
+from costream.ui.run.sections import Viewport
+from costream.ui.run.state import RunState
 
 LABELS = ("background", "walk", "sit", "歩く人", "\x1b[31mred\x1b[0m\nline", "w" * 70, "[bold]x[/]")
 RATE_HZ = 10.0
@@ -57,7 +57,7 @@ def state_of(*records: Record, **about: float | None) -> RunState:
 
 def text_of(state: RunState, width: int = 79, height: int = 23, now_s: float = 101.0) -> str:
     return "\n".join(
-        line.plain for line in Frame(state, "clip.mp4").lines(Look(width, height), now_s)
+        line.plain for line in LiveLayout(state, "clip.mp4").lines(Viewport(width, height), now_s)
     )
 
 
@@ -77,7 +77,7 @@ def states(draw: st.DrawFn) -> RunState:
 def test_it_fits_and_holds_nothing_a_terminal_acts_upon(
     state: RunState, width: int, height: int, unicode: bool
 ) -> None:
-    lines = Frame(state, "x\x1b[2J\r.mp4").lines(Look(width, height, unicode), 103.0)
+    lines = LiveLayout(state, "x\x1b[2J\r.mp4").lines(Viewport(width, height, unicode), 103.0)
     assert len(lines) <= height
     assert all(line.cell_len <= width for line in lines)
     assert all(line.plain.isprintable() for line in lines)
@@ -126,7 +126,7 @@ def test_the_strip_names_what_fits_and_leaves_the_rest_open() -> None:
 
 def test_colors_are_those_of_the_legend() -> None:
     state = state_of(*steps(*["walk"] * 300, *["sit"] * 300))
-    text = Text("\n").join(Frame(state, "clip.mp4").lines(Look(60, 23), 101.0))
+    text = Text("\n").join(LiveLayout(state, "clip.mp4").lines(Viewport(60, 23), 101.0))
     at = text.plain.index("\nwalk", text.plain.index("now")) + 1
     legend = text.plain.index(" w  walk")
     styles = {k: [s.style for s in text.spans if s.start <= k < s.end] for k in (at, legend)}
@@ -218,7 +218,7 @@ def test_each_head_has_scores_a_label_and_a_timeline() -> None:
 def test_sound_fits_any_terminal(heads: bool, unicode: bool) -> None:
     state = hearing_state(heads=heads)
     for width, height in itertools.product((1, 5, 20, 39, 79, 130), (1, 3, 7, 11, 14, 23, 39)):
-        lines = Frame(state, "mic").lines(Look(width, height, unicode), 101.0)
+        lines = LiveLayout(state, "mic").lines(Viewport(width, height, unicode), 101.0)
         assert len(lines) <= height
         assert all(line.cell_len <= width for line in lines)
         assert unicode or "".join(line.plain for line in lines).isascii()
@@ -234,7 +234,7 @@ def test_small_terminals_keep_the_meter_and_every_head() -> None:
 
 def test_what_nobody_reads_at_a_glance_is_made_anew_once_a_second() -> None:
     state = state_of(*steps(*["walk"] * 20))
-    view = Frame(state, "clip.mp4")
+    view = LiveLayout(state, "clip.mp4")
     assert "speed   2.0x real" in shown(view, 101.0)
     for record in steps(*["sit"] * 20, begin=20):
         state.add(record)
@@ -244,9 +244,9 @@ def test_what_nobody_reads_at_a_glance_is_made_anew_once_a_second() -> None:
     assert "speed   2.0x real" in later
     assert " s  sit" not in soon
     assert " s  sit" in later
-    narrow = view.lines(Look(40, 23), 102.1)
+    narrow = view.lines(Viewport(40, 23), 102.1)
     assert max(line.cell_len for line in narrow) == 40
 
 
-def shown(view: Frame, now_s: float) -> str:
-    return "\n".join(line.plain for line in view.lines(Look(79, 23), now_s))
+def shown(view: LiveLayout, now_s: float) -> str:
+    return "\n".join(line.plain for line in view.lines(Viewport(79, 23), now_s))

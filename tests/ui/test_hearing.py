@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.text import Text
 
-from costream.ui.hearing import SILENCE_DB, Hearing, Samples, decibels
+from costream.ui.hearing import SILENCE_DB, AudioMeter, Samples, decibels
 from costream.ui.sound import level_line, spectrum_lines
 
 BANDS, FRAMES = 64, 16
@@ -29,15 +29,15 @@ def spectrum(band: int, level: float = 0.0, floor: float = -12.0) -> Samples:
     return out
 
 
-def heard(*spectra: Samples) -> Hearing:
-    hearing = Hearing(STEP_S)
+def heard(*spectra: Samples) -> AudioMeter:
+    hearing = AudioMeter(STEP_S)
     for i, each in enumerate(spectra):
         hearing.add(i * STEP_S, tone(0.1), each)
     return hearing
 
 
 def test_levels_are_those_of_the_newest_step() -> None:
-    hearing = Hearing(STEP_S)
+    hearing = AudioMeter(STEP_S)
     assert (hearing.rms_db, hearing.peak_db, hearing.held_db) == 3 * (SILENCE_DB,)
     hearing.add(0.0, tone(1.0), None)
     assert hearing.rms_db == pytest.approx(-3.01, abs=0.05)
@@ -48,7 +48,7 @@ def test_levels_are_those_of_the_newest_step() -> None:
 
 
 def test_the_highest_peak_is_held_for_a_while() -> None:
-    hearing = Hearing(STEP_S)
+    hearing = AudioMeter(STEP_S)
     hearing.add(10.0, tone(1.0), None)
     held = []
     for k in range(1, 9):
@@ -97,7 +97,7 @@ def test_what_is_no_number_and_other_shapes_do_no_harm() -> None:
 
 
 def test_a_step_costs_microseconds_and_memory_stays() -> None:
-    hearing, sound, picture = Hearing(STEP_S), tone(0.3), spectrum(5)
+    hearing, sound, picture = AudioMeter(STEP_S), tone(0.3), spectrum(5)
     times = []
     for i in range(2000):
         began = time.perf_counter()
@@ -130,7 +130,7 @@ def test_lines_have_their_size(
 
 
 def test_the_meter_marks_level_and_peak() -> None:
-    hearing = Hearing(STEP_S)
+    hearing = AudioMeter(STEP_S)
     hearing.add(0.0, tone(0.5), None)  # -9 dBFS
     hearing.add(0.25, tone(0.01), None)
     text = level_line(hearing, Text("level   "), 70, unicode=True)

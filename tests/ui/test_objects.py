@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from costream.models.card import Timeline
+from costream.checkpoints.card import Timeline
 from costream.records import (
     OBJECT_DETECTION,
     Box,
@@ -26,10 +26,10 @@ from costream.records import (
     StageTimes,
     Summary,
 )
-from costream.ui.frame import Frame
-from costream.ui.groups import Look
+from costream.ui.frame import LiveLayout
 from costream.ui.plain import PlainLines
-from costream.ui.state import RunState
+from costream.ui.run.sections import Viewport
+from costream.ui.run.state import RunState
 from costream.ui.timeline import FinalTimeline
 
 RATE_HZ = 10.0
@@ -74,7 +74,7 @@ def traffic(steps: int = 200) -> list[Record]:
 
 
 def text_of(state: RunState, width: int = 79, height: int = 23) -> str:
-    lines = Frame(state, "clip.mp4").lines(Look(width, height), 110.0)
+    lines = LiveLayout(state, "clip.mp4").lines(Viewport(width, height), 110.0)
     return "\n".join(line.plain.rstrip() for line in lines)
 
 
@@ -144,7 +144,7 @@ def test_it_fits_any_terminal(unicode: bool) -> None:
     for records in ([], [*step(0, ()), *step(1, found), segment, *step(2, found[:1])]):
         state = state_of(*records, header=header)
         for width, height in itertools.product((1, 5, 20, 39, 79, 130), (1, 3, 7, 11, 14, 23, 39)):
-            lines = Frame(state, "clip.mp4").lines(Look(width, height, unicode), 110.0)
+            lines = LiveLayout(state, "clip.mp4").lines(Viewport(width, height, unicode), 110.0)
             assert len(lines) <= height
             assert all(line.cell_len <= width for line in lines)
             assert all(line.plain.isprintable() for line in lines)
@@ -159,7 +159,9 @@ def test_small_ones_keep_what_matters() -> None:
 
 
 def test_colors_are_those_of_the_label() -> None:
-    text = Text("\n").join(Frame(state_of(*traffic()), "clip.mp4").lines(Look(79, 23), 110.0))
+    text = Text("\n").join(
+        LiveLayout(state_of(*traffic()), "clip.mp4").lines(Viewport(79, 23), 110.0)
+    )
     at = text.plain.index("222")
     assert [s.style for s in text.spans if s.start <= at < s.end] == ["black on green"]
 

@@ -10,6 +10,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from costream.draw.skeleton import SkeletonView
+from costream.formatting import cost_line
 from costream.layouts import BODY_15, MEDIAPIPE_33
 from costream.records import (
     Compute,
@@ -22,13 +24,11 @@ from costream.records import (
     Summary,
 )
 from costream.sinks.base import PictureSink
-from costream.sinks.figure import View
-from costream.ui.frame import Frame
-from costream.ui.groups import Look
-from costream.ui.live import LiveView
-from costream.ui.state import RunState
+from costream.ui.frame import LiveLayout
+from costream.ui.run.sections import Viewport
+from costream.ui.run.state import RunState
+from costream.ui.run.view import LiveView
 from costream.ui.stick import stick_lines
-from costream.ui.text import cost_line
 
 HEADER = Header(
     *("0.1.0", "costgcn", "0" * 64, ("walk", "sit"), None, 15.0, 0.5),
@@ -63,26 +63,26 @@ def test_lines_of_dots() -> None:
     upright.joints[:] = 0
     upright.joints[0, BODY_15.joints.index("head"), 1] = 1.0
     upright.joints[0, BODY_15.joints.index("right wrist"), 0] = 1.0  # at the camera's left
-    lines = stick_lines(View().figure(upright), 8)
+    lines = stick_lines(SkeletonView().figure(upright), 8)
     assert [len(line) for line in lines] == [16] * 8
     filled = np.array([[c != BLANK for c in line] for line in lines])
     assert filled.any(1).all()  # from top to bottom
     assert filled[-1, :8].sum() > 5  # and to the left at the bottom
     assert filled[:6, :6].sum() == 0
     upright.scores[:] = 0
-    assert set("".join(stick_lines(View().figure(upright), 8))) == {BLANK}
+    assert set("".join(stick_lines(SkeletonView().figure(upright), 8))) == {BLANK}
 
 
-def text_of(shown: RunState, name: str, look: Look) -> str:
-    return "\n".join(line.plain for line in Frame(shown, name).lines(look, 5.0))
+def text_of(shown: RunState, name: str, look: Viewport) -> str:
+    return "\n".join(line.plain for line in LiveLayout(shown, name).lines(look, 5.0))
 
 
 @pytest.mark.parametrize(("width", "height"), [(79, 23), (60, 16), (130, 50), (79, 17)])
 def test_the_figure_stands_beside_the_scores(width: int, height: int) -> None:
     shown = state()
-    without = text_of(shown, "poses.csv", Look(width, height))
+    without = text_of(shown, "poses.csv", Viewport(width, height))
     shown.look(Picture(1.0, skeleton(), skeleton()))
-    text = text_of(shown, "poses.csv", Look(width, height))
+    text = text_of(shown, "poses.csv", Viewport(width, height))
     lines = text.split("\n")
     assert len(lines) <= height
     assert all(cell_len(line) <= width for line in lines)
@@ -96,7 +96,7 @@ def test_the_figure_stands_beside_the_scores(width: int, height: int) -> None:
 def test_no_figure_where_there_is_no_room_or_no_braille() -> None:
     shown = state()
     shown.look(Picture(1.0, skeleton(), skeleton()))
-    for look in (Look(50, 23), Look(79, 10), Look(79, 23, unicode=False)):
+    for look in (Viewport(50, 23), Viewport(79, 10), Viewport(79, 23, unicode=False)):
         text = text_of(shown, "poses.csv", look)
         assert not dots(text)
         assert "walk" in text
@@ -120,12 +120,12 @@ def test_persons_in_a_picture_stand_where_they_are_seen() -> None:
         MEDIAPIPE_33,
         places=places,
     )
-    points = View().figure(both).points
+    points = SkeletonView().figure(both).points
     assert points[1, 0, 0] - points[0, 0, 0] > 0.8
 
 
 def test_steps_without_output_leave_no_holes_in_the_timeline() -> None:
-    text = text_of(state(), "poses.csv", Look(79, 23))
+    text = text_of(state(), "poses.csv", Viewport(79, 23))
     (strip,) = [line for line in text.split("\n") if line.startswith("walk  ") and "0." not in line]
     cells = state().voices[None].strip.cells(40, 4.0)  # type: ignore[union-attr]
     assert all(label == "walk" for label, _ in cells)
@@ -134,7 +134,7 @@ def test_steps_without_output_leave_no_holes_in_the_timeline() -> None:
 
 def test_before_the_first_output_it_says_what_it_waits_for() -> None:
     assert "waiting for the first output" in text_of(
-        state(outputs=False), "poses.csv", Look(79, 23)
+        state(outputs=False), "poses.csv", Viewport(79, 23)
     )
 
 

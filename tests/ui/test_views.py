@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from costream.formatting import clean, counted, saving, short_time, si, times
 from costream.records import Compute, Fault, Head, Header, Prediction, Segment, StageTimes, Summary
 from costream.ui.console import (
     ColorMode,
@@ -23,7 +24,6 @@ from costream.ui.console import (
 )
 from costream.ui.plain import PlainLines
 from costream.ui.strip import Strip
-from costream.ui.text import clean, counted, saving, short_time, si, times
 from costream.ui.timeline import FinalTimeline
 
 ABOUT = ("0.1.0", "cooadtr", "0" * 64, ("background", "walk"), "background", 10.0, 0.0)

@@ -12,7 +12,7 @@ from watched import feed, watch
 from costream.records import Alert
 from costream.status import FeedStatus, WatchStatus
 from costream.ui.changes import StateChanges
-from costream.ui.watchlines import WatchLines
+from costream.ui.watch.lines import WatchLines
 
 
 def changes(*story: FeedStatus) -> list[str]:

@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from watched import many
 
 from costream.ui.console import live_allowed, stderr_console
-from costream.ui.dashboard import Dashboard
-from costream.ui.watchlines import WatchLines
+from costream.ui.watch.dashboard import Dashboard
+from costream.ui.watch.lines import WatchLines
 
 
 def main() -> None:

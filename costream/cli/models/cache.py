@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from costream.checkpoints.weights_file import SUFFIX
-from costream.cli.models.fetching import download_of
+from costream.checkpoints.file import SUFFIX
+from costream.cli.models_fetch import download_of
 from costream.errors import ModelError, OutputError, UsageError
 from costream.models.registry import cache_folder, downloads_folder, find_weights, published
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from costream.checkpoints.config import KEYS, Config, read_pairs
-from costream.checkpoints.formats import FORMATS
-from costream.checkpoints.weights_file import SUFFIX
+from costream.checkpoints.file import SUFFIX
 from costream.errors import ModelError, UsageError
+from costream.importers.base import FORMATS
+from costream.importers.config import KEYS, ImportSettings, read_pairs
 from costream.models.registry import cache_folder
 
 
@@ -62,7 +62,7 @@ def import_command(
     checkpoint, tuned for fewer tokens.
     """
     config = read_pairs(pairs)
-    Config(config, KEYS)  # reports a typo before torch is imported
+    ImportSettings(config, KEYS)  # reports a typo before torch is imported
     for checkpoint in checkpoints:
         if not checkpoint.is_file():
             raise ModelError("there is no such file", where=checkpoint)
@@ -88,8 +88,8 @@ def convert(
     form: str | None = None,
 ) -> None:
     """Write the weight file of checkpoints and describe it. Raises as ``import_files``."""
-    from costream.checkpoints.importing import import_files
-    from costream.checkpoints.weights_file import write_weights
+    from costream.checkpoints.file import write_weights
+    from costream.importers.run import import_files
     from costream.models.build import build
 
     card, tensors = import_files(checkpoints, name, config, form)

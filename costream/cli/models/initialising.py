@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from costream.checkpoints.weights_file import SUFFIX
+from costream.checkpoints.file import SUFFIX
 from costream.errors import UsageError
 from costream.models.registry import ARCHITECTURES
 
@@ -65,9 +65,9 @@ def init_command(
         raise UsageError("exists already", where=target, hint="use -o or --overwrite")
     settings = _settings(pairs)
     from costream.models.build import save_model
-    from costream.models.initial import initial
+    from costream.models.random_init import random_model
 
-    card, network, front = initial(architecture, target.stem, settings, frontend, seed)
+    card, network, front = random_model(architecture, target.stem, settings, frontend, seed)
     save_model(target, card, network, front)
     click.echo(f"{card.name}: {card.description} See: costream models show {target}", err=True)
     click.echo(str(target))

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from costream.checkpoints.weights_file import read_card, read_header
+from costream.checkpoints.card import Card
+from costream.checkpoints.file import read_card, read_header
 from costream.cli.models.text import print_json, print_table
-from costream.models.card import Card
 from costream.models.registry import find_weights, list_models
 
 

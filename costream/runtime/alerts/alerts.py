@@ -16,13 +16,13 @@ import numpy.typing as npt
 from costream.errors import UsageError
 from costream.records import Alert
 from costream.redact import redact
-from costream.runtime.alerts.event import Event
-from costream.runtime.alerts.firing import Firing
+from costream.runtime.alerts.actions import AlertEvent
+from costream.runtime.alerts.firing import RuleEvaluator
 from costream.runtime.alerts.options import AlertOptions, ClipSpan
-from costream.runtime.alerts.rules import Classes
-from costream.runtime.alerts.teller import Teller
-from costream.runtime.alerts.worker import Worker
-from costream.sources.packets import PacketRing
+from costream.runtime.alerts.rules import RuleLabels
+from costream.runtime.alerts.teller import LogLimiter
+from costream.runtime.alerts.worker import ActionWorker
+from costream.sources.live.clip_buffer import PacketRing
 from costream.sources.remux import SUFFIX
 from costream.status import FeedState
 
@@ -36,11 +36,11 @@ _NAME_BYTES = 80  # limit for a feed or a label in the file name of a clip
 
 @dataclass
 class _Feed:
-    firings: tuple[Firing, ...]
-    workers: tuple[Worker, ...]
+    firings: tuple[RuleEvaluator, ...]
+    workers: tuple[ActionWorker, ...]
     span: ClipSpan | None
     ring: PacketRing | None
-    without: Teller = field(default_factory=Teller)  # logs alerts without a clip
+    without: LogLimiter = field(default_factory=LogLimiter)  # logs alerts without a clip
     fired: int = 0
 
 
@@ -54,21 +54,21 @@ class Alerts:
         """``clips``: the folder for clips; None: no feed may ask for them."""
         self._folder = clips
         self._feeds: dict[str, _Feed] = {}
-        self._workers: dict[tuple[str, str], Worker] = {}
+        self._workers: dict[tuple[str, str], ActionWorker] = {}
         self._names: deque[str] = deque(maxlen=_NAMES)  # recent; may not exist as files yet
 
-    def add(self, feed: str, options: AlertOptions, classes: Classes) -> None:
+    def add(self, feed: str, options: AlertOptions, classes: RuleLabels) -> None:
         """Add a feed. UsageError when a rule does not fit the labels, or clips have no folder.
 
         Actions that several feeds share run one after the other.
         """
-        firings = tuple(Firing(rule, classes) for rule in options.on)
+        firings = tuple(RuleEvaluator(rule, classes) for rule in options.on)
         if options.clips is not None and self._folder is None:
             raise UsageError("clips need a folder", where="clips", hint="name one with -o")
         actions = options.actions()
         for key, action in actions.items():
             if key not in self._workers:
-                self._workers[key] = Worker(action)
+                self._workers[key] = ActionWorker(action)
         workers = tuple(self._workers[key] for key in actions)
         span = options.clips
         ring = None if span is None else PacketRing(span.before_s + _LATE_S)
@@ -133,7 +133,9 @@ class Alerts:
         to = self._feeds[feed]
         to.fired += 1
         now = datetime.now(timezone.utc)
-        event = Event(feed, now.isoformat(timespec="milliseconds").replace("+00:00", "Z"), alert)
+        event = AlertEvent(
+            feed, now.isoformat(timespec="milliseconds").replace("+00:00", "Z"), alert
+        )
         log.info("%s: %s: %s %.2f", feed, alert.rule, alert.label, alert.score)
         if self._folder is not None and to.ring is not None and to.span is not None:
             path = self._folder / self._name(feed, now, alert.label)
@@ -162,7 +164,7 @@ class Alerts:
         return name
 
 
-def _clip_done(workers: tuple[Worker, ...], event: Event, path: Path | None) -> None:
+def _clip_done(workers: tuple[ActionWorker, ...], event: AlertEvent, path: Path | None) -> None:
     """Start the actions that waited for a clip; without it (None) when it failed."""
     if path is not None:
         event = replace(event, alert=replace(event.alert, clip=path.name), clip=path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from costream.errors import OutputError, UsageError
 from costream.redact import redact
-from costream.runtime.alerts.event import Event
+from costream.runtime.alerts.actions import AlertEvent
 
 
 class AppendLine:
@@ -22,7 +22,7 @@ class AppendLine:
         self._path = Path(path)
         self.name = f"append to {redact(path)}"
 
-    def do(self, event: Event) -> None:
+    def do(self, event: AlertEvent) -> None:
         """Append the line. OutputError when that fails, as on a full disk."""
         line = f"{event.json}\n".encode("utf-8", "backslashreplace")
         try:

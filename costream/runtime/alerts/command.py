@@ -11,9 +11,9 @@ import subprocess
 import threading
 
 from costream.errors import OutputError, UsageError
-from costream.runtime.alerts.event import Event
+from costream.runtime.alerts.actions import AlertEvent
 
-TIMEOUT_S = 30.0
+COMMAND_TIMEOUT_S = 30.0
 NAMES = ("feed", "label", "score", "time", "clip", "rule")  # Event.values
 
 _PLACE = re.compile("{(" + "|".join(NAMES) + ")}")
@@ -28,7 +28,7 @@ class RunCommand:
     alert as JSON. The program's output is discarded.
     """
 
-    def __init__(self, command: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, command: str, timeout_s: float = COMMAND_TIMEOUT_S) -> None:
         """UsageError when ``command`` cannot be split or there is no such program."""
         try:
             self._arguments = shlex.split(command)
@@ -49,7 +49,7 @@ class RunCommand:
         self._process: subprocess.Popen[bytes] | None = None
         self._cancelled = False
 
-    def do(self, event: Event) -> None:
+    def do(self, event: AlertEvent) -> None:
         """Run the program to its end. OutputError when it fails or takes too long."""
         try:
             process = self._start(event)
@@ -79,7 +79,7 @@ class RunCommand:
             if self._process is not None:
                 _kill(self._process)
 
-    def _start(self, event: Event) -> subprocess.Popen[bytes]:
+    def _start(self, event: AlertEvent) -> subprocess.Popen[bytes]:
         values = event.values
         arguments = [_PLACE.sub(lambda m: values[m[1]], text) for text in self._arguments]
         told = {f"COSTREAM_{name.upper()}": value for name, value in values.items()}

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.records import Alert
-from costream.runtime.alerts.rules import Classes, Rule, Target, targets
+from costream.runtime.alerts.rules import Rule, RuleLabels, RuleTarget, targets
 from costream.status import FeedState
 
 # Step times are sums of 1/rate in floating point, as in runtime/segments.py.
@@ -25,13 +25,13 @@ class _Watched:
     armed: bool = True
 
 
-class Firing:
+class RuleEvaluator:
     """One rule on one feed (rules.py defines the meaning of rules).
 
     Times are those of the feed and never decrease.
     """
 
-    def __init__(self, rule: Rule, classes: Classes) -> None:
+    def __init__(self, rule: Rule, classes: RuleLabels) -> None:
         """UsageError when the rule does not fit the labels."""
         self.rule = rule
         self._targets = targets(rule, classes) if rule.kind == "label" else ()
@@ -45,7 +45,7 @@ class Firing:
         Of several labels that could fire in one step only the best does, as ``every`` applies to
         the whole rule; with ``every 0`` all do.
         """
-        due: list[tuple[float, Target, _Watched]] = []
+        due: list[tuple[float, RuleTarget, _Watched]] = []
         for target, watched in zip(self._targets, self._watched, strict=True):
             score = float(probabilities[target.index])
             score = score if math.isfinite(score) else 0.0

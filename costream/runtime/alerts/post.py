@@ -19,9 +19,9 @@ from urllib.request import (
 )
 
 from costream.errors import OutputError, UsageError
-from costream.runtime.alerts.event import Event
+from costream.runtime.alerts.actions import AlertEvent
 
-TIMEOUT_S = 10.0  # per socket operation of an attempt
+POST_TIMEOUT_S = 10.0  # per socket operation of an attempt
 PAUSES_S = (1.0, 3.0)  # before the second and the third attempt
 
 
@@ -36,7 +36,7 @@ class PostJson:
     wants_clip = False
 
     def __init__(
-        self, url: str, timeout_s: float = TIMEOUT_S, pauses_s: tuple[float, ...] = PAUSES_S
+        self, url: str, timeout_s: float = POST_TIMEOUT_S, pauses_s: tuple[float, ...] = PAUSES_S
     ) -> None:
         """UsageError when ``url`` is not an http or https URL."""
         try:
@@ -61,7 +61,7 @@ class PostJson:
         self._cancelled = threading.Event()
         self._connections = _Connections()
 
-    def do(self, event: Event) -> None:
+    def do(self, event: AlertEvent) -> None:
         """Send the alert. OutputError when it was not accepted."""
         body = event.json.encode("utf-8", "backslashreplace")
         problem = self._attempt(body)

@@ -28,9 +28,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from costream.checkpoints.card import Card, Timeline
 from costream.clock import parse_time
 from costream.errors import UsageError
-from costream.models.card import Card, Timeline
 
 EVERY_S = 30.0
 LOW = 0.6  # default ``until``, relative to the threshold
@@ -55,7 +55,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Classes:
+class RuleLabels:
     """The labels of a model's heads, concatenated in the order of a step's probabilities."""
 
     labels: tuple[str, ...]
@@ -63,7 +63,7 @@ class Classes:
     background: frozenset[int]  # indices of the background labels
 
     @classmethod
-    def of(cls, heads: Iterable[tuple[Card, Timeline]]) -> Classes:
+    def of(cls, heads: Iterable[tuple[Card, Timeline]]) -> RuleLabels:
         """Return the labels of these heads, each given with its timeline in this run."""
         labels: list[str] = []
         thresholds: list[float] = []
@@ -77,7 +77,7 @@ class Classes:
 
 
 @dataclass(frozen=True)
-class Target:
+class RuleTarget:
     """One class that a rule tests, with its bounds."""
 
     index: int  # in the probabilities of a step
@@ -91,7 +91,7 @@ def parse_rule(text: str) -> Rule:
     return _Parser(text).rule()
 
 
-def targets(rule: Rule, classes: Classes) -> tuple[Target, ...]:
+def targets(rule: Rule, classes: RuleLabels) -> tuple[RuleTarget, ...]:
     """Return the classes that a rule of kind "label" tests.
 
     A label of several heads is tested in each. UsageError when the model has no such label, or
@@ -115,7 +115,7 @@ def targets(rule: Rule, classes: Classes) -> tuple[Target, ...]:
             raise UsageError(
                 f"'until' is above the firing probability ({above:g})", where=rule.text
             )
-        found.append(Target(k, classes.labels[k], above, until))
+        found.append(RuleTarget(k, classes.labels[k], above, until))
     return tuple(found)
 
 

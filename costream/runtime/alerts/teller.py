@@ -7,13 +7,13 @@ import time
 
 log = logging.getLogger("costream")
 
-TELL_S = 30.0  # least time between two messages about the same problem
+LOG_INTERVAL_S = 30.0  # least time between two messages about the same problem
 
 
-class Teller:
+class LogLimiter:
     """Logs the first of many messages, then at intervals one with the number left out."""
 
-    def __init__(self, every_s: float = TELL_S) -> None:
+    def __init__(self, every_s: float = LOG_INTERVAL_S) -> None:
         self._every_s = every_s
         self._told_s: float | None = None
         self._silent = 0

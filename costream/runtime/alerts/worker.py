@@ -8,8 +8,8 @@ from collections import deque
 from typing import Protocol
 
 from costream.errors import OutputError
-from costream.runtime.alerts.event import Event
-from costream.runtime.alerts.teller import TELL_S, Teller
+from costream.runtime.alerts.actions import AlertEvent
+from costream.runtime.alerts.teller import LOG_INTERVAL_S, LogLimiter
 
 QUEUE = 64  # most events that wait for one action
 
@@ -25,33 +25,33 @@ class Action(Protocol):
     def wants_clip(self) -> bool:
         """Whether the action waits until the clip of the alert, if any, has been written."""
 
-    def do(self, event: Event) -> None:
+    def do(self, event: AlertEvent) -> None:
         """Run the action, however long that takes. OutputError when it fails."""
 
     def cancel(self) -> None:
         """Make a running ``do`` end soon, for good."""
 
 
-class Worker:
+class ActionWorker:
     """Runs one action for a queue of events, one after the other.
 
     When the queue is full, the oldest waiting event is dropped. Failures and drops are counted,
     and logged at once, then at most every TELL_S.
     """
 
-    def __init__(self, action: Action, queue: int = QUEUE, tell_s: float = TELL_S) -> None:
+    def __init__(self, action: Action, queue: int = QUEUE, tell_s: float = LOG_INTERVAL_S) -> None:
         self.action = action
         self.failed = 0  # events for which the action failed
         self.dropped = 0  # events for which the action was not run
-        self._failures = Teller(tell_s)
-        self._drops = Teller(tell_s)
+        self._failures = LogLimiter(tell_s)
+        self._drops = LogLimiter(tell_s)
         self._room = queue
         self._changed = threading.Condition()  # guards the next three
-        self._waiting: deque[Event] = deque()
+        self._waiting: deque[AlertEvent] = deque()
         self._ending = False
         self._thread: threading.Thread | None = None
 
-    def put(self, event: Event) -> None:
+    def put(self, event: AlertEvent) -> None:
         """Queue the action for ``event``; returns at once."""
         with self._changed:
             if self._ending:
@@ -97,7 +97,7 @@ class Worker:
                 self.failed += 1
                 self._failures.tell(str(error))
 
-    def _next(self) -> Event | None:
+    def _next(self) -> AlertEvent | None:
         with self._changed:
             while not self._waiting:
                 if self._ending:

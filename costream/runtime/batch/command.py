@@ -12,27 +12,27 @@ from pathlib import Path
 from typing import Any
 
 from costream.errors import CostreamError, ExitCode
+from costream.formatting import clean
 from costream.models.identity import identify
-from costream.runtime.batch.cluster import RayEngine, need_ray
 from costream.runtime.batch.fingerprint import fingerprint
 from costream.runtime.batch.identity import identity
 from costream.runtime.batch.inputs import Inputs, collect
 from costream.runtime.batch.jobs import auto_jobs
-from costream.runtime.batch.journal import Entry, Journal
+from costream.runtime.batch.journal import BatchJournal, Entry
 from costream.runtime.batch.outcome import Outcome
-from costream.runtime.batch.plan import Plan, check_folder, make_plan, remove_results
+from costream.runtime.batch.plan import BatchPlan, check_folder, make_plan, remove_results
 from costream.runtime.batch.pool import Pool, Progress
-from costream.runtime.batch.work import Work, discard, record_path, remove_copies
-from costream.runtime.logs import logging_to
+from costream.runtime.batch.ray_engine import RayEngine, require_ray
+from costream.runtime.batch.tables import MergedInput, MergedTables
+from costream.runtime.batch.work import BatchJob, discard, record_path, remove_copies
 from costream.runtime.options import check_options
-from costream.runtime.stop import Stop
+from costream.runtime.setup import logging_to
+from costream.runtime.stop import StopHandler
 from costream.settings import BatchSettings, DetectSettings
-from costream.sinks.merged import MergedInput, MergedTables
-from costream.sinks.parquet import need_parquet
+from costream.sinks.parquet import require_parquet
 from costream.sinks.registry import check_outputs
 from costream.ui.console import live_allowed, stderr_console
 from costream.ui.progress import BatchProgress, BatchState
-from costream.ui.text import clean
 
 log = logging.getLogger("costream")
 
@@ -44,34 +44,34 @@ def batch(settings: BatchSettings, effective: Sequence[str] = ()) -> ExitCode:
     settings are in force, shown with -v.
     """
     told = settings.detect
-    with Stop() as stop, logging_to(told.verbosity, told.color, told.log_file):
+    with StopHandler() as stop, logging_to(told.verbosity, told.color, told.log_file):
         for line in effective:
             log.info("%s", line)
         return _Batch(settings, stop).go()
 
 
 class _Batch:
-    def __init__(self, settings: BatchSettings, stop: Stop) -> None:
+    def __init__(self, settings: BatchSettings, stop: StopHandler) -> None:
         self.settings, self.stop = settings, stop
         self.output = Path(os.path.abspath(settings.output))
         self.weights = identify(settings.detect.model, settings.detect.weights)
         check_options(settings.detect, found=self.weights.finds_objects, gated=self.weights.gated)
-        self.work = Work(
+        self.work = BatchJob(
             _absolute(settings.detect),
             str(self.output),
             self.weights.weights_sha256,
             settings.timings,
         )
-        self.journal = Journal(self.output)
+        self.journal = BatchJournal(self.output)
         self.fatal: CostreamError | None = None
         self.failed = False
 
     def go(self) -> ExitCode:
         settings = self.settings
         if settings.engine == "ray":
-            need_ray()
+            require_ray()
         if settings.predictions == "parquet":
-            need_parquet()
+            require_parquet()
         check_outputs((), self.output, "", overwrite=True)
         found = self._collect()
         mark = identity(self.work, self.weights, found.root, content=settings.hash)
@@ -92,7 +92,7 @@ class _Batch:
             remove_copies(self.work)
             self.journal.close()
 
-    def _plan(self, found: Inputs) -> Plan:
+    def _plan(self, found: Inputs) -> BatchPlan:
         if self.settings.overwrite:
             self.journal.entries.clear()
         return make_plan(found.items, self.journal, self.output, content=self.settings.hash)
@@ -108,7 +108,7 @@ class _Batch:
         )
         return Inputs(found.root, found.items[: settings.limit])
 
-    def _run(self, plan: Plan, mark: dict[str, Any]) -> ExitCode:
+    def _run(self, plan: BatchPlan, mark: dict[str, Any]) -> ExitCode:
         for task in plan.tasks:
             self.journal.entries.pop(task.name, None)
         self.journal.open(mark)
@@ -131,7 +131,7 @@ class _Batch:
             raise self.fatal
         return code
 
-    def _work(self, plan: Plan, state: BatchState, progress: BatchProgress) -> None:
+    def _work(self, plan: BatchPlan, state: BatchState, progress: BatchProgress) -> None:
         """Run the tasks and record their outcomes."""
         if not plan.tasks or self._stopped():
             return
@@ -159,7 +159,7 @@ class _Batch:
     def _stopped(self) -> bool:
         return self.stop.requested or (self.settings.fail_fast and self.failed)
 
-    def _checked(self, outcome: Outcome, plan: Plan) -> Outcome:
+    def _checked(self, outcome: Outcome, plan: BatchPlan) -> Outcome:
         """Turn the outcome into a failure if the file changed while it was read."""
         if outcome.status not in ("done", "partial"):
             return outcome
@@ -175,7 +175,7 @@ class _Batch:
             outcome.name, "failed", "the file changed while it was read", int(ExitCode.INPUT)
         )
 
-    def _count(self, outcome: Outcome, plan: Plan, state: BatchState) -> None:
+    def _count(self, outcome: Outcome, plan: BatchPlan, state: BatchState) -> None:
         state.running.pop(outcome.name, None)
         state.done_files += 1
         state.done_size += plan.prints[outcome.name].size
@@ -193,10 +193,10 @@ class _Batch:
         elif outcome.status == "skipped":
             log.info("%s: skipped: %s", clean(outcome.name), outcome.reason)
 
-    def _is_complete(self, plan: Plan) -> bool:
+    def _is_complete(self, plan: BatchPlan) -> bool:
         return all(item.name in self.journal.entries for item in plan.inputs)
 
-    def _verdict(self, plan: Plan, complete: bool) -> ExitCode:
+    def _verdict(self, plan: BatchPlan, complete: bool) -> ExitCode:
         """Return the overall exit code: that of the failures if all failed alike, else PARTIAL."""
         if self.fatal is not None:
             return self.fatal.exit_code
@@ -213,7 +213,7 @@ class _Batch:
             return ExitCode.OK
         return ExitCode(codes.pop()) if not done and len(codes) == 1 else ExitCode.PARTIAL
 
-    def _tables(self, plan: Plan, told: dict[str, Any]) -> None:
+    def _tables(self, plan: BatchPlan, told: dict[str, Any]) -> None:
         """Write the tables over all inputs, in their order."""
         objects = self.weights.finds_objects
         tables = MergedTables(self.output, self.settings.predictions, objects=objects)
@@ -255,7 +255,7 @@ def _absolute(told: DetectSettings) -> DetectSettings:
     return replace(told, model=model, weights=weights, layout=layout)
 
 
-def _list(plan: Plan) -> None:
+def _list(plan: BatchPlan) -> None:
     """Print the planned action for each input: a keyword, its name, and the reason."""
     todo = {task.name for task in plan.tasks}
     settled = {entry.outcome.name: entry.outcome for entry in plan.settled}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from costream.runtime.batch.stores import fetch, is_url, stored_files
-from costream.sources.arrays import PARTS, split_video
+from costream.sources.features.arrays import PARTS, split_video
 
 _BLOCK = 1 << 20
 

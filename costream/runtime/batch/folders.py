@@ -16,7 +16,7 @@ PRIVATE = ".costream"  # folder for a batch's internal files, below its output f
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundPath:
     """A path that is an input, or the reason why it is not."""
 
     path: str  # absolute
@@ -64,14 +64,14 @@ class FolderWalk:
         self._seen: dict[tuple[int, int], str] = {}
         self._above: set[tuple[int, int] | None] = set()  # parents of the searched folder
 
-    def folder(self, path: str, relative: str = "") -> Iterator[Found]:
+    def folder(self, path: str, relative: str = "") -> Iterator[FoundPath]:
         """Yield the files below a folder."""
         known = self._known(path)
         if known is None and relative and _identity(path) in self._above:
             known = os.path.realpath(path)
         if known is not None:
             if known != path:
-                yield Found(path, relative, _again("folder", known))
+                yield FoundPath(path, relative, _again("folder", known))
             return
         if not relative:
             if self._output is not None and _identity(path) == self._output:
@@ -85,7 +85,7 @@ class FolderWalk:
             names = sorted(os.listdir(path))
         except OSError as error:
             reason = f"the folder cannot be read ({error.strerror})"
-            yield Found(path, relative, Refusal("failed", reason, int(ExitCode.INPUT)))
+            yield FoundPath(path, relative, Refusal("failed", reason, int(ExitCode.INPUT)))
             return
         for name in names:
             inner, inner_relative = os.path.join(path, name), f"{relative}/{name}".lstrip("/")
@@ -96,10 +96,10 @@ class FolderWalk:
             elif self._patterns.enters(inner_relative) and not self._is_output(inner):
                 yield from self.folder(inner, inner_relative)
 
-    def file(self, path: str, relative: str) -> Iterator[Found]:
+    def file(self, path: str, relative: str) -> Iterator[FoundPath]:
         """Yield a file if the patterns include it."""
         if self._patterns.takes(relative):
-            yield Found(path, relative, _unfit(path))
+            yield FoundPath(path, relative, _unfit(path))
 
     def _known(self, path: str) -> str | None:
         """Return the path under which this was visited before; remember it if it was not."""
@@ -117,7 +117,7 @@ class FolderWalk:
         return self._output is not None and _identity(path) == self._output
 
 
-def each_once(found: Iterable[Found]) -> list[Found]:
+def each_once(found: Iterable[FoundPath]) -> list[FoundPath]:
     """Remove repeated paths, and mark further names of the same file as skipped.
 
     Of a file and links to it, the file itself is used, else the first name.
@@ -131,12 +131,12 @@ def each_once(found: Iterable[Found]) -> list[Found]:
     return [_but_first(item, first) for item in paths.values()]
 
 
-def _but_first(item: Found, first: dict[tuple[int, int], str]) -> Found:
+def _but_first(item: FoundPath, first: dict[tuple[int, int], str]) -> FoundPath:
     identity = _identity(item.path)
     taken = item.path if identity is None else first[identity]
     if item.refusal is not None or taken == item.path:
         return item
-    return Found(item.path, item.relative, _again("file", taken))
+    return FoundPath(item.path, item.relative, _again("file", taken))
 
 
 def is_recording(path: str) -> bool:

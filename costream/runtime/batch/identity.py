@@ -8,7 +8,7 @@ from typing import Any
 from costream import __version__
 from costream.models.identity import WeightsIdentity
 from costream.records import SCHEMA, plain
-from costream.runtime.batch.work import Work
+from costream.runtime.batch.work import BatchJob
 
 BATCH_SCHEMA = "costream-batch/1"
 
@@ -20,7 +20,9 @@ _IRRELEVANT = {
 }
 
 
-def identity(work: Work, weights: WeightsIdentity, root: str, *, content: bool) -> dict[str, Any]:
+def identity(
+    work: BatchJob, weights: WeightsIdentity, root: str, *, content: bool
+) -> dict[str, Any]:
     """Return the identity that marks a folder of results.
 
     ``root``: the input folder that is mirrored; ``content``: fingerprints use content hashes.

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from costream.errors import SourceError, UsageError
-from costream.runtime.batch.folders import FolderWalk, Found, Patterns, each_once, is_recording
-from costream.runtime.batch.names import Names, safe
+from costream.runtime.batch.folders import FolderWalk, FoundPath, Patterns, each_once, is_recording
+from costream.runtime.batch.names import ResultNames, safe
 from costream.runtime.batch.outcome import Refusal
 from costream.runtime.batch.stores import absolute, check_url, is_folder, is_url, local_path, place
 from costream.runtime.batch.storewalk import search_store
-from costream.sources.opening import shown
+from costream.sources.media.container import display_name
 from costream.sources.registry import expand
 
 
@@ -73,7 +73,7 @@ def collect(
     patterns = Patterns(include, exclude)
     walk = FolderWalk(patterns, output)
 
-    def search(path: str) -> Iterator[Found]:
+    def search(path: str) -> Iterator[FoundPath]:
         if is_url(path):
             return search_store(path, patterns, is_folder=path in folders)
         if path in folders:
@@ -81,7 +81,7 @@ def collect(
         return walk.file(path, os.path.basename(path))
 
     found = each_once(item for path in paths for item in search(path))
-    return Inputs(root, Names().give(_expanded(_below(item, root) for item in found)))
+    return Inputs(root, ResultNames().give(_expanded(_below(item, root) for item in found)))
 
 
 def _absolute(argument: str) -> str:
@@ -114,7 +114,7 @@ def _root(paths: Sequence[str], folders: Container[str]) -> str:
         ) from None
 
 
-def _below(found: Found, root: str) -> Found:
+def _below(found: FoundPath, root: str) -> FoundPath:
     if is_url(found.path):
         at = place(found.path)
         relative = posixpath.relpath(at, root) if at != root else posixpath.basename(at)
@@ -126,7 +126,7 @@ def _place(path: str) -> str:
     return place(path) if is_url(path) else path.replace(os.sep, "/")
 
 
-def _expanded(found: Iterable[Found]) -> Iterator[Input]:
+def _expanded(found: Iterable[FoundPath]) -> Iterator[Input]:
     """Yield one input per video of a pickle; everything else unchanged."""
     for item in found:
         if item.refusal is not None:
@@ -135,7 +135,7 @@ def _expanded(found: Iterable[Found]) -> Iterator[Input]:
         try:
             uris = expand(item.path) if _may_hold_many(item.path) else [item.path]
         except (SourceError, UsageError) as error:
-            reason = str(error).removeprefix(f"{shown(item.path)}: ")
+            reason = str(error).removeprefix(f"{display_name(item.path)}: ")
             yield Input(item.path, item.relative, Refusal("failed", reason, int(error.exit_code)))
             continue
         for uri in uris:

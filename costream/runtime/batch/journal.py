@@ -20,7 +20,7 @@ from costream.runtime.batch.fingerprint import Fingerprint
 from costream.runtime.batch.folders import PRIVATE
 from costream.runtime.batch.outcome import Outcome
 from costream.sinks.atomic import AtomicFile
-from costream.sinks.locking import locked
+from costream.sinks.locking import try_lock
 
 MARK = "batch.json"
 _LOCK_S = 5.0  # workers of a killed batch exit within this time
@@ -51,7 +51,7 @@ class Entry:
 
 
 @dataclass
-class Journal:
+class BatchJournal:
     """The journal of one output folder.
 
     ``mark`` and ``read`` change no file. To write: ``lock``, ``read``, ``open``, ``add`` and
@@ -99,7 +99,7 @@ class Journal:
         except OSError as error:
             raise UsageError(f"cannot be written ({error.strerror})", where=self.folder) from error
         until_s = time.monotonic() + _LOCK_S
-        while not locked(self._lock):
+        while not try_lock(self._lock):
             if time.monotonic() > until_s:
                 raise UsageError("another batch is writing to this folder", where=self.folder)
             time.sleep(0.05)

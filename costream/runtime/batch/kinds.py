@@ -8,9 +8,9 @@ import av
 
 from costream.errors import CostreamError, SourceError
 from costream.models.base import Model
-from costream.sources.arrays import split_video
 from costream.sources.base import SourceInfo, SourceKind, SourceOptions
-from costream.sources.opening import ATTACHED_PICTURE
+from costream.sources.features.arrays import split_video
+from costream.sources.media.container import ATTACHED_PICTURE
 from costream.sources.registry import sniff
 
 # File extensions of media: such a file that cannot be read is damaged.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from costream.runtime.batch.folders import PRIVATE
-from costream.sinks.merged import TABLES
+from costream.runtime.batch.tables import TABLES
 from costream.sinks.registry import FORMATS
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SUFFIXES = tuple(suffix for format in FORMATS.values() for suffix in format.files)
 
 
-class Names:
+class ResultNames:
     """Assigns each input a name under which its files, in any format, are unique.
 
     The name is the input's path below the root. Where its files would clash with those of another

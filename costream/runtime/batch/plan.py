@@ -13,15 +13,15 @@ from costream.runtime.batch.fingerprint import Fingerprint, fingerprint
 from costream.runtime.batch.folders import PRIVATE
 from costream.runtime.batch.identity import differences
 from costream.runtime.batch.inputs import Input
-from costream.runtime.batch.journal import MARK, Entry, Journal
+from costream.runtime.batch.journal import MARK, BatchJournal, Entry
 from costream.runtime.batch.outcome import Outcome
-from costream.runtime.batch.work import Task, Work, result_paths
-from costream.sinks.atomic import part_of
-from costream.sinks.merged import TABLES
+from costream.runtime.batch.tables import TABLES
+from costream.runtime.batch.work import BatchJob, Task, result_paths
+from costream.sinks.atomic import part_path
 
 
 @dataclass
-class Plan:
+class BatchPlan:
     """The inputs of a batch, grouped by what is to be done with them."""
 
     inputs: list[Input]
@@ -32,9 +32,11 @@ class Plan:
     kept: int = 0  # inputs whose results exist, complete and up to date
 
 
-def make_plan(inputs: list[Input], journal: Journal, output: Path, *, content: bool) -> Plan:
+def make_plan(
+    inputs: list[Input], journal: BatchJournal, output: Path, *, content: bool
+) -> BatchPlan:
     """Return a plan, from a comparison of the inputs with the journal."""
-    plan = Plan(inputs)
+    plan = BatchPlan(inputs)
     for item in inputs:
         if item.refusal is not None:
             told = item.refusal
@@ -58,7 +60,12 @@ def make_plan(inputs: list[Input], journal: Journal, output: Path, *, content: b
 
 
 def check_folder(
-    journal: Journal, mark: dict[str, Any], inputs: Iterable[Input], work: Work, *, keep: bool
+    journal: BatchJournal,
+    mark: dict[str, Any],
+    inputs: Iterable[Input],
+    work: BatchJob,
+    *,
+    keep: bool,
 ) -> None:
     """Raise UsageError when the folder holds results of another command.
 
@@ -79,7 +86,7 @@ def check_folder(
             )
 
 
-def _check_foreign(inputs: Iterable[Input], work: Work) -> None:
+def _check_foreign(inputs: Iterable[Input], work: BatchJob) -> None:
     """Raise UsageError when a result would replace a file that no batch made."""
     paths = [Path(work.output) / table for table in TABLES]
     for item in inputs:
@@ -98,7 +105,7 @@ def remove_results(output: Path, entries: Iterable[Entry]) -> None:
             path = Path(os.path.normpath(output / name))
             if output in path.parents and path != output / PRIVATE / MARK:
                 path.unlink(missing_ok=True)
-                part_of(path).unlink(missing_ok=True)
+                part_path(path).unlink(missing_ok=True)
 
 
 def _is_kept(entry: Entry | None, found: Fingerprint, output: Path) -> bool:

@@ -15,8 +15,8 @@ from typing import Any
 
 from costream.errors import CostreamError, ExitCode, ModelError
 from costream.runtime.batch.outcome import Outcome
-from costream.runtime.batch.work import Task, Work, discard
-from costream.runtime.batch.worker import Held, serve
+from costream.runtime.batch.work import BatchJob, Task, discard
+from costream.runtime.batch.worker import InheritedFile, serve
 
 log = logging.getLogger("costream")
 
@@ -49,10 +49,10 @@ class Pool:
     """
 
     def __init__(
-        self, work: Work, jobs: int, timeout_s: float | None = None, lock: int | None = None
+        self, work: BatchJob, jobs: int, timeout_s: float | None = None, lock: int | None = None
     ) -> None:
         self._work, self._jobs, self._timeout_s = work, jobs, timeout_s
-        self._lock = Held(lock)
+        self._lock = InheritedFile(lock)
         # Not forked: the threads of torch and FFmpeg do not survive a fork.
         self._context = multiprocessing.get_context("spawn")
         self._workers: list[_Worker] = []
@@ -177,7 +177,7 @@ class Pool:
                 if worker.task is not None:
                     discard(self._work, worker.task.name)
             else:
-                _tell(worker.pipe, "stop")
+                _send(worker.pipe, "stop")
 
     def _kill(self, worker: _Worker) -> None:
         worker.pipe.close()
@@ -193,7 +193,7 @@ class _BrokenError(CostreamError):
         self.exit_code = code
 
 
-def _tell(pipe: Connection, *message: Any) -> None:
+def _send(pipe: Connection, *message: Any) -> None:
     try:
         pipe.send(message)
     except OSError:

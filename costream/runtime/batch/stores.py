@@ -25,7 +25,7 @@ from urllib.request import url2pathname
 from costream.errors import UsageError
 from costream.redact import redact
 from costream.runtime.batch.names import safe
-from costream.sources.arrays import PARTS
+from costream.sources.features.arrays import PARTS
 
 _URL = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]+::)*[A-Za-z][A-Za-z0-9+.-]+://")
 _FILE = "file://"
@@ -97,7 +97,7 @@ def is_folder(url: str) -> bool:
         return False  # the error is reported when it is read
 
 
-def below(url: str) -> list[str]:
+def list_files(url: str) -> list[str]:
     """Return the URLs of all files below a folder. OSError when a folder cannot be listed."""
     with _plain_errors():
         fs, path = _opened(url)
@@ -241,18 +241,18 @@ def _plain_errors() -> Iterator[None]:
     except FileNotFoundError as error:
         cause = error.__cause__
         if cause is not None and getattr(cause, "status", 404) != 404:
-            raise OSError(_told(cause)) from error
+            raise OSError(_unreachable(cause)) from error
         if cause is not None and isinstance(cause, OSError):  # no server at this address
-            raise OSError(_told(cause)) from error
+            raise OSError(_unreachable(cause)) from error
         raise FileNotFoundError(errno.ENOENT, "no such file") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):  # local disk errors
             raise
-        raise OSError(_told(error)) from error
+        raise OSError(_unreachable(error)) from error
     except Exception as error:  # every library has its own exception types
-        raise OSError(_told(error)) from error
+        raise OSError(_unreachable(error)) from error
 
 
-def _told(error: BaseException) -> str:
+def _unreachable(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     return f"it cannot be reached ({redact(text)})"

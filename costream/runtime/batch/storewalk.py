@@ -6,31 +6,31 @@ import posixpath
 from collections.abc import Iterator
 
 from costream.errors import ExitCode
-from costream.runtime.batch.folders import PRIVATE, Found, Patterns
+from costream.runtime.batch.folders import PRIVATE, FoundPath, Patterns
 from costream.runtime.batch.outcome import Refusal
-from costream.runtime.batch.stores import below, place
+from costream.runtime.batch.stores import list_files, place
 
 _FRAMES = "_keypoints.json"  # a folder of these files is one input
 _PARTS = ("_flow.npy", "_audio.npy")
 
 
-def search_store(url: str, patterns: Patterns, *, is_folder: bool) -> Iterator[Found]:
+def search_store(url: str, patterns: Patterns, *, is_folder: bool) -> Iterator[FoundPath]:
     """Yield a file, or the files below a folder in order of names, as ``FolderWalk`` does."""
     if not is_folder:
         if patterns.takes(posixpath.basename(place(url))):
-            yield Found(url, "")
+            yield FoundPath(url, "")
         return
     try:
-        pairs = [(posixpath.relpath(place(file), place(url)), file) for file in below(url)]
+        pairs = [(posixpath.relpath(place(file), place(url)), file) for file in list_files(url)]
     except OSError as error:
         reason = f"the folder cannot be read ({error.strerror or error})"
-        yield Found(url, "", Refusal("failed", reason, int(ExitCode.INPUT)))
+        yield FoundPath(url, "", Refusal("failed", reason, int(ExitCode.INPUT)))
         return
     names = {name for name, _ in pairs}
     outputs = {_folder(name, 2) for name in names if f"/{name}".endswith(f"/{PRIVATE}/batch.json")}
     recordings = {_folder(name) for name in names if name.endswith(_FRAMES)}
     if "" in recordings:
-        yield Found(url, "")
+        yield FoundPath(url, "")
         return
     told: set[str] = set()
     for name, file in sorted(pairs, key=lambda pair: pair[0].split("/")):
@@ -41,11 +41,11 @@ def search_store(url: str, patterns: Patterns, *, is_folder: bool) -> Iterator[F
         recording = next((folder for folder in folders if folder in recordings), None)
         if recording is None:
             if patterns.takes(name):
-                yield Found(file, name, _part_of_another(name, names))
+                yield FoundPath(file, name, _part_of_another(name, names))
         elif recording not in told:
             told.add(recording)
             if patterns.takes(recording):
-                yield Found(_folder_of(file, name.count("/") - recording.count("/")), recording)
+                yield FoundPath(_folder_of(file, name.count("/") - recording.count("/")), recording)
 
 
 def _folder(name: str, up: int = 1) -> str:

@@ -27,14 +27,14 @@ from costream.runtime.batch.outcome import Outcome, Status
 from costream.runtime.batch.stores import fetched
 from costream.runtime.options import run_options, source_options
 from costream.runtime.pipeline import run
-from costream.runtime.stop import Stop
+from costream.runtime.stop import StopHandler
 from costream.settings import DetectSettings
-from costream.sinks.atomic import part_of
+from costream.sinks.atomic import part_path
 from costream.sinks.base import Sink
 from costream.sinks.registry import make_sinks, paths_for
-from costream.sinks.untimed import untimed
+from costream.sinks.untimed import deterministic_sink
 from costream.sources.base import Source, SourceInfo
-from costream.sources.opening import shown
+from costream.sources.media.container import display_name
 from costream.sources.registry import open_source
 
 log = logging.getLogger("costream")
@@ -47,7 +47,7 @@ _FOR_ALL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 
 @dataclass(frozen=True)
-class Work:
+class BatchJob:
     """Settings shared by all inputs of a batch. Sent to every worker; holds no arrays."""
 
     detect: DetectSettings
@@ -69,40 +69,40 @@ class Task:
     name: str
 
 
-def record_path(work: Work, name: str) -> Path:
+def record_path(work: BatchJob, name: str) -> Path:
     """Return the file of an input's records, from which the tables are built."""
     folder = Path(work.output)
     return paths_for("jsonl", folder if "jsonl" in work.formats else folder / RECORDS, name)[0]
 
 
-def result_paths(work: Work, name: str) -> list[Path]:
+def result_paths(work: BatchJob, name: str) -> list[Path]:
     """Return all files that an input's results may be in, including the records."""
     folder = Path(work.output)
     asked = [path for format in work.formats for path in paths_for(format, folder, name)]
     return list(dict.fromkeys([*asked, record_path(work, name)]))
 
 
-def discard(work: Work, name: str) -> None:
+def discard(work: BatchJob, name: str) -> None:
     """Remove an input's results, finished or not, and its copy."""
     for path in result_paths(work, name):
-        for file in (path, part_of(path)):
+        for file in (path, part_path(path)):
             with suppress(OSError):
                 file.unlink()
     shutil.rmtree(_copy_folder(work, name), ignore_errors=True)
 
 
-def remove_copies(work: Work) -> None:
+def remove_copies(work: BatchJob) -> None:
     """Remove copies of inputs from stores that killed workers left behind."""
     shutil.rmtree(Path(work.output) / COPIES, ignore_errors=True)
 
 
-def _copy_folder(work: Work, name: str) -> Path:
+def _copy_folder(work: BatchJob, name: str) -> Path:
     own = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]  # a name may be long or contain "/"
     return Path(work.output) / COPIES / own
 
 
 @lru_cache(maxsize=1)
-def load(work: Work) -> Model:
+def load(work: BatchJob) -> Model:
     """Return the model of a batch, loaded once per process. ModelError as ``load_model``."""
     from costream.models.registry import load_model
     from costream.runtime.machine import prepare_torch
@@ -122,8 +122,8 @@ def load(work: Work) -> Model:
 
 def process(
     task: Task,
-    work: Work,
-    stop: Stop | None = None,
+    work: BatchJob,
+    stop: StopHandler | None = None,
     on_progress: Callable[[float], None] | None = None,
 ) -> Outcome:
     """Run the model over one input and return its outcome; never raises for bad input.
@@ -131,10 +131,10 @@ def process(
     ``on_progress`` is called with the media seconds so far. Results of a failed input are
     removed; those of an interrupted one are valid and have ``complete: false``.
     """
-    stop, copies = stop or Stop(), _copy_folder(work, task.name)
+    stop, copies = stop or StopHandler(), _copy_folder(work, task.name)
     try:
         with fetched(task.uri, copies, lambda: stop.requested) as path:
-            return _process(task, path, work, stop, _Watch(on_progress))
+            return _process(task, path, work, stop, _OutcomeSink(on_progress))
     except OSError as error:
         if stop.requested:
             return Outcome(task.name, "interrupted")
@@ -143,7 +143,9 @@ def process(
         return Outcome(task.name, "failed", error.strerror or str(error), code, fatal=fatal)
 
 
-def _process(task: Task, path: str, work: Work, stop: Stop, watch: _Watch) -> Outcome:
+def _process(
+    task: Task, path: str, work: BatchJob, stop: StopHandler, watch: _OutcomeSink
+) -> Outcome:
     """Run the model over an input whose local copy or file is ``path``."""
     try:
         model = load(work)
@@ -161,13 +163,13 @@ def _process(task: Task, path: str, work: Work, stop: Stop, watch: _Watch) -> Ou
 
 
 def _run(
-    task: Task, path: str, work: Work, model: Model, sinks: Sequence[Sink], stop: Stop
+    task: Task, path: str, work: BatchJob, model: Model, sinks: Sequence[Sink], stop: StopHandler
 ) -> Summary:
     source: Source = open_source(path, source_options(work.detect, model, work.formats))
     if path != task.uri:
         source = _Copied(source, task.uri)
     return run(
-        _Fitting(source, model),
+        _CheckedSource(source, model),
         model,
         sinks,
         options=run_options(work.detect, model),
@@ -175,15 +177,15 @@ def _run(
     )
 
 
-def _sinks(work: Work, name: str) -> list[Sink]:
+def _sinks(work: BatchJob, name: str) -> list[Sink]:
     folder = Path(work.output)
     sinks = make_sinks(work.formats, folder, name, overwrite=True)
     if "jsonl" not in work.formats:
         sinks += make_sinks(("jsonl",), folder / RECORDS, name, overwrite=True)
-    return sinks if work.timings else [untimed(sink) for sink in sinks]
+    return sinks if work.timings else [deterministic_sink(sink) for sink in sinks]
 
 
-def _sizes(work: Work, name: str) -> dict[str, int]:
+def _sizes(work: BatchJob, name: str) -> dict[str, int]:
     folder = Path(work.output)
     return {
         path.relative_to(folder).as_posix(): path.stat().st_size
@@ -192,7 +194,7 @@ def _sizes(work: Work, name: str) -> dict[str, int]:
     }
 
 
-def _explained(error: Exception, name: str, path: str, work: Work) -> Outcome:
+def _explained(error: Exception, name: str, path: str, work: BatchJob) -> Outcome:
     """Return the outcome of an input that an exception ended."""
     if isinstance(error, MisfitError):
         return Outcome(name, "skipped", _reason(error, path))
@@ -216,7 +218,7 @@ def _meets_all(error: CostreamError) -> bool:
 
 
 def _reason(error: Exception, uri: str) -> str:
-    return str(error).removeprefix(f"{shown(uri)}: ")
+    return str(error).removeprefix(f"{display_name(uri)}: ")
 
 
 class _Copied:
@@ -230,10 +232,10 @@ class _Copied:
 
     def open(self) -> SourceInfo:
         """Open the copy."""
-        return replace(self._source.open(), uri=shown(self._url))
+        return replace(self._source.open(), uri=display_name(self._url))
 
 
-class _Fitting:
+class _CheckedSource:
     """A source wrapper that distinguishes inputs that do not fit the model from damaged ones."""
 
     def __init__(self, source: Source, model: Model) -> None:
@@ -252,7 +254,7 @@ class _Fitting:
         return info
 
 
-class _Watch:
+class _OutcomeSink:
     """A sink that collects what the outcome needs from the records."""
 
     def __init__(self, on_progress: Callable[[float], None] | None) -> None:

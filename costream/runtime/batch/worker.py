@@ -17,11 +17,11 @@ from multiprocessing.reduction import DupFd
 from typing import Any
 
 from costream.errors import CostreamError
-from costream.runtime.batch.work import Task, Work, load, process
-from costream.runtime.stop import Stop
+from costream.runtime.batch.work import BatchJob, Task, load, process
+from costream.runtime.stop import StopHandler
 
 
-class Held:
+class InheritedFile:
     """An open file that is passed to a worker and stays open while the worker lives.
 
     So the lock of the output folder is released by the last worker, not by the command: when a
@@ -33,15 +33,15 @@ class Held:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._descriptor is None or os.name == "nt":  # no such inheritance on Windows
-            return Held, (None,)
+            return InheritedFile, (None,)
         return _take, (DupFd(self._descriptor),)
 
 
-def _take(duplicate: Any) -> Held:
-    return Held(duplicate.detach())
+def _take(duplicate: Any) -> InheritedFile:
+    return InheritedFile(duplicate.detach())
 
 
-def serve(pipe: Connection, work: Work, lock: Held) -> None:
+def serve(pipe: Connection, work: BatchJob, lock: InheritedFile) -> None:
     """Run tasks until the other end of ``pipe`` is closed, then exit at once.
 
     ``lock`` is only kept open.
@@ -50,22 +50,22 @@ def serve(pipe: Connection, work: Work, lock: Held) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     _log_to(pipe)
-    stop = Stop()
+    stop = StopHandler()
     tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, tasks, stop), daemon=True).start()
     try:
         load(work)
     except CostreamError as error:
-        _send(pipe, "broken", str(error), int(error.exit_code))
+        _send_result(pipe, "broken", str(error), int(error.exit_code))
         return
     while True:
         task = tasks.get()
-        _send(pipe, "began")
-        outcome = process(task, work, stop, lambda media_s: _send(pipe, "progress", media_s))
-        _send(pipe, "outcome", outcome)
+        _send_result(pipe, "began")
+        outcome = process(task, work, stop, lambda media_s: _send_result(pipe, "progress", media_s))
+        _send_result(pipe, "outcome", outcome)
 
 
-def _listen(pipe: Connection, tasks: queue.SimpleQueue[Task], stop: Stop) -> None:
+def _listen(pipe: Connection, tasks: queue.SimpleQueue[Task], stop: StopHandler) -> None:
     while True:
         try:
             message = pipe.recv()
@@ -78,7 +78,7 @@ def _listen(pipe: Connection, tasks: queue.SimpleQueue[Task], stop: Stop) -> Non
             tasks.put(message[1])
 
 
-def _send(pipe: Connection, *message: Any) -> None:
+def _send_result(pipe: Connection, *message: Any) -> None:
     try:
         pipe.send(message)
     except OSError:  # as in _listen
@@ -93,7 +93,7 @@ class _ToCommand(logging.Handler):
         self._pipe = pipe
 
     def emit(self, record: logging.LogRecord) -> None:
-        _send(self._pipe, "log", record.levelno, record.getMessage())
+        _send_result(self._pipe, "log", record.levelno, record.getMessage())
 
 
 def _log_to(pipe: Connection) -> None:

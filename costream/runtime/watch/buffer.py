@@ -14,14 +14,14 @@ from costream.sources.base import SourceInfo
 
 
 @dataclass(frozen=True)
-class Opened:
+class SourceOpened:
     """The source has been opened."""
 
     info: SourceInfo
 
 
 @dataclass(frozen=True)
-class Ready:
+class ReadyStep:
     """A step that is ready for the network."""
 
     tick: Tick
@@ -30,13 +30,13 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Ended:
+class SourceEnded:
     """The source has been closed; ``error`` is why it could not be read, else None."""
 
     error: Exception | None
 
 
-Event: TypeAlias = Opened | Ready | Gap | Fault | Ended
+FeedEvent: TypeAlias = SourceOpened | ReadyStep | Gap | Fault | SourceEnded
 
 
 class Buffer:
@@ -52,7 +52,7 @@ class Buffer:
         """``arrived``: notified at every put; shared by all buffers."""
         self._size, self._lag_s, self._block = size, lag_s, block
         self._arrived = arrived
-        self._events: deque[Event] = deque()
+        self._events: deque[FeedEvent] = deque()
         self._steps = 0  # among the events
         self._closed = False
         self.dropped = 0
@@ -62,17 +62,17 @@ class Buffer:
     def waiting_since_s(self) -> float | None:
         """The time at which the oldest waiting step was put; None without steps."""
         with self._arrived:
-            return next((e.put_s for e in self._events if isinstance(e, Ready)), None)
+            return next((e.put_s for e in self._events if isinstance(e, ReadyStep)), None)
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to take."""
         return not self._events
 
-    def put(self, event: Event) -> None:
+    def put(self, event: FeedEvent) -> None:
         """Add an event; called by the feed's thread."""
         with self._arrived:
-            if isinstance(event, Ready):
+            if isinstance(event, ReadyStep):
                 while self._block and self._steps >= self._size and not self._closed:
                     self._arrived.wait()
                 if self._steps >= self._size:
@@ -81,15 +81,15 @@ class Buffer:
             self._events.append(event)
             self._arrived.notify_all()
 
-    def take(self) -> list[Event]:
+    def take(self) -> list[FeedEvent]:
         """Return the events up to and including the next step; called by the network's thread."""
-        taken: list[Event] = []
+        taken: list[FeedEvent] = []
         with self._arrived:
             while not self._block and self._steps > 1 and self._is_late():
                 self._drop()
             while self._events:
                 taken.append(self._events.popleft())
-                if isinstance(taken[-1], Ready):
+                if isinstance(taken[-1], ReadyStep):
                     self._steps -= 1
                     break
             self._arrived.notify_all()
@@ -102,7 +102,7 @@ class Buffer:
             self._arrived.notify_all()
 
     def _is_late(self) -> bool:
-        oldest = next(e for e in self._events if isinstance(e, Ready))
+        oldest = next(e for e in self._events if isinstance(e, ReadyStep))
         item = oldest.tick.item
         arrived_s = item.arrived_s if isinstance(item, (VideoFrame, AudioBlock)) else None
         since_s = oldest.put_s if arrived_s is None else arrived_s
@@ -111,7 +111,7 @@ class Buffer:
     def _drop(self) -> None:
         """Drop the oldest step."""
         for k, event in enumerate(self._events):
-            if isinstance(event, Ready):
+            if isinstance(event, ReadyStep):
                 del self._events[k]
                 self._steps -= 1
                 self.dropped += 1

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from costream.clock import Tick, TickItem
 from costream.records import Fault, Gap, Item, VideoFrame
-from costream.runtime.watch.buffer import Buffer, Ended, Opened, Ready
+from costream.runtime.watch.buffer import Buffer, ReadyStep, SourceEnded, SourceOpened
 from costream.runtime.watch.rate import Rate
 from costream.sources.base import Connection, LiveSource, Source
 
@@ -70,7 +70,7 @@ class Feed:
     def _run(self) -> None:
         error: Exception | None = None
         try:
-            self.buffer.put(Opened(self.source.open()))
+            self.buffer.put(SourceOpened(self.source.open()))
             busy_s = time.thread_time()
             for event in self._clock(self._count(self.source.items())):
                 if isinstance(event, Tick):
@@ -78,7 +78,7 @@ class Feed:
                         for frame in (*event.item.earlier, event.item):
                             _ = frame.rgb  # convert here, not in the network's thread
                     spent_s, busy_s = time.thread_time() - busy_s, time.thread_time()
-                    self.buffer.put(Ready(self._moved(event), spent_s, time.monotonic()))
+                    self.buffer.put(ReadyStep(self._moved(event), spent_s, time.monotonic()))
                 elif isinstance(event, Gap):
                     start_s, end_s = event.start_s + self.offset_s, event.end_s + self.offset_s
                     self.buffer.put(replace(event, start_s=start_s, end_s=end_s))
@@ -89,7 +89,7 @@ class Feed:
             error = problem
         finally:
             self.source.close()
-            self.buffer.put(Ended(error))
+            self.buffer.put(SourceEnded(error))
 
     def _count(self, items: Iterable[Item]) -> Iterator[Item]:
         for item in items:

@@ -9,12 +9,12 @@ from threading import Condition
 from costream.models.base import Model
 from costream.records import Alert, Gap
 from costream.runtime.alerts.alerts import Alerts
-from costream.runtime.stop import Stop
-from costream.runtime.watch.buffer import Ready
-from costream.runtime.watch.lane import Lane
-from costream.runtime.watch.overview import Overview
-from costream.runtime.watch.rows import Rows
-from costream.runtime.watch.share import Share
+from costream.runtime.stop import StopHandler
+from costream.runtime.watch.buffer import ReadyStep
+from costream.runtime.watch.channel import FeedChannel
+from costream.runtime.watch.rows import FeedStates
+from costream.runtime.watch.share import TimeShare
+from costream.runtime.watch.status import StatusCollector
 
 # Interval at which the loop checks for a signal while no data arrive.
 POLL_S = 0.1
@@ -28,18 +28,18 @@ class Loop:
     def __init__(
         self,
         model: Model,
-        rows: Rows,
-        lanes: Sequence[Lane],
-        share: Share,
+        rows: FeedStates,
+        lanes: Sequence[FeedChannel],
+        share: TimeShare,
         alerts: Alerts,
-        overview: Overview,
+        overview: StatusCollector,
     ) -> None:
         self.rows = rows
         self._model, self._lanes = model, lanes
         self._share, self._alerts, self._overview = share, alerts, overview
         self._together_s = TOGETHER / model.card.rate_hz if len(lanes) > 1 else 0.0
 
-    def run(self, stop: Stop, arrived: Condition, turn: Callable[[float], None]) -> None:
+    def run(self, stop: StopHandler, arrived: Condition, turn: Callable[[float], None]) -> None:
         """Run until the end. ``turn(now_s)`` is called between rounds, at least every POLL_S."""
         while not stop.requested and not all(lane.ended for lane in self._lanes):
             with arrived:
@@ -51,7 +51,7 @@ class Loop:
             self._share.turn(now_s)
             turn(now_s)
 
-    def tell(self, lane: Lane, alert: Alert) -> None:
+    def tell(self, lane: FeedChannel, alert: Alert) -> None:
         """Record an alert of a feed."""
         lane.alerts += 1
         lane.track.write(alert)
@@ -62,7 +62,7 @@ class Loop:
         for lane in self._lanes:
             while events := lane.feed.buffer.take():
                 for event in events:
-                    if not isinstance(event, Ready):
+                    if not isinstance(event, ReadyStep):
                         lane.handle(event)
 
     def _due(self, now_s: float) -> bool:
@@ -86,10 +86,10 @@ class Loop:
     def _round(self) -> None:
         """Handle the next events of every feed, and run their steps as one batch."""
         taken_s = time.monotonic()
-        groups: dict[type, list[tuple[Lane, Ready]]] = {}
+        groups: dict[type, list[tuple[FeedChannel, ReadyStep]]] = {}
         for lane in self._lanes:
             for event in lane.feed.buffer.take():
-                if isinstance(event, Ready):
+                if isinstance(event, ReadyStep):
                     if self._admit(lane, event):
                         groups.setdefault(type(event.tick.item), []).append((lane, event))
                 else:
@@ -109,14 +109,14 @@ class Loop:
                         self.tell(lane, alert)
                 lane.feed.buffer.step_s = time.monotonic() - taken_s
 
-    def _admit(self, lane: Lane, ready: Ready) -> bool:
+    def _admit(self, lane: FeedChannel, ready: ReadyStep) -> bool:
         if not self._share.admit(lane.row):
             lane.skipped += 1
             return False
         self._forget(lane, lane.before(ready, self._model.card.gap_tolerance_s))
         return True
 
-    def _forget(self, lane: Lane, gap: Gap | None) -> None:
+    def _forget(self, lane: FeedChannel, gap: Gap | None) -> None:
         """Reset the network's state of a feed at a gap."""
         if gap is not None:
             self.rows.reset(lane.row)

@@ -7,10 +7,10 @@ from typing import Any
 
 from costream.models.base import GatedModel, Model, StepResult
 from costream.records import Data
-from costream.runtime.throttle import Throttle
+from costream.runtime.budget.controller import TokenController
 
 
-class Rows:
+class FeedStates:
     """One network and its state for ``count`` feeds.
 
     Any subset of feeds can step together; the state of the others is not touched. A model whose
@@ -22,7 +22,7 @@ class Rows:
         model: Model,
         count: int,
         tokens: int | None = None,
-        throttles: Sequence[Throttle] | None = None,
+        throttles: Sequence[TokenController] | None = None,
     ) -> None:
         """``tokens``: for a token-gated model, most tokens computed per frame; None: all.
 

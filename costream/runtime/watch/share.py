@@ -5,7 +5,7 @@ from __future__ import annotations
 WINDOW_S = 2.0
 
 
-class Share:
+class TimeShare:
     """Keeps the network's work within a share of real time.
 
     It controls the step rate: when all steps would cost more than ``share`` seconds per second,

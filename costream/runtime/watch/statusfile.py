@@ -10,7 +10,7 @@ from pathlib import Path
 
 from costream.errors import UsageError
 from costream.runtime.watch.statusjson import status_json
-from costream.sinks.atomic import part_of
+from costream.sinks.atomic import part_path
 from costream.status import WatchStatus
 
 _EVERY_S = 1.0
@@ -48,7 +48,7 @@ class StatusFile:
 
     def _write(self, status: WatchStatus, *, running: bool) -> None:
         text = json.dumps(status_json(status, running=running), ensure_ascii=False)
-        part = part_of(self._path)
+        part = part_path(self._path)
         try:
             # A name that is not UTF-8 is decoded with lone surrogates.
             part.write_text(text + "\n", encoding="utf-8", errors="backslashreplace")

@@ -1,0 +1,181 @@
+"""Implementations of a transformer encoder step that share the same weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from costream.nn.encoder import Encoder
+from costream.nn.fast import store_by_columns
+
+# queries [1, h, m, e], keys and values [1, h, n, e] -> [1, h, m, e]
+Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class EncoderBench:
+    """Sizes of a post-norm encoder with all biases."""
+
+    embed_dim: int
+    num_heads: int
+    window: int
+    feedforward: int
+    depth: int
+    activation: str
+
+    @property
+    def name(self) -> str:
+        """The sizes in one line."""
+        return (
+            f"d={self.embed_dim} h={self.num_heads} n={self.window} ff={self.feedforward} "
+            f"L={self.depth} {self.activation}"
+        )
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One implementation of a step, for one stream."""
+
+    name: str
+    step: Callable[[Tensor], Tensor]  # [1, d] -> newest output [1, d]
+    macs: int
+    state_bytes: Callable[[], int]
+
+
+def build_encoder(config: EncoderBench, seed: int = 0) -> Encoder:
+    """Return an encoder with random weights of usual magnitude, in evaluation mode."""
+    torch.manual_seed(seed)
+    encoder = Encoder(
+        config.embed_dim,
+        config.num_heads,
+        config.feedforward,
+        config.depth,
+        config.window,
+        activation=config.activation,
+    )
+    return encoder.eval()
+
+
+def continual(encoder: Encoder) -> Contender:
+    """Return costream's own step, with the weights in their runtime layout."""
+    encoder = copy.deepcopy(encoder)
+    store_by_columns(encoder)
+    state = encoder.init_state()
+    size = sum(t.numel() * t.element_size() for t in state.tensors().values())
+    return Contender(
+        "costream", lambda x: encoder.forward_step(x, state), encoder.count_macs(), lambda: size
+    )
+
+
+class WindowRing:
+    """Ring buffer of the last n input rows, in slot order, which attention does not depend on."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.rows = torch.zeros(1, encoder.window, encoder.embed_dim)
+        self.steps = 0
+
+    def push(self, row: Tensor) -> tuple[Tensor, int]:
+        """Store a row, return the filled rows [1, m, d] and the slot of the newest."""
+        n = self.rows.shape[1]
+        slot = self.steps % n
+        self.rows[:, slot] = row
+        self.steps += 1
+        return self.rows[:, : min(self.steps, n)], slot
+
+    def size(self) -> int:
+        """Return the size in bytes."""
+        return self.rows.numel() * self.rows.element_size()
+
+
+def window_sdpa(encoder: Encoder, config: EncoderBench) -> Contender:
+    """Return the window recomputed; the last block computes only the newest row's output."""
+    return _window("scaled_dot_product_attention", encoder, config, F.scaled_dot_product_attention)
+
+
+def window_matmul(encoder: Encoder, config: EncoderBench) -> Contender:
+    """Return the same, with attention as two products around a softmax."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        logits = q.shape[3] ** -0.5 * q @ k.transpose(2, 3)
+        return torch.matmul(logits.softmax(3), v)
+
+    return _window("matmul and softmax", encoder, config, attend)
+
+
+def _window(name: str, encoder: Encoder, config: EncoderBench, attend: Attend) -> Contender:
+    ring = WindowRing(encoder)
+    layers = torch_encoder(encoder, config).layers
+    blocks = [cast(nn.TransformerEncoderLayer, layer) for layer in layers]
+
+    def step(x: Tensor) -> Tensor:
+        rows, slot = ring.push(x)
+        for block in blocks[:-1]:
+            rows = _block(block, rows, rows, attend)
+        return _block(blocks[-1], rows[:, slot : slot + 1], rows, attend)[:, 0]
+
+    d, n, ff = config.embed_dim, config.window, config.feedforward
+    whole = 4 * n * d**2 + 2 * n**2 * d + 2 * n * d * ff
+    newest = 2 * (n + 1) * d**2 + 2 * n * d + 2 * d * ff
+    macs = (config.depth - 1) * whole + newest
+    return Contender(f"window, {name}", step, macs, ring.size)
+
+
+def _block(layer: nn.TransformerEncoderLayer, x: Tensor, rows: Tensor, attend: Attend) -> Tensor:
+    """Return the block's output [1, m, d] for queries ``x``, keys and values ``rows`` [1, n, d]."""
+    a, d = layer.self_attn, x.shape[2]
+    weight, bias = cast(Tensor, a.in_proj_weight), cast(Tensor, a.in_proj_bias)
+    q = F.linear(x, weight[:d], bias[:d])
+    k, v = F.linear(rows, weight[d:], bias[d:]).chunk(2, 2)
+    q, k, v = (t.view(1, -1, a.num_heads, a.head_dim).transpose(1, 2) for t in (q, k, v))
+    y = layer.norm1(x + a.out_proj(attend(q, k, v).transpose(1, 2).flatten(2)))
+    hidden = layer.activation(layer.linear1(y))
+    return cast(Tensor, layer.norm2(y + layer.linear2(hidden)))
+
+
+def window_torch(encoder: Encoder, config: EncoderBench) -> Contender:
+    """Return ``nn.TransformerEncoder`` over the window, on its own fast path."""
+    ring = WindowRing(encoder)
+    model = torch_encoder(encoder, config)
+
+    def step(x: Tensor) -> Tensor:
+        rows, slot = ring.push(x)
+        return cast(Tensor, model(rows)[:, slot])
+
+    return Contender("window, nn.TransformerEncoder", step, encoder.dense_macs, ring.size)
+
+
+def torch_encoder(encoder: Encoder, config: EncoderBench) -> nn.TransformerEncoder:
+    """Return the encoder as ``nn.TransformerEncoder``, sharing its parameters."""
+    layer = nn.TransformerEncoderLayer(
+        config.embed_dim,
+        config.num_heads,
+        config.feedforward,
+        0.0,
+        config.activation,
+        batch_first=True,
+    )
+    model = nn.TransformerEncoder(layer, config.depth, enable_nested_tensor=False)
+    model.load_state_dict(encoder.state_dict(), assign=True)
+    return model.eval()
+
+
+def bound(encoder: Encoder, config: EncoderBench) -> Contender:
+    """Return the lower bound: every matrix times one row by F.linear, that is, reading weights."""
+    # A copy, as in the continual step: memory that others also read stays in the caches longer.
+    matrices = [p.detach().clone() for p in encoder.parameters() if p.dim() == 2]
+    rows = {width: torch.randn(1, width) for width in (config.embed_dim, config.feedforward)}
+    products = [(rows[m.shape[1]], m) for m in matrices]
+
+    def step(x: Tensor) -> Tensor:
+        for row, matrix in products:
+            F.linear(row, matrix)
+        return x
+
+    macs = sum(m.numel() for m in matrices)
+    return Contender("bound: weights times one row", step, macs, int)

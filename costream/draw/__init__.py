@@ -1,0 +1,1 @@
+"""Drawing on pixel arrays: canvas, axes, skeletons, objects; shared by sinks, ui and report."""

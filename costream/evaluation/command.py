@@ -1,0 +1,51 @@
+"""``costream evaluate``: metrics of a model, or of results written earlier."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from costream.errors import ExitCode, OutputError
+from costream.evaluation.clips import clip_scores
+from costream.evaluation.objects import object_scores
+from costream.evaluation.picture import draw
+from costream.evaluation.recordings import watch_scores
+from costream.evaluation.results import result_scores
+from costream.evaluation.settings import EvaluateSettings, card_of
+from costream.evaluation.tables import to_text
+from costream.records import OBJECT_DETECTION, plain
+from costream.runtime.setup import logging_to
+from costream.runtime.stop import StopHandler
+
+
+def evaluate(settings: EvaluateSettings) -> ExitCode:
+    """Print metrics to stdout, and write them as PNG if requested.
+
+    Return PARTIAL if some recordings could not be read. Raises UsageError for unusable data or
+    options, ModelError, SourceError, OutputError.
+    """
+    settings.check()
+    with StopHandler() as stop, logging_to(settings.verbosity, "auto", None):
+        result = _scores(settings, stop)
+        if stop.exit_code is not None:
+            return stop.exit_code
+        result = {"data": str(settings.results or settings.data), **result}
+        print(json.dumps(plain(result), indent=2) if settings.as_json else to_text(result))
+        if settings.png is not None:
+            try:
+                settings.png.write_bytes(draw(result))
+            except OSError as error:
+                raise OutputError(error.strerror or str(error), where=settings.png) from error
+        return ExitCode.PARTIAL if result.get("failed") else ExitCode.OK
+
+
+def _scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, Any]:
+    objects = settings.results is None and card_of(settings).task == OBJECT_DETECTION
+    settings.check_task(finds_objects=objects)
+    if settings.results is not None:
+        return result_scores(settings)
+    if objects:
+        return object_scores(settings, stop)
+    if settings.labels is not None:
+        return watch_scores(settings, stop)
+    return clip_scores(settings, stop)

@@ -1,0 +1,1 @@
+"""Metrics: frames, segments, sequences, detection, calibration."""

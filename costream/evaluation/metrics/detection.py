@@ -1,0 +1,146 @@
+"""Average precision of object detection, as defined by COCO.
+
+Lin et al., "Microsoft COCO" (ECCV 2014), and its evaluation code: the detections of a class in
+all images are sorted by falling score, and each is matched with the unmatched true box of its
+image that it overlaps most; precision is made monotonically falling and sampled at 101
+recalls. Crowds and object sizes are not distinguished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from costream.evaluation.intervals import Counts, Interval, intervals
+from costream.evaluation.matching import take_best
+from costream.runtime.tracking import pairwise_iou
+
+Floats = npt.NDArray[np.floating]
+Integers = npt.NDArray[np.integer]
+
+THRESHOLDS = tuple(round(0.5 + 0.05 * k, 2) for k in range(10))
+_RECALLS = np.linspace(0, 1, 101)
+_MOST = 100  # most detections of a class in an image
+
+
+class Truth(NamedTuple):
+    """The ground-truth objects of an image."""
+
+    boxes: Floats  # [n, 4], x1, y1, x2, y2
+    labels: Integers  # [n]
+
+
+class DetectedBoxes(NamedTuple):
+    """The detections in an image."""
+
+    boxes: Floats  # [n, 4], x1, y1, x2, y2
+    scores: Floats  # [n]
+    labels: Integers  # [n]
+
+
+def match(boxes: Floats, truth: Floats, threshold: float) -> npt.NDArray[np.bool_]:
+    """Return which boxes [n, 4], by falling score, are right, bool [n]; a true box matches once.
+
+    ``threshold``: the least intersection over union.
+    """
+    return take_best(pairwise_iou(boxes, truth), threshold)
+
+
+def interpolated_precision(
+    right: npt.NDArray[np.bool_], total: int, often: Integers | None = None
+) -> float:
+    """Return the mean precision at 101 recalls, using the best precision at or beyond each recall.
+
+    ``right`` [n]: of detections, by falling score. ``total``: true objects; NaN if 0.
+    ``often`` [n]: multiplicity of each detection; None: 1.
+    """
+    if not total:
+        return float("nan")
+    counts = np.ones(len(right), np.int64) if often is None else np.asarray(often, np.int64)
+    right, counts = right[counts > 0], counts[counts > 0]
+    hits = np.cumsum(right * counts)
+    precision = hits / np.cumsum(counts)
+    falling = np.maximum.accumulate(precision[::-1])[::-1]
+    places = np.searchsorted(hits / total, _RECALLS, side="left")
+    return float(np.append(falling, 0.0)[places.clip(max=len(right))].mean())
+
+
+def box_precision(
+    found: Sequence[DetectedBoxes], truth: Sequence[Truth], label: int, threshold: float = 0.5
+) -> float:
+    """Return the average precision of a class over images; NaN if it is in none of them."""
+    right, _, totals = _ranked(found, truth, label, threshold)
+    return interpolated_precision(right, int(totals.sum()))
+
+
+def precision_interval(
+    found: Sequence[DetectedBoxes],
+    truth: Sequence[Truth],
+    clips: Sequence[int],
+    labels: Sequence[str],
+) -> Interval | None:
+    """Return the 95 % bootstrap interval of AP50 over clips; None for too few.
+
+    ``clips``: the clip number, from 0, of each image.
+    """
+    numbers = [k for k in range(len(labels)) if any((t.labels == k).any() for t in truth)]
+    ranked = [_ranked(found, truth, number, 0.5) for number in numbers]
+    clip = np.array(clips, np.int64)
+
+    def mean(drawn: Counts) -> list[float]:
+        often = drawn[clip]
+        each = [
+            interpolated_precision(right, int((often * totals).sum()), often[pictures])
+            for right, pictures, totals in ranked
+        ]
+        known = [value for value in each if not np.isnan(value)]
+        return [float(np.mean(known)) if known else float("nan")]
+
+    return intervals(mean, int(clip.max(initial=-1)) + 1)[0]
+
+
+def _ranked(
+    found: Sequence[DetectedBoxes], truth: Sequence[Truth], label: int, threshold: float
+) -> tuple[npt.NDArray[np.bool_], Integers, Integers]:
+    """Return a class's detections [n] by falling score: whether right, and their image numbers.
+
+    And the number of its true objects in each image.
+    """
+    scores: list[Floats] = [np.zeros(0)]
+    right = [np.zeros(0, dtype=bool)]
+    pictures = [np.zeros(0, np.int64)]
+    totals = []
+    for number, (said, true) in enumerate(zip(found, truth, strict=True)):
+        own = np.flatnonzero(said.labels == label)
+        own = own[np.argsort(-said.scores[own], kind="stable")][:_MOST]
+        boxes = true.boxes[true.labels == label]
+        totals.append(len(boxes))
+        scores.append(said.scores[own])
+        right.append(match(said.boxes[own], boxes, threshold))
+        pictures.append(np.full(len(own), number))
+    order = np.argsort(-np.concatenate(scores), kind="stable")
+    return np.concatenate(right)[order], np.concatenate(pictures)[order], np.array(totals, int)
+
+
+def detection_scores(
+    found: Sequence[DetectedBoxes], truth: Sequence[Truth], labels: Sequence[str]
+) -> dict[str, object]:
+    """Return the average precision of every class present, and the means over them.
+
+    ``AP50`` at an overlap of 0.5, ``AP`` the mean over 0.5, 0.55 ... 0.95; in ``classes`` by
+    name, with the number of true ``objects``. Means are NaN if no class is present.
+    """
+    classes: dict[str, dict[str, float]] = {}
+    for number, name in enumerate(labels):
+        count = sum(int((t.labels == number).sum()) for t in truth)
+        if count:
+            each = [box_precision(found, truth, number, t) for t in THRESHOLDS]
+            classes[name] = {"objects": count, "AP50": each[0], "AP": float(np.mean(each))}
+    means = {
+        name: float(np.mean([c[name] for c in classes.values()])) if classes else float("nan")
+        for name in ("AP50", "AP")
+    }
+    return {"pictures": len(truth), **means, "classes": classes}

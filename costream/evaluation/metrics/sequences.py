@@ -1,0 +1,92 @@
+"""Metrics of whole sequences of one class each. NumPy only.
+
+Probabilities are [T, K], one row per step; a sequence's scores are the mean of its rows, their
+votes or the last one. Scores of N sequences are [N, K], labels int [N].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from costream.evaluation.metrics.frames import (
+    Labels,
+    Scores,
+    average_precision,
+    confusion,
+    per_class,
+)
+
+Fusion = Literal["mean", "vote", "last"]
+
+
+def fuse(probabilities: Sequence[Scores], how: Fusion = "mean") -> npt.NDArray[np.float64]:
+    """Return the scores [N, K] of sequences [T, K].
+
+    "mean": over all steps; "vote": the share of steps whose best class it is, where the mean
+    has half a vote, which breaks ties; "last": the last step of the stream.
+    """
+    rows = [np.asarray(p, np.float64) for p in probabilities]
+    if how == "last":
+        return np.stack([r[-1] for r in rows])
+    means = np.stack([r.mean(0) for r in rows])
+    if how == "mean":
+        return means
+    votes = np.stack([np.bincount(r.argmax(1), minlength=r.shape[1]) for r in rows])
+    steps = votes.sum(1, keepdims=True)
+    return np.asarray((votes + 0.5 * means) / (steps + 0.5), np.float64)
+
+
+def pool(probabilities: Sequence[Scores], groups: Sequence[str]) -> dict[str, Scores]:
+    """Return the steps [T, K] of all sequences of each group, in order of first occurrence."""
+    parts: dict[str, list[Scores]] = {}
+    for rows, group in zip(probabilities, groups, strict=True):
+        parts.setdefault(group, []).append(rows)
+    return {group: np.concatenate(rows) for group, rows in parts.items()}
+
+
+def top_k(scores: Scores, labels: Labels, k: int = 1) -> float:
+    """Return the share of sequences whose label is among the k best, NaN without sequences.
+
+    Of equal scores, those of lower class numbers rank first.
+    """
+    if not len(labels):
+        return float("nan")
+    best = np.argsort(-np.asarray(scores), axis=1, kind="stable")[:, :k]
+    return float((best == np.asarray(labels)[:, None]).any(1).mean())
+
+
+def class_table(scores: Scores, labels: Labels, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return sequences, recall, precision and AP of each class that occurs or is predicted.
+
+    Undefined shares are None. The average precision ranks all sequences by the class's score.
+    """
+    counts = confusion(np.asarray(scores).argmax(1), labels, len(names))
+    ranked = per_class(average_precision, scores, labels)
+    out: dict[str, dict[str, Any]] = {}
+    for k, name in enumerate(names):
+        true, said, right = int(counts[k].sum()), int(counts[:, k].sum()), int(counts[k, k])
+        if true or said:
+            out[name] = {
+                "sequences": true,
+                "recall": _share(right, true),
+                "precision": _share(right, said),
+                "average_precision": round(float(ranked[k]), 4) if true else None,
+            }
+    return out
+
+
+def confused(scores: Scores, labels: Labels, names: Sequence[str]) -> list[tuple[str, str, int]]:
+    """Return (label, predicted label, count) of all errors, the most frequent first."""
+    counts = confusion(np.asarray(scores).argmax(1), labels, len(names))
+    np.fill_diagonal(counts, 0)
+    order = np.argsort(-counts, axis=None, kind="stable")
+    pairs = [divmod(int(k), len(names)) for k in order if counts.flat[k]]
+    return [(names[i], names[j], int(counts[i, j])) for i, j in pairs]
+
+
+def _share(part: int, whole: int) -> float | None:
+    return round(part / whole, 4) if whole else None

@@ -1,0 +1,210 @@
+"""Import settings: typed ``key=value`` pairs, checked against the contents of the checkpoint."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from costream.errors import ModelError, UsageError
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def _rate(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise ValueError
+    return number
+
+
+def _flag(text: str) -> bool:
+    return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[
+        text.lower()
+    ]
+
+
+def _one_of(*choices: str) -> tuple[Callable[[str], str], str]:
+    def read(text: str) -> str:
+        if text not in choices:
+            raise ValueError
+        return text
+
+    return read, f"{', '.join(choices[:-1])} or {choices[-1]}"
+
+
+def _some_of(*choices: str) -> tuple[Callable[[str], list[str]], str]:
+    one, kind = _one_of(*choices)
+    return lambda text: [one(part.strip()) for part in text.split(",")], kind
+
+
+def _weights(text: str) -> list[float]:
+    return [_rate(part) for part in text.split(",")]
+
+
+_COUNT = (_count, "a whole number above 0")
+_TEXT = (str, "text")
+# key -> (parser, accepted values, meaning)
+KEYS: dict[str, tuple[Callable[[str], Any], str, str]] = {
+    "num_heads": (*_COUNT, "attention heads of the encoder"),
+    "window": (*_COUNT, "window length in tokens (skeleton networks: frames)"),
+    "activation": (*_one_of("relu", "gelu"), "of the feed-forward layers (gelu: exact, erf)"),
+    "stack": (
+        *_one_of("exact", "deepcot"),
+        "one window for all blocks (exact) or one per block (deepcot: cheaper, other results)",
+    ),
+    "attention": (*_one_of("softmax", "soft"), "of DeepCoT (default softmax)"),
+    "embedding": (
+        *_one_of("relu", "linear", "relu-pca", "linear-pca", "penultimate"),
+        "VGGish features that the network uses (default relu; with a PCA file relu-pca)",
+    ),
+    "norm_first": (_flag, "true or false", "normalise before attention and feed-forward"),
+    "decoder_heads": (*_COUNT, "attention heads of the decoder"),
+    "input_width": (*_COUNT, "values per feature row"),
+    "embed_dim": (*_COUNT, "width of a token"),
+    "feedforward": (*_COUNT, "width inside the feed-forward layers"),
+    "depth": (*_COUNT, "encoder blocks"),
+    "num_positions": (*_COUNT, "rows of the recycling position table"),
+    "num_classes": (*_COUNT, "classes, background included"),
+    "num_queries": (*_COUNT, "future steps the decoder anticipates"),
+    "decoder_depth": (*_COUNT, "decoder blocks"),
+    "decoder_feedforward": (*_COUNT, "width inside the decoder's feed-forward layers"),
+    "layout": (*_TEXT, "joint layout of a skeleton network: ntu-25, openpose-18, coco-17, ..."),
+    "stream": (
+        *_some_of("joint", "bone", "joint_motion", "bone_motion"),
+        "input of a skeleton network; for several files: joint,bone,...",
+    ),
+    "fusion": (_weights, "numbers above 0", "weights of the scores of several files: 2,2,1,1"),
+    "padding": (
+        *_one_of("same", "none"),
+        "padding of a skeleton network; none: stride 1 without padding (the * networks)",
+    ),
+    "sliding": (
+        *_COUNT,
+        "recompute a skeleton or 3D network over whole clips every N steps, not step by step",
+    ),
+    "network": (
+        *_one_of("x3d-xs", "x3d-s", "x3d-m"),
+        "variant of X3D: the weights look alike, but image sizes and frame rates differ",
+    ),
+    "pool": (*_COUNT, "features that a 3D network averages (default: as many as a clip has)"),
+    "start": (
+        *_one_of("zeros", "replicate"),
+        "padding of a 3D network before the start of a stream (replicate: the first frame)",
+    ),
+    "persons": (*_COUNT, "persons in the input of a skeleton network"),
+    "axes": (*_COUNT, "coordinates per joint, without the score"),
+    "normalise": (
+        *_one_of("ntu", "kinetics", "pyskl", "body", "none"),
+        "normalisation of skeletons (default: that of the layout's data set)",
+    ),
+    "compat": (
+        *_one_of("continual-skeletons", "none"),
+        "attention of AGCN* weights: as in their training, or correct",
+    ),
+    "labels": (
+        *_TEXT,
+        "thumos14, tvseries, gtzan, coco, imagenet-vid, epic-verbs, kinetics-400, or a text file",
+    ),
+    "background": (*_TEXT, "the label that is not an event"),
+    "rate_hz": (
+        _rate,
+        "a number above 0",
+        "steps per second (thumos14, gtzan: 4, skeletons: mostly 30)",
+    ),
+    "trained_on": (*_TEXT, "training data of the weights, for the card"),
+    "licence": (*_TEXT, "licence of the weights, for the card"),
+}
+CARD_KEYS = ("labels", "background", "rate_hz", "trained_on", "licence")
+
+
+class ImportSettings:
+    """Settings of one import: the user's values, then those in the checkpoint's arguments."""
+
+    def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
+        """Parse the pairs; UsageError for a key not in ``known`` or a value of the wrong type."""
+        known = tuple(known)
+        self._given: dict[str, Any] = {}
+        self._said: dict[str, Any] = {}
+        for key, text in given.items():
+            if key not in known:
+                near = difflib.get_close_matches(key, known, 1)
+                ask = f"did you mean {near[0]}? " if near else ""
+                raise UsageError(f"--config {key}: unknown; {ask}known keys: {', '.join(known)}")
+            read, kind, _ = KEYS[key]
+            try:
+                self._given[key] = read(text)
+            except (ValueError, KeyError) as error:
+                raise UsageError(f"--config {key}={text}: not {kind}") from error
+
+    def learn(self, settings: Mapping[str, Any], aliases: Mapping[str, str]) -> None:
+        """Adopt values from the checkpoint's own arguments; ``aliases``: their name -> ours.
+
+        Raises ModelError when the user gave another value.
+        """
+        for theirs, ours in aliases.items():
+            value = settings.get(theirs)
+            if not isinstance(value, int) or isinstance(value, bool):
+                continue
+            if self._given.get(ours, value) != value:
+                raise ModelError(
+                    f"--config {ours}={self._given[ours]} contradicts the checkpoint, whose"
+                    f" arguments say {theirs}={value}"
+                )
+            self._said[ours] = value
+
+    def suppose(self, key: str, value: Any) -> bool:
+        """Set ``value`` as a default if the key has no value; return whether it was set."""
+        if self.get(key) is not None:
+            return False
+        self._said[key] = value
+        return True
+
+    def agree(self, key: str, value: Any) -> Any:
+        """Return ``value``, read from the tensors; ModelError when the user gave another one."""
+        if self._given.get(key, value) != value:
+            raise ModelError(
+                f"--config {key}={self._given[key]} contradicts the checkpoint, whose tensors"
+                f" say {value}"
+            )
+        return value
+
+    def need(self, key: str) -> Any:
+        """Return a required value that no tensor determines; ModelError when it is unknown."""
+        value = self.get(key)
+        if value is None:
+            raise ModelError(
+                f"the checkpoint does not contain {key} ({KEYS[key][2]})",
+                hint=f"set it: --config {key}=...",
+            )
+        return value
+
+    def get(self, key: str) -> Any:
+        """Return a value, or None when it is unknown."""
+        return self._given.get(key, self._said.get(key))
+
+    def heads(self, key: str, width: int) -> int:
+        """Return a number of heads that divides ``width``; ModelError when it does not."""
+        heads: int = self.need(key)
+        if width % heads:
+            raise ModelError(f"{key}={heads} does not divide the token width {width}")
+        return heads
+
+
+def read_pairs(pairs: Iterable[str]) -> dict[str, str]:
+    """Split ``key=value`` texts; UsageError for one without ``=`` and for a repeated key."""
+    out: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals or not key or not value:
+            raise UsageError(f"--config {pair}: not key=value")
+        if key in out:
+            raise UsageError(f"--config {key}: given twice")
+        out[key] = value.strip()
+    return out

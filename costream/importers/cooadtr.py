@@ -1,0 +1,117 @@
+"""Importer of CoOadTR and CoTrans checkpoints (Hedegaard et al., ICLR 2023).
+
+Continual Transformers: one or two blocks of continual-inference 0.17 or 1.x in a ``Sequential``,
+see ``sequential``. They are the same network; the input of CoTrans is the 128 features of VGGish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from costream.checkpoints.sequential import SequentialLayout, find_layout
+from costream.errors import ModelError
+from costream.importers.config import ImportSettings
+from costream.importers.encoder_blocks import block_rules, read_sizes
+from costream.importers.pickles import ForeignCheckpoint
+from costream.importers.rules import ImportedNetwork, TensorRule, apply, linear, norm, shape_of
+from costream.labels.names import class_names
+
+KEYS = (
+    "num_heads",
+    "window",
+    "activation",
+    "stack",
+    "attention",
+    "input_width",
+    "embed_dim",
+    "feedforward",
+    "depth",
+    "num_positions",
+    "num_classes",
+)
+PAPER = "https://arxiv.org/abs/2201.06268"
+_VGGISH = 128  # features
+_GTZAN_WIDTH = 192  # of the paper's audio networks
+_GTZAN = {"num_heads": 16, "window": 120}
+_ALIASES = {"num_heads": "num_heads", "enc_layers": "window"}
+
+
+def detect(tensors: Mapping[str, Tensor]) -> bool:
+    """Return whether the names are those of CoOadTR or CoTrans."""
+    layout = find_layout(tensors)
+    return layout is not None and not layout.deep
+
+
+def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
+    """Return the network. The tensors do not determine the window: the table may be longer.
+
+    For a CoTrans of the paper's size, heads and window have defaults.
+    """
+    layout = need_layout(foreign.tensors)
+    if layout.deep:
+        raise ModelError("a stack of DeepCoT", hint="import it with --as deepcot")
+    return read(foreign, config, layout)
+
+
+def need_layout(tensors: Mapping[str, Tensor]) -> SequentialLayout:
+    """Return the parameter layout; ModelError when it is not that of such a network."""
+    layout = find_layout(tensors)
+    if layout is None:
+        raise ModelError(
+            "the checkpoint does not fit: no encoder at the position of CoOadTR and CoTrans"
+        )
+    return layout
+
+
+def read(
+    foreign: ForeignCheckpoint, config: ImportSettings, layout: SequentialLayout
+) -> ImportedNetwork:
+    """Return the network, whichever memory its blocks have."""
+    tensors, blocks = foreign.tensors, layout.blocks
+    config.learn(foreign.settings, _ALIASES)
+    sizes = read_sizes(tensors, blocks[0])
+    d, width = shape_of(tensors, "0.weight", 2)
+    learned = "1.pe.weight" in tensors
+    table = "1.pe.weight" if learned else "1.pe.pattern"
+    rows = shape_of(tensors, table, 2)[0]
+    classes = shape_of(tensors, f"{layout.head}.weight", 2)[0]
+    audio = width == _VGGISH
+    supposed = []
+    if audio and d == rows == _GTZAN_WIDTH and not layout.deep:
+        supposed = [f"{key} {value}" for key, value in _GTZAN.items() if config.suppose(key, value)]
+    arguments: dict[str, Any] = {
+        "input_width": config.agree("input_width", width),
+        "num_classes": config.agree("num_classes", classes),
+        "embed_dim": config.agree("embed_dim", d),
+        "depth": config.agree("depth", len(blocks)),
+        "num_heads": config.heads("num_heads", d),
+        "feedforward": config.agree("feedforward", sizes.feedforward),
+        "window": config.need("window"),
+        "positions": "learned" if learned else "fixed",
+        "activation": config.get("activation") or "gelu",
+        "num_positions": config.agree("num_positions", rows),
+        "qkv_bias": sizes.qkv_bias,
+        "out_bias": sizes.out_bias,
+    }
+    rules = [
+        *linear("input_projection", "0", d, width),
+        TensorRule("positions.table", (table,), (rows, d)),
+        *block_rules(blocks, sizes, "encoder."),
+        *norm("encoder.norm", layout.norm, d),
+        *linear("head", layout.head, classes, d),
+    ]
+    names = class_names(foreign.settings, classes)
+    limits = f"Not in the checkpoint, taken from the paper: {', '.join(supposed)}."
+    return ImportedNetwork(
+        "cotrans" if audio else "cooadtr",
+        arguments,
+        apply(rules, tensors),
+        classes,
+        names,
+        PAPER,
+        task="sound classification" if audio else "online action detection",
+        limits=limits if supposed else "",
+    )

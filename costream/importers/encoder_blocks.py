@@ -1,0 +1,104 @@
+"""Key maps of transformer encoder blocks, independent of a checkpoint's own parameter names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from costream.importers.config import ImportSettings
+from costream.importers.rules import ImportedNetwork, TensorRule, apply, linear, norm, shape_of
+
+# The --config keys of an encoder without a classifier.
+ENCODER_KEYS = (
+    *("num_heads", "window", "activation", "embed_dim", "feedforward", "depth"),
+    *("stack", "attention"),
+)
+
+
+@dataclass(frozen=True)
+class EncoderBlockNames:
+    """Parameter names of one encoder block in a checkpoint, up to ``.weight``."""
+
+    attention: str  # up to .in_proj_weight and .out_proj.weight; rows [Wq; Wk; Wv]
+    norm1: str
+    linear1: str
+    linear2: str
+    norm2: str
+
+
+@dataclass(frozen=True)
+class EncoderBlockSizes:
+    """Sizes of all blocks, read from the tensors of the first one."""
+
+    embed_dim: int
+    feedforward: int
+    qkv_bias: bool
+    out_bias: bool
+
+
+def read_sizes(tensors: Mapping[str, Tensor], block: EncoderBlockNames) -> EncoderBlockSizes:
+    """Return the sizes and biases of a block; ModelError when a tensor is missing."""
+    feedforward, embed_dim = shape_of(tensors, f"{block.linear1}.weight", 2)
+    return EncoderBlockSizes(
+        embed_dim,
+        feedforward,
+        qkv_bias=f"{block.attention}.in_proj_bias" in tensors,
+        out_bias=f"{block.attention}.out_proj.bias" in tensors,
+    )
+
+
+def block_rules(
+    blocks: Sequence[EncoderBlockNames], sizes: EncoderBlockSizes, ours: str = ""
+) -> list[TensorRule]:
+    """Return the rules that map a stack of blocks to ``{ours}layers.{i}.*``."""
+    d, ff = sizes.embed_dim, sizes.feedforward
+    rules: list[TensorRule] = []
+    for i, block in enumerate(blocks):
+        to = f"{ours}layers.{i}"
+        theirs = f"{block.attention}.in_proj"
+        rules.append(
+            TensorRule(f"{to}.self_attn.in_proj_weight", (f"{theirs}_weight",), (3 * d, d))
+        )
+        if sizes.qkv_bias:
+            rules.append(TensorRule(f"{to}.self_attn.in_proj_bias", (f"{theirs}_bias",), (3 * d,)))
+        theirs = f"{block.attention}.out_proj"
+        rules += linear(f"{to}.self_attn.out_proj", theirs, d, d, bias=sizes.out_bias)
+        rules += linear(f"{to}.linear1", block.linear1, ff, d)
+        rules += linear(f"{to}.linear2", block.linear2, d, ff)
+        rules += norm(f"{to}.norm1", block.norm1, d)
+        rules += norm(f"{to}.norm2", block.norm2, d)
+    return rules
+
+
+def encoder(
+    tensors: Mapping[str, Tensor],
+    blocks: Sequence[EncoderBlockNames],
+    config: ImportSettings,
+    *,
+    final_norm: str | None,
+    norm_first: bool,
+) -> ImportedNetwork:
+    """Return an encoder without a classifier; ``final_norm``: name of the last LayerNorm, if any.
+
+    Heads, window and activation are not stored in the file and must be given.
+    """
+    sizes = read_sizes(tensors, blocks[0])
+    rules = block_rules(blocks, sizes)
+    if final_norm:
+        rules += norm("norm", final_norm, sizes.embed_dim)
+    arguments: dict[str, Any] = {
+        "embed_dim": config.agree("embed_dim", sizes.embed_dim),
+        "num_heads": config.heads("num_heads", sizes.embed_dim),
+        "feedforward": config.agree("feedforward", sizes.feedforward),
+        "depth": config.agree("depth", len(blocks)),
+        "window": config.need("window"),
+        "norm_first": norm_first,
+        "activation": config.need("activation"),
+        "qkv_bias": sizes.qkv_bias,
+        "out_bias": sizes.out_bias,
+        "final_norm": final_norm is not None,
+    }
+    return ImportedNetwork("encoder", arguments, apply(rules, tensors), None)

@@ -1,0 +1,194 @@
+"""Readers of foreign checkpoint files: named tensors, without executing anything in the file.
+
+Supported are torch files (zip and old), safetensors, .npz, and plain pickles of NumPy arrays.
+Containers that training scripts put around the weights are removed; the settings in an ``args``
+entry are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import warnings
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from costream.checkpoints.file import FORMAT, read_header
+from costream.checkpoints.restricted import (
+    ALLOWED,
+    DTYPES,
+    TRAINERS,
+    load_pickle,
+    stand_in,
+    stand_in_attribute,
+)
+from costream.errors import ModelError
+
+_WRAPPERS = ("model", "state_dict", "model_state_dict", "model_state", "blobs")
+_SETTINGS = ("args", "config", "hyper_parameters")
+_PREFIXES = ("module.", "model.", "_orig_mod.")  # DataParallel, Lightning, torch.compile
+_OLD_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number of torch < 1.6
+_HINT = "save the weights alone: torch.save(model.state_dict(), FILE)"
+
+
+@dataclass(frozen=True)
+class ForeignCheckpoint:
+    """Contents of a foreign checkpoint."""
+
+    path: Path
+    tensors: dict[str, Tensor]  # floating point ones as float32
+    settings: dict[str, Any]  # from an ``args`` namespace or a ``config``; often empty
+
+
+def read_foreign(path: Path) -> ForeignCheckpoint:
+    """Read a checkpoint that another program wrote.
+
+    Raises ModelError when it is missing, damaged, of an unknown format or without weights, and
+    when its pickle references anything but arrays and plain containers.
+    """
+    content = _load(path)
+    settings: dict[str, Any] = {}
+    while isinstance(content, Mapping):
+        settings = {**_settings(content), **settings}
+        inner = next((content[k] for k in _WRAPPERS if isinstance(content.get(k), Mapping)), None)
+        if inner is None:
+            break
+        content = inner
+    if not isinstance(content, Mapping):
+        raise ModelError(f"holds a {type(content).__name__}, not weights", where=path, hint=_HINT)
+    return ForeignCheckpoint(path, _tensors(content, path), settings)
+
+
+def _load(path: Path) -> Any:
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_OLD_TORCH))
+    except FileNotFoundError as error:
+        raise ModelError("there is no such file", where=path) from error
+    except OSError as error:
+        raise ModelError(f"cannot be read ({error.strerror or error})", where=path) from error
+    try:
+        if start[:4] == b"PK\x03\x04":
+            return _load_zip(path)
+        if start == _OLD_TORCH:
+            return _load_torch(path)
+        if start[8:9] == b"{":
+            return _load_safetensors(path)
+        if start[:1] == b"\x80":
+            with path.open("rb") as file:
+                return load_pickle(file)
+    except ModelError:
+        raise
+    except Exception as error:  # a damaged pickle or archive can raise any exception
+        raise _unreadable(path, error) from error
+    raise ModelError(
+        "not a checkpoint: neither a torch file, safetensors, .npz nor a pickle", where=path
+    )
+
+
+def _load_zip(path: Path) -> Any:
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    if names and all(name.endswith(".npy") for name in names):
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
+    if any(name.endswith("/constants.pkl") for name in names):
+        raise ModelError("a TorchScript program, not weights", where=path, hint=_HINT)
+    return _load_torch(path)
+
+
+def _load_torch(path: Path) -> Any:
+    allowed = [(value, name) for name, value in ALLOWED.items() if not name.startswith("_codecs")]
+    allowed += _stand_ins(path)
+    with torch.serialization.safe_globals([*allowed, *DTYPES]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # about the pickle protocol of old files
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _stand_ins(path: Path) -> list[tuple[Any, str]]:
+    """Return substitutes for a trainer's classes named in a zip file of torch."""
+    if not zipfile.is_zipfile(path):
+        return []
+    names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    found: list[tuple[Any, str]] = [(stand_in(n), n) for n in names if n.startswith(TRAINERS)]
+    return [*found, (stand_in_attribute, "builtins.getattr")] if found else []
+
+
+def _load_safetensors(path: Path) -> Any:
+    from safetensors.torch import load_file
+
+    if read_header(path).metadata.get("format") == FORMAT:
+        raise ModelError(
+            "is already a costream weight file",
+            where=path,
+            hint="use it as it is: -m FILE or --weights FILE",
+        )
+    return load_file(path)
+
+
+def _unreadable(path: Path, error: Exception) -> ModelError:
+    text = str(error)
+    refused = re.search(r"(?:refused global|GLOBAL) ([\w.]+)", text)
+    if refused:
+        return ModelError(
+            f"refused: it references {refused[1]}; only arrays, plain containers and"
+            " argparse.Namespace are loaded; nothing was executed",
+            where=path,
+            hint=_HINT,
+        )
+    # torch's message begins with a page of advice on how to load the file unsafely.
+    told = re.search(r"WeightsUnpickler error: (.+)|\n\s*\n(.+)", text)
+    reason = (told[1] or told[2] if told else text).strip().partition("\n")[0][:120]
+    reason = reason or type(error).__name__
+    return ModelError(f"damaged or not a checkpoint ({reason})", where=path)
+
+
+def _settings(content: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key in _SETTINGS:
+        value = content.get(key)
+        if isinstance(value, argparse.Namespace):
+            found.update(vars(value))
+        elif isinstance(value, Mapping):
+            found.update(value)
+    return found
+
+
+def _tensors(content: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    strange = []
+    for name, value in content.items():
+        if _is_array(value):
+            value = torch.from_numpy(value.astype(value.dtype.newbyteorder("=")))
+        if isinstance(value, Tensor) and value.layout is torch.strided and not value.is_quantized:
+            value = value.detach()
+            tensors[str(name)] = value.float() if value.is_floating_point() else value
+        elif name not in _SETTINGS:
+            strange.append(f"{name} ({type(value).__name__})")
+    if not tensors:
+        raise ModelError(
+            f"contains no tensors; its entries: {', '.join(strange) or 'none'}", where=path
+        )
+    if strange:
+        raise ModelError(f"entries that are not plain tensors: {', '.join(strange)}", where=path)
+    return _without_prefixes(tensors)
+
+
+def _without_prefixes(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    for prefix in _PREFIXES:
+        if all(name.startswith(prefix) for name in tensors):
+            return _without_prefixes({k.removeprefix(prefix): v for k, v in tensors.items()})
+    return tensors
+
+
+def _is_array(value: object) -> bool:
+    if not isinstance(value, np.ndarray):
+        return False
+    return value.dtype.kind in "fiub" and value.dtype.itemsize <= 8

@@ -1,0 +1,66 @@
+"""Importer of PyTorchVideo checkpoints (Fan et al., 2021): X3D, Slow and I3D.
+
+In the stem of X3D, PyTorchVideo swaps the names of the temporal and the spatial convolution.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from costream.importers.config import ImportSettings
+from costream.importers.pickles import ForeignCheckpoint
+from costream.importers.rules import ImportedNetwork
+from costream.importers.video3d import VIDEO_KEYS, convert_video
+
+KEYS = VIDEO_KEYS
+_RENAMED = (
+    (r"blocks\.0\.conv\.conv_t\.", "encoder.stem.conv_xy."),
+    (r"blocks\.0\.conv\.(conv_xy\.)?", "encoder.stem.conv."),
+    (r"blocks\.0\.norm\.", "encoder.stem.bn."),
+    (r"blocks\.\d+\.pool\.pre_conv\.", "encoder.conv."),
+    (r"blocks\.\d+\.pool\.pre_norm\.", "encoder.conv_bn."),
+    (r"blocks\.\d+\.pool\.post_conv\.", "encoder.linear."),
+    (r"blocks\.\d+\.proj\.", "classifier."),
+)
+_BLOCK = re.compile(r"blocks\.(\d+)\.res_blocks\.(\d+)\.(.+)$")
+_WITHIN = (
+    (r"branch1_conv\.", "shortcut."),
+    (r"branch1_norm\.", "shortcut_bn."),
+    (r"branch2\.norm_b\.1\.block\.0\.", "squeeze.fc1."),
+    (r"branch2\.norm_b\.1\.block\.2\.", "squeeze.fc2."),
+    (r"branch2\.norm_b\.(0\.)?", "b_bn."),
+    (r"branch2\.norm_([ac])\.", r"\1_bn."),
+    (r"branch2\.conv_([abc])\.", r"\1."),
+)
+
+
+def detect(tensors: Mapping[str, Tensor]) -> bool:
+    """Return whether the names are those of PyTorchVideo's networks."""
+    return "blocks.1.res_blocks.0.branch2.conv_a.weight" in tensors
+
+
+def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
+    """Return the network; ModelError for missing or unused tensors and unknown settings."""
+    found = {int(match[1]) for name in foreign.tensors if (match := _BLOCK.match(name))}
+    # I3D has a pooling layer, without tensors, between its stages.
+    stages = {number: stage for stage, number in enumerate(sorted(found))}
+    return convert_video(foreign.tensors, lambda name: _rename(name, stages), config)
+
+
+def _rename(name: str, stages: Mapping[int, int]) -> str | None:
+    found = _BLOCK.match(name)
+    if found is None:
+        return _first(name, _RENAMED)
+    within = _first(found[3], _WITHIN)
+    return within and f"encoder.stages.{stages[int(found[1])]}.{found[2]}.{within}"
+
+
+def _first(name: str, rules: tuple[tuple[str, str], ...]) -> str | None:
+    for pattern, ours in rules:
+        renamed, count = re.subn(f"^{pattern}", ours, name)
+        if count:
+            return renamed
+    return None

@@ -1,0 +1,1 @@
+"""Importers of skeleton networks."""

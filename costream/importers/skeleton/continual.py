@@ -1,0 +1,74 @@
+"""Importer of continual-skeletons checkpoints (Hedegaard et al., Continual ST-GCNs, 2023).
+
+ST-GCN, AGCN, S-TR and their continual forms, whose parameter names include the indices of their
+containers. The strided and the stride-1 ("*") networks have the same tensors; ``--config padding``
+selects one of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from costream.checkpoints.skeleton_rules import Dialect, Naming, read_sizes, take, with_counters
+from costream.importers.config import ImportSettings
+from costream.importers.pickles import ForeignCheckpoint
+from costream.importers.rules import ImportedNetwork
+from costream.importers.skeleton.common import (
+    SKELETON_KEYS,
+    SkeletonPreprocessing,
+    complete_setting,
+)
+
+KEYS = (*SKELETON_KEYS, "compat")
+PAPER = "https://arxiv.org/abs/2203.11009"
+DATA = SkeletonPreprocessing(
+    window=300,
+    rate_hz=30.0,
+    space="ntu",
+    picture="kinetics",
+    score="difference",
+    min_score=0.0,
+)
+COMPAT = "continual-skeletons"
+
+
+def detect(tensors: Mapping[str, Tensor]) -> bool:
+    """Return whether the names are those of continual-skeletons."""
+    return any(name.startswith("layers.layer1.gcn.") for name in tensors)
+
+
+def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
+    """Return the network; ModelError for missing or unused tensors and unknown settings."""
+    tensors = with_counters(foreign.tensors)
+    dialect = Dialect(_naming(tensors), _kind(tensors))
+    sizes = read_sizes(tensors, dialect)
+    setting = complete_setting(sizes, dialect, DATA, config, padding=None)
+    # The published "*" weights of AGCN were trained with a defective attention and need it.
+    compat = None
+    if dialect.kind == "agcn":
+        compat = config.get("compat") or (COMPAT if setting.padding == "none" else None)
+    weights = take(tensors, sizes, dialect, setting.persons)
+    return setting.imported(weights, PAPER, compat=None if compat == "none" else compat)
+
+
+def _kind(tensors: Mapping[str, Tensor]) -> str:
+    if any(".gcn.a_conv." in name for name in tensors):
+        return "agcn"
+    return "str" if any(".attention_conv." in name for name in tensors) else "stgcn"
+
+
+def _naming(tensors: Mapping[str, Tensor]) -> Naming:
+    """Return the naming of the regular or the continual form, where a block is a residual."""
+    nested = {m[1] for name in tensors if (m := re.match(r"(layers\.layer\d+\.)0\.1\.", name))}
+
+    def theirs(ours: str) -> str:
+        match = re.match(r"layers\.layer\d+\.", ours)
+        if match is None or match[0] not in nested:
+            return ours
+        rest = ours.removeprefix(match[0])
+        return f"{match[0]}0.{0 if rest.startswith('residual.') else 1}.{rest}"
+
+    return theirs

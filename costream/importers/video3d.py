@@ -1,0 +1,143 @@
+"""Common code of the 3D network importers: arguments of the card's network and frontend.
+
+The sizes are read from the tensors; they identify the published network and so its input format.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from costream.errors import ModelError
+from costream.importers.config import ImportSettings
+from costream.importers.rules import ImportedNetwork, TensorRule, apply, shape_of
+from costream.nn.video3d.encoder import VideoEncoder
+from costream.nn.video3d.sizes import PAPER, SIZES, TASK, VideoNetSize
+
+VIDEO_KEYS = ("network", "pool", "start", "sliding", "num_classes")
+_COUNTER = "num_batches_tracked"
+_FLAT = ("squeeze.fc1.weight", "squeeze.fc2.weight", "encoder.linear.weight")
+_EPS = 1e-5  # of batch norms
+
+
+def convert_video(
+    tensors: Mapping[str, Tensor],
+    rename: Callable[[str], str | None],
+    config: ImportSettings,
+    unused: Iterable[str] = (),
+) -> ImportedNetwork:
+    """Return the network of a checkpoint.
+
+    ``rename``: their name -> ours, None for an unknown one; ``unused``: names that are optional.
+    Raises ModelError for missing or unused tensors and unknown settings.
+    """
+    rules = [
+        TensorRule(ours, (theirs,), tuple(value.shape), _flat if ours.endswith(_FLAT) else _first)
+        for theirs, value in tensors.items()
+        if (ours := rename(theirs)) is not None
+    ]
+    named = _completed(apply(rules, tensors, unused))
+    sizes = _sizes(named)
+    size = _known(sizes, config)
+    arguments = {"num_classes": _classes(named, config), **sizes, "size": size.size}
+    hop = config.get("sliding")
+    if hop is None:
+        arguments |= {
+            "pool": config.get("pool") or size.features,
+            "start": config.get("start") or "zeros",
+        }
+        with torch.device("meta"):  # only sizes are needed
+            own = {k: v for k, v in arguments.items() if k != "num_classes"}
+            delay = VideoEncoder(**own).age
+    else:
+        arguments |= {"window": size.frames, "hop": hop}
+        delay = (size.frames - 1) / 2
+    return ImportedNetwork(
+        f"co{size.kind}" if hop is None else size.kind,
+        arguments,
+        named,
+        arguments["num_classes"],
+        paper=PAPER,
+        task=TASK,
+        frontend="crop",
+        frontend_arguments={"size": size.size, "short_side": size.short_side},
+        rate_hz=size.rate_hz,
+        limits="Trained on whole clips, not on streams." if hop is None else "",
+        delay_steps=delay,
+    )
+
+
+def _sizes(named: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the network arguments that the tensors determine."""
+    numbers = [
+        (int(found[1]), int(found[2]))
+        for name in named
+        if (found := re.match(r"encoder\.stages\.(\d+)\.(\d+)\.a\.weight$", name))
+    ]
+    stages = 1 + max((stage for stage, _ in numbers), default=-1)
+    depths = [1 + max((n for s, n in numbers if s == k), default=-1) for k in range(stages)]
+    if not stages or 0 in depths:
+        raise ModelError("the checkpoint does not fit: stages are missing")
+    lasts = [f"encoder.stages.{k}.0.c.weight" for k in range(stages)]
+    stem = shape_of(named, "encoder.stem.conv.weight", 5)
+    kind = "i3d" if stem[2] > 1 else "slow"
+    head = []
+    if "encoder.stem.conv_xy.weight" in named:
+        kind = "x3d"
+        head = [
+            shape_of(named, "encoder.conv.weight", 5)[0],
+            shape_of(named, "encoder.linear.weight", 2)[0],
+        ]
+    return {
+        "kind": kind,
+        "widths": [shape_of(named, name, 5)[0] for name in lasts],
+        "depths": depths,
+        "stem_width": stem[0],
+        "head": head,
+    }
+
+
+def _known(sizes: Mapping[str, Any], config: ImportSettings) -> VideoNetSize:
+    """Return the published network that has these sizes."""
+    fitting = [s for s in SIZES if {**s.arguments(), "size": 0} == {**sizes, "size": 0}]
+    if not fitting:
+        raise ModelError(
+            f"no published {sizes['kind']} has blocks {sizes['depths']} of widths {sizes['widths']}"
+        )
+    if len(fitting) == 1:
+        return fitting[0]
+    name = config.need("network")
+    return next(size for size in fitting if size.clip == name)
+
+
+def _classes(named: Mapping[str, Tensor], config: ImportSettings) -> int:
+    classes: int = config.agree("num_classes", shape_of(named, "classifier.weight", 2)[0])
+    return classes
+
+
+def _completed(named: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Add tensors that a dialect omits: counters, and batch norms that are the identity."""
+    for name, value in list(named.items()):
+        if name.endswith("shortcut.weight"):
+            norm = name.replace("shortcut.weight", "shortcut_bn.")
+            if f"{norm}weight" not in named:
+                ones, zeros = torch.ones(len(value)), torch.zeros(len(value))
+                named |= {f"{norm}weight": ones, f"{norm}bias": zeros}
+                named |= {f"{norm}running_mean": zeros.clone(), f"{norm}running_var": ones - _EPS}
+    for name in list(named):
+        if name.endswith("running_var"):
+            named.setdefault(name.replace("running_var", _COUNTER), torch.tensor(0))
+    return named
+
+
+def _first(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0]
+
+
+def _flat(parts: Sequence[Tensor]) -> Tensor:
+    """Return a pointwise convolution as a matrix."""
+    return parts[0].flatten(1)

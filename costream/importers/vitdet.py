@@ -1,0 +1,174 @@
+"""Importer of ViTDet checkpoints of detectron2 ((Cascade) Mask R-CNN) and Eventful Transformers.
+
+Both are the same network; detectron2's tensors are renamed. They also differ in the interpolation
+of positions to other image sizes, an argument of the network: detectron2 resizes the tables
+linearly, the Eventful Transformers resize the matrices computed from them bicubically. Masks are
+not supported; their tensors are dropped, and the card says so.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from costream.errors import ModelError
+from costream.importers.config import ImportSettings
+from costream.importers.pickles import ForeignCheckpoint
+from costream.importers.rules import ImportedNetwork, TensorRule, apply, shape_of
+from costream.records import OBJECT_DETECTION
+
+KEYS = ("num_heads",)
+PAPER = "https://arxiv.org/abs/2203.16527"
+EVENTFUL_PAPER = "https://arxiv.org/abs/2308.13494"
+_BLOCK = "backbone.net.blocks."
+# detectron2's names -> the Eventful Transformers', which are ours
+_RENAMED = (
+    (r"backbone\.net\.patch_embed\.proj\.", "embedding.conv."),
+    (r"backbone\.net\.pos_embed$", "backbone.position_encoding.encoding"),
+    (r"backbone\.net\.blocks\.(\d+)\.norm1\.", r"backbone.blocks.\1.input_layer_norm."),
+    (r"backbone\.net\.blocks\.(\d+)\.norm2\.", r"backbone.blocks.\1.mlp_layer_norm."),
+    (r"backbone\.net\.blocks\.(\d+)\.attn\.qkv\.", r"backbone.blocks.\1.qkv."),
+    (r"backbone\.net\.blocks\.(\d+)\.attn\.proj\.", r"backbone.blocks.\1.projection."),
+    (
+        r"backbone\.net\.blocks\.(\d+)\.attn\.rel_pos_h$",
+        r"backbone.blocks.\1.relative_position.y_embedding",
+    ),
+    (
+        r"backbone\.net\.blocks\.(\d+)\.attn\.rel_pos_w$",
+        r"backbone.blocks.\1.relative_position.x_embedding",
+    ),
+    (r"backbone\.net\.blocks\.(\d+)\.mlp\.fc([12])\.", r"backbone.blocks.\1.mlp_\2."),
+    (r"backbone\.simfp_2\.(0|1|3)\.", r"pyramid.stages.0.\1."),
+    (r"backbone\.simfp_2\.4\.norm\.", "pyramid.stages.0.5."),
+    (r"backbone\.simfp_2\.4\.", "pyramid.stages.0.4."),
+    (r"backbone\.simfp_2\.5\.norm\.", "pyramid.stages.0.7."),
+    (r"backbone\.simfp_2\.5\.", "pyramid.stages.0.6."),
+    (r"backbone\.simfp_3\.0\.", "pyramid.stages.1.0."),
+    (r"backbone\.simfp_3\.1\.norm\.", "pyramid.stages.1.2."),
+    (r"backbone\.simfp_3\.1\.", "pyramid.stages.1.1."),
+    (r"backbone\.simfp_3\.2\.norm\.", "pyramid.stages.1.4."),
+    (r"backbone\.simfp_3\.2\.", "pyramid.stages.1.3."),
+    (r"backbone\.simfp_4\.0\.norm\.", "pyramid.stages.2.1."),
+    (r"backbone\.simfp_4\.0\.", "pyramid.stages.2.0."),
+    (r"backbone\.simfp_4\.1\.norm\.", "pyramid.stages.2.3."),
+    (r"backbone\.simfp_4\.1\.", "pyramid.stages.2.2."),
+    (r"backbone\.simfp_5\.1\.norm\.", "pyramid.stages.3.2."),
+    (r"backbone\.simfp_5\.1\.", "pyramid.stages.3.1."),
+    (r"backbone\.simfp_5\.2\.norm\.", "pyramid.stages.3.4."),
+    (r"backbone\.simfp_5\.2\.", "pyramid.stages.3.3."),
+)
+# Tensors of the mask head, or constants that are in the network's code.
+_UNUSED = re.compile(r"roi_heads\.mask_|pixel_(mean|std)$|.*anchor_generator\.")
+_KNOWN = re.compile(r"(embedding|backbone|pyramid|proposal_generator|roi_heads)\.")
+
+
+def detect(tensors: Mapping[str, Tensor]) -> bool:
+    """Return whether the names are those of a ViTDet."""
+    eventful = "backbone.blocks.0.relative_position.y_embedding" in tensors
+    return eventful or f"{_BLOCK}0.attn.rel_pos_h" in tensors
+
+
+def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
+    """Return the network; ModelError for missing or unused tensors and contradictory settings."""
+    of_detectron2 = f"{_BLOCK}0.attn.rel_pos_h" in foreign.tensors
+    unused = sorted(name for name in foreign.tensors if _UNUSED.match(name))
+    names = {_rename(name): name for name in foreign.tensors if name not in unused}
+    tensors = {ours: foreign.tensors[theirs] for ours, theirs in names.items()}
+    arguments = _arguments(tensors, config)
+    arguments["rule"] = "linear" if of_detectron2 else "bicubic"
+    # from detectron2's configurations, and from that for video object detection
+    arguments["proposals"] = 1000 if of_detectron2 or arguments["cascade"] else 300
+    # The shapes are checked when the network is built.
+    rules = [
+        TensorRule(ours, (theirs,), tuple(foreign.tensors[theirs].shape), _table_of(ours))
+        for ours, theirs in names.items()
+        if _KNOWN.match(ours)
+    ]
+    return ImportedNetwork(
+        "vitdet",
+        arguments,
+        apply(rules, foreign.tensors, unused),
+        arguments["classes"],
+        paper=PAPER if of_detectron2 else EVENTFUL_PAPER,
+        task=OBJECT_DETECTION,
+        frontend="pixels",
+        frontend_arguments=_pixels(arguments),
+        limits=f"Boxes only; not used: {', '.join(_summary(unused))}." if unused else "",
+    )
+
+
+def _arguments(tensors: Mapping[str, Tensor], config: ImportSettings) -> dict[str, Any]:
+    dim, _, patch, _ = shape_of(tensors, "embedding.conv.weight", 4)
+    numbers = {int(m[1]) for name in tensors if (m := re.match(r"backbone\.blocks\.(\d+)\.", name))}
+    depth = len(numbers)
+    tables = [_sizes(tensors, number) for number in range(depth)]
+    size = max(tables)
+    head_dim = shape_of(tensors, "backbone.blocks.0.relative_position.y_embedding", 2)[1]
+    if dim % head_dim:
+        raise ModelError(f"the checkpoint does not fit: heads of {head_dim} in {dim}")
+    cascade = "roi_heads.box_head.0.fc1.weight" in tensors
+    stage = ".0" if cascade else ""
+    convolution = re.compile(rf"roi_heads\.box_head{re.escape(stage)}\.conv\d+\.weight$")
+    rows = shape_of(tensors, "backbone.position_encoding.encoding", 3)[1]
+    classes = shape_of(tensors, f"roi_heads.box_predictor{stage}.cls_score.weight", 2)[0] - 1
+    return {
+        "classes": classes,
+        "dim": dim,
+        "heads": config.agree("num_heads", dim // head_dim),
+        "depth": depth,
+        "global_blocks": [number for number, table in enumerate(tables) if table == size],
+        "size": list(size),
+        "window": list(min(tables)),
+        "position_size": [math.isqrt(rows)] * 2,
+        "mlp_ratio": shape_of(tensors, "backbone.blocks.0.mlp_1.weight", 2)[0] // dim,
+        "patch": patch,
+        "channels": shape_of(tensors, "pyramid.stages.2.0.weight", 4)[0],
+        "width": shape_of(tensors, f"roi_heads.box_head{stage}.fc1.weight", 2)[0],
+        "convolutions": sum(bool(convolution.match(name)) for name in tensors),
+        "cascade": cascade,
+    }
+
+
+def _pixels(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the image frontend: the size that the positions were trained for."""
+    (height, width), patch = arguments["size"], arguments["patch"]
+    return {"box": [width * patch, height * patch], "patch": patch}
+
+
+def _sizes(tensors: Mapping[str, Tensor], number: int) -> tuple[int, int]:
+    """Return the number of tokens, down and across, that a block has positions for."""
+    tables = (f"backbone.blocks.{number}.relative_position.{axis}_embedding" for axis in "yx")
+    down, across = ((shape_of(tensors, name, 2)[0] + 1) // 2 for name in tables)
+    return down, across
+
+
+def _rename(name: str) -> str:
+    for pattern, ours in _RENAMED:
+        renamed, found = re.subn(f"^{pattern}", ours, name)
+        if found:
+            return renamed
+    return name
+
+
+def _table_of(name: str) -> Any:
+    return _square if name == "backbone.position_encoding.encoding" else _first
+
+
+def _first(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0]
+
+
+def _square(parts: Sequence[Tensor]) -> Tensor:
+    """Return positions [1, n n, D] without that of a leading class token."""
+    rows = parts[0].shape[1]
+    return parts[0][:, rows - math.isqrt(rows) ** 2 :]
+
+
+def _summary(names: Sequence[str]) -> list[str]:
+    """Return the names of modules instead of those of each of their tensors."""
+    parts = (name.split(".") for name in names)
+    return sorted({".".join(part[:2]) if len(part) > 2 else ".".join(part) for part in parts})

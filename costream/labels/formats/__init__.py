@@ -1,0 +1,1 @@
+"""Label file formats, one family a file."""

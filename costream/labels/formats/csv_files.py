@@ -1,0 +1,122 @@
+"""Labels from CSV: a timeline, timelines of several recordings, or a table file,start,end,label.
+
+The first line determines the kind. Cells are separated by commas, semicolons or tabs, and times may
+have a decimal comma, as written by spreadsheets in many countries.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from costream.errors import UsageError
+from costream.labels.intake import LabelCollector, LabelTrack, NoLabelsError
+from costream.labels.recording import Label
+from costream.labels.text import read_text
+
+log = logging.getLogger("costream")
+
+COLUMNS = ("file", "start", "end", "label")
+_FILE, _NAME = "file", "name"  # column of the recording in user tables, in those of batch
+_STARTS, _ENDS = ("start_s", "start"), ("end_s", "end")
+_UNUSED = ("length_s", "score", "count")  # other columns of timelines
+_TIMES = ("start", "begin", "onset", "end", "stop", "offset")  # prefixes of time columns
+
+_Row = tuple[int, list[str]]  # line, cells
+
+
+def read_table(
+    path: Path, intake: LabelCollector, group: str | None = None, *, files: bool = False
+) -> Iterator[LabelTrack]:
+    """Yield the tracks of a table; without a column of recordings it is about one.
+
+    ``group`` names the column of groups that are never split, by default "group". In a table with
+    a column "file", unlabelled time is unknown. ``files``: such a column is required. Raises
+    UsageError for missing or unknown columns.
+    """
+    names, rows = _read(path)
+    _check_columns(path, names, group, files=files)
+    of = next((name for name in (_FILE, _NAME) if name in names), "")
+    start, end = (next((n for n in options if n in names), "") for options in (_STARTS, _ENDS))
+    found: dict[tuple[str, str], list[Label]] = {} if of else {("", ""): []}
+    for line, row in rows:
+        cells = dict(zip(names, row, strict=False))
+        name, own = cells.get(of, ""), cells.get(group.lower() if group else "group", "")
+        if len(row) > len(names) or (of and not name):
+            what = "more cells than columns" if len(row) > len(names) else "no file"
+            intake.wrong(path, f"line {line}", what)
+            continue
+        labels = found.setdefault((name, own) if of else ("", ""), [])
+        if intake.wants(cells.get("model") or None):
+            times = cells.get(start) or 0.0, cells.get(end)
+            labels += intake.label(path, f"line {line}", *times, cells.get("label", ""))
+    for (name, own), labels in found.items():
+        yield LabelTrack(
+            path,
+            (name,) if of else (),
+            tuple(labels),
+            whole=of != _FILE,
+            group=own or None,
+            alone=not of,
+            parted="model" in names,
+        )
+
+
+def _read(path: Path) -> tuple[list[str], list[_Row]]:
+    """Return the column names in lower case and the rows that are not empty."""
+    text = read_text(path)
+    skipped = text[:4].lower() == "sep="  # Excel's line for the separator
+    if skipped:
+        text = text.partition("\n")[2]
+    names: list[str] = []
+    try:
+        for delimiter in ",;\t":
+            file = io.StringIO(text, newline="")
+            lines = csv.reader(file, strict=True, skipinitialspace=True, delimiter=delimiter)
+            names = [name.strip().lower() for name in next(lines, [])]
+            if "label" in names or _FILE in names:
+                break
+        rows = ((lines.line_num + skipped, _cells(row)) for row in lines)
+        return names, [(line, row) for line, row in rows if row]
+    except csv.Error as error:
+        raise UsageError(f"cannot be read as a CSV table ({error})", where=path) from error
+
+
+def _cells(row: list[str]) -> list[str]:
+    """Return the cells of a row without the empty ones that spreadsheets append."""
+    cells = [cell.strip() for cell in row]
+    while cells and not cells[-1]:
+        cells.pop()
+    return cells
+
+
+def _check_columns(path: Path, names: Sequence[str], group: str | None, *, files: bool) -> None:
+    many = files or _FILE in names or _NAME in names
+    own = [group.lower()] if group else []
+    needed = [_FILE, "label"] if files else ["label"] if many else [_STARTS[0], _ENDS[0], "label"]
+    alike = {_STARTS[1]: _STARTS[0], _ENDS[1]: _ENDS[0]}
+    there = {*names, *(alike.get(name, name) for name in names)}
+    lacking = [name for name in (*needed, *own) if name not in there]
+    if lacking and not files and "label" not in names:
+        raise NoLabelsError("a table without a column 'label'", where=path)
+    if lacking:
+        columns = COLUMNS if many else (_STARTS[0], _ENDS[0], "label")
+        raise UsageError(
+            f"the table has no column {' and no column '.join(lacking)}",
+            where=f"{path}, line 1",
+            hint=f"the first line names the columns: {', '.join(columns)}",
+        )
+    known = {_FILE, _NAME, *_STARTS, *_ENDS, "label", "group", "model", *_UNUSED, *own}
+    unknown = [name for name in names if name and name not in known]
+    times = [name for name in unknown if name.startswith(_TIMES)]
+    if times:
+        raise UsageError(
+            f"unknown column {', '.join(map(repr, times))}",
+            where=f"{path}, line 1",
+            hint=f"known columns: {', '.join(COLUMNS)} and a group (--group NAME)",
+        )
+    if unknown:
+        log.warning("%s: unused column %s", path, ", ".join(map(repr, unknown)))

@@ -1,0 +1,177 @@
+"""Labels from JSON: results of costream and annotations of data sets."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from costream.errors import UsageError
+from costream.labels.formats.arrays import stretches
+from costream.labels.intake import LabelCollector, LabelTrack, NoLabelsError
+from costream.labels.names import THUMOS14
+from costream.labels.recording import Label
+from costream.labels.results import read_results
+from costream.labels.text import read_text
+
+_THUMOS = re.compile(r"video_(test|validation)_[0-9]+")
+_NAMED = ("file", "video", "sound", "table")  # members that name the recording
+CLASSES = "class_list.txt"  # of MultiTHUMOS: lines "number name", next to the annotations
+
+
+def read_document(path: Path, intake: LabelCollector) -> Iterator[LabelTrack]:
+    """Yield the tracks of a JSON document.
+
+    Supported are results of costream; the timeline of a recording under "segments"; "database" of
+    ActivityNet or THUMOS14; "actions" per video of MultiTHUMOS or Charades; and the class of each
+    frame of "videos". A part is a subset. Raises NoLabelsError for anything else.
+    """
+    document = load(path)
+    if str(document.get("schema", "")).startswith("costream/"):
+        return read_results(path, intake)
+    if isinstance(document.get("segments"), list):
+        return iter([_timeline(path, document, intake)])
+    if isinstance(document.get("database"), dict):
+        return _database(path, document["database"], intake)
+    if isinstance(document.get("videos"), list) and isinstance(document.get("classes"), list):
+        return _videos(path, document, intake)
+    if document and all(isinstance(v, dict) and "actions" in v for v in document.values()):
+        return _actions(path, document, intake)
+    raise NoLabelsError("no labels in this JSON", where=path)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Return the members of a JSON object; UsageError for invalid JSON or other documents."""
+    try:
+        document = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"cannot be read as JSON ({error})", where=path) from error
+    if not isinstance(document, dict):
+        raise NoLabelsError("no labels in this JSON", where=path)
+    return document
+
+
+def _timeline(path: Path, document: Mapping[str, Any], intake: LabelCollector) -> LabelTrack:
+    """Return the segments of one recording; with "fps", "start" and "end" are frames."""
+    fps, frames = document.get("fps"), document.get("frames")
+    rate_hz = float(fps) if isinstance(fps, (int, float)) and fps > 0 else None
+    labels: list[Label] = []
+    for number, told in enumerate(map(_object, document["segments"]), 1):
+        start, end = told.get("start_s"), told.get("end_s")
+        if start is None and rate_hz is not None:
+            start, end = (_seconds(told.get(key), rate_hz) for key in ("start", "end"))
+        labels += _label(intake, path, f"segment {number}", start, end, told.get("label"))
+    names = tuple(document[key] for key in _NAMED if isinstance(document.get(key), str))
+    duration_s = None if rate_hz is None else _seconds(frames, rate_hz)
+    return LabelTrack(path, names, tuple(labels), duration_s)
+
+
+def _seconds(frame: Any, rate_hz: float) -> float | None:
+    return frame / rate_hz if isinstance(frame, (int, float)) else None
+
+
+def _database(
+    path: Path, videos: Mapping[str, Any], intake: LabelCollector
+) -> Iterator[LabelTrack]:
+    """Yield the videos of ActivityNet or THUMOS14; times may be text."""
+    for video, told in ((video, _object(told)) for video, told in videos.items()):
+        subset = _text(told.get("subset"))
+        if not intake.wants(subset):
+            continue
+        labels: list[Label] = []
+        for number, note in enumerate(map(_object, _list(told.get("annotations"))), 1):
+            start, end = _pair(note.get("segment"))
+            spot = f"{video}, annotation {number}"
+            labels += _label(intake, path, spot, start, end, note.get("label"))
+        yield _of_many(path, video, labels, told.get("duration"), subset)
+
+
+def _actions(path: Path, videos: Mapping[str, Any], intake: LabelCollector) -> Iterator[LabelTrack]:
+    """Yield the videos of MultiTHUMOS, whose actions are class number, start, end."""
+    names = _class_names(path, videos)
+    for video, told in ((video, _object(told)) for video, told in videos.items()):
+        subset = _text(told.get("subset"))
+        if not intake.wants(subset):
+            continue
+        labels: list[Label] = []
+        for number, action in enumerate(_list(told.get("actions")), 1):
+            spot = f"{video}, action {number}"
+            if not isinstance(action, list) or len(action) != 3:
+                intake.wrong(path, spot, "not [class, start, end]")
+                continue
+            name = names.get(str(action[0]), str(action[0]))
+            labels += _label(intake, path, spot, action[1], action[2], name)
+        yield _of_many(path, video, labels, told.get("duration"), subset)
+
+
+def _class_names(path: Path, videos: Mapping[str, Any]) -> dict[str, str]:
+    """Return class names by number, from CLASSES next to the file or those of THUMOS14."""
+    beside = path.with_name(CLASSES)
+    if beside.is_file():
+        rows = (line.split(None, 1) for line in read_text(beside).split("\n"))
+        return {row[0]: row[1].strip() for row in rows if len(row) == 2}
+    if all(map(_THUMOS.fullmatch, videos)):
+        return {str(k): name for k, name in enumerate(THUMOS14.names[:-1]) if k}
+    return {}
+
+
+def _videos(
+    path: Path, document: Mapping[str, Any], intake: LabelCollector
+) -> Iterator[LabelTrack]:
+    """Yield videos whose "labels" are the class number of each frame."""
+    names = [str(name) for name in document["classes"]]
+    for number, told in enumerate(map(_object, document["videos"]), 1):
+        video, values = str(told.get("video", f"video {number}")), _list(told.get("labels"))
+        labels: list[Label] = []
+        try:
+            rate_hz = float(document["fps"])
+            for start_s, end_s, name, row in stretches(values, names, rate_hz):
+                labels += intake.label(path, f"{video}, frame {row}", start_s, end_s, name)
+            duration_s = len(values) / rate_hz
+        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+            raise UsageError(f"no frame classes ({error!r})", where=f"{path}, {video}") from error
+        yield LabelTrack(path, (video,), tuple(labels), duration_s, alone=False)
+
+
+def _label(
+    intake: LabelCollector, path: Path, spot: str, start: Any, end: Any, name: Any
+) -> list[Label]:
+    """Return the label of JSON values; none for values of the wrong type, which are reported."""
+    for value in (start, end):
+        if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+            intake.wrong(path, spot, "no start or no end")
+            return []
+    return intake.label(path, spot, start, end, _text(name) or "")
+
+
+def _of_many(
+    path: Path, video: str, labels: list[Label], duration: Any, subset: str | None
+) -> LabelTrack:
+    known = isinstance(duration, (int, float)) and 0 < duration < math.inf
+    return LabelTrack(
+        path,
+        (video,),
+        tuple(labels),
+        float(duration) if known else None,
+        alone=False,
+        parted=subset is not None,
+    )
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _pair(value: Any) -> tuple[Any, Any]:
+    return tuple(value) if isinstance(value, list) and len(value) == 2 else (None, None)

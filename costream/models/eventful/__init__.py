@@ -1,0 +1,1 @@
+"""Token-gated models: Eventful ViTDet and ViViT."""

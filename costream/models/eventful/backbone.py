@@ -1,0 +1,191 @@
+"""The backbone of ViTDet: a plain vision transformer with mostly windowed attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from costream.nn.eventful.block import VARIANTS, EventfulBlock, EventfulBlockState
+from costream.nn.eventful.gates import distances
+from costream.nn.operations import Operations
+from costream.nn.policy import Policy
+from costream.nn.state import State, zeros
+from costream.nn.timing import check_shape
+
+_MOVED = 0.5  # relative distance from its reference above which a token has changed
+
+
+@dataclass
+class BackboneState(State):
+    """State of a backbone for frames of one size."""
+
+    steps: Tensor  # int64 [B], frames since the last one computed in full
+    blocks: tuple[State, ...]
+
+
+class _Resized(NamedTuple):
+    """A resized table and its source, which is referenced so that ``key`` stays unique."""
+
+    key: tuple[int, ...]
+    source: Tensor
+    table: Tensor
+
+
+class PositionEncoding(nn.Module):
+    """Adds a learned table of positions, resized bicubically to the frame.
+
+    ``size``: height and width of the table.
+    """
+
+    def __init__(self, dim: int, size: tuple[int, int]) -> None:
+        super().__init__()
+        self.size = size
+        self.encoding = nn.Parameter(torch.zeros(1, size[0] * size[1], dim))
+        self._held: _Resized | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return tokens [B, h, w, D] with positions added."""
+        return x + self._table(x.shape[1], x.shape[2])
+
+    def _table(self, height: int, width: int) -> Tensor:
+        """Return positions [1, h, w, D] for frames of this size."""
+        source, table = self.encoding, self.encoding.view(1, *self.size, -1)
+        if (height, width) == self.size:
+            return table
+        # A tensor created in inference mode has no version counter to detect changes.
+        hold = not torch.is_grad_enabled() and not source.is_inference()
+        key = (height, width, source.data_ptr(), source._version) if hold else None
+        if self._held is not None and self._held.key == key:
+            return self._held.table
+        images = table.permute(0, 3, 1, 2)
+        table = F.interpolate(images, (height, width), mode="bicubic").permute(0, 2, 3, 1)
+        if key is not None:
+            self._held = _Resized(key, source.detach(), table)
+        return table
+
+
+class ViTDetBackbone(nn.Module):
+    """Transformer blocks over the tokens of frames; a step computes those that have changed.
+
+    Li et al., "Exploring plain vision transformer backbones for object detection" (ECCV 2022);
+    Dutson, Li, Gupta, "Eventful Transformers" (ICCV 2023).
+
+    Args:
+        dim, heads, depth: D, H and the number of blocks. ``mlp_ratio``: of the feed-forward.
+        size: height and width of typical frames, in tokens; others are possible. None: positions
+            are only added to the tokens, not to global attention.
+        window: height and width of windows, in tokens.
+        global_blocks: which blocks attend among all tokens.
+        position_size: height and width of the table of absolute positions.
+        rule: resizing of relative positions to other sizes, see ``RelativePosition``.
+        variant: a name of ``VARIANTS``; no weight depends on it.
+        scene_cut: a frame is computed in full if more than this share of its tokens has
+            changed by more than half; None: never.
+        refresh: and after this number of frames; None: never.
+    """
+
+    def __init__(
+        self,
+        dim: int = 768,
+        heads: int = 12,
+        depth: int = 12,
+        size: tuple[int, int] | None = (64, 64),
+        window: tuple[int, int] = (14, 14),
+        global_blocks: Sequence[int] = (2, 5, 8, 11),
+        position_size: tuple[int, int] = (14, 14),
+        mlp_ratio: int = 4,
+        rule: str = "bicubic",
+        variant: str = "exact",
+        scene_cut: float | None = None,
+        refresh: int | None = None,
+    ) -> None:
+        super().__init__()
+        if variant not in VARIANTS:
+            raise ValueError(f"variant {variant!r} is not one of {tuple(VARIANTS)}")
+        self.dim, self.scene_cut, self.refresh = dim, scene_cut, refresh
+        self.position_encoding = PositionEncoding(dim, position_size)
+        self.blocks = nn.ModuleList(
+            EventfulBlock(
+                dim,
+                heads,
+                size,
+                None if number in global_blocks else window,
+                mlp_ratio,
+                rule,
+                VARIANTS[variant],
+            )
+            for number in range(depth)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the tokens [B, h, w, D] of independent frames, computed in full."""
+        x = self.position_encoding(x)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+    def init_state(self, batch_size: int, height: int, width: int) -> BackboneState:
+        """Return the initial state of streams of frames of this size, in tokens."""
+        blocks = tuple(b.init_state(batch_size, height, width) for b in self._blocks)
+        return BackboneState(zeros(batch_size), blocks)
+
+    @torch.no_grad()
+    def forward_step(
+        self,
+        x: Tensor,
+        state: BackboneState,
+        policy: Policy | Sequence[Policy],
+        operations: Operations | None = None,
+    ) -> Tensor:
+        """Take the tokens [B, h, w, D] of the next frame of every stream, return them encoded.
+
+        There is no gradient; train with ``forward``, which is the same for all tokens.
+        ``policy``: which tokens are computed, one for all blocks or one for each; it may change at
+        every step. ``operations``: counts the operations. Raises ValueError if the number of
+        tokens is not that of the state.
+        """
+        first = cast(EventfulBlockState, state.blocks[0])
+        check_shape((len(x), x.shape[1] * x.shape[2]), first.qkv.reference.shape[:2])
+        operations = Operations() if operations is None else operations
+        policies = policy if isinstance(policy, Sequence) else [policy] * len(self.blocks)
+        operations.add += x.numel()
+        x = self.position_encoding(x)
+        fresh = self._begin(x, state)
+        for block, kept, chooses in zip(self._blocks, state.blocks, policies, strict=True):
+            x = block.forward_step(x, cast(EventfulBlockState, kept), fresh, chooses, operations)
+        return x
+
+    def count_macs(
+        self, height: int, width: int, updated: int | None = None, columns: int | None = None
+    ) -> int:
+        """Return the cost of a step of one stream, see ``EventfulBlock.count_macs``."""
+        blocks = (b.count_macs(height, width, updated, columns) for b in self._blocks)
+        return height * width * self.dim + sum(blocks)
+
+    @property
+    def _blocks(self) -> list[EventfulBlock]:
+        return [cast(EventfulBlock, block) for block in self.blocks]
+
+    def _begin(self, x: Tensor, state: BackboneState) -> list[bool]:
+        """Count a frame, return for each stream whether it must be computed in full."""
+        steps: list[int] = state.steps.tolist()
+        fresh = [not t or t == self.refresh for t in steps]
+        if self.scene_cut is not None and not all(fresh):
+            moved = self._moved(x, state).tolist()
+            fresh = [begins or m > self.scene_cut for begins, m in zip(fresh, moved, strict=True)]
+        state.steps.add_(1)
+        state.steps[torch.tensor(fresh)] = 1
+        return fresh
+
+    def _moved(self, x: Tensor, state: BackboneState) -> Tensor:
+        """Return the share [B] of tokens that have changed from their reference."""
+        first = cast(EventfulBlockState, state.blocks[0])
+        normed = self._blocks[0].input_layer_norm(x).flatten(1, 2)
+        lengths = torch.linalg.vector_norm(normed, dim=-1)
+        moved: Tensor = distances(normed, first.qkv.reference) > _MOVED * lengths
+        return moved.float().mean(1)

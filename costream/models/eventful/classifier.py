@@ -1,0 +1,163 @@
+"""Token-gated models for action recognition in video (Eventful ViViT)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from costream.checkpoints.card import Card
+from costream.errors import ModelError
+from costream.frontends.crops import Crops, temporal_views
+from costream.models.base import Pace, StepResult
+from costream.models.eventful.vivit import ViViT, ViViTState
+from costream.models.gated import GatedModelBase, check_single_stream, gate_policy
+from costream.models.streaming import synchronize
+from costream.nn.operations import Operations
+from costream.nn.policy import TopTokens
+from costream.nn.state import State, zeros
+from costream.records import Data, VideoFrame
+
+VIEWS = (4, 3)  # views of a video in time and in space, in the paper
+
+
+@dataclass
+class ActionState(State):
+    """State of a stream: of the network, and the frames of an incomplete tubelet.
+
+    ``tokens`` and ``pace`` are settings, not memory: they are retained by a reset and when the
+    state of another stream is copied in.
+    """
+
+    network: ViViTState
+    pictures: Tensor  # [B, t - 1, 3, S, S]
+    count: Tensor  # int64 [B], frames so far
+
+    def __post_init__(self) -> None:
+        self.tokens: int | None = None  # computed per tubelet, at most; None: all
+        self.pace: Pace | None = None  # sets the number at every gate
+
+
+class ActionModel(GatedModelBase[ViViT, Crops, ActionState]):
+    """Network and frontend of one weight file, ready to step; implements ``GatedModel``.
+
+    A step takes a frame; one that completes a tubelet gives an output, the others cost nothing.
+    ``network`` and ``frontend`` are in ``eval`` mode on ``device``. ``dtype``: "float32" or
+    "float64", or "bfloat16" for the matrix products of blocks only, see ``compute_in_half``.
+    """
+
+    def __init__(
+        self,
+        card: Card,
+        network: ViViT,
+        frontend: Crops | None,
+        *,
+        weights_sha256: str = "",
+        device: str = "cpu",
+        dtype: str = "float32",
+    ) -> None:
+        """Take over the modules. Raises ModelError for an unavailable device or dtype."""
+        if not isinstance(frontend, Crops):
+            raise ModelError(
+                f"{card.name} takes clips, but its card does not name the frontend crops",
+                hint="import its checkpoint again",
+            )
+        if network.size != (frontend.size // network.patch,) * 2 or frontend.size % network.patch:
+            raise ModelError(
+                f"{card.name}: crops of {frontend.size} pixels for {network.size} tokens"
+            )
+        super().__init__(
+            card, network, frontend, network.num_classes, weights_sha256, device, dtype
+        )
+
+    @property
+    def stride(self) -> int:
+        """Frames from one output to the next."""
+        return self.network.stride
+
+    def init_state(self, batch_size: int = 1) -> ActionState:
+        """Return an initial state. ValueError for more than one stream: each has its own state."""
+        check_single_stream(batch_size)
+        size, like = self.frontend.size, self.network.classifier.weight
+        pictures = zeros(1, self.network.tubelet - 1, 3, size, size, like=like)
+        return ActionState(self.network.init_state(1), pictures, zeros(1))
+
+    def token_count(self, state: ActionState) -> int | None:
+        """Return the number of tokens of a tubelet of this stream; None before its first."""
+        return self.network.tokens if int(state.count) >= self.stride else None
+
+    def step_macs(self, state: ActionState, count: int) -> int:
+        """Return the approximate cost of a step with an output and ``count`` tokens."""
+        return self.network.count_macs(min(count, self.network.tokens))
+
+    @torch.inference_mode()
+    def step(self, items: Sequence[Data], state: ActionState) -> StepResult:
+        """Take the next frame of the stream, return predictions if it completes a tubelet."""
+        began = time.perf_counter()
+        (frame,) = items
+        if not isinstance(frame, VideoFrame):
+            raise TypeError(f"expected a VideoFrame, not a {type(frame).__name__}")
+        prepared = torch.from_numpy(self.frontend.prepare(frame.rgb))
+        (picture,) = self.frontend(prepared[None].to(self.device))
+        synchronize(self.device)
+        seen = time.perf_counter()
+        place = int(state.count) % self.stride
+        state.count += 1
+        if place < self.stride - 1:
+            state.pictures[:, place] = picture
+            warmup = self.network.warmup(state.network)
+            return StepResult(None, None, warmup, 0, 0, seen - began, time.perf_counter() - seen)
+        network, spent = self.network, Operations()
+        count = network.tokens
+        gates = gate_policy(state, count)
+        tubelet = torch.cat([state.pictures, picture[:, None]], 1)
+        logits = network.forward_step(tubelet, state.network, gates, spent)
+        return StepResult(
+            self._probabilities(logits),
+            None,
+            network.warmup(state.network),
+            macs=spent.total,
+            dense_macs=network.dense_macs,
+            frontend_s=seen - began,
+            network_s=time.perf_counter() - seen,
+            tokens=(int(gates.updated.sum()),),
+        )
+
+    @torch.inference_mode()
+    def classify(
+        self,
+        video: npt.NDArray[np.uint8],
+        tokens: int | None = None,
+        *,
+        stride: int = 1,
+        views: tuple[int, int] = VIEWS,
+        operations: Operations | None = None,
+    ) -> npt.NDArray[np.float32]:
+        """Return the probabilities [K] of a whole video, uint8 [T, h, w, 3], as the paper does.
+
+        ``tokens``: computed per tubelet after the first of each view; None: all.
+        ``stride``: frames from one frame of a view to the next. ``views``: in time and in
+        space; the logits are their mean. Each is a stream of its own. ``operations``: counts
+        the operations.
+        """
+        network, logits = self.network, []
+        policy = TopTokens(network.tokens if tokens is None else tokens)
+        length = network.tubelet * network.window
+        for chosen in temporal_views(len(video), length, stride, views[0]):
+            pictures = torch.from_numpy(video[chosen].transpose(0, 3, 1, 2))
+            clips = self.frontend(pictures.to(self.device), views[1])
+            logits.append(network.forward_clip(clips, policy, operations))
+        probabilities: npt.NDArray[np.float32] = self._probabilities(
+            torch.cat(logits).mean(0, keepdim=True)
+        )[0]
+        return probabilities
+
+    def _probabilities(self, logits: Tensor) -> npt.NDArray[np.float32]:
+        scaled = logits.float() / self.card.temperature
+        probabilities: npt.NDArray[np.float32] = scaled.softmax(-1).cpu().numpy()
+        return probabilities

@@ -1,0 +1,221 @@
+"""Token-gated models for object detection in video (Eventful ViTDet)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from costream.checkpoints.card import Card
+from costream.errors import ModelError
+from costream.frontends.pixels import Pixels
+from costream.models.base import Pace, StepResult
+from costream.models.eventful.vitdet import ViTDet, ViTDetState
+from costream.models.gated import GatedModelBase, check_single_stream, gate_policy
+from costream.models.streaming import synchronize
+from costream.models.vitdet_heads import Detections
+from costream.nn.boxes import clip_boxes
+from costream.nn.operations import Operations
+from costream.nn.state import State, zeros
+from costream.records import Box, Data, VideoFrame
+
+Size = tuple[int, int]  # height, width
+
+
+class ObjectState(State):
+    """State of a stream. Memory is allocated at the first frame, for frames of its size.
+
+    ``tokens`` and ``pace`` are settings, not memory: they are retained by a reset and when the
+    state of another stream is copied in.
+    """
+
+    def __init__(self, begin: Callable[[int, int], ViTDetState]) -> None:
+        """``begin`` returns the state of a network for frames of a height and width, in pixels."""
+        self._begin = begin
+        self._size = zeros(1, 2)  # height and width of its frames, in pixels; zeros: none yet
+        self._network: ViTDetState | None = None
+        self.tokens: int | None = None  # computed per frame, at most; None: all
+        self.pace: Pace | None = None  # sets the number at every gate
+        self.rest_macs: int | None = None  # of the newest frame, outside the gates
+
+    @property
+    def size(self) -> Size | None:
+        """Height and width of the frames in pixels; None before the first."""
+        height, width = self._size[0].tolist()
+        return (height, width) if height else None
+
+    def network(self, height: int, width: int) -> ViTDetState:
+        """Return the network's state; an initial one if frames had another size so far."""
+        if self._network is None or self.size != (height, width):
+            self._network = self._begin(height, width)
+            self._size[0] = torch.tensor((height, width))
+        return self._network
+
+    @property
+    def batch_size(self) -> int:
+        """Number of streams: one."""
+        return 1
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return every tensor under a flat name, without copying. For saving."""
+        kept = {} if self._network is None else self._network.tensors()
+        return {"size": self._size, **{f"network.{name}": t for name, t in kept.items()}}
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Restore the values of ``tensors()``, bit for bit.
+
+        Raises KeyError for missing or unknown names, ValueError for other shapes or dtypes.
+        """
+        kept = {k.removeprefix("network."): t for k, t in tensors.items() if k != "size"}
+        if tensors["size"].shape != self._size.shape:
+            raise ValueError(f"state size: {tuple(tensors['size'].shape)}, not (1, 2)")
+        height, width = tensors["size"][0].tolist()
+        network = self._begin(height, width) if height else None
+        if network is not None:
+            network.load_tensors(kept)
+        elif kept:
+            raise KeyError(f"state does not fit: {sorted(kept)}")
+        self._size, self._network = tensors["size"].clone(), network
+
+    def clone(self) -> ObjectState:
+        """Return an independent copy."""
+        copy = ObjectState(self._begin)
+        copy._size = self._size.clone()
+        copy._network = None if self._network is None else self._network.clone()
+        copy.tokens, copy.pace, copy.rest_macs = self.tokens, self.pace, self.rest_macs
+        return copy
+
+    def reset(self, rows: Sequence[int] | None = None) -> None:
+        """Reset the stream."""
+        if rows is None or len(rows):
+            self._size.zero_()
+            self._network = self.rest_macs = None
+
+    def take(self, rows: Sequence[int]) -> ObjectState:
+        """Return a copy of the stream, which is row 0."""
+        _check_row(rows)
+        return self.clone()
+
+    def put(self, rows: Sequence[int], other: State) -> None:
+        """Copy the state of another stream, bit for bit; ``rows`` is row 0."""
+        _check_row(rows)
+        self.load_tensors(other.tensors())
+
+
+class ObjectModel(GatedModelBase[ViTDet, Pixels, ObjectState]):
+    """Network and frontend of one weight file, ready to step; implements ``GatedModel``.
+
+    ``network`` and ``frontend`` are in ``eval`` mode on ``device``. ``dtype``: "float32" or
+    "float64", or "bfloat16" for the matrix products of the backbone only, see
+    ``compute_in_half``.
+    """
+
+    stride = 1
+
+    def __init__(
+        self,
+        card: Card,
+        network: ViTDet,
+        frontend: Pixels | None,
+        *,
+        weights_sha256: str = "",
+        device: str = "cpu",
+        dtype: str = "float32",
+    ) -> None:
+        """Take over the modules. Raises ModelError for an unavailable device or dtype."""
+        if not isinstance(frontend, Pixels):
+            raise ModelError(
+                f"{card.name} detects objects, but its card does not name the frontend pixels",
+                hint="import its checkpoint again",
+            )
+        super().__init__(
+            card, network, frontend, network.roi_heads.classes, weights_sha256, device, dtype
+        )
+        # Convolutions then have the channels of a place contiguous in memory.
+        for weight in self.network.parameters():
+            if weight.ndim == 4:
+                weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+
+    def init_state(self, batch_size: int = 1) -> ObjectState:
+        """Return an initial state. ValueError for more than one stream: each has its own state."""
+        check_single_stream(batch_size)
+        return ObjectState(lambda height, width: self.network.init_state(1, height, width))
+
+    def token_count(self, state: ObjectState) -> int | None:
+        """Return the number of tokens of a frame of this stream; None before its first."""
+        if state.size is None or state.rest_macs is None:
+            return None
+        return math.prod(self._grid(*state.size))
+
+    def step_macs(self, state: ObjectState, count: int) -> int:
+        """Return the approximate cost of a step with ``count`` tokens.
+
+        The cost outside the gates is that of the newest frame. ValueError before the first frame.
+        """
+        if state.size is None or state.rest_macs is None:
+            raise ValueError("the cost of a step is unknown before the first frame")
+        height, width = self._grid(*state.size)
+        count = min(count, height * width)
+        return state.rest_macs + self.network.count_macs(height, width, count)
+
+    @torch.inference_mode()
+    def step(self, items: Sequence[Data], state: ObjectState) -> StepResult:
+        """Take the next frame of the stream, return its objects.
+
+        ``dense_macs`` is the cost of the same frame when all its tokens are computed.
+        """
+        began = time.perf_counter()
+        (frame,) = items
+        if not isinstance(frame, VideoFrame):
+            raise TypeError(f"expected a VideoFrame, not a {type(frame).__name__}")
+        prepared = torch.from_numpy(self.frontend.prepare(frame.rgb))
+        pictures = self.frontend(prepared[None].to(self.device))
+        synchronize(self.device)
+        seen = time.perf_counter()
+        gated, rest = Operations(), Operations()
+        network, size = self.network, (pictures.shape[2], pictures.shape[3])
+        tokens = network.embed(pictures, rest)
+        height, width = tokens.shape[1:3]
+        count = height * width
+        gates = gate_policy(state, count)
+        view = network.view_step(tokens, state.network(*size), gates, gated)
+        boxes = self._boxes(network.detect(view, size, rest)[0], frame)
+        updated = gates.updated.view(height, width).cpu().numpy()
+        state.rest_macs = rest.total
+        return StepResult(
+            None,
+            None,
+            (False,),
+            macs=rest.total + gated.total,
+            dense_macs=rest.total + network.count_macs(height, width),
+            frontend_s=seen - began,
+            network_s=time.perf_counter() - seen,
+            objects=(boxes,),
+            updated=(updated,),
+            tokens=(int(updated.sum()),),
+        )
+
+    def _grid(self, height: int, width: int) -> Size:
+        return height // self.network.patch, width // self.network.patch
+
+    def _boxes(self, found: Detections, frame: VideoFrame) -> tuple[Box, ...]:
+        """Return boxes in pixels of the source's frame, clipped to it."""
+        height, width = frame.rgb.shape[:2]
+        whole = (width, height) if frame.size is None else frame.size
+        sides, own = (torch.tensor(2 * size).double() for size in (whole, (width, height)))
+        boxes = clip_boxes(found.boxes.cpu().double() * sides / own, whole[1], whole[0]).tolist()
+        rows = zip(boxes, found.scores.tolist(), found.labels.tolist(), strict=True)
+        # Boxes in the padding beside the image have no area left.
+        return tuple(
+            Box(x1, y1, x2, y2, score, self.card.labels[label])
+            for (x1, y1, x2, y2), score, label in rows
+            if x1 < x2 and y1 < y2
+        )
+
+
+def _check_row(rows: Sequence[int]) -> None:
+    if list(rows) != [0]:
+        raise IndexError(f"rows {list(rows)} of 1 stream, which has row 0 only")

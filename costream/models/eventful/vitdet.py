@@ -1,0 +1,248 @@
+"""ViTDet: object detection in images, or token-gated in video."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from costream.models.eventful.backbone import BackboneState, ViTDetBackbone
+from costream.models.eventful.rcnn import ProposalNetwork, Proposals, pyramid_anchors
+from costream.models.vitdet_heads import BoxHeads, Detections
+from costream.models.vitdet_pyramid import SimplePyramid
+from costream.models.vitdet_views import View, ViewState, init_view_state, update_view
+from costream.nn.channel_norm import ChannelNorm
+from costream.nn.eventful.block import VARIANTS
+from costream.nn.operations import Operations
+from costream.nn.policy import Policy
+from costream.nn.state import State
+
+# dim, heads, depth and global blocks of the published backbones
+SIZES: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
+    "b": (768, 12, 12, (2, 5, 8, 11)),
+    "l": (1024, 16, 24, (5, 11, 17, 23)),
+    "h": (1280, 16, 32, (7, 15, 23, 31)),
+}
+
+
+class PatchEmbedding(nn.Module):
+    """One token of width ``dim`` for each square of ``patch`` x ``patch`` pixels.
+
+    ``stem``: channels of 3x3 convolutions before it, each of which halves the image; with them
+    a network can be trained on far fewer images (Xiao et al., "Early convolutions help
+    transformers see better", NeurIPS 2021).
+    """
+
+    def __init__(self, dim: int, patch: int, stem: Sequence[int] = ()) -> None:
+        super().__init__()
+        widths = (3, *stem)
+        side = patch >> len(stem)
+        if side << len(stem) != patch:
+            raise ValueError(f"{len(stem)} halvings do not divide patches of {patch} pixels")
+        self.stem = nn.Sequential(*(StemLayer(*pair) for pair in itertools.pairwise(widths)))
+        self.conv = nn.Conv2d(widths[-1], dim, side, side)
+
+    def forward(self, pictures: Tensor, operations: Operations | None = None) -> Tensor:
+        """Return tokens [B, h, w, D] for images [B, 3, H, W]."""
+        # Norms then read the channels of a place from contiguous memory.
+        x = pictures.contiguous(memory_format=torch.channels_last)
+        for layer in (*self.stem, self.conv):
+            x = layer(x)
+            if operations is not None:
+                operations.count_linear(x[:, 0].numel(), cast(nn.Conv2d, layer))
+        return x.permute(0, 2, 3, 1)
+
+
+class StemLayer(nn.Conv2d):
+    """A 3x3 convolution with stride 2 and without bias, a norm of its channels, GELU."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels, 3, 2, 1, bias=False)
+        self.norm = ChannelNorm(out_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return feature maps [B, out, H/2, W/2] for feature maps [B, in, H, W]."""
+        return F.gelu(self.norm(super().forward(x)))
+
+
+@dataclass
+class ViTDetState(State):
+    """State of streams of frames of one size."""
+
+    backbone: BackboneState
+    view: ViewState | None  # None: feature maps are computed in full
+
+
+class ViTDet(nn.Module):
+    """A plain vision transformer, a feature pyramid, proposals and box heads.
+
+    Li et al., "Exploring plain vision transformer backbones for object detection" (ECCV 2022),
+    with the backbone of Dutson, Li, Gupta, "Eventful Transformers" (ICCV 2023). Images must be
+    normalised, and their sides multiples of ``patch``.
+
+    Args:
+        classes: K.
+        dim, heads, depth, global_blocks: of the backbone; see ``SIZES``.
+        size: height and width, in tokens, that its relative positions are learned for.
+        window, position_size, mlp_ratio, rule, variant, scene_cut, refresh: see
+            ``ViTDetBackbone``.
+        patch: side of a token in pixels. ``stem``: see ``PatchEmbedding``.
+        channels: of the feature maps. ``width``, ``convolutions``, ``cascade``: see ``BoxHeads``.
+        proposals: boxes per image for the heads, at most. ``candidates``: per feature map, from
+            which these are selected.
+        score: detections below are dropped.
+    """
+
+    def __init__(
+        self,
+        classes: int,
+        dim: int = 768,
+        heads: int = 12,
+        depth: int = 12,
+        global_blocks: Sequence[int] = (2, 5, 8, 11),
+        size: Sequence[int] = (64, 64),
+        window: Sequence[int] = (14, 14),
+        position_size: Sequence[int] = (14, 14),
+        mlp_ratio: int = 4,
+        rule: str = "bicubic",
+        variant: str = "exact",
+        scene_cut: float | None = 0.8,
+        refresh: int | None = None,
+        patch: int = 16,
+        channels: int = 256,
+        width: int = 1024,
+        convolutions: int = 4,
+        cascade: bool = False,
+        proposals: int = 300,
+        score: float = 0.05,
+        stem: Sequence[int] = (),
+        candidates: int = 1000,
+    ) -> None:
+        super().__init__()
+        self.patch = patch
+        self.embedding = PatchEmbedding(dim, patch, stem)
+        self.backbone = ViTDetBackbone(
+            dim,
+            heads,
+            depth,
+            (size[0], size[1]),
+            (window[0], window[1]),
+            global_blocks,
+            (position_size[0], position_size[1]),
+            mlp_ratio,
+            rule,
+            variant,
+            scene_cut,
+            refresh,
+        )
+        self.gate_maps = VARIANTS[variant].gate_maps
+        self.pyramid = SimplePyramid(dim, channels)
+        # The pyramid's strides are for patches of 16 pixels; others are proportional.
+        self.strides = [stride * patch // 16 for stride in self.pyramid.strides]
+        self.proposal_generator = ProposalNetwork(channels, proposals, candidates)
+        self.roi_heads = BoxHeads(channels, classes, width, convolutions, cascade, score)
+
+    def forward(self, pictures: Tensor) -> list[Detections]:
+        """Return the objects of each of the images [B, 3, H, W], processed independently."""
+        view = self.view(self.backbone(self.embed(pictures)))
+        return self.detect(view, (pictures.shape[2], pictures.shape[3]))
+
+    def init_state(self, batch_size: int, height: int, width: int) -> ViTDetState:
+        """Return the initial state of streams of frames of this size, in pixels."""
+        self._check(height, width)
+        size = (height // self.patch, width // self.patch)
+        backbone, view = self.backbone.init_state(batch_size, *size), None
+        if self.gate_maps:
+            like = backbone.tensors()["blocks.0.qkv.reference"][0, 0]
+            view = init_view_state(self.pyramid, batch_size, *size, like)
+        return ViTDetState(backbone, view)
+
+    def forward_step(
+        self,
+        pictures: Tensor,
+        state: ViTDetState,
+        policy: Policy | Sequence[Policy],
+        operations: Operations | None = None,
+    ) -> list[Detections]:
+        """Take the next frame of every stream, [B, 3, H, W], return its objects.
+
+        ``policy``: which tokens are computed, see ``view_step``. ``operations``: counts the
+        operations.
+        """
+        operations = Operations() if operations is None else operations
+        view = self.view_step(self.embed(pictures, operations), state, policy, operations)
+        return self.detect(view, (pictures.shape[2], pictures.shape[3]), operations)
+
+    def embed(self, pictures: Tensor, operations: Operations | None = None) -> Tensor:
+        """Return tokens [B, h, w, D]. ValueError for sides that are not multiples of ``patch``."""
+        self._check(*pictures.shape[2:])
+        return cast(Tensor, self.embedding(pictures, operations))
+
+    def view(self, tokens: Tensor, operations: Operations | None = None) -> View:
+        """Return feature maps and anchor predictions for encoded tokens [B, h, w, D]."""
+        maps = self.pyramid(tokens, operations)
+        return View(maps, self.proposal_generator.predict(maps, operations))
+
+    def view_step(
+        self,
+        tokens: Tensor,
+        state: ViTDetState,
+        policy: Policy | Sequence[Policy],
+        operations: Operations,
+    ) -> View:
+        """Take the tokens [B, h, w, D] of the next frame of every stream, return its feature maps.
+
+        ``policy``: which tokens are computed, see ``ViTDetBackbone``; the last gate, before the
+        feature maps, has that of the last block.
+        """
+        encoded = self.backbone.forward_step(tokens, state.backbone, policy, operations)
+        if state.view is None:
+            return self.view(encoded, operations)
+        fresh = [steps == 1 for steps in state.backbone.steps.tolist()]
+        last = policy[-1] if isinstance(policy, Sequence) else policy
+        parts = (self.pyramid, self.proposal_generator)
+        return update_view(*parts, encoded, state.view, fresh, last, operations)
+
+    def propose(self, view: View, size: tuple[int, int]) -> list[Proposals]:
+        """Return the proposals for images of this ``size``, height and width in pixels."""
+        anchors = pyramid_anchors(view.maps, self.strides)
+        return self.proposal_generator.choose(view.predicted, anchors, size)
+
+    def detect(
+        self, view: View, size: tuple[int, int], operations: Operations | None = None
+    ) -> list[Detections]:
+        """Return the objects in images of this ``size``, height and width in pixels."""
+        proposals = self.propose(view, size)
+        found = self.roi_heads(view.maps, self.strides, proposals, size, operations)
+        return cast(list[Detections], found)
+
+    def count_macs(self, height: int, width: int, updated: int | None = None) -> int:
+        """Return the cost of ``view_step`` for one stream of frames of this size, in tokens.
+
+        ``updated``: tokens that pass every gate; None: the stream begins. With a number, the cost
+        of the feature maps is an estimate, see ``SimplePyramid.count_macs``.
+        """
+        total = self.backbone.count_macs(height, width, updated)
+        if not self.gate_maps:
+            updated = None
+        elif updated is not None:
+            total += height * width * self.backbone.dim
+        layout = self.pyramid.layout(height, width)
+        total += self.pyramid.count_macs(height, width, updated)
+        return total + self.proposal_generator.count_macs(layout, updated)
+
+    def _check(self, height: int, width: int) -> None:
+        if height % self.patch or width % self.patch:
+            raise ValueError(f"{width}x{height} pixels are not multiples of {self.patch}")
+
+
+def build_vitdet(size: str, classes: int, **options: object) -> ViTDet:
+    """Return a network of a published size, "b", "l" or "h", with random weights."""
+    dim, heads, depth, global_blocks = SIZES[size]
+    sizes = {"dim": dim, "heads": heads, "depth": depth, "global_blocks": global_blocks}
+    return ViTDet(classes, **sizes | options)  # type: ignore[arg-type]

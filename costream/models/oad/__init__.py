@@ -1,0 +1,1 @@
+"""Models of online action detection and audio tagging."""

@@ -1,0 +1,203 @@
+"""CoOadTR: token classification with a continual transformer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from costream.nn.encoder import Encoder
+from costream.nn.fast import linear
+from costream.nn.position import PositionState, RecyclingPositions
+from costream.nn.state import State
+
+
+class OadOutput(NamedTuple):
+    """Scores of one step [B, ...] or of T steps [B, T, ...]; K classes, A steps ahead."""
+
+    logits: Tensor  # [..., K], of the present
+    anticipation: Tensor | None  # [..., A, K], of the future; None: not predicted
+
+
+@dataclass
+class ClassifierState(State):
+    """State of a token classifier for each stream."""
+
+    positions: PositionState | None
+    encoder: State
+
+
+class TokenClassifier(nn.Module):
+    """Linear, recycling positions, a continual encoder, Linear.
+
+    Args:
+        encoder: maps tokens to tokens, one per step, like ``nn.encoder.Encoder``.
+        input_width: width of a feature row. ``num_classes``: K.
+        positions: "learned", "fixed" or "none". ``num_positions``: rows of the table.
+        input_projection, head: False to leave these layers out.
+        dropout: of the tokens, in training.
+    """
+
+    delay = 0
+    encoder: Any
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        input_width: int,
+        num_classes: int,
+        *,
+        positions: str,
+        num_positions: int | None,
+        input_projection: bool,
+        head: bool,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        width, window = int(encoder.embed_dim), int(encoder.window)  # type: ignore[arg-type]
+        if positions not in ("learned", "fixed", "none"):
+            raise ValueError(f"positions {positions!r} is not learned, fixed or none")
+        if not input_projection and input_width != width:
+            raise ValueError(f"input_width {input_width} is not embed_dim {width}")
+        self.window = window
+        self.input_projection = nn.Linear(input_width, width) if input_projection else None
+        learned = positions == "learned"
+        rows = num_positions or (window if learned else 2 * window - 1)
+        self.positions = None if positions == "none" else RecyclingPositions(rows, width, learned)
+        self.dropout = dropout
+        self.encoder = encoder
+        self.head = nn.Linear(width, num_classes) if head else None
+
+    @property
+    def receptive_field(self) -> int:
+        """Feature rows that an output depends on."""
+        return int(self.encoder.receptive_field)
+
+    def forward(self, x: Tensor, offset: int | Tensor = 0, last: int | None = None) -> OadOutput:
+        """Return the output of every step of a clip [B, T, C], as stepping through it would.
+
+        ``offset``: steps before the clip, an int or int64 [B]; random offsets in training make the
+        table of positions recyclable. ``last``: only this number of last steps, which saves time
+        with two or more blocks, where each step has a window of its own.
+        """
+        return self._classify(self.encoder(self._drop(self.embed(x, offset)), last))
+
+    def embed(self, x: Tensor, offset: int | Tensor = 0) -> Tensor:
+        """Return the encoder's input [B, T, d] for a clip [B, T, C]; see ``forward``."""
+        x = self._embed(x)
+        return x if self.positions is None else cast(Tensor, self.positions(x, offset))
+
+    def init_state(self, batch_size: int = 1) -> ClassifierState:
+        """Return the initial state of a batch of streams."""
+        positions = None if self.positions is None else self.positions.init_state(batch_size)
+        return ClassifierState(positions, self.encoder.init_state(batch_size))
+
+    def warmup(self, state: ClassifierState, ago: int = 0) -> tuple[bool, ...]:
+        """Return for each stream whether its receptive field is not yet full.
+
+        ``ago``: the answer for this number of steps before.
+        """
+        return cast("tuple[bool, ...]", self.encoder.warmup(state.encoder, ago))
+
+    def forward_step(self, x: Tensor, state: ClassifierState) -> OadOutput:
+        """Take one feature row [B, C] of every stream, return the output after it."""
+        x = self._embed(x)
+        if self.positions is not None and state.positions is not None:
+            x = self.positions.forward_step(x, state.positions)
+        return self._classify(self.encoder.forward_step(self._drop(x), state.encoder))
+
+    def forward_steps(self, x: Tensor, state: ClassifierState) -> OadOutput:
+        """Take T feature rows [B, T, C], return what T calls of ``forward_step`` would."""
+        x = self._embed(x)
+        if self.positions is not None and state.positions is not None:
+            x = self.positions.forward_steps(x, state.positions)
+        return self._classify(self.encoder.forward_steps(self._drop(x), state.encoder))
+
+    def count_macs(self) -> int:
+        """Return the multiply-accumulates of one step for one stream whose window is full."""
+        return int(self._row_macs(1) + self.encoder.count_macs())
+
+    @property
+    def dense_macs(self) -> int:
+        """Multiply-accumulates of the same output when the whole window is recomputed."""
+        return int(self._row_macs(self.window) + self.encoder.dense_macs)
+
+    def _row_macs(self, rows: int) -> int:
+        projection = 0 if self.input_projection is None else self.input_projection.weight.numel()
+        return rows * projection + (0 if self.head is None else self.head.weight.numel())
+
+    def _embed(self, x: Tensor) -> Tensor:
+        return x if self.input_projection is None else linear(self, "input_projection", x)
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout) if self.training else x
+
+    def _classify(self, x: Tensor) -> OadOutput:
+        return OadOutput(x if self.head is None else linear(self, "head", x), None)
+
+
+class CoOadTR(TokenClassifier):
+    """Linear, recycling positions, continual encoder, LayerNorm, Linear.
+
+    The network of Hedegaard et al., Continual Transformers (ICLR 2023), section 4.1: OadTR
+    without class token and decoder. ``depth`` 1 and 2 are their b1 and b2, 3 and more are exact
+    too. The output after each step is that of the ordinary encoder over the last ``window``
+    tokens, or over all if there are fewer.
+
+    Args:
+        input_width: width of a feature row; 3072 or 4096 for RGB and flow, 7168 or 8192 with
+            audio. ``num_classes``: K.
+        embed_dim, depth, num_heads, feedforward, window: size of the encoder.
+        positions: "learned", "fixed" or "none". ``num_positions``: rows of the table; the
+            default is the paper's best, ``window`` if learned and ``2 * window - 1`` if fixed.
+        norm_first, activation, qkv_bias, out_bias, final_norm: see ``Encoder``.
+        input_projection: False if rows are ``embed_dim`` wide already.
+        head: False to return the encoder's output in place of logits.
+        dropout: in training.
+    """
+
+    def __init__(
+        self,
+        input_width: int,
+        num_classes: int,
+        embed_dim: int = 1024,
+        depth: int = 1,
+        num_heads: int = 8,
+        feedforward: int = 1024,
+        window: int = 64,
+        positions: str = "learned",
+        num_positions: int | None = None,
+        norm_first: bool = False,
+        activation: str = "gelu",
+        qkv_bias: bool = False,
+        out_bias: bool = False,
+        final_norm: bool = True,
+        input_projection: bool = True,
+        head: bool = True,
+        dropout: float = 0.1,
+    ) -> None:
+        encoder = Encoder(
+            embed_dim,
+            num_heads,
+            feedforward,
+            depth,
+            window,
+            norm_first=norm_first,
+            activation=activation,
+            qkv_bias=qkv_bias,
+            out_bias=out_bias,
+            final_norm=final_norm,
+            dropout=dropout,
+        )
+        super().__init__(
+            encoder,
+            input_width,
+            num_classes,
+            positions=positions,
+            num_positions=num_positions,
+            input_projection=input_projection,
+            head=head,
+            dropout=dropout,
+        )

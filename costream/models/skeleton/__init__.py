@@ -1,0 +1,1 @@
+"""Skeleton action models: graph convolutions and spatial attention."""

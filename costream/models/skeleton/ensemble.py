@@ -1,0 +1,114 @@
+"""Ensembles of skeleton networks on streams of joints, bones and their motion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from costream.models.oad.cooadtr import OadOutput
+from costream.models.skeleton.network import SkeletonNet
+from costream.models.skeleton_state import SkeletonState
+from costream.nn.state import State
+from costream.nn.timing import ContinualModule
+
+FUSIONS = ("softmax", "logits")
+
+
+@dataclass
+class EnsembleState(State):
+    """States of the members."""
+
+    members: tuple[SkeletonState, ...]
+
+
+class SkeletonEnsemble(ContinualModule):
+    """Adds the outputs of its members for the same frames.
+
+    Args:
+        members: arguments of a ``SkeletonNet`` each, with equal classes, persons and timing.
+        channels: for each member, the channels of the input's joints that it takes.
+        weights: of the members' outputs; the default is 1 for all.
+        fusion: "softmax" adds probabilities, and returns the logarithm of their mean as logits;
+            "logits" adds logits.
+
+    Raises ValueError if these are inconsistent.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Mapping[str, Any]],
+        channels: Sequence[Sequence[int]],
+        weights: Sequence[float] | None = None,
+        fusion: str = "softmax",
+    ) -> None:
+        super().__init__()
+        shares = [1.0] * len(members) if weights is None else list(weights)
+        if not members or len({len(members), len(channels), len(shares)}) > 1:
+            counts = f"{len(members)} members, {len(channels)} channels, {len(shares)} weights"
+            raise ValueError(f"an ensemble needs equal numbers, not {counts}")
+        if fusion not in FUSIONS:
+            raise ValueError(f"fusion {fusion!r} is not one of {', '.join(FUSIONS)}")
+        self.members = nn.ModuleList(SkeletonNet(**arguments) for arguments in members)
+        nets = self.networks
+        if len({(n.timing, n.num_classes, n.persons, n.joints) for n in nets}) > 1:
+            raise ValueError("the members differ in timing, classes, persons or joints")
+        for net, own in zip(nets, channels, strict=True):
+            if len(own) != net.channels:
+                raise ValueError(f"channels {list(own)} for a member that takes {net.channels}")
+        self.channels, self.fusion = [list(own) for own in channels], fusion
+        self.weights = shares if fusion == "logits" else [w / sum(shares) for w in shares]
+        self.timing, self.window = nets[0].timing, nets[0].window
+        self.persons, self.num_classes = nets[0].persons, nets[0].num_classes
+
+    @property
+    def networks(self) -> list[SkeletonNet]:
+        """The members, in order."""
+        return [cast(SkeletonNet, member) for member in self.members]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits of clips [B, T, M, V, C] as ``SkeletonNet`` does."""
+        return self._fuse([net(part) for net, part in self._parts(x)])
+
+    def init_state(self, batch_size: int = 1) -> EnsembleState:
+        """Return the initial state of a batch of streams."""
+        return EnsembleState(tuple(net.init_state(batch_size) for net in self.networks))
+
+    def warmup(self, state: EnsembleState) -> tuple[bool, ...]:
+        """Return for each stream whether its window is not yet full."""
+        return self.networks[0].warmup(state.members[0])
+
+    def forward_step(self, x: Tensor, state: EnsembleState) -> OadOutput | None:
+        """Take a frame [B, M, V, C] of every stream, return logits [B, K], or None."""
+        pairs = zip(self._parts(x), state.members, strict=True)
+        given = [net.forward_step(part, kept) for (net, part), kept in pairs]
+        logits = [out.logits for out in given if out is not None]
+        return OadOutput(self._fuse(logits), None) if logits else None
+
+    def forward_steps(self, x: Tensor, state: EnsembleState) -> OadOutput:
+        """Take T frames [B, T, M, V, C], return the logits [B, T', K] of all outputs."""
+        pairs = zip(self._parts(x), state.members, strict=True)
+        given = [net.forward_steps(part, kept).logits for (net, part), kept in pairs]
+        return OadOutput(self._fuse(given), None)
+
+    def _parts(self, x: Tensor) -> list[tuple[SkeletonNet, Tensor]]:
+        pairs = zip(self.networks, self.channels, strict=True)
+        return [(net, x[..., own]) for net, own in pairs]
+
+    def _fuse(self, logits: Sequence[Tensor]) -> Tensor:
+        scores = torch.stack([y.softmax(-1) if self.fusion == "softmax" else y for y in logits])
+        weights = scores.new_tensor(self.weights).view(-1, *[1] * (scores.dim() - 1))
+        total = (weights * scores).sum(0)
+        return total.log() if self.fusion == "softmax" else total
+
+    def count_macs(self, persons: int | None = None) -> int:
+        """Return the multiply-accumulates of one step of one stream; see ``SkeletonNet``."""
+        return sum(net.count_macs(persons) for net in self.networks)
+
+    @property
+    def dense_macs(self) -> int:
+        """Multiply-accumulates of a step that recomputes the whole clip."""
+        return sum(net.dense_macs for net in self.networks)

@@ -1,0 +1,1 @@
+"""Eventful Transformer layers: gates, policies, gated attention."""

@@ -1,0 +1,1 @@
+"""Nyström attention: window, continual and retroactive forms."""

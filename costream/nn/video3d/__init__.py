@@ -1,0 +1,1 @@
+"""Continual 3D convolutional networks."""

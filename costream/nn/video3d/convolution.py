@@ -1,0 +1,141 @@
+"""Convolution over time and space, frame by frame.
+
+A step multiplies the last K frames with their weights once (Hedegaard, Iosifidis, "Continual 3D
+Convolutional Neural Networks for Real-time Processing of Videos", ECCV 2022). There the products
+of a frame with all K taps are stored; here the frames are (``costream.nn.frame_ring``), so that
+the state is no wider than the input and also serves a residual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from costream.nn.frame_ring import FrameRingState
+from costream.nn.graph import scale_and_shift
+from costream.nn.loops import depthwise, select_loops
+
+
+class VolumeStep:
+    """A ``torch.nn.Conv3d`` and the batch norm after it, in evaluation; no gradients.
+
+    Frames are zero-padded by ``conv.padding``; the frames before a clip are in the ring.
+    """
+
+    def __init__(self, conv: nn.Conv3d, norm: nn.BatchNorm3d | None = None) -> None:
+        weight = conv.weight.detach()
+        bias = weight.new_zeros(len(weight)) if conv.bias is None else conv.bias.detach()
+        if norm is not None:
+            scale, shift = scale_and_shift(norm)
+            weight, bias = weight * scale[:, None, None, None, None], bias * scale + shift
+        self.bias, self.groups, self.out_width = bias, conv.groups, conv.out_channels
+        self.pixel_stride, self.sides = conv.stride[1], cast("tuple[int, ...]", conv.padding)[1:]
+        self.kernel = cast("tuple[int, int, int]", conv.kernel_size)
+        self.pointwise = self.kernel[1:] == (1, 1)
+        self._loops = select_loops(weight)
+        # Only the forms of weights that are used. Taps: oldest first.
+        if self.pointwise:
+            taps = weight.flatten(2)  # [O, I, K]; stored as [K, C] if depthwise, else [K, I, O]
+            self.taps = (taps[:, 0].T if self.groups > 1 else taps.permute(2, 1, 0)).contiguous()
+        elif self.kernel[0] == 1:
+            self._flat = weight[:, :, 0].contiguous(memory_format=torch.channels_last)
+        else:
+            self._weight, self._depthwise = weight, None
+            if self.groups == len(weight) and self.sides == (1, 1):
+                self._depthwise = depthwise(weight, bias, self.pixel_stride)
+
+    @cached_property
+    def turned(self) -> list[Tensor]:
+        """Weights in the order of the slots, for each slot of the newest frame."""
+        with torch.inference_mode(False):
+            return [self._weight.roll(k + 1, 2) for k in range(self.kernel[0])]
+
+    def output_size(self, size: Sequence[int]) -> tuple[int, int, int]:
+        """Return height, width and channels of outputs for inputs of ``size``, (H, W, I)."""
+        step = self.pixel_stride
+        return -(-size[0] // step), -(-size[1] // step), self.out_width
+
+    def multiply(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return [B, H', W', O] of a frame [B, H, W, I], without bias; pointwise, with K = 1.
+
+        ``out``: memory for the result, such as a slot of a ring.
+        """
+        if out is None:
+            height, width, _ = self.output_size(x.shape[1:])
+            out = x.new_empty(len(x), height, width, self.out_width)
+        torch.bmm(self._rows(x), self._shared(len(x)), out=self._flatten(out))
+        return out
+
+    def add(self, x: Tensor, out: Tensor) -> None:
+        """Add the result of ``multiply`` to frames [B, H', W', O]."""
+        self._flatten(out).baddbmm_(self._rows(x), self._shared(len(x)))
+
+    def rectify(self, x: Tensor, other: Tensor | None = None) -> Tensor:
+        """Return the ReLU of the sum of frames [B, H, W, O], bias and ``other``, computed in place.
+
+        The frame of one stream is contiguous; those of several streams need not be adjacent.
+        """
+        self._loops.rectify(x, self.bias, other)
+        return x
+
+    def _rows(self, x: Tensor) -> Tensor:
+        if self.pixel_stride > 1:
+            x = x[:, :: self.pixel_stride, :: self.pixel_stride]
+        return x.flatten(1, 2)
+
+    def _flatten(self, out: Tensor) -> Tensor:
+        # The rows of a slot are contiguous within a stream only.
+        return out.view(len(out), -1, self.out_width)
+
+    def _shared(self, streams: int) -> Tensor:
+        return self.taps.expand(streams, -1, -1)
+
+    def convolve(self, x: Tensor) -> Tensor:
+        """Return [B, O, H', W'] of a frame [B, I, H, W]; K = 1."""
+        stride, sides = self.pixel_stride, self.sides
+        return F.conv2d(x, self._flat, self.bias, stride, sides, 1, self.groups)
+
+    def over_time(self, state: FrameRingState, time: int) -> Tensor:
+        """Return [B, 1, H', W', O] of the K frames of a ring up to frame ``time``.
+
+        For all but depthwise convolutions over time alone, which ``weigh`` computes.
+        """
+        if self.pointwise:
+            return self._mix(self._frames(state, time))
+        if self.kernel[0] == 1:
+            frame = state.slots[0].permute(0, 3, 1, 2)
+            return self.convolve(frame).permute(0, 2, 3, 1).unsqueeze(1)
+        step, oldest = self.pixel_stride, (time + 1) % self.kernel[0]
+        if self._depthwise is not None and self._depthwise.suits(state.frames):
+            return self._depthwise(state.frames, oldest).unsqueeze(1)
+        weight, strides, sides = self.turned[oldest - 1], (1, step, step), (0, *self.sides)
+        out = F.conv3d(state.volume, weight, self.bias, strides, sides, 1, self.groups)
+        return out.permute(0, 2, 3, 4, 1)
+
+    def weigh(self, state: FrameRingState, time: int, out: Tensor | None = None) -> Tensor:
+        """Return the result of a depthwise convolution over time alone, without bias.
+
+        The shape is [B, H, W, O]. ``out``: memory for the result.
+        """
+        if out is None:
+            out = torch.empty_like(state.slots[0], memory_format=torch.contiguous_format)
+        self._loops.weigh(state.frames, (time + 1) % self.kernel[0], self.taps, out)
+        return out
+
+    def _frames(self, state: FrameRingState, time: int) -> list[Tensor]:
+        """Return the K frames of a ring up to frame ``time``, the oldest first."""
+        size = self.kernel[0]
+        return [state.slots[(time + 1 + k) % size] for k in range(size)]
+
+    def _mix(self, frames: Sequence[Tensor]) -> Tensor:
+        """Return the pointwise convolution of these frames."""
+        rows = [frame.reshape(-1, frame.shape[3]) for frame in frames]
+        out = torch.addmm(self.bias, rows[-1], self.taps[-1])
+        for row, tap in zip(rows[:-1], self.taps[:-1], strict=True):
+            out.addmm_(row, tap)
+        return out.view(frames[0].shape[0], 1, *frames[0].shape[1:3], -1)

@@ -1,0 +1,254 @@
+"""3D convolutional networks: X3D and the ResNets Slow and I3D, from video to feature rows.
+
+X3D: Feichtenhofer, CVPR 2020. Slow: Feichtenhofer et al., "SlowFast networks", ICCV 2019. I3D:
+Carreira, Zisserman, CVPR 2017, in the form of Wang et al., "Non-local neural networks", CVPR
+2018. Step by step: Hedegaard, Iosifidis, "Continual 3D Convolutional Neural Networks for
+Real-time Processing of Videos", ECCV 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from costream.nn.folding import Foldable
+from costream.nn.frame_ring import STARTS
+from costream.nn.pooling import TemporalMax, TemporalMean
+from costream.nn.timing import ContinualModule, Timing, in_sequence
+from costream.nn.video3d.blocks import Bottleneck3d, convolution, odd_kernel_timing
+from costream.nn.video_stem import VideoStem
+from costream.nn.video_step import FoldedVideo, VideoState
+
+
+@dataclass(frozen=True)
+class VideoArchitecture:
+    """Architecture of a kind of network, apart from its sizes."""
+
+    stem_kernel: int  # over time
+    kernels: tuple[tuple[int, ...], ...]  # over time, of the blocks of each stage, repeated
+    strides: tuple[int, ...]  # in pixels, of the first block of each stage
+    halves: bool = False  # the maximum of each two frames is taken after the first stage
+    depthwise: bool = False  # X3D's blocks, stem and head
+
+
+VIDEO_ARCHITECTURES = {
+    "x3d": VideoArchitecture(5, ((3,),) * 4, (2, 2, 2, 2), depthwise=True),
+    "slow": VideoArchitecture(1, ((1,), (1,), (3,), (3,)), (1, 2, 2, 2)),
+    "i3d": VideoArchitecture(5, ((3,), (3, 1), (3, 1), (1, 3)), (1, 2, 2, 2), halves=True),
+}
+
+
+class VideoEncoder(ContinualModule, Foldable[FoldedVideo]):
+    """Stem, stages of bottlenecks, mean over space and time; X3D has layers around the mean.
+
+    Args:
+        kind: one of ``PLANS``.
+        size: height and width of its square frames, in pixels.
+        widths, depths: channels after each stage, and its number of blocks.
+        stem_width: channels after the stem.
+        head: of X3D, channels of the layers before and after the mean.
+        pool: number of features in the mean of a stream; a clip uses all it has. More than those of
+            a clip improved accuracy in the paper ("extended pooling", 64).
+        start: frames before the first of a stream: "zeros", as for clips in each layer, so that
+            the first output comes at step ``delay``; or "replicate", copies of the first frame, so
+            that there is an output from step 0 on.
+
+    Raises ValueError for inconsistent arguments.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        size: int,
+        widths: Sequence[int],
+        depths: Sequence[int],
+        stem_width: int,
+        *,
+        head: Sequence[int] = (),
+        pool: int = 1,
+        start: str = "zeros",
+    ) -> None:
+        super().__init__()
+        _check(kind, size, widths, depths, head, start)
+        plan = VIDEO_ARCHITECTURES[kind]
+        self.kind, self.size, self.pool, self.start = kind, int(size), int(pool), start
+        self.stem = VideoStem(stem_width, plan.stem_kernel, plan.depthwise)
+        self.stages = nn.ModuleList()
+        for width, out, depth, kernels, stride in zip(
+            (stem_width, *widths), widths, depths, plan.kernels, plan.strides, strict=False
+        ):
+            blocks = [
+                _block(plan, k, width if not k else out, out, kernels, stride if not k else 1)
+                for k in range(depth)
+            ]
+            self.stages.append(nn.ModuleList(blocks))
+        self.token_width = head[1] if head else widths[-1]
+        self.conv: nn.Conv3d | None = None
+        if head:
+            self.conv = convolution(widths[-1], head[0], (1, 1, 1))
+            self.conv_bn = nn.BatchNorm3d(head[0])
+            self.linear = nn.Linear(head[0], head[1], bias=False)
+        self.halving: TemporalMax | None = None
+        if plan.halves:
+            self.halving = TemporalMax(2, 2, padding=(0 if start == "zeros" else 1, 0))
+        self.layer_timing = in_sequence(*self._layers())
+        # With start "replicate" no feature counts as zeros: see ``TemporalMean.fill``.
+        self.mean = TemporalMean(self.pool, zeros=0 if start == "zeros" else self.pool - 1)
+        self.timing = in_sequence(self.layer_timing, self.mean)
+        for module in self.modules():
+            if isinstance(module, nn.Conv3d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    @property
+    def blocks(self) -> list[Bottleneck3d]:
+        """Bottlenecks in order."""
+        return [cast(Bottleneck3d, b) for stage in self.stages for b in cast(nn.ModuleList, stage)]
+
+    @property
+    def halved(self) -> int:
+        """Number of blocks before ``halving``."""
+        return len(cast(nn.ModuleList, self.stages[0]))
+
+    @property
+    def age(self) -> float:
+        """Steps since the middle of the frames that an output of a stream describes."""
+        return (self.layer_timing.receptive_field - 1 + (self.pool - 1) * self.stride) / 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the rows [B, D] of clips [B, T, 3, H, W], as the ordinary network does."""
+        return self._project(self._features(x, "same").mean((2, 3, 4)))
+
+    def forward_stream(self, x: Tensor) -> Tensor:
+        """Return what stepping through clips [B, T, 3, H, W] would, [B, T', D], differentiable."""
+        features = self._features(x, self.start).mean((3, 4)).transpose(1, 2)
+        before = self.mean.padding
+        features = torch.cat([features[:, :1].expand(-1, before, -1), features], 1)
+        return self._project(self.mean(features)[:, before:])
+
+    def init_state(self, batch_size: int = 1) -> VideoState:
+        """Return the initial state of ``batch_size`` streams."""
+        return self.folded().init_state(batch_size)
+
+    def warmup(self, state: VideoState) -> tuple[bool, ...]:
+        """Return for each stream whether it has fewer frames than an output depends on."""
+        return tuple(steps < self.receptive_field for steps in state.taken.tolist())
+
+    @torch.no_grad()
+    def forward_step(self, x: Tensor, state: VideoState) -> Tensor | None:
+        """Take a frame [B, 3, H, W] of every stream, return rows [B, D], or None.
+
+        There are rows at step ``delay`` of the batch and every ``stride`` steps after that. The
+        network is in evaluation mode, with the parameters that it had when a stream or a chunk
+        last started.
+        """
+        return (self._folded or self.folded()).step(x, state)
+
+    @torch.no_grad()
+    def forward_steps(self, x: Tensor, state: VideoState) -> Tensor:
+        """Take T frames [B, T, 3, H, W], return the rows [B, T', D] of the steps that have some."""
+        return self.folded().steps(x, state)
+
+    def fold(self) -> FoldedVideo:
+        """Return the folded network in evaluation mode, with the current parameters."""
+        return FoldedVideo(self)
+
+    def count_clip_macs(self, frames: int) -> int:
+        """Return the multiply-accumulates of ``forward`` over a clip of ``frames`` frames."""
+        return self._count(frames, squeezes=1)
+
+    def count_macs(self) -> int:
+        """Return the multiply-accumulates of a step, the mean if there are strides in time."""
+        each = 2 if self.halving else 1
+        return round(self._count(each, squeezes=each) / each)
+
+    def _count(self, frames: int, squeezes: int) -> int:
+        """Return multiply-accumulates; ``squeezes``: times each squeeze-excitation is computed."""
+        size = -(-self.size // 2)
+        stem, total = self.stem, frames * size**2 * self.stem.conv.weight.numel()
+        if stem.separate:
+            total += frames * size**2 * stem.conv_xy.weight.numel()
+        else:
+            size = -(-size // 2)
+        for number, block in enumerate(self.blocks):
+            if self.halving and number == self.halved:
+                frames //= 2
+            within = -(-size // block.stride)
+            total += frames * size**2 * block.a.weight.numel()
+            for conv in (block.b, block.c, block.shortcut):
+                total += frames * within**2 * conv.weight.numel() if conv is not None else 0
+            if block.squeeze is not None:
+                total += squeezes * 2 * block.squeeze.fc1.weight.numel()
+            size = within
+        if self.conv is not None:
+            total += frames * size**2 * self.conv.weight.numel() + self.linear.weight.numel()
+        return total
+
+    def _features(self, x: Tensor, form: str) -> Tensor:
+        """Return the input of the time pooling, [B, C, T', H', W'], for clips [B, T, 3, H, W]."""
+        y = self.stem(x.transpose(1, 2), form)
+        for number, block in enumerate(self.blocks):
+            if self.halving and number == self.halved:
+                y = torch.cat([y[:, :, :1], y], 2) if form == "replicate" else y
+                y = F.max_pool3d(y, (2, 1, 1))
+            y = block(y, form)
+        return y if self.conv is None else F.relu(self.conv_bn(self.conv(y)))
+
+    def _project(self, means: Tensor) -> Tensor:
+        return means if self.conv is None else F.relu(self.linear(means))
+
+    def _layers(self) -> list[ContinualModule | Timing]:
+        """Return the timings of all layers before the mean."""
+        parts: list[ContinualModule | Timing] = [odd_kernel_timing(self.stem.kernel, self.start)]
+        for number, block in enumerate(self.blocks):
+            if self.halving and number == self.halved:
+                parts.append(self.halving)
+            parts.append(odd_kernel_timing(block.kernel, self.start))
+        return parts
+
+
+def _block(
+    plan: VideoArchitecture, number: int, width: int, out: int, kernels: Sequence[int], stride: int
+) -> Bottleneck3d:
+    """Return block ``number`` of a stage."""
+    inner = int(2.25 * out) if plan.depthwise else out // 4
+    return Bottleneck3d(
+        width,
+        inner,
+        out,
+        kernel=kernels[number % len(kernels)],
+        stride=stride,
+        depthwise=plan.depthwise,
+        squeeze=squeeze_width(inner) if plan.depthwise and not number % 2 else 0,
+    )
+
+
+def squeeze_width(width: int) -> int:
+    """Return the inner width of squeeze-excitation: a 16th, in multiples of 8, at least 90 %."""
+    wanted = width / 16
+    rounded = max(8, int(wanted + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * wanted else rounded
+
+
+def _check(
+    kind: str,
+    size: int,
+    widths: Sequence[int],
+    depths: Sequence[int],
+    head: Sequence[int],
+    start: str,
+) -> None:
+    for name, value, known in (
+        ("kind", kind, tuple(VIDEO_ARCHITECTURES)),
+        ("start", start, STARTS),
+    ):
+        if value not in known:
+            raise ValueError(f"{name} {value!r} is not one of {', '.join(known)}")
+    if size < 1 or not 1 <= len(widths) == len(depths) <= 4 or min(depths) < 1:
+        raise ValueError(f"size {size}, {len(widths)} widths and {len(depths)} depths do not fit")
+    if len(head) != (2 if VIDEO_ARCHITECTURES[kind].depthwise else 0):
+        raise ValueError(f"{kind} with a head of {len(head)} layers: x3d has 2, the others none")

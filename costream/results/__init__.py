@@ -1,0 +1,1 @@
+"""Readers of result files written by earlier runs."""

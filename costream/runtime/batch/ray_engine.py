@@ -1,0 +1,138 @@
+"""Batch engine on a Ray cluster (the extra ``ray``); its results equal the local engine's."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from costream.errors import ExitCode, UsageError
+from costream.runtime.batch.outcome import Outcome
+from costream.runtime.batch.work import BatchJob, Task, discard, process
+
+_TICK_S = 0.2
+_CONNECT_S = 10.0
+_RETRIES = 2  # per file, when its worker or machine is lost
+
+
+def require_ray() -> None:
+    """Raise UsageError when Ray is not installed."""
+    if find_spec("ray") is None:
+        raise UsageError(
+            "Ray is not installed", where="--engine", hint="pip install 'costream[ray]'"
+        )
+
+
+def _check_address(address: str) -> None:
+    """Raise UsageError when HOST:PORT does not accept connections: Ray would exit the process."""
+    host, _, port = address.rpartition(":")
+    if not host or "://" in address:
+        return  # "auto" and URLs are left to Ray
+    try:
+        socket.create_connection((host, int(port)), _CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"no Ray cluster answers at {address} ({error})", where="--ray-address"
+        ) from error
+
+
+class RayEngine:
+    """One Ray task per file, as many at a time as the cluster has cores (or ``jobs``).
+
+    Ray starts the processes, spreads them over the machines and repeats a file whose worker was
+    lost. Paths must mean the same on every machine.
+    """
+
+    def __init__(
+        self,
+        work: BatchJob,
+        jobs: int | None = None,
+        timeout_s: float | None = None,
+        address: str | None = None,
+    ) -> None:
+        """``address``: of a running cluster; None: $RAY_ADDRESS, else a local one."""
+        require_ray()
+        self._work, self._jobs, self._timeout_s, self._address = work, jobs, timeout_s, address
+
+    def run(
+        self, tasks: Sequence[Task], stopped: Callable[[], bool]
+    ) -> Generator[Outcome | None, None, None]:
+        """Yield the outcomes of the tasks as they finish, and None at short intervals."""
+        import ray
+
+        ours = not ray.is_initialized()
+        if ours:
+            self._connect(ray)
+        try:
+            yield from self._run(ray, deque(tasks), stopped)
+        finally:
+            if ours:
+                ray.shutdown()
+
+    def _connect(self, ray: Any) -> None:
+        threads = self._work.detect.threads
+        if self._address is not None:
+            _check_address(self._address)
+        joined = self._address or os.environ.get("RAY_ADDRESS")
+        local = {} if joined or not self._jobs else {"num_cpus": self._jobs * threads}
+        try:
+            ray.init(
+                address=self._address,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="error",
+                **local,
+            )
+        except (ConnectionError, ValueError) as error:
+            raise UsageError(f"no Ray cluster answers ({error})", where="--ray-address") from error
+
+    def _run(
+        self, ray: Any, pending: deque[Task], stopped: Callable[[], bool]
+    ) -> Iterator[Outcome | None]:
+        threads = self._work.detect.threads
+        remote = ray.remote(num_cpus=threads, max_retries=_RETRIES)(process)
+        shared = ray.put(self._work)
+        running: dict[Any, tuple[Task, float]] = {}
+        while pending or running:
+            if stopped():
+                for reference, (task, _) in running.items():
+                    ray.cancel(reference, force=True)
+                    discard(self._work, task.name)
+                return
+            slots = self._jobs or max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
+            while pending and len(running) < slots:
+                task = pending.popleft()
+                running[remote.remote(task, shared)] = (task, time.monotonic())
+            ready, _ = ray.wait(list(running), timeout=_TICK_S)
+            for reference in ready:
+                yield self._outcome(ray, reference, running.pop(reference)[0])
+            yield from self._late(ray, running)
+            yield None
+
+    def _outcome(self, ray: Any, reference: Any, task: Task) -> Outcome:
+        try:
+            outcome: Outcome = ray.get(reference)
+        except ray.exceptions.RayTaskError:
+            raise  # process() turns every error of an input into an outcome: this is a bug
+        except ray.exceptions.RayError as error:
+            discard(self._work, task.name)
+            reason = f"the worker process died {_RETRIES + 1} times ({type(error).__name__})"
+            return Outcome(task.name, "failed", reason, int(ExitCode.INPUT))
+        return outcome
+
+    def _late(self, ray: Any, running: dict[Any, tuple[Task, float]]) -> Iterator[Outcome]:
+        """Cancel tasks beyond the time limit, counted from submission to Ray; yield outcomes."""
+        if self._timeout_s is None:
+            return
+        now_s = time.monotonic()
+        for reference, (task, began_s) in list(running.items()):
+            if now_s - began_s > self._timeout_s:
+                ray.cancel(reference, force=True)
+                del running[reference]
+                discard(self._work, task.name)
+                reason = f"took longer than {self._timeout_s:g} s"
+                yield Outcome(task.name, "failed", reason, int(ExitCode.INPUT))

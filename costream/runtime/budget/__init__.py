@@ -1,0 +1,1 @@
+"""Compute budgets: parsing and the controllers that keep them."""

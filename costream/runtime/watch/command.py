@@ -1,0 +1,305 @@
+"""``costream watch``: check the settings, load one network, watch every feed."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from threading import Condition
+from typing import Protocol
+
+from costream.clock import resample, tick_per_item
+from costream.errors import CostreamError, ExitCode, UsageError
+from costream.models.base import GatedModel, Model
+from costream.runtime.alerts.alerts import Alerts
+from costream.runtime.alerts.rules import RuleLabels
+from costream.runtime.budget.controller import TokenController
+from costream.runtime.budgetfile import BudgetFile, parse_budget
+from costream.runtime.detect import load
+from costream.runtime.options import run_options, source_options
+from costream.runtime.setup import logging_to
+from costream.runtime.stop import StopHandler
+from costream.runtime.watch.buffer import Buffer
+from costream.runtime.watch.channel import FeedChannel
+from costream.runtime.watch.feed import Clock, Feed
+from costream.runtime.watch.feed_list import FeedSpec, read_feeds
+from costream.runtime.watch.loop import Loop
+from costream.runtime.watch.prometheus import Metrics
+from costream.runtime.watch.rows import FeedStates
+from costream.runtime.watch.share import TimeShare
+from costream.runtime.watch.state_dir import StateDirectory
+from costream.runtime.watch.status import StatusCollector
+from costream.runtime.watch.statusfile import StatusFile
+from costream.runtime.watch.systemd import SystemdNotifier
+from costream.runtime.writer import StreamRecorder
+from costream.settings import WatchSettings
+from costream.sinks.atomic import StreamOutput
+from costream.sinks.base import Sink
+from costream.sinks.journal import Journal
+from costream.sinks.jsonl import JsonLines
+from costream.sinks.rotation import Rotation
+from costream.sources.base import ConnectionOptions, LiveSource
+from costream.sources.pipe import PipeSource
+from costream.sources.registry import open_source
+from costream.status import WatchStatus
+from costream.ui.console import live_allowed, stderr_console
+from costream.ui.watch.dashboard import Dashboard
+from costream.ui.watch.lines import WatchLines
+
+log = logging.getLogger("costream")
+
+VIEW_S = 0.25  # interval between status updates
+KEEP_S = 10.0  # interval between savings of the network's state
+RESUME_S = 60.0  # a saved state is used for a restart within this time
+BUFFER_STEPS = 64  # most waiting steps per feed, if the lag allows it
+STOP_S = 1.0  # time for all feeds to end; one that hangs in a library is abandoned
+
+
+class WatchView(Protocol):
+    """A display or export of the status of a watch."""
+
+    def show(self, status: WatchStatus) -> None: ...  # noqa: D102
+
+    def close(self) -> None: ...  # noqa: D102
+
+
+def watch(settings: WatchSettings, effective: Sequence[str] = ()) -> ExitCode:
+    """Watch every feed until all have ended or a signal arrives; return the exit code.
+
+    Everything is checked before the model is loaded. ``effective`` holds lines that say which
+    settings are in force, shown with -v.
+    """
+    detect = settings.detect
+    with StopHandler() as stop, logging_to(detect.verbosity, detect.color, detect.log_file):
+        for line in effective:
+            log.info("%s", line)
+        specs = read_feeds(settings)
+        with ExitStack() as stack:
+            views = _views(settings, stack)
+            return _Watch(settings, specs, load(detect), views, stop).run()
+
+
+def _views(settings: WatchSettings, stack: ExitStack) -> list[WatchView]:
+    """Return the views of the watch; ``stack`` will close them."""
+    detect = settings.detect
+    views: list[WatchView] = [SystemdNotifier()]
+    if settings.status_file is not None:
+        views.append(StatusFile(Path(settings.status_file)))
+    if settings.metrics is not None:
+        views.append(Metrics(settings.metrics))
+    console = stderr_console(detect.color)
+    if live_allowed(
+        sys.stderr,
+        quiet=detect.verbosity < 0,
+        no_live=not detect.live,
+        flag=detect.color,
+        data_on_terminal=detect.output == "-" and sys.stdout.isatty(),
+    ):
+        views.append(Dashboard(console))
+    elif detect.verbosity >= 0:
+        views.append(WatchLines(console))
+    for view in views:
+        stack.callback(view.close)
+    return views
+
+
+def _share(settings: WatchSettings, model: Model) -> float | None:
+    """Return the share of real time to be met by leaving out steps; None: not applicable."""
+    if settings.budget is None or isinstance(model, GatedModel):
+        return None
+    budget = parse_budget(settings.budget)
+    if isinstance(budget, BudgetFile) or budget.kind != "share":
+        hint = "use a share of real time (0.5x), or a token-gated model"
+        raise UsageError(
+            f"every step of {model.card.name} costs the same", where="--budget", hint=hint
+        )
+    return budget.amount
+
+
+def _throttles(
+    settings: WatchSettings, model: Model, specs: Sequence[FeedSpec]
+) -> list[TokenController] | None:
+    """Return a token controller for each feed; None without a budget or a token-gated model."""
+    if settings.budget is None or not isinstance(model, GatedModel):
+        return None
+    # The budget is shared by the steps of all feeds.
+    rate_hz = len(specs) * (settings.detect.rate_hz or model.card.rate_hz)
+    return [TokenController(model, parse_budget(settings.budget), rate_hz) for _ in specs]
+
+
+class _Watch:
+    def __init__(
+        self,
+        settings: WatchSettings,
+        specs: Sequence[FeedSpec],
+        model: Model,
+        views: Sequence[WatchView],
+        stop: StopHandler,
+    ) -> None:
+        self._settings, self._model, self._views, self._stop = settings, model, views, stop
+        self._arrived = Condition()
+        self._share = TimeShare(_share(settings, model))
+        self._alerts = _alerts(settings, specs, model)
+        self._keeper = (
+            None if settings.state_dir is None else StateDirectory(Path(settings.state_dir), model)
+        )
+        self._lanes = [self._lane(row, spec) for row, spec in enumerate(specs)]
+        self._overview = StatusCollector(model.card.name, self._lanes)
+        rows = FeedStates(
+            model, len(specs), settings.detect.tokens, _throttles(settings, model, specs)
+        )
+        self._loop = Loop(model, rows, self._lanes, self._share, self._alerts, self._overview)
+        self._shown_s = self._told_s = self._kept_s = 0.0
+
+    def run(self) -> ExitCode:
+        """Watch to the end; every file is finished, whatever happens."""
+        for lane in self._lanes:
+            self._restore(lane)
+        exit_code = ExitCode.BUG
+        try:
+            with self._stop.while_running(_nothing):
+                for lane in self._lanes:
+                    lane.feed.start()
+                self._loop.run(self._stop, self._arrived, self._turn)
+                self._end()
+            exit_code = self._exit_code()
+        except CostreamError as error:
+            exit_code = error.exit_code
+            raise
+        except BrokenPipeError:
+            exit_code = ExitCode.OK  # the reader closed the pipe
+        finally:
+            self._finish(exit_code)
+        return exit_code
+
+    def _lane(self, row: int, spec: FeedSpec) -> FeedChannel:
+        settings, model = self._settings, self._model
+        options = replace(
+            source_options(settings.detect, model, ()),
+            channel=spec.channel or settings.detect.channel,
+            connecting=ConnectionOptions(
+                timeout_s=spec.timeout_s or settings.timeout_s,
+                retries=settings.retries,
+                transport=spec.transport or settings.transport,
+                speed=settings.speed if settings.realtime else None,
+                keeper=self._alerts.ring(spec.name),
+            ),
+        )
+        told = run_options(settings.detect, model)
+        if settings.budget is not None:
+            told = replace(told, recorded={**told.recorded, "budget": settings.budget})
+        track = StreamRecorder(model, told, _sinks(settings, spec.name))
+        clock: Clock = tick_per_item
+        if model.sound is None:
+            clock = partial(
+                resample,
+                rate_hz=track.rate_hz,
+                gap_tolerance_s=model.card.gap_tolerance_s,
+                frames=model.frames,
+            )
+        size = max(1, min(BUFFER_STEPS, math.ceil(settings.max_lag_s * track.rate_hz)))
+        block = settings.on_late == "block"
+        buffer = Buffer(size, settings.max_lag_s, block=block, arrived=self._arrived)
+        source = open_source(spec.uri, options)
+        if not isinstance(source, (LiveSource, PipeSource)):
+            hint = "play it with --realtime, or use: costream detect"
+            raise UsageError("this is a file, not a live feed", where=spec.shown, hint=hint)
+        return FeedChannel(spec, row, Feed(spec.name, source, clock, buffer), track)
+
+    def _restore(self, lane: FeedChannel) -> None:
+        """Resume this feed where an earlier watch stopped, if its state was saved."""
+        if self._keeper is None:
+            return
+        saved = self._keeper.restore(lane.spec)
+        if saved is None:
+            return
+        lane.go_on(saved)
+        if time.time() - saved.saved_s <= RESUME_S:
+            self._loop.rows.put(lane.row, saved.state)
+
+    def _turn(self, now_s: float) -> None:
+        """Do the periodic work besides the steps."""
+        if now_s - self._shown_s >= VIEW_S:
+            self._shown_s = now_s
+            self._show()
+            for lane in self._lanes:
+                lane.tell_drops(now_s)
+        if self._keeper is not None and now_s - self._kept_s >= KEEP_S:
+            self._kept_s = now_s
+            self._keep()
+
+    def _show(self) -> None:
+        status = self._overview.status(self._share.load, self._alerts.failed)
+        for lane, feed in zip(self._lanes, status.feeds, strict=True):
+            if lane.track.open_sinks:
+                for alert in self._alerts.state(feed.name, lane.now_s, feed.state, feed.age_s):
+                    self._loop.tell(lane, alert)
+        for view in self._views:
+            view.show(status)
+
+    def _keep(self) -> None:
+        for lane in self._lanes:
+            snapshot = lane.snapshot()
+            if self._keeper is not None and snapshot is not None:
+                state = self._loop.rows.take(lane.row)
+                self._keeper.save(lane.spec, snapshot, state)
+
+    def _end(self) -> None:
+        """End the threads of the feeds, and handle their remaining events."""
+        for lane in self._lanes:
+            lane.stop()
+        until_s = time.monotonic() + STOP_S
+        for lane in self._lanes:
+            if not lane.feed.join(max(0.0, until_s - time.monotonic())):
+                log.info("%s: its thread hangs in a library and is abandoned", lane.spec.name)
+        self._loop.drain()
+
+    def _finish(self, exit_code: ExitCode) -> None:
+        """Finish every file; the first error is raised after all were tried."""
+        with ExitStack() as stack:
+            for view in self._views:
+                stack.callback(view.close)
+            stack.callback(self._show)
+            stack.callback(self._alerts.close, STOP_S)
+            if self._keeper is not None:
+                self._keep()
+                stack.callback(self._keeper.close)
+            for lane in self._lanes:
+                stack.callback(lane.close, exit_code)
+
+    def _exit_code(self) -> ExitCode:
+        if self._stop.exit_code is not None:
+            return self._stop.exit_code
+        return ExitCode.INPUT if any(lane.lost for lane in self._lanes) else ExitCode.OK
+
+
+def _alerts(settings: WatchSettings, specs: Sequence[FeedSpec], model: Model) -> Alerts:
+    """Return the alerts of all feeds. UsageError for rules that do not fit the model's labels."""
+    detect = settings.detect
+    folder = None if detect.output in (None, "-") else Path(str(detect.output))
+    alerts = Alerts(folder)
+    options = run_options(detect, model)
+    classes = RuleLabels.of((head.card, options.timeline(head.card)) for head in model.heads)
+    for spec in specs:
+        alerts.add(spec.name, spec.alerts, classes)
+    return alerts
+
+
+def _sinks(settings: WatchSettings, name: str) -> list[Sink]:
+    """Return the sinks for the records of a feed."""
+    output = settings.detect.output
+    if output is not None and output != "-":
+        return [Journal(Path(output), name, Rotation.parse(settings.rotate, settings.keep))]
+    if output == "-" or not sys.stdout.isatty():
+        return [JsonLines(StreamOutput(sys.stdout), feed=name)]
+    return []
+
+
+def _nothing() -> None:
+    """Do nothing: the loop polls the stop event itself."""

@@ -1,0 +1,216 @@
+"""The feeds of a watch, from the command line or from TOML files.
+
+Such a file has one table per feed. Keys above the tables are defaults for every feed in the file,
+and take precedence over the command line::
+
+    user = "viewer"
+    password-env = "CAMERA_PASSWORD"
+    on = ["falling>=0.8 for 2s"]
+
+    [[feed]]
+    name = "door"
+    url = "rtsp://192.168.1.20/stream1"
+
+    [[feed]]
+    url = "https://${HOST}/live.m3u8?token=${TOKEN}"
+    user = ""
+    timeout = 20
+"""
+
+from __future__ import annotations
+
+import re
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from costream.clock import parse_time
+from costream.errors import UsageError
+from costream.runtime.alerts.options import KEYS, AlertOptions, read_options
+from costream.runtime.watch.credentials import (
+    fill,
+    has_password,
+    parse_url,
+    read_password,
+    warn_of_readers,
+)
+from costream.settings import WatchSettings, read_toml
+from costream.sources.media.container import display_name
+from costream.sources.registry import name_of
+
+Transport = Literal["tcp", "udp"]
+
+LIST = ".toml"  # file extension of a list of feeds
+_PASSWORDS = ("password", "password-env", "password-file")
+_TRANSPORTS: tuple[Transport, ...] = ("tcp", "udp")
+_SHARED = ("user", *_PASSWORDS, "channel", "transport", "timeout", *KEYS)
+_OWN = ("name", "url", *_SHARED)
+_NO_FILE_NAME = re.compile(r"[\x00-\x1f/\\:*?\"<>|]|^[.\s]|[.\s]$|^$|.{101}")
+
+
+@dataclass(frozen=True)
+class FeedSpec:
+    """A feed to watch, with its own settings (None: as for all feeds)."""
+
+    name: str  # unique; its files are named after it
+    uri: str = field(repr=False)  # with password
+    shown: str  # the URI without password
+    alerts: AlertOptions = field(repr=False)  # may hold secret URLs
+    channel: int | None = None  # audio channel, from 1
+    transport: Transport | None = None
+    timeout_s: float | None = None
+
+
+def read_feeds(settings: WatchSettings) -> tuple[FeedSpec, ...]:
+    """Return the feeds that the arguments name: URLs, cameras, mic, files and TOML files of feeds.
+
+    Default names are made unique. UsageError names the file and the mistake; only lists of feeds
+    and password files are opened.
+    """
+    flags: dict[str, Any] = {key: getattr(settings, key) for key in KEYS}
+    flags["password-file"] = settings.password_file
+    entries = [entry for text in settings.arguments for entry in _entries(text, flags)]
+    taken: dict[str, str] = {}
+    for entry in entries:
+        name = entry.name()
+        if name is not None and name.casefold() in taken:
+            raise entry.error("name", f"{name!r} is already used by {taken[name.casefold()]}")
+        if name is not None:
+            taken[name.casefold()] = entry.where
+    return tuple(entry.spec(taken) for entry in entries)
+
+
+def _entries(argument: str, flags: Mapping[str, Any]) -> Iterator[_Entry]:
+    """Yield the entries of one argument: one feed, or all feeds of a TOML file."""
+    if not argument.lower().endswith(LIST):
+        yield _Entry(display_name(argument), ChainMap({"url": argument}, dict(flags)))
+        return
+    path = Path(argument)
+    shared = read_toml(path)
+    tables = shared.pop("feed", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise UsageError(
+            "feed is not a list of tables", where=path, hint="begin each with [[feed]]"
+        )
+    if not tables:
+        hint = "each is a table [[feed]] with a url"
+        raise UsageError("the list of feeds is empty", where=path, hint=hint)
+    _check(shared, _SHARED, str(path), path.parent)
+    for number, table in enumerate(tables, 1):
+        where = f"{path}, feed {number}"
+        _check(table, _OWN, where, path.parent)
+        yield _Entry(where, ChainMap(table, shared, dict(flags)))
+    if any("password" in t or has_password(str(t.get("url"))) for t in (shared, *tables)):
+        warn_of_readers(path)
+
+
+def _check(table: dict[str, Any], known: Sequence[str], where: str, folder: Path) -> None:
+    """Raise UsageError for an unknown key; make "password-file" relative to ``folder``."""
+    for key in table:
+        if key not in known:
+            raise UsageError(
+                f"unknown setting {key!r}", where=where, hint=f"known are {', '.join(known)}"
+            )
+    if isinstance(file := table.get("password-file"), str):
+        table["password-file"] = str(folder / Path(file).expanduser())
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """The settings of a feed: its own, those of its file, those of the command line."""
+
+    where: str  # for messages
+    told: ChainMap[str, Any]
+
+    def name(self) -> str | None:
+        """Return the given name, or None. UsageError when it is not valid in a file name."""
+        name = self._text("name")
+        if name is not None and _NO_FILE_NAME.search(name):
+            raise self.error("name", f"{name!r} cannot be used as a file name")
+        return name
+
+    def spec(self, taken: dict[str, str]) -> FeedSpec:
+        """Return the feed, under a name not in ``taken``, and add that name."""
+        uri, name = self._uri(), self.name()
+        if name is None:
+            name = stem = name_of(uri)
+            number = 1
+            while name.casefold() in taken:
+                number += 1
+                name = f"{stem}~{number}"
+            taken[name.casefold()] = self.where
+        said, channel = self._text("transport"), self.told.get("channel")
+        transport = next((t for t in _TRANSPORTS if t == said), None)
+        if transport != said:
+            raise self.error("transport", f"{said!r} is neither tcp nor udp")
+        if channel is not None and (type(channel) is not int or channel < 1):
+            raise self.error("channel", f"{channel!r} is not a whole number from 1 on")
+        try:
+            alerts = read_options(self.told)
+        except UsageError as error:
+            raise UsageError(str(error), where=self.where) from error
+        return FeedSpec(name, uri, display_name(uri), alerts, channel, transport, self._timeout_s())
+
+    def error(self, key: str, what: str) -> UsageError:
+        """Return an error about the value of ``key``."""
+        return UsageError(f"{key} {what}", where=self.where)
+
+    def _uri(self) -> str:
+        """Return the URL with user and password; a source that is not a URL unchanged."""
+        text = self._text("url")
+        if not text:
+            raise self.error("url", "is missing")
+        whole = text.startswith("${")
+        if whole:
+            text = fill(text)
+        own, user = self.told.maps[0], self._text("user")
+        url = parse_url(text, variables=not whole)
+        if url is None:
+            if own.keys() & {"user", *_PASSWORDS}:
+                raise UsageError("only a URL can have a user and a password", where=self.where)
+            return text
+        if url.user is None and user:
+            if ":" in user:  # the password would begin there
+                raise self.error("user", "must not contain a colon")
+            url = url.having(user, None)
+        elif user and "user" in own:
+            raise self.error("user", "is in the URL already")
+        if url.user is None and own.keys() & {*_PASSWORDS}:
+            raise UsageError("has a password, but no user", where=self.where)
+        if url.user is not None and url.password is None:
+            url = url.having(None, self._password())
+        return str(url)
+
+    def _password(self) -> str | None:
+        """Return the password from the most specific table that has one."""
+        for table in self.told.maps:
+            keys = [key for key in _PASSWORDS if table.get(key) is not None]
+            if len(keys) > 1:
+                raise self.error(keys[0], f"cannot be combined with {keys[1]}")
+            if keys:
+                value = self._text(keys[0]) or ""
+                if keys[0] == "password-env":
+                    return fill("${" + value + "}")
+                return read_password(Path(value)) if keys[0] == "password-file" else value
+        return None
+
+    def _timeout_s(self) -> float | None:
+        value = self.told.get("timeout")
+        if value is None:
+            return None
+        try:
+            timeout_s = parse_time(str(value))
+        except UsageError:
+            timeout_s = 0.0
+        if timeout_s <= 0:
+            raise self.error("timeout", f"{value!r} is not a time above 0")
+        return timeout_s
+
+    def _text(self, key: str) -> str | None:
+        """Return a string, or None; UsageError, which does not show the value, for other types."""
+        value = self.told.get(key)
+        if value is not None and not isinstance(value, str):
+            raise self.error(key, "must be a string")
+        return value

@@ -1,0 +1,194 @@
+"""Saved state of feeds, from which the next watch resumes: ``--state-dir``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from costream.errors import UsageError
+from costream.models.base import Model
+from costream.runtime.watch.feed_list import FeedSpec
+from costream.sinks.atomic import BinaryFile
+from costream.sinks.locking import try_lock
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+log = logging.getLogger("costream")
+
+FORMAT = "costream-state/1"
+SUFFIX = ".safetensors"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The position of a feed."""
+
+    next_step: int  # number of the next step
+    began_s: float  # time.time() at 0 s of the feed's times
+    time_s: float  # of the newest step
+    smoothed: tuple[float, ...]  # see Track.smoothed
+
+
+@dataclass(frozen=True)
+class SavedState(Snapshot):
+    """The position of a feed as saved by an earlier watch, and the network's state for it."""
+
+    saved_s: float  # time.time()
+    state: Any = field(repr=False)  # of one stream, as from ``model.init_state(1)``
+
+
+class StateDirectory:
+    """One file per feed in ``folder``: ``NAME.safetensors``, replaced atomically.
+
+    A file is valid while the weights and the source, its login apart, are the same. An invalid or
+    damaged one is moved to ``NAME.safetensors.aside``.
+
+    Raises UsageError when the folder cannot be written or another watch uses it.
+    """
+
+    def __init__(self, folder: Path, model: Model) -> None:
+        self._folder, self._model = folder, model
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = (folder / ".lock").open("a", encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot be written ({error.strerror})", where=folder) from error
+        if not try_lock(self._lock):
+            self._lock.close()
+            raise UsageError("another watch uses this state directory", where=folder)
+        self._writing = ThreadPoolExecutor(1, "state")
+        self._guard = Lock()
+        self._newest: dict[str, tuple[dict[str, str], Any]] = {}  # to be written
+        self._failing = False
+
+    def restore(self, spec: FeedSpec) -> SavedState | None:
+        """Return the saved state of a feed, bit for bit; None when there is no valid one.
+
+        An invalid file is moved aside with a warning.
+        """
+        path = self._path(spec.name)
+        try:
+            return self._read(path, spec)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+        except _UnfitError as error:
+            reason = str(error)
+        aside = path.with_name(f"{path.name}.aside")
+        log.warning("%s: this saved state is not used: %s; moved to %s", path, reason, aside.name)
+        os.replace(path, aside)
+        return None
+
+    def save(self, spec: FeedSpec, at: Snapshot, state: Any) -> None:
+        """Write the position of a feed and the state of its one stream, in a thread.
+
+        ``state`` must not be changed afterwards. When the disk is slower than the calls, only the
+        newest state of a feed is written. A failure is logged once, until writing succeeds again.
+        """
+        told = {"format": FORMAT, **self._about(spec), "saved_s": repr(time.time())}
+        told |= {f.name: json.dumps(getattr(at, f.name)) for f in fields(Snapshot)}
+        with self._guard:
+            waiting = spec.name in self._newest
+            self._newest[spec.name] = (told, state)
+        if not waiting:
+            self._writing.submit(self._write, spec.name)
+
+    def close(self) -> None:
+        """Wait until everything is written, and unlock the folder."""
+        self._writing.shutdown()
+        self._lock.close()
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}{SUFFIX}"
+
+    def _about(self, spec: FeedSpec) -> dict[str, str]:
+        """Return the values that must match for a state to be valid."""
+        model = self._model
+        return {"model": model.card.name, "weights": model.weights_sha256, "source": spec.shown}
+
+    def _write(self, name: str) -> None:
+        with self._guard:
+            told, state = self._newest.pop(name)
+        try:
+            self._replace(self._path(name), told, state)
+        except Exception as error:  # any error is logged, and the watch goes on
+            if not self._failing:
+                log.warning("the state of the feeds cannot be saved: %s", error)
+            self._failing = True
+        else:
+            self._failing = False
+
+    def _replace(self, path: Path, told: dict[str, str], state: Any) -> None:
+        from safetensors.torch import save
+
+        # Separate copies: tensors that share memory cannot be saved.
+        tensors = {key: t.detach().cpu().contiguous().clone() for key, t in state.tensors().items()}
+        data = save(tensors, {**told, "sha256": _digest(tensors)})
+        file = BinaryFile(path, overwrite=True)
+        file.open()
+        if file.file is not None:
+            file.attempt(partial(file.file.write, data))
+        file.finish()
+
+    def _read(self, path: Path, spec: FeedSpec) -> SavedState:
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="pt") as file:
+                told = file.metadata() or {}
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise _UnfitError("it is damaged") from error
+        if told.get("format") != FORMAT:
+            raise _UnfitError(f"format {told.get('format')!r:.40}, not {FORMAT!r}")
+        for key, value in self._about(spec).items():
+            if told.get(key) != value:
+                raise _UnfitError(f"{key} {told.get(key)!r:.80}, not {value!r:.80}")
+        if told.get("sha256") != _digest(tensors):
+            raise _UnfitError("it is damaged")
+        try:
+            began_s, time_s, saved_s = (float(told[k]) for k in ("began_s", "time_s", "saved_s"))
+            next_step = int(told["next_step"])
+            smoothed = tuple(map(float, json.loads(told.get("smoothed", "[]"))))
+        except (KeyError, TypeError, ValueError) as error:
+            raise _UnfitError("it is damaged") from error
+        fits = len(smoothed) in (0, 1 + len(self._model.card.labels))
+        if not fits or not all(map(math.isfinite, smoothed)):
+            raise _UnfitError("it is damaged")
+        latest_s = time.time() + 1
+        if not (saved_s <= latest_s and began_s + time_s <= latest_s):
+            raise _UnfitError("its time is in the future")
+        state = self._model.init_state(1)
+        try:
+            state.load_tensors(tensors)
+        except (KeyError, ValueError) as error:
+            raise _UnfitError("its tensors do not fit the model") from error
+        return SavedState(next_step, began_s, time_s, smoothed, saved_s, state)
+
+
+class _UnfitError(Exception):
+    """A saved state cannot be used; the message gives the reason."""
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of the names and bytes of all tensors."""
+    import torch
+
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

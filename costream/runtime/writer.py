@@ -1,0 +1,366 @@
+"""Records of one stream: predictions, timeline, compute costs and the summary."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from costream import __version__
+from costream.checkpoints.card import UNTRAINED, Card, Timeline
+from costream.clock import Tick, utc
+from costream.errors import CostreamError, ExitCode
+from costream.models.base import Model, ModelHead, StepResult
+from costream.records import (
+    OBJECT_DETECTION,
+    AudioBlock,
+    Box,
+    Compute,
+    Data,
+    Fault,
+    Gap,
+    Head,
+    Header,
+    Objects,
+    Picture,
+    Prediction,
+    Record,
+    Scored,
+    Segment,
+    StageTimes,
+    Summary,
+    VideoFrame,
+)
+from costream.runtime.options import RunOptions
+from costream.runtime.presence import PresenceSegmenter, best_scores
+from costream.runtime.segments import Segmenter
+from costream.runtime.tracking import ObjectTracker
+from costream.sinks.base import PictureSink, Sink
+from costream.sources.base import SourceInfo
+
+log = logging.getLogger("costream")
+
+MAX_BOXES = 100  # per step
+
+
+@dataclass(frozen=True)
+class _HeadTimeline:
+    """A classifier head of the model and the timeline of its predictions."""
+
+    head: ModelHead
+    name: str | None  # marks its records; None where there is only one head
+    timeline: Timeline
+    segmenter: Segmenter | PresenceSegmenter
+
+
+class StreamRecorder:
+    """One stream of a run: turns the results of its steps into records for its sinks."""
+
+    def __init__(self, model: Model, options: RunOptions, sinks: Sequence[Sink]) -> None:
+        self.model, self.options, self.sinks = model, options, sinks
+        self.open_sinks: list[Sink] = []
+        # Evaluated once: a protocol's isinstance check takes longer than writing a record.
+        self._pictures = [sink for sink in sinks if isinstance(sink, PictureSink)]
+        self.rate_hz = options.rate_hz or model.card.rate_hz
+        self.first_step = 0  # number of the first step: above 0 in a resumed watch
+        self.steps = self.segments = self.errors = self.gaps = self.macs = self.dense_macs = 0
+        self.dropped = 0
+        self.uri = ""
+        self.first_s: float | None = None
+        self.last_s = 0.0
+        self.lag_s = 0.0
+        self.fatal = False
+        self.top: dict[str | None, tuple[Scored, ...]] = {}  # newest, by head
+        self.voices: list[_HeadTimeline] = []
+        self._tracker = ObjectTracker() if options.track else None
+        self.budget: float | None = None  # of the next steps, for the compute records
+        self._sink_s = 0.0
+
+    @property
+    def active(self) -> str | None:
+        """The best label now at or above its threshold, not background; of the first such head."""
+        for voice in self.voices:
+            card, scores = voice.head.card, voice.segmenter.smoother.scores
+            if scores is None:
+                continue
+            sure = [
+                (score, label)
+                for label, score in zip(card.labels, scores.tolist(), strict=True)
+                if label != card.background and score >= voice.timeline.threshold_of(label)
+            ]
+            if sure:
+                return max(sure)[1]
+        return None
+
+    def open(self, info: SourceInfo) -> None:
+        """Write the header. SourceError when the model does not take this source."""
+        self.model.check(info)
+        self.uri = info.uri
+        self._set_clock(info)
+        header = self._header(info)
+        for sink in self.sinks:
+            sink.open(header)
+            self.open_sinks.append(sink)
+
+    def _set_clock(self, info: SourceInfo) -> None:
+        """Set the step rate and the timelines, once the kind of the source is known."""
+        card, options = self.model.card, self.options
+        # For skeletons, a given rate is that of the recording, whose frames may have no times.
+        given = None if info.kind == "skeleton" else options.rate_hz
+        self.rate_hz = given or card.rate_hz
+        # A network's delay is a number of steps, whatever the duration of a step.
+        self.scale = card.rate_hz / self.rate_hz
+        several = len(self.model.heads) > 1
+        self.voices = []
+        for head in self.model.heads:
+            name = head.card.name if several else None
+            timeline = options.timeline(head.card)
+            segmenter = self._segmenter(head.card, timeline)
+            self.voices.append(_HeadTimeline(head, name, timeline, segmenter))
+
+    def _segmenter(self, card: Card, timeline: Timeline) -> Segmenter | PresenceSegmenter:
+        rate_hz, delay_s = self.rate_hz / self.model.stride, card.delay_s * self.scale
+        if card.task == OBJECT_DETECTION:
+            return PresenceSegmenter(card.labels, timeline, rate_hz, delay_s)
+        return Segmenter(card.labels, timeline, rate_hz, delay_s, card.background)
+
+    def step(
+        self, tick: Tick, result: StepResult, decode_s: float
+    ) -> npt.NDArray[np.float64] | None:
+        """Write the records for the model's result of a tick (B = 1).
+
+        Return the scores behind the timeline, [C] of all heads concatenated; None when the step
+        has no output.
+        """
+        self.first_s = tick.time_s if self.first_s is None else self.first_s
+        self.last_s = tick.time_s
+        self.macs += result.macs
+        self.dense_macs += result.dense_macs
+        step, self.steps = self.first_step + self.steps, self.steps + 1
+        self.lag_s = _lag_s(tick.item)
+        compute = Compute(
+            i=step,
+            time_s=tick.time_s,
+            macs=result.macs,
+            dense_macs=result.dense_macs,
+            ms=StageTimes(
+                decode=1e3 * decode_s,
+                frontend=1e3 * result.frontend_s,
+                network=1e3 * result.network_s,
+                sink=1e3 * self._sink_s,  # of the previous step: this one's is not known yet
+            ),
+            lag_s=self.lag_s,
+            dropped=self.dropped,
+            tokens=None if result.tokens is None else result.tokens[0],
+            budget=self.budget,
+        )
+        began = time.perf_counter()
+        scores: list[npt.NDArray[np.float64]] = []
+        for voice in self.voices:
+            if isinstance(voice.segmenter, PresenceSegmenter):
+                boxes = () if result.objects is None else result.objects[0]
+                self.write(self._objects(step, tick, boxes, voice))
+                self._emit(voice, voice.segmenter.push(tick.time_s, boxes))
+            elif result.probabilities is not None and not (self.options.wait and result.warmup[0]):
+                probabilities = result.probabilities[0, voice.head.columns]
+                self.write(self._prediction(step, tick, probabilities, result, voice))
+                self._emit(voice, voice.segmenter.push(tick.time_s, probabilities))
+            else:
+                continue
+            if voice.segmenter.smoother.scores is not None:
+                scores.append(voice.segmenter.smoother.scores)
+        self.write(compute)
+        self._draw(tick, result)
+        self._sink_s = time.perf_counter() - began
+        return np.concatenate(scores) if scores else None
+
+    def gap(self, gap: Gap) -> None:
+        """Take a gap in the data; the caller resets the model's state of this stream."""
+        self.gaps += 1
+        if self._tracker is not None:
+            self._tracker.reset()
+        for voice in self.voices:
+            self._emit(voice, voice.segmenter.gap(gap.start_s, gap.end_s))
+        self.write(gap)
+
+    def smoothed(self) -> tuple[float, ...]:
+        """Return the state of the smoothing: the newest time, then the scores of all heads.
+
+        Empty when no scores are smoothed, or before the first ones.
+        """
+        smoothers = [voice.segmenter.smoother for voice in self.voices]
+        scores = [s.scores for s in smoothers if s.scores is not None]
+        if not scores or not any(s.smooth_s for s in smoothers):
+            return ()
+        return tuple(np.concatenate([[smoothers[0].time_s], *scores]).tolist())
+
+    def go_on(self, smoothed: Sequence[float]) -> None:
+        """Resume the smoothing from the state that ``smoothed`` returned."""
+        time_s, scores = smoothed[0], np.array(smoothed[1:])
+        for voice in self.voices:
+            smoother, count = voice.segmenter.smoother, len(voice.head.card.labels)
+            smoother.time_s, smoother.scores = time_s, scores[:count]
+            scores = scores[count:]
+
+    def fault(self, fault: Fault) -> None:
+        """Count, log and record a fault."""
+        self.errors += fault.count
+        self.fatal = self.fatal or fault.fatal
+        log.log(
+            logging.ERROR if fault.fatal else logging.WARNING, "%s: %s", self.uri, fault.message
+        )
+        self.write(fault)
+
+    def flush(self) -> None:
+        """End the open segments of the timeline."""
+        for voice in self.voices:
+            self._emit(voice, voice.segmenter.flush())
+
+    def write(self, record: Record) -> None:
+        """Write a record to every open sink."""
+        for sink in self.open_sinks:
+            sink.write(record)
+
+    def close(self, summary: Summary) -> None:
+        """Close every opened sink; the first error is raised after all were tried."""
+        failure: Exception | None = None
+        for sink in self.open_sinks:
+            try:
+                sink.close(summary)
+            except (CostreamError, OSError) as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def summary(
+        self, exit_code: ExitCode, wall_s: float, *, complete: bool, drift_ppm: float | None = None
+    ) -> Summary:
+        """Return the summary of the run so far."""
+        media_s = 0.0 if self.first_s is None else self.last_s - self.first_s + 1 / self.rate_hz
+        return Summary(
+            steps=self.steps,
+            segments=self.segments,
+            dropped=self.dropped,
+            errors=self.errors,
+            media_s=media_s,
+            wall_s=wall_s,
+            x_realtime=media_s / wall_s if wall_s > 0 else None,
+            macs=self.macs,
+            dense_macs=self.dense_macs,
+            complete=complete,
+            exit=int(exit_code),
+            drift_ppm=drift_ppm,
+        )
+
+    def _draw(self, tick: Tick, result: StepResult) -> None:
+        if self._pictures:
+            skeleton = None if result.skeletons is None else result.skeletons[0]
+            spectrum = None if result.spectra is None else result.spectra[0]
+            updated = None if result.updated is None else result.updated[0]
+            picture = Picture(tick.time_s, tick.item, skeleton, spectrum, updated)
+            for sink in self._pictures:
+                sink.draw(picture)
+
+    def _objects(
+        self, step: int, tick: Tick, boxes: Sequence[Box], voice: _HeadTimeline
+    ) -> Objects:
+        card, least = voice.head.card, voice.timeline.threshold_of
+        scores = best_scores(boxes, card.labels)
+        self.top[voice.name] = tuple(top for top in self._top(scores, card.labels) if top[1] > 0)
+        sure = tuple(box for box in boxes if box.score >= least(box.label))[:MAX_BOXES]
+        if self._tracker is not None:
+            sure = self._tracker.update(tick.time_s, sure)
+        return Objects(step, tick.time_s, tick.item.i, tick.item.pts, sure)
+
+    def _prediction(
+        self,
+        step: int,
+        tick: Tick,
+        probabilities: npt.NDArray[np.float32],
+        result: StepResult,
+        voice: _HeadTimeline,
+    ) -> Prediction:
+        labels = voice.head.card.labels
+        top = self.top[voice.name] = self._top(probabilities, labels)
+        future = None if result.anticipation is None else result.anticipation[0]
+        return Prediction(
+            i=step,
+            time_s=tick.time_s,
+            frame=tick.item.i,
+            pts=tick.item.pts,
+            top=top,
+            scores=tuple(probabilities.tolist()) if self.options.scores else None,
+            anticipation=(
+                None if future is None else tuple(self._top(row, labels) for row in future)
+            ),
+            warmup=result.warmup[0],
+            fresh=tick.fresh,
+            model=voice.name,
+        )
+
+    def _top(
+        self, probabilities: npt.NDArray[np.float32], labels: Sequence[str]
+    ) -> tuple[Scored, ...]:
+        best = np.argsort(-probabilities, kind="stable")[: self.options.top_k]
+        return tuple((labels[k], float(probabilities[k])) for k in best)
+
+    def _emit(self, voice: _HeadTimeline, segments: Sequence[Segment]) -> None:
+        for segment in segments:
+            self.segments += 1
+            self.write(segment if voice.name is None else replace(segment, model=voice.name))
+
+    def _header(self, info: SourceInfo) -> Header:
+        card, options, several = self.model.card, self.options, len(self.voices) > 1
+        end = options.end_s if info.duration_s is None else info.duration_s
+        if options.end_s is not None and end is not None:
+            end = min(end, options.end_s)
+        return Header(
+            version=__version__,
+            model=card.name,
+            weights_sha256=self.model.weights_sha256,
+            labels=card.labels,
+            background=card.background,
+            rate_hz=self.rate_hz,
+            delay_s=card.delay_s * self.scale,
+            source=info.uri,
+            kind=info.kind,
+            duration_s=None if end is None else max(0.0, end - options.start_s),
+            options={
+                "start_s": options.start_s,
+                "end_s": options.end_s,
+                "top_k": options.top_k,
+                "wait": options.wait,
+                "timeline": options.timeline(card),
+                "temperature": card.temperature,
+                **({"weights": UNTRAINED} if card.untrained else {}),
+                **options.recorded,
+                **self.model.notes(info),
+            },
+            heads=tuple(self._head(voice) for voice in self.voices) if several else None,
+            began=None if info.began_s is None else utc(info.began_s),
+            task=card.task,
+        )
+
+    def _head(self, voice: _HeadTimeline) -> Head:
+        card, timeline = voice.head.card, voice.timeline
+        return Head(
+            card.name,
+            voice.head.weights_sha256,
+            card.labels,
+            card.background,
+            card.delay_s * self.scale,
+            timeline.threshold,
+            timeline.thresholds,
+            timeline.smooth_s,
+            card.temperature,
+        )
+
+
+def _lag_s(item: Data) -> float:
+    """Return the age of a live item since its arrival; 0 for items that are not live."""
+    arrived_s = item.arrived_s if isinstance(item, (AudioBlock, VideoFrame)) else None
+    return 0.0 if arrived_s is None else time.monotonic() - arrived_s

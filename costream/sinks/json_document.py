@@ -1,0 +1,93 @@
+"""JSON: one document per run, written incrementally in constant memory."""
+
+from __future__ import annotations
+
+from costream.costs import CostTotals
+from costream.records import (
+    Compute,
+    Fault,
+    Gap,
+    Header,
+    Objects,
+    Prediction,
+    Record,
+    Segment,
+    Summary,
+    plain,
+    to_json,
+)
+from costream.sinks.atomic import TextOutput
+from costream.sinks.base import finds_objects
+from costream.sinks.jsonl import dumps
+from costream.sinks.spool import Spool
+
+
+class JsonDocument:
+    """JSON: ``schema, header, predictions, segments, gaps, errors, compute, summary``.
+
+    A model that finds objects has ``objects`` instead of predictions. These are written as they
+    arrive. The shorter lists are stored until the end, in memory while they are small. Each
+    member starts on its own line and ``summary`` is the last, so that ``registry.is_complete``
+    need not read the whole document.
+    """
+
+    def __init__(self, out: TextOutput) -> None:
+        self._out = out
+        self._totals = CostTotals()
+        self._lists = {Segment: _Rows(), Gap: _Rows(), Fault: _Rows()}
+        self._steps = 0
+
+    def open(self, header: Header) -> None:
+        """Write everything up to the first step."""
+        self._out.open()
+        head = to_json(header)
+        schema = dumps(head.pop("schema"))
+        del head["type"]
+        steps = "objects" if finds_objects(header) else "predictions"
+        text = f'{{\n"schema": {schema},\n"header": {dumps(head)},\n"{steps}": ['
+        self._out.write(text, flush=True)
+
+    def write(self, record: Record) -> None:
+        """Write the output of a step, or store a record of a later list. Alerts are ignored."""
+        if isinstance(record, Compute):
+            self._totals.add(record)
+            return
+        row = to_json(record)
+        del row["type"]
+        if isinstance(record, (Prediction, Objects)):
+            self._out.write(("\n" if self._steps == 0 else ",\n") + dumps(row))
+            self._steps += 1
+        elif type(record) in self._lists:
+            self._lists[type(record)].add(dumps(row))
+
+    def close(self, summary: Summary) -> None:
+        """Write the lists, the cost and the summary, and finish."""
+        self._out.write("\n]" if self._steps else "]")
+        for name, kind in (("segments", Segment), ("gaps", Gap), ("errors", Fault)):
+            self._out.write(f',\n"{name}": [')
+            self._lists[kind].move_to(self._out)
+            self._out.write("]")
+        last = to_json(summary)
+        del last["type"]
+        compute = dumps(plain(self._totals.to_json()))
+        self._out.write(f',\n"compute": {compute},\n"summary": {dumps(last)}\n}}\n')
+        self._out.finish()
+
+
+class _Rows:
+    """A list of JSON texts that is read once, at the end."""
+
+    def __init__(self) -> None:
+        self._spool = Spool()
+        self._empty = True
+
+    def add(self, row: str) -> None:
+        self._spool.add(("\n" if self._empty else ",\n") + row)
+        self._empty = False
+
+    def move_to(self, out: TextOutput) -> None:
+        for line in self._spool.lines():
+            out.write(line)
+        self._spool.close()
+        if not self._empty:
+            out.write("\n")

@@ -1,0 +1,1 @@
+"""Precomputed features: arrays, archives and pickles."""

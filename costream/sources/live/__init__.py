@@ -1,0 +1,1 @@
+"""Live sources: network feeds, cameras and microphones."""

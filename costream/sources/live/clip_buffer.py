@@ -1,0 +1,228 @@
+"""Ring buffer of the newest packets of a live feed, for clips that start before an event."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import av
+from av import Packet
+from av.container import InputContainer
+
+from costream.errors import OutputError
+from costream.sources.media.container import ATTACHED_PICTURE
+from costream.sources.remux import KeptPacket, StreamTemplates, write_clip
+
+log = logging.getLogger("costream")
+
+LIMIT = 64 * 2**20  # maximum bytes buffered, and maximum bytes of a clip
+PATIENCE_S = 2.0  # maximum lateness of the end of a clip
+CLIPS = 16  # maximum number waiting to be written
+# Time stamps that jump back, or ahead of elapsed time, by more than this mean another clock.
+_BACK_S, _AHEAD_S = 1.0, 5.0
+
+Done = Callable[[Path | None], None]
+
+
+class _Stretch:
+    """Contiguous packets: of one connection, without jumps of the time stamps."""
+
+    def __init__(self, tracks: StreamTemplates) -> None:
+        self.tracks = tracks
+
+
+@dataclass
+class _Group:
+    """A group of pictures: a keyframe packet and those up to the next one."""
+
+    stretch: _Stretch
+    packets: list[KeptPacket] = field(default_factory=list)
+    size: int = 0  # bytes
+
+    @property
+    def start_s(self) -> float:
+        return self.packets[0].time_s
+
+
+@dataclass
+class _Recording:
+    """A clip that is still being recorded."""
+
+    path: Path
+    stretch: _Stretch
+    packets: list[KeptPacket]
+    end_s: float
+    due_s: float  # time.monotonic() at which it is written at the latest
+    done: Done
+    size: int = 0  # bytes
+    full: bool = False
+
+    def take(self, packet: KeptPacket) -> None:
+        self.full = self.full or packet.time_s > self.end_s or self.size > LIMIT
+        if not self.full:
+            self.packets.append(packet)
+            self.size += len(packet.data)
+
+
+class PacketRing:
+    """Ring buffer of the newest packets of a feed's first video stream and its sound.
+
+    Implements PacketKeeper (sources/base.py): ``begin`` and ``add`` are called by the thread that
+    reads the feed, ``save`` and ``close`` by any other. Clips are written by a separate thread.
+    """
+
+    def __init__(self, hold_s: float, limit: int = LIMIT) -> None:
+        """``hold_s``: how far back a clip can begin; ``limit``: maximum bytes buffered."""
+        self._hold_s, self._limit = hold_s, limit
+        self._changed = threading.Condition()  # guards everything below
+        self._groups: deque[_Group] = deque()
+        self._size = 0  # bytes in them
+        self._stretch: _Stretch | None = None
+        self._lead: int | None = None  # index of the stream whose keyframes begin groups
+        self._refused: set[int] = set()  # streams that Matroska cannot hold
+        self._warned: set[str] = set()  # reasons already logged, once for all connections
+        self._last: KeptPacket | None = None  # of the lead
+        self._recordings: list[_Recording] = []
+        self._writer: threading.Thread | None = None
+        self._closed = False
+        self.failed = 0  # clips that could not be written
+
+    def begin(self, container: InputContainer) -> None:
+        """Handle a new connection. Clips of the previous one end with it."""
+        pictures = [s for s in container.streams.video if not s.disposition & ATTACHED_PICTURE]
+        lead = next(iter([*pictures, *container.streams.audio]), None)
+        with self._changed:
+            self._lead = None if lead is None else lead.index
+            self._refused.clear()
+            self._break(StreamTemplates())
+
+    def add(self, packet: Packet[Any], time_s: float) -> None:
+        """Store a copy of ``packet``; ``time_s``: the feed's time of arrival."""
+        stream = packet.stream
+        if self._stretch is None or self._closed or packet.size == 0:
+            return
+        lead = stream.index == self._lead
+        if not (lead or stream.type == "audio") or stream.index in self._refused:
+            return
+        try:
+            self._stretch.tracks.note(stream)
+        except ValueError as error:
+            self._refused.add(stream.index)
+            if str(error) not in self._warned:
+                self._warned.add(str(error))
+                log.warning("clips are written without the %s of a feed: %s", stream.type, error)
+            return
+        kept = KeptPacket.of(packet, time_s)
+        with self._changed:
+            if lead:
+                self._check_clock(kept)
+            self._keep(kept, lead and kept.key)
+            for recording in self._recordings:
+                if recording.stretch is self._stretch:
+                    recording.take(kept)
+            self._changed.notify()
+
+    def save(self, path: Path, at_s: float, before_s: float, after_s: float, done: Done) -> bool:
+        """Write a clip from ``before_s`` before ``at_s`` to ``after_s`` after it to ``path``.
+
+        The clip begins at the last keyframe before that and contains only the connection at
+        ``at_s``. It is written once its end has arrived or is overdue; then ``done`` is called in
+        another thread with the path, or None if writing failed. Returns False if nothing of that
+        time is buffered or too many clips are waiting.
+        """
+        end_s = at_s + after_s
+        with self._changed:
+            groups = self._groups_at(at_s, at_s - before_s, end_s)
+            if not groups or self._closed or len(self._recordings) >= CLIPS:
+                return False
+            packets = [p for group in groups for p in group.packets]
+            due_s = time.monotonic() + max(0.0, end_s - packets[-1].time_s) + PATIENCE_S
+            recording = _Recording(path, groups[0].stretch, [], end_s, due_s, done)
+            for packet in packets:
+                recording.take(packet)
+            recording.full = recording.full or recording.stretch is not self._stretch
+            self._recordings.append(recording)
+            if self._writer is None:
+                self._writer = threading.Thread(target=self._write_all, name="clips", daemon=True)
+                self._writer.start()
+            self._changed.notify()
+        return True
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Write the waiting clips with the packets so far, and clear the buffer."""
+        with self._changed:
+            self._closed = True
+            self._groups.clear()
+            self._changed.notify()
+        if self._writer is not None:
+            self._writer.join(timeout_s)
+
+    def _check_clock(self, kept: KeptPacket) -> None:
+        """End the stretch where the time stamps jump; a clip would become hours long."""
+        last, self._last = self._last, kept
+        if last is None or last.dts is None or kept.dts is None or self._stretch is None:
+            return
+        media_s = float((kept.dts - last.dts) * kept.time_base)
+        if not -_BACK_S <= media_s <= kept.time_s - last.time_s + _AHEAD_S:
+            self._break(self._stretch.tracks)
+
+    def _break(self, tracks: StreamTemplates) -> None:
+        """Start a new stretch and complete the clips of the old one."""
+        self._stretch, self._last = _Stretch(tracks), None
+        for recording in self._recordings:
+            recording.full = True
+        self._changed.notify()
+
+    def _keep(self, kept: KeptPacket, begins: bool) -> None:
+        groups = self._groups
+        if begins and self._stretch is not None:
+            groups.append(_Group(self._stretch))
+        elif not groups or groups[-1].stretch is not self._stretch:
+            return  # nothing before the first keyframe can be decoded
+        groups[-1].packets.append(kept)
+        groups[-1].size += len(kept.data)
+        self._size += len(kept.data)
+        from_s = kept.time_s - self._hold_s
+        while self._size > self._limit or (len(groups) > 1 and groups[1].start_s <= from_s):
+            self._size -= groups.popleft().size
+
+    def _groups_at(self, at_s: float, start_s: float, end_s: float) -> list[_Group]:
+        """Return the groups of the stretch at ``at_s``, from the one that contains ``start_s``."""
+        there = [group for group in self._groups if group.start_s <= at_s]
+        there = there or [group for group in self._groups if group.start_s <= end_s][:1]
+        if not there:
+            return []
+        of_it = [group for group in self._groups if group.stretch is there[-1].stretch]
+        first = sum(group.start_s <= start_s for group in of_it[1:])
+        return of_it[first:]
+
+    def _write_all(self) -> None:
+        while (recording := self._next()) is not None:
+            done: Path | None = recording.path
+            try:
+                write_clip(recording.path, recording.stretch.tracks, recording.packets)
+            except (av.FFmpegError, OSError, ValueError) as error:
+                log.warning("%s", OutputError(f"cannot write ({error})", where=recording.path.name))
+                done = None
+                self.failed += 1
+            recording.done(done)
+
+    def _next(self) -> _Recording | None:
+        """Wait for a clip that is due and return it; None: there will be no more."""
+        with self._changed:
+            while True:
+                now_s = time.monotonic()
+                for recording in self._recordings:
+                    if recording.full or self._closed or recording.due_s <= now_s:
+                        self._recordings.remove(recording)
+                        return recording
+                if self._closed:
+                    return None
+                due_s = min((r.due_s for r in self._recordings), default=None)
+                self._changed.wait(None if due_s is None else due_s - now_s)

@@ -1,0 +1,235 @@
+"""Live feed source: a stream URL or a camera, with reconnection."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+
+from costream.errors import SourceError, UsageError
+from costream.records import Fault, Gap, Item
+from costream.sources.backoff import Backoff
+from costream.sources.base import (
+    Connection,
+    ConnectionOptions,
+    ConnectionState,
+    SourceInfo,
+    SourceOptions,
+)
+from costream.sources.halt import StopEvent
+from costream.sources.live.address import display_feed, feed_name, is_camera
+from costream.sources.live.connection import FeedConnection
+from costream.sources.live.tracks import FeedTrack
+from costream.sources.losses import ConnectionFailedError, ConnectionFailure
+from costream.sources.picturetrack import VideoTrack
+from costream.sources.soundtrack import AudioTrack
+
+log = logging.getLogger("costream")
+
+# The backoff restarts if the feed was live for this long before it was lost.
+LIVELY_S = 10.0
+
+
+@dataclass
+class _Outage:
+    """Reason why a feed is down, and the number of attempts since."""
+
+    first: str
+    last: str
+    failures: int  # attempts that failed
+
+    @property
+    def reason(self) -> str:
+        """Reason text of the Gap record."""
+        then = "" if self.last == self.first else f", then {self.last}"
+        tries = "" if self.failures == 0 else f"; {_attempts(self.failures)} failed"
+        return f"{self.first}{then}{tries}"
+
+
+class FeedSource:
+    """Video frames or sound of a live feed.
+
+    ``items`` connects; when the connection is lost, for whatever reason, it reconnects with
+    growing waits and yields a Gap once the feed is back. Time is seconds since ``open``; see
+    FeedClock. A permanent failure (a wrong password), or ``retries`` consecutive failures, ends
+    it with a fatal Fault. The thread that iterates opens, reads and closes everything. While
+    FFmpeg connects or waits for data there, a stop takes effect when that times out, after
+    ``timeout_s`` at the latest.
+    """
+
+    def __init__(self, uri: str, options: SourceOptions | None = None) -> None:
+        """``uri``: a URL or a camera. Without ``options.connecting`` its defaults apply.
+
+        Raises UsageError for the sound of a camera.
+        """
+        self._uri = uri
+        self._where = display_feed(uri)
+        self._options = options or SourceOptions()
+        if self._options.sound is not None and is_camera(uri):
+            raise UsageError(
+                "a camera has no sound",
+                where=self._where,
+                hint="use its microphone: mic or mic:NAME",
+            )
+        self._connecting = self._options.connecting or ConnectionOptions()
+        self._halt = StopEvent()
+        self._backoff = Backoff()
+        self._state = Connection("connecting")
+        self._retry_s = 0.0  # time.monotonic() of the next attempt
+        self._outage: _Outage | None = None
+        self._live_s: float | None = None  # time.monotonic() when it became live
+        self._been_live = False
+        self._track: FeedTrack | None = None
+        self._link: FeedConnection | None = None
+
+    @property
+    def connection(self) -> Connection:
+        """State of the connection."""
+        state = self._state
+        if state.state != "waiting":
+            return state
+        left_s = max(0.0, self._retry_s - time.monotonic())
+        message = f"{state.message}; next attempt in {left_s:.0f} s"
+        return Connection("waiting", message, state.reconnects)
+
+    @property
+    def dropped(self) -> int:
+        """Always 0: everything received is yielded."""
+        return 0
+
+    @property
+    def drift_ppm(self) -> float | None:
+        """Drift of its clock against this machine's in ppm; None in the first minute."""
+        return None if self._track is None else self._track.clock.drift_ppm
+
+    @property
+    def errors(self) -> int:
+        """Number of errors found so far."""
+        return 0 if self._track is None else self._track.damage.total
+
+    def open(self) -> SourceInfo:
+        """Start the clock. Does not connect yet, and never fails."""
+        sound, began_s = self._options.sound, time.monotonic()
+        if sound is None:
+            self._track = VideoTrack(self._options, self._where, began_s)
+        else:
+            self._track = AudioTrack(self._options, self._where, began_s, sound)
+        return SourceInfo(
+            name=feed_name(self._uri),
+            uri=self._where,
+            kind="video" if sound is None else "audio",
+            duration_s=None,
+            rate_hz=None,
+            live=True,
+            began_s=time.time(),
+        )
+
+    def items(self) -> Iterator[Item]:
+        """Yield VideoFrame or AudioBlock, Gap and Fault items, until the requested end, if any."""
+        if self._track is None:
+            return
+        for item in self._items(self._track):
+            if self._track is None:  # closed
+                return
+            if isinstance(item, Gap) or self._state.state == "lost" or not self._halt.told:
+                yield item
+        if self._state.state != "lost":
+            self._tell("ended")
+
+    def stop(self) -> None:
+        """End ``items`` soon; safe in a signal handler."""
+        self._halt.set()
+
+    def close(self) -> None:
+        """Close the connection. Frames already yielded stay usable."""
+        self._halt.set()
+        self._unlink()
+        self._track = None
+
+    def _items(self, track: FeedTrack) -> Iterator[Item]:
+        while not (self._halt.told or track.over):
+            loss = yield from self._attempt(track)
+            if self._halt.told or track.over:
+                break
+            outage = self._note(loss)
+            if loss.fatal or 0 <= self._connecting.retries <= outage.failures:
+                yield from track.leave(outage.reason)
+                message = loss.message
+                if not loss.fatal:
+                    message += f"; gave up after {_attempts(outage.failures)}"
+                self._tell("lost", message)
+                yield Fault(track.now_s(), message, fatal=True)
+                return
+            if outage.failures == 0:  # reported at once; the gap is known only when it is over
+                yield Fault(track.now_s(), loss.message)
+            self._wait(track, loss)
+        if self._outage is not None and self._track is not None:
+            yield from track.leave(self._outage.reason)
+
+    def _attempt(self, track: FeedTrack) -> Generator[Item, None, ConnectionFailure]:
+        """Connect once and yield its items; return why the connection ended."""
+        outage = self._outage
+        self._tell("connecting", "" if outage is None else outage.last)
+        sound = self._options.sound is not None
+        try:
+            link = FeedConnection(
+                self._uri, self._connecting, self._halt, track.began_s, sound=sound
+            )
+        except ConnectionFailedError as error:
+            return error.loss
+        self._link, self._live_s = link, None
+        try:
+            for item in track.run(link, "" if outage is None else outage.reason):
+                if self._live_s is None and not isinstance(item, Fault):
+                    self._arrive()
+                yield item
+        except SourceError as error:  # its format is unusable
+            return ConnectionFailure(str(error).removeprefix(f"{self._where}: "), fatal=True)
+        finally:
+            self._unlink()
+        return link.loss
+
+    def _arrive(self) -> None:
+        """Record that the feed is live."""
+        if self._outage is not None:
+            log.warning("%s: live again (%s)", self._where, self._outage.reason)
+        again = self._state.reconnects + (1 if self._been_live else 0)
+        self._live_s, self._been_live, self._outage = time.monotonic(), True, None
+        self._state = Connection("live", reconnects=again)
+
+    def _note(self, loss: ConnectionFailure) -> _Outage:
+        """Record why the feed is down, and log failures that no Fault will report."""
+        message, outage, live_s = loss.message, self._outage, self._live_s
+        self._live_s = None
+        if live_s is not None and time.monotonic() - live_s >= LIVELY_S:
+            self._backoff.reset()
+        told = live_s is not None if outage is None else outage.last == message
+        if not (told or loss.fatal):
+            log.warning("%s: %s", self._where, message)
+        if outage is None:
+            outage = self._outage = _Outage(message, message, 1 if live_s is None else 0)
+        else:
+            outage.last = message
+            outage.failures += 1
+        return outage
+
+    def _wait(self, track: FeedTrack, loss: ConnectionFailure) -> None:
+        wait_s = min(self._backoff.next_s(), track.left_s)
+        self._retry_s = time.monotonic() + wait_s
+        self._tell("waiting", loss.message)
+        self._halt.wait(wait_s)
+
+    def _tell(self, state: ConnectionState, message: str = "") -> None:
+        self._state = Connection(state, message, self._state.reconnects)
+
+    def _unlink(self) -> None:
+        if self._track is not None:
+            self._track.close()
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+
+def _attempts(count: int) -> str:
+    return "1 attempt" if count == 1 else f"{count} attempts"

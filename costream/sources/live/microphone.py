@@ -1,0 +1,180 @@
+"""Microphone source: live audio through PortAudio."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterator
+from fractions import Fraction
+from queue import Empty
+
+import av
+import numpy as np
+
+from costream.errors import SourceError, UsageError
+from costream.records import Gap, Item
+from costream.sources.base import Connection, SourceInfo, SourceOptions
+from costream.sources.cutting import AudioBlockCutter
+from costream.sources.live.devices import WHERE
+from costream.sources.live.recorder import MicrophoneRecorder
+from costream.sources.liveclock import SILENT, TOO_SLOW, LiveClock
+from costream.sources.media.container import display_name
+from costream.sources.recording import AudioChunk
+from costream.sources.soundclock import Discontinuity
+
+log = logging.getLogger("costream")
+
+# Maximum lateness of the sound before the requested end.
+END_S = 0.5
+
+
+class MicrophoneSource:
+    """Live audio from a microphone in blocks of one model step.
+
+    Time is 0 s at the first sample; from there the samples are counted. Where some are missing,
+    because the device was silent or unplugged, or they were not read in time, there is a Gap, and
+    time continues by the wall clock. A lost device is waited for until ``stop``.
+    """
+
+    def __init__(self, uri: str, options: SourceOptions | None = None) -> None:
+        """``uri``: "mic" (the default device), "mic:INDEX" or "mic:NAME", any part of a name.
+
+        Raises UsageError without ``options.sound``: a microphone provides nothing else.
+        """
+        self._uri = display_name(uri)
+        self._wanted = uri.partition(":")[2]
+        self._options = options or SourceOptions()
+        if self._options.sound is None:
+            raise UsageError(
+                "a microphone needs a model that takes sound",
+                where=self._uri,
+                hint="use one with: costream listen",
+            )
+        self._sound = self._options.sound
+        self._clock = LiveClock()
+        self._cutter: AudioBlockCutter | None = None
+        self._dropped_s = 0.0
+        self._stopped = False
+        self._recorder: MicrophoneRecorder | None = None
+
+    @property
+    def connection(self) -> Connection:
+        """State of the connection."""
+        recorder = self._recorder
+        if recorder is None:
+            return Connection("ended" if self._stopped else "connecting")
+        if self._stopped:
+            return Connection("ended", "", recorder.reconnects)
+        if recorder.lost:
+            return Connection("waiting", recorder.lost, recorder.reconnects)
+        return Connection("connecting" if self._cutter is None else "live", "", recorder.reconnects)
+
+    @property
+    def dropped(self) -> int:
+        """Number of blocks dropped because they were not consumed in time."""
+        return math.ceil(self._dropped_s * self._sound.rate_hz / self._sound.block)
+
+    @property
+    def drift_ppm(self) -> float | None:
+        """Drift of its clock against this machine's in ppm; None in the first minute."""
+        return self._clock.delays.drift_ppm
+
+    def open(self) -> SourceInfo:
+        """Start recording. Raises SourceError on failure, with installation help."""
+        recorder = self._recorder = MicrophoneRecorder(
+            self._wanted, self._sound, self._options.channel
+        )
+        if self._stopped:
+            recorder.stop()
+        recorder.start()
+        error = recorder.opened.get()
+        if error is not None or self._stopped:
+            raise error or SourceError("stopped before any sound came", where=self._uri)
+        return SourceInfo(
+            name="mic",
+            uri=self._uri,
+            kind="audio",
+            duration_s=None,
+            rate_hz=self._sound.rate_hz / self._sound.block,
+            live=True,
+        )
+
+    def items(self) -> Iterator[Item]:
+        """Yield AudioBlock and Gap items, until the requested end, if any."""
+        for item in self._items():
+            if self._recorder is None:
+                return
+            if isinstance(item, Gap):
+                self._tell(item)
+            yield item
+            if self._stopped:
+                return
+
+    def stop(self) -> None:
+        """End ``open`` or ``items`` at once, even while they wait; safe in a signal handler."""
+        self._stopped = True
+        if self._recorder is not None:
+            self._recorder.stop()
+
+    def close(self) -> None:
+        """Close the microphone."""
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            recorder.stop()
+            recorder.join()
+
+    def _items(self) -> Iterator[Item]:
+        while self._recorder is not None and not self._stopped:
+            try:
+                chunk = self._recorder.queue.get(timeout=self._patience_s())
+            except Empty:
+                yield from self._end()
+                return
+            if chunk is None:
+                continue
+            for placed, jump in self._clock.take(self._newest(chunk)):
+                yield from self._cut(placed, jump)
+                if self._cutter is not None and self._cutter.ended:
+                    yield from self._cutter.finish()
+                    return
+
+    def _end(self) -> Iterator[Item]:
+        """Yield the gap up to the requested end, as no sound was received."""
+        if self._cutter is not None and self._options.end_s is not None:
+            yield from self._cutter.go_on(Fraction(self._options.end_s), SILENT)
+
+    def _patience_s(self) -> float | None:
+        """Return how long to wait for sound: until the sound of the requested end is overdue.
+
+        None: for ever. The end counts from the first sample.
+        """
+        if self._options.end_s is None or self._cutter is None:
+            return None
+        due_s = self._options.end_s + self._clock.delays.usual_s
+        return max(0.0, due_s + END_S - time.monotonic())
+
+    def _newest(self, chunk: AudioChunk) -> AudioChunk:
+        """Return this chunk, or about the newest one if chunks before it were dropped.
+
+        This makes one gap instead of many small ones.
+        """
+        if self._recorder is None or self._clock.follows(chunk):
+            return chunk
+        while self._recorder.queue.qsize() > 1:
+            chunk = self._recorder.queue.get_nowait() or chunk
+        return chunk
+
+    def _cut(self, chunk: AudioChunk, jump: Discontinuity | None) -> Iterator[Item]:
+        samples = np.frombuffer(chunk.data, np.float32)[None]
+        frame = av.AudioFrame.from_ndarray(samples, "flt", f"{chunk.channels}c")
+        frame.sample_rate = chunk.rate_hz
+        if self._cutter is None:
+            self._cutter = AudioBlockCutter(frame, self._sound, self._options, self._uri, live=True)
+        yield from self._cutter.take(frame, jump, chunk.arrived_s)
+
+    def _tell(self, gap: Gap) -> None:
+        lost_s = gap.end_s - gap.start_s
+        if gap.reason == TOO_SLOW:
+            self._dropped_s += lost_s
+        log.warning("%s: sound is back after %.1f s: %s", WHERE, lost_s, gap.reason)

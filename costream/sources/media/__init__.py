@@ -1,0 +1,1 @@
+"""Media files: containers, decoders and clocks."""

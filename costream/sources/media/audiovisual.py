@@ -1,0 +1,81 @@
+"""Audiovisual source: video frames and audio blocks of a file in time order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from costream.clock import format_time
+from costream.errors import SourceError
+from costream.records import AudioBlock, Fault, Gap, Item
+from costream.sources.base import SourceInfo, SourceOptions
+from costream.sources.media.audio import AudioSource
+from costream.sources.media.video import VideoSource
+
+
+class AudioVisualSource:
+    """Video file with each AudioBlock before the first frame at or after the block's end.
+
+    The video determines duration and gaps; missing sound, at all or for a while, does not end
+    the source. ``errors`` counts the errors of both so far.
+    """
+
+    def __init__(self, path: str, options: SourceOptions) -> None:
+        """``options.beside`` sets rate and block length; ValueError without it."""
+        if options.beside is None:
+            raise ValueError("options.beside is missing")
+        self._video = VideoSource(path, options)
+        self._sound = AudioSource(path, replace(options, sound=options.beside))
+        self._heard = False
+
+    @property
+    def errors(self) -> int:
+        """Number of errors found so far."""
+        return self._video.errors + self._sound.errors
+
+    def open(self) -> SourceInfo:
+        """Open both; raises SourceError without video. ``silent``: why there is no sound."""
+        info = self._video.open()
+        try:
+            self._sound.open()
+        except SourceError as error:
+            self._sound.close()
+            return replace(info, silent=str(error))
+        self._heard = True
+        return replace(info, beside=True)
+
+    def items(self) -> Iterator[Item]:
+        """Yield the items of both. Gaps in the sound become Faults; its Faults are not fatal."""
+        blocks = self._sound.items() if self._heard else iter(())
+        block = next(blocks, None)
+        for item in self._video.items():
+            time_s = item.start_s if isinstance(item, Gap) else item.time_s
+            while block is not None and time_s is not None and _known_s(block) <= time_s:
+                yield _beside(block)
+                block = next(blocks, None)
+            yield item
+
+    def stop(self) -> None:
+        """End ``items`` soon; safe in a signal handler."""
+        self._video.stop()
+        self._sound.stop()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._video.close()
+        self._sound.close()
+
+
+def _known_s(item: Item) -> float:
+    """Return the time at which an item is available; 0 for one without a time."""
+    time_s = item.start_s if isinstance(item, Gap) else item.time_s
+    return 0.0 if time_s is None else time_s
+
+
+def _beside(item: Item) -> AudioBlock | Fault:
+    if isinstance(item, Gap):
+        return Fault(item.start_s, f"no sound until {format_time(item.end_s)} ({item.reason})")
+    if isinstance(item, Fault):
+        return replace(item, fatal=False)
+    assert isinstance(item, AudioBlock)
+    return item

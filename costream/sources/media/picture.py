@@ -1,0 +1,112 @@
+"""Lazy conversion of decoded frames to upright RGB arrays of the requested size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import av
+import numpy as np
+import numpy.typing as npt
+from av.sidedata.sidedata import SideDataContainer
+from av.video.reformatter import VideoReformatter
+
+FrameSize = tuple[int, int]  # width, height
+
+
+@dataclass(frozen=True)
+class Orientation:
+    """Transform from stored pixels to an upright image: transpose first, then mirror."""
+
+    transpose: bool = False
+    flip_x: bool = False
+    flip_y: bool = False
+
+    @classmethod
+    def of(cls, frame: av.VideoFrame) -> Orientation:
+        """Return the display matrix of a frame, rounded to 90-degree rotations and mirrors.
+
+        The matrix (a b . / c d . / . . .) maps x, y to a x + c y, b x + d y, y pointing down.
+        """
+        data: Any = side_data(frame, "DISPLAYMATRIX")
+        if data is None:
+            return cls()
+        values = np.frombuffer(data, dtype=np.int32)
+        a, b, c, d = (int(v) for v in values[[0, 1, 3, 4]])
+        if abs(b) + abs(c) > abs(a) + abs(d):
+            return cls(transpose=True, flip_x=c < 0, flip_y=b < 0)
+        return cls(flip_x=a < 0, flip_y=d < 0)
+
+    def apply(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Return an upright view of ``pixels`` [H, W, 3]."""
+        if self.transpose:
+            pixels = pixels.swapaxes(0, 1)
+        return pixels[:: -1 if self.flip_y else 1, :: -1 if self.flip_x else 1]
+
+    def turn(self, size: FrameSize) -> FrameSize:
+        """Return the size after the transform; applying it twice returns the original size."""
+        return (size[1], size[0]) if self.transpose else size
+
+
+def side_data(frame: av.VideoFrame, kind: str) -> Any:
+    """Return one kind of a frame's side data, or None.
+
+    Not ``frame.side_data``, which creates a reference cycle: the frame and its pixels would stay
+    in memory until the garbage collector runs.
+    """
+    return SideDataContainer(frame).get(kind)  # type: ignore[call-arg]
+
+
+def display_size(frame: av.VideoFrame, pixel_aspect: Fraction | None) -> FrameSize:
+    """Return the size with square pixels: the width is scaled by the sample aspect ratio."""
+    ratio = pixel_aspect if pixel_aspect is not None and pixel_aspect > 0 else Fraction(1)
+    return max(1, round(frame.width * ratio)), frame.height
+
+
+def fit(size: FrameSize, box: FrameSize | None) -> FrameSize:
+    """Return the largest size inside ``box`` with the aspect ratio of ``size``, at least 1 x 1."""
+    if box is None:
+        return size
+    scale = min(Fraction(box[0], size[0]), Fraction(box[1], size[1]))
+    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+
+
+class LazyImage:
+    """Pixels of one frame. The decoder's memory is released once they are converted."""
+
+    __slots__ = ("_aspect", "_box", "_frame", "_pixels", "_scaler")
+
+    def __init__(
+        self,
+        frame: av.VideoFrame,
+        scaler: VideoReformatter,
+        box: FrameSize | None,
+        pixel_aspect: Fraction | None,
+    ) -> None:
+        """``scaler`` is shared by the frames of a source, to reuse its tables."""
+        self._frame: av.VideoFrame | None = frame
+        self._scaler = scaler
+        self._box = box
+        self._aspect = pixel_aspect
+        self._pixels: npt.NDArray[np.uint8] | None = None
+
+    def __call__(self) -> npt.NDArray[np.uint8]:
+        """Return uint8 [H, W, 3], upright, fitted into the box."""
+        if self._pixels is None and self._frame is not None:
+            self._pixels = self._convert(self._frame)
+            self._frame = None
+        assert self._pixels is not None
+        return self._pixels
+
+    def _convert(self, frame: av.VideoFrame) -> npt.NDArray[np.uint8]:
+        orientation = Orientation.of(frame)
+        upright = orientation.turn(display_size(frame, self._aspect))
+        width, height = orientation.turn(fit(upright, self._box))
+        # Scaled before it is rotated: fewer pixels to move. BILINEAR averages when shrinking.
+        scaled = self._scaler.reformat(
+            frame, width, height, "rgb24", interpolation="BILINEAR", threads=1
+        )
+        pixels: npt.NDArray[np.uint8] = np.asarray(scaled.to_ndarray(), np.uint8)
+        # A copy: PyAV's array may be a view of the decoder's memory.
+        return np.array(orientation.apply(pixels), np.uint8, order="C")

@@ -1,0 +1,1 @@
+"""Skeleton files: tables, Kinect, OpenPose, arrays."""

@@ -1,0 +1,178 @@
+"""Matching of joint names in tables to joint layouts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from costream.errors import SourceError
+from costream.layouts import COCO_17, KINECT_20, LAYOUTS, MEDIAPIPE_33, OPENPOSE_18, Layout
+
+# Layouts identified by the number of joints; 25 joints may be ntu-25 or body-25.
+LAYOUT_BY_JOINT_COUNT = {
+    len(layout.joints): layout for layout in (COCO_17, OPENPOSE_18, KINECT_20, MEDIAPIPE_33)
+}
+# Joints that a table may lack without matching another layout.
+DETAILS = (
+    *("eye", "ear", "mouth", "nose", "thumb", "tip", "index", "pinky", "knuckles"),
+    *("heel", "toes", "toe", "foot", "top"),
+)
+_SIDES = {"left": "left", "l": "left", "lt": "left", "right": "right", "r": "right", "rt": "right"}
+_SYNONYMS = {
+    "pelvis": "hips",
+    "root": "hips",
+    "mid hip": "hips",
+    "midhip": "hips",
+    "hip center": "hips",
+    "hip centre": "hips",
+    "spine base": "hips",
+    "shoulder center": "neck",
+    "shoulder centre": "neck",
+    "spine shoulder": "neck",
+    "mid shoulder": "neck",
+    "spine": "mid spine",
+    "spine mid": "mid spine",
+    "torso": "mid spine",
+    "belly": "mid spine",
+    "face": "head",
+    "big toe": "toes",
+    "foot index": "toes",
+    "toe": "toes",
+    "eye inner": "inner eye",
+    "eye outer": "outer eye",
+    "index finger": "index",
+    "little finger": "pinky",
+    "handtip": "hand tip",
+}
+_PARTS = "shoulder|elbow|wrist|hand|hip|knee|ankle|foot|toe|toes|heel|eye|ear|thumb|bigtoe|smalltoe"
+_GLUED = re.compile(rf"(l|r|left|right)({_PARTS})|({_PARTS})(left|right|l|r)")
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a heading in lower case: "HandTipLeft.X" is hand, tip, left, x."""
+    text = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", text)
+    text = re.sub(r"([A-Z])([A-Z][a-z])", r"\1 \2", text)
+    text = re.sub(r"([A-Za-z])([0-9])|([0-9])([A-Za-z])", r"\1\3 \2\4", text)
+    return re.findall(r"[^\W_]+", text.lower())
+
+
+def joint_phrase(text: str) -> str:
+    """Return a joint's name in normal form: its side, if it has one, and then the part."""
+    side, rest = "", []
+    for word in words_of(text):
+        glued = _GLUED.fullmatch(word)
+        if word in _SIDES and not side:
+            side = _SIDES[word]
+        elif glued and not side:
+            side = _SIDES[glued[1] or glued[4]]
+            rest.append(glued[2] or glued[3])
+        else:
+            rest.append(word)
+    return " ".join([side, *rest] if side else rest)
+
+
+def joint_index(layout: Layout, names: Sequence[str]) -> dict[str, int]:
+    """Return the joint index of each recognised name; a joint gets at most one name.
+
+    Kinect's "neck" differs from costream's: names are read as the layout's own headings or as
+    costream's joint names, whichever matches more of them.
+    """
+    own = {joint_phrase(name): k for k, name in enumerate(layout.headings)}
+    ours = {joint_phrase(name): k for k, name in enumerate(layout.joints)}
+    return max(_matched(names, own, ours), _matched(names, ours, own), key=len)
+
+
+def _matched(
+    names: Sequence[str], first: Mapping[str, int], then: Mapping[str, int]
+) -> dict[str, int]:
+    found: dict[str, int] = {}
+    taken: set[int] = set()
+    for known in (first, then):
+        for name in names:
+            phrase = joint_phrase(name)
+            k = known.get(phrase, known.get(_plain(phrase)))
+            if k is not None and name not in found and k not in taken:
+                found[name] = k
+                taken.add(k)
+    return found
+
+
+def find_joints(
+    names: Sequence[str], layout: Layout | None, where: str
+) -> tuple[Layout, Mapping[str, int]]:
+    """Return the layout of these joints, and the joint index of each name.
+
+    ``layout``: the requested one, if any; joints not in it are left out. Names may be numbers,
+    counting from 0 or 1. Raises SourceError if they do not identify one layout.
+    """
+    if all(name.isdecimal() for name in names):
+        return _numbered(names, layout, where)
+    if layout is not None:
+        found = joint_index(layout, names)
+        if not found:
+            raise SourceError(
+                f"none of its joints ({_some(names)}) is in the layout {layout.name}",
+                where=where,
+                hint="a layout in a TOML file can declare the headings that tables use",
+            )
+        return layout, found
+    candidates = [(joint_index(known, names), known) for known in LAYOUTS.values()]
+    whole = [c for c in candidates if len(c[0]) == len(c[1].joints)]
+    if whole:
+        found, best = max(whole, key=lambda c: len(c[1].joints))
+        return best, found
+    fitting = [c for c in candidates if len(c[0]) == len(names) and not _lacks(*c)]
+    if fitting:
+        found, best = max(fitting, key=lambda c: -len(c[1].joints))
+        return best, found
+    raise SourceError(
+        f"its joints ({_some(names)}) match none of the known layouts",
+        where=where,
+        hint="give --layout NAME, or declare the layout in a TOML file",
+    )
+
+
+def _numbered(
+    names: Sequence[str], layout: Layout | None, where: str
+) -> tuple[Layout, Mapping[str, int]]:
+    numbers = {name: int(name) for name in names}
+    low, high = min(numbers.values()), max(numbers.values())
+    count = len(layout.joints) if layout is not None else high - min(low, 1) + 1
+    base = 1 if low > 0 and high == count else 0
+    if layout is None:
+        if len(set(numbers.values())) < count or low > 1:
+            raise SourceError(
+                f"its joints are numbered from {low} to {high} with gaps",
+                where=where,
+                hint="name the joint layout: --layout NAME",
+            )
+        layout = LAYOUT_BY_JOINT_COUNT.get(count)
+    if layout is None:
+        fits = [known.name for known in LAYOUTS.values() if len(known.joints) == count]
+        raise SourceError(
+            f"{count} joints may be {' or '.join(fits)}" if fits else f"{count} joints are unknown",
+            where=where,
+            hint="give the joint layout: --layout NAME, or a TOML file that declares it",
+        )
+    if high - base >= count:
+        raise SourceError(
+            f"there is a joint number {high}, but {layout.name} has {count} joints", where=where
+        )
+    return layout, {name: number - base for name, number in numbers.items()}
+
+
+def _lacks(found: Mapping[str, int], layout: Layout) -> bool:
+    """Return whether more than details of hands, feet and face are missing."""
+    missing = (name for k, name in enumerate(layout.joints) if k not in found.values())
+    return any(name.split()[-1] not in DETAILS for name in missing)
+
+
+def _plain(phrase: str) -> str:
+    side, _, rest = phrase.partition(" ")
+    if side in ("left", "right"):
+        return f"{side} {_SYNONYMS.get(rest, rest)}"
+    return _SYNONYMS.get(phrase, phrase)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")

@@ -1,0 +1,93 @@
+"""Line reader for files and pipes, and detection of text formats."""
+
+from __future__ import annotations
+
+import codecs
+import os
+from collections.abc import Iterator
+from typing import Literal
+
+from costream.sources.media.container import Readable
+
+READ_BYTES = 1 << 16
+HEAD_BYTES = 1 << 16
+DELIMITERS = ",;\t"
+
+TextFormat = Literal["table", "json", "ntu"]
+
+
+class Lines:
+    """Lines of a text in UTF-8, with or without a byte order mark.
+
+    A line is yielded as soon as its end has arrived, without waiting for more.
+    """
+
+    def __init__(self, file: Readable) -> None:
+        """``file``: its ``read`` returns some bytes, none at the end."""
+        self._file = file
+        self.unfinished = False  # the last line had no end: the text may be cut off
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the lines without their ends."""
+        rest, first = b"", True
+        while chunk := self._file.read(READ_BYTES):
+            *whole, rest = (rest + chunk).split(b"\n")
+            for line in whole:
+                yield _decoded(line, first)
+                first = False
+        if rest:
+            self.unfinished = True
+            yield _decoded(rest, first)
+
+
+def last_line(path: str) -> str:
+    """Return the last complete non-comment line of a file; "" if it is not near the end."""
+    with open(path, "rb") as file:
+        file.seek(0, os.SEEK_END)
+        file.seek(max(0, file.tell() - HEAD_BYTES))
+        whole = file.read().split(b"\n")[:-1]
+    return next((line for line in map(_text, reversed(whole)) if not is_comment(line)), "")
+
+
+def _decoded(line: bytes, first: bool) -> str:
+    return _text(line).removeprefix("\ufeff") if first else _text(line)
+
+
+def _text(line: bytes) -> str:
+    return line.removesuffix(b"\r").decode("utf-8", "replace")
+
+
+def is_text(head: bytes) -> bool:
+    """Return whether ``head`` is UTF-8 text (the last character may be incomplete)."""
+    try:
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return all(c.isprintable() or c in "\t\r\n\ufeff" for c in text)
+
+
+def text_format(head: bytes, name: str = "") -> TextFormat | None:
+    """Return the likely skeleton format of a file that starts with ``head``, or None."""
+    if name.lower().endswith((".csv", ".tsv")):
+        return "table"
+    if not is_text(head):
+        return None
+    line = first_line(head)
+    if line.startswith(("{", "[")):
+        return "json"
+    if line.isdecimal():
+        return "ntu"
+    return "table" if max(map(line.count, DELIMITERS)) > 2 else None
+
+
+def first_line(head: bytes) -> str:
+    """Return the first line that is neither empty nor a comment."""
+    for line in head.decode("utf-8-sig", "replace").split("\n"):
+        if not is_comment(line):
+            return line.strip()
+    return ""
+
+
+def is_comment(line: str) -> bool:
+    """Return whether a line is empty or starts with "#"."""
+    return not line.strip() or line.lstrip().startswith("#")

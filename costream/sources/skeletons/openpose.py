@@ -1,0 +1,181 @@
+"""Reading of skeletons from Kinetics-skeleton JSON and folders of OpenPose keypoints."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from costream.errors import SourceError, UsageError
+from costream.layouts import BODY_25, OPENPOSE_18, Layout
+from costream.sources.media.container import display_name
+from costream.sources.skeletons.persons import (
+    Event,
+    Person,
+    PersonFrame,
+    SkeletonRecording,
+    SkippedData,
+    TruncatedRecording,
+    make_person,
+)
+
+KINETICS_RATE_HZ = 30.0
+_KEYPOINTS = re.compile(r"(.*?)_?([0-9]+)_keypoints\.json")
+_BY_COUNT = {len(layout.joints): layout for layout in (OPENPOSE_18, BODY_25)}
+
+_BAD_FRAME = "malformed frame(s), left out"
+
+
+def read_kinetics(text: str, rate_hz: float | None, where: str) -> SkeletonRecording:
+    """Open Kinetics-skeleton JSON: x, y as fractions of the image, centred, y up; 18 joints.
+
+    Frames are numbered from 1. Raises SourceError if it is something else.
+    """
+    frames, whole = _frames(text)
+    if not frames:
+        if '"people"' in text[:1000]:
+            what, hint = "this is one frame of OpenPose keypoints", "give the folder of all frames"
+        else:
+            what, hint = "this JSON holds no skeletons", "Kinetics-skeleton JSON has data: [...]"
+        raise SourceError(what, where=where, hint=hint)
+    rate = rate_hz or KINETICS_RATE_HZ
+    numbers = [n for frame in frames if isinstance(n := _get(frame, "frame_index"), int)]
+    duration_s = max(numbers) / rate if numbers else None
+    return SkeletonRecording(OPENPOSE_18, 2, rate, duration_s, _kinetics(frames, rate, whole))
+
+
+def _frames(text: str) -> tuple[list[Any], bool]:
+    """Return the frames and True; of a truncated file those before the cut and False."""
+    try:
+        frames = _get(json.loads(text), "data")
+        return (frames if isinstance(frames, list) else []), True
+    except (ValueError, RecursionError):
+        pass
+    found = re.search(r'"data"\s*:\s*\[\s*', text)
+    frames, decoder = [], json.JSONDecoder()
+    at = found.end() if found else len(text)
+    while at < len(text):
+        try:
+            frame, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            break
+        frames.append(frame)
+        gap = re.compile(r"\s*,?\s*").match(text, at)
+        at = gap.end() if gap else at
+    return frames, False
+
+
+def _kinetics(frames: Sequence[Any], rate_hz: float, whole: bool) -> Iterator[Event]:
+    for frame in frames:
+        try:
+            number = frame["frame_index"]
+            people = [_kinetics_body(person) for person in frame["skeleton"]]
+            moment = PersonFrame((int(number) - 1) / rate_hz, tuple(people))
+        except (KeyError, TypeError, ValueError):
+            yield SkippedData(_BAD_FRAME)
+        else:
+            yield moment
+    if not whole:
+        yield TruncatedRecording("the file is damaged or cut off after this frame")
+
+
+def _kinetics_body(person: Any) -> Person:
+    places = np.array(person["pose"], float).reshape(len(OPENPOSE_18.joints), 2)
+    scores = np.array(person["score"], float)
+    if scores.shape != places.shape[:1]:
+        raise ValueError("the numbers of scores and joints differ")
+    return make_person((places - 0.5) * (1, -1), scores)
+
+
+def keypoint_files(folder: str) -> list[str]:
+    """Return the names of the keypoint files in a folder, in numerical order.
+
+    Raises SourceError if the folder cannot be read or contains those of several videos.
+    """
+    try:
+        names = [m for name in os.listdir(folder) if (m := _KEYPOINTS.fullmatch(name))]
+    except OSError as error:
+        raise SourceError(
+            f"cannot be read ({error.strerror})", where=display_name(folder)
+        ) from error
+    videos = sorted({match[1] for match in names})
+    if len(videos) > 1:
+        raise SourceError(
+            f"it holds the keypoints of {len(videos)} videos ({videos[0]}, {videos[1]}, ...)",
+            where=display_name(folder),
+            hint="use a separate folder for each video",
+        )
+    return [match[0] for match in sorted(names, key=lambda match: int(match[2]))]
+
+
+def read_openpose(
+    folder: str, layout: Layout | None, rate_hz: float | None, where: str
+) -> SkeletonRecording:
+    """Open a folder of OpenPose keypoints: image pixels, y up from 0.
+
+    The files do not contain the image size, so y is OpenPose's value negated. Raises SourceError
+    without keypoints and UsageError without a rate: the files have no times.
+    """
+    names = keypoint_files(folder)
+    if not names:
+        raise SourceError("there are no *_keypoints.json in this folder", where=where)
+    if rate_hz is None:
+        raise UsageError("its frames have no times", where=where, hint="give their rate: --fps")
+    count = _joint_count(folder, names)
+    known = layout or _BY_COUNT.get(count)
+    if known is None or count not in (0, len(known.joints)):
+        wanted = f"{known.name} has {len(known.joints)}" if known else "OpenPose has 18 or 25"
+        raise SourceError(f"there are {count} joints in it, {wanted}", where=where)
+    duration_s = (_number(names[-1]) + 1) / rate_hz
+    return SkeletonRecording(
+        known, 2, rate_hz, duration_s, _openpose(folder, names, known, rate_hz)
+    )
+
+
+def _openpose(folder: str, names: Sequence[str], layout: Layout, rate_hz: float) -> Iterator[Event]:
+    for name in names:
+        try:
+            people = [_openpose_body(person, layout) for person in _people(folder, name)]
+        except (OSError, KeyError, TypeError, ValueError, RecursionError):
+            yield SkippedData(_BAD_FRAME)
+        else:
+            yield PersonFrame(_number(name) / rate_hz, tuple(people))
+
+
+def _openpose_body(person: Any, layout: Layout) -> Person:
+    values = np.array(person["pose_keypoints_2d"], float).reshape(len(layout.joints), 3)
+    key = (_get(person, "person_id") or [-1])[0]
+    known = isinstance(key, int) and key >= 0
+    return make_person(values[:, :2] * (1, -1), values[:, 2], str(key) if known else None)
+
+
+def _joint_count(folder: str, names: Sequence[str]) -> int:
+    """Return the number of joints of the first person; 0 if no file contains a person."""
+    for name in names:
+        try:
+            for person in _people(folder, name):
+                return len(person["pose_keypoints_2d"]) // 3
+        except (OSError, KeyError, TypeError, ValueError, RecursionError):
+            continue
+    return 0
+
+
+def _people(folder: str, name: str) -> list[Any]:
+    with open(os.path.join(folder, name), encoding="utf-8-sig") as file:
+        people = json.load(file)["people"]
+    if not isinstance(people, list):
+        raise ValueError("people is not a list")
+    return people
+
+
+def _number(name: str) -> int:
+    match = _KEYPOINTS.fullmatch(name)
+    return int(match[2]) if match else 0
+
+
+def _get(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, dict) else None

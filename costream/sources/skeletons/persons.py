@@ -1,0 +1,165 @@
+"""Persons per frame as read from skeleton formats, and their assignment to slots."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from costream.layouts import Layout
+
+Numbers: TypeAlias = npt.NDArray[np.float32]
+
+# A person not seen for this long has left, and the slot is free again.
+KEEP_S = 1.0
+
+
+@dataclass(frozen=True)
+class Person:
+    """One person in one frame; missing joints have score 0 and zero coordinates."""
+
+    joints: Numbers  # float32 [V, C], y up
+    scores: Numbers  # float32 [V], 0 to 1
+    key: Hashable = None  # the person's identifier, if the format has one
+
+
+@dataclass(frozen=True)
+class PersonFrame:
+    """All persons seen at one time; may be none."""
+
+    time_s: float
+    bodies: tuple[Person, ...]
+
+
+@dataclass(frozen=True)
+class SkippedData:
+    """Something that was left out, worded so that a count can precede it."""
+
+    what: str
+
+
+@dataclass(frozen=True)
+class TruncatedRecording:
+    """The recording is damaged or cut off here; nothing after it can be read."""
+
+    message: str
+
+
+Event: TypeAlias = PersonFrame | SkippedData | TruncatedRecording
+
+
+@dataclass(frozen=True)
+class SkeletonRecording:
+    """An open skeleton recording."""
+
+    layout: Layout
+    axes: int  # coordinates per joint, 2 or 3
+    rate_hz: float | None  # nominal frames per second
+    duration_s: float | None
+    events: Iterator[Event]  # in recording order
+
+
+def make_person(
+    joints: npt.ArrayLike, scores: npt.ArrayLike | None = None, key: Hashable = None
+) -> Person:
+    """Return a person from raw coordinates [V, C] and scores [V].
+
+    A joint is missing if a coordinate is not finite or its score is not above 0; all joints are
+    missing if all coordinates are zero, which is how recordings write an absent person.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        places = np.array(joints, np.float32)
+        sure = np.ones(len(places), np.float32) if scores is None else np.array(scores, np.float32)
+    sure = np.where(np.isfinite(sure), np.clip(sure, 0, 1), 0).astype(np.float32)
+    sure[~np.isfinite(places).all(axis=1)] = 0
+    places[sure == 0] = 0
+    if not places.any():
+        sure[:] = 0
+    return Person(places, sure, key)
+
+
+class Slots:
+    """Assigns persons to slots and keeps the assignment while they are seen.
+
+    Persons with a key keep the slot of that key. Others take the slot of the nearest person of
+    the previous frame, nearest pair first. New persons take the first free slot, highest total
+    score first; without a free slot they are left out.
+    """
+
+    def __init__(self, size: int) -> None:
+        """``size``: number of slots."""
+        self._last: list[Person | None] = [None] * size
+        self._seen_s = [-math.inf] * size
+
+    def place(self, moment: PersonFrame) -> list[Person | None]:
+        """Return the person in each slot, None for empty ones."""
+        taken: dict[int, Person] = {}
+        bodies = [body for body in moment.bodies if body.scores.any()]
+        strangers = self._keyed(bodies, taken)
+        strangers = self._nearest(strangers, taken, moment.time_s)
+        strangers.sort(key=lambda body: -float(body.scores.sum()))
+        for body in strangers:
+            free = self._free(taken, moment.time_s)
+            if free is None:
+                break
+            taken[free] = body
+        for slot, body in taken.items():
+            self._last[slot], self._seen_s[slot] = body, moment.time_s
+        return [taken.get(slot) for slot in range(len(self._last))]
+
+    def _keyed(self, bodies: Sequence[Person], taken: dict[int, Person]) -> list[Person]:
+        """Place persons whose key has a slot; return the others."""
+        holders = {
+            held.key: slot
+            for slot, held in enumerate(self._last)
+            if held is not None and held.key is not None
+        }
+        strangers = []
+        for body in bodies:
+            slot = holders.get(body.key) if body.key is not None else None
+            if slot is None or slot in taken:
+                strangers.append(body)
+            else:
+                taken[slot] = body
+        return strangers
+
+    def _nearest(
+        self, bodies: Sequence[Person], taken: dict[int, Person], time_s: float
+    ) -> list[Person]:
+        """Place persons without a key in the slot of the nearest one; return the others."""
+        pairs = [
+            (_distance(held, body), slot, k)
+            for slot, held in enumerate(self._last)
+            if held is not None and held.key is None and not self._gone(slot, time_s)
+            for k, body in enumerate(bodies)
+            if body.key is None
+        ]
+        placed: set[int] = set()
+        for _, slot, k in sorted(pairs):
+            if slot not in taken and k not in placed:
+                taken[slot] = bodies[k]
+                placed.add(k)
+        return [body for k, body in enumerate(bodies) if k not in placed]
+
+    def _free(self, taken: dict[int, Person], time_s: float) -> int | None:
+        for slot in range(len(self._last)):
+            if slot not in taken and self._gone(slot, time_s):
+                return slot
+        return None
+
+    def _gone(self, slot: int, time_s: float) -> bool:
+        return time_s - self._seen_s[slot] > KEEP_S
+
+
+def _distance(a: Person, b: Person) -> float:
+    """Return the mean distance of joints seen in both, or else of their centroids."""
+    both = (a.scores > 0) & (b.scores > 0)
+    with np.errstate(over="ignore"):
+        if both.any():
+            return float(np.linalg.norm(a.joints[both] - b.joints[both], axis=1).mean())
+        middles = [body.joints[body.scores > 0].mean(axis=0) for body in (a, b)]
+        return float(np.linalg.norm(middles[0] - middles[1]))

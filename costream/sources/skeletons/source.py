@@ -1,0 +1,255 @@
+"""Skeleton source: joints of persons over time, from all supported formats."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from costream.errors import SourceError
+from costream.layouts import find_layout
+from costream.records import Fault, Item, SkeletonFrame
+from costream.sources.base import SourceInfo, SourceOptions
+from costream.sources.columns import parse_columns
+from costream.sources.damage import DecodeErrors
+from costream.sources.features.arrays import NUMPY_MAGIC, ZIP_MAGIC, load_arrays, split_video
+from costream.sources.features.source import file_name
+from costream.sources.media.container import Readable, check_file, display_name
+from costream.sources.skeletons.arrays import pyskl_recordings, read_annotation, read_array
+from costream.sources.skeletons.lines import HEAD_BYTES, Lines, text_format
+from costream.sources.skeletons.ntu import read_ntu
+from costream.sources.skeletons.openpose import read_kinetics, read_openpose
+from costream.sources.skeletons.persons import (
+    Event,
+    PersonFrame,
+    SkeletonRecording,
+    SkippedData,
+    Slots,
+    TruncatedRecording,
+)
+from costream.sources.skeletons.table import read_table
+
+# As for video: times this close are equal.
+SAME_TIME_S = 0.5e-3
+# Frames read when a table is opened: they show whether its times make sense.
+TRIED = 2
+
+_LATE = "frame(s) out of time order, left out"
+
+
+class SkeletonSource:
+    """Skeletons of a recording in time order.
+
+    Persons keep their slots while they are seen: by their ids if the format has them, else by
+    nearest position. There are ``options.persons`` slots; persons without a free one are left
+    out. In a frame without persons all joints have score 0.
+
+    Frames are numbered from 0 at the start of the recording. Rows and frames that cannot be read
+    are left out and reported; ``errors`` counts them.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        options: SourceOptions | None = None,
+        *,
+        file: Readable | None = None,
+        head: bytes = b"",
+    ) -> None:
+        """``uri``: a file, a folder, or FILE#NAME. ``file``: read this; it begins with ``head``."""
+        self._uri = uri
+        self._options = options or SourceOptions()
+        self._file = file
+        self._head = head
+        self._opened: Any = None
+        self._damage = DecodeErrors()
+        self._stopped = False
+        self._recording: SkeletonRecording | None = None
+
+    @property
+    def errors(self) -> int:
+        """Number of rows or frames left out so far."""
+        return self._damage.total
+
+    def open(self) -> SourceInfo:
+        """Open the recording and read its beginning.
+
+        Raises SourceError without skeletons; UsageError if a needed option is missing.
+        """
+        self.close()
+        self._damage = DecodeErrors()
+        try:
+            recording = self._open()
+        except SourceError:
+            if self._stopped:
+                raise SourceError(
+                    "stopped before any data came", where=display_name(self._uri)
+                ) from None
+            raise
+        self._recording = recording
+        return SourceInfo(
+            name=file_name(self._uri),
+            uri=display_name(self._uri),
+            kind="skeleton",
+            duration_s=recording.duration_s,
+            rate_hz=recording.rate_hz,
+            layout=recording.layout.name,
+            axes=recording.axes,
+        )
+
+    def items(self) -> Iterator[Item]:
+        """Yield SkeletonFrame items, Faults after errors, a fatal one if the rest is lost."""
+        recording, options = self._recording, self._options
+        if recording is None:
+            return
+        slots = Slots(max(1, options.persons))
+        end_s = float("inf") if options.end_s is None else options.end_s - SAME_TIME_S
+        fatal: str | None = None
+        last_s, i = float("-inf"), 0
+        for event in self._events(recording):
+            if isinstance(event, TruncatedRecording):
+                fatal = event.message
+                break
+            if isinstance(event, SkippedData) or event.time_s <= last_s:
+                what = event.what if isinstance(event, SkippedData) else _LATE
+                self._damage.add(what, max(last_s, 0.0))
+                continue
+            last_s = event.time_s
+            if last_s >= end_s:
+                break
+            frame = _frame(i, event, slots, recording)
+            i += 1
+            if last_s < options.start_s - SAME_TIME_S:
+                continue
+            fault = self._damage.report(last_s, True)
+            if fault is not None:
+                yield fault
+            yield frame
+        fault = self._damage.flush()
+        if fault is not None:
+            yield fault
+        if fatal is not None and not self._stopped:
+            yield Fault(max(last_s, 0.0), fatal, fatal=True)
+
+    def stop(self) -> None:
+        """End ``items`` soon; safe in a signal handler."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """Close the file. Frames already yielded stay usable."""
+        self._recording = None
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def _events(self, recording: SkeletonRecording) -> Iterator[Event]:
+        """Yield the events of the recording until it ends, is stopped or closed."""
+        while not self._stopped and self._recording is not None:
+            try:
+                event = next(recording.events, None)
+            except SourceError as error:
+                event = TruncatedRecording(str(error))
+            # An end caused by stopping must not look like a truncated file.
+            if event is None or self._stopped:
+                return
+            yield event
+
+    def _open(self) -> SkeletonRecording:
+        options, where = self._options, display_name(self._uri)
+        layout = find_layout(options.layout) if options.layout else None
+        columns = parse_columns(options.columns) if options.columns else None
+        rate_hz = options.frame_rate_hz
+        path, name = (self._uri, None) if self._file is not None else split_video(self._uri)
+        if self._file is None and os.path.isdir(path):
+            return read_openpose(path, layout, rate_hz, where)
+        file, head = self._open_file(path)
+        if head.startswith((NUMPY_MAGIC, ZIP_MAGIC)):
+            content, whole = load_arrays(path, None if self._file is None else _all(file))
+            clip = int(name) if name is not None and name.isdecimal() else 0
+            array = _only(content, where)
+            return _cut(read_array(array, layout, columns, rate_hz, where, clip), whole)
+        format_ = text_format(head, path)
+        if format_ == "json":
+            return read_kinetics(_all(file).decode("utf-8-sig", "replace"), rate_hz, where)
+        if format_ == "ntu":
+            return read_ntu(Lines(file), rate_hz, where)
+        if format_ == "table" or self._file is not None:
+            name = path if self._file is None else None
+            recording = read_table(Lines(file), layout, columns, rate_hz, where, name)
+            return recording if name is None else _tried(recording)
+        return read_annotation(_entry(path, name), layout, rate_hz, where)
+
+    def _open_file(self, path: str) -> tuple[Any, bytes]:
+        """Return the file to read from, and its first bytes."""
+        if self._file is not None:
+            return self._file, self._head
+        check_file(path)
+        file = self._opened = open(path, "rb")  # noqa: SIM115  (closed by close)
+        head = file.read(HEAD_BYTES)
+        file.seek(0)
+        return file, head
+
+
+def _frame(
+    i: int, moment: PersonFrame, slots: Slots, recording: SkeletonRecording
+) -> SkeletonFrame:
+    placed = slots.place(moment)
+    count = len(recording.layout.joints)
+    joints = np.zeros((len(placed), count, recording.axes), np.float32)
+    scores = np.zeros((len(placed), count), np.float32)
+    for slot, body in enumerate(placed):
+        if body is not None:
+            joints[slot], scores[slot] = body.joints, body.scores
+    return SkeletonFrame(i, moment.time_s, joints, scores, recording.layout)
+
+
+def _tried(recording: SkeletonRecording) -> SkeletonRecording:
+    """Read the first frames now, so that their errors are raised on opening."""
+    begin: list[Event] = []
+    while sum(isinstance(event, PersonFrame) for event in begin) < TRIED:
+        event = next(recording.events, None)
+        if event is None:
+            break
+        begin.append(event)
+    return replace(recording, events=itertools.chain(begin, recording.events))
+
+
+def _cut(recording: SkeletonRecording, whole: bool) -> SkeletonRecording:
+    if whole:
+        return recording
+    end = TruncatedRecording("the file is cut off after this frame")
+    return replace(recording, events=itertools.chain(recording.events, [end]))
+
+
+def _all(file: Readable) -> bytes:
+    return b"".join(iter(lambda: file.read(HEAD_BYTES), b""))
+
+
+def _only(content: Any, where: str) -> Any:
+    """Return the array of a file; of an archive its only one."""
+    if isinstance(content, dict):
+        if len(content) != 1:
+            names = ", ".join(list(content)[:4]) or "nothing"
+            raise SourceError(f"it holds {names}, not one array", where=where)
+        return next(iter(content.values()))
+    return content
+
+
+def _entry(path: str, name: str | None) -> Any:
+    """Return one recording of a pickle; raises SourceError if there is none of that name."""
+    found = pyskl_recordings(path)
+    if name is None and len(found) == 1:
+        return next(iter(found.values()))
+    with contextlib.suppress(KeyError):
+        return found[name or ""]
+    some = ", ".join(list(found)[:3]) + (", ..." if len(found) > 3 else "")
+    raise SourceError(
+        f"there is no recording {name!r} in it" if name else "it holds several recordings",
+        where=display_name(path),
+        hint=f"it has {some}" if found else None,
+    )

@@ -1,0 +1,1 @@
+"""Custom-class trainer for sounds."""

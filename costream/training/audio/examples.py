@@ -1,0 +1,140 @@
+"""Reading of a user's audio examples as tokens, with the sources and frontend of a run."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from costream.checkpoints.card import Card
+from costream.errors import SourceError, UsageError
+from costream.labels.examples import Example, located
+from costream.models.fitting import check_source
+from costream.records import AudioBlock, Fault
+from costream.sources.base import AudioFormat, SourceOptions
+from costream.sources.registry import open_source
+from costream.training.feature_cache import FeatureCache, example_key, example_seed, join_keys
+from costream.training.sound_augment import quiet
+
+log = logging.getLogger("costream")
+
+LEVELS_DB = (-12.0, 6.0)  # gain of an example's variants
+CHUNK = 64  # blocks in one call of a frontend
+LEAD = 4  # preceding blocks of other sound, for tokens as after a change
+
+Wave = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class EncodedAudio:
+    """Frontend tokens of an example.
+
+    ``tokens``: [T, D] of the unchanged example, then of variants with another level, other block
+    boundaries and other sound before it.
+    """
+
+    label: str
+    tokens: tuple[Tensor, ...]
+
+
+class AudioReader:
+    """Encodes audio as tokens: each example unchanged and in ``variants`` variants.
+
+    The variants and the sound before them are determined by the seed and the file names: cached
+    tokens stay valid when examples are added or relabelled.
+    """
+
+    def __init__(
+        self, card: Card, frontend: Any, variants: int, seed: int, cache: FeatureCache
+    ) -> None:
+        self._card, self._frontend, self._variants = card, frontend, variants
+        self._seed, self._cache = seed, cache
+        sound = AudioFormat(frontend.sample_rate_hz, frontend.block)
+        self._options = SourceOptions(rate_hz=card.rate_hz, sound=sound)
+        self._wave = lru_cache(maxsize=2)(self._samples)  # an example and the preceding one
+
+    def read(self, examples: Sequence[Example]) -> list[EncodedAudio]:
+        """Return the tokens of the examples, in their order.
+
+        UsageError, naming file or line, for an example without sound; SourceError if it cannot be
+        read or is not audio.
+        """
+        out: dict[int, EncodedAudio] = {}
+        # The preceding example is of any class, and changes little when examples come and go.
+        order = sorted(range(len(examples)), key=lambda k: example_seed(examples[k], self._seed))
+        bar = tqdm(order, "listening", file=sys.stderr, disable=None, leave=False)
+        for place, k in enumerate(bar):
+            out[k] = self._read(examples[k], examples[order[place - 1]])
+        self._wave.cache_clear()
+        return [out[k] for k in range(len(examples))]
+
+    def silence(self, label: str, count: int, blocks: int) -> list[EncodedAudio]:
+        """Return ``count`` stretches of silence: digital zeros or a microphone's faint noise."""
+        rng = np.random.default_rng(self._seed)
+        waves = [quiet(rng, blocks * self._frontend.block) for _ in range(count)]
+        return [
+            EncodedAudio(label, (self._tokens(wave), *self._varied(wave, waves[k - 1], rng)))
+            for k, wave in enumerate(waves)
+        ]
+
+    def _read(self, example: Example, before: Example) -> EncodedAudio:
+        plain = self._cache.make(example_key(example), lambda: [self._tokens(self._wave(example))])
+        if not self._variants:
+            return EncodedAudio(example.label, tuple(plain))
+        rng = np.random.default_rng(example_seed(example, self._seed))
+        key = join_keys(example_key(example), example_key(before), [self._seed, self._variants])
+        varied = self._cache.make(
+            key, lambda: self._varied(self._wave(example), self._wave(before), rng)
+        )
+        return EncodedAudio(example.label, (*plain, *varied))
+
+    def _varied(self, samples: Wave, before: Wave, rng: np.random.Generator) -> list[Tensor]:
+        """Return the tokens of variants of samples [N], a multiple of the block length."""
+        block = self._frontend.block
+        lead = np.resize(before[-LEAD * block :], LEAD * block)
+        out = []
+        for _ in range(self._variants):
+            skipped = int(rng.integers(block)) if len(samples) > block else 0
+            blocks = (len(samples) - skipped) // block
+            gain = np.float32(10 ** (rng.uniform(*LEVELS_DB) / 20))
+            varied = gain * samples[skipped : skipped + blocks * block]
+            out.append(self._tokens(np.concatenate([lead, varied]))[LEAD:])
+        return out
+
+    @torch.no_grad()
+    def _tokens(self, samples: Wave) -> Tensor:
+        blocks = torch.from_numpy(samples).view(1, -1, self._frontend.block)
+        state = self._frontend.init_state(1)
+        parts = torch.split(blocks, CHUNK, 1)
+        return torch.cat([self._frontend.forward_steps(x, state) for x in parts], 1)[0]
+
+    def _samples(self, example: Example) -> Wave:
+        own = replace(self._options, start_s=example.start_s, end_s=example.end_s)
+        source = open_source(example.source, own)
+        parts: list[Wave] = []
+        try:
+            info = source.open()
+            if info.kind == "features":
+                raise UsageError("features are not audio", where=example.where)
+            check_source(self._card, self._frontend, info)
+            for item in source.items():
+                if isinstance(item, Fault):
+                    log.warning("%s: %s", example.where, item.message)
+                elif isinstance(item, AudioBlock):
+                    parts.append(item.samples)
+        except SourceError as error:
+            raise located(error, example) from error
+        finally:
+            source.close()
+        if not parts:
+            raise UsageError("this example has no sound", where=example.where)
+        return np.concatenate(parts)

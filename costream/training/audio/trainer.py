@@ -1,0 +1,129 @@
+"""Trainer of custom sound classes on the frozen frontend of a model, see ``training.own``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from costream.checkpoints.card import Card
+from costream.errors import UsageError
+from costream.labels.examples import Example
+from costream.models.oad.cooadtr import TokenClassifier
+from costream.training.audio.examples import LEAD, AudioReader, EncodedAudio
+from costream.training.base import (
+    TrainResult,
+    TrainSettings,
+    Workspace,
+    background_first,
+    refuse_fine_tuning,
+    untrainable_error,
+)
+from costream.training.baselines import CENTROID, nearest_centroid
+from costream.training.sound_baselines import linear
+from costream.training.tokens.streams import TokenStream, TokenStreams
+from costream.training.tokens.trainer import (
+    STREAM_STEPS,
+    fit,
+    predict,
+    predict_streams,
+    standardise,
+)
+from weights.recipes.action.loop import Schedule
+from weights.recipes.action.rendering.scenes import UNSCORED
+
+log = logging.getLogger("costream")
+
+ARGUMENTS: Mapping[str, Any] = {}
+SILENCE = "silence"
+BACKGROUNDS = ("background", SILENCE, "none", "nothing")
+VARIANTS = 4  # augmented versions of each example
+QUIET, QUIET_STEPS = 6, 8  # stretches of silence, and their length
+STREAMS = 8  # in a batch
+STEPS, PER_EXAMPLE, MOST = 120, 8, 600  # of fine-tuning; twice as many from scratch
+CHECKS = 8  # streams to validate with
+
+
+def labels(found: set[str], card: Card) -> tuple[str, ...]:
+    """Return the labels, the background first.
+
+    The background is the class named like the model's background, or else "background",
+    "silence", "none" or "nothing"; without such a class "silence" is added.
+    """
+    return background_first(found, (card.background or SILENCE, *BACKGROUNDS), SILENCE)
+
+
+def check(card: Card, settings: TrainSettings) -> None:
+    """Raise UsageError for --fps and --fine-tune."""
+    refuse_fine_tuning(card, settings, "only the temporal part of an audio model is trained")
+    if settings.rate_hz is not None:
+        raise UsageError(f"the steps of {card.name} are blocks of audio", where="--fps")
+
+
+def teach(
+    network: nn.Module,
+    frontend: Any,
+    card: Card,
+    examples: tuple[Sequence[Example], Sequence[Example]],
+    settings: TrainSettings,
+    desk: Workspace,
+) -> TrainResult:
+    """Train the network on streams made of the examples' tokens, which are computed once.
+
+    The background is learnt from synthetic silence, and from its examples if there are any.
+    ModelError for a network that does not classify tokens.
+    """
+    if not isinstance(network, TokenClassifier):
+        raise untrainable_error(card)
+    frontend.eval().requires_grad_(False)
+    reader = AudioReader(card, frontend, VARIANTS, settings.seed, desk.cache)
+    quiet = reader.silence(card.labels[0], QUIET, QUIET_STEPS)
+    heard = reader.read(examples[0])
+    checks = AudioReader(card, frontend, 0, settings.seed, desk.cache).read(examples[1])
+    streams = TokenStreams([views(h, card) for h in (*heard, *quiet)])
+    rng = np.random.default_rng(settings.seed)
+    checked = TokenStreams([views(h, card) for h in (*checks, *quiet)])
+    watched = [checked.draw(STREAM_STEPS[1], rng) for _ in range(CHECKS if checks else 0)]
+    spread = torch.cat([h.tokens[0] for h in heard]).std(0)
+    if settings.scratch:
+        standardise(network, torch.cat([h.tokens[0] for h in (*heard, *quiet)]))
+    enough = min(MOST, STEPS + PER_EXAMPLE * len(examples[0])) * (2 if settings.scratch else 1)
+    schedule = Schedule(settings.steps or enough, STREAMS, rate=1e-3, decay=0.05, smoothing=0.1)
+    history = fit(network, streams, schedule, settings.seed, watched, desk.partial, spread)
+    if not checks:
+        return TrainResult(history=history)
+    return TrainResult(
+        predict(network, [h.tokens[0] for h in checks]),
+        predict_streams(network, watched),
+        {
+            CENTROID: _centroid(heard, checks, card.labels),
+            "linear on mean tokens": linear([*heard, *quiet], checks, card.labels),
+        },
+        history,
+    )
+
+
+def views(heard: EncodedAudio, card: Card) -> list[TokenStream]:
+    """Return an example and its variants as streams, with their label at every step.
+
+    The first steps of a variant, at most half of them, are UNSCORED: they still contain the sound
+    before it, which may be of any class.
+    """
+    label = card.labels.index(heard.label)
+    streams = [TokenStream(x, np.full(len(x), label)) for x in heard.tokens]
+    for varied in streams[1:]:
+        varied.labels[: min(LEAD - 1, len(varied.labels) // 2)] = UNSCORED
+    return streams
+
+
+def _centroid(
+    heard: Sequence[EncodedAudio], checks: Sequence[EncodedAudio], labels: Sequence[str]
+) -> list[npt.NDArray[Any]]:
+    rows, asked = (torch.stack([h.tokens[0].mean(0) for h in some]) for some in (heard, checks))
+    known = [labels.index(h.label) for h in heard]
+    return nearest_centroid(rows.numpy(), known, asked.numpy(), len(labels))

@@ -1,0 +1,155 @@
+"""Losses of a detector: of proposals, of heads, and against a teacher's maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from costream.models.eventful.rcnn import pyramid_anchors
+from costream.models.eventful.vitdet import ViTDet
+from costream.models.vitdet_heads import WEIGHTS, pool
+from costream.nn.boxes import apply_deltas, box_deltas, clip_boxes, pairwise_iou
+from costream.training.objects_targets import BoxSample, assign, draw, match, sample_boxes
+
+_ANCHORS = 128  # sampled per image
+_SAMPLES = 24  # boxes sampled per image for the heads
+_STAGES = (0.5, 0.6, 0.7)  # least overlap of positive boxes in each stage of a cascade
+_RARE = -4.5  # initial logit of rare events
+
+
+def detector_losses(
+    network: ViTDet,
+    tokens: Tensor,
+    size: tuple[int, int],
+    truth: Sequence[Tensor],
+    labels: Sequence[Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Return the losses of proposals and of the heads for encoded tokens [B, h, w, D].
+
+    ``size``: height and width of the images in pixels. ``truth`` [m, 4] and ``labels`` int64 [m]
+    of each image. In a cascade each stage learns from the boxes of the one before, and the feature
+    maps from the mean of the stages (Cai, Vasconcelos, "Cascade R-CNN", CVPR 2018).
+    """
+    maps = network.pyramid(tokens)
+    predicted = network.proposal_generator.predict(maps)
+    anchors = pyramid_anchors(maps, network.strides)
+    proposing = proposal_loss(predicted, anchors, truth)
+    heads = network.roi_heads
+    with torch.no_grad():
+        detached = [(a.detach(), b.detach()) for a, b in predicted]
+        proposals = network.proposal_generator.choose(detached, anchors, size)
+        samples = [
+            sample_boxes(p.boxes, boxes, own, heads.classes, _SAMPLES)
+            for p, boxes, own in zip(proposals, truth, labels, strict=True)
+        ]
+    telling, stages = torch.zeros(()), heads.stages()
+    for stage, (head, predictor) in enumerate(stages):
+        features = pool(maps, network.strides, [s.boxes for s in samples])
+        if len(stages) > 1:  # the maps get the mean gradient of the stages
+            features = features.detach() + (features - features.detach()) / len(stages)
+        logits, deltas = predictor(head(features))
+        telling = telling + head_loss(logits, deltas, samples, stage)
+        if stage + 1 < len(stages):
+            with torch.no_grad():
+                boxes = torch.cat([s.boxes for s in samples])
+                moved = clip_boxes(apply_deltas(boxes, deltas, WEIGHTS[stage])[:, 0], *size)
+                parts = torch.split(moved, [len(s.boxes) for s in samples])
+                samples = [
+                    assign(*row, heads.classes, _STAGES[stage + 1])
+                    for row in zip(parts, truth, labels, strict=True)
+                ]
+    return proposing, telling
+
+
+def proposal_loss(
+    predicted: Sequence[tuple[Tensor, Tensor]],
+    anchors: Sequence[Tensor],
+    truth: Sequence[Tensor],
+) -> Tensor:
+    """Return the mean loss of the proposal network over a batch.
+
+    Binary cross entropy of sampled anchors, and the absolute error of the deltas of matched
+    ones; both divided by the number of sampled anchors. ``predicted``: logits [B, n] and deltas
+    [B, n, 4] of each map; ``anchors`` [n, 4] of each map; ``truth`` [m, 4] of each image.
+    """
+    logits, deltas = (torch.cat(parts, 1) for parts in zip(*predicted, strict=True))
+    every = torch.cat(list(anchors))
+    losses = []
+    for own_logits, own_deltas, boxes in zip(logits, deltas, truth, strict=True):
+        matched = match(pairwise_iou(every, boxes), 0.7, 0.3, best=True)
+        something, nothing = draw(matched, _ANCHORS, 0.5)
+        chosen = torch.cat([something, nothing])
+        wanted = torch.zeros(len(chosen))
+        wanted[: len(something)] = 1
+        loss = F.binary_cross_entropy_with_logits(own_logits[chosen], wanted, reduction="sum")
+        goal = box_deltas(every[something], boxes[matched[something]], (1.0, 1.0, 1.0, 1.0))
+        loss = loss + F.l1_loss(own_deltas[something], goal, reduction="sum")
+        losses.append(loss / max(1, len(chosen)))
+    return torch.stack(losses).mean()
+
+
+def head_loss(
+    logits: Tensor, deltas: Tensor, samples: Sequence[BoxSample], stage: int = 0
+) -> Tensor:
+    """Return the loss of the head for the sampled boxes of a batch, one image after another.
+
+    Cross entropy, and the absolute error of the deltas (of the true class, if deltas are per
+    class); both divided by the number of boxes. ``logits`` [n, K + 1], ``deltas`` [n, K or 1, 4];
+    ``stage``: of a cascade, each with its own delta weights.
+    """
+    labels = torch.cat([s.labels for s in samples])
+    something = (labels < logits.shape[1] - 1).nonzero().flatten()
+    boxes = torch.cat([s.boxes for s in samples])[something]
+    goal = box_deltas(boxes, torch.cat([s.targets for s in samples]), WEIGHTS[stage])
+    own = labels[something] if deltas.shape[1] > 1 else torch.zeros_like(something)
+    error = F.l1_loss(deltas[something, own], goal, reduction="sum") / max(1, len(labels))
+    return F.cross_entropy(logits, labels) + error
+
+
+class MapHead(nn.Module):
+    """Head that predicts the teacher's maps at strides 8, 16 and 32; discarded after training.
+
+    ``dim``: width of the tokens. ``width``: values at each place.
+    """
+
+    def __init__(self, dim: int, width: int = 81) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.fine = nn.Linear(dim, 4 * width)
+        self.middle = nn.Linear(dim, width)
+        self.coarse = nn.Linear(dim, width)
+        for layer in (self.fine, self.middle, self.coarse):
+            nn.init.constant_(layer.bias, _RARE)
+
+    def forward(self, tokens: Tensor) -> list[Tensor]:
+        """Return logits [B, h', w', width] at three strides for tokens [B, h, w, D]."""
+        x = self.norm(tokens)
+        batch, height, width, _ = x.shape
+        fine = self.fine(x).view(batch, height, width, 2, 2, -1).transpose(2, 3)
+        pooled = F.avg_pool2d(x.permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1)
+        return [
+            fine.reshape(batch, 2 * height, 2 * width, -1),
+            self.middle(x),
+            self.coarse(pooled),
+        ]
+
+
+def map_loss(said: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
+    """Return the loss of logits against the teacher's probabilities, maps [B, h, w, 1 + classes].
+
+    Binary cross entropy of objectness, and of classes weighted by the teacher's objectness; both
+    divided by the objectness of all places, and less the irreducible part: the teacher's entropy.
+    """
+    total = torch.zeros(())
+    amount = torch.zeros(())
+    for logits, wanted in zip(said, teacher, strict=True):
+        wanted = wanted.clamp(0, 1)
+        each = F.binary_cross_entropy_with_logits(logits, wanted, reduction="none")
+        each = each - F.binary_cross_entropy(wanted, wanted, reduction="none")
+        weight = wanted[..., :1]
+        total = total + each[..., 0].sum() + (each[..., 1:] * weight).sum()
+        amount = amount + weight.sum()
+    return total / (amount + len(said[0]))

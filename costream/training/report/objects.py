@@ -1,0 +1,119 @@
+"""HTML report of ``costream train`` for object detectors (``OUTPUT.html``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from costream.evaluation.boxconfusion import box_confusion
+from costream.evaluation.metrics.detection import DetectedBoxes, Truth
+from costream.report.markup import Html, name, tag
+from costream.report.tables import Cell, number, share_bar, table
+from costream.training.own_charts import confusion_table
+from costream.training.report.page import (
+    MOST_CONFUSED,
+    TrainingReport,
+    data,
+    facts,
+    figure,
+    learning,
+    page,
+    section,
+    use,
+)
+
+
+@dataclass(frozen=True)
+class DetectorReport(TrainingReport):
+    """Contents of the report.
+
+    ``trained``, ``checked``: boxes of each label. ``found`` and ``truth``: detections and ground
+    truth of the validation images; empty without such.
+    """
+
+    found: Sequence[DetectedBoxes] = ()
+    truth: Sequence[Truth] = ()
+
+    @cached_property
+    def counts(self) -> Any:
+        """Confusion counts of boxes at the thresholds; the last row and column mean nothing."""
+        thresholds = [self.card.timeline.threshold_of(label) for label in self.card.labels]
+        return box_confusion(self.found, self.truth, thresholds)
+
+
+def objects_report(learnt: DetectorReport) -> str:
+    """Return the report as HTML without scripts or external resources."""
+    card = learnt.card
+    learnt.palette.add(card.labels, card.labels, frozenset())
+    return page(
+        card,
+        _facts(learnt),
+        learning(learnt.history),
+        _classes(learnt),
+        _confusion(learnt),
+        _baselines(learnt),
+        data(card),
+        use(learnt.file, "--data FOLDER --labels BOXES"),
+    )
+
+
+def _facts(learnt: DetectorReport) -> Html:
+    trained, checked = learnt.trained.total(), learnt.checked.total()
+    cards = [
+        ("Classes", str(len(learnt.card.labels)), "object classes"),
+        ("Boxes", f"{trained + checked:,}", f"{trained:,} to train, {checked:,} to validate"),
+    ]
+    if learnt.validation:
+        own = learnt.validation[learnt.card.name]
+        if "AP50_95" in own:
+            low, high = own["AP50_95"]
+            more = f"95 % interval over files {low:.2f} to {high:.2f}"
+        else:
+            more = f"over {own['pictures']} images"
+        cards.insert(0, ("AP50", f"{own['AP50']:.2f}" if own["AP50"] is not None else "–", more))
+    return facts(cards, checked=bool(learnt.validation))
+
+
+def _classes(learnt: DetectorReport) -> Html:
+    card, timeline = learnt.card, learnt.card.timeline
+    scores = learnt.validation[card.name]["classes"] if learnt.validation else {}
+    counts = learnt.counts
+    rows: list[Sequence[Cell]] = []
+    for k, label in enumerate(card.labels):
+        paint, about = learnt.palette.paint(label), scores.get(label, {})
+        right, told, true = counts[k, k], counts[:, k].sum(), counts[k].sum()
+        bars = (about.get("AP50"), right / true if true else None, right / told if told else None)
+        rows.append(
+            [
+                *learnt.cells(label),
+                number(f"{timeline.threshold_of(label):g}"),
+                *("–" if value is None else share_bar(float(value), paint) for value in bars),
+            ]
+        )
+    columns = ("Class", "Trained on", "Validated with", "Threshold", "AP50", "Recall", "Precision")
+    note = (
+        "Counts are of boxes. A box is right if its IoU with an object of its class is at least"
+        " 0.5; recall and precision are at the threshold."
+    )
+    listed = table(columns, rows, numbers=(1, 2, 3))
+    return section("Classes", listed, tag("p", note, class_="note"))
+
+
+def _confusion(learnt: DetectorReport) -> Html | None:
+    if not learnt.validation or len(learnt.card.labels) > MOST_CONFUSED:
+        return None
+    note = "At the thresholds. Last row: boxes without an object; last column: missed objects."
+    counts = confusion_table(learnt.counts, [*learnt.card.labels, "nothing"])
+    return section("Confusion", counts, tag("p", note, class_="note"))
+
+
+def _baselines(learnt: DetectorReport) -> Html | None:
+    if not learnt.validation:
+        return None
+    rows = [
+        [name(model), *(figure(scores.get(key)) for key in ("AP50", "AP"))]
+        for model, scores in learnt.validation.items()
+    ]
+    return section("Compared with baselines", table(("Model", "AP50", "AP"), rows, numbers=(1, 2)))

@@ -1,0 +1,133 @@
+"""Training loop of skeleton networks on streams, with every step supervised."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from costream.evaluation.motions import batch
+from costream.frontends.joints import JointStreams
+from costream.training.optim import RandomState, Remembered, Stateful, TrainingCheckpoint
+from costream.training.skeleton_streams import UNSCORED, StreamMaker
+from costream.training.watch import EarlyStopping
+from weights.recipes.action.loop import Optimizer, Schedule, fastest_autocast
+
+WATCH, PATIENCE = 40, 5  # steps between validations; validations without improvement
+AVERAGE = 0.99  # decay of the running mean of the weights, which is what is kept
+
+
+@dataclass(frozen=True)
+class SkeletonSupply:
+    """A source of streams, and its number of streams in each batch."""
+
+    maker: StreamMaker
+    streams: int
+
+
+def train_network(
+    network: nn.Module,
+    frontend: JointStreams,
+    supplies: Sequence[SkeletonSupply],
+    schedule: Schedule,
+    steps: int,
+    seed: int,
+    title: str,
+    fixed_statistics: bool = False,
+    look: Callable[[nn.Module], dict[str, float]] | None = None,
+    partial: TrainingCheckpoint | None = None,
+) -> list[dict[str, float]]:
+    """Train ``network`` on streams of ``steps`` steps, keep averaged weights, return the history.
+
+    The frontend prepares the streams step by step, as in a run. Every step is supervised, the
+    first ones of a motion with less weight. ``fixed_statistics``: those of BatchNorm are frozen,
+    for fine-tuning. With ``look``, which validates the averaged network, the best averages are
+    kept; see ``Watch``.
+    """
+    rng, products = np.random.default_rng(seed), fastest_autocast()
+    average, stride = Average(network), int(getattr(network, "stride", 1))
+
+    def looked() -> dict[str, float]:
+        if look is None:
+            return {}
+        shown = copy.deepcopy(network)
+        shown.load_state_dict(average.weights)
+        return look(shown.eval())
+
+    watch = EarlyStopping(looked, lambda: average.weights, schedule.steps, WATCH, PATIENCE)
+    parts: dict[str, Stateful] = {"chance": RandomState(rng), "average": average, "watch": watch}
+    optimizer = Optimizer([network], schedule, title, partial, parts)
+    if fixed_statistics:
+        for part in network.modules():
+            if isinstance(part, (nn.BatchNorm1d, nn.BatchNorm2d)):
+                part.eval()
+    for step in optimizer:
+        tokens, labels, weights = draw(frontend, supplies, steps, rng)
+        with products:
+            logits = network(tokens)
+        optimizer.descend(
+            loss(logits.float(), labels[:, ::stride], weights[:, ::stride], schedule.smoothing)
+        )
+        average.update(network)
+        if watch.enough(step + 1, optimizer.loss):
+            break
+    network.eval()
+    network.load_state_dict(watch.best or average.weights)
+    return watch.history
+
+
+def draw(
+    frontend: JointStreams, supplies: Sequence[SkeletonSupply], steps: int, rng: np.random.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a batch: tokens [B, T, P, V, C], labels int64 [B, T], weights [B, T]."""
+    streams = [s.maker.draw(steps, rng) for s in supplies for _ in range(s.streams)]
+    with torch.no_grad():
+        tokens = frontend(batch([s.joints for s in streams]))
+    labels = torch.from_numpy(np.stack([s.labels for s in streams]))
+    return tokens, labels, torch.from_numpy(np.stack([s.weights for s in streams]))
+
+
+def loss(logits: Tensor, labels: Tensor, weights: Tensor, smoothing: float) -> Tensor:
+    """Return the weighted mean cross entropy of logits [B, T, K], without UNSCORED steps."""
+    each = F.cross_entropy(
+        logits.flatten(0, 1),
+        labels.flatten(),
+        ignore_index=UNSCORED,
+        label_smoothing=smoothing,
+        reduction="none",
+    )
+    weights = (weights * (labels != UNSCORED)).flatten()
+    return (each * weights).sum() / weights.sum().clamp(min=1e-6)
+
+
+class Average:
+    """Running mean of a network's weights and statistics, with a faster decay at the start."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self.weights = {k: v.clone() for k, v in network.state_dict().items()}
+        self._count = 0
+
+    @torch.no_grad()
+    def update(self, network: nn.Module) -> None:
+        """Update the mean with the weights of this step."""
+        self._count += 1
+        share = max(1 - AVERAGE, 9 / (self._count + 9))
+        for name, value in network.state_dict().items():
+            if value.dtype.is_floating_point:
+                self.weights[name].lerp_(value, share)
+            else:
+                self.weights[name].copy_(value)
+
+    def remembered(self) -> Remembered:
+        """Return the mean and its number of steps, for a checkpoint."""
+        return self.weights, self._count
+
+    def recall(self, tensors: dict[str, Tensor], value: Any) -> None:
+        """Restore the state from a checkpoint."""
+        self.weights, self._count = dict(tensors), value

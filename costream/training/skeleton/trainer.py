@@ -1,0 +1,172 @@
+"""Trainer of custom skeleton classes, see ``training.own``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from costream.checkpoints.card import Card
+from costream.evaluation.motions import Motion, batch
+from costream.frontends.joints import JointStreams
+from costream.labels.examples import Example
+from costream.models.skeleton.network import SkeletonNet
+from costream.sources.base import SourceOptions
+from costream.training.base import (
+    TrainResult,
+    TrainSettings,
+    Workspace,
+    refuse_fine_tuning,
+    untrainable_error,
+)
+from costream.training.baselines import CENTROID, nearest_centroid
+from costream.training.skeleton.augment import Augmenter, Variety
+from costream.training.skeleton.examples import read_motions
+from costream.training.skeleton.loop import SkeletonSupply, train_network
+from costream.training.skeleton_reading import disable_probe, fit_probe
+from costream.training.skeleton_streams import StreamMaker
+from costream.training.timeline import StreamPredictions
+from costream.training.watch import LOSS
+from weights.recipes.action.loop import Schedule
+
+ARGUMENTS: Mapping[str, Any] = {"statistics": True}
+BACKGROUND = "background"
+STREAM_STEPS = 64
+STREAMS = 12  # in a batch
+STEPS, PER_EXAMPLE, MOST = 120, 6, 400  # of fine-tuning; three times as many from scratch
+EQUAL = 10  # examples per class at which network and linear probe have equal weight
+CHECKS, CHECK_STEPS = 8, 256  # streams to choose a timeline on, and their length
+# Custom examples come from one place and few people: heading and side may tell classes apart.
+VARIETY = Variety(mirror=0.0)
+AS_THEY_ARE = Variety(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def labels(found: set[str], card: Card) -> tuple[str, ...]:
+    """Return the labels, first the background: the time between motions."""
+    return (BACKGROUND, *sorted(found - {BACKGROUND}))
+
+
+def check(card: Card, settings: TrainSettings) -> None:
+    """Raise ModelError for a network without an output for every step.
+
+    UsageError for --fine-tune.
+    """
+    refuse_fine_tuning(card, settings, "skeleton networks are always trained as a whole")
+    if card.arguments.get("padding") != "causal":
+        raise untrainable_error(card)
+
+
+def teach(
+    network: nn.Module,
+    frontend: Any,
+    card: Card,
+    examples: tuple[Sequence[Example], Sequence[Example]],
+    settings: TrainSettings,
+    desk: Workspace,
+) -> TrainResult:
+    """Train the network on streams made of the motions, with pauses as background.
+
+    A linear probe on their statistics is fitted and combined with it: see ``skeleton_reading``.
+    """
+    options = SourceOptions(
+        layout=settings.layout, columns=settings.columns, frame_rate_hz=settings.rate_hz
+    )
+    motions, checks = (read_motions(part, card, frontend, options) for part in examples)
+    mirrored: dict[str, str | None] = {}
+    augmenter = Augmenter(frontend.layout, frontend.axes, VARIETY, mirrored)
+    maker = StreamMaker(motions, card.labels, augmenter, BACKGROUND)
+    enough = min(MOST, STEPS + PER_EXAMPLE * len(motions)) * (3 if settings.scratch else 1)
+    schedule = Schedule(
+        settings.steps or enough, STREAMS, rate=1e-2 if settings.scratch else 1e-3, smoothing=0.1
+    )
+
+    supplies = [SkeletonSupply(maker, STREAMS)]
+    skeletons = cast(SkeletonNet, network)
+    reading = fit_probe(skeletons, frontend, supplies, schedule.smoothing, settings.seed)
+    disable_probe(skeletons)
+    each = len(motions) / len({m.label for m in motions})
+    share = each / (each + EQUAL)
+
+    def look(averaged: nn.Module) -> dict[str, float]:
+        reading.join(cast(SkeletonNet, averaged), share)
+        return figures(predict(averaged, frontend, checks), checks, card.labels)
+
+    history = train_network(
+        network,
+        frontend,
+        supplies,
+        schedule,
+        STREAM_STEPS,
+        settings.seed,
+        "training",
+        fixed_statistics=not settings.scratch,
+        look=look if checks else None,
+        partial=desk.partial,
+    )
+    reading.join(skeletons, share)
+    if not checks:
+        return TrainResult(history=history)
+    return TrainResult(
+        predict(network, frontend, checks),
+        predict_streams(network, frontend, checks, card.labels, settings.seed),
+        {CENTROID: _centroid(frontend, motions, checks, card.labels)},
+        history,
+    )
+
+
+def predict_streams(
+    network: nn.Module,
+    frontend: JointStreams,
+    motions: Sequence[Motion],
+    labels: Sequence[str],
+    seed: int,
+) -> list[StreamPredictions]:
+    """Return predictions for streams of these motions, unaugmented, with pauses between them."""
+    as_they_are = Augmenter(frontend.layout, frontend.axes, AS_THEY_ARE, {})
+    maker = StreamMaker(motions, labels, as_they_are, labels[0])
+    rng = np.random.default_rng(seed)
+    streams = [maker.draw(CHECK_STEPS, rng) for _ in range(CHECKS)]
+    said = predict(network, frontend, [Motion("", "", "", s.joints) for s in streams])
+    stride = int(getattr(network, "stride", 1))
+    return [StreamPredictions(p, s.labels[::stride]) for p, s in zip(said, streams, strict=True)]
+
+
+@torch.inference_mode()
+def predict(
+    network: nn.Module, frontend: JointStreams, motions: Sequence[Motion]
+) -> list[np.ndarray[Any, Any]]:
+    """Return the probabilities [T, K] of every motion, as in a stream."""
+    out = []
+    for begin in range(0, len(motions), 32):
+        some = motions[begin : begin + 32]
+        rows = network(frontend(batch([m.joints for m in some]))).softmax(-1).numpy()
+        stride = int(getattr(network, "stride", 1))
+        out += [p[: -(-len(m.joints) // stride)] for p, m in zip(rows, some, strict=True)]
+    return out
+
+
+def figures(
+    told: Sequence[np.ndarray[Any, Any]], motions: Sequence[Motion], labels: Sequence[str]
+) -> dict[str, float]:
+    """Return the mean cross entropy over motions, equally weighted, and their accuracy."""
+    columns = [labels.index(m.label) for m in motions]
+    surprise = [-np.log(p[:, k] + 1e-9).mean() for p, k in zip(told, columns, strict=True)]
+    right = [p.mean(0).argmax() == k for p, k in zip(told, columns, strict=True)]
+    return {LOSS: float(np.mean(surprise)), "validation_accuracy": float(np.mean(right))}
+
+
+@torch.no_grad()
+def _centroid(
+    frontend: JointStreams,
+    motions: Sequence[Motion],
+    checks: Sequence[Motion],
+    labels: Sequence[str],
+) -> list[np.ndarray[Any, Any]]:
+    rows, asked = (
+        np.stack([frontend(batch([m.joints]))[0].mean(0).flatten().numpy() for m in some])
+        for some in (motions, checks)
+    )
+    return nearest_centroid(rows, [labels.index(m.label) for m in motions], asked, len(labels))

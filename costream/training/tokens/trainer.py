@@ -1,0 +1,185 @@
+"""Training of token classifiers on custom streams, with early stopping."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from costream.models.oad.cooadtr import OadOutput, TokenClassifier
+from costream.models.oad.miniroad import MiniRoad
+from costream.models.oad.oadtr import OadTR
+from costream.nn.encoder import Encoder
+from costream.nn.nystrom.encoder import NystromEncoder
+from costream.training.optim import RandomState, Stateful, TrainingCheckpoint
+from costream.training.timeline import StreamPredictions
+from costream.training.tokens.landmarks import LandmarkSchedule
+from costream.training.tokens.streams import TokenStream
+from costream.training.watch import LOSS, EarlyStopping
+from weights.recipes.action.loop import Optimizer, Schedule
+from weights.recipes.action.rendering.scenes import UNSCORED
+
+STREAM_STEPS = (16, 128)  # minimum and maximum, so that windows are not always full
+WINDOWS = 8  # supervised steps of a stream if each needs its own window
+WATCH, PATIENCE = 20, 6  # steps between validations; validations without improvement
+NOISE = 1.0  # relative to the standard deviation of tokens
+COMING = 0.5  # loss weight of anticipated labels (OadTR, Wang et al., ICCV 2021)
+_AT_ONCE = 512  # steps of a stream in one call of the network
+
+
+class StreamSource(Protocol):
+    """A source of training streams."""
+
+    def batch(self, streams: int, steps: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Return a batch: tokens [B, T, D] and labels int64 [B, T], UNSCORED if unknown."""
+
+
+def classifies_tokens(network: nn.Module) -> bool:
+    """Return whether a network classifies each token of a stream, as training here requires."""
+    return isinstance(network, (TokenClassifier, OadTR, MiniRoad))
+
+
+def slides(network: nn.Module) -> bool:
+    """Return whether each step has its own window in training, which makes steps costly."""
+    if isinstance(network, OadTR):
+        return True
+    encoder = getattr(network, "encoder", None)
+    return isinstance(encoder, (Encoder, NystromEncoder)) and encoder.depth > 1
+
+
+def fit(
+    network: nn.Module,
+    supply: StreamSource,
+    schedule: Schedule,
+    seed: int,
+    watched: Sequence[TokenStream] = (),
+    partial: TrainingCheckpoint | None = None,
+    spread: Tensor | None = None,
+) -> list[dict[str, float]]:
+    """Train the network, keep the weights with the lowest validation loss, return the history.
+
+    Without validation streams ``watched`` the last weights are kept. Fixed landmarks are fitted
+    during training, see ``Fixing``, and no weights count as best before that. ``spread`` [D]:
+    standard deviation of the tokens, which scales added noise: few examples are overfitted
+    without it. For the history see ``Watch``.
+    """
+    rng = np.random.default_rng(seed)
+    counted = WINDOWS if slides(network) else None
+
+    def look() -> dict[str, float]:
+        return figures(network, watched) if watched else {}
+
+    watch = EarlyStopping(look, network.state_dict, schedule.steps, WATCH, PATIENCE)
+    parts: dict[str, Stateful] = {"chance": RandomState(rng), "watch": watch}
+    optimizer = Optimizer([network], schedule, "training", partial, parts)
+    fixing = LandmarkSchedule(network, schedule)
+    for step in optimizer:
+        fixing.begin(step, supply, rng)
+        length = int(rng.integers(STREAM_STEPS[0], STREAM_STEPS[1] + 1))
+        tokens, labels = supply.batch(schedule.batch, length, rng)
+        if spread is not None:
+            tokens = tokens + NOISE * spread * torch.randn_like(tokens)
+        optimizer.descend(stream_loss(network, tokens, labels, schedule.smoothing, counted, rng))
+        if fixing.over(step) and watch.enough(step + 1, optimizer.loss):
+            break
+    network.eval()
+    if watch.best:
+        network.load_state_dict(watch.best)
+    return watch.history
+
+
+def stream_loss(
+    network: nn.Module,
+    tokens: Tensor,
+    labels: Tensor,
+    smoothing: float,
+    counted: int | None,
+    rng: np.random.Generator,
+) -> Tensor:
+    """Return the loss of a network on streams of tokens [B, T, D] with labels [B, T].
+
+    ``counted``: number of final steps that are supervised; None: all.
+    """
+    # Recycled positional embeddings start at a random row.
+    offset = torch.from_numpy(rng.integers(0, 1 << 16, size=len(tokens)))
+    out: OadOutput = network(tokens, offset, counted)
+    steps = out.logits.shape[1]
+    total = cross_entropy(out.logits, labels[:, -steps:], smoothing)
+    if out.anticipation is not None:
+        ahead = coming(labels, steps, out.anticipation.shape[2])
+        total = total + COMING * cross_entropy(out.anticipation, ahead, smoothing)
+    return total
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """Return the mean cross entropy of logits [..., K] and labels [...], ignoring UNSCORED ones.
+
+    Zero if all are UNSCORED.
+    """
+    each = F.cross_entropy(
+        logits.flatten(0, -2),
+        labels.flatten(),
+        ignore_index=UNSCORED,
+        label_smoothing=smoothing,
+        reduction="sum",
+    )
+    return each / (labels != UNSCORED).sum().clamp(min=1)
+
+
+def coming(labels: Tensor, last: int, count: int) -> Tensor:
+    """Return the labels [B, last, A] of the A steps after each of the ``last`` steps of [B, T].
+
+    UNSCORED beyond the end of the stream.
+    """
+    steps = labels.shape[1]
+    padded = F.pad(labels, (0, count), value=UNSCORED)
+    times = torch.arange(steps - last, steps)[:, None] + torch.arange(1, count + 1)
+    return padded[:, times]
+
+
+@torch.no_grad()
+def standardise(network: nn.Module, tokens: Tensor) -> None:
+    """Set a new network's input projection to standardise tokens [N, D] to mean 0 and std 1."""
+    layer = cast("nn.Linear | None", network.input_projection)
+    if layer is not None:
+        spread = tokens.std(0)
+        layer.weight.div_(spread.clamp(min=0.01 * float(spread.max())))
+        layer.bias.sub_(layer.weight @ tokens.mean(0))
+
+
+@torch.inference_mode()
+def predict(network: nn.Module, tokens: Sequence[Tensor]) -> list[npt.NDArray[Any]]:
+    """Return the probabilities [T, K] of each stream of tokens [T, D]."""
+    return [_probabilities(network, x) for x in tokens]
+
+
+def predict_streams(network: nn.Module, streams: Sequence[TokenStream]) -> list[StreamPredictions]:
+    """Return the network's predictions for streams, with the ground truth."""
+    said = predict(network, [stream.tokens for stream in streams])
+    return [StreamPredictions(p, stream.labels) for p, stream in zip(said, streams, strict=True)]
+
+
+def figures(network: nn.Module, watched: Sequence[TokenStream]) -> dict[str, float]:
+    """Return the mean cross entropy and the accuracy over the steps of streams."""
+    network.eval()
+    told = np.concatenate(predict(network, [stream.tokens for stream in watched]))
+    network.train()
+    labels = np.concatenate([stream.labels for stream in watched])
+    told, labels = told[labels != UNSCORED], labels[labels != UNSCORED]
+    if not len(labels):
+        return {}
+    surprise = -np.log(told[np.arange(len(told)), labels] + 1e-9)
+    right = told.argmax(1) == labels
+    return {LOSS: float(surprise.mean()), "validation_accuracy": float(right.mean())}
+
+
+def _probabilities(network: nn.Module, tokens: Tensor) -> npt.NDArray[Any]:
+    state = cast(Any, network).init_state(1)
+    parts = torch.split(tokens[None], _AT_ONCE, 1)
+    rows = [cast(Any, network).forward_steps(x, state).logits[0].softmax(-1) for x in parts]
+    return torch.cat(rows).numpy()

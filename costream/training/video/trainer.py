@@ -1,0 +1,172 @@
+"""Trainer of custom video classes, with a frozen or fine-tuned frontend; see ``training.own``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from costream.checkpoints.card import Card
+from costream.errors import UsageError
+from costream.labels.examples import Example
+from costream.training.base import (
+    TrainResult,
+    TrainSettings,
+    Workspace,
+    background_first,
+    refuse_fine_tuning,
+    untrainable_error,
+)
+from costream.training.baselines import CENTROID, nearest_centroid
+from costream.training.feature_cache import FeatureCache
+from costream.training.optim import TrainingCheckpoint
+from costream.training.picture_pieces import Pieces, read_pieces
+from costream.training.tokens.streams import TokenStream, TokenStreams
+from costream.training.tokens.trainer import (
+    STREAM_STEPS,
+    classifies_tokens,
+    fit,
+    predict,
+    predict_streams,
+    slides,
+    standardise,
+)
+from costream.training.video.examples import EncodedVideo, VideoReader, of_pictures
+from costream.training.video.finetune import fine_tune
+from weights.recipes.action.loop import Schedule
+from weights.recipes.action.rendering.scenes import UNSCORED
+
+ARGUMENTS: Mapping[str, Any] = {}
+BACKGROUND = "background"
+VIEWS, CHECKED_VIEWS = 4, 1  # augmented views of each recording
+VARIED = 4.0  # relative to the differences within a class; harmful from scratch
+STREAMS = 8  # in a batch; half as many if each step has its own window
+STEPS, PER_EXAMPLE, MOST = 600, 12, 1200
+CHECKS = 8  # streams to validate with
+# Joint fine-tuning of frontend and network: steps, pieces per step and for validation.
+FINE_STEPS, FINE_PIECES, FINE_CHECKS = 100, 4, 12
+
+
+def labels(found: set[str], card: Card) -> tuple[str, ...]:
+    """Return the labels, the background first.
+
+    The background is the class named like the model's background, or else "background", "none"
+    or "nothing"; without such a class it is added.
+    """
+    names = (card.background or BACKGROUND, BACKGROUND, "none", "nothing")
+    return background_first(found, names, card.background or BACKGROUND)
+
+
+def check(card: Card, settings: TrainSettings) -> None:
+    """Raise UsageError for --fps, and for --fine-tune of an audiovisual frontend."""
+    if card.frontend == "audiovisual":
+        refuse_fine_tuning(card, settings, "only video frontends without audio can be fine-tuned")
+    if settings.rate_hz is not None:
+        raise UsageError(f"{card.name} takes {card.rate_hz:g} frames per second", where="--fps")
+
+
+def teach(
+    network: nn.Module,
+    frontend: Any,
+    card: Card,
+    examples: tuple[Sequence[Example], Sequence[Example]],
+    settings: TrainSettings,
+    desk: Workspace,
+) -> TrainResult:
+    """Train the network on streams made of the recordings' tokens, which are computed once.
+
+    With ``fine_tune`` the frontend is then trained with it on frames. Without examples of the
+    background, still frames before and after clips stand for it. ModelError for a network that
+    does not classify tokens.
+    """
+    if not classifies_tokens(network) or not hasattr(of_pictures(frontend), "forward_steps"):
+        raise untrainable_error(card)
+    frontend.eval().requires_grad_(False)
+    training, checks = examples
+    seen = VideoReader(card, frontend, VIEWS, settings.seed, desk.cache).read(training)
+    checked = VideoReader(card, frontend, CHECKED_VIEWS, settings.seed, desk.cache).read(checks)
+    still = UNSCORED if any(e.label == card.labels[0] for e in training) else 0
+    varied = 0.0 if settings.scratch else VARIED
+    supply = TokenStreams([s.streams(card.labels, still) for s in seen], varied=varied)
+    watched = validation_streams(checked, card, still, settings.seed)
+    tokens = torch.cat([s.tokens[0] for s in seen])
+    spread = tokens.std(0)
+    if settings.scratch:
+        standardise(network, tokens)
+    enough = min(MOST, STEPS + PER_EXAMPLE * len(training))
+    batch = STREAMS // 2 if slides(network) else STREAMS
+    schedule = Schedule(settings.steps or enough, batch, rate=1e-3, decay=0.05, smoothing=0.1)
+    history = fit(network, supply, schedule, settings.seed, watched, desk.partial, spread)
+    simple = {CENTROID: _centroid(seen, checked, card.labels)} if checks else {}
+    if settings.fine_tune:
+        further = fine_tuned(network, frontend, card, examples, still, settings, desk.second)
+        before = history[-1]["step"] if history else 0
+        history += [{**row, "step": before + row["step"]} for row in further]
+        unkept = FeatureCache(None, card, frontend)
+        checked = VideoReader(card, frontend, CHECKED_VIEWS, settings.seed, unkept).read(checks)
+        watched = validation_streams(checked, card, still, settings.seed)
+    if not checks:
+        return TrainResult(history=history)
+    return TrainResult(
+        answers(network, checked), predict_streams(network, watched), simple, history
+    )
+
+
+def validation_streams(
+    checked: Sequence[EncodedVideo], card: Card, still: int, seed: int
+) -> list[TokenStream]:
+    """Return validation streams made of these recordings; empty without recordings."""
+    if not checked:
+        return []
+    streams = TokenStreams([s.streams(card.labels, still) for s in checked])
+    rng = np.random.default_rng(seed)
+    return [streams.draw(STREAM_STEPS[1], rng) for _ in range(CHECKS)]
+
+
+def fine_tuned(
+    network: nn.Module,
+    frontend: Any,
+    card: Card,
+    examples: tuple[Sequence[Example], Sequence[Example]],
+    still: int,
+    settings: TrainSettings,
+    partial: TrainingCheckpoint,
+) -> list[dict[str, float]]:
+    """Train the network and the frontend together and return the history."""
+    seed = settings.seed
+    training, checks = (read_pieces(card, frontend, e, card.labels, seed) for e in examples)
+    few = [checks[k] for k in np.random.default_rng(seed).permutation(len(checks))[:FINE_CHECKS]]
+    schedule = Schedule(settings.steps or FINE_STEPS, FINE_PIECES, rate=3e-4, smoothing=0.1)
+    pieces = Pieces(training, frontend.box, still)
+    return fine_tune(network, frontend, pieces, schedule, seed, few, partial)
+
+
+def answers(network: nn.Module, recordings: Sequence[EncodedVideo]) -> list[npt.NDArray[Any]]:
+    """Return the probabilities [T, K] of every example, in reading order.
+
+    They are those of a stream that begins with the example's recording.
+    """
+    told = predict(network, [seen.tokens[0] for seen in recordings])
+    by_source = {s.examples[0].source: rows for s, rows in zip(recordings, told, strict=True)}
+    return [by_source[example.source][seen.steps(example)] for seen, example in listed(recordings)]
+
+
+def listed(recordings: Sequence[EncodedVideo]) -> list[tuple[EncodedVideo, Example]]:
+    """Return every example with its recording, in reading order."""
+    rows = {p: (s, e) for s in recordings for p, e in zip(s.places, s.examples, strict=True)}
+    return [rows[place] for place in sorted(rows)]
+
+
+def _centroid(
+    seen: Sequence[EncodedVideo], checked: Sequence[EncodedVideo], labels: Sequence[str]
+) -> list[npt.NDArray[Any]]:
+    rows, asked = (
+        np.stack([s.tokens[0][torch.from_numpy(s.steps(e))].mean(0).numpy() for s, e in pairs])
+        for pairs in (listed(seen), listed(checked))
+    )
+    known = [labels.index(example.label) for _, example in listed(seen)]
+    return nearest_centroid(rows, known, asked, len(labels))

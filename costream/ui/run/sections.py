@@ -1,0 +1,212 @@
+"""Line groups of the live view, each with its most important lines first."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import groupby
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+from costream.formatting import clean, counted, saving, short_time, si, times
+from costream.ui.run.glyphs import Legend
+from costream.ui.run.state import STAGES, RunState
+from costream.ui.run.tracks import HeadState
+from costream.ui.sound import level_line
+
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_GUTTER = 8  # width of the names at the left
+MOST_GUTTER = 14
+_SPECTRUM_ROWS = 6  # at most
+_SLOW_S = 0.9  # interval of rebuilding the details, which take half the time
+
+
+@dataclass(frozen=True)
+class Viewport:
+    """Size and character set of the terminal."""
+
+    width: int
+    height: int
+    unicode: bool = True
+
+
+class LineGroups:
+    """Builder of the line groups. The groups of a head have its number in their names."""
+
+    def __init__(self, state: RunState, name: str) -> None:
+        self._state, self._name = state, name
+        self._look, self._now_s = Viewport(0, 0), 0.0
+        self._slow: dict[str, list[Text]] = {}
+        self._slow_s = -math.inf  # time at which these were built
+        longest = max((cell_len(clean(head)) + 1 for head in state.voices if head), default=0)
+        self._gutter = min(max(_GUTTER, longest), MOST_GUTTER)
+
+    def make(self, look: Viewport, now_s: float) -> dict[str, list[Text]]:
+        """Return the lines of all groups. Those of the spectrogram are only placeholders."""
+        if look != self._look or not 0 <= now_s - self._slow_s < _SLOW_S:
+            # Lines built before the first step have no content yet and are not cached.
+            made_s = now_s if self._state.steps else -math.inf
+            self._look, self._now_s, self._slow_s = look, now_s, made_s
+            self._slow = self._make_slow()
+        self._now_s = now_s
+        blank = [Text("")]
+        groups = {**self._slow, "progress": [self._progress()], "lost": [self._lost()]}
+        groups |= {f"blank {k}": blank for k in range(1, 5)}
+        for k, (head, voice) in enumerate(self._state.voices.items()):
+            groups[f"scores {k}"] = self._scores(voice, self._state.legends[head])
+            groups[f"now {k}"] = [self._now(head, voice)]
+        hearing = self._state.hearing
+        if hearing is not None:
+            width, unicode = look.width, look.unicode
+            groups["level"] = [level_line(hearing, self._named("level"), width, unicode=unicode)]
+            groups["spectrum"] = blank * (_SPECTRUM_ROWS if hearing.has_spectrum else 0)
+        return groups
+
+    def _make_slow(self) -> dict[str, list[Text]]:
+        groups = {
+            "title": [self._title()],
+            "before": self._before(),
+            "speed": self._speed(),
+            "cost": [self._cost()],
+        }
+        for k, (head, voice) in enumerate(self._state.voices.items()):
+            groups[f"timeline {k}"] = self._timeline(voice, self._state.legends[head])
+        return groups
+
+    def _title(self) -> Text:
+        header = self._state.header
+        late = f", {header.delay_s:g} s behind" if header.delay_s else ""
+        model = clean(header.model)
+        about = ("", f"  {model}", f"  {model}, {header.rate_hz:g} steps a second{late}")
+        return self._longest(*(Text.assemble((self._name, "bold"), (a, "dim")) for a in about))
+
+    def _progress(self) -> Text:
+        state = self._state
+        length_s = state.header.duration_s
+        if not length_s:
+            lag = f", {state.lag_s:.2f} s late" if state.lag_s else ""
+            return Text(f"{short_time(state.media_s, 0)} so far{lag}")
+        share = min(1.0, state.media_s / length_s)
+        eta_s = state.eta_s(self._now_s)
+        text = f" {100 * share:3.0f} %"
+        if self._look.width >= 50:
+            text += f"  {short_time(state.media_s, 0)} / {short_time(length_s, 0)}"
+        text += "" if eta_s is None else f"  {short_time(eta_s, 0)} left"
+        width = max(4, self._look.width - len(text))
+        full = round(share * width)
+        on, off = ("━", "─") if self._look.unicode else ("=", "-")
+        return Text.assemble((on * full, "green"), (off * (width - full), "dim"), text)
+
+    def _scores(self, voice: HeadState, legend: Legend) -> list[Text]:
+        if not voice.top:
+            what = "output" if self._state.steps else "step"
+            return [Text(f"waiting for the first {what}", "dim")]
+        longest = max(each.width for each in self._state.legends.values())
+        width = max(_GUTTER - 1, min(longest, self._look.width // 3))
+        lines = []
+        for label, score in voice.top:
+            name = clean(label)
+            bar = self._bar(score, self._look.width - width - 7)
+            quiet = label == voice.head.background
+            style = "dim" if quiet else legend.color(label)
+            line = Text.assemble((set_cell_size(name, width), "dim" if quiet else ""), " ")
+            lines.append(line.append(bar, style).append(f" {score:5.2f}"))
+        return lines
+
+    def _bar(self, share: float, width: int) -> str:
+        width = max(1, width)
+        eighths = round(max(0.0, min(1.0, share)) * width * 8)
+        if not self._look.unicode:
+            return ("#" * round(eighths / 8)).ljust(width)
+        return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()).ljust(width)
+
+    def _now(self, head: str | None, voice: HeadState) -> Text:
+        current, time_s = voice.current, self._state.time_s
+        name = "now" if head is None else clean(head)
+        if current is None or time_s is None:
+            return self._named(name).append("nothing" if voice.top else "", "dim")
+        length_s = max(0.0, time_s - voice.head.delay_s - current.since_s)
+        short = f"  for {length_s:.1f} s"
+        ends = ("", short, f"{short}, since {short_time(current.since_s)}")
+        line = self._named(name).append(clean(current.label), "bold")
+        return self._longest(*(line.copy().append(end) for end in ends))
+
+    def _before(self) -> list[Text]:
+        segments = list(reversed(self._state.segments))
+        dash = "–" if self._look.unicode else "-"
+        spans = [f"{short_time(s.start_s)} {dash} {short_time(s.end_s)}" for s in segments]
+        sign = "×" if self._look.unicode else "x"
+        several = [f" {sign}{s.count}" if s.count and s.count > 1 else "" for s in segments]
+        labels = [clean(s.label) + more for s, more in zip(segments, several, strict=True)]
+        span_width = max(map(len, spans), default=0)
+        label_width = max(map(cell_len, labels), default=0)
+        lines = []
+        for k, (span, label) in enumerate(zip(spans, labels, strict=True)):
+            line = self._named("before" if k == 0 else "").append(f"{span:<{span_width}}  ", "dim")
+            line.append(set_cell_size(label, label_width))
+            lines.append(line.append(f"  {segments[k].score:.2f}", "dim"))
+        return lines
+
+    def _timeline(self, voice: HeadState, legend: Legend) -> list[Text]:
+        if voice.strip is None:
+            return [Text("")]
+        cells = voice.strip.cells(self._look.width, self._state.header.duration_s)
+        strip = Text()
+        for (label, seen), run in groupby(cells):
+            self._append_run(strip, legend, label, seen, len(list(run)))
+        words = Text()
+        for label in voice.seen:
+            words.append(f" {legend.letter[label]} ", legend.block(label))
+            words.append(f" {clean(label)}  ")
+        return [strip, words] if words else [strip]
+
+    def _append_run(
+        self, strip: Text, legend: Legend, label: str | None, seen: bool, width: int
+    ) -> None:
+        """Append a run of cells: the label's name if it fits, else its letter."""
+        if label is None:
+            dot = "·" if self._look.unicode else "."
+            strip.append((dot if seen else " ") * width, "dim")
+            return
+        name = clean(label)
+        text = name if cell_len(name) <= width else legend.letter[label]
+        strip.append(set_cell_size(text, width), legend.block(label))
+
+    def _speed(self) -> list[Text]:
+        state = self._state
+        if not state.steps:
+            return [self._named("speed")]
+        speed = self._named("speed").append(times(state.x_realtime(self._now_s)), "bold")
+        speed.append(f" real time, {sum(state.ms.values()):.1f} ms a step")
+        stages = "  ".join(f"{name} {state.ms[name]:.2f}" for name in STAGES)
+        return [speed, self._named("").append(f"{stages} ms", "dim")]
+
+    def _cost(self) -> Text:
+        state = self._state
+        if not state.steps:
+            return self._named("cost")
+        spent, dense = state.macs / state.steps, state.dense_macs / state.steps
+        less = saving(spent, dense)
+        if not less:
+            return self._named("cost").append(si(spent, "MAC"), "bold").append(" a step")
+        both = f"{si(spent)} of {si(dense)}"
+        lines = (self._named("cost").append(f"{both}{unit} a step: ") for unit in ("", " MAC"))
+        return self._longest(*(line.append(less, "bold") for line in lines))
+
+    def _lost(self) -> Text:
+        state = self._state
+        style = "red" if state.dropped or state.errors else "dim"
+        errors = counted(state.errors, "error")
+        line = self._named("lost").append(f"{state.dropped} dropped, {errors}", style)
+        if state.lag_s and state.header.duration_s:  # otherwise part of the progress line
+            line.append(f", {state.lag_s:.2f} s late", "dim")
+        return line
+
+    def _named(self, name: str) -> Text:
+        return Text.assemble((set_cell_size(name, self._gutter - 1), "dim"), (" ", "dim"))
+
+    def _longest(self, *lines: Text) -> Text:
+        """Return the last of ``lines`` that fits, or the first."""
+        fitting = [line for line in lines if line.cell_len <= self._look.width]
+        return fitting[-1] if fitting else lines[0]

@@ -1,0 +1,137 @@
+"""State of a run in progress, from its records, for the live view and for plain lines."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from costream.draw.skeleton import Figure, SkeletonView
+from costream.records import (
+    AudioBlock,
+    Compute,
+    Fault,
+    Gap,
+    Header,
+    Objects,
+    Picture,
+    Prediction,
+    Record,
+    Segment,
+)
+from costream.sinks.base import finds_objects, heads_of
+from costream.ui.hearing import AudioMeter
+from costream.ui.run.glyphs import Legend
+from costream.ui.run.tracks import HeadState
+from costream.ui.sight import DetectionState
+
+STAGES = ("decode", "frontend", "network", "sink")
+
+# Weight of the newest step in the shown times: they settle within a second or two, and a single
+# slow step does not make the figures jump.
+_NEWEST = 0.05
+
+
+class RunState:
+    """State of one run. ``now_s`` arguments are seconds of a monotonic clock."""
+
+    def __init__(self, header: Header, now_s: float) -> None:
+        step_s = 1 / header.rate_hz
+        self.header = header
+        self.began_s = now_s
+        self.start_s: float | None = None  # time of the first step
+        self.time_s: float | None = None  # time of the newest step
+        self.steps = 0
+        self.voices = {
+            name: HeadState(head, header.duration_s, step_s)
+            for name, head in heads_of(header).items()
+        }
+        self.legends: dict[str | None, Legend] = {}
+        taken = 0  # colours
+        for name, voice in self.voices.items():
+            self.legends[name] = Legend(voice.head.labels, voice.events, taken)
+            taken += len(voice.events)
+        self.segments: deque[Segment] = deque(maxlen=8)
+        self.ms = dict.fromkeys(STAGES, 0.0)
+        self.macs = 0
+        self.dense_macs = 0
+        self.dropped = 0
+        self.errors = 0
+        self.lag_s = 0.0
+        self.figure: Figure | None = None  # the persons of the newest step
+        self._view = SkeletonView()
+        self.hearing = AudioMeter(step_s) if header.kind == "audio" else None
+        self.sight = DetectionState(header.duration_s, step_s) if finds_objects(header) else None
+
+    def add(self, record: Record) -> None:
+        """Add one record."""
+        if isinstance(record, Prediction):
+            self._predict(record)
+        elif isinstance(record, Objects):
+            self._see(record)
+        elif isinstance(record, Compute):
+            self._spend(record)
+        elif isinstance(record, Segment):
+            self.segments.append(record)
+        elif isinstance(record, Fault):
+            self.errors += record.count
+        elif isinstance(record, Gap):
+            for voice in self.voices.values():
+                voice.interrupt()
+            if self.sight is not None:
+                self.sight.interrupt()
+
+    def look(self, picture: Picture) -> None:
+        """Add the input of the newest step: persons, objects or audio."""
+        if picture.skeleton is not None:
+            self.figure = self._view.figure(picture.skeleton)
+        if self.sight is not None:
+            self.sight.look(picture)
+        if self.hearing is not None and isinstance(picture.item, AudioBlock):
+            self.hearing.add(picture.time_s, picture.item.samples, picture.spectrum)
+
+    @property
+    def media_s(self) -> float:
+        """Media time processed, seconds."""
+        if self.start_s is None or self.time_s is None:
+            return 0.0
+        return self.time_s - self.start_s + 1 / self.header.rate_hz
+
+    def x_realtime(self, now_s: float) -> float:
+        """Return media time over elapsed time since the run began."""
+        return self.media_s / max(now_s - self.began_s, 1e-9)
+
+    def eta_s(self, now_s: float) -> float | None:
+        """Return the estimated remaining seconds; None: unknown."""
+        if self.header.duration_s is None or not self.steps:
+            return None
+        left_s = max(0.0, self.header.duration_s - self.media_s)
+        return left_s / max(self.x_realtime(now_s), 1e-9)
+
+    def _predict(self, record: Prediction) -> None:
+        self._tick(record.time_s)
+        voice = self.voices.get(record.model)
+        if voice is not None:
+            voice.predict(record, self.start_s or 0.0)
+
+    def _see(self, record: Objects) -> None:
+        self._tick(record.time_s)
+        if self.sight is not None:
+            self.sight.see(record)
+
+    def _spend(self, record: Compute) -> None:
+        self._tick(record.time_s)
+        if self.sight is not None:
+            self.sight.spend(record)
+        for voice in self.voices.values():
+            voice.pass_(record.time_s)
+        weight = _NEWEST if self.steps else 1.0
+        for name in STAGES:
+            self.ms[name] += weight * (getattr(record.ms, name) - self.ms[name])
+        self.steps += 1
+        self.macs += record.macs
+        self.dense_macs += record.dense_macs
+        self.dropped = record.dropped
+        self.lag_s = record.lag_s
+
+    def _tick(self, time_s: float) -> None:
+        self.start_s = time_s if self.start_s is None else self.start_s
+        self.time_s = time_s

@@ -1,0 +1,224 @@
+"""Rendering of an acting figure in a room: synthetic video with exact labels.
+
+Body parts are capsules with smooth edges, shaded as if round, hidden by furniture in front of
+them, and cast a soft shadow on the ground below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from costream.training.room import Camera, Image, Room, cast
+from weights.recipes.action.rendering.figure import Act, Vector, joints
+
+Colour = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Appearance:
+    """Appearance of the figure. ``height`` 1.0 is 1.75 m, ``girth`` widens every part."""
+
+    skin: Colour
+    hair: Colour
+    shirt: Colour
+    trousers: Colour
+    shoes: Colour
+    height: float = 1.0
+    girth: float = 1.0
+    sleeves: bool = True
+    long_hair: bool = False
+
+
+@dataclass(frozen=True)
+class RenderedScene:
+    """Everything that determines a clip."""
+
+    room: Room
+    camera: Camera
+    look: Appearance
+    acts: tuple[Act, ...]
+    ground: tuple[tuple[float, float, float, float, float], ...] = field(default=())
+    # (x0, y0, x1, y1, height) of surfaces a figure can be above, for the shadow
+
+    @property
+    def length_s(self) -> float:
+        """Length of the script."""
+        return sum(act.length_s for act in self.acts)
+
+    def script(self) -> list[tuple[float, float, str]]:
+        """Return (start, end, label) of every stretch of one label, in seconds."""
+        out: list[tuple[float, float, str]] = []
+        start = 0.0
+        for act in self.acts:
+            if out and out[-1][2] == act.label:
+                out[-1] = (out[-1][0], start + act.length_s, act.label)
+            else:
+                out.append((start, start + act.length_s, act.label))
+            start += act.length_s
+        return out
+
+
+def render(
+    scene: RenderedScene, rate_hz: float, samples: int = 2
+) -> Iterator[tuple[npt.NDArray[np.uint8], str, float]]:
+    """Yield (image uint8 [H, W, 3], label, share of the image the figure covers) per frame."""
+    empty, depth, flat = cast(scene.room, scene.camera, samples)
+    begun, k = 0.0, 0
+    for i in range(int(scene.length_s * rate_hz)):
+        t = i / rate_hz
+        while k + 1 < len(scene.acts) and t >= begun + scene.acts[k].length_s:
+            begun += scene.acts[k].length_s
+            k += 1
+        act = scene.acts[k]
+        image = empty.copy()
+        covered = draw(image, depth, flat, scene, act.play(t - begun))
+        share = covered / depth.size
+        yield np.round(np.clip(image, 0, 1) ** (1 / 1.1) * 255).astype(np.uint8), act.label, share
+
+
+def draw(
+    image: Image, depth: Vector, flat: npt.NDArray[np.bool_], scene: RenderedScene, pose: Vector
+) -> float:
+    """Draw the figure into ``image`` in place; return the number of pixels it covers."""
+    at = joints(pose, scene.look.height)
+    parts = _parts(at, scene.look)
+    _shadow(image, flat, scene, parts)
+    placed = []
+    for first, second, radius, end, colour in parts:
+        a, b = scene.camera.project(first), scene.camera.project(second)
+        if min(a[2], b[2]) > 0.15:
+            placed.append((a, b, radius, end, colour))
+    placed.sort(key=lambda part: -(part[0][2] + part[1][2]))
+    mask = np.zeros(depth.shape)
+    light = scene.camera.axes @ np.array([0.3, -0.3, 0.9])
+    for a, b, radius, end, colour in placed:
+        ra, rb = scene.camera.focal * radius / a[2], scene.camera.focal * end / b[2]
+        window = _window(depth.shape, (a, b), max(ra, rb))
+        if window is None:
+            continue
+        distance, along, ox, oy = _capsule(window, a, b, ra, rb)
+        size = ra + (rb - ra) * along
+        part_depth = a[2] + (b[2] - a[2]) * along - radius
+        cover = np.clip(0.5 - distance, 0, 1) * (part_depth < depth[window] + 0.03)
+        lit = (ox * light[0] + oy * light[1]) / size
+        round_off = np.clip(1 - (ox**2 + oy**2) / size**2, 0, 1)
+        shade = 0.66 + 0.3 * np.sqrt(round_off) + 0.16 * np.clip(lit, -1, 1)
+        pixels = image[window]
+        pixels += cover[..., None] * (np.array(colour) * shade[..., None] - pixels)
+        mask[window] = np.maximum(mask[window], cover)
+    return float(mask.sum())
+
+
+def _parts(
+    at: dict[str, Vector], look: Appearance
+) -> list[tuple[Vector, Vector, float, float, Colour]]:
+    """Return the capsules of a body: two ends, two radii (metres) and a colour."""
+    g = look.girth * look.height
+    up = at["crown"] - at["neck"]
+    up = up / max(float(np.linalg.norm(up)), 1e-6)
+    face = at["head"] - at["crown"] + 0.04 * up
+    face = face / max(float(np.linalg.norm(face)), 1e-6)
+    arm = look.shirt if look.sleeves else look.skin
+    parts = [
+        (at["pelvis"], at["pelvis"] * 0.4 + at["neck"] * 0.6, 0.135 * g, 0.14 * g, look.shirt),
+        (at["left hip"], at["left shoulder"], 0.1 * g, 0.085 * g, look.shirt),
+        (at["right hip"], at["right shoulder"], 0.1 * g, 0.085 * g, look.shirt),
+        (at["left shoulder"], at["right shoulder"], 0.085 * g, 0.085 * g, look.shirt),
+        (at["left hip"], at["right hip"], 0.115 * g, 0.115 * g, look.trousers),
+        (at["neck"], at["head"], 0.055 * g, 0.055 * g, look.skin),
+        (at["head"], at["head"] + 0.03 * face, 0.095 * look.height, 0.09 * look.height, look.skin),
+        (
+            at["head"] + 0.05 * up - 0.03 * face,
+            at["head"] - 0.05 * face - 0.01 * up,
+            0.098 * look.height,
+            0.09 * look.height,
+            look.hair,
+        ),
+    ]
+    if look.long_hair:
+        parts.append(
+            (
+                at["head"] - 0.06 * face,
+                at["neck"] - 0.07 * face - 0.05 * up,
+                0.08 * look.height,
+                0.06 * look.height,
+                look.hair,
+            )
+        )
+    for side in ("left ", "right "):
+        parts += [
+            (at[side + "hip"], at[side + "knee"], 0.085 * g, 0.06 * g, look.trousers),
+            (at[side + "knee"], at[side + "ankle"], 0.06 * g, 0.045 * g, look.trousers),
+            (at[side + "ankle"], at[side + "toe"], 0.05 * g, 0.04 * g, look.shoes),
+            (at[side + "shoulder"], at[side + "elbow"], 0.06 * g, 0.045 * g, look.shirt),
+            (at[side + "elbow"], at[side + "hand"], 0.043 * g, 0.035 * g, arm),
+            (at[side + "hand"], at[side + "hand"], 0.048 * g, 0.048 * g, look.skin),
+        ]
+    return parts
+
+
+def _shadow(
+    image: Image,
+    flat: npt.NDArray[np.bool_],
+    scene: RenderedScene,
+    parts: Sequence[tuple[Vector, Vector, float, float, Colour]],
+) -> None:
+    """Darken the ground below the body, softer and weaker the higher a part is."""
+    middle = parts[0][0]
+    ground = 0.0
+    for x0, y0, x1, y1, height in scene.ground:
+        if x0 <= middle[0] <= x1 and y0 <= middle[1] <= y1:
+            ground = height
+    dark = np.zeros(flat.shape)
+    for first, second, radius, end, _ in parts:
+        lift = max(0.0, float(first[2] + second[2]) / 2 - ground)
+        a, b = (
+            scene.camera.project(np.array([p[0] + 0.15 * lift, p[1] + 0.1 * lift, ground]))
+            for p in (first, second)
+        )
+        if min(a[2], b[2]) < 0.3:
+            continue
+        scale = scene.camera.focal / a[2]
+        soft = scale * (0.05 + 0.12 * lift)
+        window = _window(flat.shape, (a, b), scale * max(radius, end) + soft)
+        if window is None:
+            continue
+        distance, *_ = _capsule(window, a, b, scale * radius, scale * end)
+        cover = np.clip(0.5 - 0.5 * distance / soft, 0, 1) * 0.42 / (1 + 0.8 * lift)
+        dark[window] = np.maximum(dark[window], cover)
+    image *= 1 - (dark * flat)[..., None]
+
+
+def _window(
+    shape: tuple[int, ...], ends: Sequence[tuple[float, float, float]], margin: float
+) -> tuple[slice, slice] | None:
+    columns, rows = [e[0] for e in ends], [e[1] for e in ends]
+    left, right = int(min(columns) - margin - 1), int(max(columns) + margin + 2)
+    top, bottom = int(min(rows) - margin - 1), int(max(rows) + margin + 2)
+    left, right = max(left, 0), min(right, shape[1])
+    top, bottom = max(top, 0), min(bottom, shape[0])
+    return (slice(top, bottom), slice(left, right)) if left < right and top < bottom else None
+
+
+def _capsule(
+    window: tuple[slice, slice],
+    a: tuple[float, float, float],
+    b: tuple[float, float, float],
+    ra: float,
+    rb: float,
+) -> tuple[Vector, Vector, Vector, Vector]:
+    """Return every pixel's coordinates relative to a capsule.
+
+    They are the distance to the capsule's edge (negative inside), the position along its axis,
+    0..1, and the offset from the axis.
+    """
+    x = np.arange(window[1].start, window[1].stop)[None] + 0.5 - a[0]
+    y = np.arange(window[0].start, window[0].stop)[:, None] + 0.5 - a[1]
+    dx, dy = b[0] - a[0], b[1] - a[1]
+    along = np.clip((x * dx + y * dy) / max(dx * dx + dy * dy, 1e-9), 0, 1)
+    ox, oy = x - along * dx, y - along * dy
+    return np.hypot(ox, oy) - (ra + (rb - ra) * along), along, ox, oy

@@ -1,0 +1,51 @@
+"""Common command line of the training recipes: ``python -m weights.recipes.X.train``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from costream.errors import CostreamError, UsageError
+
+
+def parser(name: str, packs: str, steps: int) -> argparse.ArgumentParser:
+    """Return the argument parser of the recipe ``name``.
+
+    ``packs``: help text for the data folder; ``steps``: default number of training steps.
+    """
+    options = argparse.ArgumentParser(prog=f"python -m weights.recipes.{name}.train")
+    options.add_argument("--packs", type=Path, required=True, help=packs)
+    options.add_argument("--output", type=Path, default=Path("weights"))
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--threads", type=int, default=1)
+    options.add_argument("--steps", type=int, default=steps)
+    return options
+
+
+def carry_out(make: Callable[[], Sequence[Path]], threads: int) -> int:
+    """Run a recipe, print the paths of the written files and return the exit code."""
+    torch.set_num_threads(threads)
+    try:
+        written = make()
+    except CostreamError as error:
+        print(error, file=sys.stderr)
+        return int(error.exit_code)
+    print(*written, sep="\n")
+    return 0
+
+
+@contextmanager
+def teacher_file(pack: Path, name: str) -> Iterator[Path]:
+    """Yield the temporary path of a file of ``teachers.tar``. UsageError if it is missing."""
+    if not pack.is_file():
+        raise UsageError("the teacher is missing", where=pack)
+    with tarfile.open(pack) as archive, tempfile.TemporaryDirectory() as place:
+        archive.extract(f"teachers/{name}", place, filter="data")
+        yield Path(place) / "teachers" / name

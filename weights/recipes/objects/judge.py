@@ -1,0 +1,144 @@
+"""Detections of a network and its teacher on test images and clips, and ground truth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import av
+import numpy as np
+import torch
+from torch import Tensor
+
+from costream.evaluation.metrics.detection import DetectedBoxes, Truth
+from costream.frontends.pixels import Pixels
+from costream.models.eventful.vitdet import ViTDet
+from costream.models.vitdet_heads import Detections
+from costream.nn.boxes import clip_boxes
+from costream.nn.operations import Operations
+from costream.nn.policy import TopTokens
+from costream.sources.media.picture import fit
+from costream.training.objects_cutouts import background
+from costream.training.objects_scenes import CLIPS, ClipUse, label, select_labelled
+from costream.training.objects_truth import ANNOTATED_CLIPS, SIZE, boxes_at
+from weights.recipes.objects.data import LabelledImage, SplitName, read_clip, read_names
+from weights.recipes.objects.teacher import Yolox
+
+BoxSize = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class DetectionTest:
+    """Images as the network gets them, those of a clip in order, and ground truth."""
+
+    pictures: list[Tensor]  # uint8 [3, h, w]
+    truth: list[Truth]  # in their pixels
+
+
+def photographs(scenes: Sequence[LabelledImage], box: BoxSize) -> DetectionTest:
+    """Return photographs scaled into the box of a network, as sources do it."""
+    pictures, truth = [], []
+    for scene in scenes:
+        height, width = scene.pixels.shape[1:]
+        size = fit((width, height), box)
+        frame = av.VideoFrame.from_ndarray(
+            np.ascontiguousarray(scene.pixels.permute(1, 2, 0).numpy()), "rgb24"
+        )
+        small = frame.reformat(*size).to_ndarray()
+        pictures.append(torch.from_numpy(np.ascontiguousarray(small.transpose(2, 0, 1))))
+        truth.append(_truth(scene.boxes, scene.labels, (width, height), size))
+    return DetectionTest(pictures, truth)
+
+
+def annotated_clip(packs: Path, name: str, box: BoxSize) -> DetectionTest:
+    """Return a held-out clip with manual annotations."""
+    own = ANNOTATED_CLIPS[name]
+    pictures = read_clip(packs, name, box=box)[: own.frames]
+    truth = [
+        _truth(*boxes_at(own, frame), SIZE, (p.shape[2], p.shape[1]))
+        for frame, p in enumerate(pictures)
+    ]
+    return DetectionTest(pictures, truth)
+
+
+def pseudo_labelled_clip(
+    packs: Path, name: str, teacher: Yolox, box: BoxSize, part: SplitName | None
+) -> DetectionTest:
+    """Return a clip or a part of it with boxes of the teacher or of what moves."""
+    clip_ = CLIPS.get(name, ClipUse(1))
+    every = clip_.judged
+    frames = read_clip(packs, name, every, part)
+    empty = background(read_clip(packs, name, every, "train" if part else None))
+    scenes = label(frames, clip_, teacher, read_names(packs), empty)
+    pictures = read_clip(packs, name, every, part, box)
+    truth = [
+        _truth(
+            s.boxes,
+            s.labels,
+            (s.pixels.shape[2], s.pixels.shape[1]),
+            (p.shape[2], p.shape[1]),
+        )
+        for s, p in zip(scenes, pictures, strict=True)
+    ]
+    return DetectionTest(pictures, truth)
+
+
+@torch.no_grad()
+def detect_images(network: ViTDet, pictures: Sequence[Tensor], box: BoxSize) -> list[DetectedBoxes]:
+    """Return the detections of a network in each image, independently."""
+    pixels = Pixels(box, network.patch)
+    return [_found(network(pixels(p[None]))[0], p) for p in pictures]
+
+
+@torch.no_grad()
+def detect_clip(
+    network: ViTDet, pictures: Sequence[Tensor], box: BoxSize, share: float
+) -> tuple[list[DetectedBoxes], float]:
+    """Return the detections of a network in a clip with a share of its tokens, and its cost.
+
+    The first frame is computed in full, as is one after a cut. The cost is the mean number of
+    multiply-accumulates per frame.
+    """
+    pixels = Pixels(box, network.patch)
+    first = pixels(pictures[0][None])
+    state = network.init_state(1, first.shape[2], first.shape[3])
+    tokens = first.shape[2] * first.shape[3] // network.patch**2
+    spent = Operations()
+    found = [
+        _found(
+            network.forward_step(pixels(p[None]), state, TopTokens(int(share * tokens)), spent)[0],
+            p,
+        )
+        for p in pictures
+    ]
+    return found, spent.total / len(pictures)
+
+
+def detect_with_teacher(
+    teacher: Yolox, packs: Path, pictures: Sequence[Tensor]
+) -> list[DetectedBoxes]:
+    """Return the detections of the teacher in each image, of the classes in ``LABELS``."""
+    names = read_names(packs)
+    found = []
+    for picture in pictures:
+        said = teacher.detect(picture, 0.05)
+        boxes, labels, scores = select_labelled(said, names)
+        rows = torch.stack(boxes) if boxes else torch.zeros(0, 4)
+        order = np.argsort(-np.array(scores), kind="stable")
+        found.append(
+            DetectedBoxes(
+                rows.numpy()[order], np.array(scores)[order], np.array(labels, int)[order]
+            )
+        )
+    return found
+
+
+def _found(said: Detections, picture: Tensor) -> DetectedBoxes:
+    boxes = clip_boxes(said.boxes, picture.shape[1], picture.shape[2])
+    return DetectedBoxes(boxes.numpy(), said.scores.numpy(), said.labels.numpy())
+
+
+def _truth(boxes: Tensor, labels: Tensor, size: BoxSize, fitted: BoxSize) -> Truth:
+    scale = torch.tensor([fitted[0] / size[0], fitted[1] / size[1]] * 2)
+    return Truth((boxes * scale).numpy(), labels.numpy())

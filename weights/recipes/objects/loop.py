@@ -1,0 +1,161 @@
+"""Training loop of a detector: on labels and, at every place, on the outputs of a teacher."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from costream.frontends.pixels import Pixels
+from costream.models.eventful.vitdet import ViTDet
+from costream.training.objects.augment import SHAPES, SMALL_SHAPES, TrainingView, ViewSource
+from costream.training.objects.losses import MapHead, detector_losses, map_loss
+from weights.recipes.objects.teacher import SIDE
+
+TeacherMaps = Callable[[Tensor], list[Tensor]]  # uint8 [B, 3, H, W] to maps at three strides
+_TEACHER = 0.2  # loss weight of its maps
+
+
+@dataclass(frozen=True)
+class DetectorSchedule:
+    """Length and learning rates of a training."""
+
+    steps: int
+    batch: int = 8
+    rate: float = 1e-3  # peak of a cosine
+    warm_up: int = 100  # steps
+    decay: float = 0.05
+    small: float = 0.7  # share of the steps on small views
+    average: float = 0.995  # decay of the averaged weights
+    every_s: float = 180.0  # interval of checkpoints
+
+    def rate_at(self, step: int) -> float:
+        """Return the learning rate of a step."""
+        if step < self.warm_up:
+            return self.rate * (step + 1) / self.warm_up
+        done = (step - self.warm_up) / max(1, self.steps - self.warm_up)
+        return self.rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+class DetectorTrainer:
+    """A network with a head for the teacher's maps, their optimizer and the averaged weights."""
+
+    def __init__(self, network: ViTDet, course: DetectorSchedule) -> None:
+        self.network, self.course = network, course
+        self.maps = MapHead(network.backbone.dim)
+        self.mean = {k: v.detach().clone() for k, v in network.state_dict().items()}
+        self.step = 0
+        modules = nn.ModuleList([network, self.maps]).train()
+        parameters = list(modules.parameters())
+        self._optimizer = torch.optim.AdamW(
+            [  # weight decay for matrices only
+                {"params": [p for p in parameters if p.ndim > 1], "weight_decay": course.decay},
+                {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+            ],
+            lr=course.rate,
+        )
+        self._modules = modules
+        self._pixels = Pixels((SIDE, SIDE))
+
+    def learn(
+        self, pixels: Tensor, views: list[TrainingView], teacher: list[Tensor] | None
+    ) -> Tensor:
+        """Take one step; return the losses [3] of proposals, of the head and of the maps."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = self.course.rate_at(self.step)
+        parts = self.losses(pixels, views, teacher)
+        self._optimizer.zero_grad(set_to_none=True)
+        parts.sum().backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self._modules.parameters(), 2.0)
+        self._optimizer.step()
+        self.step += 1
+        keep = min(self.course.average, self.step / (self.step + 10))
+        for name, value in self.network.state_dict().items():
+            self.mean[name].lerp_(value, 1 - keep)
+        return parts.detach()
+
+    def losses(
+        self, pixels: Tensor, views: list[TrainingView], teacher: list[Tensor] | None
+    ) -> Tensor:
+        """Return the losses [3] of proposals, of the head and of the teacher's maps."""
+        network = self.network
+        size = (pixels.shape[2], pixels.shape[3])
+        tokens = network.backbone(network.embed(self._pixels(pixels)))
+        boxes, labels = [v.boxes for v in views], [v.labels for v in views]
+        proposing, telling = detector_losses(network, tokens, size, boxes, labels)
+        watching = pixels.new_zeros((), dtype=torch.float32)
+        if teacher is not None:
+            watching = map_loss(self.maps(tokens), teacher)
+        return torch.stack([proposing, telling, _TEACHER * watching])
+
+    def save(self, path: Path) -> None:
+        """Write everything needed to resume."""
+        state = {
+            "step": self.step,
+            "modules": self._modules.state_dict(),
+            "mean": self.mean,
+            "optimizer": self._optimizer.state_dict(),
+        }
+        torch.save(state, path.with_suffix(".part"))
+        path.with_suffix(".part").replace(path)
+
+    def load(self, path: Path) -> None:
+        """Resume from a checkpoint."""
+        state = torch.load(path, weights_only=True)
+        self._modules.load_state_dict(state["modules"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.mean, self.step = state["mean"], state["step"]
+
+    def finished(self) -> ViTDet:
+        """Return the network with the averaged weights."""
+        self.network.load_state_dict(self.mean)
+        return self.network.eval()
+
+
+def take_step(
+    learner: DetectorTrainer, supply: ViewSource, teacher: TeacherMaps, seed: int
+) -> Tensor:
+    """Train on the views of the learner's next step; return the parts of the loss [3]."""
+    course, step = learner.course, learner.step
+    rng = np.random.default_rng([seed, step])
+    torch.manual_seed(seed * 1_000_003 + step)
+    shapes = SMALL_SHAPES if step < course.small * course.steps else SHAPES
+    shape = shapes[int(rng.integers(len(shapes)))]
+    pixels, views = supply.batch(shape, course.batch, rng)
+    return learner.learn(pixels, views, teacher(pixels))
+
+
+def train(
+    learner: DetectorTrainer, supply: ViewSource, teacher: TeacherMaps, seed: int, checkpoint: Path
+) -> ViTDet:
+    """Train to the end of the course, from the checkpoint if it exists; return the network.
+
+    The views of a step depend only on the seed and its number, so a resumed training gives the
+    same result as an uninterrupted one.
+    """
+    if checkpoint.is_file():
+        learner.load(checkpoint)
+    bar = tqdm(
+        range(learner.step, learner.course.steps),
+        "objects",
+        file=sys.stderr,
+        mininterval=10,
+        ncols=100,
+    )
+    saved, mean = time.monotonic(), torch.zeros(3)
+    for _ in bar:
+        mean = mean.lerp(take_step(learner, supply, teacher, seed), 0.02)
+        bar.set_postfix_str(" ".join(f"{v:.3f}" for v in mean.tolist()), refresh=False)
+        if time.monotonic() - saved > learner.course.every_s:
+            learner.save(checkpoint)
+            saved = time.monotonic()
+    learner.save(checkpoint)
+    return learner.finished()

@@ -1,0 +1,132 @@
+"""Completion of the cards of shipped weights: ``python -m weights.recipes.release``.
+
+Each model is run over the sample of its kind on one core of this machine. Its scores there,
+which ``models verify`` repeats, and the cost of a step go into the card and into NAME.md; the
+tensors stay unchanged. Run it after a recipe, on an otherwise idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from costream.checkpoints.card import Card
+from costream.checkpoints.file import SUFFIX, read_weights, write_weights
+from costream.errors import CostreamError, UsageError
+from costream.evaluation.sample import TOLERANCE, digest, measure, samples_folder
+from costream.models.registry import load_model, shipped_folder
+from costream.records import OBJECT_DETECTION
+from costream.runtime.machine import prepare_torch, processor
+from costream.training.card_text import Table, card_text
+from costream.training.objects_report import detection_table
+from costream.training.sequence_report import sequence_table
+
+
+@dataclass(frozen=True)
+class ReleaseSample:
+    """A sample recording, and a model's labels for the labels in it."""
+
+    file: str  # its script is the JSON file beside it
+    called: Mapping[str, str | None] = field(default_factory=dict)  # None: no object
+    others: str | None = None  # label of everything else in the script; None: unchanged
+    end_s: float | None = None
+
+
+_ROOM = ReleaseSample("room.mp4")
+SAMPLES = {
+    "cooadtr": _ROOM,
+    "cooadtr-b2": _ROOM,
+    "oadtr": _ROOM,
+    "cotrans": ReleaseSample("band.ogg"),
+    "cosounds": ReleaseSample("street.ogg"),
+    "costgcn": ReleaseSample(
+        "moves.csv",
+        {
+            "raise both hands": "raise up both hands",
+            "raise right hand": "raise up right hand",
+            "clap": "hand clap",
+            "kick": "forward kick",
+        },
+    ),
+    # Every action in the room shows a person; computing all tokens of a frame takes long.
+    "eventful-vitdet": ReleaseSample("room.mp4", {"background": None}, others="person", end_s=10.0),
+}
+
+
+def complete(path: Path, folder: Path | None = None) -> Card:
+    """Measure a weight file, rewrite it with the complete card, and write NAME.md beside it.
+
+    ``folder`` holds the samples. Raises UsageError if there is no sample for a model of this
+    name, and the errors of a run.
+    """
+    stored = read_weights(path)
+    sample = SAMPLES.get(stored.card.name)
+    if sample is None:
+        raise UsageError(f"there is no sample for {stored.card.name}", where=path)
+    media = (folder or samples_folder()) / sample.file
+    truth = _truth(media.with_suffix(".json"), sample)
+    measured = measure(load_model(str(path), device="cpu"), media, truth, sample.end_s)
+    card = replace(
+        stored.card,
+        costs={
+            "macs": measured.macs,
+            "dense_macs": measured.dense_macs,
+            "ms": round(measured.ms, 2),
+            "machine": f"one core, {processor()}, PyTorch {torch.__version__.partition('+')[0]}",
+        },
+        sample={
+            "file": sample.file,
+            "sha256": digest(media),
+            "end_s": sample.end_s,
+            "truth": truth,
+            "metrics": {name: round(value, 4) for name, value in measured.metrics.items()},
+            "tolerance": TOLERANCE,
+        },
+    )
+    write_weights(path, card, stored.tensors)
+    path.with_suffix(".md").write_text(card_text(card, table_of(card)), encoding="utf-8")
+    return card
+
+
+def table_of(card: Card) -> Table | None:
+    """Return the formatter of a card's metrics; None: the default of ``card_text``."""
+    if card.task == OBJECT_DETECTION:
+        return detection_table
+    sequences = (m for models in card.metrics.values() for m in models.values() if "sequences" in m)
+    return sequence_table if any(sequences) else None
+
+
+def _truth(path: Path, sample: ReleaseSample) -> list[list[Any]]:
+    try:
+        segments = json.loads(path.read_text("utf-8"))["segments"]
+    except OSError as error:
+        raise UsageError(f"cannot be read ({error.strerror})", where=path) from error
+    called = {s["label"]: sample.others or s["label"] for s in segments} | dict(sample.called)
+    return [[s["start_s"], s["end_s"], called[s["label"]]] for s in segments]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Complete the cards of these files, or of all shipped ones; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m weights.recipes.release")
+    parser.add_argument("weights", nargs="*", type=Path, help="weight files; default: all shipped")
+    options = parser.parse_args(argv)
+    prepare_torch()
+    try:
+        for path in options.weights or sorted(shipped_folder().glob(f"*{SUFFIX}")):
+            card = complete(path)
+            print(path, card.costs, card.sample["metrics"])
+    except CostreamError as error:
+        print(error, file=sys.stderr)
+        return int(error.exit_code)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
