@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-__all__ = ["__version__", "load_model", "open_source", "run"]
+from costream.version import __version__
 
 if TYPE_CHECKING:
     from costream.models.registry import load_model
     from costream.runtime.pipeline import run
     from costream.sources.registry import open_source
 
+__all__ = ["__version__", "load_model", "open_source", "run"]
 _HOME = {
     "load_model": "costream.models.registry",
     "open_source": "costream.sources.registry",

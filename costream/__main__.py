@@ -11,8 +11,7 @@ from contextlib import suppress
 
 import click
 
-from costream.errors import CostreamError, ExitCode
-from costream.redact import redact
+from costream.errors import CostreamError, ExitCode, redact
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from costream.records import Summary
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from costream.records import Compute, Summary
+
+if TYPE_CHECKING:
+    pass
 
 
 def clean(text: str) -> str:
@@ -79,3 +86,52 @@ def cost_line(summary: Summary, kind: str) -> str:
     if not summary.complete:
         parts.append("incomplete")
     return ", ".join(parts)
+
+
+# Cost of a step of a token-gated model as text.
+
+
+# Smaller budgets are milliseconds, larger ones MACs: no step is that cheap or takes that long.
+_LEAST_MACS = 1e6
+
+
+def share_of_dense(compute: Compute) -> float:
+    """Return the cost of a step as a share of the dense model's; 1 if that is unknown."""
+    return compute.macs / compute.dense_macs if compute.dense_macs > 0 else 1.0
+
+
+def tokens_text(compute: Compute, most: int | None) -> str:
+    """Return ``256 of 1020 tokens``; ``most``: tokens of a frame; '' without tokens."""
+    if compute.tokens is None:
+        return ""
+    return f"{compute.tokens} tokens" if most is None else f"{compute.tokens} of {most} tokens"
+
+
+def share_text(compute: Compute) -> str:
+    """Return ``31 % of dense``."""
+    return f"{100 * share_of_dense(compute):.0f} % of dense"
+
+
+def budget_text(compute: Compute) -> str:
+    """Return ``budget 40 ms`` or ``budget 20 GMAC``; '' without a budget."""
+    if compute.budget is None:
+        return ""
+    if compute.budget < _LEAST_MACS:
+        return f"budget {compute.budget:.3g} ms"
+    return f"budget {compute.budget / 1e9:.3g} GMAC"
+
+
+_MOST_NAMES = 12  # in one message
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names joined by commas, abbreviated after the first dozen."""
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def suggest_names(name: str, names: Iterable[str]) -> str:
+    """Return a hint for an unknown name: similar names, or all."""
+    known = list(names)
+    close = difflib.get_close_matches(name, known, 3, 0.5)
+    return f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(known)}"

@@ -12,9 +12,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-if TYPE_CHECKING:  # the command line imports this module and should not load NumPy
+if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # the command line imports this module and should not load Nu
 
 SCHEMA = "costream/1"
 OBJECT_DETECTION = "object detection"  # task of models that output Objects, not Prediction
+
 
 # --- items: source -> frontend ---------------------------------------------------------------
 
@@ -118,7 +119,6 @@ class Fault:
 
 Data: TypeAlias = VideoFrame | AudioBlock | FeatureRow | SkeletonFrame
 Item: TypeAlias = Data | Gap | Fault
-
 # --- records: run -> sinks -------------------------------------------------------------------
 
 Scored: TypeAlias = tuple[str, float]  # label, probability
@@ -333,3 +333,109 @@ def plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     return value
+
+
+# Status of a watch and its feeds, for its views, its status file and its metrics endpoint.
+
+
+# "connecting": not open yet; "live": receiving data; "stalled": open, but no data for a while;
+# "waiting": lost, will be retried; "lost": given up; "ended": finished, or stopped
+FeedState = Literal["connecting", "live", "stalled", "waiting", "lost", "ended"]
+
+
+@dataclass(frozen=True)
+class FeedStatus:
+    """Status of one feed at one time. Totals count from the start of the watch."""
+
+    name: str  # base of its file names
+    source: str  # redacted
+    state: FeedState
+    message: str = ""  # why it is not live; one line, redacted
+    age_s: float | None = None  # since its newest frame or block arrived; None: none yet
+    time_s: float | None = None  # media time of its newest step
+    frames_hz: float = 0.0  # recent frames or blocks per second
+    steps_hz: float = 0.0  # recent steps per second
+    steps: int = 0
+    lag_s: float = 0.0  # of its newest step: now minus frame time
+    dropped: int = 0  # steps skipped to keep up
+    reconnects: int = 0
+    gaps: int = 0
+    errors: int = 0
+    alerts: int = 0
+    top: tuple[Scored, ...] = ()  # newest prediction, best first
+    active: str | None = None  # label at or above the threshold now, not the background
+    network_ms: float = 0.0  # per step, its share of the newest steps, frontend included
+    macs: int = 0
+    dense_macs: int = 0
+
+
+@dataclass(frozen=True)
+class WatchStatus:
+    """Status of all feeds at one time."""
+
+    version: str
+    model: str
+    began: str  # ISO 8601, UTC: start of the watch
+    now: str
+    uptime_s: float
+    feeds: tuple[FeedStatus, ...]
+    alerts: tuple[tuple[str, Alert], ...] = ()  # the newest ones, oldest first: feed and alert
+    load: float = 0.0  # recent share of the time in which the network was busy
+    memory_mb: float = 0.0  # resident
+    failed_actions: int = 0  # of alerts
+    strips: dict[str, tuple[str | None, ...]] = field(default_factory=dict)  # see below
+    # feed -> active label of each of the newest seconds, oldest first (None: nothing)
+
+
+SourceKind = Literal["video", "audio", "features", "skeleton"]
+
+
+@dataclass(frozen=True)
+class AudioFormat:
+    """Audio format of a model: mono, in blocks of one step each."""
+
+    rate_hz: int  # samples per second
+    block: int  # samples per step
+
+
+@dataclass(frozen=True)
+class RawAudioFormat:
+    """Format of headerless samples (raw PCM on a pipe)."""
+
+    form: str  # FFmpeg's name of the sample format: s16le, f32le, ...
+    rate_hz: int
+    channels: int = 1
+
+
+@dataclass(frozen=True)
+class SourceInfo:
+    """Information about an open source."""
+
+    name: str  # base name of output files, e.g. "clip.mp4"
+    uri: str  # redacted
+    kind: SourceKind
+    duration_s: float | None  # total length; None if unknown (streams, stdin)
+    rate_hz: float | None  # nominal frames or rows per second
+    size: tuple[int, int] | None = None  # upright width, height of the frames
+    width: int | None = None  # features: values per row
+    layout: str | None = None  # skeletons: name of the joint layout
+    axes: int | None = None  # skeletons: coordinates per joint, 2 or 3
+    beside: bool = False  # sound accompanies the video
+    silent: str | None = None  # why it does not, if known
+    live: bool = False  # data arrive in real time: nothing may wait for more of them
+    began_s: float | None = None  # live: time.time() at media time 0
+
+
+def finds_objects(header: Header) -> bool:
+    """Return whether a run writes Objects instead of Prediction; its segments may then overlap."""
+    return header.task == OBJECT_DETECTION
+
+
+def heads_of(header: Header) -> dict[str | None, Head]:
+    """Return the heads by the ``model`` of their records; the key is None for a single head."""
+    if header.heads is not None:
+        return {head.model: head for head in header.heads}
+    timeline = header.options.get("timeline")
+    thresholds = (getattr(timeline, "threshold", 0.5), getattr(timeline, "thresholds", {}))
+    about = (header.model, header.weights_sha256, header.labels, header.background)
+    return {None: Head(*about, header.delay_s, *thresholds)}

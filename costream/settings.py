@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from costream.errors import UsageError
-from costream.sources.base import RawAudioFormat
+from costream.records import RawAudioFormat
 
 if sys.version_info >= (3, 11):
     import tomllib

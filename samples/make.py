@@ -23,10 +23,15 @@ import recording
 import sounds
 from tqdm import tqdm
 
-from costream.training.room import Camera, Cuboid, Room
-from costream.training.scenes import UP, chair_boxes
-from weights.recipes.action.rendering.render import Appearance, RenderedScene, render
-from weights.recipes.action.rendering.scenes import VISIBLE
+from weights.recipes.action.rendering.render import (
+    Appearance,
+    Camera,
+    Cuboid,
+    RenderedScene,
+    Room,
+    render,
+)
+from weights.recipes.action.rendering.scenes import UP, VISIBLE, chair_boxes
 from weights.recipes.action.rendering.script import Script
 
 NAME = "room"

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from costream.models.audio import CoTrans
+from costream.models.oad.cooadtr import CoTrans
 
 CONVOLUTIONS = (0, 3, 6, 8, 11, 13)
 

@@ -10,13 +10,12 @@ from eventful_nets import randomise
 from torch import Tensor
 
 from costream.checkpoints.card import Card, Timeline
-from costream.frontends.pixels import Pixels
+from costream.frontends.crops import Pixels
 from costream.models.build import save_model
 from costream.models.eventful.detector import ObjectModel
-from costream.models.eventful.vitdet import ViTDet
-from costream.models.vitdet_heads import Detections
-from costream.models.vitdet_views import View
-from costream.nn.operations import Operations
+from costream.models.eventful.rcnn import Detections
+from costream.models.eventful.vitdet import View, ViTDet
+from costream.nn.eventful.gates import Operations
 from costream.records import OBJECT_DETECTION
 
 LABELS = ("person", "car")

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from costream.layouts import Layout
-from costream.records import Fault, Item, SkeletonFrame
-from costream.sources.base import SourceInfo, SourceOptions
+from costream.records import Fault, Item, SkeletonFrame, SourceInfo
+from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 
 Heading = Callable[[int, str, str], str]  # joint, its name, axis -> heading

@@ -6,8 +6,8 @@ import torch
 
 from costream.checkpoints.card import Card
 from costream.frontends.audio import ContinualAudioNet
-from costream.models.audio import CoTrans
 from costream.models.build import save_model
+from costream.models.oad.cooadtr import CoTrans
 
 WIDTHS = [4, 6, 6, 8, 8, 10, 10]
 SIZES = {"input_width": 5, "embed_dim": 8, "num_heads": 2, "feedforward": 8, "num_positions": 9}

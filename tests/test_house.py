@@ -82,7 +82,7 @@ def test_every_part_has_a_rule():
     assert parts == set(MAY)
 
 
-# Loops that PyTorch has not: ``costream.nn.loops`` imports them when a network wants them.
+# Loops that PyTorch has not: ``costream.nn.fast`` imports them when a network wants them.
 COMPILED = {"compiled.py", "depthwise.py", "kernels.py"}
 
 

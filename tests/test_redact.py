@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.errors import CostreamError, SourceError
-from costream.redact import redact
+from costream.errors import CostreamError, SourceError, redact
 
 
 @pytest.mark.parametrize(

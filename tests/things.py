@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from costream.checkpoints.card import Card, Timeline
-from costream.frontends.pixels import Pixels
+from costream.frontends.crops import Pixels
 from costream.models.build import save_model
 from costream.models.eventful.vitdet import ViTDet
 from costream.records import OBJECT_DETECTION

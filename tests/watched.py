@@ -6,8 +6,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from costream.records import Alert
-from costream.status import FeedState, FeedStatus, WatchStatus
+from costream.records import Alert, FeedState, FeedStatus, WatchStatus
 
 LABELS = ("walk", "sit", "stand up", "falling")
 PLACES = ("front door", "yard", "gate", "lab", "hall", "kitchen", "stairs", "car park")

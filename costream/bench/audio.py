@@ -13,7 +13,7 @@ from torch import Tensor
 from costream.bench.encoders import measure, quiet_torch
 from costream.bench.timing import Contender
 from costream.frontends.audio import ContinualAudioNet
-from costream.models.audio import CoTrans
+from costream.models.oad.cooadtr import CoTrans
 from costream.nn.fast import store_by_columns
 from costream.tables import Cell, Table
 

@@ -11,19 +11,20 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from costream.bench.peer import peer, peer_name
 from costream.bench.timing import (
     Contender,
     EncoderBench,
     bound,
     build_encoder,
     continual,
+    peer,
+    peer_name,
     torch_encoder,
     window_matmul,
     window_sdpa,
     window_torch,
 )
-from costream.nn.memory import keep_freed_memory
+from costream.nn.fast import keep_freed_memory
 from costream.tables import Cell, Table
 
 CONFIGS = (

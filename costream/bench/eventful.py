@@ -6,16 +6,17 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from costream.bench.encoders import quiet_torch
 from costream.models.eventful.backbone import ViTDetBackbone
-from costream.nn.eventful.block import use_bfloat16_products
-from costream.nn.operations import Operations
-from costream.nn.policy import TopTokens
-from costream.runtime.machine import has_fast_bfloat16
+from costream.models.eventful.vivit import ViViT
+from costream.nn.eventful.block import VARIANTS, EventfulBlock, use_bfloat16_products
+from costream.nn.eventful.gates import Operations, TopTokens
+from costream.runtime.setup import has_fast_bfloat16
 from costream.tables import Cell, Table
 
 COLUMNS = ("way", "tokens", "median ms", "p10 ms", "x dense", "G operations", "state MB")
@@ -142,3 +143,239 @@ def _measure(
             if number >= 0:
                 times[place].append(time.perf_counter() - start)
     return times, spent
+
+
+# Operation counts of ViViT-B with token gates, from the counters of the running code.
+
+
+VIEWS = 12  # per video: four in time, each with three in space
+DIM, DEPTH = 768, 12
+STEPS = 16  # tubelets per view, the first computed in full
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set in the paper's tables, with the paper's input size."""
+
+    name: str
+    side: int  # tokens of 16 pixels along one side of an image
+    classes: int
+
+
+EPIC = DataSet("EPIC-KITCHENS", 20, 97)
+KINETICS = DataSet("Kinetics-400", 14, 400)
+# tokens -> trillions of operations per video; None: all tokens of every tubelet
+PUBLISHED: dict[DataSet, dict[int | None, float]] = {
+    EPIC: {
+        None: 7.1220,
+        280: 5.4905,
+        240: 4.7719,
+        200: 4.0532,
+        160: 3.3346,
+        140: 2.9753,
+        120: 2.6160,
+        100: 2.2567,
+        80: 1.8974,
+        70: 1.7177,
+        60: 1.5381,
+        50: 1.3584,
+        40: 1.1787,
+        30: 0.9991,
+    },
+    KINETICS: {None: 3.3596, 96: 1.8138, 48: 1.0164, 24: 0.6178},
+}
+
+
+@cache
+def count_vivit(data: DataSet, variant: str, tokens: int | None) -> int:
+    """Return the operations of a video as the paper counts them, without the embedding.
+
+    ``tokens``: number of tokens updated in each tubelet but the first of a view; None: all tokens,
+    without gates.
+    """
+    others = (STEPS - 1) * _tubelet(data, variant, tokens)
+    return VIEWS * (_tubelet(data, variant, None) + others + _rest(data))
+
+
+@cache
+def _tubelet(data: DataSet, variant: str, tokens: int | None) -> int:
+    """Return the operations of the spatial encoder. All blocks cost the same; only shapes count."""
+    with torch.device("meta"):
+        net = _network(data, variant)
+        x = torch.empty(1, data.side**2, DIM)
+    encoder, spent = net.spatial_model, Operations()
+    state, policy = encoder.init_state(1), FixedTokens(torch.arange(tokens or 0))
+    state.steps += tokens is not None  # with 0 steps all tokens are computed
+    encoder.forward_step(x, state, policy, spent)
+    positions = encoder.tokens * DIM
+    return positions + DEPTH * (spent.total - positions)
+
+
+@cache
+def _rest(data: DataSet) -> int:
+    """Return the operations of the temporal encoder and the classifier for one view."""
+    with torch.device("meta"), torch.no_grad():
+        net, spent = _network(data, "exact"), Operations()
+        net.classify(net.temporal_model(torch.empty(1, STEPS, DIM), spent), spent)
+    return spent.total
+
+
+def _network(data: DataSet, variant: str) -> ViViT:
+    """Return a ViViT-B with one block in its spatial encoder."""
+    sizes = (data.side, data.side)
+    return ViViT(data.classes, DIM, depth=1, size=sizes, variant=variant)
+
+
+def action_ops_table() -> Table:
+    """Return the table of operation counts, in trillions per video."""
+    rows: list[tuple[Cell, ...]] = []
+    for data, published in PUBLISHED.items():
+        for tokens, theirs in published.items():
+            mine, own = (
+                round(count_vivit(data, v, tokens) / 1e12, 4) for v in ("eventful", "exact")
+            )
+            rows.append((data.name, "all" if tokens is None else str(tokens), mine, theirs, own))
+    columns = ("data set", "tokens", "eventful", "eventful published", "costream")
+    notes = (
+        f"ViViT-B, factorised encoder; {VIEWS} views per video of {STEPS} tubelets each, the first",
+        "computed in full. As in the paper, additions count like multiply-accumulates, and tubelet",
+        "embedding is not counted. Tokens: of 401 (20 x 20 and the class token) and of 197.",
+        "costream: the default, exact attention.",
+    )
+    title = "Operations of ViViT-B with token gates, in trillions per video"
+    return Table(title, columns, tuple(rows), notes, decimals=4)
+
+
+# Operation counts of ViTDet-B with token gates, from the counters of the running code.
+
+
+# Video length over which the paper's numbers are means, including the frame computed in full.
+FRAMES = 270
+GRIDS = {1024: 64, 672: 42}  # pixels -> tokens of 16 pixels along one side
+_DIM, _HEADS, _DEPTH, _GLOBAL = 768, 12, 12, 4
+_SIZE, _WINDOW = (64, 64), (14, 14)
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """A row of the paper's tables: billions of operations per frame."""
+
+    pixels: int
+    tokens: int
+    eventful: float
+    token_wise: float
+    spatiotemporal: float
+    pooled: int  # keys that contain a chosen token; depends on the paper's data
+
+
+ROWS = (
+    PublishedRow(1024, 2048, 294.9, 294.1, 217.0, 565),
+    PublishedRow(1024, 1536, 225.9, 250.7, 169.3, 493),
+    PublishedRow(1024, 1024, 156.8, 207.3, 121.0, 404),
+    PublishedRow(1024, 768, 122.3, 185.7, 96.3, 346),
+    PublishedRow(1024, 512, 87.8, 164.0, 70.9, 268),
+    PublishedRow(1024, 256, 53.3, 142.3, 44.5, 164),
+    PublishedRow(672, 1024, 115.1, 111.9, 98.2, 275),
+    PublishedRow(672, 768, 87.9, 90.2, 75.5, 234),
+    PublishedRow(672, 512, 60.7, 68.5, 52.8, 192),
+    PublishedRow(672, 384, 47.1, 57.7, 41.4, 169),
+    PublishedRow(672, 256, 33.5, 46.8, 29.8, 132),
+    PublishedRow(672, 128, 19.9, 36.0, 18.0, 84),
+)
+# All tokens of every frame, and the same with pooled keys and values.
+BASE = {1024: (467.4, 388.1), 672: (174.5, 159.7)}
+
+
+@dataclass(frozen=True)
+class FixedTokens:
+    """Policy for counting: always the given tokens."""
+
+    tokens: Tensor
+
+    def choose(self, errors: Tensor) -> Tensor:
+        """Return the given tokens."""
+        return self.tokens
+
+
+def count_vitdet(variant: str, side: int, tokens: int | None, pooled: int | None = None) -> int:
+    """Return the operations of a frame of side x side tokens in the backbone of ViTDet-B.
+
+    ``tokens``: number of updated tokens; None: all, in full. ``pooled``: number of pooled keys that
+    contain them. All windows are computed, even where the variant would skip some.
+    """
+    windowed = _block("token-wise", True, side, tokens, None)
+    among_all = _block(variant, False, side, tokens, pooled)
+    return side**2 * _DIM + (_DEPTH - _GLOBAL) * windowed + _GLOBAL * among_all
+
+
+@cache
+def _block(variant: str, windowed: bool, side: int, tokens: int | None, pooled: int | None) -> int:
+    """Return the operations of one block; blocks of a kind cost the same, only shapes count."""
+    with torch.device("meta"), torch.no_grad():
+        window = _WINDOW if windowed else None
+        block = EventfulBlock(_DIM, _HEADS, _SIZE, window, variant=VARIANTS[variant])
+        state = block.init_state(1, side, side)
+        x = torch.empty(1, side, side, _DIM)
+    spent = Operations()
+    with torch.no_grad():
+        policy = FixedTokens(_spread(side, tokens or 0, pooled))
+        block.forward_step(x, state, [tokens is None], policy, spent)
+    return spent.total
+
+
+def mean(variant: str, side: int, tokens: int, pooled: int | None = None) -> float:
+    """Return the mean over a video of ``FRAMES`` frames, in billions."""
+    whole, part = count_vitdet(variant, side, None), count_vitdet(variant, side, tokens, pooled)
+    return (part + (whole - part) / FRAMES) / 1e9
+
+
+def object_ops_table() -> Table:
+    """Return the table of operation counts, in billions per frame."""
+    rows: list[tuple[Cell, ...]] = []
+    for pixels, published in BASE.items():
+        side = GRIDS[pixels]
+        counted = [count_vitdet(variant, side, None) / 1e9 for variant in ("eventful", "spatial")]
+        whole, pooled = (round(c, 1) for c in counted)
+        every = (whole, published[0], whole, published[0], pooled, published[1], whole)
+        rows.append((pixels, "all", *every))
+        for row in ROWS:
+            if row.pixels != pixels:
+                continue
+            cells = (
+                (mean("eventful", side, row.tokens), row.eventful),
+                (mean("token-wise", side, row.tokens), row.token_wise),
+                (mean("spatiotemporal", side, row.tokens, row.pooled), row.spatiotemporal),
+            )
+            numbers = [n for mine, paper in cells for n in (round(mine, 1), paper)]
+            own = round(mean("exact", side, row.tokens), 1)
+            rows.append((pixels, str(row.tokens), *numbers, own))
+    columns = (
+        "pixels",
+        "tokens",
+        "eventful",
+        "eventful published",
+        "token-wise",
+        "token-wise published",
+        "pooled keys",
+        "pooled keys published",
+        "costream",
+    )
+    notes = (
+        "Backbone of ViTDet-B, square frames; as in the paper, additions count like",
+        f"multiply-accumulates, and a number is the mean over a video of {FRAMES} frames whose",
+        "first is computed in full. Token-wise is also STGT. The number of pooled keys that change",
+        "depends on the video: it is chosen to match the paper's number.",
+        "costream: the default, exact attention, no window skipped.",
+    )
+    title = "Operations of ViTDet-B with token gates, in billions per frame"
+    return Table(title, columns, tuple(rows), notes)
+
+
+def _spread(side: int, tokens: int, pooled: int | None) -> Tensor:
+    """Return tokens spread over a frame that belong to ``pooled`` keys of 2 x 2 tokens."""
+    if pooled is None:
+        return torch.arange(tokens) * side**2 // max(tokens, 1)
+    half = side // 2
+    cells = torch.arange(pooled) * half**2 // pooled
+    corners = cells // half * 2 * side + cells % half * 2
+    return (corners + torch.tensor([[0], [1], [side], [side + 1]])).flatten()[:tokens].sort().values

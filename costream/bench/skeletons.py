@@ -6,17 +6,17 @@ import copy
 import itertools
 import statistics
 from collections.abc import Sequence
-from typing import cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from costream.bench.encoders import measure, quiet_torch
-from costream.bench.peer import peer_name
-from costream.bench.skeleton_ops import build_net
-from costream.bench.skeleton_peer import skeleton_peer
-from costream.bench.timing import Contender
-from costream.models.skeleton.network import SkeletonNet
+from costream.bench.timing import Contender, peer_name
+from costream.models.skeleton.blocks import SkeletonBlock, TemporalUnit
+from costream.models.skeleton.network import STRIDES, WIDTHS, SkeletonNet
+from costream.nn.graph import GraphConvolution
 from costream.tables import Cell, Table
 
 # Networks whose streaming output equals that of the clip network over the last frames.
@@ -145,3 +145,197 @@ def _errors(
                     error = (out - truth[t]).abs().max() / truth[t].abs().max()
                     worst[way.name] = max(worst.get(way.name, 0.0), float(error))
     return worst
+
+
+# Operation counts of the skeleton networks, as in the paper and as implemented here.
+
+
+_KERNEL, _FRAMES, _PERSONS, _JOINTS, _CLASSES, _AXES = 9, 300, 2, 25, 60, 3
+_ATTENTION_FROM = 4  # S-TR
+# NTU RGB+D; the bones do not affect the counts
+_BONES = tuple((joint, joint - 1) for joint in range(1, _JOINTS))
+
+
+@dataclass(frozen=True)
+class PublishedSkeletonCount:
+    """A network of Hedegaard et al. (Pattern Recognition 2023) and its published count."""
+
+    name: str
+    kind: str  # see SkeletonNet
+    starred: bool  # no strides, no padding
+    continual: bool
+    published: float  # billions per prediction
+    discarded: bool = True  # whether outputs that a stride discards are counted
+
+
+COUNTS = (
+    PublishedSkeletonCount("ST-GCN", "stgcn", False, False, 16.73),
+    PublishedSkeletonCount("ST-GCN*", "stgcn", True, False, 36.90),
+    PublishedSkeletonCount("CoST-GCN", "stgcn", False, True, 0.27),
+    PublishedSkeletonCount("CoST-GCN*", "stgcn", True, True, 0.16),
+    PublishedSkeletonCount("AGCN", "agcn", False, False, 18.69),
+    PublishedSkeletonCount("AGCN*", "agcn", True, False, 40.87),
+    PublishedSkeletonCount("CoAGCN", "agcn", False, True, 0.30),
+    PublishedSkeletonCount("CoAGCN*", "agcn", True, True, 0.17),
+    PublishedSkeletonCount("S-TR", "str", False, False, 16.14),
+    PublishedSkeletonCount("S-TR*", "str", True, False, 35.65),
+    PublishedSkeletonCount("CoS-TR", "str", False, True, 0.22, discarded=False),
+    PublishedSkeletonCount("CoS-TR*", "str", True, True, 0.15),
+)
+
+
+def build_net(kind: str, starred: bool) -> SkeletonNet:
+    """Return a network of the paper's size for NTU RGB+D, 60 classes, with random weights."""
+    return SkeletonNet(
+        _CLASSES,
+        _JOINTS,
+        _BONES,
+        0,
+        _AXES,
+        _PERSONS,
+        kind=kind,
+        strides=(1,) * len(STRIDES) if starred else STRIDES,
+        padding="none" if starred else "same",
+        pool=220 if starred else 75,
+    )
+
+
+def published_macs(count: PublishedSkeletonCount) -> int:
+    """Return the multiply-accumulates of a prediction as the paper counts them.
+
+    Convolutions with biases, 2 per number for batch norms, 1 for ReLU and for means, and the
+    classifier; no graph or attention products. Both persons are present. A continual strided
+    layer counts at every step of its input, that is, including discarded outputs; only the
+    published number of CoS-TR excludes them.
+    """
+    frames = _FRAMES
+    if count.continual:
+        frames = 1 if count.starred else 4
+    total, width = frames * 2 * _AXES, _AXES
+    for number, (out, step) in enumerate(zip(WIDTHS, STRIDES, strict=True), 1):
+        stride = 1 if count.starred else step
+        given = -(-frames // stride)
+        if count.starred and not count.continual:
+            given = frames - _KERNEL + 1
+        spatial = _spatial(count.kind, number, width, out)
+        computed = frames if count.continual and count.discarded else given
+        temporal = _KERNEL * out * out + 3 * out
+        beside = (width + 3) * out if step > 1 else 0
+        total += frames * spatial + computed * (temporal + beside) + given * out
+        frames, width = given, out
+    return _PERSONS * _JOINTS * (total + frames * width) + (width + 1) * _CLASSES
+
+
+def _spatial(kind: str, number: int, width: int, out: int) -> int:
+    """Return the cost of a spatial unit per joint and frame."""
+    if kind == "str" and number >= _ATTENTION_FROM:
+        qkv = 3 * out // 2
+        return 2 * width + (width + 1) * qkv + (out + 1) * out + 3 * out
+    convolutions = 3 * (width + 1) * out + 3 * out
+    if kind == "agcn":
+        convolutions += 6 * (width + 1) * (out // 4)
+    return convolutions + ((width + 3) * out if width != out else 0)
+
+
+def costream_macs(count: PublishedSkeletonCount, persons: int = _PERSONS) -> int:
+    """Return the multiply-accumulates of costream's prediction, all products counted."""
+    with torch.device("meta"):  # only sizes are needed
+        net = build_net(count.kind, count.starred)
+    if count.continual:
+        return net.count_macs(persons) * net.stride
+    return net.count_clip_macs(_FRAMES)
+
+
+def skeleton_ops_table() -> Table:
+    """Return the table of operation counts, in billions of multiply-accumulates per prediction."""
+    rows = []
+    for count in COUNTS:
+        given = [published_macs(count), costream_macs(count)]
+        alone = round(costream_macs(count, 1) / 1e9, 4) if count.continual else None
+        numbers = [round(n / 1e9, 4) for n in given]
+        rows.append((count.name, numbers[0], count.published, numbers[1], alone))
+    columns = ("network", "paper's way", "published", "costream", "costream, one person")
+    notes = (
+        f"NTU RGB+D, {_CLASSES} classes: {_JOINTS} joints, {_PERSONS} persons, clips of"
+        f" {_FRAMES} frames; * without strides and padding (here: -s1).",
+        "Paper's way: convolutions, norms and classifier, without graph and attention products;",
+        "continual networks, except CoS-TR, with the outputs that a stride discards.",
+        "costream: every matrix product of a step as implemented here; for a strided network, of",
+        "the 4 steps of a prediction. It computes no outputs that a stride discards, and nothing",
+        "for absent persons.",
+    )
+    title = "Multiply-accumulates of one prediction of a skeleton network, in billions"
+    return Table(title, columns, tuple(rows), notes)
+
+
+# Skeleton network built from modules of the PyPI package continual-inference, for comparison.
+
+
+class ChannelsFirstGraph(nn.Module):
+    """A graph convolution as the published networks compute it, on [N, C, T, V]."""
+
+    def __init__(self, unit: GraphConvolution) -> None:
+        super().__init__()
+        self.unit = unit
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [N, O, T, V]."""
+        unit, graph = self.unit, self.unit.graph()
+        parts = [conv(torch.matmul(x, graph[k])) for k, conv in enumerate(unit.g_conv)]
+        y = unit.bn(sum(parts))
+        return torch.relu(y + (unit.gcn_residual(x) if unit.convolves_residual else x))
+
+
+def skeleton_peer(net: SkeletonNet, name: str, macs: int) -> Contender | None:
+    """Return the package's step for one stream with the weights of ``net``.
+
+    None when the package is not installed, and for networks other than ST-GCN without padding.
+    """
+    if any(type(block.gcn) is not GraphConvolution for block in net.blocks):
+        return None
+    try:
+        import continual
+    except ImportError:
+        return None
+    net = copy.deepcopy(net)  # the package modifies modules passed to it
+    blocks = continual.Sequential(*(_block(continual, block) for block in net.blocks)).eval()
+    mean = continual.AvgPool1d(net.pool, stride=1)
+    shape = (net.persons, net.joints, net.channels)
+
+    def step(x: Tensor) -> Tensor:
+        frame = net.data_bn(x.flatten(1)).view(shape).transpose(1, 2).contiguous()
+        y = blocks.forward_step(frame)
+        if isinstance(y, Tensor):
+            y = mean.forward_step(y.mean((0, 2))[None])
+        return cast(Tensor, net.fc(y)) if isinstance(y, Tensor) else x  # no output until full
+
+    return Contender(name, step, macs, lambda: state_bytes([blocks, mean]))
+
+
+def _block(continual: Any, block: SkeletonBlock) -> Any:
+    unit = cast(TemporalUnit, block.tcn)
+    conv = continual.Conv2d(block.out_width, block.out_width, (block.kernel, 1))
+    conv.weight, conv.bias = unit.t_conv.weight, unit.t_conv.bias
+    graph = ChannelsFirstGraph(cast(GraphConvolution, block.gcn))
+    stepping = continual.forward_stepping
+    path = continual.Sequential(stepping(graph), conv, stepping(unit.bn))
+    if block.residual is not None:
+        beside = stepping(nn.Sequential(block.residual.t_conv, block.residual.bn))
+        delay = continual.Delay(block.residual_delay, temporal_fill="zeros")
+        residual = continual.Sequential(beside, delay)
+        path = continual.BroadcastReduce(residual, path, reduce="sum", auto_delay=False)
+    elif block.has_residual:
+        path = continual.Residual(path, residual_shrink=True)
+    return continual.Sequential(path, nn.ReLU())
+
+
+def state_bytes(modules: list[nn.Module]) -> int:
+    """Return the size in bytes of the stream state in the package's own modules."""
+    own = [
+        m
+        for whole in modules
+        for m in whole.modules()
+        if type(m).__module__.startswith("continual.")
+    ]
+    buffers = [buffer for module in own for buffer in module.buffers(recurse=False)]
+    return sum(b.numel() * b.element_size() for b in buffers)

@@ -10,7 +10,7 @@ from importlib import import_module
 
 import click
 
-from costream import __version__
+from costream.version import __version__
 
 # name -> (module that holds ``command``, line for the overview)
 COMMANDS: dict[str, tuple[str, str]] = {

@@ -113,13 +113,11 @@ def steps(
 @_json
 def ops(as_json: bool) -> None:
     """Count the operations of the networks, by the papers' and by costream's method."""
-    from costream.bench.action_ops import action_ops_table
-    from costream.bench.audio_ops import audio_ops_table
-    from costream.bench.counts import ops_table
-    from costream.bench.nystrom_ops import SIZES, nystrom_ops_table
-    from costream.bench.object_ops import object_ops_table
-    from costream.bench.skeleton_ops import skeleton_ops_table
-    from costream.bench.video_ops import video_ops_table
+    from costream.bench.counts import audio_ops_table, ops_table
+    from costream.bench.eventful import action_ops_table, object_ops_table
+    from costream.bench.nystrom import SIZES, nystrom_ops_table
+    from costream.bench.skeletons import skeleton_ops_table
+    from costream.bench.video3d import video_ops_table
 
     tables = [ops_table(), skeleton_ops_table(), audio_ops_table(), object_ops_table()]
     tables += [action_ops_table(), video_ops_table(), *map(nystrom_ops_table, SIZES)]
@@ -153,7 +151,7 @@ def stream(
     sniff(file)  # reports a wrong name before torch is imported
     from costream.bench.stream import stream_table
     from costream.models.registry import load_model
-    from costream.runtime.machine import prepare_torch
+    from costream.runtime.setup import prepare_torch
 
     prepare_torch(threads)
     loaded = load_model(model, weights=weights, device=device)
@@ -193,7 +191,7 @@ def budget(
     from costream.models.base import GatedModel
     from costream.models.registry import load_model
     from costream.records import OBJECT_DETECTION
-    from costream.runtime.machine import prepare_torch
+    from costream.runtime.setup import prepare_torch
 
     prepare_torch(threads)
     loaded = load_model(model, weights=weights, device="cpu")
@@ -259,7 +257,7 @@ def zoo(
     sniff(file)  # reports a wrong name before torch is imported
     from costream.bench.zoo import ZooSettings, zoo_table
     from costream.evaluation.picture import draw_table
-    from costream.runtime.machine import prepare_torch
+    from costream.runtime.setup import prepare_torch
     from costream.runtime.stop import StopHandler
 
     prepare_torch(threads)

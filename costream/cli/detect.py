@@ -11,7 +11,7 @@ from costream.errors import UsageError
 from costream.layouts import find_layout
 from costream.settings import DetectSettings
 from costream.sinks.registry import FORMATS, parse_formats
-from costream.sources.columns import parse_columns
+from costream.sources.skeletons.headings import parse_columns
 
 
 @click.command(no_args_is_help=True)
@@ -152,7 +152,7 @@ def settings_of(values: dict[str, Any]) -> DetectSettings:
     if values.get("budget") is not None:
         if values["tokens"] is not None:
             raise UsageError("--tokens and --budget exclude each other")
-        from costream.runtime.budgetfile import parse_budget
+        from costream.runtime.budget.budget import parse_budget
 
         parse_budget(values["budget"])
     formats = parse_formats(values["formats"])

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import click
 
-from costream import __version__
 from costream.errors import ExitCode, SourceError
 from costream.settings import PROJECT_FILE, user_config_path
+from costream.version import __version__
 
 # extra -> (package on PyPI, module to import, purpose)
 EXTRAS = {

@@ -11,7 +11,7 @@ import click
 from costream.cli import detect
 from costream.cli.options import config_option, option
 from costream.errors import UsageError
-from costream.sources.base import RawAudioFormat
+from costream.records import RawAudioFormat
 
 MODELS = "cotrans,cosounds"
 # Options of detect that apply only to video and skeletons.

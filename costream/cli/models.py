@@ -2,14 +2,238 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
 import click
 
-from costream.cli.models.cache import path_command, remove_command
-from costream.cli.models.importing import import_command
-from costream.cli.models.initialising import init_command
-from costream.cli.models.overview import list_command, show_command
-from costream.cli.models.verifying import verify_command
-from costream.cli.models_fetch import fetch_command
+from costream.checkpoints.card import Card
+from costream.checkpoints.file import SUFFIX, read_card, read_header
+from costream.cli.models_fetch import fetch_command, import_command, path_command, remove_command
+from costream.cli.options import print_json, print_table
+from costream.errors import CostreamError, ExitCode, UsageError
+from costream.models.build import ARCHITECTURES
+from costream.models.registry import find_weights, list_models
+
+# ``costream models init``: write weight files with random weights, marked as such.
+
+
+@click.command("init", epilog=f"Architectures: {', '.join(ARCHITECTURES)}.")
+@click.argument("architecture")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The weight file.  [default: ARCHITECTURE-random.safetensors]",
+)
+@click.option(
+    "--set",
+    "pairs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Override an argument of the network (default: its paper's), rate_hz, or frontend.NAME;"
+    " repeatable.",
+)
+@click.option(
+    "--frontend",
+    metavar="NAME|MODEL[+...]",
+    help="Frontend for video or audio: a kind, which then also has random weights, or a model or"
+    " weight file, whose trained frontend is used; VIDEO+SOUND for both.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--overwrite/--no-overwrite", default=False, help="Replace an existing file.")
+def init_command(
+    architecture: str,
+    output: Path | None,
+    pairs: tuple[str, ...],
+    frontend: str | None,
+    seed: int,
+    overwrite: bool,
+) -> None:
+    """Write a weight file with random weights, in the sizes of the network's paper; prints it.
+
+    Use it to measure costs, for experiments, or as a start of training. Its predictions are
+    meaningless: the labels are "random 0", "random 1", ..., and the results are marked. The same
+    seed gives the same weights.
+
+    \b
+    costream models init cooadtr --set depth=2 --set window=32
+    costream models init oadtr --frontend cooadtr -o mine.safetensors
+    costream models init cooadtr --frontend cooadtr+cotrans -o with-sound.safetensors
+    costream train mine.safetensors --data recordings/ --labels corrected/
+    """
+    target = output or Path(f"{architecture}-random{SUFFIX}")
+    if target.suffix != SUFFIX:
+        raise UsageError(f"-o {target}: the name must end in {SUFFIX}")
+    if target.exists() and not overwrite:
+        raise UsageError("exists already", where=target, hint="use -o or --overwrite")
+    settings = _settings(pairs)
+    from costream.models.build import save_model
+    from costream.models.random_init import random_model
+
+    card, network, front = random_model(architecture, target.stem, settings, frontend, seed)
+    save_model(target, card, network, front)
+    click.echo(f"{card.name}: {card.description} See: costream models show {target}", err=True)
+    click.echo(str(target))
+
+
+def _settings(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """Parse NAME=VALUE: numbers, true, false, null and lists as in JSON, anything else as text."""
+    out: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name or not text:
+            raise UsageError(f"--set {pair}: not name=value")
+        if name in out:
+            raise UsageError(f"--set {name}: given twice")
+        try:
+            out[name] = json.loads(text)
+        except ValueError:
+            out[name] = text
+    return out
+
+
+# ``costream models list`` and ``show``: list the models, and print the card of one.
+
+
+@click.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_command(as_json: bool) -> None:
+    """List the models and the locations of their weights.
+
+    Weights that are "published" are not installed: costream models fetch NAME downloads them.
+    """
+    entries = list_models()
+    if as_json:
+        rows = [
+            {**dataclasses.asdict(e), "path": None if e.path is None else str(e.path)}
+            for e in entries
+        ]
+        print_json(rows)
+        return
+    table = [("MODEL", "WEIGHTS", "DESCRIPTION", "FILE")]
+    table += [
+        (e.name, e.origin or "none", e.summary, "" if e.path is None else str(e.path))
+        for e in entries
+    ]
+    print_table(table)
+
+
+@click.command("show")
+@click.argument("model", metavar="NAME|FILE")
+@click.option(
+    "--weights", metavar="PATH", help="Weight file, or a folder that holds NAME.safetensors."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show_command(model: str, weights: str | None, as_json: bool) -> None:
+    """Show the card of a model: description, origin and reliability."""
+    path = find_weights(model, weights)
+    card, header = read_card(path), read_header(path)
+    numbers = sum(math.prod(info.shape) for info in header.tensors.values())
+    digest = header.metadata.get("tensors_sha256", "")
+    if as_json:
+        facts = {"path": str(path), "tensors_sha256": digest, "parameters": numbers}
+        print_json({**facts, **json.loads(card.to_json())})
+        return
+    lines = [
+        ("file", str(path)),
+        ("sha256", digest),
+        ("parameters", f"{numbers:,}"),
+        *_describe(card),
+    ]
+    width = max(len(key) for key, _ in lines if " " not in key)
+    for key, value in lines:
+        click.echo(f"{key:<{width}}  {value}")
+
+
+def _describe(card: Card) -> Iterable[tuple[str, str]]:
+    for field in dataclasses.fields(card):
+        value: Any = getattr(card, field.name)
+        if value in ("", None, {}, ()):
+            continue
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            value = dataclasses.asdict(value)
+        if isinstance(value, dict):
+            yield from _leaves(field.name, value)
+            continue
+        if isinstance(value, tuple):
+            value = f"{len(value)}: {', '.join(value)}"
+        yield field.name, str(value)
+
+
+def _leaves(path: str, table: dict[str, Any]) -> Iterable[tuple[str, str]]:
+    """Yield a line with the plain values of each nested table, without long lists (see --json)."""
+    nested = {k: v for k, v in table.items() if isinstance(v, dict)}
+    plain = {k: v for k, v in table.items() if k not in nested and v is not None}
+    short = [f"{k}={v}" for k, v in plain.items() if not (isinstance(v, list) and len(v) > 5)]
+    if short:
+        yield path, ", ".join(short)
+    for key, value in nested.items():
+        yield from _leaves(f"{path} {key}", value)
+
+
+# ``costream models verify``: check that weight files work as their cards state.
+
+
+@click.command("verify")
+@click.argument("models", nargs=-1, metavar="[NAME|FILE]...")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def verify_command(models: tuple[str, ...], as_json: bool) -> int:
+    """Check weight files: checksum, card, tensors, a few steps, and the score on a sample.
+
+    Without a name, check all of them. If the card states a score on a sample, and the sample is
+    available (in a clone, not in an installed package), it is measured again. Exit code 5 if one
+    fails.
+    """
+    from costream.evaluation.sample import reproduce
+    from costream.models.verify import verify
+    from costream.runtime.setup import prepare_torch
+
+    prepare_torch()
+    rows = []
+    for name in models or [e.name for e in list_models() if e.path is not None]:
+        path, sample, problem = None, None, None
+        try:
+            path = find_weights(name)
+            digest = verify(path)
+            sample = reproduce(path)
+        except CostreamError as error:
+            digest, problem = "", str(error)
+        rows.append(
+            {
+                "path": name if path is None else str(path),
+                "ok": problem is None,
+                "sha256": digest,
+                "sample": sample,
+                "problem": problem,
+            }
+        )
+    if not rows:
+        click.echo("there are no weight files to verify", err=True)
+    if as_json:
+        print_json(rows)
+    else:
+        for row in rows:
+            click.echo(_line(row))
+    failed = any(not row["ok"] for row in rows)
+    return int(ExitCode.MODEL if failed else ExitCode.OK)
+
+
+def _line(row: dict[str, Any]) -> str:
+    if not row["ok"]:
+        return f"FAIL  {row['problem']}"
+    sample = row["sample"]
+    if sample is None:
+        return f"ok    {row['path']}"
+    if sample["metrics"] is None:
+        return f"ok    {row['path']}  sample not checked: {sample['reason']}"
+    scores = ", ".join(f"{k.replace('_', ' ')} {v:.3f}" for k, v in sample["metrics"].items())
+    return f"ok    {row['path']}  {sample['file']}: {scores}"
 
 
 @click.group()

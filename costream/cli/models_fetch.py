@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -12,13 +13,15 @@ import click
 
 from costream.checkpoints.file import SUFFIX
 from costream.checkpoints.published import FILE, NO_LICENCE, Published, read_published
-from costream.cli.models.importing import convert
-from costream.cli.models.text import print_json, print_table
-from costream.cli.options import option
+from costream.checkpoints.store import cache_folder, downloads_folder, published, shipped_folder
+from costream.cli.options import option, print_json, print_table
 from costream.errors import ModelError, OutputError, UsageError
-from costream.models.registry import cache_folder, downloads_folder, shipped_folder, suggest_names
+from costream.formatting import suggest_names
+from costream.importers.base import FORMATS
+from costream.importers.config import KEYS, ImportSettings, read_pairs
+from costream.models.registry import find_weights
 from costream.runtime.stop import StopHandler, Stopped
-from costream.sinks.locking import try_lock
+from costream.sinks.journal import try_lock
 
 
 @click.command("fetch")
@@ -99,7 +102,7 @@ def _fetch(entry: Published) -> Path:
 
 def _download(entry: Published, file: Path) -> None:
     from costream.checkpoints.download import download
-    from costream.ui.transfer import Transfer
+    from costream.ui.progress import Transfer
 
     with _lock(file), Transfer(entry.name) as transfer:
         if file.exists():
@@ -164,3 +167,141 @@ def _print_list(known: dict[str, Published], as_json: bool) -> None:
         here = "yes" if paths[name].exists() else "no"
         rows.append((name, f"{e.megabytes:g}", licence, here, f"{e.source}{note}"))
     print_table(rows)
+
+
+# ``costream models path`` and ``remove``: print the paths of weights, and delete them.
+
+
+@click.command("path")
+@click.argument("name")
+def path_command(name: str) -> None:
+    """Print the file of the weights in use, or of a checkpoint that was fetched as a part."""
+    part = published().get(name)
+    if part is None or part.config is not None:
+        click.echo(str(find_weights(name)))
+        return
+    if not download_of(part).exists():
+        raise ModelError(f"{name} is not downloaded", hint=f"costream models fetch {name}")
+    click.echo(str(download_of(part)))
+
+
+@click.command("remove")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def remove_command(names: tuple[str, ...], yes: bool) -> None:
+    """Delete imported and fetched weights, and leftover downloads, from the user cache."""
+    paths = [path for name in dict.fromkeys(names) for path in _of(name)]
+    if not yes:
+        listed = "\n".join(map(str, paths))
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise UsageError(f"{listed} would be deleted", hint="confirm with --yes")
+        if not click.confirm(f"{listed}\nDelete?", err=True):
+            raise UsageError("nothing was deleted")
+    for path in paths:
+        try:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise OutputError(f"cannot be deleted ({reason})", where=path) from error
+        click.echo(f"deleted {path}", err=True)
+
+
+def _of(name: str) -> list[Path]:
+    """Return the files of a name in the cache. Raise UsageError or ModelError if there are none."""
+    weights, downloads = cache_folder().glob(f"*{SUFFIX}"), downloads_folder().glob("*")
+    found = [path for path in weights if path.name == f"{name}{SUFFIX}"]
+    found += [path for path in downloads if path.name == name]
+    if not found:
+        hint = "only what was fetched or imported can be removed"
+        raise UsageError("is not in the user cache", where=find_weights(name), hint=hint)
+    return found
+
+
+# ``costream models import``: convert foreign checkpoints to weight files.
+
+
+def _keys() -> str:
+    head = "Keys of --config (checked against the tensors where these determine the value):"
+    lines = [f"{key:<20} {what} ({kind})" for key, (_, kind, what) in KEYS.items()]
+    return "\b\n" + "\n".join([head, *lines])
+
+
+@click.command("import", epilog=_keys())
+@click.argument("checkpoints", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--as", "form", type=click.Choice(list(FORMATS)), help="Checkpoint format.  [default: detected]"
+)
+@click.option("--name", metavar="NAME", help="Name of the model.  [default: that of the file]")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write to this file, not to the cache.",
+)
+@click.option(
+    "--config",
+    "pairs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Setting that the checkpoint does not contain; repeatable.",
+)
+@click.option("--overwrite/--no-overwrite", default=False, help="Replace existing weights.")
+def import_command(
+    checkpoints: tuple[Path, ...],
+    form: str | None,
+    name: str | None,
+    output: Path | None,
+    pairs: tuple[str, ...],
+    overwrite: bool,
+) -> None:
+    """Convert a foreign checkpoint; prints the written file.
+
+    Without -o it is written to the user cache, where '-m NAME' finds it. No code in the
+    checkpoint is executed: pickles may contain only arrays and plain containers.
+
+    Skeleton networks of several streams become one model: give their checkpoints, and name their
+    streams in this order (--config stream=joint,bone). An audio network is combined with its
+    VGGish: give that checkpoint too, and its PCA file if the network was trained with it. A video
+    network is combined with its TSN: give MMAction2's checkpoints of RGB and flow too. Those
+    alone become a model for 'costream features'. ViViT takes the temporal encoder from a second
+    checkpoint, tuned for fewer tokens.
+    """
+    config = read_pairs(pairs)
+    ImportSettings(config, KEYS)  # reports a typo before torch is imported
+    for checkpoint in checkpoints:
+        if not checkpoint.is_file():
+            raise ModelError("there is no such file", where=checkpoint)
+    if len(checkpoints) > 1 and not (name or output):
+        raise UsageError("several checkpoints become one model: give its --name")
+    name = name or (output or checkpoints[0]).stem
+    if not name or set(name) & set("/\\"):
+        raise UsageError(f"--name {name!r}: not a file name")
+    target = output or cache_folder() / f"{name}{SUFFIX}"
+    if target.suffix != SUFFIX:
+        raise UsageError(f"-o {target}: the name must end in {SUFFIX}")
+    if target.exists() and not overwrite:
+        raise UsageError("exists already", where=target, hint="use --name, -o or --overwrite")
+    convert(checkpoints, name, config, target, form)
+    click.echo(str(target))
+
+
+def convert(
+    checkpoints: Sequence[Path],
+    name: str,
+    config: Mapping[str, str],
+    target: Path,
+    form: str | None = None,
+) -> None:
+    """Write the weight file of checkpoints and describe it. Raises as ``import_files``."""
+    from costream.checkpoints.file import write_weights
+    from costream.importers.run import import_files
+    from costream.models.build import build
+
+    card, tensors = import_files(checkpoints, name, config, form)
+    build(card, tensors)  # checks that they fit before anything is written
+    write_weights(target, card, tensors)
+    click.echo(f"{name}: {card.description} See: costream models show {target}", err=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -69,3 +70,19 @@ def positive(ctx: click.Context, param: click.Parameter, value: float | None) ->
     if value is not None and not 0 < value < float("inf"):
         raise click.BadParameter(f"{value} is not a positive number", ctx, param)
     return value
+
+
+# Printing of tables and JSON.
+
+
+def print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    """Print rows in aligned columns."""
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    for row in rows:
+        cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))

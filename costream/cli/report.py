@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from costream.errors import UsageError
-from costream.report.options import FORMATS, ReportOptions, parse_formats
+from costream.report.command import FORMATS, ReportOptions, parse_formats
 
 
 @click.command(no_args_is_help=True)
@@ -62,7 +62,7 @@ def command(
             raise UsageError("--diff compares two files or two folders", where="--diff")
         if output is not None or formats:
             raise UsageError("--diff prints to stdout; it takes neither -o nor -f")
-        from costream.report.comparing import compare
+        from costream.report.diff import compare
 
         return int(compare(*results, as_json=as_json))
     if as_json:

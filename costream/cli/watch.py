@@ -141,7 +141,7 @@ def _settings(values: dict[str, Any]) -> WatchSettings:
     if values["budget"] is not None:
         if values["tokens"] is not None:
             raise UsageError("--tokens and --budget exclude each other")
-        from costream.runtime.budgetfile import parse_budget
+        from costream.runtime.budget.budget import parse_budget
 
         parse_budget(values["budget"])
     if values["clips"] is not None and values["output"] in (None, "-"):

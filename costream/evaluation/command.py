@@ -9,8 +9,7 @@ from costream.errors import ExitCode, OutputError
 from costream.evaluation.clips import clip_scores
 from costream.evaluation.objects import object_scores
 from costream.evaluation.picture import draw
-from costream.evaluation.recordings import watch_scores
-from costream.evaluation.results import result_scores
+from costream.evaluation.recordings import result_scores, watch_scores
 from costream.evaluation.settings import EvaluateSettings, card_of
 from costream.evaluation.tables import to_text
 from costream.records import OBJECT_DETECTION, plain

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from costream.evaluation.joined import ConcatenatedSource
 from costream.evaluation.metrics.detection import (
     DetectedBoxes,
     Truth,
     detection_scores,
     precision_interval,
 )
+from costream.evaluation.predictions import ConcatenatedSource
 from costream.evaluation.settings import EvaluateSettings, card_of, load, progress, source_options
 from costream.labels.boxes import ClipWithBoxes, fit_boxes, read_boxes
 from costream.models.base import Model

@@ -12,8 +12,7 @@ from typing import Any
 import av
 import numpy as np
 
-from costream.draw.canvas import COLORS, Canvas, Color, dots, fill, path, write
-from costream.sinks.font import text_width
+from costream.draw.canvas import COLORS, Canvas, Color, dots, fill, path, text_width, write
 from costream.tables import Table
 
 _PAPER: Color = (255, 255, 255)

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from costream.records import Compute, Header, Prediction, Record, Segment, Summary
+from costream.errors import SourceError
+from costream.labels.examples import Example, located
+from costream.models.base import Model
+from costream.records import (
+    Compute,
+    Data,
+    Fault,
+    Gap,
+    Header,
+    Item,
+    Prediction,
+    Record,
+    Segment,
+    SourceInfo,
+    Summary,
+)
+from costream.runtime.options import RunOptions
+from costream.runtime.pipeline import run
+from costream.runtime.stop import StopHandler
+from costream.sources.base import Source, SourceOptions
+from costream.sources.registry import open_source
 
 
 @dataclass(frozen=True)
@@ -93,3 +114,118 @@ class PredictionCollector:
             self.header.delay_s,
             max(self._rows, int(steps[-1]) + 1 if len(steps) else 0),
         )
+
+
+# Concatenation of several sources into one stream.
+
+
+class ConcatenatedSource:
+    """Concatenated sources: each begins a step after the last item of the previous one.
+
+    ``starts``: start times of the parts read so far, seconds.
+    """
+
+    def __init__(self, parts: Sequence[Source], step_s: float) -> None:
+        self._parts, self._step_s = list(parts), step_s
+        self.starts: list[float] = []
+
+    def open(self) -> SourceInfo:
+        """Open the first source, whose properties apply to all."""
+        return replace(self._parts[0].open(), name="joined", uri="joined", duration_s=None)
+
+    def items(self) -> Iterator[Item]:
+        """Yield the items of all parts on one clock."""
+        now, number = 0.0, 0
+        for k, part in enumerate(self._parts):
+            if k:
+                part.open()
+            shift: float | None = None
+            for item in part.items():
+                if isinstance(item, Fault):
+                    yield item
+                    continue
+                begin = item.start_s if isinstance(item, Gap) else item.time_s
+                if shift is None:
+                    shift = now - begin
+                    self.starts.append(now)
+                moved = _moved(item, shift, number)
+                yield moved
+                last = moved.end_s if isinstance(moved, Gap) else moved.time_s
+                number, now = number + 1, last + self._step_s
+            part.close()
+
+    def stop(self) -> None:
+        """Request all sources to end."""
+        for part in self._parts:
+            part.stop()
+
+    def close(self) -> None:
+        """Close all sources."""
+        for part in self._parts:
+            part.close()
+
+
+def _moved(item: Data | Gap, shift: float, number: int) -> Data | Gap:
+    if isinstance(item, Gap):
+        return replace(item, start_s=item.start_s + shift, end_s=item.end_s + shift)
+    return replace(item, time_s=item.time_s + shift, i=number)
+
+
+# Runs of a model over labelled examples, exactly as by ``detect``, collecting the scores.
+
+
+def run_alone(
+    model: Model, example: Example, options: SourceOptions, rate_hz: float | None, stop: StopHandler
+) -> ModelPredictions:
+    """Return the predictions for one example as a stream of its own.
+
+    SourceError, naming the example, if it cannot be read or ends before the first output.
+    """
+    listener = PredictionCollector()
+    try:
+        run_into(listener, model, _open(example, options), rate_hz, stop)
+    except SourceError as error:
+        raise located(error, example) from error
+    return listener.told()
+
+
+def run_into(
+    listener: PredictionCollector,
+    model: Model,
+    source: Source,
+    rate_hz: float | None,
+    stop: StopHandler,
+) -> None:
+    """Run the model over a source as ``detect`` does.
+
+    SourceError if it cannot be read or ends before the first output.
+    """
+    run(source, model, [listener], options=RunOptions(rate_hz=rate_hz, scores=True), stop=stop)
+    if listener.silent and not stop.requested:
+        uri = None if listener.header is None else listener.header.source
+        raise SourceError("ends before the first output of the model", where=uri)
+
+
+def run_joined(
+    model: Model,
+    examples: Sequence[Example],
+    options: SourceOptions,
+    rate_hz: float | None,
+    stop: StopHandler,
+) -> tuple[ModelPredictions, list[str]]:
+    """Return the predictions for consecutive examples as one stream, and the label of each row."""
+    parts = [_open(example, options) for example in examples]
+    joined = ConcatenatedSource(parts, 1 / (rate_hz or model.card.rate_hz))
+    listener = PredictionCollector()
+    try:
+        run_into(listener, model, joined, rate_hz, stop)
+    except SourceError as error:
+        raise located(error, examples[0]) from error
+    told = listener.told()
+    places = np.searchsorted(joined.starts, told.times + 1e-9, side="right") - 1
+    return told, [examples[k].label for k in places]
+
+
+def _open(example: Example, options: SourceOptions) -> Source:
+    own = replace(options, start_s=example.start_s, end_s=example.end_s)
+    return open_source(example.source, own)

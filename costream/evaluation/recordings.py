@@ -3,26 +3,187 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
-from costream.errors import SourceError
-from costream.evaluation.frames import frame_scores
-from costream.evaluation.predictions import ModelPredictions, PredictionCollector
+from costream.errors import SourceError, UsageError
+from costream.evaluation.metrics.frames import frame_scores
+from costream.evaluation.metrics.segments import detection_latency, segment_scores, start_scores
+from costream.evaluation.predictions import ModelPredictions, PredictionCollector, run_into
 from costream.evaluation.protocols import PROTOCOLS, Protocol, kept
-from costream.evaluation.running import run_into
 from costream.evaluation.settings import EvaluateSettings, card_of, load, progress, source_options
-from costream.evaluation.timelines import detection_latency, segment_scores, start_scores
 from costream.evaluation.truth import EvaluatedRecording, align_truth, fit_truth
-from costream.labels.reading import read_recordings
+from costream.labels.examples import normalise_label
+from costream.labels.reading import read_recordings, recording_name
 from costream.labels.recording import Recording
+from costream.records import Header, Segment, Summary
+from costream.results.reader import NotAResultError, Totals, UnreadableRecord, runs
 from costream.runtime.stop import StopHandler
 from costream.sources.registry import open_source
 
+# Metrics of results written by earlier runs, without the model.
+
+
 log = logging.getLogger("costream")
+_BACKGROUNDS = ("background", "silence", "none", "nothing")  # of timelines, which have none
+
+
+def result_scores(settings: EvaluateSettings) -> dict[str, Any]:
+    """Return the metrics of results as JSON values.
+
+    .jsonl and .json files with all scores have frame metrics too, other timelines only segment
+    metrics. Raises UsageError for unusable results, SourceError for unreadable ones.
+    """
+    folder = settings.results or Path()
+    if not folder.exists():
+        raise UsageError("no such file or folder of results", where=folder)
+    truth = read_recordings(settings.data, settings.labels, settings.group)
+    found = dict(_results(folder))
+    if found:
+        header = _header(found, folder)
+        told = {name: listener.told() for name, listener in found.items()}
+        labels, background, model = header.labels, header.background, header.model
+    else:
+        timelines = _timelines(folder)
+        labels = _labels(timelines, truth)
+        told = {name: _silent(segments, len(labels)) for name, segments in timelines.items()}
+        background = next((name for name in labels if normalise_label(name) in _BACKGROUNDS), None)
+        model = folder.resolve().name
+    judging = RecordingEvaluator(settings, labels, background, model)
+    pairs = list(paired(judging.fit(truth), told))
+    if not pairs:
+        raise UsageError(
+            f"no result belongs to a recording of {settings.labels}",
+            where=folder,
+            hint="results are matched by the name of the recording",
+        )
+    scores = judging.scores(pairs)
+    if scores["frames"] is None:
+        log.warning("no frame metrics: these results lack the scores; run with -f jsonl --scores")
+    return {"model": model, **scores}
+
+
+def paired(recordings: Sequence[Recording], told: dict[str, ModelPredictions]) -> Iterator[Pair]:
+    """Yield each recording with its predictions, and warn of those without a counterpart.
+
+    ``told``: by the recording's name relative to the folder of results. A recording is matched
+    by its whole path, its name, the video in its file, or these without suffix; the first that
+    matches exactly one result counts.
+    """
+    alike: dict[str, list[str]] = {}
+    for name in told:
+        for alias in dict.fromkeys(_aliases(name)):
+            alike.setdefault(alias, []).append(name)
+    left = set(told)
+    lonely: list[str] = []
+    for recording in recordings:
+        fitting = (alike[a] for a in _aliases(recording.source) if a in alike)
+        found = next((names[0] for names in fitting if len(names) == 1), None)
+        if found is None:
+            lonely.append(recording.source)
+        else:
+            left.discard(found)
+            yield recording, told[found]
+    for what, missing in (("no results of", lonely), ("no labels of", sorted(left))):
+        if missing:
+            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            log.warning("%s %s%s: left out", what, ", ".join(missing[:5]), more)
+
+
+def _aliases(name: str) -> list[str]:
+    """Return the possible names of a recording, the most specific first."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    paths = ["/".join(path.parts[k:]) for k in range(len(path.parts))]
+    file, _, video = path.name.partition("#")
+    last = video or file
+    return [*paths, last, PurePosixPath(last).stem]
+
+
+def _results(folder: Path) -> Iterator[tuple[str, PredictionCollector]]:
+    """Yield the runs in .jsonl and .json files, with the name of their recording."""
+    for path in _files(folder):
+        if path.suffix.lower() not in (".jsonl", ".json"):
+            continue
+        try:
+            listeners = [_listen(contents, path) for contents in runs(path)]
+        except NotAResultError:
+            continue
+        place = path.relative_to(folder).parent if folder.is_dir() else Path()
+        own = (place / recording_name(path)).as_posix()
+        for listener in listeners:  # several: runs written to one pipe
+            source = "" if listener.header is None else listener.header.source
+            yield own if len(listeners) == 1 else source, listener
+
+
+def _listen(contents: Iterable[Any], path: Path) -> PredictionCollector:
+    listener = PredictionCollector()
+    for content in contents:
+        if isinstance(content, Header):
+            listener.open(content)
+        elif isinstance(content, Summary):
+            listener.close(content)
+            if not content.complete:
+                log.warning("%s: the run ended early", path)
+        elif isinstance(content, UnreadableRecord):
+            log.warning("%s: damaged (%s)", path, content.reason)
+        elif not isinstance(content, Totals):
+            listener.write(content)
+    if listener.header is None:
+        raise SourceError("the results have no header", where=path)
+    return listener
+
+
+def _header(found: dict[str, PredictionCollector], folder: Path) -> Header:
+    """Return the common header of all results. UsageError if they are of several models."""
+    headers = [one.header for one in found.values() if one.header is not None]
+    first = headers[0]
+    if first.heads is not None:
+        raise UsageError("these are results of several models at once", where=folder)
+    for other in headers:
+        if (other.labels, other.background) != (first.labels, first.background):
+            raise UsageError(
+                f"results of models with different labels ({first.model}, {other.model})",
+                where=folder,
+            )
+    return first
+
+
+def _timelines(folder: Path) -> dict[str, tuple[Segment, ...]]:
+    """Return the segments of timelines of any format, without scores, by recording name."""
+    out: dict[str, tuple[Segment, ...]] = {}
+    for recording in read_recordings(None, folder):
+        end_s = max((one.end_s or one.start_s for one in recording.labels), default=0.0)
+        out[recording.source] = tuple(
+            Segment(one.start_s, end_s if one.end_s is None else one.end_s, one.label, float("nan"))
+            for one in recording.labels
+        )
+    return out
+
+
+def _labels(
+    timelines: Mapping[str, Sequence[Segment]], truth: Sequence[Recording]
+) -> tuple[str, ...]:
+    """Return all labels in the spelling of the timelines, with those that occur in labels only."""
+    labels = {normalise_label(s.label): s.label for said in timelines.values() for s in said}
+    for recording in truth:
+        for one in recording.labels:
+            labels.setdefault(normalise_label(one.label), one.label)
+    return tuple(labels.values())
+
+
+def _silent(segments: tuple[Segment, ...], width: int) -> ModelPredictions:
+    nothing = np.zeros(0)
+    steps = np.zeros(0, np.int64)
+    return ModelPredictions(nothing, np.zeros((0, width)), steps, segments, 0.0, 0.0, 0)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else [folder]
+
 
 Pair = tuple[Recording, ModelPredictions]
 

@@ -23,7 +23,7 @@ from costream.models.registry import load_model
 from costream.records import OBJECT_DETECTION, Compute, Header, Objects, Prediction, Record, Summary
 from costream.runtime.options import RunOptions
 from costream.runtime.pipeline import run
-from costream.runtime.presence import best_scores
+from costream.runtime.segments import best_scores
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 

@@ -14,8 +14,7 @@ import numpy.typing as npt
 from costream.errors import UsageError
 from costream.evaluation.predictions import ModelPredictions
 from costream.labels.examples import name_matcher
-from costream.labels.frames import frame_labels, frame_targets
-from costream.labels.recording import Label, Recording
+from costream.labels.recording import Label, Recording, frame_labels, frame_targets
 from costream.records import Segment
 
 log = logging.getLogger("costream")

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 FRONTENDS = {
     "tdn": "costream.frontends.tdn:TemporalDifferenceNet",
     "tsn": "costream.frontends.tsn:TSN",
-    "pixels": "costream.frontends.pixels:Pixels",
-    "crop": "costream.frontends.crop:CentreCrop",
+    "pixels": "costream.frontends.crops:Pixels",
+    "crop": "costream.frontends.crops:CentreCrop",
     "cox3d": "costream.frontends.video3d:VideoFeatures",
     "crops": "costream.frontends.crops:Crops",
     "joints": "costream.frontends.joints:JointStreams",

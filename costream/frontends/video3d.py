@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from costream.frontends.crop import CentreCrop
-from costream.nn.video3d.encoder import VideoEncoder
-from costream.nn.video_step import VideoState
+from costream.frontends.crops import CentreCrop
+from costream.nn.video3d.encoder import VideoEncoder, VideoState
 
 
 class VideoFeatures(nn.Module):

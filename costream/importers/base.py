@@ -13,7 +13,7 @@ FORMATS: dict[str, tuple[str, str]] = {
         "encoder of one or two blocks, continual-inference 0.17",
     ),
     "continual": (
-        "costream.checkpoints.continual_1",
+        "costream.importers.continual_inference",
         "encoder or encoder layer, continual-inference 1.x",
     ),
     "continual-skeletons": (

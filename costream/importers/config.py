@@ -142,7 +142,7 @@ class ImportSettings:
             except (ValueError, KeyError) as error:
                 raise UsageError(f"--config {key}={text}: not {kind}") from error
 
-    def learn(self, settings: Mapping[str, Any], aliases: Mapping[str, str]) -> None:
+    def adopt(self, settings: Mapping[str, Any], aliases: Mapping[str, str]) -> None:
         """Adopt values from the checkpoint's own arguments; ``aliases``: their name -> ours.
 
         Raises ModelError when the user gave another value.
@@ -158,14 +158,14 @@ class ImportSettings:
                 )
             self._said[ours] = value
 
-    def suppose(self, key: str, value: Any) -> bool:
+    def default(self, key: str, value: Any) -> bool:
         """Set ``value`` as a default if the key has no value; return whether it was set."""
         if self.get(key) is not None:
             return False
         self._said[key] = value
         return True
 
-    def agree(self, key: str, value: Any) -> Any:
+    def check(self, key: str, value: Any) -> Any:
         """Return ``value``, read from the tensors; ModelError when the user gave another one."""
         if self._given.get(key, value) != value:
             raise ModelError(
@@ -174,7 +174,7 @@ class ImportSettings:
             )
         return value
 
-    def need(self, key: str) -> Any:
+    def require(self, key: str) -> Any:
         """Return a required value that no tensor determines; ModelError when it is unknown."""
         value = self.get(key)
         if value is None:
@@ -190,7 +190,7 @@ class ImportSettings:
 
     def heads(self, key: str, width: int) -> int:
         """Return a number of heads that divides ``width``; ModelError when it does not."""
-        heads: int = self.need(key)
+        heads: int = self.require(key)
         if width % heads:
             raise ModelError(f"{key}={heads} does not divide the token width {width}")
         return heads

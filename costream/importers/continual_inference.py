@@ -11,7 +11,12 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from costream.importers.config import ImportSettings
-from costream.importers.encoder_blocks import ENCODER_KEYS, EncoderBlockNames, encoder
+from costream.importers.encoder_blocks import (
+    ENCODER_KEYS,
+    EncoderBlockNames,
+    convert_to_deepcot,
+    encoder,
+)
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.rules import ImportedNetwork
 
@@ -42,3 +47,59 @@ def convert_017(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedN
 
 def _single(at: str) -> EncoderBlockNames:
     return EncoderBlockNames(f"{at}0.1", f"{at}1.fn", f"{at}2.1.0", f"{at}2.1.3", f"{at}3.fn")
+
+
+# Importer of continual-inference 1.x encoders and encoder layers.
+#
+# A single layer (single-output or retroactive) becomes an encoder of one block; a retroactive layer
+# then yields only its newest output. The package accepts the activation "gelu" but runs ReLU
+# (1.2.4): give the activation that training really used, ``relu`` for that string. A stack of
+# single-output layers is a DeepCoT encoder.
+
+
+KEYS = ENCODER_KEYS
+_ATTENTION = "0.self_attn.in_proj_weight"
+
+
+def detect(tensors: Mapping[str, Tensor], at: str = "") -> bool:
+    """Return whether the names with prefix ``at`` are those of such an encoder or layer."""
+    return any(f"{at}{first}{_ATTENTION}" in tensors for first in ("", "layers.0."))
+
+
+def is_deep(tensors: Mapping[str, Tensor], at: str = "") -> bool:
+    """Return whether the second block is single-output, too: a DeepCoT stack."""
+    return f"{at}layers.1.{_ATTENTION}" in tensors
+
+
+def find_blocks(tensors: Mapping[str, Tensor], at: str = "") -> list[EncoderBlockNames]:
+    """Return the blocks of a single layer or of an encoder with one or more blocks."""
+    if f"{at}{_ATTENTION}" in tensors:
+        return [_block(tensors, at)]
+    blocks = [_block(tensors, f"{at}layers.0.")]
+    wrapped = "" if is_deep(tensors, at) else "fn."
+    while f"{at}layers.{len(blocks)}.{wrapped}{_ATTENTION}" in tensors:
+        blocks.append(_block(tensors, f"{at}layers.{len(blocks)}.{wrapped}"))
+    return blocks
+
+
+def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
+    """Return the encoder; heads, window and activation are not in the file and must be given."""
+    blocks = find_blocks(foreign.tensors)
+    last = "norm.fn" if "norm.fn.weight" in foreign.tensors else None
+    imported = encoder(foreign.tensors, blocks, config, final_norm=last, norm_first=False)
+    if not is_deep(foreign.tensors):
+        return imported
+    config.check("stack", "deepcot")
+    return convert_to_deepcot(imported, config, trained=True)
+
+
+def _block(tensors: Mapping[str, Tensor], at: str) -> EncoderBlockNames:
+    if f"{at}1.fn.norm1.weight" in tensors:  # retroactive: the whole tail is one wrapped module
+        tail, ff = f"{at}1.fn", f"{at}1.fn._ff_block.fn"
+        return EncoderBlockNames(
+            f"{at}0.self_attn", f"{tail}.norm1", f"{ff}.linear1", f"{ff}.linear2", f"{tail}.norm2"
+        )
+    tail, ff = f"{at}1", f"{at}1._ff_block.1"
+    return EncoderBlockNames(
+        f"{at}0.self_attn", f"{tail}.norm1.fn", f"{ff}.linear1", f"{ff}.linear2", f"{tail}.norm2.fn"
+    )

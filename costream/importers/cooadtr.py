@@ -7,14 +7,15 @@ see ``sequential``. They are the same network; the input of CoTrans is the 128 f
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from costream.checkpoints.sequential import SequentialLayout, find_layout
 from costream.errors import ModelError
+from costream.importers import continual_inference
 from costream.importers.config import ImportSettings
-from costream.importers.encoder_blocks import block_rules, read_sizes
+from costream.importers.encoder_blocks import EncoderBlockNames, block_rules, read_sizes
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.rules import ImportedNetwork, TensorRule, apply, linear, norm, shape_of
 from costream.labels.names import class_names
@@ -71,7 +72,7 @@ def read(
 ) -> ImportedNetwork:
     """Return the network, whichever memory its blocks have."""
     tensors, blocks = foreign.tensors, layout.blocks
-    config.learn(foreign.settings, _ALIASES)
+    config.adopt(foreign.settings, _ALIASES)
     sizes = read_sizes(tensors, blocks[0])
     d, width = shape_of(tensors, "0.weight", 2)
     learned = "1.pe.weight" in tensors
@@ -81,18 +82,18 @@ def read(
     audio = width == _VGGISH
     supposed = []
     if audio and d == rows == _GTZAN_WIDTH and not layout.deep:
-        supposed = [f"{key} {value}" for key, value in _GTZAN.items() if config.suppose(key, value)]
+        supposed = [f"{key} {value}" for key, value in _GTZAN.items() if config.default(key, value)]
     arguments: dict[str, Any] = {
-        "input_width": config.agree("input_width", width),
-        "num_classes": config.agree("num_classes", classes),
-        "embed_dim": config.agree("embed_dim", d),
-        "depth": config.agree("depth", len(blocks)),
+        "input_width": config.check("input_width", width),
+        "num_classes": config.check("num_classes", classes),
+        "embed_dim": config.check("embed_dim", d),
+        "depth": config.check("depth", len(blocks)),
         "num_heads": config.heads("num_heads", d),
-        "feedforward": config.agree("feedforward", sizes.feedforward),
-        "window": config.need("window"),
+        "feedforward": config.check("feedforward", sizes.feedforward),
+        "window": config.require("window"),
         "positions": "learned" if learned else "fixed",
         "activation": config.get("activation") or "gelu",
-        "num_positions": config.agree("num_positions", rows),
+        "num_positions": config.check("num_positions", rows),
         "qkv_bias": sizes.qkv_bias,
         "out_bias": sizes.out_bias,
     }
@@ -115,3 +116,35 @@ def read(
         task="sound classification" if audio else "online action detection",
         limits=limits if supposed else "",
     )
+
+
+# Parameter layout of the published continual networks.
+#
+# They are a ``Sequential`` of input projection (0), recycling positions (1), dropout (2, omitted in
+# the audio networks), encoder, LayerNorm and head. The encoder is one of continual-inference 0.17
+# or 1.x, or a stack of single-output layers (DeepCoT).
+
+
+@dataclass(frozen=True)
+class SequentialLayout:
+    """Parameter names of the modules after the positions, up to ``.weight``."""
+
+    blocks: list[EncoderBlockNames]
+    norm: str
+    head: str
+    deep: bool  # two blocks or more, each single-output
+
+
+def find_layout(tensors: Mapping[str, Tensor]) -> SequentialLayout | None:
+    """Return the parameter layout; None when the names are not those of such a network."""
+    for position in (2, 3):
+        at = f"{position}."
+        deep = continual_inference.is_deep(tensors, at)
+        if any(f"{at}{first}in_proj_weight" in tensors for first in ("0.1.", "0.0.1.")):
+            blocks = continual_inference.find_blocks_017(tensors, at)
+        elif continual_inference.detect(tensors, at):
+            blocks = continual_inference.find_blocks(tensors, at)
+        else:
+            continue
+        return SequentialLayout(blocks, f"{position + 1}.fn", f"{position + 2}", deep)
+    return None

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from costream.checkpoints.sequential import find_layout
-from costream.checkpoints.stacks import convert_to_deepcot
 from costream.importers import cooadtr
 from costream.importers.config import ImportSettings
+from costream.importers.cooadtr import find_layout
+from costream.importers.encoder_blocks import convert_to_deepcot
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.rules import ImportedNetwork
 
@@ -27,6 +27,6 @@ def detect(tensors: Mapping[str, Tensor]) -> bool:
 
 def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
     """Return the network, as ``cooadtr.convert`` does; ModelError for ``stack=exact``."""
-    config.agree("stack", "deepcot")
+    config.check("stack", "deepcot")
     layout = cooadtr.need_layout(foreign.tensors)
     return convert_to_deepcot(cooadtr.read(foreign, config, layout), config, trained=layout.deep)

@@ -38,9 +38,9 @@ def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwo
             name = f"gru.{kind}_{part}_l0"
             rules.append(TensorRule(name, (name,), shape))
     arguments = {
-        "input_width": config.agree("input_width", width),
-        "num_classes": config.agree("num_classes", classes),
-        "embed_dim": config.agree("embed_dim", d),
+        "input_width": config.check("input_width", width),
+        "num_classes": config.check("num_classes", classes),
+        "embed_dim": config.check("embed_dim", d),
         "hidden": hidden,
     }
     names = class_names(foreign.settings, classes)

@@ -49,7 +49,7 @@ def detect(tensors: Mapping[str, Tensor]) -> bool:
 def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
     """Return the network; ModelError for missing or unused tensors and contradictory settings."""
     tensors = foreign.tensors
-    config.learn(foreign.settings, _ALIASES)
+    config.adopt(foreign.settings, _ALIASES)
     learned = "position_encoding.pe.weight" in tensors
     arguments = _arguments(tensors, config, learned)
     rules = [*_encoder_rules(arguments, tensors, learned), *_decoder_rules(arguments)]
@@ -70,24 +70,24 @@ def _arguments(
     nets = {name.split(".")[2] for name in tensors if name.startswith("encoder.net.")}
     layers = {name.split(".")[2] for name in tensors if name.startswith("decoder.layers.")}
     if learned:
-        window = config.agree("window", shape_of(tensors, "position_encoding.pe.weight", 2)[0] - 1)
+        window = config.check("window", shape_of(tensors, "position_encoding.pe.weight", 2)[0] - 1)
     else:
-        window = config.need("window")
+        window = config.require("window")
     feedforward = shape_of(tensors, "encoder.net.1.fn.fn.net.0.weight", 2)[0]
     decoder_feedforward = shape_of(tensors, "decoder.layers.0.conv1.weight", 3)[0]
     return {
-        "input_width": config.agree("input_width", width),
-        "num_classes": config.agree("num_classes", shape_of(tensors, "classifier.weight", 2)[0]),
-        "embed_dim": config.agree("embed_dim", d),
-        "depth": config.agree("depth", len(nets) // 2),
+        "input_width": config.check("input_width", width),
+        "num_classes": config.check("num_classes", shape_of(tensors, "classifier.weight", 2)[0]),
+        "embed_dim": config.check("embed_dim", d),
+        "depth": config.check("depth", len(nets) // 2),
         "num_heads": config.heads("num_heads", d),
-        "feedforward": config.agree("feedforward", feedforward),
+        "feedforward": config.check("feedforward", feedforward),
         "window": window,
         "positions": "learned" if learned else "fixed",
-        "num_queries": config.agree("num_queries", shape_of(tensors, "decoder_cls_token", 3)[1]),
-        "decoder_depth": config.agree("decoder_depth", len(layers)),
+        "num_queries": config.check("num_queries", shape_of(tensors, "decoder_cls_token", 3)[1]),
+        "decoder_depth": config.check("decoder_depth", len(layers)),
         "decoder_heads": config.heads("decoder_heads", d),
-        "decoder_feedforward": config.agree("decoder_feedforward", decoder_feedforward),
+        "decoder_feedforward": config.check("decoder_feedforward", decoder_feedforward),
         "qkv_bias": "encoder.net.0.fn.fn.qkv.bias" in tensors,
         "out_bias": "encoder.net.0.fn.fn.proj.bias" in tensors,
     }

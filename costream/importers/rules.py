@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from costream.errors import ModelError
-
-_MOST_NAMES = 12  # in one message
+from costream.formatting import listed
 
 
 def _rows(parts: Sequence[Tensor]) -> Tensor:
@@ -107,9 +106,3 @@ def shape_of(tensors: Mapping[str, Tensor], name: str, dims: int) -> tuple[int, 
     if len(shape) != dims:
         raise ModelError(f"the checkpoint does not fit: {name} is {shape}, not {dims}-dimensional")
     return shape
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return names joined by commas, abbreviated after the first dozen."""
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more

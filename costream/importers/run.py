@@ -11,11 +11,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from costream.checkpoints.card import Card
-from costream.checkpoints.stacks import apply_stack_setting
 from costream.errors import ModelError, UsageError
 from costream.importers import torch_encoder, tsn, vggish, vivit
 from costream.importers.base import FORMATS
 from costream.importers.config import CARD_KEYS, KEYS, ImportSettings
+from costream.importers.encoder_blocks import apply_stack_setting
 from costream.importers.pickles import ForeignCheckpoint, read_foreign
 from costream.importers.rules import ImportedNetwork
 from costream.importers.skeleton.ensemble import combine
@@ -146,7 +146,7 @@ def _import_streams(
 ) -> tuple[Card, dict[str, Tensor]]:
     own = ImportSettings(config, KEYS)
     shared = {key: value for key, value in config.items() if key not in ("stream", "fusion")}
-    streams, fusion = own.need("stream"), own.get("fusion")
+    streams, fusion = own.require("stream"), own.get("fusion")
     for key, values in (("stream", streams), ("fusion", fusion)):
         if values is not None and len(values) != len(parts):
             raise UsageError(f"--config {key}: {len(values)} given for {len(parts)} checkpoints")
@@ -228,7 +228,7 @@ def _card(name: str, imported: ImportedNetwork, config: ImportSettings, summary:
     if background is not None and background not in labels.names:
         raise ModelError(f"background={background} is not one of the labels")
     told = labels.rate_hz or imported.rate_hz
-    rate_hz = config.get("rate_hz") or told or config.need("rate_hz")
+    rate_hz = config.get("rate_hz") or told or config.require("rate_hz")
     return Card(
         task=imported.task,
         labels=labels.names,
@@ -245,7 +245,7 @@ def _labels(imported: ImportedNetwork, config: ImportSettings) -> Labels:
     if config.get("labels") is None and imported.labels is not None:
         labels = custom_labels(imported.labels, "class_index of the checkpoint")
         return next((known for known in KNOWN.values() if known.names == labels.names), labels)
-    said: str = config.need("labels")
+    said: str = config.require("labels")
     labels = read_labels(said)
     if len(labels.names) != imported.num_classes:
         raise ModelError(

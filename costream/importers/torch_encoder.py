@@ -33,7 +33,7 @@ def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwo
         for at in (f"layers.{i}" for i in range(depth))
     ]
     last = "norm" if "norm.weight" in tensors else None
-    norm_first = config.need("norm_first")
+    norm_first = config.require("norm_first")
     return encoder(tensors, blocks, config, final_norm=last, norm_first=norm_first)
 
 

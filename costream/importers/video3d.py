@@ -110,12 +110,12 @@ def _known(sizes: Mapping[str, Any], config: ImportSettings) -> VideoNetSize:
         )
     if len(fitting) == 1:
         return fitting[0]
-    name = config.need("network")
+    name = config.require("network")
     return next(size for size in fitting if size.clip == name)
 
 
 def _classes(named: Mapping[str, Tensor], config: ImportSettings) -> int:
-    classes: int = config.agree("num_classes", shape_of(named, "classifier.weight", 2)[0])
+    classes: int = config.check("num_classes", shape_of(named, "classifier.weight", 2)[0])
     return classes
 
 

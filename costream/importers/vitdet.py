@@ -118,7 +118,7 @@ def _arguments(tensors: Mapping[str, Tensor], config: ImportSettings) -> dict[st
     return {
         "classes": classes,
         "dim": dim,
-        "heads": config.agree("num_heads", dim // head_dim),
+        "heads": config.check("num_heads", dim // head_dim),
         "depth": depth,
         "global_blocks": [number for number, table in enumerate(tables) if table == size],
         "size": list(size),

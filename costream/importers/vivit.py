@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from costream.errors import ModelError
+from costream.formatting import listed
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
-from costream.importers.rules import ImportedNetwork, TensorRule, apply, listed, shape_of
+from costream.importers.rules import ImportedNetwork, TensorRule, apply, shape_of
 
 KEYS = ("num_heads",)
 PAPER = "https://arxiv.org/abs/2308.13494"
@@ -118,7 +119,7 @@ def _arguments(tensors: Mapping[str, Tensor], config: ImportSettings) -> dict[st
     if side**2 != rows - 1:
         raise ModelError(f"the checkpoint does not fit: {rows - 1} tokens are no square")
     if dim % _HEAD == 0:
-        config.suppose("num_heads", dim // _HEAD)
+        config.default("num_heads", dim // _HEAD)
     hidden = shape_of(tensors, "spatial_model.backbone.blocks.0.mlp_1.weight", 2)[0]
     return {
         "num_classes": shape_of(tensors, "classifier.weight", 2)[0],

@@ -23,9 +23,15 @@ import numpy.typing as npt
 
 from costream.errors import UsageError
 from costream.labels.examples import name_matcher
-from costream.labels.formats.boxes import read_coco
-from costream.labels.rectangles import Rectangles, frame_number
-from costream.labels.yolo import NAMES, class_names, find_names, read_lines
+from costream.labels.formats.boxes import (
+    NAMES,
+    Rectangles,
+    class_names,
+    find_names,
+    frame_number,
+    read_coco,
+    read_lines,
+)
 
 log = logging.getLogger("costream")
 

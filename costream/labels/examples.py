@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from costream.errors import SourceError, UsageError
 from costream.labels.intake import abbreviate
-from costream.labels.recording import Recording
+from costream.labels.recording import Label, Recording
+from costream.sources.registry import expand
 
 log = logging.getLogger("costream")
 
@@ -130,3 +132,30 @@ def split(
                 wanted[label] -= count
     train = [e for e in examples if e.group not in held]
     return train, [e for e in examples if e.group in held]
+
+
+# Recordings in folders named after their class.
+
+
+def read_classes(data: Path) -> Iterator[Recording]:
+    """Yield the recordings in the folder of each class, in order of names.
+
+    Raises UsageError for a class without recordings, and for files next to the folders.
+    """
+    inside = [path for path in sorted(data.iterdir()) if not path.name.startswith(".")]
+    classes = [path for path in inside if path.is_dir()]
+    stray = [path.name for path in inside if not path.is_dir()]
+    if stray and classes:
+        raise UsageError(
+            f"files next to the class folders: {abbreviate(stray)}",
+            where=data,
+            hint="move each into the folder of its class",
+        )
+    for folder in classes:
+        files = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+        if not files:
+            raise UsageError("a class without recordings", where=folder)
+        for file in files:
+            for source in expand(str(file)):
+                label = Label(0.0, None, folder.name, source)
+                yield Recording(source, (label,), str(file), False, None)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from costream.clock import parse_time
+from costream.clock import TOLERANCE_S, parse_time
 from costream.errors import UsageError
-from costream.labels.recording import Label
+from costream.labels.recording import Label, Recording
 
 log = logging.getLogger("costream")
-
 _SHOWN = 3  # places quoted in a message
 _SUBSETS = {"training": "train", "testing": "test", "validation": "val"}
 
@@ -143,3 +143,60 @@ def abbreviate(items: list[str], separator: str = ", ") -> str:
     """Return the first items and the number of the others as text."""
     more = f" (and {len(items) - _SHOWN} more)" if len(items) > _SHOWN else ""
     return separator.join(items[:_SHOWN]) + more
+
+
+# Consistency checks of labels: overlaps, and labels after the end of the recording.
+
+
+_AFTER_S = 1.0  # durations are rounded, and the last step of a model may extend beyond the end
+
+
+def checked(recording: Recording, intake: LabelCollector, end_s: float | None) -> Recording:
+    """Return the recording with its real duration and without labels after its end.
+
+    ``end_s``: its real end, None if unknown. A label that extends far beyond the end is cut off
+    there. Overlapping labels are kept and reported.
+    """
+    after = float("inf") if end_s is None else end_s
+    labels: list[Label] = []
+    latest_s = 0.0  # the end of the labels so far
+    for label in recording.labels:
+        if label.start_s >= after:
+            intake.odd("labels after the end of the recording, left out", label.where)
+            continue
+        if label.start_s < latest_s - TOLERANCE_S:
+            intake.odd("labels that overlap another", label.where)
+        if label.end_s is not None and label.end_s > after + _AFTER_S:
+            intake.odd("labels that reach beyond the end of the recording, cut off", label.where)
+            label = replace(label, end_s=after)
+        latest_s = max(latest_s, float("inf") if label.end_s is None else label.end_s)
+        labels.append(label)
+    duration_s = recording.duration_s if end_s is None else end_s
+    return replace(recording, labels=tuple(labels), duration_s=duration_s)
+
+
+# Text files of all platforms: detection of the encoding, uniform line endings.
+
+
+def read_text(path: Path) -> str:
+    r"""Return a UTF-8 or UTF-16 text with \n line endings and without a byte order mark.
+
+    Raises UsageError when it cannot be read or has another encoding.
+    """
+    try:
+        data = path.read_bytes()
+        text = data.decode(_encoding(data))
+    except OSError as error:
+        raise UsageError(f"cannot be read ({error.strerror})", where=path) from error
+    except UnicodeDecodeError as error:
+        raise UsageError("is not text in UTF-8", where=path, hint="save it as UTF-8") from error
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _encoding(data: bytes) -> str:
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    # Without a byte order mark: the text begins in ASCII, so every other byte is zero.
+    if data[1:2] == b"\0":
+        return "utf-16-le"
+    return "utf-16-be" if data[:1] == b"\0" else "utf-8"

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import TypeAlias
 
 from costream.errors import SourceError, UsageError
-from costream.labels.checking import checked
-from costream.labels.choosing import TracksByFile, choose_tracks
-from costream.labels.classes import read_classes
-from costream.labels.files import read_files, recording_name
+from costream.labels.examples import read_classes
+from costream.labels.formats.arrays import BESIDE, read_arrays
 from costream.labels.formats.csv_files import COLUMNS, read_table
-from costream.labels.intake import LabelCollector, LabelTrack, abbreviate
-from costream.labels.media import Media
-from costream.labels.probing import length_s
+from costream.labels.formats.elan import read_elan
+from costream.labels.formats.json_files import read_document, read_results
+from costream.labels.formats.text import read_rttm, read_subtitles, read_text_labels
+from costream.labels.intake import LabelCollector, LabelTrack, NoLabelsError, abbreviate, checked
+from costream.labels.media import Media, length_s
 from costream.labels.recording import Recording
+from costream.sinks.registry import FORMATS
 from costream.sources.registry import expand
 
 log = logging.getLogger("costream")
@@ -172,3 +174,153 @@ def _split_part(labels: Path) -> tuple[Path, str | None]:
         if Path(told[:at]).exists():
             return Path(told[:at]), told[at + 1 :]
     return labels, None
+
+
+# Choice of one label file per recording when there are several.
+#
+# A run in several formats writes several files; a person may then correct one of them.
+
+
+# A run writes its files at about the same time, and some file systems store times to 2 s.
+_SAME_S = 3.0
+_SAME_TIME_S = 2e-3  # rounding difference between formats with milliseconds
+_FOREVER_S = 1e12
+# From the most exact formats to those that round times or modify labels.
+_EXACT = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".eaf", ".vtt", ".srt", ".rttm")
+TracksByFile: TypeAlias = dict[Path, list[LabelTrack]]  # tracks of one recording by file
+
+
+def choose_tracks(name: str, told: TracksByFile, intake: LabelCollector) -> list[LabelTrack]:
+    """Return the tracks of one of the files with labels of the recording ``name``.
+
+    If all files agree, it is the most exact one, otherwise the newest; this is reported, and it is
+    an error if no file is newer than the others.
+    """
+    paths = sorted(told, key=_exactness)
+    if len(paths) > 1 and any(not _agree(told[paths[0]], told[path]) for path in paths[1:]):
+        paths.sort(key=lambda path: -path.stat().st_mtime)
+        newest, second = paths[:2]
+        if newest.stat().st_mtime - second.stat().st_mtime < _SAME_S:
+            what = f"the labels of {name} differ from {second}, and neither file is newer"
+            intake.wrong(newest, "whole file", f"{what}; remove one of them")
+        intake.odd("labels differ between files, the newest is used", str(newest))
+    return told[paths[0]]
+
+
+def _exactness(path: Path) -> int:
+    suffix = path.suffix.lower()
+    return _EXACT.index(suffix) if suffix in _EXACT else len(_EXACT)
+
+
+def _agree(one: Sequence[LabelTrack], other: Sequence[LabelTrack]) -> bool:
+    """Return whether two files have the same labels within the precision of their formats."""
+    rows, others = _rows(one), _rows(other)
+    return len(rows) == len(others) and all(
+        a[2] == b[2] and abs(a[0] - b[0]) <= _SAME_TIME_S and abs(a[1] - b[1]) <= _SAME_TIME_S
+        for a, b in zip(rows, others, strict=True)
+    )
+
+
+def _rows(tracks: Sequence[LabelTrack]) -> list[tuple[float, float, str]]:
+    """Return start, end and letters of each label, in an order not affected by rounding."""
+    rows = [
+        (
+            label.start_s,
+            _FOREVER_S if label.end_s is None else label.end_s,
+            "".join(c for c in label.label.casefold() if c.isalnum()),
+        )
+        for track in tracks
+        for label in track.labels
+    ]
+    return sorted(rows, key=lambda row: (row[2], row[0], row[1]))
+
+
+# Label files: choice of the reader, search in folders, and the name of the recording.
+
+
+LabelReader = Callable[[Path, LabelCollector], Iterator[LabelTrack]]
+READERS: dict[str, LabelReader] = {
+    ".jsonl": read_results,
+    ".json": read_document,
+    ".csv": read_table,
+    ".tsv": read_table,
+    ".txt": read_text_labels,
+    ".srt": read_subtitles,
+    ".vtt": read_subtitles,
+    ".rttm": read_rttm,
+    ".eaf": read_elan,
+    ".npz": read_arrays,
+    ".npy": read_arrays,
+    ".pickle": read_arrays,
+    ".pkl": read_arrays,
+}
+# Files of a run that are not timelines.
+_OTHERS = (
+    *("predictions.csv", "objects.csv", "compute.csv", "failures.csv", "summary.json"),
+    "coco.json",
+)
+_SUFFIXES = sorted((f".{s}" for f in FORMATS.values() for s in f.files), key=len, reverse=True)
+
+
+def read_files(labels: Path, intake: LabelCollector, group: str | None) -> list[LabelTrack]:
+    """Return the tracks of a label file, or of all files in a folder and below, in order of names.
+
+    Files in a folder without labels are skipped and reported. Raises UsageError when nothing is
+    left, or a single file contains no labels.
+    """
+    if not labels.exists():
+        raise UsageError("there is no such label file or folder", where=labels)
+    if not labels.is_dir():
+        return _of_part(_read(labels, intake, group), intake)
+    tracks: list[LabelTrack] = []
+    for path in _files(labels):
+        try:
+            tracks += _of_part(_read(path, intake, group), intake)
+        except NoLabelsError:
+            intake.passed_by.append(path)
+        except UsageError as error:
+            intake.refused(path, error)
+    if not tracks:
+        intake.settle()
+        hint = f"supported are {', '.join(FORMATS)} and more"
+        raise UsageError("it contains no labels", where=labels, hint=hint)
+    return tracks
+
+
+def recording_name(path: Path) -> str:
+    """Return the name of the recording from that of a label file, without the format's suffix."""
+    for suffix in _SUFFIXES:
+        if path.name.lower().endswith(suffix) and len(path.name) > len(suffix):
+            return path.name[: -len(suffix)]
+    return path.stem
+
+
+def _of_part(tracks: Iterator[LabelTrack], intake: LabelCollector) -> list[LabelTrack]:
+    """Return the tracks; if a part is requested, only those that distinguish parts."""
+    return [track for track in tracks if track.parted or intake.part is None]
+
+
+def _read(path: Path, intake: LabelCollector, group: str | None) -> Iterator[LabelTrack]:
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        hint = f"supported: {', '.join(READERS)}"
+        raise NoLabelsError("not a supported label file", where=path, hint=hint)
+    return read_table(path, intake, group) if reader is read_table else reader(path, intake)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the files that may contain labels."""
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            yield from _files(path)
+        elif path.suffix.lower() in READERS and not _is_other(path.name):
+            yield path
+
+
+def _is_other(name: str) -> bool:
+    """Return whether a file's name rules out labels; pickles of features may be very large."""
+    if name.endswith((".pickle", ".pkl")):
+        return "anno" not in name
+    return name == BESIDE or f".{name}".endswith(tuple(f".{other}" for other in _OTHERS))

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.checkpoints.card import Card
-from costream.records import Box, Data, SkeletonFrame
-from costream.sources.base import AudioFormat, SourceInfo
+from costream.records import AudioFormat, Box, Data, SkeletonFrame, SourceInfo
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +13,46 @@ from torch import Tensor, nn
 from costream.checkpoints.card import Card
 from costream.checkpoints.file import write_weights
 from costream.errors import ModelError
+from costream.formatting import listed
 from costream.frontends.registry import load_frontend
-from costream.importers.rules import listed
-from costream.models.registry import ARCHITECTURES
+from costream.models.eventful.classifier import ActionModel
+from costream.models.eventful.detector import ObjectModel
+from costream.models.streaming import StreamingModel
+from costream.records import OBJECT_DETECTION
+
+if TYPE_CHECKING:
+    from costream.models.eventful.classifier import ActionModel
+    from costream.models.eventful.detector import ObjectModel
+    from costream.models.streaming import StreamingModel
+
+# architecture of a card -> "module:Class"; its arguments are in the card
+ARCHITECTURES = {
+    "cooadtr": "costream.models.oad.cooadtr:CoOadTR",
+    "cotrans": "costream.models.oad.cooadtr:CoTrans",
+    "conystrom": "costream.models.oad.conystrom:CoNystrom",
+    "conystrom-audio": "costream.models.oad.conystrom:CoNystromAudio",
+    "oadtr": "costream.models.oad.oadtr:OadTR",
+    "deepcot": "costream.models.oad.deepcot:DeepCoT",
+    "miniroad": "costream.models.oad.miniroad:MiniRoad",
+    "features": "costream.models.oad.cooadtr:Features",
+    "encoder": "costream.nn.encoder:Encoder",
+    "deepcot-encoder": "costream.nn.deepcot:DeepEncoder",
+    "costgcn": "costream.models.skeleton.network:SkeletonNet",
+    "coagcn": "costream.models.skeleton.network:SkeletonNet",
+    "costr": "costream.models.skeleton.network:SkeletonNet",
+    "stgcn": "costream.models.skeleton.window:WindowSkeletonNet",
+    "agcn": "costream.models.skeleton.window:WindowSkeletonNet",
+    "str": "costream.models.skeleton.window:WindowSkeletonNet",
+    "vitdet": "costream.models.eventful.vitdet:ViTDet",
+    "cox3d": "costream.models.video3d:VideoNet",
+    "coslow": "costream.models.video3d:VideoNet",
+    "coi3d": "costream.models.video3d:VideoNet",
+    "x3d": "costream.models.video3d:WindowVideoNet",
+    "slow": "costream.models.video3d:WindowVideoNet",
+    "i3d": "costream.models.video3d:WindowVideoNet",
+    "vivit": "costream.models.eventful.vivit:ViViT",
+    "skeleton-ensemble": "costream.models.skeleton.ensemble:SkeletonEnsemble",
+}
 
 
 def save_model(
@@ -92,3 +130,13 @@ def _compare(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> N
     ]
     if parts:
         raise ModelError(f"the tensors do not fit the architecture: {'; '.join(parts)}")
+
+
+# Choice of the model class for a card.
+
+
+def model_class(card: Card) -> Any:
+    """Return the model class for a card."""
+    if card.task == OBJECT_DETECTION:
+        return ObjectModel
+    return ActionModel if card.architecture == "vivit" else StreamingModel

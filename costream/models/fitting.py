@@ -6,10 +6,10 @@ from typing import Any
 
 from costream.checkpoints.card import Card
 from costream.errors import ModelError, SourceError, UsageError
-from costream.frontends.flow import load_opencv
 from costream.frontends.pose import installed_version, load_mediapipe
+from costream.frontends.tsn import load_opencv
 from costream.layouts import MEDIAPIPE_33, find_layout
-from costream.sources.base import AudioFormat, SourceInfo, SourceKind
+from costream.records import AudioFormat, SourceInfo, SourceKind
 
 
 def source_kind(frontend: Any) -> SourceKind:

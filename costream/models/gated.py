@@ -15,9 +15,8 @@ from costream.models.base import ModelHead, Pace, StepResult
 from costream.models.fitting import check_source
 from costream.models.streaming import DTYPES, find_device
 from costream.nn.eventful.block import use_bfloat16_products
-from costream.nn.policy import PerGateTokens, RecordedPolicy, TopTokens
-from costream.records import Data
-from costream.sources.base import SourceInfo
+from costream.nn.eventful.gates import PerGateTokens, RecordedPolicy, TopTokens
+from costream.records import Data, SourceInfo
 
 
 class _GatedState(Protocol):

@@ -14,10 +14,11 @@ from torch import nn
 from costream.checkpoints.card import UNTRAINED, Card
 from costream.checkpoints.file import read_weights
 from costream.errors import ModelError, UsageError
+from costream.formatting import suggest_names
 from costream.frontends.registry import FRONTENDS, load_frontend
 from costream.layouts import NTU_25
 from costream.models.build import build, new_network
-from costream.models.registry import find_weights, suggest_names
+from costream.models.registry import find_weights
 from costream.nn.video3d.sizes import SIZES, TASK, find_size
 from costream.records import OBJECT_DETECTION
 

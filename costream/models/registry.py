@@ -6,53 +6,22 @@ user cache, the weights shipped with the package. Only ``load_model`` needs torc
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
-import sys
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import costream
 from costream.checkpoints.file import SUFFIX, read_card, read_weights
-from costream.checkpoints.published import FILE, Published, read_published
+from costream.checkpoints.store import VARIABLE, published, weight_folders
 from costream.errors import ModelError, UsageError
+from costream.formatting import suggest_names
 
 if TYPE_CHECKING:
     from costream.models.eventful.classifier import ActionModel
     from costream.models.eventful.detector import ObjectModel
     from costream.models.streaming import StreamingModel
 
-# architecture of a card -> "module:Class"; its arguments are in the card
-ARCHITECTURES = {
-    "cooadtr": "costream.models.oad.cooadtr:CoOadTR",
-    "cotrans": "costream.models.audio:CoTrans",
-    "conystrom": "costream.models.oad.conystrom:CoNystrom",
-    "conystrom-audio": "costream.models.oad.conystrom:CoNystromAudio",
-    "oadtr": "costream.models.oad.oadtr:OadTR",
-    "deepcot": "costream.models.oad.deepcot:DeepCoT",
-    "miniroad": "costream.models.oad.miniroad:MiniRoad",
-    "features": "costream.models.features:Features",
-    "encoder": "costream.nn.encoder:Encoder",
-    "deepcot-encoder": "costream.nn.deepcot:DeepEncoder",
-    "costgcn": "costream.models.skeleton.network:SkeletonNet",
-    "coagcn": "costream.models.skeleton.network:SkeletonNet",
-    "costr": "costream.models.skeleton.network:SkeletonNet",
-    "stgcn": "costream.models.skeleton.window:WindowSkeletonNet",
-    "agcn": "costream.models.skeleton.window:WindowSkeletonNet",
-    "str": "costream.models.skeleton.window:WindowSkeletonNet",
-    "vitdet": "costream.models.eventful.vitdet:ViTDet",
-    "cox3d": "costream.models.video3d:VideoNet",
-    "coslow": "costream.models.video3d:VideoNet",
-    "coi3d": "costream.models.video3d:VideoNet",
-    "x3d": "costream.models.video_window:WindowVideoNet",
-    "slow": "costream.models.video_window:WindowVideoNet",
-    "i3d": "costream.models.video_window:WindowVideoNet",
-    "vivit": "costream.models.eventful.vivit:ViViT",
-    "skeleton-ensemble": "costream.models.skeleton.ensemble:SkeletonEnsemble",
-}
 # token-gated architectures
 GATED = ("vitdet", "vivit")
 # name for users -> description
@@ -80,7 +49,6 @@ MODELS = {
     "eventful-vitdet": "objects in video, token-gated transformer",
     "eventful-vivit": "actions in video, token-gated transformer",
 }
-VARIABLE = "COSTREAM_WEIGHTS"
 log = logging.getLogger("costream")
 
 
@@ -156,8 +124,7 @@ def load_model(
     ``models.objects.ObjectModel`` and ``models.actions.ActionModel``. Raises ModelError if weights
     are missing, damaged, or do not fit the architecture on their card, or the device is missing.
     """
-    from costream.models.build import build
-    from costream.models.kinds import model_class
+    from costream.models.build import build, model_class
     from costream.models.streaming import StreamingModel, find_device
 
     names = [part.strip() for part in name.split(",") if part.strip()]
@@ -183,51 +150,6 @@ def load_model(
         stored.card, network, frontend, weights_sha256=stored.sha256, device=device, dtype=dtype
     )
     return model
-
-
-def cache_folder() -> Path:
-    """Return the folder for imported and fetched weights, by platform convention."""
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-        return base / "costream" / "cache" / "weights"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "costream" / "weights"
-    given = Path(os.environ.get("XDG_CACHE_HOME", ""))  # the convention: only if absolute
-    return (given if given.is_absolute() else Path.home() / ".cache") / "costream" / "weights"
-
-
-def shipped_folder() -> Path:
-    """Return the folder of the weights shipped with costream."""
-    package = Path(costream.__file__).parent
-    inside = package / "weights"  # a wheel; a clone has them beside the package
-    return inside if inside.is_dir() else package.parent / "weights"
-
-
-def downloads_folder() -> Path:
-    """Return the folder of downloads, with one folder per checkpoint."""
-    return cache_folder().parent / "downloads"
-
-
-def published() -> dict[str, Published]:
-    """Return the published checkpoints known to this installation, by name."""
-    table = shipped_folder() / FILE
-    return read_published(table) if table.is_file() else {}
-
-
-def suggest_names(name: str, names: Iterable[str]) -> str:
-    """Return a hint for an unknown name: similar names, or all."""
-    known = list(names)
-    close = difflib.get_close_matches(name, known, 3, 0.5)
-    return f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(known)}"
-
-
-def weight_folders() -> Iterator[tuple[str, Path]]:
-    """Yield origin and path of the folders that hold weights, first match first."""
-    variable = os.environ.get(VARIABLE)
-    if variable and Path(variable).expanduser().is_dir():
-        yield "environment", Path(variable).expanduser()
-    yield "cache", cache_folder()
-    yield "shipped", shipped_folder()
 
 
 def _is_path(name: str) -> bool:

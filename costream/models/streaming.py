@@ -27,8 +27,15 @@ from costream.models.fitting import (
 )
 from costream.nn.fast import store_by_columns
 from costream.nn.state import State
-from costream.records import AudioBlock, Data, FeatureRow, SkeletonFrame, VideoFrame
-from costream.sources.base import AudioFormat, SourceInfo
+from costream.records import (
+    AudioBlock,
+    AudioFormat,
+    Data,
+    FeatureRow,
+    SkeletonFrame,
+    SourceInfo,
+    VideoFrame,
+)
 
 CHUNK = 16  # audio blocks at once: four seconds
 

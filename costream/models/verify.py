@@ -14,11 +14,10 @@ import torch
 from costream.checkpoints.card import Card
 from costream.checkpoints.file import read_weights
 from costream.errors import ModelError
-from costream.models.build import build
+from costream.models.build import build, model_class
 from costream.models.fitting import source_kind
-from costream.models.kinds import model_class
 from costream.models.streaming import StreamingModel
-from costream.nn.policy import TopShare
+from costream.nn.eventful.gates import TopShare
 from costream.records import (
     OBJECT_DETECTION,
     AudioBlock,

@@ -15,10 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from costream.nn import ring
-from costream.nn.attention import AttentionState, MultiheadAttention, SingleOutputAttention
+from costream.nn.attention import (
+    AttentionState,
+    MultiheadAttention,
+    RetroactiveAttention,
+    RetroactiveState,
+    SingleOutputAttention,
+)
 from costream.nn.block import EncoderBlock
 from costream.nn.fast import layer_norm
-from costream.nn.retroactive import RetroactiveAttention, RetroactiveState
 from costream.nn.state import State, zeros
 
 _CHUNK_ROWS = 4096  # rows of windows passed through a stack at once: bounds memory

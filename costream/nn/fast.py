@@ -6,9 +6,14 @@ Times are for one core. With one row of width 192, a linear layer takes 9 us and
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    pass
 
 
 def linear(owner: nn.Module, name: str, x: Tensor) -> Tensor:
@@ -60,3 +65,56 @@ def store_by_columns(module: nn.Module, max_bytes: int = 1 << 20) -> None:
     for parameter in module.parameters():
         if parameter.dim() == 2:
             parameter.data = by_columns(parameter.data, max_bytes)
+
+
+# Loops over frames [B, H, W, C]: compiled for float32 on a CPU, otherwise PyTorch's.
+
+
+_FEW = 1 << 16  # numbers; above this, several threads gain more than they cost
+
+
+class FrameLoops:
+    """Operations on the numbers of frames, for any device and dtype."""
+
+    def rectify(self, frames: Tensor, shift: Tensor, other: Tensor | None) -> None:
+        """Set frames to the ReLU of their sum with ``shift`` [C] and ``other`` frames.
+
+        The frame of one stream is contiguous; those of several streams need not be adjacent.
+        """
+        frames += shift
+        if other is not None:
+            frames += other
+        frames.relu_()
+
+    def weigh(self, frames: Tensor, oldest: int, taps: Tensor, out: Tensor) -> None:
+        """Set ``out`` [B, H, W, C] to the sum of frames [B, K, H, W, C] times ``taps`` [K, C].
+
+        ``oldest``: slot of the oldest frame; newer ones follow, wrapping around. ``out``: laid out
+        as the frames of ``rectify``.
+        """
+        out.zero_()
+        for k, tap in enumerate(taps):
+            out.addcmul_(frames[:, (oldest + k) % len(taps)], tap)
+
+
+def prefers_one_thread(count: int) -> bool:
+    """Return whether a compiled loop over ``count`` numbers is faster than all threads together."""
+    return count <= _FEW or torch.get_num_threads() == 1
+
+
+# Memory retention of the C library's allocator.
+
+
+_MEBIBYTE = 1 << 20
+
+
+def keep_freed_memory() -> None:
+    """Make this process reuse the memory of freed tensors.
+
+    The GNU C library takes large blocks from the system and returns them when they are freed,
+    and the system clears every page again: where a step needs several tensors of a megabyte, this
+    was found to double its time. When the library frees a block, it sets the size up to which it
+    retains memory to the size of that block (32 MiB at most); so this function frees one. It has
+    no effect with other C libraries.
+    """
+    torch.empty(30 * _MEBIBYTE, dtype=torch.uint8)

@@ -7,9 +7,10 @@ the whole computation here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -17,8 +18,30 @@ from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 from torch import Tensor
 
-from costream.nn.compiled import F32, compiled
-from costream.nn.loops import prefers_one_thread
+from costream.nn.fast import FrameLoops, prefers_one_thread
+
+# Compilation of numerical loops by Numba; importing takes a second, the first time longer.
+#
+# For work that PyTorch does in several passes over the numbers, or in one call whose overhead is
+# longer than the work. The compiled code is cached beside the source, or in the user's cache.
+
+
+F32 = numba.float32
+
+
+def compiled(*arguments: Any) -> Callable[[Callable[..., None]], Any]:
+    """Return a decorator that compiles a function for these argument types when it is defined."""
+
+    def compile_(function: Callable[..., None]) -> Any:
+        signature, fast = numba.void(*arguments), {"contract", "reassoc"}
+        options = {"nogil": True, "error_model": "numpy", "fastmath": fast}
+        try:
+            return numba.njit(signature, cache=True, **options)(function)
+        except (RuntimeError, OSError):  # there is no writable place for compiled code
+            return numba.njit(signature, **options)(function)
+
+    return compile_
+
 
 LANES = 16  # channels at once: one register of AVX-512, two of AVX2, four of NEON
 PIXELS = 5  # adjacent pixels of a row whose sums are in registers at once
@@ -197,3 +220,63 @@ class Depthwise:
         out = frames.new_empty((batch, -(-height // step), -(-width // step), channels))
         _depthwise(frames.numpy(), oldest, self._taps, self._bias, step, out.numpy())
         return out
+
+
+# Compiled single-pass loops over float32 frames on a CPU.
+
+
+@compiled(F32[:, :, ::1], F32[::1])
+def _shift_relu(frame: Any, shift: Any) -> None:
+    for y in range(frame.shape[0]):
+        for x in range(frame.shape[1]):
+            pixel = frame[y, x]
+            for c in range(len(pixel)):
+                value = pixel[c] + shift[c]
+                pixel[c] = F32(0) if value < 0 else value  # NaN stays NaN
+
+
+@compiled(F32[:, :, ::1], F32[:, :, ::1], F32[::1])
+def _add_relu(frame: Any, other: Any, shift: Any) -> None:
+    for y in range(frame.shape[0]):
+        for x in range(frame.shape[1]):
+            pixel, added = frame[y, x], other[y, x]
+            for c in range(len(pixel)):
+                value = pixel[c] + (added[c] + shift[c])
+                pixel[c] = F32(0) if value < 0 else value
+
+
+@compiled(F32[:, :, :, ::1], types.intp, F32[:, ::1], F32[:, :, ::1])
+def _weigh(frames: Any, oldest: int, taps: Any, out: Any) -> None:
+    count, height, width, channels = frames.shape
+    wide = np.empty((count, width * channels), np.float32)  # loops over few channels are slow
+    for x in range(width):
+        wide[:, x * channels : (x + 1) * channels] = taps
+    for y in range(height):
+        sums = out[y].reshape(-1)
+        sums[:] = 0
+        for k in range(count):
+            slot = oldest + k if oldest + k < count else oldest + k - count
+            row, tap = frames[slot, y].reshape(-1), wide[k]
+            for i in range(len(sums)):
+                sums[i] += row[i] * tap[i]
+
+
+class CompiledLoops(FrameLoops):
+    """Compiled loops in one thread; PyTorch's loops where several threads are faster."""
+
+    def rectify(self, frames: Tensor, shift: Tensor, other: Tensor | None) -> None:  # noqa: D102
+        if not prefers_one_thread(frames.numel()):
+            super().rectify(frames, shift, other)
+        elif other is None:
+            for frame in frames.numpy():
+                _shift_relu(frame, shift.numpy())
+        else:
+            for frame, added in zip(frames.numpy(), other.numpy(), strict=True):
+                _add_relu(frame, added, shift.numpy())
+
+    def weigh(self, frames: Tensor, oldest: int, taps: Tensor, out: Tensor) -> None:  # noqa: D102
+        if prefers_one_thread(out.numel()):
+            for given, sums in zip(frames.numpy(), out.numpy(), strict=True):
+                _weigh(given, oldest, taps.numpy(), sums)
+        else:
+            super().weigh(frames, oldest, taps, out)

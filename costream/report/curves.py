@@ -9,12 +9,9 @@ import numpy as np
 
 from costream.costs import STAGES
 from costream.formatting import si, three_digits
-from costream.report.axis import TimeAxis, round_up
-from costream.report.bins import Array
-from costream.report.digest import DENSE, FIRST_STAGE, MACS, Digest
-from costream.report.markup import Html, join, name, tag
-from costream.report.palette import Palette
-from costream.report.timeline import bands, swatch
+from costream.report.digest import DENSE, FIRST_STAGE, MACS, Array, Digest
+from costream.report.markup import Html, Palette, join, name, tag
+from costream.report.timeline import TimeAxis, bands, round_up, swatch
 
 ROW = 54  # CSS pixels
 CHART = 120

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import PurePath
-from typing import Any, TypeAlias
+from itertools import zip_longest
+from pathlib import Path, PurePath
+from typing import Any, Generic, TypeAlias, TypeVar
 
+import click
+
+from costream.errors import ExitCode, SourceError, UsageError
+from costream.formatting import clean, counted, short_time, si, times
 from costream.records import Header, Prediction, plain
+from costream.report.command import ResultFile, find_results
 from costream.report.digest import Digest
-from costream.report.overlap import Pair, Stretch, align_runs, held
-from costream.results.reader import Content
+from costream.results.reader import Content, NotAResultError, runs
+from costream.sinks.jsonl import dumps
+from costream.sources.media.container import display_name
 
 MOST_LISTED = 1000  # differences kept per run
 _MOST_SEGMENTS = 100_000
@@ -279,3 +288,286 @@ def _agreement(found: Agreement) -> dict[str, Any]:
         "count": found.count,
         "differences": found.differences,
     }
+
+
+# ``costream report --diff``: pairs of results, compared and printed.
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Results that exist on both sides, and on one side only."""
+
+    both: list[tuple[str, Path, Path]]
+    only_a: list[str]
+    only_b: list[str]
+
+
+def compare(a: Path, b: Path, *, as_json: bool) -> ExitCode:
+    """Print the differences between the results in ``a`` and ``b``, two files or two folders.
+
+    Return OK whether they differ or not, PARTIAL if some cannot be read. Raise SourceError if
+    there are none, UsageError for a file and a folder.
+    """
+    if a.is_dir() != b.is_dir() and a.exists() and b.exists():
+        raise UsageError("compares two files or two folders, not one of each", where="--diff")
+    pairs = _pair(a, b)
+    out = _JsonOut(a, b) if as_json else _TextOut(a, b)
+    compared, failures = 0, []
+    out.begin()
+    for name, path_a, path_b in pairs.both:
+        try:
+            for found in _compare(name, path_a, path_b):
+                out.add(found)
+                compared += 1
+        except NotAResultError as error:
+            click.echo(f"costream: skipped: {error}", err=True)
+        except SourceError as error:
+            click.echo(f"costream: {error}", err=True)
+            failures.append(error)
+    out.end(pairs.only_a, pairs.only_b)
+    if failures and not compared:
+        return failures[0].exit_code
+    return ExitCode.PARTIAL if failures else ExitCode.OK
+
+
+def _pair(a: Path, b: Path) -> _Pairs:
+    found_a, found_b = find_results(a), find_results(b)
+    if not a.is_dir():
+        return _Pairs([(found_a[0].name, found_a[0].path, found_b[0].path)], [], [])
+    by_name: dict[str, ResultFile] = {f.name: f for f in found_b}
+    both = [(f.name, f.path, by_name[f.name].path) for f in found_a if f.name in by_name]
+    names = {name for name, *_ in both}
+    only_a = [f.name for f in found_a if f.name not in names]
+    return _Pairs(both, only_a, [f.name for f in found_b if f.name not in names])
+
+
+def _compare(name: str, a: Path, b: Path) -> Iterator[Comparison]:
+    """Yield one comparison per run; most files hold one run."""
+    for k, (run_a, run_b) in enumerate(zip_longest(runs(a), runs(b)), 1):
+        title = name if k == 1 else f"{name} (run {k})"
+        yield compare_runs(title, run_a or (), run_b or ())
+
+
+class _TextOut:
+    """Output as text: one block per file, and a line at the end."""
+
+    def __init__(self, a: Path, b: Path) -> None:
+        self._names = (display_name(os.fspath(a)), display_name(os.fspath(b)))
+        self._files = self._equal = 0
+        self._compared_s = self._same_s = 0.0
+
+    def begin(self) -> None:
+        click.echo(f"A: {self._names[0]}\nB: {self._names[1]}")
+
+    def add(self, found: Comparison) -> None:
+        click.echo("\n" + describe(found))
+        self._files += 1
+        self._equal += found.equal
+        self._compared_s += found.steps.compared_s
+        self._same_s += found.steps.same_s
+
+    def end(self, only_a: list[str], only_b: list[str]) -> None:
+        line = total(self._files, self._equal, self._same_s, self._compared_s, only_a, only_b)
+        click.echo("\n" + line)
+
+
+class _JsonOut:
+    """Output as JSON: one document, with one line per file."""
+
+    def __init__(self, a: Path, b: Path) -> None:
+        self._names = (display_name(os.fspath(a)), display_name(os.fspath(b)))
+        self._files = 0
+
+    def begin(self) -> None:
+        click.echo(f'{{"a": {dumps(self._names[0])}, "b": {dumps(self._names[1])}, "files": [')
+
+    def add(self, found: Comparison) -> None:
+        click.echo(("," if self._files else "") + dumps(found.to_json()))
+        self._files += 1
+
+    def end(self, only_a: list[str], only_b: list[str]) -> None:
+        click.echo(f'], "only_a": {dumps(only_a)}, "only_b": {dumps(only_b)}}}')
+
+
+# Comparison of two runs as text.
+
+
+_SHOWN = 10  # differences shown per run; the longest
+
+
+def describe(found: Comparison) -> str:
+    """Return the lines of one run."""
+    lines = [clean(found.name) + ("  the same" if found.equal else "")]
+    lines += _columns([(key, _short(key, a), _short(key, b)) for key, a, b in found.settings()])
+    lines += _agreement_lines("steps", found.steps)
+    scores = found.scores
+    if scores.count and scores.most > 0:
+        mean = scores.total / scores.count
+        where = "" if scores.time_s is None else f" at {short_time(scores.time_s, 2)}"
+        lines.append(
+            f"  scores differ by {mean:.3g} on average, by {scores.most:.3g} at most"
+            f"{where} ({clean(scores.label or '')})"
+        )
+    lines += _agreement_lines("timeline", found.timeline)
+    lines += _columns(
+        [
+            (key.replace("_", " "), _cost_lines(key, a), _cost_lines(key, b) + _ratio(key, a, b))
+            for key, a, b in found.costs()
+            if a != b
+        ]
+    )
+    return "\n".join(lines)
+
+
+def total(
+    files: int, equal: int, same_s: float, compared_s: float, only_a: list[str], only_b: list[str]
+) -> str:
+    """Return the last lines."""
+    words = f"{counted(files, 'run')} compared, {equal} the same"
+    if compared_s > 0:
+        words += (
+            f"; the steps agree for {_percent(same_s / compared_s)} of {short_time(compared_s)}"
+        )
+    lines = [words]
+    for side, names in (("A", only_a), ("B", only_b)):
+        lines += [f"only in {side}: {clean(name)}" for name in names]
+    return "\n".join(lines)
+
+
+def _agreement_lines(what: str, found: Agreement) -> list[str]:
+    if found.ratio is None:
+        return [f"  {what}: nothing to compare"]
+    length = short_time(found.compared_s)
+    over = {"steps": f"agree for {{}} of {length}", "timeline": f"agrees for {{}} of the {length}"}
+    head = f"  {what} {over[what].format(_percent(found.ratio))}"
+    head += " in which either has an event" if what == "timeline" else ""
+    if not found.count:
+        return [head]
+    longest = sorted(found.differences, key=lambda d: d.start_s - d.end_s)[:_SHOWN]
+    more = f", the {_SHOWN} longest of" if found.count > _SHOWN else ","
+    lines = [f"{head}{more} {counted(found.count, 'difference')}:"]
+    return lines + [_line(d) for d in sorted(longest, key=lambda d: d.start_s)]
+
+
+def _line(found: Difference) -> str:
+    when = f"{short_time(found.start_s, 2):>10} {short_time(found.end_s, 2):>10}"
+    length = f"{found.end_s - found.start_s:7.2f} s"
+    sides = " | ".join("–" if label is None else clean(label) for label in (found.a, found.b))
+    return f"  {when} {length}  {sides}"
+
+
+def _columns(rows: list[tuple[str, str, str]]) -> list[str]:
+    width = max((len(key) for key, *_ in rows), default=0)
+    return [f"  {clean(key):<{width}}  {a} | {b}" for key, a, b in rows]
+
+
+def _percent(ratio: float) -> str:
+    # 99.96 % must not be shown as 100 %
+    return "100 %" if ratio >= 1 else f"{min(99.9, 100 * ratio):.1f} %"
+
+
+def _short(key: str, value: Any) -> str:
+    if key == "weights_sha256" and isinstance(value, str):
+        return value[:12] or "–"
+    if value is None:
+        return "–"
+    return clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _cost_lines(key: str, value: Any) -> str:
+    if value is None:
+        return "–"
+    if key.endswith("macs_per_step"):
+        return si(value, "MAC")
+    if key == "x_realtime":
+        return times(value)
+    return f"{value:.2f}" if isinstance(value, float) else str(value).lower()
+
+
+def _ratio(key: str, a: Any, b: Any) -> str:
+    if key not in ("macs_per_step", "dense_macs_per_step", "ms_per_step") or not a or not b:
+        return ""
+    return f" ({times(b / a)} more)" if b > a else f" ({times(a / b)} less)"
+
+
+# Alignment of two runs in time, independent of their rates.
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Stretch(Generic[T]):
+    """A value that holds from start to end."""
+
+    start_s: float
+    end_s: float
+    value: T
+
+
+@dataclass(frozen=True)
+class Pair(Generic[T]):
+    """The values of two runs from start to end; None if a run has no value."""
+
+    start_s: float
+    end_s: float
+    a: Stretch[T] | None
+    b: Stretch[T] | None
+
+
+def held(
+    points: Iterable[tuple[float, T]], step_s: Callable[[], float], most_s: float
+) -> Iterator[Stretch[T]]:
+    """Yield each value for the time until the next one, the last for ``step_s()`` seconds.
+
+    A value holds for at most ``most_s`` seconds.
+    """
+    before: tuple[float, T] | None = None
+    for time_s, value in points:
+        if before is not None:
+            yield Stretch(before[0], min(time_s, before[0] + most_s), before[1])
+        before = (time_s, value)
+    if before is not None:
+        yield Stretch(before[0], before[0] + step_s(), before[1])
+
+
+def align_runs(a: Iterable[Stretch[T]], b: Iterable[Stretch[T]]) -> Iterator[Pair[T]]:
+    """Yield the intervals in which neither side changes and at least one has a value.
+
+    Both sides are in order of time; of overlapping stretches, the earlier one counts.
+    """
+    left, right = _Side(a), _Side(b)
+    now = min(left.start_s, right.start_s)
+    while left.now is not None or right.now is not None:
+        in_a = left.now if left.start_s <= now else None
+        in_b = right.now if right.start_s <= now else None
+        end = min(
+            left.end_s if in_a is not None else left.start_s,
+            right.end_s if in_b is not None else right.start_s,
+        )
+        if end > now and (in_a is not None or in_b is not None):
+            yield Pair(now, end, in_a, in_b)
+        now = max(now, end)
+        left.pass_(now)
+        right.pass_(now)
+
+
+class _Side(Generic[T]):
+    """The current stretch of one side."""
+
+    def __init__(self, stretches: Iterable[Stretch[T]]) -> None:
+        self._rest = iter(stretches)
+        self.now: Stretch[T] | None = next(self._rest, None)
+
+    @property
+    def start_s(self) -> float:
+        return self.now.start_s if self.now is not None else float("inf")
+
+    @property
+    def end_s(self) -> float:
+        return self.now.end_s if self.now is not None else float("inf")
+
+    def pass_(self, time_s: float) -> None:
+        """Skip the stretches that have ended."""
+        while self.now is not None and self.now.end_s <= time_s:
+            self.now = next(self._rest, None)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from costream.costs import STAGES, CostTotals
 from costream.records import (
@@ -13,16 +17,96 @@ from costream.records import (
     Compute,
     Fault,
     Gap,
+    Head,
     Header,
     Objects,
     Prediction,
     Segment,
     Summary,
+    finds_objects,
 )
-from costream.report.bins import Bins
-from costream.report.heads import Heads
 from costream.results.reader import Content, Totals, UnreadableRecord
-from costream.sinks.base import finds_objects
+
+# Heads of a run and the display names of their labels.
+
+
+class Heads:
+    """The heads of a run. Labels that two of them share are qualified with the head's name.
+
+    Segments of objects overlap, so there each label with segments is treated as a head.
+    """
+
+    def __init__(self, header: Header | None = None) -> None:
+        self._header = header
+        heads = () if header is None else header.heads or ()
+        self._heads: dict[str, Head] = {head.model: head for head in heads}
+        counts = Counter(label for head in heads for label in set(head.labels))
+        self._shared = {label for label, count in counts.items() if count > 1}
+        self._by_label = header is not None and finds_objects(header)
+        self._seen: set[str] = set()  # labels that have segments
+        self._owners = {
+            self.shown(label, head.model): (head, label) for head in heads for label in head.labels
+        }
+
+    @property
+    def names(self) -> tuple[str | None, ...]:
+        """One entry per timeline; a single None if there is only one."""
+        if self._by_label:
+            return tuple(label for label in self.labels(None) if label in self._seen) or (None,)
+        return tuple(self._heads) or (None,)
+
+    def shown(self, label: str, model: str | None) -> str:
+        """Return the display name of a label of a head."""
+        return f"{label} ({model})" if label in self._shared and model in self._heads else label
+
+    def labels(self, model: str | None) -> tuple[str, ...]:
+        """Return the display names of a head's labels, in the order of its scores."""
+        head = self._heads.get(model or "")
+        if head is not None:
+            return tuple(self.shown(label, model) for label in head.labels)
+        return () if self._header is None else self._header.labels
+
+    def all_labels(self) -> tuple[str, ...]:
+        """Return the display names of the labels of all heads."""
+        return tuple(label for name in self._heads or (None,) for label in self.labels(name))
+
+    def owns(self, model: str | None, label: str) -> bool:
+        """Return whether a label, given by display name, is on the timeline of a head."""
+        if self._by_label:
+            return model is None or label == model
+        owner = self._owners.get(label)
+        return model is None or (owner is not None and owner[0].model == model)
+
+    def backgrounds(self) -> frozenset[str]:
+        """Return the display names of the background labels."""
+        if self._heads:
+            found = ((head.background, head.model) for head in self._heads.values())
+            return frozenset(self.shown(label, model) for label, model in found if label)
+        background = None if self._header is None else self._header.background
+        return frozenset() if background is None else frozenset([background])
+
+    def threshold(self, label: str) -> float | None:
+        """Return the probability that opens a segment of a label; None if that is unknown."""
+        value: object = None
+        timeline = None if self._header is None else self._header.options.get("timeline")
+        if label in self._owners:
+            head, own = self._owners[label]
+            value = head.threshold_of(own)
+        elif isinstance(timeline, dict):
+            thresholds = timeline.get("thresholds")
+            own_value = thresholds.get(label) if isinstance(thresholds, dict) else None
+            value = timeline.get("threshold") if own_value is None else own_value
+        known = isinstance(value, (int, float)) and math.isfinite(value) and 0 <= value <= 1
+        return float(value) if known and isinstance(value, (int, float)) else None
+
+    def own(self, segment: Segment) -> Segment:
+        """Return a segment with the display names of its label and its head."""
+        if self._by_label:
+            self._seen.add(segment.label)
+            return replace(segment, model=segment.label)
+        label = self.shown(segment.label, segment.model)
+        return segment if label == segment.label else replace(segment, label=label)
+
 
 MOST_TROUBLES = 200
 MACS, DENSE, FIRST_STAGE = 0, 1, 2  # columns of Digest.cost
@@ -259,3 +343,115 @@ class Digest:
 
     def _column(self, label: str) -> int:
         return self.labels.setdefault(label, len(self.labels))
+
+
+# Statistics over time in bins, in constant memory for a run of any length.
+
+
+Array = npt.NDArray[np.float64]
+
+
+class Bins:
+    """Sums and maxima of columns of numbers over bins of equal length.
+
+    The bins begin at the first time; whenever time exceeds them, they double in length. A column
+    that is missing in a step counts as zero.
+    """
+
+    def __init__(self, most: int, step_s: float) -> None:
+        """``most``: even number of bins; ``step_s``: their initial length."""
+        self.start_s = 0.0
+        self.bin_s = step_s
+        self.steps = np.zeros(most)  # [N] number of steps in each bin
+        self._sums = np.zeros((most, 4))  # [N, columns]
+        self._tops = np.zeros((most, 4))
+        self._used = 0
+
+    def add(
+        self, time_s: float, values: Iterable[tuple[int, float]], *, counted: bool = False
+    ) -> None:
+        """Add a step: pairs of column and number. Times must not precede the first.
+
+        ``counted``: these are more columns of the last step.
+        """
+        if self._used == 0:
+            self.start_s = time_s
+        k = max(0, int((time_s - self.start_s) / self.bin_s + 1e-6))
+        while k >= len(self.steps):
+            self._double()
+            k //= 2
+        self._used = max(self._used, k + 1)
+        self.steps[k] += not counted
+        for column, value in values:
+            if column >= self._sums.shape[1]:
+                self._widen(column + 1)
+            self._sums[k, column] += value
+            if value > self._tops[k, column]:
+                self._tops[k, column] = value
+
+    def add_span(self, start_s: float, end_s: float, column: int) -> None:
+        """Add the seconds from start to end to a column of the bins that they overlap."""
+        self.add(start_s, [(column, 0.0)])
+        self.add(max(start_s, end_s - 1e-9), [(column, 0.0)])
+        first = max(0, int((start_s - self.start_s) / self.bin_s + 1e-6))
+        last = min(max(first, int((end_s - self.start_s) / self.bin_s)), len(self.steps) - 1)
+        edges = self.start_s + np.arange(first, last + 2) * self.bin_s
+        inside = np.minimum(edges[1:], end_s) - np.maximum(edges[:-1], start_s)
+        self._sums[first : last + 1, column] += np.maximum(inside, 0.0)
+
+    def fullest(self, columns: Sequence[int]) -> npt.NDArray[np.intp]:
+        """Return for each bin the column with the largest sum, -1 where all are zero: [N]."""
+        used = np.array([c for c in columns if c < self._sums.shape[1]], np.intp)
+        if not len(used):
+            return np.full(len(self._sums), -1, np.intp)
+        sums = self._sums[:, used]
+        return np.where(sums.max(axis=1) > 0, used[sums.argmax(axis=1)], -1)
+
+    def times(self) -> Array:
+        """Return the middle of every bin that contains a step: float64 [n]."""
+        places = np.flatnonzero(self.steps).astype(np.float64)
+        return self.start_s + (places + 0.5) * self.bin_s
+
+    def means(self, column: int) -> Array:
+        """Return the mean of a column in those bins: float64 [n]."""
+        held = self.steps > 0
+        found: Array = self._column(self._sums, column)[held] / self.steps[held]
+        return found
+
+    def maxima(self, column: int) -> Array:
+        """Return the maximum of a column in those bins: float64 [n], not below zero."""
+        return self._column(self._tops, column)[self.steps > 0]
+
+    def total(self, column: int) -> float:
+        """Return the sum of a column over all bins."""
+        return float(self._column(self._sums, column).sum())
+
+    def peak(self, column: int) -> float:
+        """Return the maximum of a column over all bins, at least 0."""
+        return float(self._column(self._tops, column).max())
+
+    def most_in_a_bin(self) -> int:
+        """Return the maximum number of steps in a bin."""
+        return int(self.steps.max())
+
+    def _column(self, of: Array, column: int) -> Array:
+        found: Array = of[:, column] if column < of.shape[1] else np.zeros(len(of))
+        return found
+
+    def _double(self) -> None:
+        half = len(self.steps) // 2
+        for name, join in (("steps", np.add), ("_sums", np.add), ("_tops", np.maximum)):
+            old: Array = getattr(self, name)
+            new = np.zeros_like(old)
+            new[:half] = join(old[0::2], old[1::2])
+            setattr(self, name, new)
+        self.bin_s *= 2
+        self._used = half
+
+    def _widen(self, columns: int) -> None:
+        columns = max(columns, 2 * self._sums.shape[1])
+        for name in ("_sums", "_tops"):
+            old: Array = getattr(self, name)
+            new = np.zeros((len(old), columns))
+            new[:, : old.shape[1]] = old
+            setattr(self, name, new)

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from costream.errors import SourceError
 from costream.formatting import counted, saving, short_time, si, times
-from costream.report.axis import TimeAxis
 from costream.report.digest import LabelStats
-from costream.report.markup import Html, name, tag
-from costream.report.palette import Palette
+from costream.report.markup import Html, Palette, name, tag
 from costream.report.section import Run, status
 from costream.report.tables import Cell, label_table, number, table
-from costream.report.timeline import small_strip, stretches
+from costream.report.timeline import TimeAxis, small_strip, stretches
 
 MOST_FAILURES = 500
 _MOST_OPEN = 12  # labels, and inputs without results, that are shown at once
@@ -198,3 +197,15 @@ def read_failures(folder: Path) -> list[MissingResult]:
         for row in rows
         if row.get("status") == "failed" and row.get("name") and row.get("reason")
     ]
+
+
+@dataclass
+class Report:
+    """Content of a report, from which the page and the PNG are made."""
+
+    title: str
+    overview: ReportOverview = field(default_factory=ReportOverview)
+    palette: Palette = field(default_factory=Palette)
+    only: Run | None = None  # the run, when there is just one
+    skipped: list[str] = field(default_factory=list)  # files that are no results
+    failed: list[SourceError] = field(default_factory=list)  # results that cannot be read

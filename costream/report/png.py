@@ -14,18 +14,16 @@ from matplotlib.ticker import FuncFormatter
 
 from costream.costs import STAGES
 from costream.formatting import clean, counted, saving, short_time, si
-from costream.report.axis import TimeAxis
-from costream.report.bins import Array
 from costream.report.curves import shown_labels
-from costream.report.digest import DENSE, FIRST_STAGE, MACS, Digest
-from costream.report.palette import Paint
+from costream.report.digest import DENSE, FIRST_STAGE, MACS, Array, Digest
+from costream.report.markup import Paint
 from costream.report.section import Run, status
-from costream.report.timeline import stretches
+from costream.report.timeline import TimeAxis, stretches
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from costream.report.making import Report
+    from costream.report.overview import Report
 
 MOST_FILES = 60
 _LONGEST = 22  # characters of a name

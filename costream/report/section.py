@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from costream.formatting import counted, nothing_found, saving, short_time, si, times
+from costream.costs import STAGES
+from costream.errors import UsageError
+from costream.formatting import counted, nothing_found, saving, short_time, si, three_digits, times
 from costream.records import Segment, plain
-from costream.report.axis import TimeAxis
-from costream.report.costs import cost_section
-from costream.report.curves import score_rows, shown_labels, track
+from costream.report.curves import cost_chart, score_rows, shown_labels, time_chart, track
 from costream.report.digest import Digest
-from costream.report.markup import Html, join, name, tag
-from costream.report.palette import Palette
+from costream.report.markup import Html, Palette, join, name, percent, tag
+from costream.report.page import page_foot, page_head
 from costream.report.tables import Cell, label_table, number, score_bar, table
 from costream.report.thumbnails import Thumbnails
-from costream.report.timeline import strip, swatch
+from costream.report.timeline import TimeAxis, strip, swatch
+from costream.sinks.atomic import AtomicFile
 
 MOST_OPEN = 60  # cards that are shown at once
 _MOST_LEGEND = 16
@@ -302,3 +307,140 @@ def _settings(digest: Digest) -> Html | None:
 
 def _plain_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False)
+
+
+# Cost section of a report: against the dense model, and by stage.
+
+
+def cost_section(digest: Digest) -> Html | None:
+    """Return the section; None if the cost is unknown."""
+    costs = digest.cost_json()
+    if not costs.get("steps"):
+        return None
+    axis = TimeAxis(*digest.span_s)
+    dense = "if all were computed" if digest.finds_objects else "if the window were recomputed"
+    parts: list[Html | None] = [_against_dense(costs, dense)]
+    operations, milliseconds = cost_chart(digest), time_chart(digest)
+    if operations is not None:
+        parts.append(track(Html("Operations a step"), operations, axis.scale()))
+    if milliseconds is not None:
+        parts.append(track(Html("Time a step"), milliseconds, axis.scale()))
+    parts += [_stages(costs), _losses(digest, costs)]
+    return tag("section", tag("h3", "Cost"), join(*parts), class_="tracks")
+
+
+def _against_dense(costs: dict[str, Any], how: str) -> Html | None:
+    macs, dense = costs.get("macs_per_step") or 0.0, costs.get("dense_macs_per_step") or 0.0
+    top = max(macs, dense)
+    if top <= 0:
+        return None
+    less = saving(macs, dense)
+    rows = [
+        ("This run", macs, "fill:var(--accent)", f" a step{f', {less}' if less else ''}"),
+        ("Dense", dense, "fill:var(--grey)", f" a step, {how}"),
+    ]
+    bars = (
+        tag(
+            "div",
+            tag("dt", title),
+            tag("dd", _bar(value / top, style), tag("strong", si(value, "MAC")), more),
+        )
+        for title, value, style, more in rows
+    )
+    return tag("dl", bars, class_="dense")
+
+
+def _bar(share: float, style: str) -> Html:
+    inner = tag("rect", width=percent(share), height="16", rx="3", style=style)
+    return tag("svg", inner, width="100%", height="16", aria_hidden="true")
+
+
+def _stages(costs: dict[str, Any]) -> Html | None:
+    ms, total = costs.get("ms"), costs.get("total_s")
+    if not isinstance(ms, dict) or not isinstance(total, dict) or not total.get("step"):
+        return None
+    rows: list[list[Cell]] = []
+    for k, stage in enumerate((*STAGES, "step")):
+        found = ms.get(stage)
+        if not isinstance(found, dict):
+            continue
+        box = tag("rect", width="14", height="14", style=f"fill:var(--stage{k})")
+        square = tag("svg", box, class_="swatch", width="14", height="14", aria_hidden="true")
+        shown = "all together" if stage == "step" else stage
+        title = tag("span", square if stage != "step" else None, shown, class_="label")
+        values = [_ms(found.get(key)) for key in ("mean", "p50", "p90", "p99", "max")]
+        seconds = total.get(stage)
+        whole = short_time(seconds) if isinstance(seconds, (int, float)) else "–"
+        rows.append([title, *(number(value) for value in values), number(whole)])
+    columns = ("ms a step", "mean", "median", "90 %", "99 %", "max", "total")
+    return table(columns, rows, numbers=range(1, 7))
+
+
+def _ms(value: object) -> str:
+    if not isinstance(value, (int, float)):
+        return "–"
+    return f"{value:.2f}" if value < 9.995 else three_digits(value)
+
+
+def _losses(digest: Digest, costs: dict[str, Any]) -> Html | None:
+    said = []
+    if digest.warmup_steps:
+        said.append(f"{counted(digest.warmup_steps, 'step')} before the window was full")
+    if costs.get("dropped"):
+        said.append(f"{counted(int(costs['dropped']), 'frame')} dropped")
+    if costs.get("max_lag_s"):
+        said.append(f"{costs['max_lag_s']:.2f} s late at most")
+    return tag("p", ", ".join(said) + ".", class_="note") if said else None
+
+
+# Separate pages for the runs of a long report, in a folder beside it.
+
+
+_OURS = re.compile(r"r\d+\.html")
+
+
+class Pages:
+    """The pages in ``report_files`` for ``report.html``; each can also be opened directly."""
+
+    def __init__(self, report: Path, *, overwrite: bool) -> None:
+        """``report``: the page that links to them."""
+        self._report, self._overwrite = report, overwrite
+        self._folder = report.with_name(f"{report.stem}_files")
+        self._written: set[str] = set()
+
+    def check(self) -> None:
+        """Raise UsageError if pages of an earlier report exist and must not be replaced."""
+        if not self._overwrite and any(self._earlier()):
+            raise UsageError("exists already", where=self._folder, hint="use --overwrite")
+
+    def href(self, run: Run) -> str:
+        """Return the link to the page of a run."""
+        return quote(f"{self._folder.name}/{run.anchor}.html")
+
+    def put(self, run: Run, palette: Palette) -> None:
+        """Write the page of a run."""
+        path = self._folder / f"{run.anchor}.html"
+        link = tag("a", "Back to the overview", href=quote(f"../{self._report.name}"))
+        back = tag("p", link, class_="back")
+        out = AtomicFile(path, overwrite=True)
+        out.open()
+        out.write(page_head(f"{run.title} – costream report"))
+        out.write(back + section(run, palette, alone=True) + back)
+        out.write(page_foot())
+        out.finish()
+        self._written.add(path.name)
+
+    def remove_earlier(self) -> None:
+        """Remove pages of the replaced report that this one does not have."""
+        if not self._overwrite:
+            return
+        for path in self._earlier():
+            if path.name not in self._written:
+                path.unlink(missing_ok=True)
+        with suppress(OSError):  # it is not there, or not empty
+            self._folder.rmdir()
+
+    def _earlier(self) -> list[Path]:
+        if not self._folder.is_dir():
+            return []
+        return [path for path in self._folder.iterdir() if _OURS.fullmatch(path.name)]

@@ -8,8 +8,7 @@ from typing import TypeAlias
 
 from costream.formatting import short_time
 from costream.report.digest import LabelStats
-from costream.report.markup import Html, join, name, percent, tag
-from costream.report.palette import Paint, Palette
+from costream.report.markup import Html, Paint, Palette, join, name, percent, tag
 from costream.report.timeline import swatch
 
 Cell: TypeAlias = "str | Html"

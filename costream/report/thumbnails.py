@@ -16,12 +16,11 @@ from av.video.reformatter import VideoReformatter
 
 from costream.errors import SourceError
 from costream.records import Header
-from costream.sources.damage import DecodeErrors
-from costream.sources.media.container import NO_TIME_STAMPS, open_container, video_stream
+from costream.sources.media.container import NO_TIME_STAMPS, end_s, open_container, video_stream
+from costream.sources.media.packets import DecodeErrors
 from costream.sources.media.picture import LazyImage
 from costream.sources.media.video import SAME_TIME_S
 from costream.sources.media.video_decoder import DecodedFrame, VideoDecoder
-from costream.sources.timing import end_s
 
 BOX = (240, 180)  # pixels; a card is about half as wide
 _NEAR_S = 1.0  # a frame further away shows something else

@@ -118,7 +118,7 @@ def _inputs(settings: DetectSettings, plan: _Plan) -> tuple[list[str], list[Exit
 def load(settings: DetectSettings) -> Model:
     """Set up torch and load the model. Raises ModelError, and UsageError as ``check_options``."""
     from costream.models.registry import load_model
-    from costream.runtime.machine import prepare_torch
+    from costream.runtime.setup import prepare_torch
 
     prepare_torch(settings.threads)
     model = load_model(

@@ -151,7 +151,7 @@ def _targets(settings: FeatureSettings) -> dict[str, Path]:
 def _load(settings: FeatureSettings) -> StreamingModel:
     """Load the model. UsageError when its frontend takes neither video nor audio."""
     from costream.models.registry import load_model
-    from costream.runtime.machine import prepare_torch
+    from costream.runtime.setup import prepare_torch
 
     prepare_torch(settings.threads)
     model = load_model(settings.model, settings.weights, settings.device, settings.dtype)

@@ -9,8 +9,7 @@ from typing import Any
 from costream.checkpoints.card import Card, Timeline
 from costream.errors import UsageError
 from costream.models.base import Model
-from costream.runtime.budget.budget import Budget
-from costream.runtime.budgetfile import BudgetFile, parse_budget
+from costream.runtime.budget.budget import Budget, BudgetFile, parse_budget
 from costream.settings import DetectSettings
 from costream.sinks.registry import drawing_size, object_formats
 from costream.sources.base import SourceOptions

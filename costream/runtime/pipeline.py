@@ -10,13 +10,13 @@ from typing import Any
 from costream.clock import Tick, TickItem, resample, tick_per_item
 from costream.errors import CostreamError, ExitCode, SourceError
 from costream.models.base import GatedModel, Model
-from costream.records import Fault, Gap, Summary, VideoFrame
+from costream.records import Fault, Gap, SourceInfo, Summary, VideoFrame
 from costream.runtime.budget.controller import TokenController
 from costream.runtime.options import RunOptions
 from costream.runtime.stop import StopHandler
 from costream.runtime.writer import StreamRecorder
 from costream.sinks.base import Sink
-from costream.sources.base import LiveSource, Source, SourceInfo
+from costream.sources.base import LiveSource, Source
 
 
 def run(

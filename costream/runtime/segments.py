@@ -15,16 +15,16 @@ soon as another label has lasted ``min_length_s``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from costream.checkpoints.card import Timeline
 from costream.errors import UsageError
-from costream.records import Segment
-from costream.runtime.smoothing import Smoother
+from costream.records import Box, Segment
 
 # Step times are sums of 1/rate in floating point: five steps of 0.1 s are slightly below 0.5 s.
 _SLACK_S = 1e-6
@@ -215,3 +215,94 @@ def _check(timeline: Timeline) -> None:
         raise UsageError("the lower threshold must lie between 0 and the threshold", where="low")
     if not (timeline.min_length_s >= 0 and timeline.min_gap_s >= 0 and timeline.smooth_s >= 0):
         raise UsageError("must be 0 s or more", where="min_length_s, min_gap_s, smooth_s")
+
+
+# The timeline of an object detector: one segment per label while it is visible.
+
+
+class PresenceSegmenter:
+    """Turns detected objects into segments: one lasts while an object of its label is seen.
+
+    Labels are independent, so their segments may overlap. Those of a label are computed by
+    ``Segmenter`` from the score of its most confident object; their ``count`` is the largest
+    number of objects at or above the threshold in one step. Arguments as in ``Segmenter``.
+    """
+
+    def __init__(
+        self, labels: Sequence[str], timeline: Timeline, rate_hz: float, delay_s: float = 0.0
+    ) -> None:
+        self._labels, self._timeline = tuple(labels), timeline
+        self.smoother = Smoother(timeline.smooth_s)
+        alone = replace(timeline, smooth_s=0.0)
+        self._segmenters = [Segmenter((name,), alone, rate_hz, delay_s) for name in labels]
+
+    def push(self, time_s: float, boxes: Sequence[Box]) -> list[Segment]:
+        """Take the objects of a step and return the segments that became final."""
+        scores = self.smoother.push(time_s, best_scores(boxes, self._labels).astype(np.float64))
+        counts = dict.fromkeys(self._labels, 0)
+        for box in boxes:
+            counts[box.label] += box.score >= self._timeline.threshold_of(box.label)
+        out: list[Segment] = []
+        for label, segmenter, score in zip(
+            self._labels, self._segmenters, scores[:, None], strict=True
+        ):
+            out += segmenter.push(time_s, score, counts[label])
+        return _in_order(out)
+
+    def gap(self, start_s: float, end_s: float) -> list[Segment]:
+        """Take a gap in the data, see ``Segmenter.gap``."""
+        self.smoother.reset()
+        return _in_order([s for each in self._segmenters for s in each.gap(start_s, end_s)])
+
+    def flush(self) -> list[Segment]:
+        """End open segments and return all that were not returned yet."""
+        return _in_order([s for each in self._segmenters for s in each.flush()])
+
+
+def best_scores(boxes: Sequence[Box], labels: Sequence[str]) -> npt.NDArray[np.float32]:
+    """Return the highest object score of each label, [C]; 0 where there is none."""
+    best = dict.fromkeys(labels, 0.0)
+    for box in boxes:
+        best[box.label] = max(best[box.label], box.score)
+    return np.array(list(best.values()), np.float32)
+
+
+def _in_order(segments: list[Segment]) -> list[Segment]:
+    return sorted(segments, key=lambda segment: segment.start_s)
+
+
+# Online exponential smoothing of scores.
+
+
+Scores = npt.NDArray[np.float64]
+
+
+class Smoother:
+    """The exponential average of scores with a time constant of ``smooth_s`` seconds.
+
+    After scores p_k [C] at times t_k it is s_k [C], with s_0 = p_0 and
+
+        s_k = s_(k-1) + (1 - exp(-(t_k - t_(k-1)) / smooth_s)) (p_k - s_(k-1)),
+
+    simple exponential smoothing (Brown, 1956) for steps of any length. Probabilities stay
+    probabilities. With 0 s the scores pass through unchanged, bit for bit.
+
+    ``time_s`` and ``scores``: those of the newest step, None before the first.
+    """
+
+    def __init__(self, smooth_s: float) -> None:
+        self.smooth_s = smooth_s
+        self.time_s: float | None = None
+        self.scores: Scores | None = None
+
+    def push(self, time_s: float, scores: Scores) -> Scores:
+        """Take the finite scores [C] of a step and return the updated average."""
+        if self.scores is not None and self.time_s is not None and self.smooth_s > 0:
+            share = -math.expm1(-max(0.0, time_s - self.time_s) / self.smooth_s)
+            scores = self.scores + share * (scores - self.scores)
+        self.time_s, self.scores = time_s, scores
+        return scores
+
+    def reset(self) -> None:
+        """Forget everything, as at a gap."""
+        self.time_s = self.scores = None

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from costream import __version__
 from costream.checkpoints.card import UNTRAINED, Card, Timeline
 from costream.clock import Tick, utc
 from costream.errors import CostreamError, ExitCode
@@ -31,16 +30,16 @@ from costream.records import (
     Record,
     Scored,
     Segment,
+    SourceInfo,
     StageTimes,
     Summary,
     VideoFrame,
 )
 from costream.runtime.options import RunOptions
-from costream.runtime.presence import PresenceSegmenter, best_scores
-from costream.runtime.segments import Segmenter
+from costream.runtime.segments import PresenceSegmenter, Segmenter, best_scores
 from costream.runtime.tracking import ObjectTracker
 from costream.sinks.base import PictureSink, Sink
-from costream.sources.base import SourceInfo
+from costream.version import __version__
 
 log = logging.getLogger("costream")
 

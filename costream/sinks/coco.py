@@ -8,9 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from costream.records import Header, Objects, Picture, Record, Summary, VideoFrame, plain
-from costream.sinks.atomic import TextOutput
+from costream.sinks.atomic import Spool, TextOutput
 from costream.sinks.jsonl import dumps
-from costream.sinks.spool import Spool
 
 # Suffixes of sources that are a still image if they have a single frame.
 _PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")

@@ -14,10 +14,9 @@ from contextlib import suppress
 from html import escape
 from pathlib import Path
 
-from costream.records import Header, Record, Segment, Summary
+from costream.records import Header, Record, Segment, Summary, finds_objects
 from costream.sinks.atomic import TextOutput
-from costream.sinks.base import finds_objects
-from costream.sinks.timelines import Timelines
+from costream.sinks.subtitles import Timelines
 
 _ROOT = (
     # A date is required; a constant one makes the output reproducible.

@@ -13,13 +13,12 @@ from costream.records import (
     Record,
     Segment,
     Summary,
+    finds_objects,
     plain,
     to_json,
 )
-from costream.sinks.atomic import TextOutput
-from costream.sinks.base import finds_objects
+from costream.sinks.atomic import Spool, TextOutput
 from costream.sinks.jsonl import dumps
-from costream.sinks.spool import Spool
 
 
 class JsonDocument:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import heapq
 import html
-from collections.abc import Callable
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
 
 from costream.clock import format_time
-from costream.records import Header, Record, Segment, Summary
-from costream.sinks.atomic import TextOutput
-from costream.sinks.base import finds_objects
-from costream.sinks.timelines import Timelines
+from costream.records import Header, Record, Segment, Summary, finds_objects, plain
+from costream.sinks.atomic import Spool, TextOutput
+from costream.sinks.jsonl import dumps
 
 
 class Subtitles:
@@ -83,3 +85,52 @@ def subrip(out: TextOutput) -> Subtitles:
 def webvtt(out: TextOutput) -> Subtitles:
     """Return a WebVTT sink."""
     return Subtitles(out, decimal=".", head="WEBVTT\n\n", escape=_entities)
+
+
+# Timelines of several heads, stored until the run ends, in constant memory.
+
+
+class Timelines:
+    """One timeline per head. The segments of a head arrive in order and never overlap.
+
+    ``heads``: names that are listed even without a segment. ``by_label``: only the segments of a
+    label never overlap; each label has a timeline, and takes the place of a head below.
+    """
+
+    def __init__(self, heads: Iterable[str | None] = (), *, by_label: bool = False) -> None:
+        self._by_label = by_label
+        self._spools = {head: Spool() for head in heads}
+        self._counts = dict.fromkeys(self._spools, 0)
+
+    @property
+    def heads(self) -> tuple[str | None, ...]:
+        """The names of the heads, in the given order."""
+        return tuple(self._spools)
+
+    def add(self, segment: Segment) -> None:
+        """Store a segment."""
+        head = segment.label if self._by_label else segment.model
+        if head not in self._spools:
+            self._spools[head] = Spool()
+        row = [segment.start_s, segment.end_s, segment.label, segment.score, segment.model]
+        self._spools[head].add(dumps(plain(row)) + "\n")
+        self._counts[head] = self.count(head) + 1
+
+    def count(self, head: str | None) -> int:
+        """Return the number of segments of a head."""
+        return self._counts.get(head, 0)
+
+    def of(self, head: str | None) -> Iterator[Segment]:
+        """Yield the segments of a head; not while ``merged`` is being read."""
+        for line in self._spools[head].lines():
+            start_s, end_s, label, score, model = json.loads(line)
+            yield Segment(start_s, end_s, label, math.nan if score is None else score, model)
+
+    def merged(self) -> Iterator[Segment]:
+        """Yield the segments of all heads in order of their starts."""
+        return heapq.merge(*map(self.of, self._spools), key=lambda segment: segment.start_s)
+
+    def close(self) -> None:
+        """Discard the segments."""
+        for spool in self._spools.values():
+            spool.close()

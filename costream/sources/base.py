@@ -6,32 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from costream.records import Item
+from costream.records import AudioFormat, Item, RawAudioFormat, SourceInfo
 
 if TYPE_CHECKING:
     from av import Packet
     from av.container import InputContainer
 
-SourceKind = Literal["video", "audio", "features", "skeleton"]
 # "waiting": lost, will be retried; "lost": given up; "ended": over, or stopped
 ConnectionState = Literal["connecting", "live", "waiting", "lost", "ended"]
-
-
-@dataclass(frozen=True)
-class AudioFormat:
-    """Audio format of a model: mono, in blocks of one step each."""
-
-    rate_hz: int  # samples per second
-    block: int  # samples per step
-
-
-@dataclass(frozen=True)
-class RawAudioFormat:
-    """Format of headerless samples (raw PCM on a pipe)."""
-
-    form: str  # FFmpeg's name of the sample format: s16le, f32le, ...
-    rate_hz: int
-    channels: int = 1
 
 
 class PacketListener(Protocol):
@@ -79,25 +61,6 @@ class SourceOptions:
     connecting: ConnectionOptions | None = (
         None  # accept live feeds (URLs, cameras); None: files only
     )
-
-
-@dataclass(frozen=True)
-class SourceInfo:
-    """Information about an open source."""
-
-    name: str  # base name of output files, e.g. "clip.mp4"
-    uri: str  # redacted
-    kind: SourceKind
-    duration_s: float | None  # total length; None if unknown (streams, stdin)
-    rate_hz: float | None  # nominal frames or rows per second
-    size: tuple[int, int] | None = None  # upright width, height of the frames
-    width: int | None = None  # features: values per row
-    layout: str | None = None  # skeletons: name of the joint layout
-    axes: int | None = None  # skeletons: coordinates per joint, 2 or 3
-    beside: bool = False  # sound accompanies the video
-    silent: str | None = None  # why it does not, if known
-    live: bool = False  # data arrive in real time: nothing may wait for more of them
-    began_s: float | None = None  # live: time.time() at media time 0
 
 
 class Source(Protocol):

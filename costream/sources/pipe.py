@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from costream.errors import SourceError
-from costream.records import Item
-from costream.sources.base import SourceInfo, SourceOptions
+from costream.records import Item, SourceInfo
+from costream.sources.base import SourceOptions
 from costream.sources.features.arrays import NUMPY_MAGIC, ZIP_MAGIC
 from costream.sources.features.source import FeatureSource
 from costream.sources.media.audio import AudioSource

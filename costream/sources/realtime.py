@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeAlias
 
-from costream.records import AudioBlock, Fault, Gap, Item, VideoFrame
-from costream.sources.base import Connection, SourceInfo
+from costream.records import AudioBlock, Fault, Gap, Item, SourceInfo, VideoFrame
+from costream.sources.base import Connection
 from costream.sources.features.source import FeatureSource
-from costream.sources.halt import StopEvent
+from costream.sources.live.connection import StopEvent
 from costream.sources.media.audio import AudioSource
 from costream.sources.media.audiovisual import AudioVisualSource
 from costream.sources.media.video import VideoSource

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from costream.errors import SourceError, UsageError
-from costream.sources.base import Source, SourceKind, SourceOptions
+from costream.records import SourceKind
+from costream.sources.base import Source, SourceOptions
 from costream.sources.features.arrays import (
     NUMPY_MAGIC,
     ZIP_MAGIC,

@@ -19,9 +19,9 @@ from costream.checkpoints.file import Weights
 from costream.errors import ModelError, UsageError
 from costream.labels.examples import Example, normalise_label
 from costream.runtime.stop import Stopped
+from costream.training.calibration import StreamPredictions
 from costream.training.feature_cache import FeatureCache
 from costream.training.optim import TrainingCheckpoint
-from costream.training.timeline import StreamPredictions
 
 log = logging.getLogger("costream")
 
@@ -89,7 +89,7 @@ class CustomClassTrainer(Protocol):
     def check(self, card: Card, settings: TrainSettings) -> None:
         """Raise ModelError for a model that cannot be trained, UsageError for wrong options."""
 
-    def teach(
+    def train(
         self,
         network: nn.Module,
         frontend: Any,

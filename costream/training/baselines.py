@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from costream.training.audio.examples import EncodedAudio
 
 CENTROID = "nearest centroid of mean tokens"
 SHARPNESS = 10.0  # scale of the softmax over cosines; does not affect the argmax
@@ -37,3 +42,55 @@ def _unit(rows: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.floating[Any]]:
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     out: npt.NDArray[np.floating[Any]] = rows / np.maximum(lengths, 1e-9)
     return out
+
+
+# Multinomial logistic regression, for linear classifiers of few examples.
+
+
+_ITERATIONS = 200
+
+
+def logistic_regression(
+    rows: Tensor, classes: int, error: Callable[[Tensor], Tensor], penalty: float
+) -> tuple[Tensor, Tensor]:
+    """Return weight [K, D] and bias [K] with the least penalised loss of ``rows`` [..., D].
+
+    ``error``: a convex loss of logits [..., K]. ``penalty``: factor of the squared weights.
+    L-BFGS from zeros, so the result is deterministic.
+    """
+    weight = torch.zeros(classes, rows.shape[-1], requires_grad=True)
+    bias = torch.zeros(classes, requires_grad=True)
+    search = torch.optim.LBFGS([weight, bias], max_iter=_ITERATIONS, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        search.zero_grad()
+        total = error(F.linear(rows, weight, bias)) + penalty * weight.square().sum()
+        total.backward()  # type: ignore[no-untyped-call]
+        return total
+
+    search.step(closure)  # type: ignore[no-untyped-call]
+    return weight.detach(), bias.detach()
+
+
+# Linear baseline for custom sounds, without a temporal model.
+
+
+PENALTY = 1e-2  # L2 penalty
+
+
+def linear(
+    heard: Sequence[EncodedAudio], checks: Sequence[EncodedAudio], labels: Sequence[str]
+) -> list[npt.NDArray[Any]]:
+    """Return the probabilities [1, K] of a linear classifier for each check's mean token.
+
+    It is fitted to the mean tokens of the examples ``heard`` and of their variants.
+    """
+    rows = torch.stack([tokens.mean(0) for h in heard for tokens in h.tokens])
+    target = torch.tensor([labels.index(h.label) for h in heard for _ in h.tokens])
+    centre, spread = rows.mean(0), rows.std(0) + 1e-6
+    weight, bias = logistic_regression(
+        (rows - centre) / spread, len(labels), lambda y: F.cross_entropy(y, target), PENALTY
+    )
+    means = torch.stack([h.tokens[0].mean(0) for h in checks])
+    told = F.linear((means - centre) / spread, weight, bias).softmax(-1)
+    return [row[None].numpy() for row in told]

@@ -18,18 +18,78 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import cycle, islice
+from itertools import cycle, islice, pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from costream.checkpoints.card import LOW, Timeline
-from costream.training.timeline import StreamPredictions, count_segments, true_segments
-from weights.recipes.action.rendering.scenes import UNSCORED
+from costream.evaluation.metrics.segments import Counts, count
+from costream.labels.recording import UNSCORED
+from costream.records import Segment
+from costream.runtime.segments import Segmenter
+
+# Timelines of labelled streams: segments from probabilities, and counts of correct ones.
+
+
+Labels = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class StreamPredictions:
+    """Predictions for a stream, at temperature 1, with the ground truth."""
+
+    probabilities: npt.NDArray[np.floating]  # [T, K]
+    labels: Labels  # [T], index of the label, UNSCORED where unknown; 0 is the background
+
+
+def true_segments(steps: Labels, labels: Sequence[str], rate_hz: float) -> list[Segment]:
+    """Return the runs of one label in steps [T], without background and unknown time."""
+    edges = np.flatnonzero(np.diff(steps, prepend=-2, append=-2))
+    return [
+        Segment(a / rate_hz, b / rate_hz, labels[steps[a]], 1.0)
+        for a, b in pairwise(edges)
+        if steps[a] > 0
+    ]
+
+
+def segments(
+    scores: npt.NDArray[np.floating], timeline: Timeline, labels: Sequence[str], rate_hz: float
+) -> list[Segment]:
+    """Return the segments of probabilities [T, K], one row every 1 / rate_hz seconds."""
+    segmenter = Segmenter(labels, timeline, rate_hz, background=labels[0])
+    out: list[Segment] = []
+    for i, row in enumerate(scores):
+        out += segmenter.push(i / rate_hz, row)
+    return out + segmenter.flush()
+
+
+def count_segments(
+    streams: Sequence[StreamPredictions],
+    timeline: Timeline,
+    labels: Sequence[str],
+    rate_hz: float,
+    overlap: float,
+) -> Counts:
+    """Return the counts of found, false and missed segments over these streams.
+
+    ``overlap``: the least intersection over union. Segments mostly in time with unknown labels
+    are ignored.
+    """
+    total = Counts()
+    for stream in streams:
+        known = stream.labels != UNSCORED
+        given = [
+            s
+            for s in segments(stream.probabilities, timeline, labels, rate_hz)
+            if known[round(s.start_s * rate_hz) : round(s.end_s * rate_hz)].mean() >= 0.5
+        ]
+        total += count(given, true_segments(stream.labels, labels, rate_hz), overlap)
+    return total
+
 
 Floats = npt.NDArray[np.floating]
 Group = Sequence[StreamPredictions]  # streams that are scored together
-
 FEWEST = 20  # minimum examples of all events to choose a temperature
 FEWEST_OWN = 30  # of a label, to choose its threshold: a dozen did not generalise
 OVERLAP = 0.5  # intersection over union from which a segment counts as found

@@ -7,94 +7,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import nn
 
 from costream.checkpoints.card import Card
-from costream.evaluation.metrics.frames import (
-    average_precision,
-    balanced_accuracy,
-    bootstrap,
-    confusion,
-    frame_accuracy,
-    mean_average_precision,
-    outside_boundaries,
-    per_class,
-)
-from weights.recipes.action.loop import logits
-from weights.recipes.action.rendering.scenes import LabelledClip
 
 Probabilities = npt.NDArray[np.float32]  # [T, K]
 Table = Callable[[dict[str, dict[str, Any]], Sequence[str]], list[str]]  # models, labels: lines
-
-
-@torch.inference_mode()
-def predict(
-    frontend: nn.Module, heads: Sequence[nn.Module], clips: Sequence[LabelledClip]
-) -> list[list[Probabilities]]:
-    """Return, for every head, the probabilities of every clip, as in a stream."""
-    out: list[list[Probabilities]] = [[] for _ in heads]
-    for clip in clips:
-        tokens = frontend(torch.from_numpy(clip.frames)[None])
-        for rows, head in zip(out, heads, strict=True):
-            rows.append(logits(head, tokens)[0].softmax(-1).numpy())
-    return out
-
-
-def score(
-    probabilities: Sequence[Probabilities],
-    clips: Sequence[LabelledClip],
-    labels: Sequence[str],
-    rate_hz: float,
-) -> dict[str, Any]:
-    """Return the metrics of one model on some videos.
-
-    ``..._1s`` tolerate label errors of a second: accuracies accept a label that occurs within a
-    second; average precision leaves out the second before and after each change. mAP is over
-    the actions, without the background (label 0), as usual.
-    """
-    actions = range(1, len(labels))
-    second = round(rate_hz)
-    truth = np.concatenate([clip.labels for clip in clips])
-    # Pad between videos, so that the tolerance does not reach into another video.
-    pad = np.full(second, -1)
-    apart = np.concatenate([np.append(clip.labels, pad) for clip in clips])
-    rows = np.concatenate(list(probabilities))
-    guess = np.concatenate([np.append(p.argmax(1), pad - 1) for p in probabilities])
-    calm = np.concatenate([outside_boundaries(clip.labels, second) for clip in clips])
-    known = truth >= 0
-
-    def redraw(videos: Sequence[int]) -> float:
-        return mean_average_precision(
-            np.concatenate([probabilities[k] for k in videos]),
-            np.concatenate([clips[k].labels for k in videos]),
-            actions,
-        )
-
-    precision = per_class(average_precision, rows, truth)
-    return {
-        "videos": len(clips),
-        "frames": int(known.sum()),
-        "frames_per_class": _named(labels, np.bincount(truth[known], minlength=len(labels))),
-        "average_precision": _named(labels, precision),
-        "mAP": _round(mean_average_precision(rows, truth, actions)),
-        "mAP_95": [_round(v) for v in bootstrap(redraw, len(clips))],
-        "mAP_1s": _round(mean_average_precision(rows, calm, actions)),
-        "accuracy": _round(frame_accuracy(guess, apart)),
-        "accuracy_1s": _round(frame_accuracy(guess, apart, second)),
-        "balanced_accuracy": _round(balanced_accuracy(guess, apart)),
-        "balanced_accuracy_1s": _round(balanced_accuracy(guess, apart, second)),
-        "confusion": confusion(rows.argmax(1), truth, len(labels)).tolist(),
-    }
-
-
-def majority(
-    train: Sequence[LabelledClip], clips: Sequence[LabelledClip], classes: int
-) -> list[Probabilities]:
-    """Return the label frequencies of the training clips as a constant prediction."""
-    known = np.concatenate([clip.labels for clip in train])
-    share = np.bincount(known[known >= 0], minlength=classes) / (known >= 0).sum()
-    return [np.tile(share.astype(np.float32), (len(clip.labels), 1)) for clip in clips]
 
 
 def card_text(card: Card, table: Table | None = None) -> str:
@@ -186,3 +103,50 @@ def _round(value: Any) -> float | None:
     if isinstance(value, int):
         return value  # a count
     return None if np.isnan(value) else round(float(value), 4)
+
+
+# Sequence metrics as Markdown, for the cards of skeleton and audio models.
+
+
+_NAMES = {
+    "top1": "top-1",
+    "top5": "top-5",
+    "top1_vote": "top-1 of votes",
+    "top1_last": "top-1 at the end",
+    "top1_all": "top-1 among all labels",
+    "sequence_mAP": "mAP",
+    "mAP": "frame mAP",
+}
+
+
+def sequence_table(models: dict[str, dict[str, Any]], labels: Sequence[str]) -> list[str]:
+    """Return one row per model, accuracy by group and by class, and the most frequent errors."""
+    first = next(iter(models.values()))
+    names = [name for name in _NAMES if name in first]
+    lines = [
+        f"{first['sequences']} sequences; scores are the mean over the steps of a sequence.",
+        "",
+        f"| model | {' | '.join(_NAMES[n] for n in names)} |",
+        "|---" * (len(names) + 1) + "|",
+    ]
+    for model, scores in models.items():
+        lines.append(f"| {model} | {' | '.join(_cell(scores.get(n)) for n in names)} |")
+    low, high = first["top1_95"]
+    lines += ["", f"Top-1: 95 % interval over {first['top1_95_over']} {low:.3f} to {high:.3f}."]
+    if "groups" in first:
+        parts = [f"{g} {v['top1']:.3f} ({v['sequences']})" for g, v in first["groups"].items()]
+        lines += ["", f"By group: {', '.join(parts)}."]
+    lines += ["", "| class | sequences | recall | precision |", "|---|---|---|---|"]
+    for name in labels:
+        if name in first["classes"]:
+            row = first["classes"][name]
+            cells = (_cell(row[k]) for k in ("sequences", "recall", "precision"))
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    if first["confused"]:
+        wrong = [f"{a} taken for {b} ({n})" for a, b, n in first["confused"][:8]]
+        lines += ["", f"Most frequent errors: {'; '.join(wrong)}."]
+    return lines
+
+
+def _cell(value: float | int | None) -> str:
+    return "-" if value is None else str(value) if isinstance(value, int) else f"{value:.3f}"

@@ -1,7 +1,7 @@
 """``costream train``: train a model of custom classes from a few labelled recordings.
 
-This module holds the steps common to all inputs; ``own_skeleton``, ``own_sound`` and
-``own_video`` train on skeletons, audio and video.
+This module holds the steps common to all inputs; the ``trainer`` modules of
+``skeleton``, ``audio`` and ``video`` hold the rest.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ from costream.models.build import build, new_network, save_model
 from costream.models.fitting import source_kind
 from costream.models.registry import GATED, find_weights
 from costream.records import OBJECT_DETECTION
-from costream.runtime.machine import prepare_torch
-from costream.runtime.setup import logging_to
+from costream.runtime.setup import logging_to, prepare_torch
 from costream.runtime.stop import StopHandler
-from costream.training.audio import trainer as own_sound
+from costream.training.audio import trainer as audio_trainer
 from costream.training.base import (
     CHECKPOINT_SUFFIXES,
     EARLY_STOPPING_NOTE,
@@ -46,14 +45,13 @@ from costream.training.base import (
     warn_of_unchecked,
 )
 from costream.training.calibration import Calibration, at_temperature, calibrate
-from costream.training.card_text import card_text
+from costream.training.card_text import card_text, sequence_table
 from costream.training.feature_cache import FeatureCache, example_key
 from costream.training.objects.trainer import train_objects
 from costream.training.report.classes import SequenceReport, own_report
-from costream.training.sequence_report import sequence_table
-from costream.training.skeleton import trainer as own_skeleton
+from costream.training.skeleton import trainer as skeleton_trainer
 from costream.training.skeleton.examples import FEWEST
-from costream.training.video import trainer as own_video
+from costream.training.video import trainer as video_trainer
 
 log = logging.getLogger("costream")
 
@@ -92,7 +90,7 @@ def train(settings: TrainSettings) -> ExitCode:
         partials = [training_checkpoint(settings, base, rows, end) for end in CHECKPOINT_SUFFIXES]
         desk = Workspace(cache, *partials)
         with log_resume_hint(partials):
-            taught = family.teach(network, frontend, card, divided, settings, desk)
+            taught = family.train(network, frontend, card, divided, settings, desk)
         cache.prune()
         chosen = calibrated(taught, network, card, divided[1])
         origin = None if settings.scratch else f"{base.card.name} ({base.card.licence})"
@@ -121,11 +119,11 @@ def family_of(card: Card) -> CustomClassTrainer:
     """Return the trainer of a model. ModelError if it takes features or has token gates."""
     kind = source_kind(None if card.frontend is None else frontend_class(card.frontend))
     if kind == "skeleton":
-        return own_skeleton
+        return skeleton_trainer
     if kind == "audio":
-        return own_sound
+        return audio_trainer
     if kind == "video" and card.architecture not in GATED:
-        return own_video
+        return video_trainer
     raise untrainable_error(card)
 
 

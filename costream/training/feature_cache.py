@@ -18,9 +18,9 @@ from torch import Tensor, nn
 import costream
 from costream.checkpoints.card import Card
 from costream.checkpoints.file import tensors_digest, write_whole
+from costream.checkpoints.store import cache_folder
 from costream.errors import OutputError
 from costream.labels.examples import Example
-from costream.models.registry import cache_folder
 
 log = logging.getLogger("costream")
 

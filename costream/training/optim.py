@@ -9,23 +9,25 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from tqdm import tqdm
 
 from costream.checkpoints.file import write_whole
 from costream.errors import UsageError
+from costream.runtime.setup import has_fast_bfloat16
 
 log = logging.getLogger("costream")
-
 EVERY_S = 0.5  # least time between two writes, seconds
 SHARE = 30  # least time between two writes, relative to the duration of the last one
-
 Remembered = tuple[dict[str, Tensor], Any]  # tensors by name, and a JSON value
 
 
@@ -138,3 +140,184 @@ class TrainingCheckpoint:
                 where=self._path,
                 hint="give the same ones to resume, or --overwrite to start over",
             )
+
+
+# Early stopping: validation during training, with a history and the best weights.
+
+
+LOSS = "validation_loss"  # key of the criterion; smaller is better
+
+
+class EarlyStopping:
+    """Early stopping: validates every ``every`` steps and after the last one.
+
+    ``look`` returns the validation figures, among them ``LOSS``, or none without validation
+    examples. ``weights`` returns the weights to keep if they are the best so far.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[], dict[str, float]],
+        weights: Callable[[], Mapping[str, Tensor]],
+        steps: int,
+        every: int,
+        patience: int,
+    ) -> None:
+        self._look, self._weights = look, weights
+        self._steps, self._every, self._patience = steps, every, patience
+        self._total, self._count = 0.0, 0  # of the losses since the last validation
+        self._since = 0  # validations without improvement
+        # Of each validation: step, mean loss since the last one, figures.
+        self.history: list[dict[str, float]] = []
+        self.best: dict[str, Tensor] = {}  # empty until a validation gave LOSS
+
+    def begin(self) -> None:
+        """Validate before the first step: the initial weights may remain the best."""
+        figures = self._look()
+        if LOSS in figures:
+            self.history.append({"step": 0.0, **figures})
+            self.best = {k: v.detach().clone() for k, v in self._weights().items()}
+
+    def enough(self, steps: int, loss: float) -> bool:
+        """Record the loss of step number ``steps``; return whether to stop after it."""
+        self._total, self._count = self._total + loss, self._count + 1
+        if steps % self._every and steps < self._steps:
+            return False
+        figures = self._look()
+        least = min((row[LOSS] for row in self.history if LOSS in row), default=float("inf"))
+        row = {"step": float(steps), "loss": self._total / self._count, **figures}
+        self.history.append(row)
+        self._total, self._count = 0.0, 0
+        if LOSS not in figures:
+            return False
+        self._since += 1
+        if figures[LOSS] < least:
+            self._since = 0
+            self.best = {k: v.detach().clone() for k, v in self._weights().items()}
+        return self._since == self._patience
+
+    def remembered(self) -> Remembered:
+        """Return the state for a checkpoint."""
+        return self.best, [self._total, self._count, self._since, self.history]
+
+    def recall(self, tensors: dict[str, Tensor], value: Any) -> None:
+        """Restore a state that ``remembered`` returned."""
+        self._total, self._count, self._since, self.history = value
+        self.best = dict(tensors)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Length and learning rate of a training."""
+
+    steps: int
+    batch: int  # moments or clips of each sampler per step
+    rate: float = 2e-3  # peak of a one-cycle cosine
+    decay: float = 0.02
+    smoothing: float = 0.03  # of the labels
+    settle: float = 0.85  # share of the steps after which BatchNorm statistics are fixed
+
+
+class Optimizer:
+    """AdamW under a one-cycle schedule: iterate over its steps and call ``step`` in each.
+
+    With a ``partial``, training resumes from that checkpoint and updates it; ``parts`` are further
+    state that changes from step to step.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[nn.Module],
+        schedule: Schedule,
+        title: str,
+        partial: TrainingCheckpoint | None = None,
+        parts: Mapping[str, Stateful] | None = None,
+    ) -> None:
+        self._modules = nn.ModuleList(modules).train()
+        parameters = list(self._modules.parameters())
+        groups = [  # weight decay for matrices only
+            {"params": [p for p in parameters if p.ndim > 1], "weight_decay": schedule.decay},
+            {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+        self._optimizer = torch.optim.AdamW(groups, lr=schedule.rate)
+        self._cycle = torch.optim.lr_scheduler.OneCycleLR(
+            self._optimizer, schedule.rate, schedule.steps, pct_start=0.15
+        )
+        self._steps, self._title, self._partial = schedule.steps, title, partial
+        # The state stored in checkpoints.
+        self.parts: dict[str, Stateful] = {"learning": self, **(parts or {})}
+        self.loss = 0.0  # of the latest step
+
+    def __iter__(self) -> Iterator[int]:
+        first = 0 if self._partial is None else self._partial.restore(self.parts)
+        self._bar = tqdm(
+            range(first, self._steps),
+            desc=self._title,
+            initial=first,
+            total=self._steps,
+            file=sys.stderr,
+            disable=None,
+            leave=False,
+        )
+        for step in self._bar:
+            yield step
+            if self._partial is not None:
+                self._partial.note(step + 1, self.parts)
+        self._modules.eval()
+
+    def step(self, loss: Tensor) -> None:
+        """Take one gradient step on ``loss``."""
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self._modules.parameters(), 1.0)
+        self._optimizer.step()
+        self._cycle.step()
+        self.loss = float(loss.detach())
+        self._bar.set_postfix_str(f"{self.loss:.2f}", refresh=False)
+
+    def remembered(self) -> Remembered:
+        """Return the weights and the state of optimizer and schedule."""
+        tensors = {f"weights.{k}": v for k, v in self._modules.state_dict().items()}
+        state = self._optimizer.state_dict()
+        for number, moments in state["state"].items():
+            tensors |= {f"moments.{number}.{k}": v for k, v in moments.items()}
+        return tensors, [state["param_groups"], self._cycle.state_dict()]
+
+    def recall(self, tensors: dict[str, Tensor], value: Any) -> None:
+        """Restore the state returned by ``remembered``."""
+        weights: dict[str, Tensor] = {}
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            kind, _, rest = name.partition(".")
+            if kind == "weights":
+                weights[rest] = tensor
+            else:
+                number, _, key = rest.partition(".")
+                moments.setdefault(int(number), {})[key] = tensor
+        groups, cycle = value
+        self._modules.load_state_dict(weights)
+        self._optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        self._cycle.load_state_dict(cycle)
+
+
+def soft_cross_entropy(scores: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    """Return the mean cross entropy of logits and target probabilities [..., K].
+
+    All-zero targets are ignored.
+    """
+    counts = targets.sum(-1)
+    smooth = (1 - smoothing) * targets + smoothing / targets.shape[-1]
+    each = -(smooth * scores.log_softmax(-1)).sum(-1)
+    return (each * counts).sum() / counts.sum().clamp(min=1)
+
+
+def fastest_autocast() -> torch.autocast:
+    """Return an autocast context for the CPU's fastest products: bfloat16 or float32."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=has_fast_bfloat16())
+
+
+def freeze_batchnorm(module: nn.Module) -> None:
+    """Fix the BatchNorm statistics of a module, so that it trains on as it will be used."""
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.eval()

@@ -7,9 +7,8 @@ import time
 from rich.console import Console
 from rich.text import Text
 
-from costream.formatting import clean, cost_line, times
+from costream.formatting import clean, cost_line, share_text, times, tokens_text
 from costream.records import Header, Record, Summary
-from costream.sinks.cost import share_text, tokens_text
 from costream.ui.run.state import RunState
 
 

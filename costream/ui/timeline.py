@@ -10,8 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from costream.formatting import clean, cost_line, nothing_found, short_time
-from costream.records import Header, Record, Segment, Summary
-from costream.sinks.base import finds_objects
+from costream.records import Header, Record, Segment, Summary, finds_objects
 
 _MOST = 1000  # rows; nobody reads more, and a run of days must not fill the memory
 

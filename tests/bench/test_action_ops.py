@@ -6,7 +6,7 @@ import pytest
 import torch
 from action_nets import clips, small_vivit
 
-from costream.bench.action_ops import (
+from costream.bench.eventful import (
     EPIC,
     KINETICS,
     PUBLISHED,
@@ -17,8 +17,7 @@ from costream.bench.action_ops import (
     count_vivit,
 )
 from costream.models.eventful.vivit import ViViT
-from costream.nn.operations import Operations
-from costream.nn.policy import TopTokens
+from costream.nn.eventful.gates import Operations, TopTokens
 
 
 @pytest.mark.parametrize("data", [EPIC, KINETICS])

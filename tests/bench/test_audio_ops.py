@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from costream.bench.audio_ops import AUDIO_NETWORKS, PUBLISHED_RATIO, attention_ops, audio_ops_table
+from costream.bench.counts import AUDIO_NETWORKS, PUBLISHED_RATIO, attention_ops, audio_ops_table
 
 
 def test_attention_is_counted_as_in_the_papers() -> None:

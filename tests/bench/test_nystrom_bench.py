@@ -2,14 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from costream.bench import nystrom as nystrom_steps
-from costream.bench.nystrom import COLUMNS, nystrom_steps_table
-from costream.bench.nystrom_ops import (
+from costream.bench import nystrom
+from costream.bench.nystrom import (
+    COLUMNS,
     SIZES,
     average_ops,
     exact_memory,
     landmark_memory,
     nystrom_ops_table,
+    nystrom_steps_table,
 )
 
 
@@ -58,7 +59,7 @@ def test_exact_attention_keeps_here_what_it_does_in_the_paper() -> None:
 
 
 def test_steps_are_timed_beside_exact_attention(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nystrom_steps, "STEP_SIZES", ((16, 2, 40, 4),))
+    monkeypatch.setattr(nystrom, "STEP_SIZES", ((16, 2, 40, 4),))
     table = nystrom_steps_table(rounds=2)
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in table.rows]
     assert [row["landmarks"] for row in rows] == ["continual", "fixed"]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from costream.bench.object_ops import (
+from costream.bench.eventful import (
     BASE,
     GRIDS,
     ROWS,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from costream.bench.skeleton_ops import (
+from costream.bench.skeletons import (
     COUNTS,
     PublishedSkeletonCount,
     costream_macs,

@@ -6,7 +6,7 @@ import torch
 
 from costream.bench.audio import COLUMNS, compare
 from costream.frontends.audio import ContinualAudioNet
-from costream.models.audio import CoTrans
+from costream.models.oad.cooadtr import CoTrans
 
 
 def test_every_way_that_sees_enough_gives_the_same_output():

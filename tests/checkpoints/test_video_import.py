@@ -14,7 +14,7 @@ from torch import Tensor
 from video_nets import KINDS, REFERENCES, published_keys, small_net, video
 
 from costream.errors import ModelError
-from costream.importers import video3d as video_network
+from costream.importers import video3d
 from costream.importers.config import KEYS, ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.pytorchvideo import convert as from_pytorchvideo
@@ -41,7 +41,7 @@ class Small(VideoNetSize):
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = [Small(kind, kind, 19, 24, 6, 5.0, ()) for kind in KINDS]
-    monkeypatch.setattr(video_network, "SIZES", sizes)
+    monkeypatch.setattr(video3d, "SIZES", sizes)
 
 
 def in_slowfast(name: str) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from costream.checkpoints.file import write_weights
 from costream.errors import ModelError
-from costream.frontends.pixels import Pixels
+from costream.frontends.crops import Pixels
 from costream.importers.run import import_checkpoint
 from costream.importers.vitdet import detect
 from costream.labels.names import COCO, VID
@@ -24,7 +24,7 @@ from costream.models.build import build
 from costream.models.eventful.vitdet import ViTDet, build_vitdet
 from costream.models.registry import load_model
 from costream.models.verify import verify
-from costream.nn.policy import TopTokens
+from costream.nn.eventful.gates import TopTokens
 from costream.records import VideoFrame
 
 Import = Callable[..., tuple[Any, Any]]

@@ -23,7 +23,7 @@ from costream.models.build import build
 from costream.models.eventful.vivit import ViViT
 from costream.models.registry import load_model
 from costream.models.verify import verify
-from costream.nn.policy import TopTokens
+from costream.nn.eventful.gates import TopTokens
 from costream.records import VideoFrame
 
 Import = Callable[..., tuple[Any, Any]]

@@ -16,8 +16,7 @@ from costream.checkpoints.card import Card
 from costream.frontends.registry import load_frontend
 from costream.models.build import save_model
 from costream.models.oad.cooadtr import CoOadTR
-from costream.models.video3d import VideoNet
-from costream.models.video_window import WindowVideoNet
+from costream.models.video3d import VideoNet, WindowVideoNet
 
 ROOM = Path(__file__).resolve().parents[2] / "samples" / "room.mp4"
 X3D = KINDS["x3d"]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from costream.evaluation.boxconfusion import box_confusion
-from costream.evaluation.matching import taken
-from costream.evaluation.metrics.detection import DetectedBoxes, Truth
+from costream.evaluation.metrics.detection import DetectedBoxes, Truth, box_confusion, taken
 
 HERE, THERE, AWAY = (0, 0, 10, 10), (20, 0, 30, 10), (50, 50, 60, 60)
 

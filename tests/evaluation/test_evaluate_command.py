@@ -10,7 +10,7 @@ import pytest
 import torch
 from program import costream
 
-from costream.evaluation.motions import single
+from costream.evaluation.clips import single
 from costream.models.registry import load_model
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from recorded import recording, told
 
-from costream.evaluation.results import paired
+from costream.evaluation.recordings import paired
 
 
 @pytest.mark.parametrize(

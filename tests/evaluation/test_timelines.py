@@ -9,10 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.evaluation.latency import latencies, latency_scores
-from costream.evaluation.matching import best_precision_beyond, ranked_precision, take_best
-from costream.evaluation.metrics.segments import segment_precision
-from costream.evaluation.starts import Start, start_precision, starts_of_steps
+from costream.evaluation.metrics.detection import best_precision_beyond, ranked_precision, take_best
+from costream.evaluation.metrics.segments import (
+    Start,
+    latencies,
+    latency_scores,
+    segment_precision,
+    start_precision,
+    starts_of_steps,
+)
 from costream.records import Segment
 
 

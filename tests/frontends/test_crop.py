@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from costream.errors import ModelError
-from costream.frontends.crop import CentreCrop
+from costream.frontends.crops import CentreCrop
 from costream.frontends.registry import load_frontend
 
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.frontends.placing import IMAGENET_MEAN, IMAGENET_STD, Placing
+from costream.frontends.crops import IMAGENET_MEAN, IMAGENET_STD, Placing
 
 
 @pytest.mark.parametrize(

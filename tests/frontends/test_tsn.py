@@ -10,9 +10,7 @@ import pytest
 import torch
 from tsn_nets import SMALL, WIDTH, randomise
 
-from costream.frontends.flow import flow_images
-from costream.frontends.resnet import ResNet
-from costream.frontends.tsn import TSN
+from costream.frontends.tsn import TSN, ResNet, flow_images
 from costream.records import VideoFrame
 
 Pictures = npt.NDArray[np.uint8]

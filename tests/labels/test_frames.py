@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from costream.evaluation.truth import fit_truth
 from costream.labels.examples import to_examples
-from costream.labels.frames import frame_labels, frame_targets
-from costream.labels.recording import Label, Recording
+from costream.labels.recording import Label, Recording, frame_labels, frame_targets
 
 NAMES = ("none", "a", "b")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costream.labels.frames import frame_labels, frame_targets
 from costream.labels.names import THUMOS14
 from costream.labels.reading import read_recordings
+from costream.labels.recording import frame_labels, frame_targets
 
 PACKS = Path(__file__).resolve().parents[2].parent / "shared" / "packs"
 

@@ -13,10 +13,8 @@ from costream.errors import ModelError, SourceError
 from costream.frontends.crops import Crops, temporal_views
 from costream.models.base import GatedModel, Model, StepResult
 from costream.models.eventful.classifier import ActionModel, ActionState
-from costream.nn.operations import Operations
-from costream.nn.policy import TopTokens
-from costream.records import VideoFrame
-from costream.sources.base import SourceInfo
+from costream.nn.eventful.gates import Operations, TopTokens
+from costream.records import SourceInfo, VideoFrame
 
 TOKENS, WINDOW = 10, 5
 

@@ -15,14 +15,13 @@ from media import make_video
 from object_nets import BOX, LABELS, bright_model, object_card, random_model, random_network
 
 from costream.errors import ModelError, SourceError
-from costream.frontends.pixels import Pixels
+from costream.frontends.crops import Pixels
 from costream.models.base import GatedModel, Model, StepResult
 from costream.models.eventful.detector import ObjectModel, ObjectState
-from costream.models.vitdet_heads import Detections
-from costream.nn.operations import Operations
-from costream.nn.policy import TopTokens
-from costream.records import Box, VideoFrame
-from costream.sources.base import SourceInfo, SourceOptions
+from costream.models.eventful.rcnn import Detections
+from costream.nn.eventful.gates import Operations, TopTokens
+from costream.records import Box, SourceInfo, VideoFrame
+from costream.sources.base import SourceOptions
 from costream.sources.media.picture import fit
 from costream.sources.registry import open_source
 

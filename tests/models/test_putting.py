@@ -20,10 +20,9 @@ from costream.frontends.registry import load_frontend
 from costream.frontends.vggish import VGGish
 from costream.models.eventful.classifier import ActionState
 from costream.models.eventful.detector import ObjectState
-from costream.models.eventful.vitdet import ViTDetState
-from costream.models.features import Features
+from costream.models.eventful.vitdet import ViewState, ViTDetState
 from costream.models.oad.conystrom import CoNystrom
-from costream.models.oad.cooadtr import CoOadTR
+from costream.models.oad.cooadtr import CoOadTR, Features
 from costream.models.oad.deepcot import DeepCoT
 from costream.models.oad.miniroad import MiniRoad
 from costream.models.oad.oadtr import OadTR
@@ -31,9 +30,8 @@ from costream.models.registry import load_model
 from costream.models.skeleton.ensemble import SkeletonEnsemble
 from costream.models.skeleton.window import WindowSkeletonNet
 from costream.models.streaming import ModelState
-from costream.models.video_window import WindowVideoNet
-from costream.models.vitdet_views import ViewState
-from costream.nn.policy import TopTokens
+from costream.models.video3d import WindowVideoNet
+from costream.nn.eventful.gates import TopTokens
 from costream.nn.state import State
 from costream.nn.timing import ClockedState
 

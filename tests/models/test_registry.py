@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from costream.checkpoints import store
 from costream.checkpoints.card import Card
+from costream.checkpoints.store import cache_folder
 from costream.errors import ExitCode, ModelError, UsageError
-from costream.models import registry
 from costream.models.build import save_model
 from costream.models.oad.cooadtr import CoOadTR
-from costream.models.registry import MODELS, cache_folder, find_weights, list_models, load_model
+from costream.models.registry import MODELS, find_weights, list_models, load_model
 
 ARGUMENTS = {
     "input_width": 6,
@@ -59,8 +60,8 @@ def write(path: Path, **changes: object) -> Path:
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     """The folders weights are looked for in, all empty."""
     places = {name: tmp_path / name for name in ("given", "environment", "cache", "shipped")}
-    monkeypatch.setattr(registry, "cache_folder", lambda: places["cache"])
-    monkeypatch.setattr(registry, "shipped_folder", lambda: places["shipped"])
+    monkeypatch.setattr(store, "cache_folder", lambda: places["cache"])
+    monkeypatch.setattr(store, "shipped_folder", lambda: places["shipped"])
     monkeypatch.delenv("COSTREAM_WEIGHTS", raising=False)
     return places
 
@@ -85,7 +86,7 @@ def test_the_cache_is_where_the_platform_has_it(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(Path, "home", lambda: Path("/home/me"))
-    monkeypatch.setattr(registry.sys, "platform", platform)
+    monkeypatch.setattr(store.sys, "platform", platform)
     assert cache_folder() == Path(folder)
 
 
@@ -226,11 +227,11 @@ def test_places_by_platform(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
     monkeypatch.setattr(sys, "platform", "linux")
-    assert registry.cache_folder() == tmp_path / "costream" / "weights"
+    assert store.cache_folder() == tmp_path / "costream" / "weights"
     monkeypatch.setattr(sys, "platform", "win32")
-    assert registry.cache_folder() == tmp_path / "costream" / "cache" / "weights"
+    assert store.cache_folder() == tmp_path / "costream" / "cache" / "weights"
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert registry.cache_folder().parts[-4:] == ("Library", "Caches", "costream", "weights")
+    assert store.cache_folder().parts[-4:] == ("Library", "Caches", "costream", "weights")
 
 
 def test_shipped_weights_are_inside_a_wheel_or_beside_a_clone(
@@ -239,10 +240,10 @@ def test_shipped_weights_are_inside_a_wheel_or_beside_a_clone(
     monkeypatch.undo()
     package = tmp_path / "costream"
     package.mkdir()
-    monkeypatch.setattr(registry.costream, "__file__", str(package / "__init__.py"))
-    assert registry.shipped_folder() == tmp_path / "weights"
+    monkeypatch.setattr(store, "__file__", str(package / "checkpoints" / "store.py"))
+    assert store.shipped_folder() == tmp_path / "weights"
     (package / "weights").mkdir()
-    assert registry.shipped_folder() == package / "weights"
+    assert store.shipped_folder() == package / "weights"
 
 
 def test_looking_up_needs_no_torch(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from costream.errors import ModelError
 from costream.models.build import save_model
 from costream.models.registry import load_model
 from costream.models.verify import verify
-from costream.records import AudioBlock, FeatureRow
-from costream.sources.base import AudioFormat, SourceInfo
+from costream.records import AudioBlock, AudioFormat, FeatureRow, SourceInfo
 
 
 @pytest.fixture

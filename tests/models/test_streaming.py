@@ -15,8 +15,7 @@ from costream.models.oad.oadtr import OadTR
 from costream.models.registry import load_model
 from costream.models.streaming import ModelState, StreamingModel, find_device
 from costream.nn.encoder import Encoder
-from costream.records import Data, FeatureRow, VideoFrame
-from costream.sources.base import SourceInfo, SourceKind
+from costream.records import Data, FeatureRow, SourceInfo, SourceKind, VideoFrame
 
 FRONTEND = {"box": (32, 24), "widths": (4, 4, 6, 8), "motion_width": 4, "lags": (1, 3)}
 SIZES = {"embed_dim": 8, "num_heads": 2, "feedforward": 8, "window": 4}

@@ -21,8 +21,7 @@ from costream.models.registry import load_model
 from costream.models.skeleton.network import SkeletonNet
 from costream.models.streaming import StreamingModel
 from costream.models.verify import verify
-from costream.records import FeatureRow, SkeletonFrame, VideoFrame
-from costream.sources.base import SourceInfo, SourceKind
+from costream.records import FeatureRow, SkeletonFrame, SourceInfo, SourceKind, VideoFrame
 
 FRONT = np.array((-1, 1), np.float32)  # a Kinect's x is to its left
 FRONTEND = {"layout": "body-15", "persons": 2, "streams": ["joint", "bone"]}

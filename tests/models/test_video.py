@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from video_nets import KINDS, plain, small_net, stepped, video
 
-from costream.models.video3d import VideoNet
-from costream.models.video_window import WindowVideoNet
-from costream.nn.video_step import VideoState
+from costream.models.video3d import VideoNet, WindowVideoNet
+from costream.nn.video3d.encoder import VideoState
 
 
 @pytest.fixture(autouse=True)

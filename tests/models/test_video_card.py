@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from costream.models.build import new_network
-from costream.models.registry import ARCHITECTURES, MODELS
-from costream.models.video_card import video_card
+from costream.models.build import ARCHITECTURES, new_network
+from costream.models.registry import MODELS
+from costream.models.video3d import video_card
 from costream.nn.video3d.sizes import SIZES
 
 

@@ -8,12 +8,10 @@ import torch
 from eventful_nets import NEEDS, REFS, randomise, video
 from torch import Tensor
 
-from costream.frontends.placing import Placing
-from costream.models.eventful.rcnn import anchors, pyramid_anchors
+from costream.frontends.crops import Placing
+from costream.models.eventful.rcnn import Detections, anchors, levels, pool, pyramid_anchors
 from costream.models.eventful.vitdet import SIZES, ViTDet, build_vitdet
-from costream.models.vitdet_heads import Detections, levels, pool
-from costream.nn.operations import Operations
-from costream.nn.policy import TopTokens
+from costream.nn.eventful.gates import Operations, TopTokens
 
 SMALL: dict[str, Any] = {
     "dim": 16,

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from costream.models.eventful.backbone import BackboneState, ViTDetBackbone
 from costream.nn.eventful.block import VARIANTS, use_bfloat16_products
-from costream.nn.operations import Operations
-from costream.nn.policy import AboveThreshold, Policy, TopShare, TopTokens
+from costream.nn.eventful.gates import AboveThreshold, Operations, Policy, TopShare, TopTokens
 
 SIZE = (6, 8)
 N = 48

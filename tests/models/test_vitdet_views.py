@@ -10,9 +10,8 @@ from eventful_nets import Given, video
 from object_nets import random_network
 from torch import Tensor
 
-from costream.models.vitdet_views import View
-from costream.nn.operations import Operations
-from costream.nn.policy import TopTokens
+from costream.models.eventful.vitdet import View
+from costream.nn.eventful.gates import Operations, TopTokens
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from costream.models.eventful.vivit import ViViT, ViViTState
 from costream.nn.eventful.block import VARIANTS
-from costream.nn.operations import Operations
-from costream.nn.policy import Policy, TopTokens
+from costream.nn.eventful.gates import Operations, Policy, TopTokens
 
 N = 10  # 3 x 3 tokens and the class token
 WINDOW = 5

@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.nn.attention import MultiheadAttention, SingleOutputAttention
-from costream.nn.retroactive import RetroactiveAttention
+from costream.nn.attention import MultiheadAttention, RetroactiveAttention, SingleOutputAttention
 
 REFERENCE = Path(__file__).resolve().parents[2].parent / "shared/refs/transformers/co_retro_mha.npz"
 SIZES = [(16, 4), (64, 2)]  # narrow and wide heads lie differently in memory

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from costream.nn.boxes import apply_deltas, areas, box_deltas, clip_boxes, pairwise_iou
-from costream.nn.suppression import suppress
+from costream.nn.boxes import apply_deltas, areas, box_deltas, clip_boxes, pairwise_iou, suppress
 
 sides = st.integers(0, 12)
 corners = st.tuples(sides, sides, sides, sides)
@@ -60,7 +59,7 @@ def test_suppression_of_groups_of_all_sizes(monkeypatch: pytest.MonkeyPatch) -> 
     scores = torch.rand(400)
     expected = greedy(boxes, scores.tolist(), groups.tolist(), 0.3)
     for at_once in (1, 20_000, 1 << 19):
-        monkeypatch.setattr("costream.nn.suppression._PAIRS", at_once)
+        monkeypatch.setattr("costream.nn.boxes._PAIRS", at_once)
         assert suppress(boxes, scores, groups, 0.3).tolist() == expected
 
 

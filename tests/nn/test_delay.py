@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from stepping import by_steps, check, chunkings, fresh, places
 from torch import Tensor
 
-from costream.nn.delay import Delay
+from costream.nn.timing import Delay
 
 
 @settings(deadline=None, max_examples=200)

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.nn.loops import depthwise
 from costream.nn.numba_kernels import LANES, PIXELS, Depthwise
+from costream.nn.video3d.convolution import depthwise
 
 
 @given(

@@ -9,11 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from costream.nn.eventful.attention import TokenGrid, attend_frame
+from costream.nn.eventful.attention import RelativePosition, TokenGrid, attend_frame
 from costream.nn.eventful.exact_update import ExactState, ExactUpdate
-from costream.nn.eventful.gates import ChosenTokens
-from costream.nn.operations import Operations
-from costream.nn.relative import RelativePosition
+from costream.nn.eventful.gates import ChosenTokens, Operations
 
 
 def chosen_tokens(tokens: list[Tensor], frame: TokenGrid, fresh: bool = False) -> ChosenTokens:

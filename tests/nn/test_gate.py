@@ -6,9 +6,14 @@ from eventful_nets import Given
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.nn.eventful.gates import pass_difference, pass_tokens
-from costream.nn.operations import Operations
-from costream.nn.policy import AboveThreshold, TopShare, TopTokens
+from costream.nn.eventful.gates import (
+    AboveThreshold,
+    Operations,
+    TopShare,
+    TopTokens,
+    pass_difference,
+    pass_tokens,
+)
 
 
 @settings(max_examples=60, deadline=None)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from costream.nn.compiled import F32, compiled
-from costream.nn.kernels import CompiledLoops
-from costream.nn.loops import FrameLoops, prefers_one_thread, select_loops
+from costream.nn.fast import FrameLoops, prefers_one_thread
+from costream.nn.numba_kernels import F32, CompiledLoops, compiled
+from costream.nn.video3d.convolution import select_loops
 
 
 @pytest.fixture(params=[1, 2])

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from costream.nn.maps import MapLayout, convolve, flatten_maps, places_affected
-from costream.nn.operations import Operations
+from costream.nn.boxes import MapLayout, convolve, flatten_maps, places_affected
+from costream.nn.eventful.gates import Operations
 
 side = st.integers(1, 7)
 shapes = st.lists(st.tuples(side, side), min_size=1, max_size=3)
@@ -67,7 +67,7 @@ def test_many_places_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
     maps = [torch.randn(1, 2, 20, 30)]
     layout, rows = listed(maps)
     changed = F.pad(torch.rand(600) < 0.3, (0, 1))
-    monkeypatch.setattr("costream.nn.maps._NUMBERS", 1)
+    monkeypatch.setattr("costream.nn.boxes._NUMBERS", 1)
     places, out = convolve(rows, layout, range(1), changed, layer, Operations())
     assert 64 < len(places) < 300
     torch.testing.assert_close(out, listed([layer(maps[0])])[1][places])

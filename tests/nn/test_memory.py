@@ -10,7 +10,7 @@ import pytest
 # Page faults of a loop that frees one tensor each time round, every time a larger one.
 COUNT_FAULTS = """
 import resource, sys, torch
-from costream.nn.memory import keep_freed_memory
+from costream.nn.fast import keep_freed_memory
 torch.ones(1000)
 if sys.argv[1] == "keep":
     keep_freed_memory()

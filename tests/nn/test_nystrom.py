@@ -11,10 +11,9 @@ from nystrom_oracle import build, oracle
 from torch import Tensor
 
 from costream.nn.attention import MultiheadAttention
-from costream.nn.nystrom import summary as nystrom_summary
+from costream.nn.nystrom import summary
+from costream.nn.nystrom.continual import RetroactiveNystrom, SingleOutputNystrom
 from costream.nn.nystrom.window import NystromAttention, pseudo_inverse, segment_sizes
-from costream.nn.nystrom_retroactive import RetroactiveNystrom
-from costream.nn.nystrom_single import SingleOutputNystrom
 
 KINDS = [SingleOutputNystrom, RetroactiveNystrom]
 # Of float32 outputs of size one, logits of any size: the bound that is promised.
@@ -64,8 +63,8 @@ def test_any_sizes_and_logits(kind: type, fixed: bool, data: st.DataObject) -> N
 def test_windows_of_many_chunks(
     kind: type, fixed: bool, n: int, m: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nystrom_summary, "_LEAST", 1)
-    monkeypatch.setattr(nystrom_summary, "_MULTIPLE", 1)  # of 8 to 11 slots
+    monkeypatch.setattr(summary, "_LEAST", 1)
+    monkeypatch.setattr(summary, "_MULTIPLE", 1)  # of 8 to 11 slots
     module = build(kind, 8, 2, n, m, fixed=fixed)
     times = [0, 3, 4, 9, n - 2, n - 1, n, n + 1, n + 5, 2 * n - 1, 3 * n + 3]
     check(module, torch.randn(3 * n + 4, 8).double(), times)

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from eventful_nets import randomise
 
-from costream.nn.relative import RelativePosition
+from costream.nn.eventful.attention import RelativePosition
 
 
 def test_rows_of_the_table_at_its_own_size() -> None:

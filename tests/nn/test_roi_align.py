@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from costream.nn.maps import flatten_maps
-from costream.nn.operations import Operations
-from costream.nn.roi_align import roi_align
+from costream.nn.boxes import flatten_maps, roi_align
+from costream.nn.eventful.gates import Operations
 
 
 def interpolate(features: Tensor, y: float, x: float) -> Tensor:
@@ -107,7 +106,7 @@ def test_boxes_in_maps_of_several_sizes(monkeypatch: pytest.MonkeyPatch) -> None
         for box, k in zip(boxes.tolist(), levels.tolist(), strict=True)
     ]
     for at_once in (1, 2000, 1 << 20):
-        monkeypatch.setattr("costream.nn.roi_align._NUMBERS", at_once)
+        monkeypatch.setattr("costream.nn.boxes._NUMBERS", at_once)
         given = roi_align(rows[0], layout, boxes, levels, scales)
         torch.testing.assert_close(given, torch.stack(expected), atol=1e-9, rtol=0)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from skeleton_nets import randomise
 
-from costream.nn.spatial_attention import SpatialAttention
+from costream.nn.graph import SpatialAttention
 
 
 @pytest.mark.parametrize("in_width", [6, 32])

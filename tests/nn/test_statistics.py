@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from stepping import by_chunks, by_steps, check, chunkings, fresh, places
 from torch import Tensor
 
-from costream.nn.statistics import TemporalStatistics
+from costream.nn.pooling import TemporalStatistics
 
 
 def described(x: Tensor, window: int) -> Tensor:

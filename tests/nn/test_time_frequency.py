@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.nn.time_frequency import TimeFrequencyConvolution
+from costream.nn.convolution import TimeFrequencyConvolution
 
 KERNELS = (((3, 3), (1, 1)), ((3, 3), (2, 2)), ((3, 3), (1, 2)), ((2, 4), (2, 1)), ((5, 1), (3, 1)))
 

@@ -15,10 +15,9 @@ from stepping import by_chunks, by_steps, fresh
 from torch import Tensor
 
 from costream.nn.convolution import TemporalConvolution
-from costream.nn.delay import Delay
 from costream.nn.pooling import TemporalMax, TemporalMean
 from costream.nn.state import State
-from costream.nn.timing import Timing, hide_unstarted, in_parallel, in_sequence
+from costream.nn.timing import Delay, Timing, hide_unstarted, in_parallel, in_sequence
 
 # Blocks of which each does something of its own with the clock; the width of all is 3.
 BLOCKS: dict[str, Callable[[], Any]] = {

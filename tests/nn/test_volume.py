@@ -5,8 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from costream.nn.frame_ring import FrameRing
-from costream.nn.video3d.convolution import VolumeStep
+from costream.nn.video3d.convolution import FrameRing, VolumeStep
 
 
 @pytest.mark.parametrize("start", ["zeros", "replicate"])

@@ -7,10 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from costream.nn.eventful.gates import ChosenTokens
-from costream.nn.operations import Operations
-from costream.nn.relative import RelativePosition
-from costream.nn.window_attention import TokenWindows, WindowAttention, attend_frame_windows
+from costream.nn.eventful.attention import (
+    RelativePosition,
+    TokenWindows,
+    WindowAttention,
+    attend_frame_windows,
+)
+from costream.nn.eventful.gates import ChosenTokens, Operations
 
 
 def brute_force(

@@ -24,7 +24,7 @@ from costream.records import (
     StageTimes,
     Summary,
 )
-from costream.report.making import MOST_ON_A_PAGE
+from costream.report.command import MOST_ON_A_PAGE
 from costream.sinks.journal import Journal
 from costream.sinks.registry import make_sinks
 

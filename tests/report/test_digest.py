@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costream.records import Compute, Fault, Gap, Prediction, Segment
-from costream.report.bins import Bins
-from costream.report.digest import DENSE, MACS, Digest, LabelStats
+from costream.report.digest import DENSE, MACS, Bins, Digest, LabelStats
 from costream.results.reader import read_results
 
 

@@ -9,10 +9,9 @@ import pytest
 
 from costream.errors import ExitCode
 from costream.records import Compute, Head, Header, Prediction, Segment, StageTimes, Summary
-from costream.report.command import make_report
-from costream.report.comparing import compare
+from costream.report.command import ReportOptions, make_report
+from costream.report.diff import compare
 from costream.report.digest import Digest
-from costream.report.options import ReportOptions
 from costream.report.timeline import describe, stretches
 from costream.results.reader import read_results
 from costream.sinks.registry import make_sinks

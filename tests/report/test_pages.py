@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from pages import Page
 
 from costream.__main__ import main
+from costream.report.command import MOST_ON_A_PAGE
 from costream.report.digest import Digest
-from costream.report.making import MOST_ON_A_PAGE
+from costream.report.markup import Palette
 from costream.report.overview import ReportOverview
-from costream.report.palette import Palette
 from costream.report.section import Run
 from costream.report.timeline import outline
 from costream.results.reader import runs

@@ -17,10 +17,7 @@ import pytest
 
 from costream.errors import OutputError, UsageError
 from costream.records import Alert
-from costream.runtime.alerts.actions import AlertEvent
-from costream.runtime.alerts.append import AppendLine
-from costream.runtime.alerts.command import RunCommand
-from costream.runtime.alerts.post import PostJson
+from costream.runtime.alerts.actions import AlertEvent, AppendLine, PostJson, RunCommand
 
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX process groups")
 

@@ -16,8 +16,7 @@ from media import make_video
 
 from costream.errors import UsageError
 from costream.records import Alert
-from costream.runtime.alerts.alerts import Alerts
-from costream.runtime.alerts.options import read_options
+from costream.runtime.alerts.alerts import Alerts, read_options
 from costream.runtime.alerts.rules import RuleLabels
 
 CLASSES = RuleLabels(("nothing", "walk", "fall"), (0.5, 0.5, 0.5), frozenset({0}))

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costream.records import Alert
-from costream.runtime.alerts.firing import RuleEvaluator
-from costream.runtime.alerts.rules import RuleLabels, parse_rule, targets
+from costream.runtime.alerts.rules import RuleEvaluator, RuleLabels, parse_rule, targets
 
 CLASSES = RuleLabels(("nothing", "walk", "fall"), (0.5, 0.5, 0.5), frozenset({0}))
 RATE_HZ = 10.0

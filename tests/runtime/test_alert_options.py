@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from costream.errors import UsageError
-from costream.runtime.alerts.options import KEYS, AlertOptions, ClipSpan, read_options
+from costream.runtime.alerts.alerts import KEYS, AlertOptions, ClipSpan, read_options
 
 
 def test_nothing_asked_for():

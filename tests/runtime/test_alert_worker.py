@@ -8,8 +8,7 @@ import time
 
 from costream.errors import OutputError
 from costream.records import Alert
-from costream.runtime.alerts.actions import AlertEvent
-from costream.runtime.alerts.command import RunCommand
+from costream.runtime.alerts.actions import AlertEvent, RunCommand
 from costream.runtime.alerts.worker import ActionWorker
 
 

@@ -9,12 +9,11 @@ import pytest
 
 from costream.errors import UsageError
 from costream.runtime.batch import journal as module
-from costream.runtime.batch.fingerprint import fingerprint
-from costream.runtime.batch.identity import differences
+from costream.runtime.batch.folders import Outcome
 from costream.runtime.batch.inputs import Input
 from costream.runtime.batch.journal import BatchJournal, Entry
-from costream.runtime.batch.outcome import Outcome
-from costream.runtime.batch.plan import make_plan, remove_results
+from costream.runtime.batch.plan import differences, make_plan, remove_results
+from costream.runtime.batch.stores import fingerprint
 
 
 def done(name: str, path, out) -> Entry:

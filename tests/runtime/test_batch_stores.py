@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costream.errors import UsageError
-from costream.runtime.batch.fingerprint import fingerprint
 from costream.runtime.batch.inputs import Inputs, collect
 from costream.runtime.batch.stores import (
     check_url,
     fetch,
     fetched,
+    fingerprint,
     is_folder,
     is_url,
     list_files,

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costream.errors import UsageError
-from costream.runtime.budget.budget import Budget, BudgetController, CostModel
-from costream.runtime.budgetfile import BudgetFile
+from costream.runtime.budget.budget import Budget, BudgetController, BudgetFile, CostModel
 
 TOKENS = 336
 
@@ -164,7 +163,7 @@ def test_times_rise_with_operations(seen: list[tuple[float, float]]) -> None:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("costream.runtime.budgetfile._LOOK_S", 0.0)
+    monkeypatch.setattr("costream.runtime.budget.budget._LOOK_S", 0.0)
 
 
 @pytest.mark.usefixtures("at_once")

@@ -18,14 +18,23 @@ from costream.clock import Tick
 from costream.models.joint import combine_models
 from costream.models.registry import load_model
 from costream.models.streaming import StreamingModel
-from costream.records import AnyRecord, FeatureRow, Gap, Head, Header, Prediction, Segment, Summary
-from costream.runtime.alerts.options import AlertOptions
+from costream.records import (
+    AnyRecord,
+    FeatureRow,
+    Gap,
+    Head,
+    Header,
+    Prediction,
+    Segment,
+    SourceInfo,
+    Summary,
+)
+from costream.runtime.alerts.alerts import AlertOptions
 from costream.runtime.alerts.rules import RuleLabels
 from costream.runtime.options import RunOptions
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.state_dir import Snapshot, StateDirectory
 from costream.runtime.writer import StreamRecorder
-from costream.sources.base import SourceInfo
 
 THRESHOLDS = {"walk": 0.15, "fall": 0.9}
 TIMELINE = Timeline(0.3, min_length_s=0.0, min_gap_s=0.0, thresholds=THRESHOLDS, smooth_s=0.5)

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from media import make_video
 
 from costream.errors import UsageError
-from costream.runtime.watch.credentials import parse_url
-from costream.runtime.watch.feed_list import FeedSpec, read_feeds
+from costream.runtime.watch.feed_list import FeedSpec, parse_url, read_feeds
 from costream.settings import WatchSettings
 
 SECRET = "p@:/#?%41 ä"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from costream.runtime import machine
+from costream.runtime import setup
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from costream.runtime import machine
 def test_fast_bfloat16_is_read_off_the_processors_flags(
     text: str | None, fast: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "_CPU", tmp_path / "cpuinfo")
+    monkeypatch.setattr(setup, "_CPU", tmp_path / "cpuinfo")
     if text is not None:
         (tmp_path / "cpuinfo").write_text(text)
-    assert machine.has_fast_bfloat16() is fast
+    assert setup.has_fast_bfloat16() is fast

@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 from watched import feed, many, watch
 
 from costream.errors import UsageError
-from costream.runtime.watch import prometheus as module
-from costream.runtime.watch.exposition import CONTENT_TYPE, exposition
-from costream.runtime.watch.prometheus import Metrics, health
+from costream.runtime.watch import prometheus
+from costream.runtime.watch.prometheus import CONTENT_TYPE, Metrics, exposition, health
 
 # --- the text format, version 0.0.4 ----------------------------------------------------------
 
@@ -242,8 +241,8 @@ def test_clients_that_hang_hold_up_neither_others_nor_the_end(metrics):
 
 
 def test_a_client_that_hangs_is_let_go(metrics, monkeypatch):
-    assert module._Handler.timeout == module._CLIENT_S  # which is long for a test
-    monkeypatch.setattr(module._Handler, "timeout", 0.2)
+    assert prometheus._Handler.timeout == prometheus._CLIENT_S  # which is long for a test
+    monkeypatch.setattr(prometheus._Handler, "timeout", 0.2)
     where = ("127.0.0.1", urlsplit(metrics.url).port)
     with socket.create_connection(where, timeout=30) as client:
         assert client.recv(1) == b""
@@ -252,7 +251,7 @@ def test_a_client_that_hangs_is_let_go(metrics, monkeypatch):
 def test_there_is_an_end_to_how_many_are_served(metrics, monkeypatch):
     metrics.show(watch(feed()))
     where = ("127.0.0.1", urlsplit(metrics.url).port)
-    hung = [socket.create_connection(where, timeout=30) for _ in range(module._MOST_CLIENTS)]
+    hung = [socket.create_connection(where, timeout=30) for _ in range(prometheus._MOST_CLIENTS)]
     with pytest.raises((http.client.HTTPException, OSError)):
         get(metrics)
     for client in hung:
@@ -321,7 +320,7 @@ def test_nothing_left_to_watch(metrics):
 
 
 def test_a_watch_that_stands_still_is_not_healthy(metrics, monkeypatch):
-    monkeypatch.setattr(module, "_STILL_S", 0.0)
+    monkeypatch.setattr(prometheus, "_STILL_S", 0.0)
     metrics.show(watch(feed()))
     code, _, text = get(metrics, "/healthz")
     assert code == 503

@@ -15,16 +15,25 @@ from media import make_video
 from object_nets import LABELS, bright_model, object_card, random_model
 
 from costream.models.eventful.detector import ObjectModel
-from costream.records import OBJECT_DETECTION, Compute, Gap, Header, Objects, Segment, VideoFrame
+from costream.records import (
+    OBJECT_DETECTION,
+    Compute,
+    Gap,
+    Header,
+    Objects,
+    Segment,
+    SourceInfo,
+    VideoFrame,
+)
+from costream.report.command import ReportBuilder
 from costream.report.digest import Digest
-from costream.report.making import ReportBuilder
 from costream.results.reader import read_results
 from costream.runtime.options import RunOptions
 from costream.runtime.pipeline import run
-from costream.runtime.watch.rows import FeedStates
+from costream.runtime.watch.loop import FeedStates
 from costream.sinks.atomic import AtomicFile
 from costream.sinks.registry import FORMATS, make_sinks, paths_for
-from costream.sources.base import SourceInfo, SourceOptions
+from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 
 SIZE = (224, 160)

@@ -15,12 +15,12 @@ from costream.errors import ExitCode, OutputError, SourceError
 from costream.frontends.tdn import TemporalDifferenceNet
 from costream.models.oad.cooadtr import CoOadTR
 from costream.models.streaming import StreamingModel
-from costream.records import Fault, FeatureRow, Gap, Prediction, VideoFrame
+from costream.records import Fault, FeatureRow, Gap, Prediction, SourceInfo, VideoFrame
 from costream.runtime.options import RunOptions
 from costream.runtime.pipeline import run
 from costream.runtime.stop import StopHandler
 from costream.sinks.registry import make_sinks
-from costream.sources.base import SourceInfo, SourceOptions
+from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 
 LABELS = ("none", "walk", "sit")

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from costream.checkpoints.card import Timeline
 from costream.records import Box, Segment
-from costream.runtime.presence import PresenceSegmenter, best_scores
-from costream.runtime.segments import Segmenter
+from costream.runtime.segments import PresenceSegmenter, Segmenter, best_scores
 
 LABELS = ("person", "car")
 RATE_HZ = 10.0

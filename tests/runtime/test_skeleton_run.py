@@ -17,11 +17,19 @@ from costream.frontends.joints import JointStreams
 from costream.layouts import BODY_15
 from costream.models.skeleton.network import SkeletonNet
 from costream.models.streaming import StreamingModel
-from costream.records import Compute, Gap, Picture, Prediction, Segment, SkeletonFrame, Summary
+from costream.records import (
+    Compute,
+    Gap,
+    Picture,
+    Prediction,
+    Segment,
+    SkeletonFrame,
+    SourceInfo,
+    Summary,
+)
 from costream.runtime.options import RunOptions
 from costream.runtime.pipeline import run
 from costream.sinks.registry import make_sinks, paths_for
-from costream.sources.base import SourceInfo
 
 RATE_HZ = 15.0
 

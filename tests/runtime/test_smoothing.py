@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.runtime.smoothing import Smoother
+from costream.runtime.segments import Smoother
 
 TIMES = st.lists(st.sampled_from([0.0, 0.01, 0.1, 0.125, 0.7, 30.0]), min_size=1, max_size=30)
 

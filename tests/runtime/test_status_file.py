@@ -13,10 +13,9 @@ import pytest
 from watched import feed, many, watch
 
 from costream.errors import UsageError
-from costream.records import Alert
-from costream.runtime.watch import statusfile as module
-from costream.runtime.watch.statusfile import StatusFile
-from costream.status import FeedStatus, WatchStatus
+from costream.records import Alert, FeedStatus, WatchStatus
+from costream.runtime.watch import status as module
+from costream.runtime.watch.status import StatusFile
 
 ALERT = Alert(9.0, "falling>=0.8 for 2s", "falling", 0.92, 7.0)
 

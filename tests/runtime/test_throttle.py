@@ -14,13 +14,12 @@ from program import costream
 
 from costream.models.registry import load_model
 from costream.records import Compute, Header, Record, Summary
-from costream.runtime import budgetfile
-from costream.runtime.budget.budget import Budget
+from costream.runtime.budget import budget as budgetfile
+from costream.runtime.budget.budget import Budget, BudgetFile
 from costream.runtime.budget.controller import TokenController
-from costream.runtime.budgetfile import BudgetFile
 from costream.runtime.options import RunOptions
 from costream.runtime.pipeline import run
-from costream.runtime.watch.rows import FeedStates
+from costream.runtime.watch.loop import FeedStates
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 

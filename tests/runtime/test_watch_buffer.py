@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from costream.clock import Tick
 from costream.records import Fault, FeatureRow, Gap, VideoFrame
-from costream.runtime.watch.buffer import Buffer, ReadyStep
-from costream.runtime.watch.rate import Rate
+from costream.runtime.watch.feed import Buffer, Rate, ReadyStep
 
 
 def step(i: int, arrived_s: float | None = None) -> ReadyStep:

@@ -22,7 +22,7 @@ from costream.errors import UsageError
 from costream.models.registry import load_model
 from costream.models.streaming import StreamingModel
 from costream.records import SkeletonFrame, VideoFrame
-from costream.runtime.alerts.options import AlertOptions
+from costream.runtime.alerts.alerts import AlertOptions
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.state_dir import Snapshot, StateDirectory
 

@@ -12,7 +12,7 @@ from media import excerpt
 
 from costream.__main__ import main
 from costream.models.registry import load_model
-from costream.runtime.watch import command as program
+from costream.runtime.watch import command
 
 ROOM = Path(__file__).resolve().parents[2] / "samples" / "room.mp4"
 MAX_LAG_S = 1.0
@@ -37,7 +37,7 @@ class SlowModel:
 @pytest.fixture
 def slow(monkeypatch):
     model = SlowModel(load_model("cooadtr"))
-    monkeypatch.setattr(program, "load", lambda _: model)
+    monkeypatch.setattr(command, "load", lambda _: model)
 
 
 def watch(tmp_path, *args, seconds=10):

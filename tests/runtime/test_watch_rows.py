@@ -8,7 +8,7 @@ import pytest
 from costream.layouts import find_layout
 from costream.models.registry import load_model
 from costream.records import AudioBlock, SkeletonFrame, VideoFrame
-from costream.runtime.watch.rows import FeedStates
+from costream.runtime.watch.loop import FeedStates
 
 FEEDS = 5
 

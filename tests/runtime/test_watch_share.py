@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.runtime.watch.share import WINDOW_S, TimeShare
+from costream.runtime.watch.loop import WINDOW_S, TimeShare
 
 
 def run(

@@ -123,7 +123,7 @@ def test_pictures_that_move_are_a_video(run_of_objects: Any, tmp_path: Path) -> 
 def test_many_boxes_take_constant_memory(
     run_of_objects: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("costream.sinks.spool.SPOOL_CHARS", 10_000)
+    monkeypatch.setattr("costream.sinks.atomic.SPOOL_CHARS", 10_000)
     boxes = [Box(k, k, k + 1 / 3, k + 1 / 7, 0.5, "person") for k in range(20)]
     sink = opened(tmp_path, run_of_objects.header)
     tracemalloc.start()

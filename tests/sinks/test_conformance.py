@@ -285,7 +285,7 @@ def test_names_that_are_not_utf_8(format: str, run: Any, tmp_path: Path) -> None
 def test_long_runs_take_constant_memory(
     format: str, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("costream.sinks.spool.SPOOL_CHARS", 10_000)
+    monkeypatch.setattr("costream.sinks.atomic.SPOOL_CHARS", 10_000)
     sinks = make_sinks([format], tmp_path, NAME)
     ms = StageTimes(1.0, 1.0, 1.0, 1.0)
     for sink in sinks:

@@ -12,8 +12,8 @@ import pytest
 
 from costream.errors import OutputError
 from costream.runtime.batch.tables import MergedInput, MergedTables
+from costream.sinks.filters import deterministic_sink
 from costream.sinks.registry import make_sinks
-from costream.sinks.untimed import deterministic_sink
 
 
 def play(folder: Path, name: str, run: Any, *formats: str, timed: bool = False) -> Path:

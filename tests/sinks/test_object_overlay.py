@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costream.draw.canvas import COLORS, WHITE
-from costream.draw.objects import draw_boxes
+from costream.draw.objects import draw_boxes, draw_tokens, token_side
+from costream.formatting import budget_text, share_text, tokens_text
 from costream.records import (
     OBJECT_DETECTION,
     Box,
@@ -26,9 +27,7 @@ from costream.records import (
     VideoFrame,
 )
 from costream.sinks.atomic import BinaryFile
-from costream.sinks.cost import budget_text, share_text, tokens_text
 from costream.sinks.overlay import Overlay
-from costream.sinks.tokens import draw_tokens, token_side
 
 GREY = 110
 

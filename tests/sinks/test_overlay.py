@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from costream.checkpoints.card import Timeline
-from costream.draw.canvas import COLORS
+from costream.draw.canvas import COLORS, plain_text, text_mask, text_width
 from costream.draw.skeleton import SkeletonView, figure_in_picture
 from costream.layouts import BODY_15, MEDIAPIPE_33
 from costream.records import (
@@ -23,7 +23,6 @@ from costream.records import (
     VideoFrame,
 )
 from costream.sinks.atomic import BinaryFile
-from costream.sinks.font import plain_text, text_mask, text_width
 from costream.sinks.overlay import Overlay
 
 # A standing body as a Kinect sees it: y up, x to the camera's left, so its right hand is at +x.

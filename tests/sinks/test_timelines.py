@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costream.records import Segment
-from costream.sinks.timelines import Timelines
+from costream.sinks.subtitles import Timelines
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), max_size=20)
 

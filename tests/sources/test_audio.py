@@ -12,8 +12,8 @@ import pytest
 from media import chirps, make_audio, make_sound, make_video, noise
 
 from costream.errors import SourceError
-from costream.records import AudioBlock, Fault, Gap, Item
-from costream.sources.base import AudioFormat, SourceInfo, SourceOptions
+from costream.records import AudioBlock, AudioFormat, Fault, Gap, Item, SourceInfo
+from costream.sources.base import SourceOptions
 from costream.sources.media.audio import AudioSource
 
 SOUND = AudioFormat(16000, 4000)

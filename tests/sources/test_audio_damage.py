@@ -9,8 +9,8 @@ import pytest
 from media import chirps, make_sound, rotten, truncated
 
 from costream.errors import SourceError
-from costream.records import AudioBlock, Fault, Gap
-from costream.sources.base import AudioFormat, SourceOptions
+from costream.records import AudioBlock, AudioFormat, Fault, Gap
+from costream.sources.base import SourceOptions
 from costream.sources.media.audio import AudioSource
 
 SECONDS = 20

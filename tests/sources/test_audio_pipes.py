@@ -14,8 +14,8 @@ import pytest
 from media import chirps, make_sound, make_video, noise, truncated
 
 from costream.errors import SourceError, UsageError
-from costream.records import AudioBlock, Fault
-from costream.sources.base import AudioFormat, RawAudioFormat, Source, SourceOptions
+from costream.records import AudioBlock, AudioFormat, Fault, RawAudioFormat
+from costream.sources.base import Source, SourceOptions
 from costream.sources.registry import open_source
 
 SOUND = AudioFormat(16000, 4000)

@@ -11,8 +11,8 @@ from media import make_audio, make_video
 
 from costream.clock import Tick, resample
 from costream.errors import SourceError
-from costream.records import AudioBlock, Item, VideoFrame
-from costream.sources.base import AudioFormat, SourceInfo, SourceOptions
+from costream.records import AudioBlock, AudioFormat, Item, SourceInfo, VideoFrame
+from costream.sources.base import SourceOptions
 from costream.sources.media.audio import AudioSource
 from costream.sources.media.audiovisual import AudioVisualSource
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.records import Gap
-from costream.sources.base import AudioFormat
-from costream.sources.blocks import BlockSplitter
+from costream.records import AudioFormat, Gap
+from costream.sources.media.resample import BlockSplitter
 
 SOUND = AudioFormat(16000, 400)
 

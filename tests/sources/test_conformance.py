@@ -18,8 +18,17 @@ from skeleton_files import clip, kinetics, long, ntu, openpose, wide
 
 from costream.errors import SourceError
 from costream.layouts import BODY_25, COCO_17, MEDIAPIPE_33, NTU_25, OPENPOSE_18
-from costream.records import AudioBlock, Fault, FeatureRow, Gap, SkeletonFrame, VideoFrame
-from costream.sources.base import AudioFormat, RawAudioFormat, Source, SourceOptions
+from costream.records import (
+    AudioBlock,
+    AudioFormat,
+    Fault,
+    FeatureRow,
+    Gap,
+    RawAudioFormat,
+    SkeletonFrame,
+    VideoFrame,
+)
+from costream.sources.base import Source, SourceOptions
 from costream.sources.media.audio import AudioSource
 from costream.sources.media.video import VideoSource
 from costream.sources.pipe import PipeSource

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costream.errors import SourceError, UsageError
-from costream.records import Fault, FeatureRow
-from costream.sources.base import SourceInfo, SourceOptions
+from costream.records import Fault, FeatureRow, SourceInfo
+from costream.sources.base import SourceOptions
 from costream.sources.features.arrays import load_features
 from costream.sources.features.source import FeatureSource
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.sources.backoff import FIRST_S, LONGEST_S, Backoff
 from costream.sources.live.clock import AHEAD_S, FeedClock
+from costream.sources.live.connection import FIRST_S, LONGEST_S, Backoff
 
 STEP = 0.04
 

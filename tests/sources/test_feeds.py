@@ -21,8 +21,8 @@ from reading import Reader
 from rtsp_server import RtspServer, endless, needs_rtsp, recording, tone
 from tcp_proxy import TcpProxy
 
-from costream.records import AudioBlock, VideoFrame
-from costream.sources.base import AudioFormat, ConnectionOptions, LiveSource, SourceOptions
+from costream.records import AudioBlock, AudioFormat, VideoFrame
+from costream.sources.base import ConnectionOptions, LiveSource, SourceOptions
 from costream.sources.live.feed import FeedSource
 from costream.sources.registry import open_source
 

@@ -22,8 +22,8 @@ from media import busy, make_video, numbered, read_number
 from reading import Reader
 
 from costream.errors import UsageError
-from costream.records import AudioBlock, Gap, VideoFrame
-from costream.sources.base import AudioFormat, ConnectionOptions, SourceOptions
+from costream.records import AudioBlock, AudioFormat, Gap, VideoFrame
+from costream.sources.base import ConnectionOptions, SourceOptions
 from costream.sources.live.feed import FeedSource
 from costream.sources.registry import open_source
 

@@ -7,9 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.sources.delays import KNOWN_S, DelayTracker
-from costream.sources.liveclock import LATE_S, REOPENED, SILENT, TOO_SLOW, LiveClock
-from costream.sources.recording import AudioChunk
+from costream.sources.live.clock import (
+    KNOWN_S,
+    LATE_S,
+    REOPENED,
+    SILENT,
+    TOO_SLOW,
+    DelayTracker,
+    LiveClock,
+)
+from costream.sources.live.recorder import AudioChunk
 
 RATE, FRAMES = 16000, 4000
 BLOCK_S = FRAMES / RATE

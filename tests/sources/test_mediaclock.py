@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.sources.mediaclock import MediaClock
+from costream.sources.media.video_decoder import MediaClock
 
 MS = Fraction(1, 1000)
 

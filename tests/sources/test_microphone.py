@@ -28,7 +28,8 @@ LISTEN = """
     from costream.errors import CostreamError
     from costream.records import Gap
     from costream.sources.live import recorder
-    from costream.sources.base import LiveSource, AudioFormat, SourceOptions
+    from costream.records import AudioFormat
+    from costream.sources.base import LiveSource, SourceOptions
     from costream.sources.live.microphone import MicrophoneSource
 
     def say(**what):
@@ -315,7 +316,8 @@ def test_stop_while_it_waits(poor_microphone: VirtualMicrophone) -> None:
 
 CONTRACT = """
     from costream.errors import SourceError
-    from costream.sources.base import AudioFormat, Source, SourceOptions
+    from costream.records import AudioFormat
+    from costream.sources.base import Source, SourceOptions
     from costream.sources.live.microphone import MicrophoneSource
 
     def make() -> Source:
@@ -369,7 +371,8 @@ OPEN = """
     import json, sys
     from costream.cli.doctor import microphones
     from costream.errors import SourceError
-    from costream.sources.base import AudioFormat, SourceOptions
+    from costream.records import AudioFormat
+    from costream.sources.base import SourceOptions
     from costream.sources.live.microphone import MicrophoneSource
 
     for uri, channel in json.loads(sys.argv[1]):
@@ -433,7 +436,8 @@ BLOCKED = """
                 raise {error}
     sys.meta_path.insert(0, Blocker())
     from costream.errors import SourceError
-    from costream.sources.base import AudioFormat, SourceOptions
+    from costream.records import AudioFormat
+    from costream.sources.base import SourceOptions
     from costream.sources.live.microphone import MicrophoneSource
     source = MicrophoneSource("mic", SourceOptions(sound=Sound(16000, 4000)))
     try:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from media import make_sound, noise
 
-from costream.records import AudioBlock, VideoFrame
-from costream.sources.base import AudioFormat, LiveSource, SourceOptions
+from costream.records import AudioBlock, AudioFormat, VideoFrame
+from costream.sources.base import LiveSource, SourceOptions
 from costream.sources.media.audio import AudioSource
 from costream.sources.media.video import VideoSource
 from costream.sources.realtime import RealtimeSource

@@ -13,7 +13,8 @@ import pytest
 from media import make_sound, make_video, noise
 
 from costream.errors import SourceError, UsageError
-from costream.sources.base import AudioFormat, SourceOptions
+from costream.records import AudioFormat
+from costream.sources.base import SourceOptions
 from costream.sources.features.source import FeatureSource
 from costream.sources.media.audio import AudioSource
 from costream.sources.media.video import VideoSource

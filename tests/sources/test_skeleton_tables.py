@@ -494,7 +494,7 @@ def test_a_layout_of_ones_own(tmp_path: Path) -> None:
     ],
 )
 def test_columns_that_make_no_sense(tmp_path: Path, columns: str, message: str) -> None:
-    from costream.sources.columns import parse_columns
+    from costream.sources.skeletons.headings import parse_columns
 
     with pytest.raises(UsageError, match=message) as caught:
         parse_columns(columns)

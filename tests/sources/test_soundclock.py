@@ -8,7 +8,7 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.sources.soundclock import JITTER_S, Discontinuity, SoundClock
+from costream.sources.media.audio_decoder import JITTER_S, Discontinuity, SoundClock
 
 RATE = 16000
 SIZE = 400  # 25 ms

@@ -13,8 +13,8 @@ import pytest
 from media import busy, make_audio, make_video, read_number, red_corner
 
 from costream.errors import SourceError
-from costream.records import Fault, VideoFrame
-from costream.sources.base import SourceInfo, SourceOptions
+from costream.records import Fault, SourceInfo, VideoFrame
+from costream.sources.base import SourceOptions
 from costream.sources.media.video import VideoSource
 
 

@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 from costream.checkpoints.card import Timeline
 from costream.evaluation.metrics.calibration import calibration_error, reliability
+from costream.labels.recording import UNSCORED
 from costream.training import calibration
 from costream.training.calibration import (
     FEWEST,
     FEWEST_OWN,
+    StreamPredictions,
     at_temperature,
     best_temperature,
     calibrate,
     segment_f1,
 )
-from costream.training.timeline import StreamPredictions
-from weights.recipes.action.rendering.scenes import UNSCORED
 
 LABELS = ("nothing", "walk", "sit", "fall")
 RATE_HZ = 8.0

@@ -11,8 +11,17 @@ import pytest
 import torch
 
 from costream.errors import UsageError
-from costream.training.augment import Sampler, distort, figure_mask, soften
-from weights.recipes.action.data import TEST, VALIDATION, merge, read_pack, split_of
+from weights.recipes.action.data import (
+    TEST,
+    VALIDATION,
+    Sampler,
+    distort,
+    figure_mask,
+    merge,
+    read_pack,
+    soften,
+    split_of,
+)
 from weights.recipes.action.rendering.figure import LABELS
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costream.training.movements import random_movement
-from weights.recipes.action.rendering.figure import LABELS, SIZE, joints, standing
+from weights.recipes.action.rendering.figure import LABELS, SIZE, joints, random_movement, standing
 from weights.recipes.action.rendering.scenes import rendered_clips
 
 

@@ -12,11 +12,11 @@ from program import costream
 
 from costream.checkpoints.file import read_weights
 from costream.models.oad.conystrom import CoNystrom
-from costream.training.tokens import landmarks as nystrom
+from costream.training.optim import Schedule
+from costream.training.tokens import landmarks
 from costream.training.tokens.landmarks import LandmarkSchedule, centres
 from costream.training.tokens.streams import TokenStream, TokenStreams
 from costream.training.tokens.trainer import fit
-from weights.recipes.action.loop import Schedule
 
 
 def network(depth: int) -> CoNystrom:
@@ -26,7 +26,7 @@ def network(depth: int) -> CoNystrom:
 
 @pytest.fixture
 def supply(monkeypatch: pytest.MonkeyPatch) -> TokenStreams:
-    monkeypatch.setattr(nystrom, "TOKENS", 600)
+    monkeypatch.setattr(landmarks, "TOKENS", 600)
     rng = np.random.default_rng(0)
     tokens = [torch.from_numpy(rng.normal(k, 1.0, (40, 6))).float() for k in (0, 2)]
     return TokenStreams([[TokenStream(x, np.full(40, k))] for k, x in enumerate(tokens)])

@@ -11,12 +11,11 @@ import torch
 from costream.evaluation.metrics.detection import DetectedBoxes, Truth
 from costream.models.eventful.vitdet import ViTDet
 from costream.training.card_text import card_text
-from costream.training.objects_card import make_card
-from costream.training.objects_report import detection_table
-from costream.training.objects_threshold import best_threshold
-from weights.recipes.objects.data import LABELS, LabelledImage
+from costream.training.objects.augment import LabelledImage
+from costream.training.objects.card import best_threshold, detection_table
+from weights.recipes.objects.data import LABELS
 from weights.recipes.objects.judge import detect_clip, detect_images, photographs
-from weights.recipes.objects.train import FRONTEND, NETWORK
+from weights.recipes.objects.train import FRONTEND, NETWORK, make_card
 
 BOX = (48, 32)
 

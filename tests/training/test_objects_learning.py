@@ -12,27 +12,25 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.frontends.pixels import Pixels
+from costream.frontends.crops import Pixels
 from costream.models.eventful.vitdet import ViTDet
 from costream.nn.boxes import pairwise_iou
-from costream.training.objects.augment import TrainingView, ViewSource
+from costream.training.objects.augment import LabelledImage, TrainingView
 from costream.training.objects.losses import (
-    MapHead,
-    detector_losses,
-    head_loss,
-    map_loss,
-    proposal_loss,
-)
-from costream.training.objects_targets import (
     IGNORED,
     NOTHING,
     BoxSample,
+    MapHead,
     assign,
+    detector_losses,
     draw,
+    head_loss,
+    map_loss,
     match,
+    proposal_loss,
     sample_boxes,
 )
-from weights.recipes.objects.data import LabelledImage
+from weights.recipes.objects.data import ViewSource
 from weights.recipes.objects.loop import DetectorSchedule, DetectorTrainer, take_step, train
 
 TINY: dict[str, Any] = {

@@ -12,18 +12,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costream.errors import UsageError
-from costream.training.objects.augment import SHAPES, SMALL_SHAPES, ViewSource, cut, mirror
-from costream.training.objects_cutouts import (
+from costream.training.objects.augment import (
+    SHAPES,
+    SMALL_SHAPES,
     Cutout,
+    LabelledImage,
     background,
     component_boxes,
+    cut,
     cut_out,
     foreground_mask,
+    mirror,
     moving_object_boxes,
     paste,
 )
-from costream.training.objects_truth import ANNOTATED_CLIPS, boxes_at
-from weights.recipes.objects.data import LABELS, LabelledImage, read_clip, read_images
+from weights.recipes.objects.data import (
+    ANNOTATED_CLIPS,
+    LABELS,
+    ViewSource,
+    boxes_at,
+    read_clip,
+    read_images,
+)
 from weights.recipes.objects.train import main
 
 FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "packs"

@@ -15,19 +15,25 @@ import torch
 from costream.checkpoints.card import Card, Timeline
 from costream.checkpoints.file import Weights, read_weights
 from costream.evaluation.metrics.detection import DetectedBoxes, Truth
-from costream.frontends.pixels import Pixels
+from costream.frontends.crops import Pixels
 from costream.labels.boxes import ClipWithBoxes, ImageBoxes, read_boxes
 from costream.models.eventful.vitdet import ViTDet
 from costream.training.base import TrainSettings
 from costream.training.feature_cache import FeatureCache
 from costream.training.objects.augment import TrainingView
 from costream.training.objects.card import DetectorResults, chosen
-from costream.training.objects.detector import detect_objects, figures
-from costream.training.objects.examples import Album, AnnotatedImage, annotated_images, divide
-from costream.training.own_encoded import EncodedViews, Views, filled
-from costream.training.own_objects_student import student
-from costream.training.own_prototypes import prototypes
-from costream.training.watch import LOSS
+from costream.training.objects.detector import detect_objects, figures, prototypes
+from costream.training.objects.examples import (
+    Album,
+    AnnotatedImage,
+    EncodedViews,
+    Views,
+    annotated_images,
+    divide,
+    filled,
+)
+from costream.training.objects.trainer import student
+from costream.training.optim import LOSS
 
 
 @pytest.fixture(autouse=True)

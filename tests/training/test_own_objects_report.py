@@ -13,7 +13,7 @@ from pages import Page
 
 from costream.checkpoints.card import Card, Timeline
 from costream.evaluation.metrics.detection import DetectedBoxes, Truth
-from costream.training.objects_report import rounded_scores
+from costream.training.objects.card import rounded_scores
 from costream.training.report.objects import DetectorReport, objects_report
 
 LABELS = ("<cup>", "spoon & fork", "a very long name of a class " * 3)

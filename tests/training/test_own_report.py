@@ -14,10 +14,9 @@ from pages import Page
 
 from costream.checkpoints.card import Card, Timeline
 from costream.evaluation.clips import sequence_scores
-from costream.training.calibration import calibrate
+from costream.training.calibration import StreamPredictions, calibrate
 from costream.training.report.classes import SequenceReport, own_report
 from costream.training.report.page import MOST_CONFUSED
-from costream.training.timeline import StreamPredictions
 
 LABELS = ("background", "bend & stretch", "<wave>", "step", "a very long name of a class " * 3)
 

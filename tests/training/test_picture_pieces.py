@@ -12,12 +12,12 @@ import torch
 from costream.errors import UsageError
 from costream.labels.examples import to_examples
 from costream.labels.reading import read_recordings
+from costream.labels.recording import UNSCORED
 from costream.models.registry import load_model
-from costream.training import picture_pieces
 from costream.training.audio import trainer as own_sound
-from costream.training.picture_pieces import STEPS, Piece, Pieces, read_pieces
 from costream.training.skeleton import trainer as own_skeleton
-from weights.recipes.action.rendering.scenes import UNSCORED
+from costream.training.video import finetune
+from costream.training.video.finetune import STEPS, Piece, Pieces, read_pieces
 
 
 def piece(labels):
@@ -53,7 +53,7 @@ def test_recordings_are_cut_up_and_memory_is_bounded(tmp_path, monkeypatch):
     per_recording = 12 + 6 * (16 + 12)
     assert [len(p.labels) for p in pieces] == 2 * [48, 48, 48, per_recording % 48]
     assert pieces[0].labels.tolist()[8:32] == [0] * 4 + [pieces[0].labels[12]] * 16 + [0] * 4
-    monkeypatch.setattr(picture_pieces, "MOST_BYTES", 3 * STEPS * pieces[0].frames[0].nbytes)
+    monkeypatch.setattr(finetune, "MOST_BYTES", 3 * STEPS * pieces[0].frames[0].nbytes)
     few = read(0)
     assert len(few) == 3
     assert all(any(np.array_equal(p.frames, q.frames) for q in pieces) for p in few)

@@ -14,13 +14,13 @@ from costream.checkpoints.file import read_card, read_weights
 from costream.frontends.tdn import TemporalDifferenceNet
 from costream.models.oad.cooadtr import CoOadTR
 from costream.models.verify import verify
-from costream.training.augment import Sampler
-from costream.training.card_text import majority, predict, score
-from costream.training.heads import future, token_bank, train_head
-from costream.training.timeline import StreamPredictions, count_segments, segments, true_segments
+from costream.training.calibration import StreamPredictions, count_segments, segments, true_segments
+from costream.training.optim import Schedule, soft_cross_entropy
 from weights.recipes.action import train as action
-from weights.recipes.action.loop import Schedule, soft_cross_entropy, train, train_frontend
+from weights.recipes.action.data import Sampler
+from weights.recipes.action.loop import majority, predict, score, train, train_frontend
 from weights.recipes.action.rendering.figure import LABELS
+from weights.recipes.action.train import future, token_bank, train_head
 
 
 def small(seed=0):

@@ -7,11 +7,23 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from costream.training.room import Camera, Cuboid, Room, cast
-from costream.training.scenes import UP, random_scene
 from weights.recipes.action.rendering.figure import LABELS, standing
-from weights.recipes.action.rendering.render import Appearance, RenderedScene, draw
-from weights.recipes.action.rendering.scenes import VISIBLE, rendered_clip, rendered_clips
+from weights.recipes.action.rendering.render import (
+    Appearance,
+    Camera,
+    Cuboid,
+    RenderedScene,
+    Room,
+    cast,
+    draw,
+)
+from weights.recipes.action.rendering.scenes import (
+    UP,
+    VISIBLE,
+    random_scene,
+    rendered_clip,
+    rendered_clips,
+)
 
 LOOK = Appearance((0.8, 0.6, 0.5), (0.1, 0.1, 0.1), (0.9, 0.1, 0.1), (0.1, 0.1, 0.9), (0, 0, 0))
 

@@ -6,10 +6,10 @@ import acted
 import numpy as np
 import pytest
 
-from costream.evaluation.motions import Motion, batch, resample_joints, single
+from costream.evaluation.clips import Motion, batch, resample_joints, single
 from costream.layouts import BODY_15
 from costream.training.skeleton.augment import Augmenter, Variety, retime, rotation
-from costream.training.skeleton_streams import RAMP, UNSCORED, StreamMaker, importance
+from costream.training.skeleton.examples import RAMP, UNSCORED, StreamMaker, importance
 
 STILL = Variety(0, 0, 0, 0, 0, 0, 0, 0, 0)
 LABELS = ["background", *acted.ACTS]

@@ -8,14 +8,15 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from costream.evaluation.motions import Motion, single
+from costream.evaluation.clips import Motion, single
 from costream.frontends.joints import JointStreams
 from costream.layouts import BODY_15
 from costream.models.skeleton.network import SkeletonNet
 from costream.training.skeleton.augment import Augmenter
+from costream.training.skeleton.examples import StreamMaker
 from costream.training.skeleton.loop import SkeletonSupply, draw
-from costream.training.skeleton.trainer import AS_THEY_ARE
-from costream.training.skeleton_reading import (
+from costream.training.skeleton.trainer import (
+    AS_THEY_ARE,
     BATCHES,
     DECAY,
     PROBE_STEPS,
@@ -23,7 +24,6 @@ from costream.training.skeleton_reading import (
     disable_probe,
     fit_probe,
 )
-from costream.training.skeleton_streams import StreamMaker
 
 
 @pytest.fixture

@@ -12,9 +12,16 @@ import torch
 from costream.errors import UsageError
 from costream.models.registry import load_model
 from costream.records import AudioBlock
-from costream.training.sound_augment import BLOCK, SILENCE, PieceSampler, genre_label, sound_label
-from costream.training.sound_teacher import CLASSES, WIDTH, WINDOW, Said
-from weights.recipes.audio.data import SoundClip, read_clips
+from weights.recipes.audio.backbone import CLASSES, WIDTH, WINDOW, Said
+from weights.recipes.audio.data import (
+    BLOCK,
+    SILENCE,
+    PieceSampler,
+    SoundClip,
+    genre_label,
+    read_clips,
+    sound_label,
+)
 from weights.recipes.audio.train import SoundRecipeSize, main, make
 
 FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "packs"

@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from costream.checkpoints.file import read_weights
 from costream.errors import ModelError, UsageError
 from costream.labels.examples import Example
-from costream.models.audio import CoTrans
+from costream.labels.recording import UNSCORED
 from costream.models.build import build
+from costream.models.oad.cooadtr import CoTrans
 from costream.training.audio import trainer as own_sound
 from costream.training.audio.examples import AudioReader, EncodedAudio
 from costream.training.base import TrainSettings
+from costream.training.baselines import linear
 from costream.training.command import family_of, student
 from costream.training.feature_cache import FeatureCache
-from costream.training.sound_baselines import linear
+from costream.training.optim import Schedule
 from costream.training.tokens.streams import TokenStream, TokenStreams
 from costream.training.tokens.trainer import fit, predict, standardise
-from weights.recipes.action.loop import Schedule
-from weights.recipes.action.rendering.scenes import UNSCORED
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +203,7 @@ def test_what_cannot_be_taught_is_refused(base, tmp_path):
         own_sound.check(base.card, told(tmp_path, rate_hz=8.0))
     encoder = torch.nn.Linear(16, 4)
     with pytest.raises(ModelError, match="tiny cannot be trained on custom classes"):
-        own_sound.teach(encoder, None, base.card, ([], []), told(tmp_path), None)
+        own_sound.train(encoder, None, base.card, ([], []), told(tmp_path), None)
     with pytest.raises(ModelError, match="tiny cannot be trained on custom classes"):
         family_of(replace(base.card, frontend=None))
 

@@ -7,8 +7,9 @@ import pytest
 
 pytest.importorskip("sklearn")
 
-from costream.training import action_baselines, sound_trees
+from weights.recipes.action import train as action_baselines
 from weights.recipes.action.rendering.scenes import LabelledClip
+from weights.recipes.audio import train as sound_trees
 from weights.recipes.audio.data import SoundClip as Sound
 
 

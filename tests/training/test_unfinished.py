@@ -16,9 +16,14 @@ from program import costream, start
 
 from costream.checkpoints.file import read_weights
 from costream.errors import UsageError
-from costream.training.optim import RandomState, TrainingCheckpoint
-from costream.training.watch import LOSS, EarlyStopping
-from weights.recipes.action.loop import Optimizer, Schedule
+from costream.training.optim import (
+    LOSS,
+    EarlyStopping,
+    Optimizer,
+    RandomState,
+    Schedule,
+    TrainingCheckpoint,
+)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +99,7 @@ def learn(path, stop=None, identity=1):
     optimizer = Optimizer([network], Schedule(40, 1), "", partial, parts)
     for step in optimizer:
         x = torch.from_numpy(rng.standard_normal((6, 4), np.float32))
-        optimizer.descend((network(x) - x[:, :1]).square().mean())
+        optimizer.step((network(x) - x[:, :1]).square().mean())
         if watch.enough(step + 1, optimizer.loss):
             break
         if step == stop:

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from costream.checkpoints.file import read_weights
 from costream.errors import UsageError
 from costream.labels.examples import Example
+from costream.labels.recording import UNSCORED
 from costream.models.build import build
 from costream.training.feature_cache import FeatureCache
-from costream.training.video.examples import VideoBranch, VideoReader, labels_at
-from costream.training.video_views import PAUSE, VideoView
-from weights.recipes.action.rendering.scenes import UNSCORED
+from costream.training.video.examples import PAUSE, VideoBranch, VideoReader, VideoView, labels_at
 
 BOX = (32, 24)
 

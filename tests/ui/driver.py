@@ -34,9 +34,10 @@ from costream.records import (
     Record,
     StageTimes,
     Summary,
+    heads_of,
 )
 from costream.runtime.segments import Segmenter
-from costream.sinks.base import PictureSink, Sink, heads_of
+from costream.sinks.base import PictureSink, Sink
 from costream.sinks.registry import make_sinks
 from costream.ui.console import live_allowed, stderr_console, stdout_console
 from costream.ui.plain import PlainLines

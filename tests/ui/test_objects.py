@@ -26,10 +26,10 @@ from costream.records import (
     StageTimes,
     Summary,
 )
-from costream.ui.frame import LiveLayout
 from costream.ui.plain import PlainLines
 from costream.ui.run.sections import Viewport
 from costream.ui.run.state import RunState
+from costream.ui.run.view import LiveLayout
 from costream.ui.timeline import FinalTimeline
 
 RATE_HZ = 10.0

@@ -24,11 +24,10 @@ from costream.records import (
     Summary,
 )
 from costream.sinks.base import PictureSink
-from costream.ui.frame import LiveLayout
+from costream.ui.run.glyphs import stick_lines
 from costream.ui.run.sections import Viewport
 from costream.ui.run.state import RunState
-from costream.ui.run.view import LiveView
-from costream.ui.stick import stick_lines
+from costream.ui.run.view import LiveLayout, LiveView
 
 HEADER = Header(
     *("0.1.0", "costgcn", "0" * 64, ("walk", "sit"), None, 15.0, 0.5),

@@ -23,7 +23,7 @@ from costream.ui.console import (
     stdout_console,
 )
 from costream.ui.plain import PlainLines
-from costream.ui.strip import Strip
+from costream.ui.run.tracks import Strip
 from costream.ui.timeline import FinalTimeline
 
 ABOUT = ("0.1.0", "cooadtr", "0" * 64, ("background", "walk"), "background", 10.0, 0.0)

@@ -9,10 +9,8 @@ import pytest
 from rich.console import Console
 from watched import feed, watch
 
-from costream.records import Alert
-from costream.status import FeedStatus, WatchStatus
-from costream.ui.changes import StateChanges
-from costream.ui.watch.lines import WatchLines
+from costream.records import Alert, FeedStatus, WatchStatus
+from costream.ui.watch.lines import StateChanges, WatchLines
 
 
 def changes(*story: FeedStatus) -> list[str]:

@@ -19,14 +19,14 @@ import torch
 
 from costream.checkpoints.card import Card
 from costream.checkpoints.file import SUFFIX, read_weights, write_weights
+from costream.checkpoints.store import shipped_folder
 from costream.errors import CostreamError, UsageError
 from costream.evaluation.sample import TOLERANCE, digest, measure, samples_folder
-from costream.models.registry import load_model, shipped_folder
+from costream.models.registry import load_model
 from costream.records import OBJECT_DETECTION
-from costream.runtime.machine import prepare_torch, processor
-from costream.training.card_text import Table, card_text
-from costream.training.objects_report import detection_table
-from costream.training.sequence_report import sequence_table
+from costream.runtime.setup import prepare_torch, processor
+from costream.training.card_text import Table, card_text, sequence_table
+from costream.training.objects.card import detection_table
 
 
 @dataclass(frozen=True)

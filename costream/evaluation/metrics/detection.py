@@ -14,13 +14,64 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from costream.evaluation.intervals import Counts, Interval, intervals
-from costream.evaluation.matching import take_best
+from costream.evaluation.metrics.calibration import Counts, Interval, intervals
 from costream.runtime.tracking import pairwise_iou
 
-Floats = npt.NDArray[np.floating]
-Integers = npt.NDArray[np.integer]
+# Greedy one-to-one matching of predictions with the ground truth, and ranked precision.
 
+
+Floats = npt.NDArray[np.floating]
+Mask = npt.NDArray[np.bool_]
+
+
+def take_best(likeness: Floats, least: float) -> Mask:
+    """Return which of n predictions, by falling score, are right, bool [n]; see ``taken``."""
+    right: Mask = taken(likeness, least) >= 0
+    return right
+
+
+def taken(likeness: Floats, least: float) -> npt.NDArray[np.int64]:
+    """Return the true item matched to each of n predictions, by falling score, int64 [n].
+
+    Each takes the most similar item that none before it took, if the similarity is ``least`` or
+    more; -1: none. ``likeness`` [n, m]: similarity of predictions and true items.
+    """
+    free = np.array(likeness, np.float64)
+    out = np.full(len(free), -1)
+    for number in np.flatnonzero((free >= least).any(1)):
+        best = int(free[number].argmax())
+        if free[number, best] >= least:
+            out[number] = best
+            free[:, best] = -np.inf
+    return out
+
+
+def ranked_precision(right: Mask, total: int) -> float:
+    """Return the mean over true items of the precision at their rank; 0 for items not found.
+
+    ``right`` [n]: of predictions, by falling score. ``total``: true items; NaN if 0.
+    """
+    if not total:
+        return float("nan")
+    return float(_precision(right)[right].sum() / total)
+
+
+def best_precision_beyond(right: Mask, total: int) -> float:
+    """Return ``ranked_precision`` with the precision at a rank being the best from there on.
+
+    This is interpolation at every recall, as in PASCAL VOC since 2010, and ActivityNet.
+    """
+    if not total:
+        return float("nan")
+    falling = np.maximum.accumulate(_precision(right)[::-1])[::-1]
+    return float(falling[right].sum() / total)
+
+
+def _precision(right: Mask) -> npt.NDArray[np.float64]:
+    return np.cumsum(right) / np.arange(1, len(right) + 1)
+
+
+Integers = npt.NDArray[np.integer]
 THRESHOLDS = tuple(round(0.5 + 0.05 * k, 2) for k in range(10))
 _RECALLS = np.linspace(0, 1, 101)
 _MOST = 100  # most detections of a class in an image
@@ -144,3 +195,32 @@ def detection_scores(
         for name in ("AP50", "AP")
     }
     return {"pictures": len(truth), **means, "classes": classes}
+
+
+# Confusion matrix of a detector, with false detections and missed objects.
+
+
+_SHARED = 0.5  # least intersection over union of a match
+
+
+def box_confusion(
+    found: Sequence[DetectedBoxes], truth: Sequence[Truth], thresholds: Sequence[float]
+) -> npt.NDArray[np.int64]:
+    """Return the counts of objects by true and predicted class, int64 [K + 1, K + 1].
+
+    The last row counts false boxes, the last column missed objects. In order of falling score,
+    each box of any class takes the object it overlaps most, if their IoU is at least 0.5 and no
+    box before took it. ``thresholds`` [K]: least score of the boxes of each class.
+    """
+    classes = len(thresholds)
+    counts = np.zeros((classes + 1, classes + 1), np.int64)
+    least = np.asarray(thresholds)
+    for said, true in zip(found, truth, strict=True):
+        sure = np.flatnonzero(said.scores >= least[said.labels])
+        sure = sure[np.argsort(-said.scores[sure], kind="stable")]
+        takes = taken(pairwise_iou(said.boxes[sure], true.boxes), _SHARED)
+        told = np.full(len(true.labels), classes)
+        told[takes[takes >= 0]] = said.labels[sure[takes >= 0]]
+        np.add.at(counts, (true.labels, told), 1)
+        np.add.at(counts[classes], said.labels[sure[takes < 0]], 1)
+    return counts

@@ -7,12 +7,17 @@ average precision scores the ranking of its segments (as THUMOS14 and ActivityNe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from costream.evaluation.matching import best_precision_beyond, take_best
+from costream.evaluation.metrics.calibration import Counts as Drawn
+from costream.evaluation.metrics.calibration import Interval, intervals
+from costream.evaluation.metrics.detection import best_precision_beyond, ranked_precision, take_best
+from costream.evaluation.truth import EvaluatedRecording
 from costream.records import Segment
 
 
@@ -94,3 +99,228 @@ def segment_precision(
         right.append(take_best(shared.reshape(len(own), len(there)), least))
     order = np.argsort(-np.concatenate(scores), kind="stable")
     return best_precision_beyond(np.concatenate(right)[order], total)
+
+
+# Detection latency: the delay between an action's onset and its detection.
+
+
+def latencies(told: Sequence[Segment], truth: Sequence[Segment], delay_s: float) -> list[float]:
+    """Return the detection latency of every true segment in seconds; NaN: not detected.
+
+    It is detected when a segment of its label that overlaps it opens, or at its onset if that
+    was already open. ``delay_s``: how long after the time of an event the model reports it.
+    """
+    out = []
+    for true in truth:
+        opened = [
+            s.start_s
+            for s in told
+            if s.label == true.label and s.start_s < true.end_s and s.end_s > true.start_s
+        ]
+        known_s = min(opened) + delay_s if opened else float("nan")
+        out.append(known_s if np.isnan(known_s) else max(0.0, known_s - true.start_s))
+    return out
+
+
+def latency_scores(waits: Iterable[float]) -> dict[str, Any]:
+    """Return the share of true segments found, and median and p90 of their latency in seconds.
+
+    Values without data are None.
+    """
+    every = np.array(list(waits), np.float64)
+    found = every[~np.isnan(every)]
+    return {
+        "segments": len(every),
+        "found": float(len(found) / len(every)) if len(every) else None,
+        "median_s": float(np.median(found)) if len(found) else None,
+        "p90_s": float(np.percentile(found, 90)) if len(found) else None,
+    }
+
+
+# Online detection of action starts (ODAS): point-level average precision.
+#
+# Shou et al., "Online Detection of Action Start in Untrimmed, Streaming Videos" (ECCV 2018), with
+# the starts of a frame classifier as in StartNet (Gao et al., ICCV 2019): where the best label
+# changes to an action.
+
+
+TOLERANCES_S = tuple(range(1, 11))
+
+
+class Start(NamedTuple):
+    """The start of an action."""
+
+    time_s: float
+    label: str
+    score: float = 1.0
+
+
+def starts_of_steps(
+    times: npt.NDArray[np.float64],
+    scores: npt.NDArray[np.floating],
+    labels: Sequence[str],
+    background: str | None,
+) -> list[Start]:
+    """Return a start at each change of the best label of scores [T, K] to an action."""
+    best = scores.argmax(1)
+    changed = np.append(True, best[1:] != best[:-1])[: len(best)]
+    return [
+        Start(float(times[k]), labels[best[k]], float(scores[k, best[k]]))
+        for k in np.flatnonzero(changed)
+        if labels[best[k]] != background
+    ]
+
+
+def starts_of_segments(segments: Sequence[Segment]) -> list[Start]:
+    """Return the starts of the segments of a timeline."""
+    return [Start(s.start_s, s.label, s.score) for s in segments]
+
+
+def start_precision(
+    told: Sequence[Sequence[Start]],
+    truth: Sequence[Sequence[Start]],
+    label: str,
+    tolerance_s: float,
+) -> float:
+    """Return the point-level average precision of the starts of a label, NaN without true ones.
+
+    By falling score, each takes the nearest true start of its recording that is at most
+    ``tolerance_s`` away and that none before took. At full recall, not interpolated.
+    """
+    scores, right = [np.zeros(0)], [np.zeros(0, bool)]
+    total = 0
+    for said, true in zip(told, truth, strict=True):
+        own = sorted((s for s in said if s.label == label), key=lambda s: -s.score)
+        there = np.array([t.time_s for t in true if t.label == label])
+        total += len(there)
+        scores.append(np.array([s.score for s in own]))
+        nearness = -np.abs(np.array([s.time_s for s in own])[:, None] - there)
+        # Times are sums of 1/rate in floating point.
+        right.append(take_best(nearness, -tolerance_s - 1e-9))
+    order = np.argsort(-np.concatenate(scores), kind="stable")
+    return ranked_precision(np.concatenate(right)[order], total)
+
+
+# Timeline metrics over many recordings: segments, starts and latency.
+
+
+OVERLAPS = (0.3, 0.5, 0.7)  # tIoU
+Timelines = Sequence[Sequence[Segment]]
+
+
+def segment_scores(judged: Sequence[EvaluatedRecording], labels: Sequence[str]) -> dict[str, Any]:
+    """Return F1 and mAP at each tIoU, over all segments and by true or predicted label.
+
+    The mean average precision is over the labels that are true somewhere; None if the predicted
+    segments have no scores. Predicted segments mostly in unlabelled time do not count.
+    """
+    told = [one.judgeable(one.told.segments) for one in judged]
+    truth = [one.segments for one in judged]
+    ranked = all(np.isfinite(s.score) for said in told for s in said)
+    classes: dict[str, dict[str, Any]] = {}
+    for label in labels:
+        own, true = _only(told, label), _only(truth, label)
+        if any(own) or any(true):
+            classes[label] = {
+                "segments": sum(map(len, true)),
+                "told": sum(map(len, own)),
+                "f1": {str(t): _f1(own, true, t) for t in OVERLAPS},
+                "average_precision": {
+                    str(t): segment_precision(told, truth, label, t) if ranked else None
+                    for t in OVERLAPS
+                },
+            }
+    true_ones = [c["average_precision"] for c in classes.values() if c["segments"]]
+    return {
+        "segments": sum(map(len, truth)),
+        "told": sum(map(len, told)),
+        "f1": {str(t): _f1(told, truth, t) for t in OVERLAPS},
+        "f1_95": _f1_limits(judged, told),
+        "mAP": {
+            str(t): _mean([c[str(t)] for c in true_ones]) if ranked else None for t in OVERLAPS
+        },
+        "classes": classes,
+    }
+
+
+def start_scores(
+    judged: Sequence[EvaluatedRecording], labels: Sequence[str], background: str | None
+) -> dict[str, Any]:
+    """Return the point-level mAP of action starts at each tolerance, and of each true label.
+
+    Starts are those of the best labels of the steps, or without step scores those of the
+    timeline. ``labels``: all, in the order of the scores.
+    """
+    stepwise = all(len(one.told.times) for one in judged)
+    told = [_starts(one, labels, background, stepwise) for one in judged]
+    truth = [starts_of_segments(one.segments) for one in judged]
+    classes = {}
+    for label in labels:
+        own, true = ([[s for s in each if s.label == label] for each in x] for x in (told, truth))
+        if any(true):
+            each = {str(t): start_precision(own, true, label, t) for t in TOLERANCES_S}
+            classes[label] = each
+    return {
+        "of": "steps" if stepwise else "timeline",
+        "starts": sum(map(len, truth)),
+        "mAP": {str(t): _mean([c[str(t)] for c in classes.values()]) for t in TOLERANCES_S},
+        "classes": classes,
+    }
+
+
+def detection_latency(
+    judged: Sequence[EvaluatedRecording], labels: Sequence[str]
+) -> dict[str, Any]:
+    """Return the detection latency over all segments and for each true label."""
+    waits: dict[str, list[float]] = {}
+    for one in judged:
+        each = latencies(one.told.segments, one.segments, one.told.delay_s)
+        for segment, wait in zip(one.segments, each, strict=True):
+            waits.setdefault(segment.label, []).append(wait)
+    return {
+        **latency_scores(wait for each in waits.values() for wait in each),
+        "classes": {label: latency_scores(waits[label]) for label in labels if label in waits},
+    }
+
+
+def _starts(
+    judged: EvaluatedRecording, labels: Sequence[str], background: str | None, stepwise: bool
+) -> list[Start]:
+    told = judged.told
+    if stepwise:
+        places = told.times - told.delay_s
+        starts = starts_of_steps(places, told.probabilities, labels, background)
+    else:
+        starts = starts_of_segments(told.segments)
+    return [s for s in starts if not any(a <= s.time_s < b for a, b in judged.unknown)]
+
+
+def _only(timelines: Timelines, label: str) -> list[list[Segment]]:
+    return [[s for s in segments if s.label == label] for segments in timelines]
+
+
+def _f1(told: Timelines, truth: Timelines, least: float) -> float:
+    pairs = zip(told, truth, strict=True)
+    return sum((count(said, true, least) for said, true in pairs), Counts()).f1
+
+
+def _f1_limits(judged: Sequence[EvaluatedRecording], told: Timelines) -> dict[str, Interval | None]:
+    """Return the 95 % interval of F1 at each tIoU."""
+    groups: dict[str, list[Counts]] = {}
+    for one, said in zip(judged, told, strict=True):
+        before = groups.get(one.group, [Counts()] * len(OVERLAPS))
+        own = [count(said, one.segments, least) for least in OVERLAPS]
+        groups[one.group] = [a + b for a, b in zip(before, own, strict=True)]
+    table = np.array(
+        [[(c.found, c.false, c.missed) for c in counts] for counts in groups.values()]
+    )  # [groups, tIoU, 3]
+
+    def f1(drawn: Drawn) -> list[float]:
+        return [Counts(*row).f1 for row in np.tensordot(drawn, table, 1).tolist()]
+
+    limits = intervals(f1, len(groups))
+    return {str(t): limit for t, limit in zip(OVERLAPS, limits, strict=True)}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else float("nan")

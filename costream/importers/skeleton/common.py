@@ -7,16 +7,18 @@ and the form of the network may have to be set with ``--config``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from costream.checkpoints.skeleton_rules import Dialect, SkeletonSizes
 from costream.errors import ModelError
 from costream.importers.config import ImportSettings
-from costream.importers.rules import ImportedNetwork
+from costream.importers.rules import ImportedNetwork, TensorRule, apply, shape_of
 from costream.layouts import LAYOUTS, Layout, find_layout
 from costream.nn.graph import adjacency
 from costream.nn.timing import Timing, in_sequence
@@ -182,7 +184,7 @@ def complete_setting(
 
     ``padding``: the form of the dialect's network, None when it has two.
     """
-    config.agree("num_classes", sizes.num_classes)
+    config.check("num_classes", sizes.num_classes)
     layout = _layout(sizes, config)
     axes = _axes(sizes, layout, config)
     usual = data.picture if axes == 2 else data.space if layout.name == "ntu-25" else None
@@ -193,11 +195,11 @@ def complete_setting(
         layout_name=layout.name if layout.name in LAYOUTS else config.get("layout"),
         stream=_stream(config),
         persons=_persons(sizes, dialect, config),
-        padding=config.get("padding") or padding or config.need("padding"),
+        padding=config.get("padding") or padding or config.require("padding"),
         window=config.get("window") or data.window,
         sliding=config.get("sliding"),
         axes=axes,
-        normalise=config.get("normalise") or usual or config.need("normalise"),
+        normalise=config.get("normalise") or usual or config.require("normalise"),
         data=data,
     )
     if setting.padding == "none" and setting.window < setting.timing.receptive_field:
@@ -209,7 +211,7 @@ def complete_setting(
 
 
 def _stream(config: ImportSettings) -> str:
-    streams: list[str] = config.need("stream")
+    streams: list[str] = config.require("stream")
     if len(streams) > 1:
         raise ModelError(f"stream={','.join(streams)}: a checkpoint has a single stream")
     return streams[0]
@@ -217,7 +219,7 @@ def _stream(config: ImportSettings) -> str:
 
 def _axes(sizes: SkeletonSizes, layout: Layout, config: ImportSettings) -> int:
     told = {2: 2, 4: 3}.get(sizes.channels) or _AXES.get(layout.name)
-    axes: int = config.get("axes") or told or config.need("axes")
+    axes: int = config.get("axes") or told or config.require("axes")
     if sizes.channels not in (axes, axes + 1):
         raise ModelError(
             f"the checkpoint takes {sizes.channels} values per joint, which is not {axes} axes with"
@@ -255,5 +257,254 @@ def _persons(sizes: SkeletonSizes, dialect: Dialect, config: ImportSettings) -> 
     if dialect.shared_norm and persons == 1:
         # Its features are averaged over the persons; the published data have two.
         return config.get("persons") or 2
-    said: int = config.agree("persons", persons)
+    said: int = config.check("persons", persons)
     return said
+
+
+# Key maps of skeleton networks: blocks of graph and temporal convolutions.
+#
+# Our names are those of continual-skeletons. A dialect maps each of them to its own; sizes are read
+# from its tensors, and every tensor must be accounted for.
+
+
+SUBSETS = 3  # of a joint's neighbours: itself, inwards, outwards
+ATTENTION_FROM = 4  # the first block of an S-TR with attention instead of the graph
+BRANCHES = 6  # of ST-GCN++: four dilations, max pooling, 1x1
+_COUNTER = ".num_batches_tracked"
+Naming = Callable[[str], str]  # our name -> theirs
+
+
+@dataclass(frozen=True)
+class SkeletonBlockSizes:
+    """One block, numbered from 1."""
+
+    number: int
+    inputs: int
+    outputs: int
+    residual: bool  # convolution in the residual; False: identity or no residual
+
+    @property
+    def at(self) -> str:
+        """Prefix of its tensor names."""
+        return f"layers.layer{self.number}."
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """Structure and parameter names of one implementation's network."""
+
+    theirs: Naming
+    kind: str  # "stgcn", "agcn" or "str"
+    stacked: bool = False  # one convolution for all subsets, applied before mixing the joints
+    inner_residual: bool = True  # around the graph convolution
+    branches: bool = False  # temporal convolutions of several dilations (ST-GCN++)
+    head_dims: int = 2  # 4: the classifier is a convolution
+    shared_norm: bool = False  # the persons share the input normalisation
+    graph: str = "both"  # what is stored: "both" parts, only the "fixed" or only the "learned" one
+    partition: str = "in_out"  # of the neighbours; "distance": as the original ST-GCN does
+
+
+@dataclass(frozen=True)
+class SkeletonSizes:
+    """Sizes of a network, read from its tensors."""
+
+    joints: int
+    channels: int  # values per joint
+    norm_width: int  # number of values that the input normalisation has parameters for
+    kernel: int  # in time
+    num_classes: int
+    blocks: tuple[SkeletonBlockSizes, ...]
+
+
+def read_sizes(tensors: Mapping[str, Tensor], dialect: Dialect) -> SkeletonSizes:
+    """Return the sizes; ModelError when a required tensor is missing."""
+    theirs = dialect.theirs
+    graph = "graph_attn" if dialect.graph != "fixed" else "A"
+    joints = shape_of(tensors, theirs(f"layers.layer1.gcn.{graph}"), 3)[1]
+    first = "gcn.conv.weight" if dialect.stacked else "gcn.g_conv.0.weight"
+    inputs = channels = shape_of(tensors, theirs(f"layers.layer1.{first}"), 4)[1]
+    blocks = []
+    for number in count(1):
+        block = f"layers.layer{number}."
+        if theirs(f"{block}tcn.bn.weight") not in tensors:
+            break
+        outputs = shape_of(tensors, theirs(f"{block}tcn.bn.weight"), 1)[0]
+        residual = theirs(f"{block}residual.t_conv.weight") in tensors
+        blocks.append(SkeletonBlockSizes(number, inputs, outputs, residual))
+        inputs = outputs
+    if not blocks:
+        raise ModelError(
+            f"the checkpoint does not fit: missing: {theirs('layers.layer1.tcn.bn.weight')}"
+        )
+    conv = theirs("layers.layer1.tcn.t_conv.weight")
+    return SkeletonSizes(
+        joints,
+        channels,
+        shape_of(tensors, theirs("data_bn.weight"), 1)[0],
+        9 if dialect.branches else shape_of(tensors, conv, 4)[2],  # 1 + 2 x the largest dilation
+        shape_of(tensors, theirs("fc.weight"), dialect.head_dims)[0],
+        tuple(blocks),
+    )
+
+
+def take(
+    tensors: Mapping[str, Tensor], sizes: SkeletonSizes, dialect: Dialect, persons: int
+) -> dict[str, Tensor]:
+    """Return the tensors under our names.
+
+    A normalisation that the persons share is repeated for each of them. Raises ModelError that
+    names the tensors that are missing, left over or of another shape.
+    """
+    # S-TR also stores the graph in its attention blocks but does not use it there.
+    idle = [b for b in sizes.blocks if _attends(b, dialect)]
+    unused = [dialect.theirs(f"{block.at}gcn.A") for block in idle]
+    return apply(_rules(sizes, dialect, persons), tensors, unused)
+
+
+def _rules(sizes: SkeletonSizes, dialect: Dialect, persons: int) -> list[TensorRule]:
+    shared = persons * sizes.joints * sizes.channels // sizes.norm_width
+    rules = batch_norm("data_bn", sizes.norm_width, dialect.theirs, shared)
+    for block in sizes.blocks:
+        if _attends(block, dialect):
+            rules += _attention(block, sizes.joints, dialect.theirs)
+        else:
+            rules += _graph(block, sizes.joints, dialect)
+        rules += _temporal(block, sizes.kernel, dialect)
+    width = sizes.blocks[-1].outputs
+    shape = (sizes.num_classes, width, 1, 1)[: dialect.head_dims]
+    weight = TensorRule("fc.weight", (dialect.theirs("fc.weight"),), shape, _as_linear)
+    return [
+        *rules,
+        weight,
+        TensorRule("fc.bias", (dialect.theirs("fc.bias"),), (sizes.num_classes,)),
+    ]
+
+
+def _attends(block: SkeletonBlockSizes, dialect: Dialect) -> bool:
+    return dialect.kind == "str" and block.number >= ATTENTION_FROM
+
+
+def block_naming(
+    before: Callable[[int], str], parts: Mapping[str, str], others: Mapping[str, str]
+) -> Naming:
+    """Return a naming that maps prefixes.
+
+    ``before``: prefix of a block's names, by its number from 1; ``parts``: our prefix of the rest
+    of the name -> theirs; ``others``: the same for tensors outside the blocks.
+    """
+
+    def theirs(ours: str) -> str:
+        match = re.fullmatch(r"layers\.layer(\d+)\.(.+)", ours)
+        if match is None:
+            return _swap(ours, others)
+        return before(int(match[1])) + _swap(match[2], parts)
+
+    return theirs
+
+
+def _swap(name: str, table: Mapping[str, str]) -> str:
+    ours = next((start for start in table if name.startswith(start)), "")
+    return table.get(ours, "") + name.removeprefix(ours)
+
+
+def batch_norm(name: str, width: int, theirs: Naming, repeats: int = 1) -> list[TensorRule]:
+    """Return the rules of a batch normalisation."""
+
+    def repeated(parts: Sequence[Tensor]) -> Tensor:
+        return parts[0].repeat(repeats)
+
+    parts = ("weight", "bias", "running_mean", "running_var")
+    rules = [TensorRule(f"{name}.{p}", (theirs(f"{name}.{p}"),), (width,), repeated) for p in parts]
+    return [*rules, TensorRule(name + _COUNTER, (theirs(name + _COUNTER),), ())]
+
+
+def with_counters(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Add the counters of batch normalisations that checkpoints older than torch 0.4.1 lack."""
+    if any(name.endswith(_COUNTER) for name in tensors):
+        return dict(tensors)
+    means = [name for name in tensors if name.endswith(".running_mean")]
+    zero = torch.tensor(0)
+    return {**tensors, **{n.removesuffix(".running_mean") + _COUNTER: zero for n in means}}
+
+
+def _convolution(name: str, shape: tuple[int, ...], theirs: Naming) -> list[TensorRule]:
+    return [
+        TensorRule(f"{name}.weight", (theirs(f"{name}.weight"),), shape),
+        TensorRule(f"{name}.bias", (theirs(f"{name}.bias"),), shape[:1]),
+    ]
+
+
+def _graph(block: SkeletonBlockSizes, joints: int, dialect: Dialect) -> list[TensorRule]:
+    i, o, theirs, at = block.inputs, block.outputs, dialect.theirs, f"{block.at}gcn."
+    stored = {"both": ("A", "graph_attn"), "fixed": ("A",), "learned": ("graph_attn",)}
+    shape = (SUBSETS, joints, joints)
+    rules = [TensorRule(at + part, (theirs(at + part),), shape) for part in stored[dialect.graph]]
+    for k in range(SUBSETS):
+        if dialect.stacked:
+            rules += _part(f"{at}g_conv.{k}", f"{at}conv", (SUBSETS * o, i, 1, 1), k, theirs)
+        else:
+            rules += _convolution(f"{at}g_conv.{k}", (o, i, 1, 1), theirs)
+        if dialect.kind == "agcn":
+            for name in ("a_conv", "b_conv"):
+                rules += _convolution(f"{at}{name}.{k}", (o // 4, i, 1, 1), theirs)
+    if dialect.inner_residual and i != o:
+        rules += _convolution(f"{at}gcn_residual.0", (o, i, 1, 1), theirs)
+        rules += batch_norm(f"{at}gcn_residual.1", o, theirs)
+    return rules + batch_norm(f"{at}bn", o, theirs)
+
+
+def _part(
+    name: str, whole: str, shape: tuple[int, ...], k: int, theirs: Naming
+) -> list[TensorRule]:
+    def part(parts: Sequence[Tensor]) -> Tensor:
+        return parts[0].chunk(SUBSETS)[k].clone()
+
+    return [
+        TensorRule(f"{name}.weight", (theirs(f"{whole}.weight"),), shape, part),
+        TensorRule(f"{name}.bias", (theirs(f"{whole}.bias"),), shape[:1], part),
+    ]
+
+
+def _attention(block: SkeletonBlockSizes, joints: int, theirs: Naming) -> list[TensorRule]:
+    i, o, at = block.inputs, block.outputs, f"{block.at}gcn."
+    return [
+        *batch_norm(f"{at}data_bn", i * joints, theirs),
+        *_convolution(f"{at}attention_conv.qkv_conv", (o // 4 * 2 + o, i, 1, 1), theirs),
+        *_convolution(f"{at}attention_conv.attn_out", (o, o, 1, 1), theirs),
+        *batch_norm(f"{at}bn", o, theirs),
+    ]
+
+
+def _temporal(block: SkeletonBlockSizes, kernel: int, dialect: Dialect) -> list[TensorRule]:
+    o, theirs, at = block.outputs, dialect.theirs, f"{block.at}tcn."
+    if dialect.branches:
+        rules = _branches(at, o, theirs)
+    else:
+        rules = _convolution(f"{at}t_conv", (o, o, kernel, 1), theirs)
+    rules += batch_norm(f"{at}bn", o, theirs)
+    if block.residual:
+        to = f"{block.at}residual."
+        rules += _convolution(f"{to}t_conv", (o, block.inputs, 1, 1), theirs)
+        rules += batch_norm(f"{to}bn", o, theirs)
+    return rules
+
+
+def _branches(at: str, o: int, theirs: Naming) -> list[TensorRule]:
+    narrow = o // BRANCHES
+    rules: list[TensorRule] = []
+    for i in range(BRANCHES):
+        width = o - (BRANCHES - 1) * narrow if i == 0 else narrow
+        to = f"{at}branches.{i}"
+        if i == BRANCHES - 1:
+            rules += _convolution(to, (width, o, 1, 1), theirs)
+            continue
+        rules += _convolution(f"{to}.0", (width, o, 1, 1), theirs)
+        rules += batch_norm(f"{to}.1", width, theirs)
+        if i < BRANCHES - 2:
+            rules += _convolution(f"{to}.3.conv", (width, width, 3, 1), theirs)
+    rules += batch_norm(f"{at}transform.0", o, theirs)
+    return rules + _convolution(f"{at}transform.2", (o, o, 1, 1), theirs)
+
+
+def _as_linear(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0].flatten(1)

@@ -12,14 +12,18 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from costream.checkpoints.skeleton_rules import Dialect, Naming, read_sizes, take, with_counters
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.rules import ImportedNetwork
 from costream.importers.skeleton.common import (
     SKELETON_KEYS,
+    Dialect,
+    Naming,
     SkeletonPreprocessing,
     complete_setting,
+    read_sizes,
+    take,
+    with_counters,
 )
 
 KEYS = (*SKELETON_KEYS, "compat")

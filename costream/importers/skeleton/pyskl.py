@@ -10,21 +10,19 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from costream.checkpoints.skeleton_rules import (
-    Dialect,
-    Naming,
-    block_naming,
-    read_sizes,
-    take,
-    with_counters,
-)
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.rules import ImportedNetwork
 from costream.importers.skeleton.common import (
     SKELETON_KEYS,
+    Dialect,
+    Naming,
     SkeletonPreprocessing,
+    block_naming,
     complete_setting,
+    read_sizes,
+    take,
+    with_counters,
 )
 
 KEYS = SKELETON_KEYS

@@ -7,20 +7,18 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from costream.checkpoints.skeleton_rules import (
-    Dialect,
-    block_naming,
-    read_sizes,
-    take,
-    with_counters,
-)
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.rules import ImportedNetwork
 from costream.importers.skeleton.common import (
     SKELETON_KEYS,
+    Dialect,
     SkeletonPreprocessing,
+    block_naming,
     complete_setting,
+    read_sizes,
+    take,
+    with_counters,
 )
 
 KEYS = SKELETON_KEYS

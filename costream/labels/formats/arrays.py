@@ -17,10 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.errors import SourceError, UsageError
-from costream.labels.intake import LabelCollector, LabelTrack, NoLabelsError
+from costream.labels.intake import LabelCollector, LabelTrack, NoLabelsError, read_text
 from costream.labels.names import THUMOS14, TVSERIES
 from costream.labels.recording import Label
-from costream.labels.text import read_text
 from costream.sources.features.arrays import load_arrays
 from costream.sources.features.pickles import load_pickle
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
-from pathlib import Path
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from costream.errors import UsageError
-from costream.labels.rectangles import Rectangles, finite, frame_number
 
 log = logging.getLogger("costream")
 
@@ -94,3 +96,92 @@ def _boxes(told: Any, path: Path) -> dict[Any, Rectangles]:
     if crowds:
         log.warning("%s: %d crowd annotations are left out", path, crowds)
     return out
+
+
+# Validation of boxes read from files, and frame numbers in file names.
+
+
+@dataclass
+class Rectangles:
+    """Boxes of one image, in file order."""
+
+    corners: list[list[float]] = field(default_factory=list)  # x1, y1, x2, y2
+    labels: list[str] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)  # places of boxes without width or height
+
+    def add(self, corners: Sequence[float], label: str, where: str) -> None:
+        """Add a box, or record its place if it has no width or height."""
+        x1, y1, x2, y2 = corners
+        if x1 < x2 and y1 < y2:
+            self.corners.append([x1, y1, x2, y2])
+            self.labels.append(label)
+        else:
+            self.empty.append(where)
+
+
+def finite(values: Sequence[Any]) -> list[float]:
+    """Return numbers, or their texts, as floats; ValueError if one is invalid or not finite."""
+    numbers = [float(value) for value in values]
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError("a number is not finite")
+    return numbers
+
+
+def frame_number(name: str, where: object) -> int:
+    """Return the number at the end of a file's name; UsageError if there is none."""
+    digits = re.search(r"(\d+)$", PurePosixPath(name).stem)
+    if digits is None:
+        raise UsageError("its name does not end in a frame number", where=where)
+    return int(digits[1])
+
+
+# Boxes from YOLO text: lines ``class x y width height``, relative, x and y of the centre.
+
+
+NAMES = ("classes.txt", "obj.names")
+
+
+def find_names(folder: Path) -> Path | None:
+    """Return the file of class names in a label folder or up to two levels above it, or None."""
+    places = (folder, *list(folder.absolute().parents)[:2])
+    return next((p / name for p in places for name in NAMES if (p / name).is_file()), None)
+
+
+def class_names(folder: Path) -> list[str]:
+    """Return the class names; UsageError if there is no file of them."""
+    path = find_names(folder)
+    if path is None:
+        raise UsageError(
+            "no file of class names",
+            where=folder,
+            hint=f"put {NAMES[0]}, with one name per line, into this folder or above it",
+        )
+    text = path.read_text(encoding="utf-8-sig")
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def read_lines(path: Path, names: Sequence[str]) -> Rectangles:
+    """Return the boxes of an image, as fractions of its width and height.
+
+    Raises UsageError that names the line of an invalid box.
+    """
+    found = Rectangles()
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            kind, *numbers = line.split()
+            x, y, width, height = finite(numbers[:4])
+            label = names[_index(kind, len(names))]
+        except ValueError as error:
+            raise UsageError(f"not 'class x y width height' ({error})", where=where) from error
+        corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+        found.add(corners, label, where)
+    return found
+
+
+def _index(text: str, count: int) -> int:
+    if not 0 <= int(text) < count:
+        raise ValueError(f"there are {count} classes")
+    return int(text)

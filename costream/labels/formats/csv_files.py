@@ -13,9 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from costream.errors import UsageError
-from costream.labels.intake import LabelCollector, LabelTrack, NoLabelsError
+from costream.labels.intake import LabelCollector, LabelTrack, NoLabelsError, read_text
 from costream.labels.recording import Label
-from costream.labels.text import read_text
 
 log = logging.getLogger("costream")
 

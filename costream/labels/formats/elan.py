@@ -8,9 +8,8 @@ from urllib.parse import unquote
 from xml.etree import ElementTree
 
 from costream.errors import UsageError
-from costream.labels.intake import LabelCollector, LabelTrack, NoLabelsError
+from costream.labels.intake import LabelCollector, LabelTrack, NoLabelsError, read_text
 from costream.labels.recording import Label
-from costream.labels.text import read_text
 
 Element = ElementTree.Element
 

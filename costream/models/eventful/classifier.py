@@ -18,8 +18,7 @@ from costream.models.base import Pace, StepResult
 from costream.models.eventful.vivit import ViViT, ViViTState
 from costream.models.gated import GatedModelBase, check_single_stream, gate_policy
 from costream.models.streaming import synchronize
-from costream.nn.operations import Operations
-from costream.nn.policy import TopTokens
+from costream.nn.eventful.gates import Operations, TopTokens
 from costream.nn.state import State, zeros
 from costream.records import Data, VideoFrame
 

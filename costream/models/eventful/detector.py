@@ -11,14 +11,14 @@ from torch import Tensor
 
 from costream.checkpoints.card import Card
 from costream.errors import ModelError
-from costream.frontends.pixels import Pixels
+from costream.frontends.crops import Pixels
 from costream.models.base import Pace, StepResult
+from costream.models.eventful.rcnn import Detections
 from costream.models.eventful.vitdet import ViTDet, ViTDetState
 from costream.models.gated import GatedModelBase, check_single_stream, gate_policy
 from costream.models.streaming import synchronize
-from costream.models.vitdet_heads import Detections
 from costream.nn.boxes import clip_boxes
-from costream.nn.operations import Operations
+from costream.nn.eventful.gates import Operations
 from costream.nn.state import State, zeros
 from costream.records import Box, Data, VideoFrame
 

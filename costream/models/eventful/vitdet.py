@@ -5,22 +5,25 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.models.eventful.backbone import BackboneState, ViTDetBackbone
-from costream.models.eventful.rcnn import ProposalNetwork, Proposals, pyramid_anchors
-from costream.models.vitdet_heads import BoxHeads, Detections
-from costream.models.vitdet_pyramid import SimplePyramid
-from costream.models.vitdet_views import View, ViewState, init_view_state, update_view
-from costream.nn.channel_norm import ChannelNorm
+from costream.models.eventful.backbone import BackboneState, SimplePyramid, ViTDetBackbone
+from costream.models.eventful.rcnn import (
+    PREDICTED,
+    BoxHeads,
+    Detections,
+    ProposalNetwork,
+    Proposals,
+    pyramid_anchors,
+)
+from costream.nn.boxes import ChannelNorm
 from costream.nn.eventful.block import VARIANTS
-from costream.nn.operations import Operations
-from costream.nn.policy import Policy
-from costream.nn.state import State
+from costream.nn.eventful.gates import Operations, Policy, pass_tokens
+from costream.nn.state import State, zeros
 
 # dim, heads, depth and global blocks of the published backbones
 SIZES: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
@@ -246,3 +249,71 @@ def build_vitdet(size: str, classes: int, **options: object) -> ViTDet:
     dim, heads, depth, global_blocks = SIZES[size]
     sizes = {"dim": dim, "heads": heads, "depth": depth, "global_blocks": global_blocks}
     return ViTDet(classes, **sizes | options)  # type: ignore[arg-type]
+
+
+# Feature maps and proposals of video, updated where tokens have changed.
+
+
+class View(NamedTuple):
+    """Feature maps and anchor predictions, before boxes are selected."""
+
+    maps: Sequence[Tensor]  # [B, C, H, W], the largest first
+    predicted: Sequence[tuple[Tensor, Tensor]]  # of the anchors of each: [B, n] and [B, n, 4]
+
+
+@dataclass
+class ViewState(State):
+    """State of the feature maps and predictions of every stream."""
+
+    reference: Tensor  # tokens when they last passed, [B, N, D]
+    narrow: Tensor  # input of the last convolutions of the feature maps, [B, places + 1, C]
+    rows: Tensor  # the feature maps
+    hidden: Tensor  # after the first convolution of the proposals
+    predicted: Tensor  # of the anchors of each place, [B, places, 5 ratios]
+
+
+def init_view_state(
+    pyramid: SimplePyramid, batch_size: int, height: int, width: int, like: Tensor
+) -> ViewState:
+    """Return the initial state for streams of frames of this size, in tokens.
+
+    ``like``: a row [D].
+    """
+    places = pyramid.layout(height, width).places
+    shape = (batch_size, places + 1, pyramid.channels)
+    narrow, rows, hidden = (zeros(*shape, like=like) for _ in range(3))
+    reference = zeros(batch_size, height * width, len(like), like=like)
+    predicted = zeros(batch_size, places, PREDICTED, like=like)
+    return ViewState(reference, narrow, rows, hidden, predicted)
+
+
+@torch.no_grad()
+def update_view(
+    pyramid: SimplePyramid,
+    proposals: ProposalNetwork,
+    tokens: Tensor,
+    state: ViewState,
+    fresh: Sequence[bool],
+    policy: Policy,
+    operations: Operations,
+) -> View:
+    """Return feature maps and predictions, recomputed where they depend on tokens passing a gate.
+
+    ``tokens`` [B, h, w, D]. A last token gate, like those of the backbone: all later results are
+    those for the tokens as they last passed, except for rounding. ``fresh``: for each stream,
+    whether all its tokens are computed. ``operations``: counts the operations.
+    """
+    height, width = tokens.shape[1:3]
+    layout = pyramid.layout(height, width)
+    chosen = pass_tokens(tokens.flatten(1, 2), state.reference, fresh, policy, operations)
+    for stream, own in enumerate(chosen.tokens):
+        if not len(own):
+            continue
+        passed = torch.unflatten(state.reference[stream], 0, (height, width))
+        rows = state.rows[stream]
+        computed = pyramid.renew(passed, own, state.narrow[stream], rows, operations)
+        proposals.renew(
+            layout, rows, computed, state.hidden[stream], state.predicted[stream], operations
+        )
+    maps = [layout.part(state.rows, level) for level in range(len(layout.sizes))]
+    return View(maps, proposals.of_anchors(layout, state.predicted))

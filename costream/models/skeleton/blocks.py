@@ -6,14 +6,15 @@ Features come last: x [N, T, V, C] holds T frames of N persons.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias, cast
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.nn.graph import normalise
+from costream.nn.pooling import TemporalMean, TemporalStatistics
 from costream.nn.timing import ContinualModule, Timing, in_parallel, kernel_timing
 
 PADDINGS = ("same", "none", "causal")
@@ -191,3 +192,26 @@ class SkeletonBlock(ContinualModule):
         if self.residual is not None:
             given += self.residual.count_macs()[1]
         return cast(Any, self.gcn).count_macs() + joints * each, joints * given
+
+
+class SkeletonLayers(Protocol):
+    """The layers of a ``SkeletonNet``, as its step form reads them."""
+
+    persons: int
+    joints: int
+    channels: int
+    form: str  # one of PADDINGS
+    data_bn: nn.BatchNorm1d
+    fc: nn.Linear
+    reading: nn.Linear | None
+    mean: TemporalMean
+    statistics: TemporalStatistics | None
+    layer_timing: Timing
+
+    @property
+    def blocks(self) -> list[SkeletonBlock]:
+        """The blocks in their order."""
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...  # noqa: D102
+
+    def buffers(self) -> Iterator[Tensor]: ...  # noqa: D102

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from costream.models.oad.cooadtr import OadOutput
 from costream.models.skeleton.network import SkeletonNet
-from costream.models.skeleton_state import SkeletonState
+from costream.models.skeleton.step import SkeletonState
 from costream.nn.state import State
 from costream.nn.timing import ContinualModule
 

@@ -10,13 +10,15 @@ from torch import Tensor, nn
 
 from costream.models.oad.cooadtr import OadOutput
 from costream.models.skeleton.blocks import PADDINGS, SkeletonBlock, Spatial
-from costream.models.skeleton.step import FoldedSkeleton
-from costream.models.skeleton_state import SkeletonState
+from costream.models.skeleton.step import FoldedSkeleton, SkeletonState
 from costream.nn.folding import Foldable
-from costream.nn.graph import AdaptiveGraphConvolution, GraphConvolution, adjacency
-from costream.nn.pooling import TemporalMean
-from costream.nn.spatial_attention import SpatialAttention
-from costream.nn.statistics import TemporalStatistics
+from costream.nn.graph import (
+    AdaptiveGraphConvolution,
+    GraphConvolution,
+    SpatialAttention,
+    adjacency,
+)
+from costream.nn.pooling import TemporalMean, TemporalStatistics
 from costream.nn.timing import ContinualModule, in_sequence
 
 KINDS = ("stgcn", "agcn", "str")

@@ -12,23 +12,18 @@ from torch import Tensor, nn
 
 from costream.nn.eventful.attention import (
     DenseAttention,
+    RelativePosition,
     TokenGrid,
-    attend_frame,
-    count_dense_attention,
-)
-from costream.nn.eventful.exact_update import ExactUpdate
-from costream.nn.eventful.gates import ChosenTokens, pass_tokens
-from costream.nn.operations import Operations
-from costream.nn.paper_update import PaperUpdate
-from costream.nn.policy import Policy
-from costream.nn.relative import RelativePosition
-from costream.nn.state import State, zeros
-from costream.nn.window_attention import (
     TokenWindows,
     WindowAttention,
+    attend_frame,
     attend_frame_windows,
+    count_dense_attention,
     count_windows,
 )
+from costream.nn.eventful.exact_update import ExactUpdate, PaperUpdate
+from costream.nn.eventful.gates import ChosenTokens, Operations, Policy, pass_tokens
+from costream.nn.state import State, zeros
 
 UPDATES = {"exact": ExactUpdate, "dense": DenseAttention, "paper": PaperUpdate}
 

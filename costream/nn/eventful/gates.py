@@ -8,14 +8,12 @@ passed tokens go to a buffer that still holds the earlier results of the rest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Protocol
 
 import torch
-from torch import Tensor
-
-from costream.nn.operations import Operations
-from costream.nn.policy import Policy
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -104,3 +102,128 @@ def distances(x: Tensor, reference: Tensor) -> Tensor:
     """Return the Euclidean distance [..., N] of each token [..., N, C] from its reference."""
     result: Tensor = torch.linalg.vector_norm(x - reference, dim=-1)
     return result
+
+
+# Operation counts of a step, recorded where the operations are computed.
+
+
+@dataclass
+class Operations:
+    """Return the multiply-accumulates of one step by kind, all streams together.
+
+    The bookkeeping is that of Dutson, Li, Gupta, "Eventful Transformers" (ICCV 2023): a
+    multiply-accumulate counts 1 and so does a separate addition; layer norms, softmax,
+    activations, scaling, norms of errors and the selection of tokens count nothing.
+    """
+
+    linear: int = 0  # rows times weights, convolutions
+    bias: int = 0
+    product: int = 0  # queries times keys, weights times values
+    position: int = 0  # queries times relative positions
+    add: int = 0  # skips, and positions added to tokens or scores
+    gate: int = 0  # differences computed by gates
+    accumulate: int = 0  # additions to running sums
+
+    @property
+    def total(self) -> int:
+        """Sum of all kinds."""
+        return sum(getattr(self, field.name) for field in fields(self))
+
+    def count_linear(self, rows: int, layer: nn.Linear | nn.Conv2d) -> None:
+        """Count ``rows`` rows, or output pixels, of a layer, including its bias."""
+        self.linear += rows * layer.weight.numel()
+        if layer.bias is not None:
+            self.bias += rows * layer.bias.numel()
+
+
+# Policies that select which tokens of a frame are updated.
+
+
+class Policy(Protocol):
+    """Selects tokens by their distance from their references.
+
+    Every step receives a policy, so a budget may change from frame to frame.
+    """
+
+    def choose(self, errors: Tensor) -> Tensor:
+        """Return the chosen indices, int64 [M], ascending, for errors [N] of a stream's tokens."""
+
+
+@dataclass(frozen=True)
+class TopTokens:
+    """The ``count`` tokens with the largest errors, or all when there are fewer."""
+
+    count: int
+
+    def choose(self, errors: Tensor) -> Tensor:
+        """Return the chosen indices."""
+        return _largest(errors, self.count)
+
+
+@dataclass(frozen=True)
+class TopShare:
+    """The share of the tokens, 0 to 1 and rounded down, with the largest errors."""
+
+    share: float
+
+    def choose(self, errors: Tensor) -> Tensor:
+        """Return the chosen indices."""
+        return _largest(errors, int(self.share * len(errors)))
+
+
+@dataclass(frozen=True)
+class AboveThreshold:
+    """The tokens whose error is above ``threshold``."""
+
+    threshold: float
+
+    def choose(self, errors: Tensor) -> Tensor:
+        """Return the chosen indices."""
+        return (errors > self.threshold).nonzero().flatten()
+
+
+class PerGateTokens:
+    """The tokens with the largest errors, ``pace(k)`` of them at gate k, counted from 0.
+
+    For one frame: gates are counted by their calls.
+    """
+
+    def __init__(self, pace: Callable[[int], int]) -> None:
+        self._pace, self._gate = pace, 0
+
+    def choose(self, errors: Tensor) -> Tensor:
+        """Return the chosen indices."""
+        count = self._pace(self._gate)
+        self._gate += 1
+        return _largest(errors, count)
+
+
+class RecordedPolicy:
+    """Chooses as ``policy`` does and records the first choice, that among the input tokens.
+
+    Without any choice all tokens were computed: the stream started.
+    """
+
+    def __init__(self, policy: Policy, count: int) -> None:
+        self._policy, self._count = policy, count
+        self._first: Tensor | None = None
+
+    def choose(self, errors: Tensor) -> Tensor:
+        """Return the chosen indices."""
+        chosen = self._policy.choose(errors)
+        self._first = chosen if self._first is None else self._first
+        return chosen
+
+    @property
+    def updated(self) -> Tensor:
+        """Mask of the tokens that were computed, bool [N]."""
+        if self._first is None:
+            return torch.ones(self._count, dtype=torch.bool)
+        return torch.zeros(self._count, dtype=torch.bool).index_fill_(0, self._first.cpu(), True)
+
+
+def _largest(errors: Tensor, count: int) -> Tensor:
+    count = min(max(count, 0), len(errors))
+    if count == len(errors):
+        return torch.arange(count, device=errors.device)
+    return torch.topk(errors, count, sorted=False).indices.sort().values

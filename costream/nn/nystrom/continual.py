@@ -17,7 +17,8 @@ Outputs of steps carry no gradient: training uses clips.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
@@ -26,6 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from costream.nn.fast import linear
 from costream.nn.folding import Foldable
 from costream.nn.nystrom.summary import (
     WindowSummary,
@@ -33,9 +35,14 @@ from costream.nn.nystrom.summary import (
     chunk_size,
     chunk_sizes,
     init_summary,
+    mean_rows_seen,
 )
-from costream.nn.nystrom.window import NystromAttention, segment_of_rows, segment_sizes
-from costream.nn.nystrom_fixed import FoldedProjection
+from costream.nn.nystrom.window import (
+    FoldedProjection,
+    NystromAttention,
+    segment_of_rows,
+    segment_sizes,
+)
 from costream.nn.state import State, zeros
 
 S = TypeVar("S", bound="NystromState")
@@ -321,3 +328,165 @@ class ContinualNystrom(NystromAttention, Foldable[FoldedProjection]):
         row = 3 * d**2 + 4 * m * d + m**2 * h
         renewing = 2 * chunks * c * d + chunks * d + self.inverse_macs(m)
         return row + (m * n * d + chunks * (m * c * d + others) + m * renewing) / n
+
+
+# Retroactive Nyström attention: outputs for all rows, updated by the newest row.
+
+
+@dataclass
+class RetroactiveNystromState(NystromState):
+    """State of Nyström attention, and the weights and queries of all rows."""
+
+    weights: Tensor  # [B, h, n, m], softmax(q K~^T) G^+ of each row, in the order of slots
+    queries: Tensor | None  # in the same order; None: landmarks are fixed
+
+
+class RetroactiveNystrom(ContinualNystrom):
+    """Nyström attention whose output is all rows of the window, updated by the newest.
+
+    Rows come in the order of their slots: the row of step t is at t mod n.
+    """
+
+    def windows(self, x: Tensor, last: int) -> Iterator[Tensor]:
+        """Yield all rows [B, r, d] of the window that ends at each of the last rows of a clip.
+
+        In order of time; r is n except for the first windows. For training.
+        """
+        q, k, v = self.split(x)
+        begin = x.shape[1] - last
+        for start, stop, landmarks in self.spans(q, k):
+            for t in range(max(start, begin), stop):
+                part = slice(max(0, t + 1 - self.window), t + 1)
+                yield self.attend(q[:, :, part], k[:, :, part], v[:, :, part], landmarks)
+
+    def init_state(self, batch_size: int = 1) -> RetroactiveNystromState:
+        """Return the initial state of ``batch_size`` streams."""
+        like, size = self.in_proj_weight, (batch_size, self.num_heads, self.window)
+        weights = zeros(*size, self.num_landmarks, like=like)
+        queries = None if self.fixed else zeros(*size, self.head_dim, like=like)
+        return RetroactiveNystromState(*self.keep(batch_size), weights, queries)
+
+    def forward_step(self, x: Tensor, state: RetroactiveNystromState) -> Tensor:
+        """Take one row [B, d] of every stream, return all rows after attention, [B, n, d].
+
+        While no stream has seen n rows, the output has as many as the longest has seen. Streams
+        that are not in step are processed one by one except for their projections.
+        """
+        with torch.no_grad():
+            parts = [self._heads(part) for part in self.project_row(x, state)]
+            filled = max(part.shape[1] for part in parts)
+            rows = torch.cat([_padded(part, filled) for part in parts])
+            return linear(self, "out_proj", rows)
+
+    def forward_steps(self, x: Tensor, state: RetroactiveNystromState) -> Tensor:
+        """Take T rows [B, T, d], return the rows of each of the T windows, [B, T, n, d].
+
+        Rows of slots that are still empty are undefined.
+        """
+        steps = [_padded(self.forward_step(row, state), self.window) for row in x.unbind(1)]
+        return torch.stack(steps, 1) if steps else x.new_empty(len(x), 0, *x.shape[1:])
+
+    def _heads(self, state: RetroactiveNystromState) -> Tensor:
+        """Take the projected row of streams in step, return the heads' outputs [B, r, d]."""
+        taken, work, batch = self.take(state), self.work(state), (-1, self.num_heads)
+        slot, filled, m = taken.slot, taken.filled, taken.landmarks
+        state.weights[:, :, slot, :m] = torch.unflatten(taken.asked, 0, batch)[:, :, 0]
+        if state.queries is not None and work.landmarks is not None:
+            state.queries[:, :, slot] = work.asked[:, :, 0]
+            if taken.renewed:
+                queries = state.queries[:, :, :filled].flatten(0, 1)
+                logits = torch.bmm(queries, work.landmarks[:, :, self.num_landmarks :])
+                asked = torch.unflatten(self.ask(logits, work, m), 0, batch)
+                state.weights[:, :, :filled, :m] = asked
+        weights = state.weights[:, :, :filled, :m].flatten(0, 1)
+        out = torch.bmm(weights, torch.bmm(taken.weights, taken.values))
+        rows: Tensor = torch.unflatten(out, 0, batch)
+        return rows.transpose(1, 2).flatten(2)
+
+    def count_macs(self, rows: int | None = None, newest: bool = False) -> int:
+        """Return the multiply-accumulates of a full-window step of one stream, averaged over n."""
+        n, m, d, h = self.window, self.num_landmarks, self.embed_dim, self.num_heads
+        summary = m * (m + mean_rows_seen(n)) * d
+        renewing = 0 if self.fixed else n * m * d + n * m**2 * h
+        return round(self.row_macs() + summary + n * m * d + n * d**2 + m * renewing / n)
+
+
+def _padded(rows: Tensor, count: int) -> Tensor:
+    """Return rows [B, r, d] padded with zeros to [B, count, d]."""
+    return F.pad(rows, (0, 0, 0, count - rows.shape[1]))
+
+
+# Single-output Nyström attention: the newest row of the window.
+
+
+_SPAN = 32  # steps of a clip at once: each has weights for all landmarks
+
+
+class SingleOutputNystrom(ContinualNystrom):
+    """Nyström attention whose output is the newest row of the window."""
+
+    def forward(self, x: Tensor, segments: Tensor | None = None) -> Tensor:
+        """Return each row of a clip [B, T, d] as stepping through it would.
+
+        ``segments`` belong to the window form and are not supported here: ValueError.
+        """
+        if segments is not None:
+            raise ValueError("segments are not supported, a clip has the segments of its stream")
+        q, k, v = self.split(x)
+        out = [
+            self._band(q, k, v, landmarks, low, min(low + _SPAN, stop))
+            for start, stop, landmarks in self.spans(q, k)
+            for low in range(start, stop, _SPAN)
+        ]
+        return linear(self, "out_proj", torch.cat(out, 2).transpose(1, 2).flatten(2))
+
+    def _band(
+        self, q: Tensor, k: Tensor, v: Tensor, landmarks: Tensor, start: int, stop: int
+    ) -> Tensor:
+        """Return the heads' outputs [B, h, stop - start, e] for some steps of a clip."""
+        low = max(0, start + 1 - self.window)
+        k, v = k[:, :, low:stop], v[:, :, low:stop]
+        age = torch.arange(start, stop)[:, None] - torch.arange(low, stop)
+        hidden = ((age < 0) | (age >= self.window)).to(q.device)
+        queries, keys = landmarks.unbind(2)
+        inverse = self.inverse[None] if self.fixed else self.invert(landmarks)
+        asked = (q[:, :, start:stop] @ keys.mT).softmax(-1) @ inverse
+        logits = (queries @ k.mT)[:, :, None].masked_fill(hidden[:, None], -math.inf)
+        weights = (asked[:, :, :, None] @ logits.softmax(-1))[:, :, :, 0]
+        return F.dropout(weights, self.dropout, self.training) @ v
+
+    def init_state(self, batch_size: int = 1) -> NystromState:
+        """Return the initial state of ``batch_size`` streams."""
+        return NystromState(*self.keep(batch_size))
+
+    def forward_step(self, x: Tensor, state: NystromState) -> Tensor:
+        """Take one row [B, d] of every stream, return it after attention, [B, d].
+
+        Streams that are not in step are processed one by one except for their projections.
+        """
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                return self.forward_step(x, state)
+        return linear(self, "out_proj", self._heads(self.project_row(x, state)))
+
+    def forward_steps(self, x: Tensor, state: NystromState) -> Tensor:
+        """Take T rows [B, T, d], return what T calls of ``forward_step`` would, [B, T, d]."""
+        with torch.no_grad():
+            rows = F.linear(x, *self.projection()).unbind(1)
+            heads = [self._heads(self.hand(row, state)) for row in rows]
+            return linear(self, "out_proj", torch.stack(heads, 1)) if heads else x
+
+    def _heads(self, states: Sequence[NystromState]) -> Tensor:
+        """Take the projected row of these streams, return the heads' outputs [B, d]."""
+        out = []
+        for state in states:
+            taken = self.take(state)
+            rows = torch.bmm(torch.bmm(taken.asked, taken.weights), taken.values)
+            out.append(rows.view(-1, self.embed_dim))
+        return out[0] if len(out) == 1 else torch.cat(out)
+
+    def count_macs(self, rows: int | None = None, newest: bool = True) -> int:
+        """Return the multiply-accumulates of a full-window step of one stream, averaged over n."""
+        m, seen = self.num_landmarks, self.num_landmarks + mean_rows_seen(self.window)
+        heads = m * seen * self.num_heads + seen * self.embed_dim
+        return round(self.row_macs() + heads + self.embed_dim**2)

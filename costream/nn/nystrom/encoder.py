@@ -21,10 +21,8 @@ from torch import Tensor, nn
 from costream.nn.attention import MultiheadAttention
 from costream.nn.block import EncoderBlock
 from costream.nn.fast import layer_norm
-from costream.nn.nystrom.continual import NystromState
+from costream.nn.nystrom.continual import NystromState, RetroactiveNystrom, SingleOutputNystrom
 from costream.nn.nystrom.window import ITERATIONS, NystromAttention, segment_of_rows
-from costream.nn.nystrom_retroactive import RetroactiveNystrom
-from costream.nn.nystrom_single import SingleOutputNystrom
 from costream.nn.state import State, zeros
 
 

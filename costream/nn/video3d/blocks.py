@@ -8,14 +8,17 @@ frame, and squeeze-excitation acts on each frame.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from costream.nn.state import State
 from costream.nn.timing import Timing
+from costream.nn.video3d.convolution import FrameRing, FrameRingState, VolumeStep
 
 
 def pad_time(x: Tensor, form: str, kernel: int) -> Tensor:
@@ -124,3 +127,167 @@ def convolution(
     sides = (0, kernel[1] // 2, kernel[2] // 2)
     strides = (1, stride, stride)
     return nn.Conv3d(in_width, out_width, kernel, strides, sides, groups=groups, bias=False)
+
+
+# Residual bottlenecks of 3D networks in evaluation, frame by frame.
+
+
+@dataclass
+class Bottleneck3dState(State):
+    """Input frames of a block, and those of its kernel over time if that is inside."""
+
+    inputs: FrameRingState
+    inner: FrameRingState | None
+
+
+class _Gate:
+    """A ``SqueezeExcitation``: the factors of the channels of frames [B, 1, H, W, C]."""
+
+    def __init__(self, unit: SqueezeExcitation) -> None:
+        self._weights = [fc.weight.detach().T.contiguous() for fc in (unit.fc1, unit.fc2)]
+        self._biases = [fc.bias.detach() for fc in (unit.fc1, unit.fc2)]
+
+    def __call__(self, y: Tensor) -> Tensor:
+        # ``mean`` creates a tensor for its divisor, which takes 50 us.
+        sums, share = y.sum((1, 2, 3)), 1 / (y.shape[2] * y.shape[3])
+        hidden = torch.addmm(self._biases[0], sums, self._weights[0], alpha=share).relu_()
+        gate = torch.addmm(self._biases[1], hidden, self._weights[1]).sigmoid_()
+        return gate.view(len(y), 1, 1, 1, -1)
+
+
+class FoldedBottleneck:
+    """A ``Bottleneck`` in evaluation; no gradients. See ``video_step.Part``.
+
+    ``start``: see ``FrameRing``.
+    """
+
+    def __init__(self, block: Bottleneck3d, start: str) -> None:
+        self.timing = odd_kernel_timing(block.kernel, start)
+        self.half, self.depthwise = block.kernel // 2, block.depthwise
+        self.a = VolumeStep(block.a, block.a_bn)
+        self.b = VolumeStep(block.b, block.b_bn)
+        self.c = VolumeStep(block.c, block.c_bn)
+        self.shortcut = None
+        if block.shortcut is not None:
+            self.shortcut = VolumeStep(block.shortcut, block.shortcut_bn)
+            self.shortcut.bias = self.shortcut.bias + self.c.bias  # the output of c is added to it
+        self.squeeze = None if block.squeeze is None else _Gate(block.squeeze)
+        self.inputs = FrameRing(self.half + 1 if block.depthwise else block.kernel, start)
+        self.inner = FrameRing(block.kernel, start) if block.depthwise else None
+        self._like = block.a.weight.detach()
+
+    def init_state(self, batch_size: int, size: Sequence[int]) -> Bottleneck3dState:  # noqa: D102
+        inner = None
+        if self.inner is not None:
+            inner = self.inner.init_state(batch_size, self.a.output_size(size), self._like)
+        return Bottleneck3dState(self.inputs.init_state(batch_size, size, self._like), inner)
+
+    def output_size(self, size: Sequence[int]) -> tuple[int, int, int]:  # noqa: D102
+        return self.c.output_size(self.b.output_size(size))
+
+    def place(self, state: Bottleneck3dState) -> Tensor:  # noqa: D102
+        return self.inputs.next_slot(state.inputs)
+
+    def step(  # noqa: D102
+        self, x: Tensor, state: Bottleneck3dState, rows: Sequence[int], out: Tensor | None
+    ) -> Tensor | None:
+        time = self.inputs.push(x, state.inputs, rows)
+        y = self._first(x, state, rows, time)
+        if y is None:
+            return None
+        if self.squeeze is not None:
+            y.mul_(self.squeeze(y))
+        y = F.silu(y, inplace=True) if self.depthwise else y.relu_()
+        past = self.inputs.frame(state.inputs, time - self.half)
+        given = self.c.multiply(y.squeeze(1), out)
+        if self.shortcut is None:
+            return self.c.rectify(given, past)
+        self.shortcut.add(past, given)
+        return self.shortcut.rectify(given)
+
+    def _first(
+        self, x: Tensor, state: Bottleneck3dState, rows: Sequence[int], time: int
+    ) -> Tensor | None:
+        """Return the output of b, [B, 1, H', W', C], or None."""
+        late = time < self.timing.delay
+        if self.inner is None:
+            if late:
+                return None
+            hidden = self.a.over_time(state.inputs, time).squeeze(1).relu_()
+            return self.b.convolve(hidden.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).unsqueeze(1)
+        inner = cast(FrameRingState, state.inner)
+        slot = self.inner.next_slot(inner)
+        self.a.rectify(self.a.multiply(x, slot))
+        self.inner.push(slot, inner, rows)
+        return None if late else self.b.over_time(inner, time)
+
+
+# Stem of 3D networks, over clips and frame by frame.
+
+
+class VideoStem(nn.Module):
+    """Convolution, batch norm, ReLU.
+
+    Args:
+        width: output channels. ``kernel``: over time, odd.
+        separate: X3D's form, a convolution over 3 x 3 pixels with stride 2 followed by a depthwise
+            one over time; otherwise ResNet's, one over both, 7 x 7 pixels with stride 2, and the
+            maxima of 3 x 3 with stride 2.
+    """
+
+    def __init__(self, width: int, kernel: int, separate: bool) -> None:
+        super().__init__()
+        self.kernel, self.separate, self.width = kernel, separate, width
+        if separate:
+            self.conv_xy = convolution(3, width, (1, 3, 3), 2)
+            self.conv = convolution(width, width, (kernel, 1, 1), groups=width)
+        else:
+            self.conv = convolution(3, width, (kernel, 7, 7), 2)
+        self.bn = nn.BatchNorm3d(width)
+
+    def forward(self, x: Tensor, form: str) -> Tensor:
+        """Return [B, O, T', H', W'] for clips ``x`` [B, 3, T, H, W]."""
+        y = self.conv_xy(x) if self.separate else x
+        y = F.relu(self.bn(self.conv(pad_time(y, form, self.kernel))))
+        return y if self.separate else F.max_pool3d(y, (1, 3, 3), (1, 2, 2), (0, 1, 1))
+
+
+class FoldedStem:
+    """A ``VideoStem`` in evaluation; no gradients. See ``video_step.Part``.
+
+    ``start``: see ``FrameRing``.
+    """
+
+    def __init__(self, stem: VideoStem, start: str) -> None:
+        self.timing = odd_kernel_timing(stem.kernel, start)
+        self.ring = FrameRing(stem.kernel, start)
+        self.pixels = VolumeStep(stem.conv_xy) if stem.separate else None
+        self.conv = VolumeStep(stem.conv, stem.bn)
+        self._like = stem.conv.weight.detach()
+
+    def init_state(self, batch_size: int, size: Sequence[int]) -> FrameRingState:  # noqa: D102
+        shape = size if self.pixels is None else self.pixels.output_size(size)
+        return self.ring.init_state(batch_size, shape, self._like)
+
+    def output_size(self, size: Sequence[int]) -> tuple[int, int, int]:  # noqa: D102
+        if self.pixels is not None:
+            return self.pixels.output_size(size)
+        height, width, channels = self.conv.output_size(size)
+        return -(-height // 2), -(-width // 2), channels
+
+    def place(self, state: FrameRingState) -> None:  # noqa: D102
+        return None
+
+    def step(  # noqa: D102
+        self, x: Tensor, state: FrameRingState, rows: Sequence[int], out: Tensor | None
+    ) -> Tensor | None:
+        if self.pixels is not None:
+            x = self.pixels.convolve(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        time = self.ring.push(x, state, rows)
+        if time < self.timing.delay:
+            return None
+        if self.pixels is not None:
+            return self.conv.rectify(self.conv.weigh(state, time, out))
+        y = self.conv.over_time(state, time).squeeze(1)
+        y = F.max_pool2d(y.permute(0, 3, 1, 2), 3, 2, 1).permute(0, 2, 3, 1)
+        return torch.clamp_min(y, 0, out=out)

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import http.client
 import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import threading
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import unquote, urlsplit
+from urllib.request import (
+    HTTPHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    Request,
+    build_opener,
+)
 
+from costream.errors import OutputError, UsageError, redact
 from costream.records import Alert, to_json
 
 
@@ -39,3 +60,260 @@ class AlertEvent:
         if self.clip is not None:
             record["clip"] = str(self.clip)
         return json.dumps(record, ensure_ascii=False, allow_nan=False)
+
+
+# Alert action: append the alert to a file.
+
+
+class AppendLine:
+    """Appends each alert to a file as one line of JSON; other programs may append to it too."""
+
+    wants_clip = False
+
+    def __init__(self, path: str) -> None:
+        """Missing folders are created at the first write. UsageError when ``path`` is a folder."""
+        if not path or os.path.isdir(path):
+            raise UsageError("not a file that can be appended to", where=path or "''")
+        self._path = Path(path)
+        self.name = f"append to {redact(path)}"
+
+    def do(self, event: AlertEvent) -> None:
+        """Append the line. OutputError when that fails, as on a full disk."""
+        line = f"{event.json}\n".encode("utf-8", "backslashreplace")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            try:
+                # A single call, so that lines of several writers never mix.
+                written = os.write(file, line)
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise OutputError(f"cannot write ({error.strerror})", where=self.name) from error
+        if written < len(line):
+            raise OutputError("the disk is full: a line was cut off", where=self.name)
+
+    def cancel(self) -> None:
+        """Do nothing: writing a line takes no time."""
+
+
+# Alert action: run a program.
+
+
+COMMAND_TIMEOUT_S = 30.0
+NAMES = ("feed", "label", "score", "time", "clip", "rule")  # Event.values
+_PLACE = re.compile("{(" + "|".join(NAMES) + ")}")
+
+
+class RunCommand:
+    """Runs a program for each alert, without a shell, and waits for it.
+
+    ``command`` is split into arguments once, as a shell would, without any other expansion.
+    ``{feed}`` and the other NAMES are substituted afterwards, so that a value never spans several
+    arguments, whatever it holds. The environment has COSTREAM_FEED, ... and COSTREAM_ALERT, the
+    alert as JSON. The program's output is discarded.
+    """
+
+    def __init__(self, command: str, timeout_s: float = COMMAND_TIMEOUT_S) -> None:
+        """UsageError when ``command`` cannot be split or there is no such program."""
+        try:
+            self._arguments = shlex.split(command)
+        except ValueError as error:
+            raise UsageError(f"cannot be split into arguments ({error})", where=command) from error
+        if not self._arguments:
+            raise UsageError("no program is named", where="an alert's command")
+        if shutil.which(self._arguments[0]) is None:
+            raise UsageError(
+                "no such program",
+                where=self._arguments[0],
+                hint="give its path; commands do not run in a shell",
+            )
+        self.name = f"run {os.path.basename(self._arguments[0])}"
+        self.wants_clip = "{clip}" in command
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()  # guards the next two
+        self._process: subprocess.Popen[bytes] | None = None
+        self._cancelled = False
+
+    def do(self, event: AlertEvent) -> None:
+        """Run the program to its end. OutputError when it fails or takes too long."""
+        try:
+            process = self._start(event)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
+            raise OutputError(f"cannot be started ({error})", where=self.name) from error
+        try:
+            code = process.wait(self._timeout_s)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            raise OutputError(
+                f"killed, as it took longer than {self._timeout_s:g} s", where=self.name
+            ) from None
+        finally:
+            with self._lock:
+                self._process = None
+        if code != 0:
+            raise OutputError(
+                f"failed with exit code {code}",
+                where=self.name,
+                hint="its output is discarded: run it by hand to see why",
+            )
+
+    def cancel(self) -> None:
+        """Kill the running program and start no more."""
+        with self._lock:
+            self._cancelled = True
+            if self._process is not None:
+                _kill(self._process)
+
+    def _start(self, event: AlertEvent) -> subprocess.Popen[bytes]:
+        values = event.values
+        arguments = [_PLACE.sub(lambda m: values[m[1]], text) for text in self._arguments]
+        told = {f"COSTREAM_{name.upper()}": value for name, value in values.items()}
+        with self._lock:
+            if self._cancelled:
+                raise OSError("stopped")
+            self._process = subprocess.Popen(
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, **told, "COSTREAM_ALERT": event.json},
+                start_new_session=True,  # its own process group, so that Ctrl-C does not reach it
+            )
+            return self._process
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a program and its process group."""
+    if process.poll() is not None:
+        return  # ended already, and its process id may have been reused
+    if os.name == "posix":
+        os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+    process.wait()
+
+
+# Alert action: POST the alert to a URL.
+
+
+POST_TIMEOUT_S = 10.0  # per socket operation of an attempt
+PAUSES_S = (1.0, 3.0)  # before the second and the third attempt
+
+
+class PostJson:
+    """POSTs each alert as JSON; user and password in the URL become basic authentication.
+
+    Up to three attempts while the server cannot be reached, is too busy or reports an internal
+    error. Redirects are not followed: they would turn the POST into a GET. Messages name only
+    the host, as the path of such a URL is often a secret.
+    """
+
+    wants_clip = False
+
+    def __init__(
+        self, url: str, timeout_s: float = POST_TIMEOUT_S, pauses_s: tuple[float, ...] = PAUSES_S
+    ) -> None:
+        """UsageError when ``url`` is not an http or https URL."""
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = None
+        if not host or parts.scheme not in ("http", "https"):
+            # An invalid URL cannot be redacted, and may hold a password.
+            raise UsageError(
+                "not a URL", where="post", hint="write http://HOST/... or https://HOST/..."
+            )
+        host = f"[{host}]" if ":" in host else host
+        place = host if port is None else f"{host}:{port}"
+        self.name = f"POST to {parts.scheme}://{place}"
+        self._url = parts._replace(netloc=place, fragment="").geturl()
+        self._headers = {"Content-Type": "application/json", "User-Agent": "costream"}
+        if parts.username is not None:
+            login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            self._headers["Authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
+        self._timeout_s, self._pauses_s = timeout_s, pauses_s
+        self._cancelled = threading.Event()
+        self._connections = _Connections()
+
+    def do(self, event: AlertEvent) -> None:
+        """Send the alert. OutputError when it was not accepted."""
+        body = event.json.encode("utf-8", "backslashreplace")
+        problem = self._attempt(body)
+        for pause_s in self._pauses_s:
+            if problem is None or self._cancelled.wait(pause_s):
+                break
+            problem = self._attempt(body)
+        if problem is not None:
+            raise OutputError(problem, where=self.name)
+
+    def cancel(self) -> None:
+        """Abort the request in progress and send no more."""
+        self._cancelled.set()
+        self._connections.cut()
+
+    def _attempt(self, body: bytes) -> str | None:
+        """Send once. Return None on success, else the reason; the caller may retry.
+
+        OutputError when retrying would not help.
+        """
+        request = Request(self._url, body, self._headers, method="POST")
+        try:
+            with self._connections.opener.open(request, timeout=self._timeout_s):
+                return None
+        except HTTPError as error:
+            with error:
+                reason = f"the server answered {error.code} {error.reason}"
+            if error.code < 500 and error.code not in (408, 429):
+                raise OutputError(reason, where=self.name) from error
+            return reason
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            reason = str(getattr(error, "reason", error)) or type(error).__name__
+            return f"not delivered ({reason})"
+
+
+class _Connections:
+    """Opens connections, and can shut down the one in use from another thread."""
+
+    def __init__(self) -> None:
+        self._newest: http.client.HTTPConnection | None = None
+        self.opener = build_opener(_Plain(self._plain), _Encrypted(self._encrypted), _Stay())
+
+    def cut(self) -> None:
+        """Shut down the newest connection, which ends any wait for its response."""
+        sock = getattr(self._newest, "sock", None)
+        if sock is not None:
+            with contextlib.suppress(OSError):  # closed already
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def _plain(self, host: str, **told: Any) -> http.client.HTTPConnection:
+        self._newest = http.client.HTTPConnection(host, **told)
+        return self._newest
+
+    def _encrypted(self, host: str, **told: Any) -> http.client.HTTPConnection:
+        self._newest = http.client.HTTPSConnection(host, **told)
+        return self._newest
+
+
+class _Plain(HTTPHandler):
+    def __init__(self, connect: Any) -> None:
+        super().__init__()
+        self._connect = connect
+
+    def http_open(self, request: Request) -> http.client.HTTPResponse:
+        return self.do_open(self._connect, request)
+
+
+class _Encrypted(HTTPSHandler):
+    def __init__(self, connect: Any) -> None:
+        super().__init__()
+        self._connect = connect
+
+    def https_open(self, request: Request) -> http.client.HTTPResponse:
+        return self.do_open(self._connect, request)
+
+
+class _Stay(HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None

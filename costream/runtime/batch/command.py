@@ -14,15 +14,13 @@ from typing import Any
 from costream.errors import CostreamError, ExitCode
 from costream.formatting import clean
 from costream.models.identity import identify
-from costream.runtime.batch.fingerprint import fingerprint
-from costream.runtime.batch.identity import identity
+from costream.runtime.batch.folders import Outcome
 from costream.runtime.batch.inputs import Inputs, collect
-from costream.runtime.batch.jobs import auto_jobs
 from costream.runtime.batch.journal import BatchJournal, Entry
-from costream.runtime.batch.outcome import Outcome
-from costream.runtime.batch.plan import BatchPlan, check_folder, make_plan, remove_results
-from costream.runtime.batch.pool import Pool, Progress
+from costream.runtime.batch.plan import BatchPlan, check_folder, identity, make_plan, remove_results
+from costream.runtime.batch.pool import Pool, Progress, auto_jobs
 from costream.runtime.batch.ray_engine import RayEngine, require_ray
+from costream.runtime.batch.stores import fingerprint
 from costream.runtime.batch.tables import MergedInput, MergedTables
 from costream.runtime.batch.work import BatchJob, discard, record_path, remove_copies
 from costream.runtime.options import check_options

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any, Literal
 
 from costream.errors import ExitCode, UsageError
-from costream.runtime.batch.outcome import Refusal
 
 PRIVATE = ".costream"  # folder for a batch's internal files, below its output folder
 
@@ -175,3 +175,34 @@ def _unfit(path: str) -> Refusal | None:
         return None  # opening it will say why
     special = not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
     return Refusal("skipped", "neither a file nor a folder") if special else None
+
+
+# Outcomes of inputs, sent from workers to the command and stored in the journal.
+
+
+# done: read to its end; partial: a fatal error ended it early, the results so far are there;
+# failed: no results; skipped: not for this model; interrupted: the run was stopped meanwhile.
+Status = Literal["done", "partial", "failed", "skipped", "interrupted"]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The reason why an input is not run."""
+
+    status: Literal["failed", "skipped"]
+    reason: str
+    exit: int = 0  # of ExitCode, as if it were the only input
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of one input."""
+
+    name: str
+    status: Status
+    reason: str = ""  # also decode errors of an input that is done
+    exit: int = 0  # of ExitCode, as if it were the only input
+    kind: str | None = None  # "video", ...; None when not opened
+    summary: dict[str, Any] = field(default_factory=dict)  # the summary record
+    files: dict[str, int] = field(default_factory=dict)  # path below the output folder: bytes
+    fatal: bool = False  # would hit every input (model, full disk): the whole run must end

@@ -10,11 +10,27 @@ from pathlib import Path
 from typing import BinaryIO
 
 from costream.errors import SourceError, UsageError
-from costream.runtime.batch.folders import FolderWalk, FoundPath, Patterns, each_once, is_recording
-from costream.runtime.batch.names import ResultNames, safe
-from costream.runtime.batch.outcome import Refusal
-from costream.runtime.batch.stores import absolute, check_url, is_folder, is_url, local_path, place
-from costream.runtime.batch.storewalk import search_store
+from costream.runtime.batch.folders import (
+    PRIVATE,
+    FolderWalk,
+    FoundPath,
+    Patterns,
+    Refusal,
+    each_once,
+    is_recording,
+)
+from costream.runtime.batch.stores import (
+    absolute,
+    check_url,
+    is_folder,
+    is_url,
+    local_path,
+    place,
+    safe,
+    search_store,
+)
+from costream.runtime.batch.tables import TABLES
+from costream.sinks.registry import FORMATS
 from costream.sources.media.container import display_name
 from costream.sources.registry import expand
 
@@ -144,3 +160,49 @@ def _expanded(found: Iterable[FoundPath]) -> Iterator[Input]:
 
 def _may_hold_many(path: str) -> bool:
     return not is_url(path) and path.lower().endswith((".pickle", ".pkl", ".p", ".npy"))
+
+
+# Unique result names that mirror the input tree.
+
+
+_SUFFIXES = tuple(suffix for format in FORMATS.values() for suffix in format.files)
+
+
+class ResultNames:
+    """Assigns each input a name under which its files, in any format, are unique.
+
+    The name is the input's path below the root. Where its files would clash with those of another
+    input, with a folder or with a table over all inputs, ``~2`` is appended.
+    """
+
+    def __init__(self) -> None:
+        self._taken: set[str] = {*TABLES, PRIVATE}
+        self._folders: set[str] = set()
+
+    def give(self, inputs: Iterable[Input]) -> list[Input]:
+        """Return the inputs in the same order, each with a unique name."""
+        items = [replace(item, name=self._below_tables(item.name)) for item in inputs]
+        self._folders = {folder for item in items for folder in _folders(item.name)}
+        return [self._named(item) for item in items]
+
+    def _below_tables(self, name: str) -> str:
+        first, slash, rest = name.partition("/")
+        return f"{first}~2{slash}{rest}" if slash and first in self._taken else name
+
+    def _named(self, item: Input) -> Input:
+        name, number = item.name, 1
+        while any(f in self._taken or f in self._folders for f in _files(name)):
+            number += 1
+            name = f"{item.name}~{number}"
+        if item.refusal is None:
+            self._taken.update(_files(name))
+        return replace(item, name=name)
+
+
+def _folders(name: str) -> list[str]:
+    parts = name.split("/")[:-1]
+    return ["/".join(parts[: k + 1]) for k in range(len(parts))]
+
+
+def _files(name: str) -> list[str]:
+    return [f"{name}.{suffix}" for suffix in _SUFFIXES]

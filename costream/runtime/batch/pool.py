@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
+import queue
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from multiprocessing.reduction import DupFd
+from pathlib import Path
 from typing import Any
 
 from costream.errors import CostreamError, ExitCode, ModelError
-from costream.runtime.batch.outcome import Outcome
-from costream.runtime.batch.work import BatchJob, Task, discard
-from costream.runtime.batch.worker import InheritedFile, serve
+from costream.runtime.batch.folders import Outcome
+from costream.runtime.batch.work import BatchJob, Task, discard, load, process
+from costream.runtime.stop import StopHandler
 
 log = logging.getLogger("costream")
-
 _TICK_S = 0.2  # interval at which control returns to the caller and time limits are checked
 _GRACE_S = 10.0  # time to finish files after a stop
 
@@ -209,3 +214,137 @@ def _cause(code: int | None) -> str:
     except ValueError:
         name = f"signal {-code}"
     return f"{name}, possibly out of memory" if -code == signal.SIGKILL else name
+
+
+# Number of worker processes that fit this machine's cores and memory.
+
+
+# Measured use of a worker with a small model, plus room for a large frame in flight.
+WORKER_BYTES = 1 << 30
+
+
+def auto_jobs(threads: int = 1) -> int:
+    """Return the number of workers that cores and free memory allow, at least one."""
+    memory = available_bytes()
+    by_memory = cores() if memory is None else memory // WORKER_BYTES
+    return max(1, min(cores() // threads, by_memory))
+
+
+def cores() -> int:
+    """Return the number of cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def available_bytes() -> int | None:
+    """Return the bytes of available memory, None where the system does not report it."""
+    found = [_meminfo(), _cgroup()]
+    return min((n for n in found if n is not None), default=None)
+
+
+def _meminfo() -> int | None:
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text("ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    return None
+
+
+def _cgroup() -> int | None:
+    """Return the bytes left below a container's limit (control groups, version 2)."""
+    folder = Path("/sys/fs/cgroup")
+    with suppress(OSError, ValueError):
+        limit = (folder / "memory.max").read_text("ascii").strip()
+        used = int((folder / "memory.current").read_text("ascii"))
+        return None if limit == "max" else max(0, int(limit) - used)
+    return None
+
+
+# The worker process: runs one input after the other, controlled through a pipe.
+#
+# The command sends ``("work", Task)`` and ``("stop",)``; a worker answers ``("began",)``,
+# ``("progress", media_s)``, ``("log", level, text)``, ``("outcome", Outcome)`` and, when the model
+# cannot be loaded, ``("broken", text, exit_code)``.
+
+
+class InheritedFile:
+    """An open file that is passed to a worker and stays open while the worker lives.
+
+    So the lock of the output folder is released by the last worker, not by the command: when a
+    killed command is repeated, it does not write while old workers are still exiting.
+    """
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._descriptor is None or os.name == "nt":  # no such inheritance on Windows
+            return InheritedFile, (None,)
+        return _take, (DupFd(self._descriptor),)
+
+
+def _take(duplicate: Any) -> InheritedFile:
+    return InheritedFile(duplicate.detach())
+
+
+def serve(pipe: Connection, work: BatchJob, lock: InheritedFile) -> None:
+    """Run tasks until the other end of ``pipe`` is closed, then exit at once.
+
+    ``lock`` is only kept open.
+    """
+    # Only the command handles signals and sends "stop"; Ctrl-C reaches the whole group.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    _log_to(pipe)
+    stop = StopHandler()
+    tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(pipe, tasks, stop), daemon=True).start()
+    try:
+        load(work)
+    except CostreamError as error:
+        _send_result(pipe, "broken", str(error), int(error.exit_code))
+        return
+    while True:
+        task = tasks.get()
+        _send_result(pipe, "began")
+        outcome = process(task, work, stop, lambda media_s: _send_result(pipe, "progress", media_s))
+        _send_result(pipe, "outcome", outcome)
+
+
+def _listen(pipe: Connection, tasks: queue.SimpleQueue[Task], stop: StopHandler) -> None:
+    while True:
+        try:
+            message = pipe.recv()
+        except (EOFError, OSError):
+            # The command is gone, perhaps killed: a repeated one will write the same files.
+            os._exit(1)
+        if message[0] == "stop":
+            stop.request()
+        else:
+            tasks.put(message[1])
+
+
+def _send_result(pipe: Connection, *message: Any) -> None:
+    try:
+        pipe.send(message)
+    except OSError:  # as in _listen
+        os._exit(1)
+
+
+class _ToCommand(logging.Handler):
+    """Sends the log to the command, which owns the terminal."""
+
+    def __init__(self, pipe: Connection) -> None:
+        super().__init__(logging.INFO)
+        self._pipe = pipe
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _send_result(self._pipe, "log", record.levelno, record.getMessage())
+
+
+def _log_to(pipe: Connection) -> None:
+    logger = logging.getLogger("costream")
+    logger.addHandler(_ToCommand(pipe))
+    logger.setLevel(logging.INFO)
+    logger.propagate = False

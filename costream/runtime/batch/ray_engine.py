@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from costream.errors import ExitCode, UsageError
-from costream.runtime.batch.outcome import Outcome
+from costream.runtime.batch.folders import Outcome
 from costream.runtime.batch.work import BatchJob, Task, discard, process
 
 _TICK_S = 0.2

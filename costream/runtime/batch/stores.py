@@ -9,23 +9,27 @@ readers (kinds, arrays, archives) need a path.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import posixpath
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
-from costream.errors import UsageError
-from costream.redact import redact
-from costream.runtime.batch.names import safe
-from costream.sources.features.arrays import PARTS
+from costream.errors import ExitCode, UsageError, redact
+from costream.runtime.batch.folders import PRIVATE, FoundPath, Patterns, Refusal
+from costream.sources.features.arrays import PARTS, split_video
+
+if TYPE_CHECKING:
+    pass
 
 _URL = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]+::)*[A-Za-z][A-Za-z0-9+.-]+://")
 _FILE = "file://"
@@ -256,3 +260,125 @@ def _plain_errors() -> Iterator[None]:
 def _unreachable(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     return f"it cannot be reached ({redact(text)})"
+
+
+# File fingerprints: size and modification time, or content hash.
+
+
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """The fingerprint of one input; equal fingerprints mean equal content."""
+
+    size: int  # bytes
+    mtime_ns: int | None  # newest of its files; None with a content hash, and in a store
+    sha256: str | None = None  # content hash, if requested
+    version: str | None = None  # version from a store: a checksum, a modification time
+
+
+def fingerprint(uri: str, *, content: bool = False, fresh: bool = False) -> Fingerprint:
+    """Return the fingerprint of an input. OSError when it cannot be read.
+
+    ``content``: hash the content, so that a copy or a touched file counts as the same. ``fresh``:
+    bypass the cache of a store.
+    """
+    if is_url(uri):
+        if content:
+            with tempfile.TemporaryDirectory() as folder:
+                return fingerprint(fetch(uri, Path(folder)), content=True)
+        stored = stored_files(uri, fresh=fresh)
+        versions = " ".join(file.version for file in stored)
+        return Fingerprint(sum(file.size for file in stored), None, version=versions)
+    files = _files(split_video(uri)[0])
+    stats = [os.stat(file) for file in files]
+    size = sum(status.st_size for status in stats)
+    if not content:
+        return Fingerprint(size, max(status.st_mtime_ns for status in stats))
+    digest = hashlib.sha256()
+    for file in files:
+        with open(file, "rb") as opened:
+            while block := opened.read(_BLOCK):
+                digest.update(block)
+    return Fingerprint(size, None, digest.hexdigest())
+
+
+def _files(path: str) -> list[str]:
+    """Return all files that belong to an input."""
+    if os.path.isdir(path):
+        inside = [os.path.join(path, name) for name in sorted(os.listdir(path))]
+        return [file for file in inside if os.path.isfile(file)] or [path]
+    stem = path.removesuffix("_rgb.npy")
+    others = [f"{stem}_{part}.npy" for part in PARTS[1:]] if stem != path else []
+    return [path, *(file for file in others if os.path.exists(file))]
+
+
+# Recursive search of folders in stores, by the same rules as for local folders.
+
+
+_FRAMES = "_keypoints.json"  # a folder of these files is one input
+_PARTS = ("_flow.npy", "_audio.npy")
+
+
+def search_store(url: str, patterns: Patterns, *, is_folder: bool) -> Iterator[FoundPath]:
+    """Yield a file, or the files below a folder in order of names, as ``FolderWalk`` does."""
+    if not is_folder:
+        if patterns.takes(posixpath.basename(place(url))):
+            yield FoundPath(url, "")
+        return
+    try:
+        pairs = [(posixpath.relpath(place(file), place(url)), file) for file in list_files(url)]
+    except OSError as error:
+        reason = f"the folder cannot be read ({error.strerror or error})"
+        yield FoundPath(url, "", Refusal("failed", reason, int(ExitCode.INPUT)))
+        return
+    names = {name for name, _ in pairs}
+    outputs = {_folder(name, 2) for name in names if f"/{name}".endswith(f"/{PRIVATE}/batch.json")}
+    recordings = {_folder(name) for name in names if name.endswith(_FRAMES)}
+    if "" in recordings:
+        yield FoundPath(url, "")
+        return
+    told: set[str] = set()
+    for name, file in sorted(pairs, key=lambda pair: pair[0].split("/")):
+        folders = _folders(name)
+        hidden = any(part.startswith(".") for part in name.split("/"))
+        if hidden or outputs & {"", *folders} or not all(map(patterns.enters, folders)):
+            continue
+        recording = next((folder for folder in folders if folder in recordings), None)
+        if recording is None:
+            if patterns.takes(name):
+                yield FoundPath(file, name, _part_of_another(name, names))
+        elif recording not in told:
+            told.add(recording)
+            if patterns.takes(recording):
+                yield FoundPath(_folder_of(file, name.count("/") - recording.count("/")), recording)
+
+
+def _folder(name: str, up: int = 1) -> str:
+    return "/".join(name.split("/")[:-up])
+
+
+def _folder_of(url: str, up: int) -> str:
+    """Return the URL of a folder above a file."""
+    head, colons, chain = url.partition("::")
+    return _folder(head, up) + colons + chain
+
+
+def _folders(name: str) -> list[str]:
+    """Return the folders that contain a file, the outermost first."""
+    parts = name.split("/")[:-1]
+    return ["/".join(parts[: k + 1]) for k in range(len(parts))]
+
+
+def _part_of_another(name: str, names: set[str]) -> Refusal | None:
+    for ending in _PARTS:
+        first = name.removesuffix(ending) + "_rgb.npy"
+        if name.endswith(ending) and first in names:
+            return Refusal("skipped", f"read together with {posixpath.basename(first)}")
+    return None
+
+
+def safe(part: str) -> str:
+    """Return a part of a name with the characters replaced that file names must not have."""
+    return "".join("_" if c in '/\\:*?"<>|' or not c.isprintable() else c for c in part)

@@ -13,9 +13,14 @@ from typing import Any, Literal
 from costream.errors import OutputError
 from costream.records import Box, plain
 from costream.sinks.atomic import AtomicFile
-from costream.sinks.columns import PREDICTION_COLUMNS, PredictionColumns
 from costream.sinks.parquet import ParquetRows
-from costream.sinks.tables import OBJECT_COLUMNS, TIMELINE_COLUMNS, object_cells
+from costream.sinks.tables import (
+    OBJECT_COLUMNS,
+    PREDICTION_COLUMNS,
+    TIMELINE_COLUMNS,
+    PredictionColumns,
+    object_cells,
+)
 
 PredictionTableKind = Literal["csv", "parquet", "none"]
 

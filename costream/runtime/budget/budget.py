@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import statistics
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from costream.errors import UsageError
 
 Unit = Literal["ms", "macs"]
-
 _TIME = re.compile(r"([0-9.]+)\s*(ms|s)", re.IGNORECASE)
 _SHARE = re.compile(r"([0-9.]+)\s*x", re.IGNORECASE)
 _MACS = re.compile(r"([0-9.]+)\s*([kMGT]?)MACs?", re.IGNORECASE)
 _PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
-
 _MEMORY = 0.95  # forgetting factor per step of the regression line
 _TRUST = 0.05  # relative spread of operations above which the fitted slope is trusted
 _LEAST = 0.5  # least slope, relative to that of the line through the origin
@@ -184,3 +185,58 @@ class BudgetController:
         if not self._times.known:
             return None
         return lambda count: self._times.ms(share * macs(count))
+
+
+# Budgets in a file, which may be changed during a run.
+
+
+_LOOK_S = 0.5
+log = logging.getLogger("costream")
+
+
+def parse_budget(text: str) -> Budget | BudgetFile:
+    """Parse a budget, or for @FILE read it from that file. Raises UsageError."""
+    return BudgetFile(Path(text[1:])) if text.startswith("@") else Budget.parse(text)
+
+
+class BudgetFile:
+    """The budget in a text file, read again when the file has changed."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the file. Raises UsageError when it cannot be read or holds no valid budget."""
+        self._path = path
+        self._looked_s = time.monotonic()
+        self._stamp = self._changed()
+        self.budget = self._read()
+
+    def look(self) -> Budget:
+        """Return the current budget; the previous one while the file holds no valid budget."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < _LOOK_S:
+            return self.budget
+        self._looked_s = now_s
+        stamp = self._changed()
+        if stamp == self._stamp:
+            return self.budget
+        self._stamp = stamp
+        try:
+            self.budget = self._read()
+            log.info("%s: the budget is now %s", self._path, self.budget.text)
+        except UsageError as error:
+            log.warning("%s; the budget stays at %s", error, self.budget.text)
+        return self.budget
+
+    def _changed(self) -> tuple[int, int] | None:
+        try:
+            stat = self._path.stat()
+        except OSError:
+            return None
+        return stat.st_mtime_ns, stat.st_size
+
+    def _read(self) -> Budget:
+        try:
+            text = self._path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            told = error.strerror if isinstance(error, OSError) else "not UTF-8"
+            raise UsageError(f"the budget cannot be read ({told})", where=self._path) from error
+        return Budget.parse(text)

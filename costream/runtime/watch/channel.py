@@ -12,15 +12,12 @@ import numpy.typing as npt
 
 from costream.errors import CostreamError, ExitCode, SourceError
 from costream.models.base import StepResult
-from costream.records import Fault, Gap
-from costream.runtime.watch.buffer import FeedEvent, ReadyStep, SourceEnded, SourceOpened
-from costream.runtime.watch.feed import Feed
+from costream.records import Fault, FeedState, FeedStatus, Gap
+from costream.runtime.watch.feed import Feed, FeedEvent, Rate, ReadyStep, SourceEnded, SourceOpened
 from costream.runtime.watch.feed_list import FeedSpec
-from costream.runtime.watch.rate import Rate
 from costream.runtime.watch.state_dir import SavedState, Snapshot
 from costream.runtime.writer import StreamRecorder
 from costream.sources.base import Connection
-from costream.status import FeedState, FeedStatus
 
 log = logging.getLogger("costream")
 

@@ -17,25 +17,22 @@ from typing import Protocol
 from costream.clock import resample, tick_per_item
 from costream.errors import CostreamError, ExitCode, UsageError
 from costream.models.base import GatedModel, Model
+from costream.records import WatchStatus
 from costream.runtime.alerts.alerts import Alerts
 from costream.runtime.alerts.rules import RuleLabels
+from costream.runtime.budget.budget import BudgetFile, parse_budget
 from costream.runtime.budget.controller import TokenController
-from costream.runtime.budgetfile import BudgetFile, parse_budget
 from costream.runtime.detect import load
 from costream.runtime.options import run_options, source_options
 from costream.runtime.setup import logging_to
 from costream.runtime.stop import StopHandler
-from costream.runtime.watch.buffer import Buffer
 from costream.runtime.watch.channel import FeedChannel
-from costream.runtime.watch.feed import Clock, Feed
+from costream.runtime.watch.feed import Buffer, Clock, Feed
 from costream.runtime.watch.feed_list import FeedSpec, read_feeds
-from costream.runtime.watch.loop import Loop
+from costream.runtime.watch.loop import FeedStates, Loop, TimeShare
 from costream.runtime.watch.prometheus import Metrics
-from costream.runtime.watch.rows import FeedStates
-from costream.runtime.watch.share import TimeShare
 from costream.runtime.watch.state_dir import StateDirectory
-from costream.runtime.watch.status import StatusCollector
-from costream.runtime.watch.statusfile import StatusFile
+from costream.runtime.watch.status import StatusCollector, StatusFile
 from costream.runtime.watch.systemd import SystemdNotifier
 from costream.runtime.writer import StreamRecorder
 from costream.settings import WatchSettings
@@ -47,7 +44,6 @@ from costream.sinks.rotation import Rotation
 from costream.sources.base import ConnectionOptions, LiveSource
 from costream.sources.pipe import PipeSource
 from costream.sources.registry import open_source
-from costream.status import WatchStatus
 from costream.ui.console import live_allowed, stderr_console
 from costream.ui.watch.dashboard import Dashboard
 from costream.ui.watch.lines import WatchLines

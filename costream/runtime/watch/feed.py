@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from threading import Thread
+from dataclasses import dataclass, replace
+from threading import Condition, Thread
 from typing import TypeAlias
 
 from costream.clock import Tick, TickItem
-from costream.records import Fault, Gap, Item, VideoFrame
-from costream.runtime.watch.buffer import Buffer, ReadyStep, SourceEnded, SourceOpened
-from costream.runtime.watch.rate import Rate
+from costream.records import AudioBlock, Fault, Gap, Item, SourceInfo, VideoFrame
 from costream.sources.base import Connection, LiveSource, Source
 
 log = logging.getLogger("costream")
-
 Clock: TypeAlias = Callable[[Iterable[Item]], Iterator[TickItem]]
 
 
@@ -105,3 +103,135 @@ class Feed:
         if fault.time_s is None:
             return fault
         return replace(fault, time_s=fault.time_s + self.offset_s)
+
+
+# Bounded queues between feeds and the network, which limit the lag.
+
+
+@dataclass(frozen=True)
+class SourceOpened:
+    """The source has been opened."""
+
+    info: SourceInfo
+
+
+@dataclass(frozen=True)
+class ReadyStep:
+    """A step that is ready for the network."""
+
+    tick: Tick
+    decode_s: float  # CPU time that the feed's thread spent on it
+    put_s: float  # time.monotonic() when it became ready
+
+
+@dataclass(frozen=True)
+class SourceEnded:
+    """The source has been closed; ``error`` is why it could not be read, else None."""
+
+    error: Exception | None
+
+
+FeedEvent: TypeAlias = SourceOpened | ReadyStep | Gap | Fault | SourceEnded
+
+
+class Buffer:
+    """A queue between the thread of one feed and the one that steps the network.
+
+    It holds at most ``size`` steps. When it is full, ``put`` waits if ``block``, else the oldest
+    step is dropped; so are steps that would be more than ``lag_s`` late when done, except the
+    newest. Other events (gaps, faults, the end) are always kept, in order. ``step_s``: duration
+    of a step, from taking it to its result.
+    """
+
+    def __init__(self, size: int, lag_s: float, *, block: bool, arrived: Condition) -> None:
+        """``arrived``: notified at every put; shared by all buffers."""
+        self._size, self._lag_s, self._block = size, lag_s, block
+        self._arrived = arrived
+        self._events: deque[FeedEvent] = deque()
+        self._steps = 0  # among the events
+        self._closed = False
+        self.dropped = 0
+        self.step_s = 0.0
+
+    @property
+    def waiting_since_s(self) -> float | None:
+        """The time at which the oldest waiting step was put; None without steps."""
+        with self._arrived:
+            return next((e.put_s for e in self._events if isinstance(e, ReadyStep)), None)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to take."""
+        return not self._events
+
+    def put(self, event: FeedEvent) -> None:
+        """Add an event; called by the feed's thread."""
+        with self._arrived:
+            if isinstance(event, ReadyStep):
+                while self._block and self._steps >= self._size and not self._closed:
+                    self._arrived.wait()
+                if self._steps >= self._size:
+                    self._drop()
+                self._steps += 1
+            self._events.append(event)
+            self._arrived.notify_all()
+
+    def take(self) -> list[FeedEvent]:
+        """Return the events up to and including the next step; called by the network's thread."""
+        taken: list[FeedEvent] = []
+        with self._arrived:
+            while not self._block and self._steps > 1 and self._is_late():
+                self._drop()
+            while self._events:
+                taken.append(self._events.popleft())
+                if isinstance(taken[-1], ReadyStep):
+                    self._steps -= 1
+                    break
+            self._arrived.notify_all()
+        return taken
+
+    def close(self) -> None:
+        """Make ``put`` never wait any more."""
+        with self._arrived:
+            self._closed = True
+            self._arrived.notify_all()
+
+    def _is_late(self) -> bool:
+        oldest = next(e for e in self._events if isinstance(e, ReadyStep))
+        item = oldest.tick.item
+        arrived_s = item.arrived_s if isinstance(item, (VideoFrame, AudioBlock)) else None
+        since_s = oldest.put_s if arrived_s is None else arrived_s
+        return time.monotonic() + self.step_s - since_s > self._lag_s
+
+    def _drop(self) -> None:
+        """Drop the oldest step."""
+        for k, event in enumerate(self._events):
+            if isinstance(event, ReadyStep):
+                del self._events[k]
+                self._steps -= 1
+                self.dropped += 1
+                return
+
+
+# Event rate over the last seconds.
+
+
+_SPAN_S = 5.0
+_MOST = 512
+
+
+class Rate:
+    """Events per second, over the last seconds. One thread adds, others may read."""
+
+    def __init__(self) -> None:
+        self._times: deque[float] = deque(maxlen=_MOST)
+
+    def add(self, now_s: float) -> None:
+        """Add an event at this time."""
+        self._times.append(now_s)
+
+    def at(self, now_s: float) -> float:
+        """Return the events per second up to this time; 0 after _SPAN_S without any."""
+        times = [t for t in tuple(self._times) if t > now_s - _SPAN_S]
+        span_s = now_s - times[0] if times else 0.0
+        return len(times) / max(span_s, 1.0)

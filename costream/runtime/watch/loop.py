@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from threading import Condition
+from typing import Any
 
-from costream.models.base import Model
-from costream.records import Alert, Gap
+from costream.models.base import GatedModel, Model, StepResult
+from costream.records import Alert, Data, Gap
 from costream.runtime.alerts.alerts import Alerts
+from costream.runtime.budget.controller import TokenController
 from costream.runtime.stop import StopHandler
-from costream.runtime.watch.buffer import ReadyStep
 from costream.runtime.watch.channel import FeedChannel
-from costream.runtime.watch.rows import FeedStates
-from costream.runtime.watch.share import TimeShare
+from costream.runtime.watch.feed import ReadyStep
 from costream.runtime.watch.status import StatusCollector
 
 # Interval at which the loop checks for a signal while no data arrive.
@@ -121,3 +121,137 @@ class Loop:
         if gap is not None:
             self.rows.reset(lane.row)
             self._alerts.gap(lane.spec.name)
+
+
+# The network's state for all feeds, one row per feed.
+
+
+class FeedStates:
+    """One network and its state for ``count`` feeds.
+
+    Any subset of feeds can step together; the state of the others is not touched. A model whose
+    streams must step in sync has a separate state per feed, and steps them one after the other.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        count: int,
+        tokens: int | None = None,
+        throttles: Sequence[TokenController] | None = None,
+    ) -> None:
+        """``tokens``: for a token-gated model, most tokens computed per frame; None: all.
+
+        ``throttles``: the controller of that number, for each row.
+        """
+        self._model, self._count = model, count
+        self._throttles = throttles
+        alone = model.in_time
+        self._states: list[Any] = (
+            [model.init_state(1) for _ in range(count)] if alone else [model.init_state(count)]
+        )
+        if isinstance(model, GatedModel):
+            for state in self._states:
+                model.set_tokens(state, tokens)
+
+    def step(self, rows: Sequence[int], items: Sequence[Data]) -> list[StepResult]:
+        """Step these rows, in ascending order, with one item each; return their results."""
+        if self._model.in_time:
+            return [self._alone(row, item) for row, item in zip(rows, items, strict=True)]
+        state = self._states[0]
+        if len(rows) == self._count:
+            result = self._model.step(items, state)
+        else:
+            part = state.take(rows)
+            result = self._model.step(items, part)
+            state.put(rows, part)
+        return [result.row(k) for k in range(len(rows))]
+
+    def target(self, row: int) -> float | None:
+        """Return the maximum cost of the newest step of this row; None: no budget."""
+        return None if self._throttles is None else self._throttles[row].target
+
+    def reset(self, row: int) -> None:
+        """Reset the state of this feed."""
+        self._model.reset(*self._at(row))
+
+    def take(self, row: int) -> Any:
+        """Return a copy of the network's state for this feed, as the state of one stream."""
+        state, rows = self._at(row)
+        return state.take(rows)
+
+    def put(self, row: int, known: Any) -> None:
+        """Set the network's state for a feed to one that ``take`` returned."""
+        state, rows = self._at(row)
+        state.put(rows, known)
+
+    def _alone(self, row: int, item: Data) -> StepResult:
+        state = self._states[row]
+        if self._throttles is None:
+            return self._model.step([item], state)
+        self._throttles[row].before(state)
+        result = self._model.step([item], state)
+        self._throttles[row].after(result)
+        return result
+
+    def _at(self, row: int) -> tuple[Any, list[int]]:
+        return (self._states[row], [0]) if self._model.in_time else (self._states[0], [row])
+
+
+# A time budget shared by all feeds: runs the same fraction of each feed's steps.
+
+
+WINDOW_S = 2.0
+
+
+class TimeShare:
+    """Keeps the network's work within a share of real time.
+
+    It controls the step rate: when all steps would cost more than ``share`` seconds per second,
+    as measured in the last window, the same fraction of every feed's steps is left out, evenly
+    spread.
+    """
+
+    def __init__(self, share: float | None) -> None:
+        """``share``: seconds of work per second; None: no limit."""
+        self._share = share
+        self._since_s: float | None = None
+        self._offered = self._taken = 0
+        self._spent_s = 0.0
+        self._cost_s = 0.0  # per step, in the last window that had any
+        self._owed: dict[int, float] = {}
+        self.part = 1.0  # fraction of the steps to run
+        self.load = 0.0  # seconds of work per second, in the last window
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a budget."""
+        return self._share is not None
+
+    def turn(self, now_s: float) -> None:
+        """Update ``part`` when a window has ended; call it often."""
+        if self._since_s is None:
+            self._since_s = now_s
+        elapsed_s = now_s - self._since_s
+        if elapsed_s < WINDOW_S:
+            return
+        self.load = self._spent_s / elapsed_s
+        if self._taken:
+            self._cost_s = self._spent_s / self._taken
+        wanted = self._cost_s * self._offered / elapsed_s
+        if self._share is not None:
+            self.part = min(1.0, self._share / wanted) if wanted > 0 else 1.0
+        self._since_s, self._spent_s, self._offered, self._taken = now_s, 0.0, 0, 0
+
+    def admit(self, feed: int) -> bool:
+        """Return whether to run this feed's next step."""
+        self._offered += 1
+        owed = self._owed.get(feed, 1.0 - self.part) + self.part
+        admitted = owed >= 1.0 - 1e-9
+        self._owed[feed] = owed - 1.0 if admitted else owed
+        return admitted
+
+    def spent(self, seconds: float, steps: int) -> None:
+        """Add the time that ``steps`` steps took together."""
+        self._spent_s += seconds
+        self._taken += steps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import socket
@@ -10,14 +11,13 @@ import socketserver
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, get_args
 
-from costream.errors import UsageError
-from costream.redact import redact
-from costream.runtime.watch.exposition import CONTENT_TYPE, exposition
-from costream.status import WatchStatus
+from costream.errors import UsageError, redact
+from costream.records import FeedState, FeedStatus, WatchStatus
 
 _PLAIN = "text/plain; charset=utf-8"
 _ADDRESS = re.compile(r"(?:(?P<host>[^\[\]:]+|\[[0-9A-Fa-f:.%]+\]):)?(?P<port>[0-9]{1,5})")
@@ -26,7 +26,6 @@ _STILL_S = 5.0  # the main loop is stuck when it shows no status for this long
 _CLIENT_S = 5.0  # time limit for a client's request
 _POLL_S = 0.2  # interval at which the server checks whether to end
 _MOST_CLIENTS = 64  # simultaneous
-
 log = logging.getLogger("costream")
 
 
@@ -171,3 +170,90 @@ def _parsed(address: str) -> tuple[str, int]:
         hint = "write a port (9100) or HOST:PORT (0.0.0.0:9100, [::1]:9100)"
         raise UsageError(f"not an address: {address!r}", where="--metrics", hint=hint)
     return (match["host"] or _LOOPBACK).strip("[]"), int(match["port"])
+
+
+# The status of a watch in the Prometheus text format, version 0.0.4.
+
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_Sample = tuple[dict[str, str], float]  # labels and value
+# Totals of a feed: field of FeedStatus, name, meaning.
+_TOTALS = (
+    ("steps", "steps", "Steps of the model"),
+    ("dropped", "dropped_steps", "Steps dropped to keep up"),
+    ("reconnects", "reconnects", "Reconnections after a lost connection"),
+    ("gaps", "gaps", "Periods without data"),
+    ("errors", "errors", "Errors of the source"),
+    ("alerts", "alerts", "Alerts that fired"),
+    ("macs", "macs", "Multiply-accumulate operations computed"),
+    ("dense_macs", "dense_macs", "Operations for the same results without continual inference"),
+)
+# Current values of a feed: name, meaning, value; no sample where it is not known.
+_NOW: tuple[tuple[str, str, Callable[[FeedStatus], float | None]], ...] = (
+    ("frame_rate_hertz", "Recent rate of frames or blocks received", lambda feed: feed.frames_hz),
+    ("step_rate_hertz", "Recent rate of steps", lambda feed: feed.steps_hz),
+    ("lag_seconds", "Age of the data of the newest step when it ran", lambda f: f.lag_s),
+    ("data_age_seconds", "Time since the newest frame or block arrived", lambda feed: feed.age_s),
+    ("step_seconds", "Time per step, frontend included", lambda f: f.network_ms / 1e3),
+)
+
+
+def exposition(status: WatchStatus, at_s: float) -> str:
+    """Return all metrics of a status that was taken at ``at_s``, in Unix time."""
+    feeds = status.feeds
+    about = {"version": status.version, "model": status.model}
+    failed = status.failed_actions
+    text = [
+        _family("info", "gauge", "Version and model, always 1", [(about, 1)]),
+        _family("failed_actions_total", "counter", "Alert actions that failed", [({}, failed)]),
+    ]
+    for name, what, value in (
+        ("status_timestamp_seconds", "Unix time of these values", at_s),
+        ("uptime_seconds", "Time since the watch started", status.uptime_s),
+        ("network_busy_ratio", "Fraction of time spent in the network", status.load),
+        ("resident_memory_bytes", "Resident memory of the process", status.memory_mb * 1e6),
+    ):
+        text.append(_family(name, "gauge", what, [({}, value)]))
+    sources = [({**_name(feed), "source": feed.source}, 1) for feed in feeds]
+    text.append(_family("feed_info", "gauge", "Source of a feed, always 1", sources))
+    states = [
+        ({**_name(feed), "state": state}, int(feed.state == state))
+        for feed in feeds
+        for state in get_args(FeedState)
+    ]
+    text.append(_family("feed_state", "gauge", "1 for the current state, else 0", states))
+    active = [({**_name(f), "label": f.active}, 1) for f in feeds if f.active is not None]
+    text.append(_family("feed_active", "gauge", "1 for the label that is active now", active))
+    for name, what, of in _NOW:
+        known = [(_name(feed), x) for feed in feeds if (x := of(feed)) is not None]
+        text.append(_family(f"feed_{name}", "gauge", what, known))
+    for field, name, what in _TOTALS:
+        counts = [(_name(feed), getattr(feed, field)) for feed in feeds]
+        text.append(_family(f"feed_{name}_total", "counter", what, counts))
+    return "".join(text)
+
+
+def _name(feed: FeedStatus) -> dict[str, str]:
+    return {"feed": feed.name}
+
+
+def _family(name: str, kind: str, what: str, samples: Iterable[_Sample]) -> str:
+    """Return one metric: help, type, and a value for each set of labels."""
+    name = f"costream_{name}"
+    lines = [f"# HELP {name} {what}.", f"# TYPE {name} {kind}"]
+    for labels, value in samples:
+        pairs = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+        lines.append((f"{name}{{{pairs}}}" if pairs else name) + f" {_number(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _number(value: float) -> str:
+    if isinstance(value, int) or math.isfinite(value):
+        return repr(value)
+    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+
+
+def _escaped(text: str) -> str:
+    # A name that is not UTF-8 is decoded with lone surrogates, which UTF-8 cannot encode.
+    text = redact(text).encode("utf-8", "backslashreplace").decode()
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -20,7 +20,7 @@ from costream.errors import UsageError
 from costream.models.base import Model
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.sinks.atomic import BinaryFile
-from costream.sinks.locking import try_lock
+from costream.sinks.journal import try_lock
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from costream import __version__
 from costream.clock import utc
-from costream.records import Alert
+from costream.errors import UsageError, redact
+from costream.records import SCHEMA, Alert, WatchStatus, plain, to_json
 from costream.runtime.watch.channel import FeedChannel
-from costream.status import WatchStatus
+from costream.sinks.atomic import part_path
+from costream.version import __version__
 
 _ALERTS = 20
 
@@ -66,3 +71,100 @@ def _resident_mb() -> float:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak / (1e6 if sys.platform == "darwin" else 1e3)
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+# ``--status-file``: the status of a watch in a file that is replaced atomically.
+
+
+_EVERY_S = 1.0
+_BEGIN = '{"type": "status"'  # how every status file begins
+log = logging.getLogger("costream")
+
+
+class StatusFile:
+    """Writes the newest status to ``path`` at most once a second, through a temporary file.
+
+    A failure to write (a full disk, a missing folder) is logged once, and writing is retried.
+    UsageError when ``path`` holds something else, which is not overwritten.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.resolve()  # so that a link is not replaced
+        self._status: WatchStatus | None = None
+        self._wrote_s = float("-inf")
+        self._failing = False
+        _check(self._path)
+
+    def show(self, status: WatchStatus) -> None:
+        """Take the current status; write it if the last write was long enough ago."""
+        self._status = status
+        if time.monotonic() - self._wrote_s >= _EVERY_S:
+            self._wrote_s = time.monotonic()
+            self._write(status, running=True)
+
+    def close(self) -> None:
+        """Write the last status, with ``"running": false``. May be called again."""
+        status, self._status = self._status, None
+        if status is not None:
+            self._write(status, running=False)
+
+    def _write(self, status: WatchStatus, *, running: bool) -> None:
+        text = json.dumps(status_json(status, running=running), ensure_ascii=False)
+        part = part_path(self._path)
+        try:
+            # A name that is not UTF-8 is decoded with lone surrogates.
+            part.write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
+            os.replace(part, self._path)
+        except OSError as error:
+            if not self._failing:
+                reason = error.strerror or type(error).__name__
+                log.warning("%s: cannot write the status (%s), trying again", self._path, reason)
+            self._failing = True
+            return
+        if self._failing:
+            log.warning("%s: the status can be written again", self._path)
+        self._failing = False
+
+
+def _check(path: Path) -> None:
+    """Raise UsageError when ``path`` exists and is not a status file."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            begin = file.read(len(_BEGIN))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        what = f"cannot be the status file ({error.strerror})"
+        raise UsageError(what, where=path) from error
+    if begin not in ("", _BEGIN):
+        hint = "give --status-file another name"
+        raise UsageError("exists and is not a status file", where=path, hint=hint)
+
+
+# The status of a watch as plain JSON values, for other programs.
+
+
+_hidden = lru_cache(4096)(redact)  # strips repeat the same few labels thousands of times
+
+
+def status_json(status: WatchStatus, *, running: bool) -> dict[str, Any]:
+    """Return the status as one object; its fields are those of WatchStatus and FeedStatus.
+
+    In addition: ``type``, ``schema``, the process (``pid``), whether the watch still runs, and
+    the feed of each alert.
+    """
+    head = {"type": "status", "schema": SCHEMA, "running": running, "pid": os.getpid()}
+    alerts = [{"feed": feed, **to_json(alert)} for feed, alert in status.alerts]
+    values: dict[str, Any] = _redacted({**plain(status), "alerts": alerts})
+    return {**head, **values}
+
+
+def _redacted(value: Any) -> Any:
+    """Return JSON values with the credentials of URLs removed, at any depth."""
+    if isinstance(value, str):
+        return _hidden(value)
+    if isinstance(value, list):
+        return [_redacted(each) for each in value]
+    if isinstance(value, dict):
+        return {_hidden(key): _redacted(each) for key, each in value.items()}
+    return value

@@ -8,8 +8,8 @@ import socket
 import time
 from collections.abc import Mapping
 
-from costream.status import WatchStatus
-from costream.ui.feedtext import status_line
+from costream.records import WatchStatus
+from costream.ui.watch.rows import status_line
 
 _STATUS_S = 1.0
 

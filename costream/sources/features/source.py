@@ -10,11 +10,11 @@ from fractions import Fraction
 import numpy as np
 
 from costream.errors import UsageError
-from costream.records import Fault, FeatureRow, Item
-from costream.sources.base import SourceInfo, SourceOptions
-from costream.sources.damage import DecodeErrors
+from costream.records import Fault, FeatureRow, Item, SourceInfo
+from costream.sources.base import SourceOptions
 from costream.sources.features.arrays import FeatureArrays, load_features
 from costream.sources.media.container import display_name
+from costream.sources.media.packets import DecodeErrors
 
 
 class FeatureSource:

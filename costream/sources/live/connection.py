@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import random
+import socket
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import av
@@ -12,18 +18,9 @@ from av.container import InputContainer
 from av.packet import Packet
 from av.video.stream import VideoStream
 
-from costream.errors import SourceError
+from costream.errors import SourceError, redact
 from costream.sources.base import ConnectionOptions
-from costream.sources.halt import StopEvent
-from costream.sources.live.address import address_of
-from costream.sources.losses import (
-    ENDED,
-    STALLED,
-    ConnectionFailedError,
-    ConnectionFailure,
-    opening_failure,
-    reading_failure,
-)
+from costream.sources.live.address import address_of, host_of, scheme_of
 from costream.sources.media.container import audio_stream, video_stream
 
 # Timeout factor for the first frame, which may take longer: keyframes are rare.
@@ -139,3 +136,140 @@ def _choose(container: InputContainer, sound: bool) -> VideoStream | AudioStream
         undecodable = any(stream.codec_context is None for stream in found)
         message = str(error).removeprefix(": ")
         raise ConnectionFailedError(ConnectionFailure(message, fatal=undecodable)) from error
+
+
+# Exponential backoff with jitter for reconnection attempts.
+
+
+FIRST_S = 0.5
+LONGEST_S = 30.0
+
+
+class Backoff:
+    """Waits that double from FIRST_S to LONGEST_S, each randomly reduced by up to half.
+
+    The randomness keeps the feeds of one recorder from all reconnecting at the same moment.
+    """
+
+    def __init__(self) -> None:
+        self._next_s = FIRST_S
+
+    def next_s(self) -> float:
+        """Return the seconds to wait now."""
+        wait_s = self._next_s * random.uniform(0.5, 1.0)
+        self._next_s = min(2 * self._next_s, LONGEST_S)
+        return wait_s
+
+    def reset(self) -> None:
+        """Start with FIRST_S again."""
+        self._next_s = FIRST_S
+
+
+# Stop event that interrupts waits.
+
+
+class StopEvent:
+    """Event set by any thread or a signal handler: SimpleQueue.put is reentrant."""
+
+    def __init__(self) -> None:
+        self._words: SimpleQueue[None] = SimpleQueue()
+        self.told = False
+
+    def set(self) -> None:
+        """End the wait in progress and every later one."""
+        self.told = True
+        self._words.put(None)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for this time or until the event is set; return whether it is set."""
+        if not self.told and seconds > 0:
+            with contextlib.suppress(Empty):
+                self._words.get(timeout=seconds)
+        return self.told
+
+
+# Failures of live feeds: one-line messages, and whether a retry can help.
+
+
+# An error after this fraction of the timeout means that the server did not answer.
+WAITED = 0.9
+_HTTP = {"http", "https"}
+STALLED = "stalled: no data for {:g} s"
+ENDED = "the stream has ended: the server closed it"
+
+
+@dataclass(frozen=True)
+class ConnectionFailure:
+    """Reason why a connection was lost or could not be made."""
+
+    message: str  # one line without the URL
+    fatal: bool = False  # permanent: a retry cannot help
+
+
+class ConnectionFailedError(Exception):
+    """A connection cannot be made."""
+
+    def __init__(self, loss: ConnectionFailure) -> None:
+        super().__init__(loss.message)
+        self.loss = loss
+
+
+def opening_failure(
+    error: Exception, uri: str, waited_s: float, timeout_s: float
+) -> ConnectionFailure:
+    """Return why opening failed; ``waited_s``: time until the failure."""
+    silent = waited_s >= WAITED * timeout_s
+    if isinstance(error, (av.HTTPUnauthorizedError, av.HTTPForbiddenError)):
+        return ConnectionFailure(
+            "the server refuses the login: check user and password", fatal=True
+        )
+    if isinstance(error, av.HTTPNotFoundError):
+        return ConnectionFailure("the server has no such feed (404): check the path", fatal=True)
+    if isinstance(error, av.ProtocolNotFoundError):
+        return ConnectionFailure(f"unknown protocol: {scheme_of(uri)}", fatal=True)
+    if isinstance(error, (av.DecoderNotFoundError, av.DemuxerNotFoundError)):
+        return ConnectionFailure("there is no decoder for it", fatal=True)
+    if isinstance(error, av.ConnectionRefusedError):
+        return ConnectionFailure("the connection was refused")
+    if isinstance(error, (av.ExitError, av.TimeoutError)) or silent:
+        return ConnectionFailure(f"no answer within {timeout_s:g} s")
+    if isinstance(error, av.FileNotFoundError) and scheme_of(uri) is None:
+        return ConnectionFailure("there is no such camera")
+    if isinstance(error, av.OSError) and error.errno == errno.EPROTONOSUPPORT:
+        return ConnectionFailure(
+            "the server does not send over this transport (tcp, udp): try the other"
+        )
+    if isinstance(error, av.EOFError):
+        return ConnectionFailure("the server closed the connection")
+    failed = isinstance(error, av.OSError) and error.errno == errno.EIO and host_of(uri)
+    if failed and not _is_known(host_of(uri)):
+        return ConnectionFailure(f"the host {host_of(uri)} cannot be found")
+    if failed or isinstance(error, av.InvalidDataError):
+        return ConnectionFailure("the server sent no readable stream")
+    return ConnectionFailure(_reason(error))
+
+
+def reading_failure(error: Exception, uri: str, timeout_s: float) -> ConnectionFailure:
+    """Return why reading failed."""
+    if isinstance(error, (av.ExitError, av.TimeoutError)):
+        return ConnectionFailure(STALLED.format(timeout_s))
+    if isinstance(error, av.InvalidDataError):
+        return ConnectionFailure("the stream is damaged")
+    if isinstance(error, av.OSError) and error.errno == errno.EIO and scheme_of(uri) in _HTTP:
+        return ConnectionFailure(ENDED)  # FFmpeg expects HTTP without a stated length never to end
+    return ConnectionFailure(f"the connection was lost ({_reason(error)})")
+
+
+def _is_known(host: str) -> bool:
+    """Return whether a host name can be resolved."""
+    try:
+        socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError):
+        return False
+    return True
+
+
+def _reason(error: Exception) -> str:
+    # The full text of an FFmpeg error ends with the URL.
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return redact(" ".join(str(text).split()))

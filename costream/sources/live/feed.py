@@ -8,22 +8,17 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 from costream.errors import SourceError, UsageError
-from costream.records import Fault, Gap, Item
-from costream.sources.backoff import Backoff
-from costream.sources.base import (
-    Connection,
-    ConnectionOptions,
-    ConnectionState,
-    SourceInfo,
-    SourceOptions,
-)
-from costream.sources.halt import StopEvent
+from costream.records import Fault, Gap, Item, SourceInfo
+from costream.sources.base import Connection, ConnectionOptions, ConnectionState, SourceOptions
 from costream.sources.live.address import display_feed, feed_name, is_camera
-from costream.sources.live.connection import FeedConnection
-from costream.sources.live.tracks import FeedTrack
-from costream.sources.losses import ConnectionFailedError, ConnectionFailure
-from costream.sources.picturetrack import VideoTrack
-from costream.sources.soundtrack import AudioTrack
+from costream.sources.live.connection import (
+    Backoff,
+    ConnectionFailedError,
+    ConnectionFailure,
+    FeedConnection,
+    StopEvent,
+)
+from costream.sources.live.tracks import AudioTrack, FeedTrack, VideoTrack
 
 log = logging.getLogger("costream")
 

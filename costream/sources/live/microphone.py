@@ -13,15 +13,14 @@ import av
 import numpy as np
 
 from costream.errors import SourceError, UsageError
-from costream.records import Gap, Item
-from costream.sources.base import Connection, SourceInfo, SourceOptions
-from costream.sources.cutting import AudioBlockCutter
+from costream.records import Gap, Item, SourceInfo
+from costream.sources.base import Connection, SourceOptions
+from costream.sources.live.clock import SILENT, TOO_SLOW, LiveClock
 from costream.sources.live.devices import WHERE
-from costream.sources.live.recorder import MicrophoneRecorder
-from costream.sources.liveclock import SILENT, TOO_SLOW, LiveClock
+from costream.sources.live.recorder import AudioChunk, MicrophoneRecorder
+from costream.sources.media.audio_decoder import Discontinuity
 from costream.sources.media.container import display_name
-from costream.sources.recording import AudioChunk
-from costream.sources.soundclock import Discontinuity
+from costream.sources.media.resample import AudioBlockCutter
 
 log = logging.getLogger("costream")
 

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
 
-from costream.records import Item
+import av
+from av.audio.stream import AudioStream
+from av.video.stream import VideoStream
+
+from costream.records import AudioFormat, Gap, Item
 from costream.sources.base import SourceOptions
-from costream.sources.damage import DecodeErrors
 from costream.sources.live.clock import FeedClock
 from costream.sources.live.connection import FeedConnection
+from costream.sources.media.audio_decoder import JITTER_S, AudioDecoder, Discontinuity
+from costream.sources.media.packets import DecodeErrors
+from costream.sources.media.picture import Framer
+from costream.sources.media.resample import AudioBlockCutter
+from costream.sources.media.video_decoder import DecodedFrame, VideoDecoder
 
 
 class FeedTrack(ABC):
@@ -66,3 +77,163 @@ class _FeedDecodeErrors(DecodeErrors):
 
     def add(self, what: str, time_s: float) -> None:
         super().add(what, self._clock.last_s)
+
+
+# Video track of a feed, over all its connections.
+
+
+log = logging.getLogger("costream")
+
+
+class VideoTrack(FeedTrack):
+    """Video frames of a feed; their size may change."""
+
+    def __init__(self, options: SourceOptions, where: str, began_s: float) -> None:
+        """Take the arguments of the base class."""
+        super().__init__(options, where, began_s)
+        self._framer = Framer(options)
+        self._decoder: VideoDecoder | None = None
+        self._count = 0
+        self._size: tuple[int, int] | None = None
+
+    def run(self, link: FeedConnection, reason: str) -> Iterator[Item]:
+        """Yield VideoFrame, Gap and Fault items."""
+        stream = link.stream
+        assert isinstance(stream, VideoStream)
+        self._framer.prepare(stream)
+        self.clock.restart()
+        decoder = VideoDecoder(link.container, stream, self.damage, -math.inf, link.packets)
+        self._decoder, epoch, arrived_s = decoder, 0, None
+        for decoded in decoder.pictures:
+            if decoder.clock.epoch != epoch:
+                epoch = decoder.clock.epoch
+                self.clock.restart()
+            before_s = self.clock.last_s
+            # The first one was held until the second confirmed its stamp.
+            arrived_s = link.begun_s if arrived_s is None else time.monotonic()
+            time_s = self.clock.place(decoded.time_s, arrived_s - self.began_s)
+            end_s = self._options.end_s
+            self.ended = end_s is not None and time_s is not None and time_s >= end_s
+            if self.ended:
+                return
+            if time_s is not None and time_s >= self._options.start_s:
+                if reason:
+                    yield Gap(before_s, time_s, reason)
+                    reason = ""
+                yield from self._give(replace(decoded, time_s=time_s), stream)
+            link.alive()
+        yield from filter(None, (self.damage.flush(),))
+
+    def leave(self, reason: str) -> Iterator[Item]:
+        """Yield the Gap from the last frame until now."""
+        yield Gap(self.clock.last_s, self.now_s() + min(0.0, self.left_s), reason)
+
+    def close(self) -> None:
+        """Close the decoder."""
+        if self._decoder is not None:
+            self._decoder.close()
+            self._decoder = None
+
+    def _give(self, decoded: DecodedFrame, stream: VideoStream) -> Iterator[Item]:
+        picture = decoded.picture
+        size = (picture.width, picture.height)
+        if self._size not in (None, size):
+            log.warning("%s: the frame size is now %dx%d", self._where, *size)
+        self._size = size
+        yield from filter(None, (self.damage.report(decoded.time_s, not picture.is_corrupt),))
+        aspect = stream.sample_aspect_ratio
+        yield self._framer.frame(self._count, decoded, aspect, self.due_s(decoded.time_s))
+        self._count += 1
+
+
+# Audio track of a feed, over all its connections.
+
+
+LEFT_OUT = "left out: too much arrived at once"
+
+
+class AudioTrack(FeedTrack):
+    """Sound of a feed, mono, in blocks of one model step."""
+
+    def __init__(
+        self, options: SourceOptions, where: str, began_s: float, sound: AudioFormat
+    ) -> None:
+        """Take the arguments of the base class; ``sound`` sets rate and block length."""
+        super().__init__(options, where, began_s)
+        self._sound = sound
+        self._decoder: AudioDecoder | None = None
+        self._cutter: AudioBlockCutter | None = None
+        self._next_s = Fraction(0)  # start of the next frame on the cutter's clock
+
+    def run(self, link: FeedConnection, reason: str) -> Iterator[Item]:
+        """Yield AudioBlock, Gap and Fault items; raises SourceError for an unusable format."""
+        stream = link.stream
+        assert isinstance(stream, AudioStream)
+        stream.codec_context.thread_count = 1
+        self.clock.restart()
+        decoder = AudioDecoder(link.container, stream, self.damage, -math.inf, None, link.packets)
+        self._decoder, joined, arrived_s = decoder, False, None
+        for frame, jump in decoder.frames:
+            length_s = frame.samples / frame.sample_rate
+            # The first one was held until the second confirmed its stamp.
+            arrived_s = link.begun_s if arrived_s is None else time.monotonic()
+            media_s, now_s = decoder.clock.next_s, arrived_s - self.began_s
+            time_s = self.clock.place(media_s, now_s, length_s)
+            if time_s is None:
+                joined, reason = False, reason or LEFT_OUT
+            else:
+                yield from self._take(frame, time_s, jump, joined, reason)
+                joined, reason = True, ""
+                yield from filter(None, (self.damage.report(time_s, True),))
+                self.ended = self._cutter is not None and self._cutter.ended
+                if self.ended and self._cutter is not None:
+                    yield from self._cutter.finish()
+                    return
+            link.alive()
+        yield from filter(None, (self.damage.flush(),))
+
+    def leave(self, reason: str) -> Iterator[Item]:
+        """Yield the rest of the sound and the Gap until now."""
+        if self._cutter is None:
+            yield Gap(0.0, self.now_s() + min(0.0, self.left_s), reason)
+        else:
+            yield from self._cutter.go_on(Fraction(self.now_s()), reason)
+
+    def close(self) -> None:
+        """Close the decoder."""
+        if self._decoder is not None:
+            self._decoder.close()
+            self._decoder = None
+
+    def _take(
+        self,
+        frame: av.AudioFrame,
+        end_s: float,
+        jump: Discontinuity | None,
+        joined: bool,
+        reason: str,
+    ) -> Iterator[Item]:
+        """Cut a frame that ends at ``end_s``. ``joined``: contiguous with the previous one."""
+        rate_hz = frame.sample_rate
+        length_s = Fraction(frame.samples, rate_hz)
+        begins_s = Fraction(end_s) - length_s
+        if self._cutter is None:
+            begins_s = max(begins_s, Fraction(0))
+            self._cutter = AudioBlockCutter(
+                frame, self._sound, self._options, self._where, live=True, time_s=begins_s
+            )
+            if reason:
+                yield Gap(0.0, float(begins_s), reason)
+            placed = None
+        else:
+            silence = 0 if jump is None else jump.silence
+            expected_s = self._next_s + Fraction(silence, rate_hz)
+            # Whole samples: the remainder is carried over to a later frame.
+            off_s = Fraction(round((begins_s - expected_s) * rate_hz), rate_hz)
+            if not joined or abs(off_s) > JITTER_S:
+                placed = Discontinuity(begins_s=begins_s, reason=reason or None)
+            else:
+                placed = Discontinuity(silence=silence, shift_s=off_s)
+                begins_s = expected_s + off_s
+        yield from self._cutter.take(frame, placed, self.due_s(end_s))
+        self._next_s = begins_s + length_s

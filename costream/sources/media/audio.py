@@ -13,29 +13,27 @@ from av.stream import Discard
 
 from costream.clock import format_time
 from costream.errors import SourceError
-from costream.records import AudioBlock, Fault, Item
-from costream.sources.base import SourceInfo, SourceOptions
-from costream.sources.cutting import AudioBlockCutter
-from costream.sources.damage import DecodeErrors
+from costream.records import AudioBlock, Fault, Item, SourceInfo
+from costream.sources.base import SourceOptions
 from costream.sources.media.audio_decoder import AudioDecoder
 from costream.sources.media.container import (
+    HEADERLESS,
     NO_TIME_STAMPS,
     Readable,
     audio_stream,
     display_name,
+    end_s,
+    length_is_guessed,
     not_media,
     open_container,
     open_raw,
-)
-from costream.sources.riff import wav_seconds
-from costream.sources.timing import (
-    HEADERLESS,
-    end_s,
-    length_is_guessed,
     origin,
     stated_end_s,
     time_base,
+    wav_seconds,
 )
+from costream.sources.media.packets import DecodeErrors
+from costream.sources.media.resample import AudioBlockCutter
 
 # Decoding starts this long before the requested time: codecs and filters need to settle.
 SETTLE_S = 1.0

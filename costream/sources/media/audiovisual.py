@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from costream.clock import format_time
 from costream.errors import SourceError
-from costream.records import AudioBlock, Fault, Gap, Item
-from costream.sources.base import SourceInfo, SourceOptions
+from costream.records import AudioBlock, Fault, Gap, Item, SourceInfo
+from costream.sources.base import SourceOptions
 from costream.sources.media.audio import AudioSource
 from costream.sources.media.video import VideoSource
 

@@ -8,13 +8,12 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import av
 from av.packet import Packet
 
-from costream.sources.damage import DecodeErrors
+from costream.records import Fault
 
 # Consecutive read failures after which the rest of a file counts as lost.
 READ_ATTEMPTS = 16
 # A file that ends this much before the length in its header was cut off.
 CUT_OFF_S = 1.0
-
 FrameT = TypeVar("FrameT")
 # Returns the packets of one stream, from the current position of its container.
 PacketReader: TypeAlias = "Callable[[], Iterator[Packet[Any] | None]]"
@@ -115,3 +114,55 @@ class PacketDecoder(Generic[FrameT]):
                     self.fatal = f"the rest is lost: it cannot be read ({error.strerror})"
                     yield None
                     return
+
+
+# Counting and rate-limited reporting of decode errors.
+
+
+REPORT_EVERY_S = 10.0
+
+
+class DecodeErrors:
+    """Collects errors and summarises them in at most one Fault per REPORT_EVERY_S of media time.
+
+    ``total`` counts all errors, reported or not.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._counts: dict[str, int] = {}
+        self._first_s = 0.0
+        self._last_s = 0.0
+        self._reported_s: float | None = None
+
+    def add(self, what: str, time_s: float) -> None:
+        """Count one error, worded so that a count can precede it: "bad packet(s)"."""
+        if not self._counts:
+            self._first_s = time_s
+        self._last_s = time_s
+        self._counts[what] = self._counts.get(what, 0) + 1
+        self.total += 1
+
+    def report(self, time_s: float, intact: bool) -> Fault | None:
+        """Return the errors before the frame or row at ``time_s``, if a report is due.
+
+        ``intact``: that frame is itself undamaged, so a burst is over.
+        """
+        since = self._first_s if self._reported_s is None else self._reported_s
+        waited = time_s - since >= REPORT_EVERY_S
+        if not self._counts or not (waited or (intact and self._reported_s is None)):
+            return None
+        self._reported_s = time_s
+        return self.flush()
+
+    def flush(self) -> Fault | None:
+        """Return the errors not reported yet, if any."""
+        if not self._counts:
+            return None
+        parts = ", ".join(f"{count} {what}" for what, count in self._counts.items())
+        span = f"at {self._first_s:.3f} s"
+        if self._last_s > self._first_s:
+            span = f"from {self._first_s:.3f} to {self._last_s:.3f} s"
+        fault = Fault(self._first_s, f"damage {span}: {parts}", count=sum(self._counts.values()))
+        self._counts.clear()
+        return fault

@@ -11,21 +11,20 @@ from av.video.stream import VideoStream
 
 from costream.clock import format_time
 from costream.errors import SourceError
-from costream.records import Fault, Item, VideoFrame
-from costream.sources.base import SourceInfo, SourceOptions
-from costream.sources.damage import DecodeErrors
-from costream.sources.framer import Framer
+from costream.records import Fault, Item, SourceInfo, VideoFrame
+from costream.sources.base import SourceOptions
 from costream.sources.media.container import (
     NO_TIME_STAMPS,
     Readable,
     display_name,
+    end_s,
     not_media,
     open_container,
     video_stream,
 )
-from costream.sources.media.picture import Orientation, display_size
+from costream.sources.media.packets import DecodeErrors
+from costream.sources.media.picture import Framer, Orientation, display_size
 from costream.sources.media.video_decoder import DecodedFrame, VideoDecoder
-from costream.sources.timing import end_s
 
 # Times within half of Matroska's resolution are equal: "--start 0.067" selects the frame there.
 SAME_TIME_S = 0.5e-3

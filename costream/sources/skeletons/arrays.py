@@ -12,10 +12,9 @@ import numpy.typing as npt
 
 from costream.errors import SourceError, UsageError
 from costream.layouts import BODY_25, COCO_17, NTU_25, OPENPOSE_18, Layout
-from costream.sources.columns import AXES, Columns
 from costream.sources.features.pickles import load_pickle
 from costream.sources.media.container import check_file
-from costream.sources.skeletons.headings import IMAGE_LAYOUTS, orientation
+from costream.sources.skeletons.headings import AXES, IMAGE_LAYOUTS, Columns, orientation
 from costream.sources.skeletons.persons import Event, PersonFrame, SkeletonRecording, make_person
 
 # By numbers of joints and coordinates, for pickles, which name no layout: pyskl's data sets.

@@ -13,14 +13,14 @@ import numpy as np
 
 from costream.errors import SourceError
 from costream.layouts import find_layout
-from costream.records import Fault, Item, SkeletonFrame
-from costream.sources.base import SourceInfo, SourceOptions
-from costream.sources.columns import parse_columns
-from costream.sources.damage import DecodeErrors
+from costream.records import Fault, Item, SkeletonFrame, SourceInfo
+from costream.sources.base import SourceOptions
 from costream.sources.features.arrays import NUMPY_MAGIC, ZIP_MAGIC, load_arrays, split_video
 from costream.sources.features.source import file_name
 from costream.sources.media.container import Readable, check_file, display_name
+from costream.sources.media.packets import DecodeErrors
 from costream.sources.skeletons.arrays import pyskl_recordings, read_annotation, read_array
+from costream.sources.skeletons.headings import parse_columns
 from costream.sources.skeletons.lines import HEAD_BYTES, Lines, text_format
 from costream.sources.skeletons.ntu import read_ntu
 from costream.sources.skeletons.openpose import read_kinetics, read_openpose

@@ -19,19 +19,38 @@ from costream.checkpoints.card import Card
 from costream.errors import SourceError, UsageError
 from costream.labels.examples import Example, located
 from costream.models.fitting import check_source
-from costream.records import AudioBlock, Fault
-from costream.sources.base import AudioFormat, SourceOptions
+from costream.records import AudioBlock, AudioFormat, Fault
+from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 from costream.training.feature_cache import FeatureCache, example_key, example_seed, join_keys
-from costream.training.sound_augment import quiet
+
+SAMPLE_RATE_HZ = 16_000
+_QUIET_DB = (-95.0, -62.0)  # level of silence
+Wave = npt.NDArray[np.float32]
+
+
+def quiet(rng: np.random.Generator, size: int) -> Wave:
+    """Return silence: digital zeros, or the noise of a microphone in a quiet room."""
+    if rng.random() < 0.2:
+        return np.zeros(size, np.float32)
+    spectrum = np.fft.rfft(rng.standard_normal(size))
+    frequencies = np.maximum(np.fft.rfftfreq(size, 1 / SAMPLE_RATE_HZ), 20.0)
+    wave = np.fft.irfft(spectrum * frequencies ** -rng.uniform(0.0, 0.8), size)
+    wave /= np.sqrt(np.mean(wave**2))
+    if rng.random() < 0.3:  # mains hum
+        hum = rng.choice([50.0, 60.0]) * rng.integers(1, 4)
+        wave += rng.uniform(0, 1) * np.sin(2 * np.pi * hum * np.arange(size) / SAMPLE_RATE_HZ)
+    return (_gain(rng.uniform(*_QUIET_DB)) * wave).astype(np.float32)
+
+
+def _gain(db: float) -> float:
+    return float(10 ** (db / 20))
+
 
 log = logging.getLogger("costream")
-
 LEVELS_DB = (-12.0, 6.0)  # gain of an example's variants
 CHUNK = 64  # blocks in one call of a frontend
 LEAD = 4  # preceding blocks of other sound, for tokens as after a change
-
-Wave = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)

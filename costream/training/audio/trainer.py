@@ -14,6 +14,7 @@ from torch import nn
 from costream.checkpoints.card import Card
 from costream.errors import UsageError
 from costream.labels.examples import Example
+from costream.labels.recording import UNSCORED
 from costream.models.oad.cooadtr import TokenClassifier
 from costream.training.audio.examples import LEAD, AudioReader, EncodedAudio
 from costream.training.base import (
@@ -24,8 +25,8 @@ from costream.training.base import (
     refuse_fine_tuning,
     untrainable_error,
 )
-from costream.training.baselines import CENTROID, nearest_centroid
-from costream.training.sound_baselines import linear
+from costream.training.baselines import CENTROID, linear, nearest_centroid
+from costream.training.optim import Schedule
 from costream.training.tokens.streams import TokenStream, TokenStreams
 from costream.training.tokens.trainer import (
     STREAM_STEPS,
@@ -34,8 +35,6 @@ from costream.training.tokens.trainer import (
     predict_streams,
     standardise,
 )
-from weights.recipes.action.loop import Schedule
-from weights.recipes.action.rendering.scenes import UNSCORED
 
 log = logging.getLogger("costream")
 
@@ -65,7 +64,7 @@ def check(card: Card, settings: TrainSettings) -> None:
         raise UsageError(f"the steps of {card.name} are blocks of audio", where="--fps")
 
 
-def teach(
+def train(
     network: nn.Module,
     frontend: Any,
     card: Card,

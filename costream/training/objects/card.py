@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from costream.checkpoints.card import Card, Timeline
 from costream.checkpoints.file import Weights
-from costream.evaluation.metrics.detection import DetectedBoxes, Truth, precision_interval
+from costream.evaluation.metrics.detection import (
+    DetectedBoxes,
+    Truth,
+    detection_scores,
+    match,
+    precision_interval,
+)
 from costream.training.base import EARLY_STOPPING_NOTE, TrainSettings
 from costream.training.objects.examples import AnnotatedImage, count_boxes
-from costream.training.objects_report import rounded_scores
-from costream.training.objects_threshold import best_threshold
 
 ENOUGH = 10  # least number of validation objects to choose a threshold by
 
@@ -89,3 +96,70 @@ def _metrics(card: Card, told: DetectorResults) -> dict[str, Any]:
         if limits is not None:
             rows[name]["AP50_95"] = [round(limit, 4) for limit in limits]
     return rows
+
+
+# Score threshold of a detector, chosen on labelled images.
+
+
+_NEAR = 0.01  # difference of F1
+
+
+def best_threshold(found: Sequence[DetectedBoxes], truth: Sequence[Truth]) -> float:
+    """Return the lowest score threshold whose F1 is within ``_NEAR`` of the best.
+
+    Boxes are correct from an overlap of a half on. Where F1 hardly depends on the threshold, a low
+    one loses fewest objects that differ from those in the images here.
+    """
+    scores, right = [], []
+    for said, true in zip(found, truth, strict=True):
+        for number in np.unique(said.labels):
+            own = said.labels == number
+            scores.append(said.scores[own])
+            right.append(match(said.boxes[own], true.boxes[true.labels == number], 0.5))
+    ranked = np.argsort(-np.concatenate(scores))
+    hits = np.concatenate(right)[ranked].cumsum()
+    total = sum(len(t.labels) for t in truth)
+    f1 = 2 * hits / (np.arange(1, len(hits) + 1) + total)
+    return float(np.concatenate(scores)[ranked][f1 >= f1.max() - _NEAR][-1])
+
+
+def detection_table(models: dict[str, dict[str, Any]], labels: Sequence[str]) -> list[str]:
+    """Return a table with one row per model, with the AP50 of every class present."""
+    first = next(iter(models.values()))
+    names = [name for name in labels if name in first["classes"]]
+    heads = ["AP50", *(f"AP50 {n} ({first['classes'][n]['objects']})" for n in names), "AP"]
+    lines = [
+        f"{first['pictures']} images; number of objects in brackets.",
+        "",
+        f"| | {' | '.join(heads)} | GMAC per image |",
+        "|---" * (len(heads) + 2) + "|",
+    ]
+    for model, scores in models.items():
+        values = [scores["AP50"], *(scores["classes"][n]["AP50"] for n in names), scores["AP"]]
+        cost = f"{scores['macs'] / 1e9:.3f}" if "macs" in scores else "-"
+        lines.append(f"| {model} | {' | '.join(map(_cell, values))} | {cost} |")
+    for model, scores in models.items():
+        if "AP50_95" in scores:
+            low, high = scores["AP50_95"]
+            text = f"AP50 of {model}: 95 % interval over images {low:.3f} to {high:.3f}."
+            lines += ["", text]
+    return lines
+
+
+def rounded_scores(
+    found: Sequence[DetectedBoxes], truth: Sequence[Truth], labels: Sequence[str]
+) -> dict[str, Any]:
+    """Return ``detection_scores`` for a card: rounded, None if undefined."""
+    scores: dict[str, Any] = detection_scores(found, truth, labels)
+    for part in _parts(scores):
+        for name in ("AP50", "AP"):
+            part[name] = None if math.isnan(part[name]) else round(part[name], 4)
+    return scores
+
+
+def _parts(scores: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    return [scores, *scores["classes"].values()]
+
+
+def _cell(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

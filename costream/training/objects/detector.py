@@ -9,20 +9,25 @@ import torch
 from torch import Tensor, nn
 
 from costream.evaluation.metrics.detection import DetectedBoxes, Truth, detection_scores
+from costream.models.eventful.rcnn import Detections, Proposals, pool
 from costream.models.eventful.vitdet import ViTDet
-from costream.models.vitdet_heads import Detections
-from costream.nn.boxes import areas, clip_boxes
-from costream.training.objects.examples import Album
+from costream.nn.boxes import areas, clip_boxes, pairwise_iou, suppress
+from costream.training.baselines import nearest_centroid
+from costream.training.objects.examples import Album, Encoded, EncodedViews, Views
 from costream.training.objects.losses import detector_losses
-from costream.training.optim import RandomState, Stateful, TrainingCheckpoint
-from costream.training.own_encoded import Encoded, EncodedViews, Views
-from costream.training.watch import LOSS, EarlyStopping
-from weights.recipes.action.loop import Optimizer, Schedule
+from costream.training.optim import (
+    LOSS,
+    EarlyStopping,
+    Optimizer,
+    RandomState,
+    Schedule,
+    Stateful,
+    TrainingCheckpoint,
+)
 
 WATCH = 25  # steps between two validations
 PATIENCE = 0.5  # share of all validations without improvement
 _FEWEST, _MOST, _TOGETHER = 4, 24, 400  # augmented views per image; in total, about
-
 # Tokens [B, h, w, D], and per image the true boxes [n, 4] and their classes int64 [n].
 Batch = tuple[Tensor, list[Tensor], list[Tensor]]
 ValidationFunction = Callable[[], dict[str, float]]
@@ -92,7 +97,7 @@ def fit(
         tokens, boxes, labels = supply.batch(schedule.batch, rng)
         size = (tokens.shape[1] * network.patch, tokens.shape[2] * network.patch)
         losses = detector_losses(network, tokens, size, boxes, labels)
-        optimizer.descend(torch.stack(losses).sum())
+        optimizer.step(torch.stack(losses).sum())
         if watch.enough(step + 1, optimizer.loss):
             break
     if watch.best:
@@ -135,3 +140,55 @@ def figures(
     scores = detection_scores(found, truth, labels)
     both = {name: float(str(scores[name])) for name in ("AP50", "AP")}
     return {**({LOSS: 1 - sum(both.values()) / 2} if any(both.values()) else {}), **both}
+
+
+# Nearest-class-mean baseline for custom objects, on box features.
+
+
+PROTOTYPES = "nearest centroid of boxes"
+_NOTHING, _APART = 8, 0.3  # background proposals per image; maximum overlap with boxes
+
+
+@torch.no_grad()
+def prototypes(
+    network: ViTDet,
+    trained: Sequence[Encoded],
+    checked: Sequence[Encoded],
+    classes: int,
+) -> list[DetectedBoxes]:
+    """Return detections in images by the class means of the boxes in training images.
+
+    Proposals are those of the network; box features are those of its first box head.
+    """
+    rows, said = [], []
+    for picture in trained:
+        maps, proposed = _propose(network, picture)
+        shared = pairwise_iou(proposed.boxes, picture.boxes).sum(1)
+        nothing = proposed.boxes[shared < _APART][:_NOTHING]
+        rows.append(_features(network, maps, torch.cat([picture.boxes, nothing])))
+        said += [*picture.labels.tolist(), *[classes] * len(nothing)]
+    known = torch.cat(rows).numpy()
+    found = []
+    for picture in checked:
+        maps, proposed = _propose(network, picture)
+        asked = _features(network, maps, proposed.boxes).numpy()
+        told = nearest_centroid(known, said, asked, classes + 1)
+        shares = torch.from_numpy(np.concatenate(told))[:, :classes]
+        scores, labels = (shares * proposed.objectness.sigmoid()[:, None]).max(1)
+        best = suppress(proposed.boxes, scores, labels, network.roi_heads.overlap)
+        said_of = Detections(proposed.boxes[best], scores[best], labels[best])
+        found.append(to_found(said_of, picture.size))
+    return found
+
+
+def _propose(network: ViTDet, picture: Encoded) -> tuple[Sequence[Tensor], Proposals]:
+    view = network.view(picture.tokens[None])
+    height, width = (side * network.patch for side in picture.tokens.shape[:2])
+    (proposed,) = network.propose(view, (height, width))
+    return view.maps, proposed
+
+
+def _features(network: ViTDet, maps: Sequence[Tensor], boxes: Tensor) -> Tensor:
+    head, _ = network.roi_heads.stages()[0]
+    vectors: Tensor = head(pool(maps, network.strides, [boxes]))
+    return vectors

@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from costream.checkpoints.card import Card
 from costream.checkpoints.file import Weights
 from costream.errors import ExitCode, UsageError
 from costream.evaluation.metrics.detection import DetectedBoxes
+from costream.frontends.crops import Pixels
 from costream.labels.boxes import read_boxes
 from costream.labels.examples import name_matcher
-from costream.models.build import build, save_model
+from costream.models.build import build, new_network, save_model
 from costream.models.eventful.vitdet import ViTDet
 from costream.training.base import (
     CHECKPOINT_SUFFIXES,
@@ -28,8 +30,9 @@ from costream.training.base import (
 )
 from costream.training.card_text import card_text
 from costream.training.feature_cache import FeatureCache, example_key
-from costream.training.objects.card import DetectorResults, describe
+from costream.training.objects.card import DetectorResults, describe, detection_table
 from costream.training.objects.detector import (
+    PROTOTYPES,
     PictureSupply,
     TokenSupply,
     ValidationFunction,
@@ -37,25 +40,23 @@ from costream.training.objects.detector import (
     figures,
     fit,
     heads_of,
+    prototypes,
     to_truth,
 )
 from costream.training.objects.examples import (
     Album,
     AnnotatedImage,
+    Encoded,
+    EncodedViews,
+    Views,
     annotated_images,
     count_boxes,
     divide,
 )
-from costream.training.objects_report import detection_table
-from costream.training.optim import TrainingCheckpoint
-from costream.training.own_encoded import Encoded, EncodedViews, Views
-from costream.training.own_objects_student import student
-from costream.training.own_prototypes import PROTOTYPES, prototypes
+from costream.training.optim import Schedule, TrainingCheckpoint
 from costream.training.report.objects import DetectorReport, objects_report
-from weights.recipes.action.loop import Schedule
 
 log = logging.getLogger("costream")
-
 BATCH, TOKENS = 8, 8192  # maximum views of a step, and their tokens
 STEPS, PER_PICTURE, MOST = 450, 3, 900  # twice as many from scratch
 WATCHED = 48  # maximum images of each validation during training
@@ -108,7 +109,7 @@ def train_objects(settings: TrainSettings, base: Weights, paths: Sequence[Path])
         albums = [Album(side, labels, pixels.box) for side in divided]
         views = [Views(album, network, pixels, settings.seed) for album in albums]
         trained, checked = (Side(view, card, cache) for view in views)
-        taught = teach(network, base, card, trained, checked, settings, partial)
+        taught = fit_student(network, base, card, trained, checked, settings, partial)
         cache.prune()
     card = describe(card, taught, divided, base, settings)
     save_model(paths[0], card, network, pixels)
@@ -148,7 +149,7 @@ def _backbone(network: ViTDet) -> nn.Module:
     return nn.ModuleList([network.embedding, network.backbone])
 
 
-def teach(
+def fit_student(
     network: ViTDet,
     base: Weights,
     card: Card,
@@ -241,3 +242,59 @@ def _print(card: Card, path: Path, checks: int) -> None:
         if card.name in told:
             print(f"validation: AP50 {told[card.name]:.3f} over {checks} images{beside}")
     print(f"report: {path.with_suffix('.html')}")
+
+
+# Initialisation of a custom detector from the weights of another, as far as they fit.
+
+
+_PREDICTOR = "roi_heads.box_predictor."
+
+
+def student(
+    base: Weights, labels: tuple[str, ...], settings: TrainSettings
+) -> tuple[ViTDet, Pixels, Card]:
+    """Return network, frontend and card for these labels.
+
+    The network takes all given weights but the classifier's, of which it takes the rows of the
+    labels known to the base. With ``scratch`` only the architecture is the same.
+    """
+    card = replace(
+        base.card,
+        name=settings.output.stem,
+        labels=labels,
+        arguments={**base.card.arguments, "classes": len(labels)},
+        timeline=replace(base.card.timeline, thresholds={}),
+        metrics={},
+        sample={},
+        costs={},
+    )
+    torch.manual_seed(settings.seed)
+    fresh = new_network(card).state_dict()
+    if not settings.scratch:
+        stored = {k.removeprefix("network."): v.float() for k, v in base.tensors.items()}
+        called = name_matcher(base.card.labels)
+        known = [called(label) for label in labels]
+        rows = [None if name is None else base.card.labels.index(name) for name in known]
+        fresh = {
+            k: _rows(k, v, stored[k], rows) if _PREDICTOR in k else stored[k]
+            for k, v in fresh.items()
+        }
+    network, pixels = build(card, {f"network.{k}": v for k, v in fresh.items()})
+    return cast(ViTDet, network), cast(Pixels, pixels), card
+
+
+def _rows(name: str, fresh: Tensor, stored: Tensor, rows: Sequence[int | None]) -> Tensor:
+    """Return classifier or delta weights for labels that were the ``rows`` of another model.
+
+    Scores of new labels keep the ``fresh`` weights, deltas start with the mean of the stored ones.
+    """
+    if "cls_score" in name:
+        out = fresh.clone()
+        out[-1] = stored[-1]  # of the background
+        for k, row in enumerate(rows):
+            out[k] = out[k] if row is None else stored[row]
+        return out
+    if len(stored) == len(fresh) == 4:  # deltas of a single class, or class-agnostic ones
+        return stored
+    each = torch.unflatten(stored, 0, (-1, 4))
+    return torch.cat([each.mean(0) if row is None else each[row] for row in rows])

@@ -11,20 +11,20 @@ from costream.checkpoints.card import LOW, Timeline
 from costream.evaluation.metrics.calibration import calibration_error, reliability
 from costream.report.markup import Html, name, tag
 from costream.report.tables import Cell, number, share_bar, table
-from costream.training.calibration import Calibration, at_temperature
-from costream.training.own_charts import confusion_table, reliability_chart
+from costream.training.calibration import Calibration, StreamPredictions, at_temperature
 from costream.training.report.page import (
     MOST_CONFUSED,
     TrainingReport,
+    confusion_table,
     data,
     facts,
     figure,
     learning,
     page,
+    reliability_chart,
     section,
     use,
 )
-from costream.training.timeline import StreamPredictions
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from costream.evaluation.boxconfusion import box_confusion
-from costream.evaluation.metrics.detection import DetectedBoxes, Truth
+from costream.evaluation.metrics.detection import DetectedBoxes, Truth, box_confusion
 from costream.report.markup import Html, name, tag
 from costream.report.tables import Cell, number, share_bar, table
-from costream.training.own_charts import confusion_table
 from costream.training.report.page import (
     MOST_CONFUSED,
     TrainingReport,
+    confusion_table,
     data,
     facts,
     figure,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from costream.evaluation.motions import Joints, resample_joints
+from costream.evaluation.clips import Joints, resample_joints
 from costream.layouts import Layout
 
 

@@ -12,12 +12,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.evaluation.motions import batch
+from costream.evaluation.clips import batch
 from costream.frontends.joints import JointStreams
-from costream.training.optim import RandomState, Remembered, Stateful, TrainingCheckpoint
-from costream.training.skeleton_streams import UNSCORED, StreamMaker
-from costream.training.watch import EarlyStopping
-from weights.recipes.action.loop import Optimizer, Schedule, fastest_autocast
+from costream.training.optim import (
+    EarlyStopping,
+    Optimizer,
+    RandomState,
+    Remembered,
+    Schedule,
+    Stateful,
+    TrainingCheckpoint,
+    fastest_autocast,
+)
+from costream.training.skeleton.examples import UNSCORED, StreamMaker
 
 WATCH, PATIENCE = 40, 5  # steps between validations; validations without improvement
 AVERAGE = 0.99  # decay of the running mean of the weights, which is what is kept
@@ -71,7 +78,7 @@ def train_network(
         tokens, labels, weights = draw(frontend, supplies, steps, rng)
         with products:
             logits = network(tokens)
-        optimizer.descend(
+        optimizer.step(
             loss(logits.float(), labels[:, ::stride], weights[:, ::stride], schedule.smoothing)
         )
         average.update(network)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from costream.checkpoints.card import Card
-from costream.evaluation.motions import Motion, batch
+from costream.evaluation.clips import Motion, batch
 from costream.frontends.joints import JointStreams
 from costream.labels.examples import Example
 from costream.models.skeleton.network import SkeletonNet
@@ -22,15 +23,12 @@ from costream.training.base import (
     refuse_fine_tuning,
     untrainable_error,
 )
-from costream.training.baselines import CENTROID, nearest_centroid
+from costream.training.baselines import CENTROID, logistic_regression, nearest_centroid
+from costream.training.calibration import StreamPredictions
+from costream.training.optim import LOSS, Schedule
 from costream.training.skeleton.augment import Augmenter, Variety
-from costream.training.skeleton.examples import read_motions
-from costream.training.skeleton.loop import SkeletonSupply, train_network
-from costream.training.skeleton_reading import disable_probe, fit_probe
-from costream.training.skeleton_streams import StreamMaker
-from costream.training.timeline import StreamPredictions
-from costream.training.watch import LOSS
-from weights.recipes.action.loop import Schedule
+from costream.training.skeleton.examples import StreamMaker, read_motions
+from costream.training.skeleton.loop import SkeletonSupply, draw, loss, train_network
 
 ARGUMENTS: Mapping[str, Any] = {"statistics": True}
 BACKGROUND = "background"
@@ -59,7 +57,7 @@ def check(card: Card, settings: TrainSettings) -> None:
         raise untrainable_error(card)
 
 
-def teach(
+def train(
     network: nn.Module,
     frontend: Any,
     card: Card,
@@ -170,3 +168,76 @@ def _centroid(
         for some in (motions, checks)
     )
     return nearest_centroid(rows, [labels.index(m.label) for m in motions], asked, len(labels))
+
+
+# Linear probe on joint statistics, for skeleton classes with few examples.
+#
+# A network that learns a class from five motions overfits them. A linear layer on the mean and
+# standard deviation of each joint (see ``SkeletonNet``, ``statistics``) overfits less, but gains
+# little from many examples. So the output is a mean of both, in which the network's weight grows
+# with the number of examples.
+
+
+BATCHES, PROBE_STEPS = 16, 128  # number of batches of streams, and the streams' length
+DECAY = 0.1  # L2 penalty, relative to the mean loss
+
+
+@dataclass(frozen=True)
+class LinearProbe:
+    """A linear probe: ``weight`` [K, 2 V C] and ``bias`` [K]."""
+
+    weight: Tensor
+    bias: Tensor
+
+    @torch.no_grad()
+    def join(self, network: SkeletonNet, share: float) -> None:
+        """Make a network output the mean of its logits, weighted by ``share``, and the probe's.
+
+        A probe already in the network is replaced.
+        """
+        if network.reading is None:
+            raise ValueError("the network has no statistics")
+        network.fc.weight.mul_(share)
+        network.fc.bias.lerp_(self.bias, 1 - share)
+        network.reading.weight.copy_((1 - share) * self.weight)
+
+
+def disable_probe(network: SkeletonNet) -> None:
+    """Set a network's probe to zero and freeze it, to train the network without it."""
+    if network.reading is None:
+        raise ValueError("the network has no statistics")
+    nn.init.zeros_(network.reading.weight).requires_grad_(False)
+
+
+def fit_probe(
+    network: SkeletonNet,
+    frontend: JointStreams,
+    supplies: Sequence[SkeletonSupply],
+    smoothing: float,
+    seed: int,
+) -> LinearProbe:
+    """Fit a linear probe to streams by logistic regression.
+
+    All means share one scale and all deviations another, instead of one scale per number: a
+    joint that hardly moves carries little information.
+    """
+    rng, stride = np.random.default_rng(seed), network.stride
+    rows, labels, weights = [], [], []
+    for _ in range(BATCHES):
+        tokens, told, counts = draw(frontend, supplies, PROBE_STEPS, rng)
+        rows.append(network.describe(tokens))
+        labels.append(told[:, ::stride])
+        weights.append(counts[:, ::stride])
+    described = torch.cat(rows)
+    centre = described.mean((0, 1))
+    spread = (described - centre).square().mean((0, 1)).view(2, -1).mean(1).sqrt()
+    scale = spread.clamp(min=1e-6).repeat_interleave(len(centre) // 2)
+    truth, counting = torch.cat(labels), torch.cat(weights)
+    weight, bias = logistic_regression(
+        (described - centre) / scale,
+        network.num_classes,
+        lambda logits: loss(logits, truth, counting, smoothing),
+        DECAY,
+    )
+    weight = weight / scale
+    return LinearProbe(weight, bias - weight @ centre)

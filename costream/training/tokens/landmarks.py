@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from costream.models.oad.conystrom import CoNystrom
 from costream.nn.nystrom.encoder import NystromEncoder
-from weights.recipes.action.loop import Schedule
+from costream.training.optim import Schedule
 
 TOKENS = 50_000  # used to fit centres
 ROUNDS = 25  # maximum iterations of Lloyd's algorithm

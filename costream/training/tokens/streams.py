@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from weights.recipes.action.rendering.scenes import UNSCORED
+from costream.labels.recording import UNSCORED
 
 FEWEST = 4  # least number of steps of a piece, if the recording has as many
 STAYING = 0.5  # probability that the next piece is of the same class

@@ -11,18 +11,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from costream.labels.recording import UNSCORED
 from costream.models.oad.cooadtr import OadOutput, TokenClassifier
 from costream.models.oad.miniroad import MiniRoad
 from costream.models.oad.oadtr import OadTR
 from costream.nn.encoder import Encoder
 from costream.nn.nystrom.encoder import NystromEncoder
-from costream.training.optim import RandomState, Stateful, TrainingCheckpoint
-from costream.training.timeline import StreamPredictions
+from costream.training.calibration import StreamPredictions
+from costream.training.optim import (
+    LOSS,
+    EarlyStopping,
+    Optimizer,
+    RandomState,
+    Schedule,
+    Stateful,
+    TrainingCheckpoint,
+)
 from costream.training.tokens.landmarks import LandmarkSchedule
 from costream.training.tokens.streams import TokenStream
-from costream.training.watch import LOSS, EarlyStopping
-from weights.recipes.action.loop import Optimizer, Schedule
-from weights.recipes.action.rendering.scenes import UNSCORED
 
 STREAM_STEPS = (16, 128)  # minimum and maximum, so that windows are not always full
 WINDOWS = 8  # supervised steps of a stream if each needs its own window
@@ -84,7 +90,7 @@ def fit(
         tokens, labels = supply.batch(schedule.batch, length, rng)
         if spread is not None:
             tokens = tokens + NOISE * spread * torch.randn_like(tokens)
-        optimizer.descend(stream_loss(network, tokens, labels, schedule.smoothing, counted, rng))
+        optimizer.step(stream_loss(network, tokens, labels, schedule.smoothing, counted, rng))
         if fixing.over(step) and watch.enough(step + 1, optimizer.loss):
             break
     network.eval()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
@@ -20,21 +21,18 @@ from costream.clock import Tick, resample
 from costream.errors import SourceError, UsageError
 from costream.frontends.audiovisual import AudioVisual, stack_audio_blocks
 from costream.labels.examples import Example, located
+from costream.labels.recording import UNSCORED
 from costream.models.fitting import check_source, extra_audio
 from costream.records import Fault, Gap, VideoFrame
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 from costream.training.feature_cache import FeatureCache, example_key, example_seed, join_keys
 from costream.training.tokens.streams import TokenStream
-from costream.training.video_views import VideoView
-from weights.recipes.action.rendering.scenes import UNSCORED
 
 log = logging.getLogger("costream")
-
 CHUNK = 32  # frames in one call of a frontend
 LEAD_S = 8.0  # read before the first example, as context of frontend and network
 WHOLE_S = 60.0  # granularity of what is read: labels may be moved a little
-
 Times = npt.NDArray[np.float64]
 
 
@@ -274,3 +272,55 @@ class VideoBranch:
         seen = self._frontend.forward_steps(frames[None], self._state)[0]
         self._tokens.append(torch.cat((seen, heard), 1))
         self._times.append(times)
+
+
+# Augmented views of a video: camera displacement, lighting, noise and speed.
+
+
+# Standard deviations, for one fixed camera that may be knocked, by day and by night.
+TURN, ZOOM, STRETCH, SHIFT = 0.05, 0.1, 0.04, 0.06  # radians; logarithms; half frames
+GAIN, TINT, OFFSET, NOISE = 0.2, 0.08, 8.0, 3.0  # logarithms; of 255
+SPEED = 0.25  # of the logarithm, uniform
+PAUSE = 24  # most steps for which the first and the last frame are repeated
+
+
+class VideoView:
+    """A view, constant throughout a recording, whose frames are processed in pieces.
+
+    ``lead`` and ``tail``: number of still frames before the first and after the last one.
+    """
+
+    def __init__(self, rng: np.random.Generator, box: tuple[int, int]) -> None:
+        turn, ratio = rng.normal(0, TURN), box[0] / box[1]
+        zoom, stretch = np.exp(rng.normal(0, (ZOOM, STRETCH)))
+        c, s = math.cos(turn) * zoom, math.sin(turn) * zoom
+        x, y = rng.normal(0, SHIFT, 2)
+        self._theta = torch.tensor([[c * stretch, -s / ratio, x], [s * ratio * stretch, c, y]])
+        colours = np.exp(rng.normal(0, GAIN) + rng.normal(0, TINT, 3))
+        self._colours = torch.from_numpy(colours).float().view(3, 1, 1)
+        self._offset, self._noise = rng.normal(0, OFFSET), abs(rng.normal(0, NOISE))
+        self._speed = math.exp(rng.uniform(-SPEED, SPEED))
+        self.lead, self.tail = rng.integers(PAUSE + 1, size=2).tolist()
+        self._chance = torch.Generator().manual_seed(int(rng.integers(1 << 31)))
+
+    def chosen(self, first: int, count: int) -> npt.NDArray[np.int64]:
+        """Return the indices of the frames shown among ``count`` after ``first``, with repeats."""
+        begin, end = (math.ceil(k / self._speed) for k in (first, first + count))
+        places = np.floor(np.arange(begin, end) * self._speed).astype(np.int64) - first
+        chosen: npt.NDArray[np.int64] = np.clip(places, 0, count - 1)
+        return chosen
+
+    def show(self, frames: Tensor) -> Tensor:
+        """Return augmented frames of uint8 [T, 3, H, W] as float32, 0 to 255."""
+        height, width = frames.shape[2:]
+        # The same grid for all frames: warp them as one image of 3 T channels.
+        moved = warp(frames.flatten(0, 1).float(), self._theta.float(), "border")
+        noise = torch.randn(len(frames), 1, height, width, generator=self._chance)
+        lit = moved.view(frames.shape) * self._colours + (self._offset + self._noise * noise)
+        return lit.clamp_(0, 255)
+
+
+def warp(picture: Tensor, theta: Tensor, mode: str) -> Tensor:
+    """Return an image [C, H, W] warped by ``theta`` [2, 3]; ``mode``: padding outside it."""
+    grid = F.affine_grid(theta[None], [1, 1, *picture.shape[1:]], align_corners=False)
+    return F.grid_sample(picture[None], grid, padding_mode=mode, align_corners=False)[0]

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from costream.training.optim import RandomState, Stateful, TrainingCheckpoint
-from costream.training.picture_pieces import Piece, Pieces
+from costream.checkpoints.card import Card
+from costream.labels.examples import Example
+from costream.labels.recording import UNSCORED
+from costream.records import Gap, VideoFrame
+from costream.training.optim import (
+    EarlyStopping,
+    Optimizer,
+    RandomState,
+    Schedule,
+    Stateful,
+    TrainingCheckpoint,
+    freeze_batchnorm,
+)
 from costream.training.tokens.streams import TokenStream
 from costream.training.tokens.trainer import WINDOWS, figures, slides, stream_loss
-from costream.training.watch import EarlyStopping
-from weights.recipes.action.loop import Optimizer, Schedule, freeze_batchnorm
+from costream.training.video.examples import VideoView, by_recording, frames_of, labels_at, stretch
 
 WATCH, PATIENCE = 10, 4  # steps between two validations; validations without gain
 
@@ -55,7 +67,7 @@ def fine_tune(
     for step in optimizer:
         frames, labels = supply.batch(schedule.batch, rng)
         tokens: Tensor = frontend(frames)
-        optimizer.descend(stream_loss(network, tokens, labels, schedule.smoothing, counted, rng))
+        optimizer.step(stream_loss(network, tokens, labels, schedule.smoothing, counted, rng))
         if watch.enough(step + 1, optimizer.loss):
             break
     if watch.best:
@@ -70,3 +82,98 @@ def seen(frontend: Any, piece: Piece) -> TokenStream:
     """Return the tokens of a piece at the start of a stream."""
     frames = torch.from_numpy(piece.frames)
     return TokenStream(frontend(frames[None])[0], piece.labels)
+
+
+# Clips of a user's videos as frames, for training a frontend too.
+
+
+STEPS = 48  # length of a piece
+MOST_BYTES = 400_000_000  # of frames held in memory
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive frames uint8 [T, 3, H, W], each with its class or UNSCORED [T]."""
+
+    frames: npt.NDArray[np.uint8]
+    labels: npt.NDArray[np.int64]
+
+    def filled(self, before: int, still: int) -> Piece:
+        """Pad to ``STEPS`` steps: repeat the first frame ``before`` times, the last one after."""
+        after = STEPS - before - len(self.labels)
+        return Piece(
+            np.pad(self.frames, ((before, after), (0, 0), (0, 0), (0, 0)), mode="edge"),
+            np.pad(self.labels, (before, after), constant_values=still),
+        )
+
+
+class Pieces:
+    """Draws randomly augmented pieces, all classes equally often.
+
+    ``still``: the label of the repeated frames before and after a piece.
+    """
+
+    def __init__(self, pieces: Sequence[Piece], box: tuple[int, int], still: int) -> None:
+        self._box, self._still = box, still
+        having: dict[int, list[Piece]] = {}
+        for piece in pieces:
+            for label in np.unique(piece.labels[piece.labels != UNSCORED]).tolist():
+                having.setdefault(label, []).append(piece)
+        self._having = [having[label] for label in sorted(having)]
+
+    def batch(self, count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Return a batch: frames float32 [B, T, 3, H, W], 0 to 255, and labels int64 [B, T]."""
+        frames, labels = [], []
+        for _ in range(count):
+            own = self._having[int(rng.integers(len(self._having)))]
+            piece = own[int(rng.integers(len(own)))]
+            piece = piece.filled(int(rng.integers(STEPS - len(piece.labels) + 1)), self._still)
+            frames.append(VideoView(rng, self._box).show(torch.from_numpy(piece.frames)))
+            labels.append(torch.from_numpy(piece.labels))
+        return torch.stack(frames), torch.stack(labels)
+
+
+def read_pieces(
+    card: Card, frontend: Any, examples: Sequence[Example], labels: Sequence[str], seed: int
+) -> list[Piece]:
+    """Return labelled pieces from the recordings of these examples.
+
+    If they exceed the memory limit, a random sample of them. SourceError, UsageError as
+    ``Reader.read``.
+    """
+    rng = np.random.default_rng(seed)
+    kept: list[Piece] = []
+    seen = 0
+    for own in by_recording(examples).values():
+        some = [examples[k] for k in own]
+        for piece in _pieces(card, frontend, some, labels):
+            if (piece.labels == UNSCORED).all():
+                continue
+            seen += 1
+            if len(kept) < max(1, MOST_BYTES // (STEPS * piece.frames[0].nbytes)):
+                kept.append(piece)
+            elif (place := int(rng.integers(seen))) < len(kept):  # Vitter's algorithm R
+                kept[place] = piece
+    return kept
+
+
+def _pieces(
+    card: Card, frontend: Any, examples: Sequence[Example], labels: Sequence[str]
+) -> Iterator[Piece]:
+    frames: list[npt.NDArray[np.uint8]] = []
+    times: list[float] = []
+
+    def piece() -> Piece:
+        known = labels_at(examples, np.array(times), labels, UNSCORED)
+        return Piece(np.stack(frames), known)
+
+    for item in frames_of(card, frontend, stretch(examples)):
+        if not isinstance(item, Gap) and isinstance(item.item, VideoFrame):
+            frames.append(frontend.prepare(item.item.rgb))
+            times.append(item.time_s)
+        if frames and (isinstance(item, Gap) or len(frames) == STEPS):
+            yield piece()
+            frames.clear()
+            times.clear()
+    if frames:
+        yield piece()

@@ -13,6 +13,7 @@ from torch import nn
 from costream.checkpoints.card import Card
 from costream.errors import UsageError
 from costream.labels.examples import Example
+from costream.labels.recording import UNSCORED
 from costream.training.base import (
     TrainResult,
     TrainSettings,
@@ -23,8 +24,7 @@ from costream.training.base import (
 )
 from costream.training.baselines import CENTROID, nearest_centroid
 from costream.training.feature_cache import FeatureCache
-from costream.training.optim import TrainingCheckpoint
-from costream.training.picture_pieces import Pieces, read_pieces
+from costream.training.optim import Schedule, TrainingCheckpoint
 from costream.training.tokens.streams import TokenStream, TokenStreams
 from costream.training.tokens.trainer import (
     STREAM_STEPS,
@@ -36,9 +36,7 @@ from costream.training.tokens.trainer import (
     standardise,
 )
 from costream.training.video.examples import EncodedVideo, VideoReader, of_pictures
-from costream.training.video.finetune import fine_tune
-from weights.recipes.action.loop import Schedule
-from weights.recipes.action.rendering.scenes import UNSCORED
+from costream.training.video.finetune import Pieces, fine_tune, read_pieces
 
 ARGUMENTS: Mapping[str, Any] = {}
 BACKGROUND = "background"
@@ -69,7 +67,7 @@ def check(card: Card, settings: TrainSettings) -> None:
         raise UsageError(f"{card.name} takes {card.rate_hz:g} frames per second", where="--fps")
 
 
-def teach(
+def train(
     network: nn.Module,
     frontend: Any,
     card: Card,

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import groupby
 
+import numpy as np
 from rich.cells import cell_len
+from rich.style import Style
+from rich.text import Span, Text
 
+from costream.draw.skeleton import Figure
 from costream.formatting import clean
+from costream.ui.run.tracks import AudioMeter
 
 # Black letters on these can be read on dark and light terminals alike.
 _COLORS = ("green", "yellow", "cyan", "magenta", "blue", "red", "bright_green", "bright_cyan")
@@ -40,3 +47,92 @@ def _letters(labels: Sequence[str]) -> dict[str, str]:
         out[label] = letter
         taken.add(letter)
     return out
+
+
+# Level meter and spectrogram as lines of text.
+
+
+_FLOOR_DB = -60.0  # left end of the meter
+_FULL_DB = -1.0  # from here on the recording is likely to clip
+_MARKS = ("█", "━", "│"), ("#", "-", "|")
+# From quiet to loud. Silence is the terminal's own background; the others are visible on black
+# and on white, so the spectrogram is legible on dark and light terminals.
+_SOUND_COLORS = (None, *(Style(color=f"color({k})") for k in (61, 97, 133, 168, 203, 208, 214)))
+_ASCII = " .:-=+*#%@"
+
+
+def level_line(hearing: AudioMeter, name: Text, width: int, *, unicode: bool) -> Text:
+    """Return the meter, ``width`` wide with its ``name``: level, held peak as a mark, numbers."""
+    rms, held = round(hearing.rms_db), round(hearing.held_db)
+    told = f" {rms:4d} dBFS, peak {held:3d}" if width >= 60 else f" {rms:4d} dBFS"
+    room = max(4, width - name.cell_len - len(told))
+    full, rest, mark = _MARKS[0] if unicode else _MARKS[1]
+    level, peak = _place(hearing.rms_db, room), min(_place(hearing.held_db, room), room - 1)
+    level = min(level, peak)  # not above the peak
+    style = "red" if hearing.held_db >= _FULL_DB else "yellow"
+    line = name.append(full * level, "green").append(rest * (peak - level), "dim")
+    return line.append(mark, style).append(rest * (room - peak - 1), "dim").append(told)
+
+
+def spectrum_lines(hearing: AudioMeter, width: int, height: int, *, unicode: bool) -> list[Text]:
+    """Return the spectrogram as ``height`` lines, time from left to right, the newest last."""
+    if not unicode:
+        shades = (hearing.levels(width, height) * (len(_ASCII) - 0.01)).astype(int).tolist()
+        return [Text("".join(_ASCII[level] for level in row)) for row in shades]
+    rows = (hearing.levels(width, 2 * height) * (len(_SOUND_COLORS) - 0.01)).astype(int)
+    if len(rows) % 2:  # fewer bands than rows
+        rows = rows.repeat(2, axis=0)
+    codes = (rows[0::2] * len(_SOUND_COLORS) + rows[1::2]).tolist()
+    return [_line(row) for row in codes[:height]]
+
+
+def _line(codes: list[int]) -> Text:
+    """Return a line of half blocks; a code combines the upper and the lower level."""
+    text: list[str] = []
+    spans: list[Span] = []
+    end = 0
+    for code, run in groupby(codes):
+        block, style = _cell(code)
+        begin, end = end, end + len(list(run))
+        text.append(block * (end - begin))
+        if style is not None:
+            spans.append(Span(begin, end, style))
+    return Text("".join(text), spans=spans)
+
+
+@cache
+def _cell(code: int) -> tuple[str, Style | None]:
+    above, below = (_SOUND_COLORS[k] for k in divmod(code, len(_SOUND_COLORS)))
+    if above is None:
+        return (" ", None) if below is None else ("▄", below)
+    if below is None:
+        return "▀", above
+    return ("█", above) if above == below else ("▀", above + Style(bgcolor=below.color))
+
+
+def _place(db: float, width: int) -> int:
+    return round(width * min(1.0, max(0.0, 1 - db / _FLOOR_DB)))
+
+
+# Stick figures in a terminal: braille characters, eight dots each.
+
+
+# Unicode numbers the dots of a braille cell [4 rows, 2 columns] in this order.
+_BITS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
+_BLANK = 0x2800
+
+
+def stick_lines(figure: Figure, rows: int) -> list[str]:
+    """Return the persons as ``rows`` lines of ``2 * rows`` characters, which is about a square."""
+    side = 4 * rows  # dots, equally spaced across and down
+    dots = np.zeros((side, side), np.bool_)
+    points = figure.points * (side - 1)
+    for person, seen in zip(points, figure.seen, strict=True):
+        for a, b in figure.bones:
+            if seen[a] and seen[b]:
+                way = person[a] + (person[b] - person[a]) * np.linspace(0, 1, side)[:, None]
+                x, y = np.rint(way.clip(0, side - 1)).astype(np.intp).T
+                dots[y, x] = True
+    cells = dots.reshape(rows, 4, 2 * rows, 2).transpose(0, 2, 1, 3)
+    codes = _BLANK + (cells * _BITS).sum((2, 3))
+    return ["".join(map(chr, row)) for row in codes.tolist()]

@@ -16,12 +16,11 @@ from costream.records import (
     Prediction,
     Record,
     Segment,
+    finds_objects,
+    heads_of,
 )
-from costream.sinks.base import finds_objects, heads_of
-from costream.ui.hearing import AudioMeter
 from costream.ui.run.glyphs import Legend
-from costream.ui.run.tracks import HeadState
-from costream.ui.sight import DetectionState
+from costream.ui.run.tracks import AudioMeter, DetectionState, HeadState
 
 STAGES = ("decode", "frontend", "network", "sink")
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter, deque
 from dataclasses import dataclass
 
-from costream.records import Head, Prediction, Scored
-from costream.ui.strip import Strip
+import numpy as np
+import numpy.typing as npt
+
+from costream.formatting import clean, share_of_dense
+from costream.records import Box, Compute, Head, Objects, Picture, Prediction, Scored
 
 # A label stays active while its score is above this share of its opening threshold: the default
 # hysteresis of the timeline, so that the display is close to the segments that are written.
@@ -78,3 +83,214 @@ class HeadState:
             self.current = ActiveLabel(best, since_s, score)
         elif current is not None and current.score < _LOW * least(current.label):
             self.current = None
+
+
+# Audio level and spectrogram of the last seconds during a run.
+
+
+SILENCE_DB = -96.0  # the range of 16 bits; less is silence
+_HOLD_S = 1.5  # how long the highest peak stays marked
+_COLUMNS_HZ = 8.0  # columns of the spectrogram a second, if there are enough frames
+_COLUMNS = 128
+Samples = npt.NDArray[np.float32]
+# The quiet end of the scale is a low percentile of the visible values, the loud end a high one;
+# a steady sound would fill the whole scale with its noise, so the scale spans at least 30 dB.
+_QUIET, _LOUD = 0.2, 0.995
+_LEAST_SPAN = 3 * math.log(10)  # ln of power
+
+
+class AudioMeter:
+    """Audio meter of one run, in constant memory. ``step_s``: seconds per step.
+
+    Adding a step takes microseconds; new spectrograms are processed on demand.
+    """
+
+    def __init__(self, step_s: float) -> None:
+        self.peak_db = self.held_db = SILENCE_DB  # dBFS: 0 is full scale
+        self._held_s = -math.inf  # time of the held peak
+        self._samples: Samples | None = None  # of the newest step
+        self._each = max(1, round(step_s * _COLUMNS_HZ))  # columns a step
+        self._new: deque[Samples] = deque(maxlen=_COLUMNS)  # spectrograms not yet processed
+        self._columns: deque[Samples] = deque(maxlen=_COLUMNS)  # [bands] each
+
+    def add(self, time_s: float, samples: Samples, spectrum: Samples | None) -> None:
+        """Add the audio of a step: samples [N], spectrogram [frames, bands], ln of power."""
+        if len(samples):
+            self._samples = samples
+            self.peak_db = decibels(max(float(samples.max()), -float(samples.min())))
+        if self.peak_db >= self.held_db or not 0 <= time_s - self._held_s <= _HOLD_S:
+            self.held_db, self._held_s = self.peak_db, time_s
+        if spectrum is not None:
+            self._new.append(spectrum)
+
+    @property
+    def rms_db(self) -> float:
+        """Root mean square of the newest step, dBFS."""
+        x = self._samples
+        return SILENCE_DB if x is None else decibels(math.sqrt(float(np.dot(x, x)) / len(x)))
+
+    @property
+    def has_spectrum(self) -> bool:
+        """Whether there is a spectrogram."""
+        return bool(self._new or self._columns)
+
+    def levels(self, width: int, height: int) -> Samples:
+        """Return the newest ``width`` columns of the spectrogram as ``height`` rows of loudness.
+
+        float32 [height or less, width or less], 0 quiet to 1 loud, high frequencies first.
+        """
+        while self._new:
+            self._work_up(self._new.popleft())
+        shown = np.array(list(self._columns)[-width:])
+        shown = np.nan_to_num(shown, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+        edges = np.linspace(0, shown.shape[1], min(height, shown.shape[1]) + 1).astype(np.intp)
+        rows = np.maximum.reduceat(shown, edges[:-1], axis=1)  # so that narrow tones stay visible
+        ordered = np.sort(rows, axis=None)
+        low, high = (float(ordered[int(q * (ordered.size - 1))]) for q in (_QUIET, _LOUD))
+        scaled = (rows - low) / max(high - low, _LEAST_SPAN)
+        out: Samples = np.clip(scaled, 0, 1).astype(np.float32).T[::-1]
+        return out
+
+    def _work_up(self, spectrum: Samples) -> None:
+        frames, bands = spectrum.shape
+        if self._columns and len(self._columns[0]) != bands:
+            self._columns.clear()
+        each = min(self._each, frames)
+        if each:
+            of_column = frames // each
+            parts = spectrum[: each * of_column].reshape(each, of_column, bands)
+            self._columns.extend(parts.mean(1))
+
+
+def decibels(amplitude: float) -> float:
+    """Return an amplitude (1: full scale) in dBFS, at least SILENCE_DB, also for NaN."""
+    if not amplitude > 0:
+        return SILENCE_DB
+    return max(SILENCE_DB, min(20 * math.log10(amplitude), 60.0))
+
+
+# Objects during a run: the current ones, their timeline and the cost of detection.
+
+
+_STEPS = 128  # steps whose costs are kept: more than a line has cells
+
+
+class DetectionState:
+    """Objects and costs of one run so far, in constant memory.
+
+    ``length_s``: length of the run, if known. ``step_s``: seconds per step.
+    """
+
+    def __init__(self, length_s: float | None, step_s: float) -> None:
+        self.boxes: tuple[Box, ...] = ()  # of the newest step, by descending score
+        self.most_boxes = 0  # maximum of all steps
+        self.tracked = False  # whether objects have ids
+        self.seen: Counter[str] = Counter()  # boxes so far, by label
+        self.strip: Strip | None = None  # counts steps as None, boxes by their label
+        self.compute: Compute | None = None  # of the newest step
+        self.most_tokens: int | None = None  # tokens of a frame
+        self.tokens: deque[float] = deque(maxlen=_STEPS)  # updated, of the newest steps
+        self.shares: deque[float] = deque(maxlen=_STEPS)  # of the dense cost
+        self._length_s, self._step_s = length_s, step_s
+
+    def see(self, record: Objects) -> None:
+        """Add the objects of a step."""
+        self.boxes = record.boxes
+        self.most_boxes = max(self.most_boxes, len(record.boxes))
+        self.tracked = self.tracked or any(box.id is not None for box in record.boxes)
+        if self.strip is None:
+            self.strip = Strip(record.time_s, self._length_s, self._step_s)
+        self.strip.add(record.time_s, None)
+        for box in record.boxes:
+            self.seen[box.label] += 1
+            self.strip.add(record.time_s, box.label)
+
+    def spend(self, record: Compute) -> None:
+        """Add the cost of a step."""
+        self.compute = record
+        self.shares.append(share_of_dense(record))
+        if record.tokens is not None:
+            self.tokens.append(record.tokens)
+
+    def look(self, picture: Picture) -> None:
+        """Store the number of tokens of a frame."""
+        if picture.updated is not None:
+            self.most_tokens = picture.updated.size
+
+    def interrupt(self) -> None:
+        """Discard the current objects, at a gap."""
+        self.boxes = ()
+
+    @property
+    def words(self) -> str:
+        """Current objects as text: ``2 car, 1 person``, the most frequent first."""
+        counts = Counter(box.label for box in self.boxes).most_common()
+        return ", ".join(f"{count} {clean(label)}" for label, count in counts)
+
+
+# Timeline so far as a row of time slices, in constant memory for a run of any length.
+
+
+_SLICES = 256
+
+
+class Strip:
+    """Number of steps of each label, for each slice of time.
+
+    ``length_s``: the whole length if it is known. Otherwise the slices double in length
+    whenever the run exceeds them.
+    """
+
+    def __init__(self, start_s: float, length_s: float | None, step_s: float) -> None:
+        self._start_s = start_s
+        self._slice_s = max(step_s, (length_s or 0.0) / _SLICES)
+        self._slices: list[dict[str | None, int]] = []
+
+    def add(self, time_s: float, label: str | None) -> None:
+        """Count a step; ``label`` None: no event."""
+        k = max(0, int((time_s - self._start_s) / self._slice_s + 1e-9))
+        while k >= _SLICES:
+            pairs = range(0, len(self._slices), 2)
+            self._slices = [_merged(self._slices[i : i + 2]) for i in pairs]
+            self._slice_s *= 2
+            k //= 2
+        while len(self._slices) <= k:
+            self._slices.append({})
+        counts = self._slices[k]
+        counts[label] = counts.get(label, 0) + 1
+
+    def cells(self, width: int, length_s: float | None) -> list[tuple[str | None, bool]]:
+        """Return ``width`` cells over ``length_s`` (None: over the time so far).
+
+        A cell is the label with the most steps and whether there was any step.
+        """
+        total = self._total(length_s)
+        return [self._cell(k * total / width, (k + 1) * total / width) for k in range(width)]
+
+    def counts(self, width: int, length_s: float | None) -> list[dict[str | None, int]]:
+        """Return the counts of each of ``width`` cells, divided as in ``cells``."""
+        total = self._total(length_s)
+        return [self._counts(k * total / width, (k + 1) * total / width) for k in range(width)]
+
+    def _total(self, length_s: float | None) -> float:
+        return len(self._slices) if length_s is None else max(1.0, length_s / self._slice_s)
+
+    def _counts(self, begin: float, end: float) -> dict[str | None, int]:
+        slices = self._slices[int(begin) : max(int(begin) + 1, int(end))]
+        return slices[0] if len(slices) == 1 else _merged(slices)
+
+    def _cell(self, begin: float, end: float) -> tuple[str | None, bool]:
+        counts = self._counts(begin, end)
+        if not counts:
+            return None, False
+        if len(counts) == 1:
+            return next(iter(counts)), True
+        return max(counts, key=lambda label: (counts[label], label is not None)), True
+
+
+def _merged(slices: list[dict[str | None, int]]) -> dict[str | None, int]:
+    out: dict[str | None, int] = {}
+    for counts in slices:
+        for label, count in counts.items():
+            out[label] = out.get(label, 0) + count
+    return out

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import atexit
+import math
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from rich.console import Console
+from rich.text import Text
 
+from costream.draw.skeleton import Figure
+from costream.formatting import clean
 from costream.records import Header, Picture, Record, Summary
 from costream.ui.console import is_unicode
-from costream.ui.frame import LiveLayout
-from costream.ui.run.sections import Viewport
+from costream.ui.run.glyphs import spectrum_lines, stick_lines
+from costream.ui.run.sections import LineGroups, ObjectLineGroups, Viewport
 from costream.ui.run.state import RunState
+from costream.ui.run.tracks import AudioMeter
 from costream.ui.screen import Screen
 
 # A redraw takes about 2 ms; at this interval it uses 1 % of one core and still looks live.
@@ -76,3 +83,125 @@ class LiveView:
             self._console.width - 1, self._console.height - 1, is_unicode(self._console)
         )
         screen.draw(frame.lines(look, self._drawn_s))
+
+
+# Live view as lines of text that fit a given width and height.
+
+
+_MOST_WIDTH = 100  # longer bars give no more information
+# The spectrogram takes as long as everything else, so it is redrawn only twice a second.
+_SPECTRUM_S = 0.4
+# The groups from top to bottom, and the order in which more lines are added while there is room.
+# Every group starts with one line, except blanks, the spectrogram, finished segments and losses.
+# Scores, now and timeline exist once per head.
+_ORDER = (
+    *("title", "progress", "level", "spectrum", "blank 1", "scores", "blank 2", "now", "before"),
+    *("blank 3", "timeline", "blank 4", "tokens", "share", "speed", "cost", "lost"),
+)
+_FIRST = ("title", "progress", "level", "scores", "now", "timeline", "tokens", "speed", "cost")
+_WISHES = (
+    *("share", "lost", "spectrum", "spectrum", "timeline", "spectrum", "scores", "timeline"),
+    *("spectrum", "speed"),
+    *("before", "scores", "before", "blank 3", "blank 1", "before", "blank 2", "blank 4"),
+    *("spectrum", "spectrum", "scores", "before", "scores", "timeline", "before"),
+    *("timeline", "timeline", "timeline"),
+)
+_OF_HEADS = ("scores", "now", "timeline")
+# A small figure of the persons is shown to the right of these consecutive groups.
+_BESIDE = ("blank 1", "scores", "blank 2", "now", "before", "blank 3")
+_FIGURE_ROWS = 10
+_FIGURE_WIDTH = 2 + 2 * _FIGURE_ROWS
+
+
+class LiveLayout:
+    """Layout of the live view of a run; ``name``: name of its source."""
+
+    def __init__(self, state: RunState, name: str) -> None:
+        self._state = state
+        self._groups = _groups(state, clean(name))
+        self._narrow = _groups(state, clean(name))  # beside a figure
+        self._spectrum: list[Text] = []
+        self._spectrum_of: tuple[Viewport, int] | None = None  # look and rows of these lines
+        self._spectrum_s = -math.inf  # time at which they were built
+
+    def lines(self, look: Viewport, now_s: float) -> list[Text]:
+        """Return at most ``look.height`` lines, none wider than ``look.width``."""
+        state = self._state
+        look = replace(look, width=min(look.width, _MOST_WIDTH))
+        groups = self._groups.make(look, now_s)
+        figure = state.figure if _has_room(look) else None
+        narrow = replace(look, width=look.width - _FIGURE_WIDTH)
+        each = [key for key in _each(_BESIDE, state) if key in groups]
+        if figure is not None:
+            beside = self._narrow.make(narrow, now_s)
+            groups |= {key: beside[key] for key in each}
+        count = self._count(groups, look.height)
+        if state.hearing is not None and count["spectrum"]:
+            self._paint(state.hearing, look, count["spectrum"], now_s)
+            groups["spectrum"] = self._spectrum
+        order = [key for key in _each(_ORDER, state) if key in groups]
+        lines = {key: groups[key][: count[key]] for key in order}
+        if figure is not None:
+            _put_beside(lines, each, figure, narrow.width, look.height - sum(count.values()))
+        shown = [line for key in order for line in lines[key]][: look.height]
+        for line in shown:
+            line.truncate(look.width, overflow="ellipsis" if look.unicode else "crop")
+        return shown
+
+    def _paint(self, hearing: AudioMeter, look: Viewport, rows: int, now_s: float) -> None:
+        """Rebuild the spectrogram, unless it is recent."""
+        age_s = now_s - self._spectrum_s
+        if self._spectrum_of != (look, rows) or not 0 <= age_s < _SPECTRUM_S:
+            self._spectrum = spectrum_lines(hearing, look.width, rows, unicode=look.unicode)
+            self._spectrum_of, self._spectrum_s = (look, rows), now_s
+
+    def _count(self, groups: Mapping[str, Sequence[Text]], height: int) -> dict[str, int]:
+        """Return the number of lines of each group that fit."""
+        count = dict.fromkeys(groups, 0)
+        count |= {key: 1 for key in _each(_FIRST, self._state) if key in groups}
+        left = height - sum(count.values())
+        for key in _each(_WISHES, self._state):
+            if left > 0 and key in groups and count[key] < len(groups[key]):
+                count[key] += 1
+                left -= 1
+        return count
+
+
+def _groups(state: RunState, name: str) -> LineGroups:
+    return (
+        LineGroups(state, name)
+        if state.sight is None
+        else ObjectLineGroups(state, state.sight, name)
+    )
+
+
+def _each(keys: Sequence[str], state: RunState) -> list[str]:
+    """Return the names of the groups, those of heads once per head."""
+    heads = range(len(state.voices))
+    return [
+        name
+        for key in keys
+        for name in ([f"{key} {k}" for k in heads] if key in _OF_HEADS else [key])
+    ]
+
+
+def _has_room(look: Viewport) -> bool:
+    return look.unicode and look.width >= 60 and look.height >= 16
+
+
+def _put_beside(
+    lines: dict[str, list[Text]], keys: Sequence[str], figure: Figure, width: int, spare: int
+) -> None:
+    """Append the figure to the lines of the groups ``keys``, which are ``width`` wide.
+
+    ``spare``: lines that may be added to make room for it.
+    """
+    own = [line.copy() for key in keys for line in lines[key]]
+    own += [Text("") for _ in range(min(spare, _FIGURE_ROWS - len(own)))]
+    rows = min(len(own), _FIGURE_ROWS)
+    for line, dots in zip(own, stick_lines(figure, rows), strict=False):
+        line.truncate(width, pad=True)
+        line.append("  ").append(dots, "cyan")
+    for key in keys:
+        lines[key] = []
+    lines[keys[0]] = own

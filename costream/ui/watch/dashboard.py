@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import atexit
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
-from costream.status import WatchStatus
-from costream.ui.board import Board
+from costream.formatting import counted
+from costream.records import Alert, FeedStatus, WatchStatus
 from costream.ui.console import is_unicode
-from costream.ui.feedtotals import print_totals
+from costream.ui.run.glyphs import Legend
 from costream.ui.run.sections import Viewport
 from costream.ui.screen import Screen
+from costream.ui.watch.lines import NewAlerts
+from costream.ui.watch.rows import (
+    STATES,
+    FeedRows,
+    alert_line,
+    display_text,
+    fitted,
+    health,
+    print_totals,
+    recent_strip,
+    uptime,
+)
 
 
 class Dashboard:
@@ -53,3 +71,195 @@ class Dashboard:
         if screen is not None:
             screen.close()
             atexit.unregister(self.stop)
+
+
+# The dashboard as lines of text that fit a given width and height.
+
+
+_ALERTS = 5  # maximum number of lines of alerts
+_FIXED = 3  # title, names of the columns, totals
+_FEWEST_CELLS = 10  # minimum width of a strip in the row of its feed
+_RECENT_S = 60  # minimum time shown by a strip in a row
+_ROW = 100  # full width of a row; the rest goes to the strip
+_ROOM_FOR_STRIP = 60  # minimum width of a row with a strip
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """An alert and the time of day at which it was first seen here."""
+
+    clock: str
+    feed: str
+    alert: Alert
+
+
+class Board:
+    """Layout of a watch status. It remembers the labels seen so far and the times of alerts."""
+
+    def __init__(self) -> None:
+        self._new = NewAlerts()
+        self._alerts: deque[_Seen] = deque(maxlen=_ALERTS)
+        self._legend = Legend((), ())
+        self._labels: dict[str, None] = {}  # that have a colour, in order of appearance
+
+    def lines(self, status: WatchStatus, look: Viewport) -> list[Text]:
+        """Return at most ``look.height`` lines, none wider than ``look.width``."""
+        clock = time.strftime("%H:%M:%S")
+        self._alerts.extend(_Seen(clock, *pair) for pair in self._new.take(status))
+        self._learn(status)
+        shown, left_out = _chosen(status.feeds, _room(look.height))
+        more = [_more(left_out, look)] if left_out else []
+        spare = look.height - _FIXED - len(shown) - len(more)
+        alerts = self._alert_lines(look)
+        table, strips = self._feeds(status, shown, look, spare - min(1, len(alerts)))
+        spare -= len(strips)
+        del alerts[max(0, spare) :]
+        spare -= len(alerts)
+        title = _title(status, look)
+        lines = _spaced([[title], [*table, *more], strips, [_totals(status)], alerts], spare)
+        if look.height < _FIXED + 2:  # the most important lines only
+            lines = [title, *table[1:]]
+        for line in lines:
+            line.truncate(look.width, overflow="ellipsis" if look.unicode else "crop")
+        return lines[: look.height]
+
+    def _learn(self, status: WatchStatus) -> None:
+        """Assign a colour and a letter to new labels; known labels keep theirs."""
+        known = len(self._labels)
+        for feed in status.feeds:
+            if feed.active is not None:
+                self._labels.setdefault(feed.active)
+            seconds = status.strips.get(feed.name, ())
+            self._labels |= dict.fromkeys(label for label in seconds if label is not None)
+        if len(self._labels) > known:
+            self._legend = Legend(self._labels, list(self._labels))
+
+    def _feeds(
+        self, status: WatchStatus, feeds: Sequence[FeedStatus], look: Viewport, spare: int
+    ) -> tuple[list[Text], list[Text]]:
+        """Return the table and the lines below it, at most ``spare``: strips and legend.
+
+        The strips are in the rows if a minute fits there or there is no room below.
+        """
+        names = [feed.name for feed in status.feeds]
+        strips = [status.strips.get(feed.name, ()) for feed in feeds]
+        longest = max(_RECENT_S, *map(len, status.strips.values())) if status.strips else 0
+        cells = min(max(_FEWEST_CELLS, look.width - _ROW), longest)
+        below = cells < min(longest, _RECENT_S - 1) and spare > len(feeds)
+        if below or look.width < _ROOM_FOR_STRIP:
+            cells = 0
+        rows = FeedRows(names, look.width - (cells + 1 if cells else 0), unicode=look.unicode)
+        table = [rows.head(), *(rows.row(feed, self._legend) for feed in feeds)]
+        if below:
+            return table, self._strips_below(feeds, strips, longest, look)
+        if not cells:
+            return table, []
+        each_s = max(1, round(_RECENT_S / cells))
+        strips = [strip[-cells * each_s :] for strip in strips]
+        table[0].append(f" last {min(longest, cells * each_s)} s"[: cells + 1], "dim")
+        for line, strip in zip(table[1:], strips, strict=True):
+            line.append(" ").append_text(self._strip(strip, cells, each_s, look))
+        legend = self._words(strips, look)
+        return table, [legend] if legend and spare > 0 else []
+
+    def _strips_below(
+        self,
+        feeds: Sequence[FeedStatus],
+        strips: Sequence[Sequence[str | None]],
+        longest: int,
+        look: Viewport,
+    ) -> list[Text]:
+        """Return a line for each feed, one cell per second, and the legend."""
+        widest = max(cell_len(display_text(feed.name, unicode=look.unicode)) for feed in feeds)
+        name = min(widest, 24, look.width // 3)
+        cells = min(longest, look.width - name - 1)
+        strips = [strip[-cells:] for strip in strips]
+        lines = []
+        for feed, strip in zip(feeds, strips, strict=True):
+            line = Text(fitted(feed.name, name, unicode=look.unicode) + " ")
+            lines.append(line.append_text(self._strip(strip, cells, 1, look)))
+        return [*lines, self._words(strips, look)]
+
+    def _strip(
+        self, seconds: Sequence[str | None], width: int, each_s: int, look: Viewport
+    ) -> Text:
+        return recent_strip(seconds, self._legend, width, each_s, unicode=look.unicode)
+
+    def _words(self, seconds: Sequence[Sequence[str | None]], look: Viewport) -> Text:
+        """Return the legend of these strips."""
+        there = {label for strip in seconds for label in strip}
+        line = Text()
+        for label in self._labels:
+            if label in there:
+                line.append(f" {self._legend.letter[label]} ", self._legend.block(label))
+                line.append(f" {display_text(label, unicode=look.unicode)}  ")
+        return line
+
+    def _alert_lines(self, look: Viewport) -> list[Text]:
+        """Return the newest alerts, the newest first."""
+        lines = []
+        for seen in reversed(self._alerts):
+            name = display_text(seen.feed, unicode=look.unicode)
+            line = Text.assemble((f"{seen.clock}  ", "dim"), (name, "bold"), "  ")
+            lines.append(line.append(alert_line(seen.alert, unicode=look.unicode), "red"))
+        return lines
+
+
+def _room(height: int) -> int:
+    """Return the number of lines for feeds; the legend and two alerts need some as well."""
+    return max(1, height - _FIXED - min(3, height // 6))
+
+
+def _chosen(
+    feeds: Sequence[FeedStatus], room: int
+) -> tuple[Sequence[FeedStatus], Sequence[FeedStatus]]:
+    """Return the feeds to show and those left out; if not all fit, the worst come first."""
+    if len(feeds) <= room:
+        return feeds, ()
+    worst = sorted(feeds, key=lambda feed: STATES.index(feed.state))
+    fit = max(1, room - 1)
+    return worst[:fit], worst[fit:]
+
+
+def _more(left_out: Sequence[FeedStatus], look: Viewport) -> Text:
+    states = {feed.state for feed in left_out}
+    what = f"all {states.pop()}" if len(states) == 1 else health(left_out)
+    dots = "…" if look.unicode else "..."
+    is_bad = any(feed.state == "lost" for feed in left_out)
+    return Text(f"{dots} and {len(left_out)} more, {what}", "red" if is_bad else "dim")
+
+
+def _title(status: WatchStatus, look: Viewport) -> Text:
+    states = {feed.state for feed in status.feeds}
+    style = "black on green" if states <= {"live", "ended"} else "black on cyan"
+    if states & {"waiting", "stalled"}:
+        style = "black on yellow"
+    if "lost" in states:
+        style = "bold white on red"
+    return Text.assemble(
+        (f" {health(status.feeds)} ", style),
+        f"  up {uptime(status.uptime_s)}",
+        (f"  {display_text(status.model, unicode=look.unicode)}", "dim"),
+    )
+
+
+def _totals(status: WatchStatus) -> Text:
+    feeds = status.feeds
+    alerts = sum(feed.alerts for feed in feeds)
+    line = Text.assemble((counted(alerts, "alert"), "bold" if alerts else "dim"))
+    if status.failed_actions:
+        line.append(f"  {counted(status.failed_actions, 'action')} failed", "red")
+    dropped, steps_hz = sum(feed.dropped for feed in feeds), sum(feed.steps_hz for feed in feeds)
+    rest = f"  {dropped} dropped  {steps_hz:.0f} steps/s  network {100 * status.load:.0f}% busy"
+    return line.append(f"{rest}  {status.memory_mb:.0f} MB", "dim")
+
+
+def _spaced(groups: Sequence[Sequence[Text]], spare: int) -> list[Text]:
+    """Return all lines, with blank ones between groups while there are lines to spare."""
+    lines: list[Text] = []
+    for group in groups:
+        if lines and group and spare > 0:
+            lines.append(Text(""))
+            spare -= 1
+        lines += group
+    return lines

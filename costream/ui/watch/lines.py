@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.text import Text
 
-from costream.status import WatchStatus
-from costream.ui.changes import NewAlerts, StateChanges
-from costream.ui.feedtext import alert_line, display_text, status_line
-from costream.ui.feedtotals import print_totals
+from costream.records import Alert, FeedState, FeedStatus, WatchStatus
+from costream.ui.watch.rows import age, alert_line, display_text, print_totals, status_line
 
 
 class WatchLines:
@@ -47,3 +46,74 @@ class WatchLines:
 
     def _print(self, line: str) -> None:
         self._console.print(Text(line), soft_wrap=True)
+
+
+# Changes from one status of a watch to the next.
+
+
+class NewAlerts:
+    """Filter of the alerts in each status that were not in the previous one."""
+
+    def __init__(self) -> None:
+        self._known: set[tuple[object, ...]] = set()
+
+    def take(self, status: WatchStatus) -> list[tuple[str, Alert]]:
+        """Return the new ones with their feeds, oldest first."""
+        # Without the clip, which may become known later.
+        keys = [(feed, a.time_s, a.rule, a.label) for feed, a in status.alerts]
+        pairs = zip(keys, status.alerts, strict=True)
+        new = [pair for key, pair in pairs if key not in self._known]
+        self._known = set(keys)
+        return new
+
+
+@dataclass
+class _Feed:
+    """The last report on a feed."""
+
+    state: FeedState  # as last reported
+    reconnects: int
+    was_live: bool
+    away_s: float = 0.0  # uptime at which it ceased to be live
+
+
+class StateChanges:
+    """Messages about the state changes of feeds."""
+
+    def __init__(self) -> None:
+        self._feeds: dict[str, _Feed] = {}
+
+    def take(self, status: WatchStatus) -> list[str]:
+        """Return a line for each feed that has changed: ``door: back after 12 s``."""
+        before, self._feeds = self._feeds, {}
+        lines = []
+        for feed in status.feeds:
+            known = before.get(feed.name) or _Feed("connecting", feed.reconnects, False)
+            self._feeds[feed.name] = known
+            if line := _change(known, feed, status.uptime_s):
+                lines.append(f"{display_text(feed.name)}: {line}")
+        return lines
+
+
+def _change(known: _Feed, feed: FeedStatus, now_s: float) -> str:
+    """Return the change as text, '' if there is none, and record it. ``now_s``: uptime.
+
+    A feed that is reconnecting is still away, as reported, and keeps its state here.
+    """
+    again, known.reconnects = feed.reconnects > known.reconnects, feed.reconnects
+    if feed.state == "connecting" or feed.state == known.state:
+        return "lost the connection for a moment" if again and feed.state == "live" else ""
+    before, known.state = known.state, feed.state
+    if before == "live":
+        known.away_s = now_s - (feed.age_s or 0.0)
+    if feed.state == "live":
+        line = f"back after {age(now_s - known.away_s)}" if known.was_live else "live"
+        known.was_live = True
+        return line
+    why = f" ({display_text(feed.message)})" if feed.message else ""
+    if feed.state == "stalled":
+        return f"no data{why}" if feed.age_s is None else f"no data for {age(feed.age_s)}{why}"
+    if feed.state == "waiting":
+        what = "lost the connection" if known.was_live else "cannot connect"
+        return f"{what}{why}, trying again"
+    return f"given up{why}" if feed.state == "lost" else f"ended{why}"

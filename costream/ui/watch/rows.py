@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 
 from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
-from costream.status import FeedState, FeedStatus
-from costream.ui.feedtext import (
-    count5,
-    display_text,
-    figure4,
-    fitted,
-    score_of,
-    seconds5,
-    share,
-    state_word,
-    trouble,
-)
+from costream.errors import redact
+from costream.formatting import clean, counted, si
+from costream.records import Alert, FeedState, FeedStatus, WatchStatus
+from costream.ui.console import is_unicode
 from costream.ui.run.glyphs import Legend
 
 _STYLES: dict[FeedState, str] = {
@@ -29,7 +25,6 @@ _STYLES: dict[FeedState, str] = {
     "live": "green",
     "ended": "dim",
 }
-
 # name of a column -> its width, its text
 _COLUMNS: dict[str, tuple[int, Callable[[FeedStatus], str]]] = {
     "drops": (5, lambda feed: count5(feed.dropped)),
@@ -41,7 +36,6 @@ _COLUMNS: dict[str, tuple[int, Callable[[FeedStatus], str]]] = {
 }
 _LIVE_ONLY = ("fps", "lag", "macs", "ms")  # replaced by the reason if the feed is not live
 _LAST_FIRST = ("ms", "macs", "recon", "drops", "fps", "lag")  # order of removal on narrow terminals
-
 _STATE = 10  # the longest is "connecting"
 _NAME, _MOST_NAME = 10, 24
 _NOW, _MOST_NOW = 13, 28
@@ -117,3 +111,200 @@ class FeedRows:
         widths = [self._name, _STATE, *(_COLUMNS[column][0] for column in self.columns)]
         widths += [self._now] if self._now else []
         return sum(widths) + len(widths) - 1
+
+
+# Text and fixed-width numbers for the feeds of a watch.
+
+
+# The worst first. A feed that ended by itself needs no attention.
+STATES: tuple[FeedState, ...] = ("lost", "waiting", "stalled", "connecting", "live", "ended")
+
+
+def display_text(text: str, *, unicode: bool = True) -> str:
+    """Return ``text`` for display: on one line, without credentials, in ASCII if required."""
+    text = clean(redact(text))
+    return text if unicode else text.encode("ascii", "replace").decode()
+
+
+def state_word(state: FeedState) -> str:
+    """Return the word for a state; "lost" is in capitals, for terminals without colours."""
+    return state.upper() if state == "lost" else state
+
+
+def fitted(text: str, width: int, *, unicode: bool = True) -> str:
+    """Return ``text`` for display in ``width`` columns.
+
+    A long text keeps its end as well: names of cameras often differ in the last digit only.
+    """
+    text = display_text(text, unicode=unicode)
+    if cell_len(text) <= width or width < 6:
+        return set_cell_size(text, width)
+    end = set_cell_size(text[::-1], width // 3).rstrip()[::-1]
+    mark = "…" if unicode else "~"
+    return set_cell_size(text, width - cell_len(end) - 1) + mark + end
+
+
+def uptime(seconds: float) -> str:
+    """Return a duration as ``01:02:03``, or ``6d 01:02:03`` from one day on."""
+    minutes, rest = divmod(int(max(0.0, seconds)), 60)
+    days, hours = divmod(minutes // 60, 24)
+    clock = f"{hours:02d}:{minutes % 60:02d}:{rest:02d}"
+    return f"{days}d {clock}" if days else clock
+
+
+def age(seconds: float) -> str:
+    """Return a duration as ``12 s``, or ``00:02:05`` from two minutes on."""
+    return f"{max(0.0, seconds):.0f} s" if seconds < 119.5 else uptime(seconds)
+
+
+def count5(number: int) -> str:
+    """Return a count in at most five characters: exact up to 99999, then ``123k``, ``12M``."""
+    for least, size, prefix in ((10**10, 10**9, "G"), (10**7, 10**6, "M"), (10**5, 10**3, "k")):
+        if number >= least:
+            return f"{number // size}{prefix}"
+    return str(number)
+
+
+def seconds5(seconds: float) -> str:
+    """Return a lag in at most five characters: ``0.12s``, ``12.3s``, ``123s``, ``1.5h``, ``9d``."""
+    if seconds >= 999.5:
+        hours = seconds / 3600
+        return f"{hours:.1f}h" if hours < 99.95 else f"{hours / 24:.0f}d"
+    return f"{figure4(seconds)}s"
+
+
+def figure4(number: float) -> str:
+    """Return a number below 10000 in at most four characters: ``0.52``, ``25.0``, ``410``."""
+    decimals = 2 if number < 9.995 else 1 if number < 99.95 else 0
+    return f"{number:.{decimals}f}"
+
+
+def share(macs: float, dense_macs: float) -> str:
+    """Return the operations spent in per cent of the dense model's; '' if unknown."""
+    if dense_macs <= 0:
+        return ""
+    percent = 100 * macs / dense_macs
+    return f"{percent:.1f}%" if percent < 9.95 else f"{percent:.0f}%"
+
+
+def trouble(feed: FeedStatus, *, unicode: bool = True) -> str:
+    """Return how long a feed has not been live, and why; '' if unknown."""
+    since = "" if feed.age_s is None or feed.state == "ended" else f"for {age(feed.age_s)}"
+    return ": ".join(part for part in (since, display_text(feed.message, unicode=unicode)) if part)
+
+
+def health(feeds: Iterable[FeedStatus]) -> str:
+    """Return ``3/4 live, 1 lost``: the number of live feeds, and of the others by state."""
+    counts = Counter(feed.state for feed in feeds)
+    rest = [f"{counts[s]} {s}" for s in STATES if s != "live" and counts[s]]
+    return ", ".join([f"{counts['live']}/{counts.total()} live", *rest])
+
+
+def score_of(feed: FeedStatus) -> tuple[str, float | None] | None:
+    """Return the active label, else the most probable one, with its score if known."""
+    if feed.active is not None:
+        return feed.active, dict(feed.top).get(feed.active)
+    return feed.top[0] if feed.top else None
+
+
+def status_line(status: WatchStatus) -> str:
+    """Return all feeds on one line: ``up 01:02:03  feeds 3/4 live  lag 0.12 s  dropped 0  ...``.
+
+    The lag is the maximum of the live feeds.
+    """
+    feeds = status.feeds
+    lag_s = max((feed.lag_s for feed in feeds if feed.state == "live"), default=0.0)
+    parts = [f"up {uptime(status.uptime_s)}", f"feeds {health(feeds)}", f"lag {lag_s:.2f} s"]
+    parts.append(f"dropped {sum(feed.dropped for feed in feeds)}")
+    parts.append(f"alerts {sum(feed.alerts for feed in feeds)}")
+    if status.failed_actions:
+        parts.append(f"{counted(status.failed_actions, 'action')} failed")
+    return "  ".join(parts)
+
+
+def alert_line(alert: Alert, *, unicode: bool = True) -> str:
+    """Return ``falling 0.92 (falling>=0.8 for 2s), clip door-3.mkv``."""
+    clip = "" if alert.clip is None else f", clip {alert.clip}"
+    text = f"{alert.label} {alert.score:.2f} ({alert.rule}){clip}"
+    return display_text(text, unicode=unicode)
+
+
+# Totals of each feed, printed as a table at the end of a watch.
+
+
+_COUNTS = ("steps", "dropped", "reconnects", "gaps", "errors", "alerts")
+
+
+def print_totals(console: Console, status: WatchStatus) -> None:
+    """Print the table of the feeds and a line for all of them, from the last status."""
+    unicode = is_unicode(console)
+    model = display_text(status.model, unicode=unicode)
+    feeds = counted(len(status.feeds), "feed")
+    _line(console, f"{feeds} watched for {uptime(status.uptime_s)} with {model}", "bold")
+    console.print(_table(status.feeds, unicode=unicode))
+    for feed in status.feeds:
+        if feed.message and feed.state != "live":
+            name, why = (display_text(text, unicode=unicode) for text in (feed.name, feed.message))
+            _line(console, f"{name}: {feed.state} ({why})", _style(feed))
+    parts = [counted(sum(feed.steps for feed in status.feeds), "step")]
+    macs, dense = (sum(getattr(f, n) for f in status.feeds) for n in ("macs", "dense_macs"))
+    if macs:
+        part = share(macs, dense)
+        parts.append(si(macs, "MAC") + (f" of {si(dense, 'MAC')} dense ({part})" if part else ""))
+    if status.failed_actions:
+        parts.append(f"{counted(status.failed_actions, 'action')} of alerts failed")
+    _line(console, ", ".join(parts), "dim")
+
+
+def _table(feeds: tuple[FeedStatus, ...], *, unicode: bool) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("feed", overflow="fold")
+    for name in _COUNTS:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    for feed in feeds:
+        counts = [str(getattr(feed, field)) for field in _COUNTS]
+        name = display_text(feed.name, unicode=unicode)
+        table.add_row(Text(name), *counts, Text(state_word(feed.state), _style(feed)))
+    return table
+
+
+def _style(feed: FeedStatus) -> str:
+    return "red" if feed.state == "lost" else ""
+
+
+def _line(console: Console, text: str, style: str) -> None:
+    console.print(Text(text, style), soft_wrap=True)
+
+
+# Newest seconds of a feed as a strip of cells.
+
+
+def recent_strip(
+    seconds: Sequence[str | None], legend: Legend, width: int, each_s: int, *, unicode: bool
+) -> Text:
+    """Return ``width`` cells of ``each_s`` seconds each, the newest at the right.
+
+    A run of cells of one label shows its name if it fits, else its letter in every cell. A cell
+    without a label is a dot, time before the feed began is blank. A cell of several seconds has
+    their most frequent label, and none only if no second has one: short events stay visible.
+    """
+    begins = range(len(seconds) % each_s - each_s, len(seconds), each_s)
+    parts = [seconds[max(0, k) : k + each_s] for k in begins]
+    cells = [_most(part) for part in parts if part]
+    strip = Text(" " * (width - len(cells)))
+    for label, run in groupby(cells):
+        length = len(list(run))
+        if label is None:
+            strip.append(("·" if unicode else ".") * length, "dim")
+            continue
+        name = display_text(label, unicode=unicode)
+        fits = cell_len(name) <= length
+        text = set_cell_size(name, length) if fits else legend.letter[label] * length
+        strip.append(text, legend.block(label))
+    return strip
+
+
+def _most(labels: Sequence[str | None]) -> str | None:
+    counts = Counter(label for label in labels if label is not None)
+    return max(counts, key=counts.__getitem__) if counts else None

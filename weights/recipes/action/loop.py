@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from tqdm import tqdm
 
+from costream.evaluation.metrics.frames import (
+    average_precision,
+    balanced_accuracy,
+    bootstrap,
+    confusion,
+    frame_accuracy,
+    mean_average_precision,
+    outside_boundaries,
+    per_class,
+)
 from costream.frontends.tdn import TemporalDifferenceNet
-from costream.runtime.machine import has_fast_bfloat16
-from costream.training.augment import Sampler
-from costream.training.optim import Remembered, Stateful, TrainingCheckpoint
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Length and learning rate of a training."""
-
-    steps: int
-    batch: int  # moments or clips of each sampler per step
-    rate: float = 2e-3  # peak of a one-cycle cosine
-    decay: float = 0.02
-    smoothing: float = 0.03  # of the labels
-    settle: float = 0.85  # share of the steps after which BatchNorm statistics are fixed
+from costream.training.card_text import Probabilities, _named, _round
+from costream.training.optim import (
+    Optimizer,
+    Schedule,
+    fastest_autocast,
+    freeze_batchnorm,
+    soft_cross_entropy,
+)
+from weights.recipes.action.data import Sampler
+from weights.recipes.action.rendering.scenes import LabelledClip
 
 
 def train_frontend(
@@ -55,7 +57,7 @@ def train_frontend(
         loss = soft_cross_entropy(head(tokens.float()), targets, schedule.smoothing)
         places = F.adaptive_avg_pool2d(masks[:, None], (focus.shape[1], focus.shape[2]))[:, 0]
         pixels = F.binary_cross_entropy_with_logits(focus[known].float(), places[known])
-        bar.descend(loss + 2 * pixels)
+        bar.step(loss + 2 * pixels)
 
 
 def train(
@@ -82,89 +84,7 @@ def train(
             soft_cross_entropy(logits(head, tokens.float(), rng), targets, schedule.smoothing)
             for head in heads
         ]
-        bar.descend(torch.stack(losses).sum())
-
-
-class Optimizer:
-    """AdamW under a one-cycle schedule: iterate over its steps and call ``descend`` in each.
-
-    With a ``partial``, training resumes from that checkpoint and updates it; ``parts`` are further
-    state that changes from step to step.
-    """
-
-    def __init__(
-        self,
-        modules: Sequence[nn.Module],
-        schedule: Schedule,
-        title: str,
-        partial: TrainingCheckpoint | None = None,
-        parts: Mapping[str, Stateful] | None = None,
-    ) -> None:
-        self._modules = nn.ModuleList(modules).train()
-        parameters = list(self._modules.parameters())
-        groups = [  # weight decay for matrices only
-            {"params": [p for p in parameters if p.ndim > 1], "weight_decay": schedule.decay},
-            {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-        ]
-        self._optimizer = torch.optim.AdamW(groups, lr=schedule.rate)
-        self._cycle = torch.optim.lr_scheduler.OneCycleLR(
-            self._optimizer, schedule.rate, schedule.steps, pct_start=0.15
-        )
-        self._steps, self._title, self._partial = schedule.steps, title, partial
-        # The state stored in checkpoints.
-        self.parts: dict[str, Stateful] = {"learning": self, **(parts or {})}
-        self.loss = 0.0  # of the latest step
-
-    def __iter__(self) -> Iterator[int]:
-        first = 0 if self._partial is None else self._partial.restore(self.parts)
-        self._bar = tqdm(
-            range(first, self._steps),
-            desc=self._title,
-            initial=first,
-            total=self._steps,
-            file=sys.stderr,
-            disable=None,
-            leave=False,
-        )
-        for step in self._bar:
-            yield step
-            if self._partial is not None:
-                self._partial.note(step + 1, self.parts)
-        self._modules.eval()
-
-    def descend(self, loss: Tensor) -> None:
-        """Take one gradient step on ``loss``."""
-        self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(self._modules.parameters(), 1.0)
-        self._optimizer.step()
-        self._cycle.step()
-        self.loss = float(loss.detach())
-        self._bar.set_postfix_str(f"{self.loss:.2f}", refresh=False)
-
-    def remembered(self) -> Remembered:
-        """Return the weights and the state of optimizer and schedule."""
-        tensors = {f"weights.{k}": v for k, v in self._modules.state_dict().items()}
-        state = self._optimizer.state_dict()
-        for number, moments in state["state"].items():
-            tensors |= {f"moments.{number}.{k}": v for k, v in moments.items()}
-        return tensors, [state["param_groups"], self._cycle.state_dict()]
-
-    def recall(self, tensors: dict[str, Tensor], value: Any) -> None:
-        """Restore the state returned by ``remembered``."""
-        weights: dict[str, Tensor] = {}
-        moments: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in tensors.items():
-            kind, _, rest = name.partition(".")
-            if kind == "weights":
-                weights[rest] = tensor
-            else:
-                number, _, key = rest.partition(".")
-                moments.setdefault(int(number), {})[key] = tensor
-        groups, cycle = value
-        self._modules.load_state_dict(weights)
-        self._optimizer.load_state_dict({"state": moments, "param_groups": groups})
-        self._cycle.load_state_dict(cycle)
+        bar.step(torch.stack(losses).sum())
 
 
 def moments(
@@ -208,24 +128,70 @@ def logits(head: nn.Module, tokens: Tensor, rng: np.random.Generator | None = No
     return head(tokens, offset).logits  # type: ignore[no-any-return]
 
 
-def soft_cross_entropy(scores: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-    """Return the mean cross entropy of logits and target probabilities [..., K].
+@torch.inference_mode()
+def predict(
+    frontend: nn.Module, heads: Sequence[nn.Module], clips: Sequence[LabelledClip]
+) -> list[list[Probabilities]]:
+    """Return, for every head, the probabilities of every clip, as in a stream."""
+    out: list[list[Probabilities]] = [[] for _ in heads]
+    for clip in clips:
+        tokens = frontend(torch.from_numpy(clip.frames)[None])
+        for rows, head in zip(out, heads, strict=True):
+            rows.append(logits(head, tokens)[0].softmax(-1).numpy())
+    return out
 
-    All-zero targets are ignored.
+
+def score(
+    probabilities: Sequence[Probabilities],
+    clips: Sequence[LabelledClip],
+    labels: Sequence[str],
+    rate_hz: float,
+) -> dict[str, Any]:
+    """Return the metrics of one model on some videos.
+
+    ``..._1s`` tolerate label errors of a second: accuracies accept a label that occurs within a
+    second; average precision leaves out the second before and after each change. mAP is over
+    the actions, without the background (label 0), as usual.
     """
-    counts = targets.sum(-1)
-    smooth = (1 - smoothing) * targets + smoothing / targets.shape[-1]
-    each = -(smooth * scores.log_softmax(-1)).sum(-1)
-    return (each * counts).sum() / counts.sum().clamp(min=1)
+    actions = range(1, len(labels))
+    second = round(rate_hz)
+    truth = np.concatenate([clip.labels for clip in clips])
+    # Pad between videos, so that the tolerance does not reach into another video.
+    pad = np.full(second, -1)
+    apart = np.concatenate([np.append(clip.labels, pad) for clip in clips])
+    rows = np.concatenate(list(probabilities))
+    guess = np.concatenate([np.append(p.argmax(1), pad - 1) for p in probabilities])
+    calm = np.concatenate([outside_boundaries(clip.labels, second) for clip in clips])
+    known = truth >= 0
+
+    def redraw(videos: Sequence[int]) -> float:
+        return mean_average_precision(
+            np.concatenate([probabilities[k] for k in videos]),
+            np.concatenate([clips[k].labels for k in videos]),
+            actions,
+        )
+
+    precision = per_class(average_precision, rows, truth)
+    return {
+        "videos": len(clips),
+        "frames": int(known.sum()),
+        "frames_per_class": _named(labels, np.bincount(truth[known], minlength=len(labels))),
+        "average_precision": _named(labels, precision),
+        "mAP": _round(mean_average_precision(rows, truth, actions)),
+        "mAP_95": [_round(v) for v in bootstrap(redraw, len(clips))],
+        "mAP_1s": _round(mean_average_precision(rows, calm, actions)),
+        "accuracy": _round(frame_accuracy(guess, apart)),
+        "accuracy_1s": _round(frame_accuracy(guess, apart, second)),
+        "balanced_accuracy": _round(balanced_accuracy(guess, apart)),
+        "balanced_accuracy_1s": _round(balanced_accuracy(guess, apart, second)),
+        "confusion": confusion(rows.argmax(1), truth, len(labels)).tolist(),
+    }
 
 
-def fastest_autocast() -> torch.autocast:
-    """Return an autocast context for the CPU's fastest products: bfloat16 or float32."""
-    return torch.autocast("cpu", torch.bfloat16, enabled=has_fast_bfloat16())
-
-
-def freeze_batchnorm(module: nn.Module) -> None:
-    """Fix the BatchNorm statistics of a module, so that it trains on as it will be used."""
-    for part in module.modules():
-        if isinstance(part, nn.BatchNorm2d):
-            part.eval()
+def majority(
+    train: Sequence[LabelledClip], clips: Sequence[LabelledClip], classes: int
+) -> list[Probabilities]:
+    """Return the label frequencies of the training clips as a constant prediction."""
+    known = np.concatenate([clip.labels for clip in train])
+    share = np.bincount(known[known >= 0], minlength=classes) / (known >= 0).sum()
+    return [np.tile(share.astype(np.float32), (len(clip.labels), 1)) for clip in clips]

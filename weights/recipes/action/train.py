@@ -14,14 +14,17 @@ temperatures, timelines and metrics are recomputed.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
+from tqdm import tqdm
 
 from costream.checkpoints.card import Card, Timeline
 from costream.checkpoints.file import read_weights
@@ -30,19 +33,14 @@ from costream.frontends.tdn import TemporalDifferenceNet
 from costream.models.build import build, save_model
 from costream.models.oad.cooadtr import CoOadTR
 from costream.models.oad.oadtr import OadTR
-from costream.training.action_baselines import trees
-from costream.training.augment import Sampler
-from costream.training.calibration import at_temperature, calibrate, segment_f1
-from costream.training.card_text import card_text, majority, predict, score
-from costream.training.heads import token_bank, train_head
-from costream.training.movements import random_movement
-from costream.training.timeline import StreamPredictions
-from costream.training.trees import TREES
-from weights.recipes.action.data import read_pack, split_of
-from weights.recipes.action.loop import Schedule, train, train_frontend
-from weights.recipes.action.rendering.figure import LABELS
+from costream.training.calibration import StreamPredictions, at_temperature, calibrate, segment_f1
+from costream.training.card_text import card_text
+from costream.training.optim import Optimizer, Schedule, fastest_autocast, soft_cross_entropy
+from weights.recipes.action.data import Sampler, read_pack, split_of
+from weights.recipes.action.loop import batch, majority, predict, score, train, train_frontend
+from weights.recipes.action.rendering.figure import LABELS, random_movement
 from weights.recipes.action.rendering.scenes import LabelledClip, rendered_clips
-from weights.recipes.common import carry_out
+from weights.recipes.common import TREES, carry_out, forest
 
 RATE_HZ = 8.0
 CLIP_STEPS = 96
@@ -384,3 +382,110 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     raise SystemExit(main())
+
+
+# Tree-ensemble baseline on plain video features.
+
+
+GRID = (12, 16)  # rows, columns
+LAGS = (1, 4, 16)  # frames
+_LEAF = 5  # frames per leaf at least: neighbouring frames are alike
+_EVERY = 4  # training uses every 4th frame: two per second
+
+
+def trees(
+    training: Sequence[LabelledClip],
+    clips: Sequence[LabelledClip],
+    classes: int,
+    count: int,
+    seed: int,
+) -> list[npt.NDArray[np.float32]]:
+    """Return the probabilities [T, K] of each clip by trees trained on single frames."""
+    parts = [(features(c.frames)[::_EVERY], c.labels[::_EVERY]) for c in training]
+    labels = np.concatenate([known for _, known in parts])
+    rows = np.concatenate([some for some, _ in parts])[labels >= 0]
+    held_out = [features(c.frames) for c in clips]
+    told = forest(
+        rows, labels[labels >= 0], np.concatenate(held_out), classes, count, seed, leaf=_LEAF
+    )
+    return np.split(told, np.cumsum([len(some) for some in held_out])[:-1])
+
+
+def features(frames: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """Return the brightness of 12 x 16 cells and its change since 1, 4 and 16 frames before.
+
+    ``frames``: [T, 3, H, W]; the result is [T, 768].
+    """
+    grey = frames.mean(1, dtype=np.float32)
+    for axis, cells in zip((1, 2), GRID, strict=True):
+        size = grey.shape[axis]
+        begins = np.arange(cells) * size // cells
+        widths = np.diff([*begins, size]).astype(np.float32)
+        shape = (1, cells, 1) if axis == 1 else (1, 1, cells)
+        grey = np.add.reduceat(grey, begins, axis=axis) / widths.reshape(shape)
+    flat = grey.reshape(len(grey), -1)
+    earlier = [flat[np.maximum(np.arange(len(flat)) - lag, 0)] for lag in LAGS]
+    return np.concatenate([flat, *(flat - then for then in earlier)], 1)
+
+
+# Training of temporal models on the tokens of a finished frontend.
+
+
+@torch.no_grad()
+def token_bank(
+    frontend: nn.Module, samplers: Sequence[Sampler], batches: int, clips: int, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Return augmented clips as tokens [N, T, D] with their targets [N, T, K]."""
+    rng, products = np.random.default_rng(seed), fastest_autocast()
+    tokens, targets = [], []
+    frontend.eval()
+    for _ in tqdm(range(batches), desc="tokens", file=sys.stderr, disable=None, leave=False):
+        frames, target = batch(samplers, clips, rng)
+        with products:
+            tokens.append(frontend(frames).float())
+        targets.append(target)
+    return torch.cat(tokens), torch.cat(targets)
+
+
+def train_head(
+    head: nn.Module,
+    bank: tuple[Tensor, Tensor],
+    schedule: Schedule,
+    seed: int,
+    title: str,
+    last: int | None = None,
+) -> None:
+    """Train a temporal model on tokens.
+
+    The loss covers the whole clip, or only the ``last`` steps of a random piece of it, for networks
+    in which each step has its own window; either way windows are partly filled at times. A model
+    with anticipation also learns the labels of the coming steps, with half the weight (OadTR, Wang
+    et al., ICCV 2021).
+    """
+    rng = np.random.default_rng(seed)
+    steps = bank[0].shape[1]
+    bar = Optimizer([head], schedule, title)
+    for _ in bar:
+        rows = torch.from_numpy(rng.choice(len(bank[0]), schedule.batch, replace=False))
+        length = steps if last is None else int(rng.integers(last, steps + 1))
+        begin = int(rng.integers(steps - length + 1))
+        tokens, targets = (x[rows, begin : begin + length] for x in bank)
+        offset = torch.from_numpy(rng.integers(0, 1 << 16, size=len(rows)))
+        counted = last or length
+        out = head(tokens, offset, counted)
+        loss = soft_cross_entropy(out.logits, targets[:, -counted:], schedule.smoothing)
+        if out.anticipation is not None:
+            ahead = future(targets, counted, out.anticipation.shape[2])
+            loss = loss + 0.5 * soft_cross_entropy(out.anticipation, ahead, schedule.smoothing)
+        bar.step(loss)
+
+
+def future(targets: Tensor, last: int, queries: int) -> Tensor:
+    """Return the targets [B, last, A, K] of the A steps after each of the last ones of [B, T, K].
+
+    Zeros, which are ignored, after the end of the clip.
+    """
+    steps = targets.shape[1]
+    padded = nn.functional.pad(targets, (0, 0, 0, queries))
+    times = torch.arange(steps - last, steps)[:, None] + torch.arange(1, queries + 1)
+    return padded[:, times]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import TypeAlias
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,15 +15,80 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from costream.errors import UsageError
 from costream.frontends.audio import ContinualAudioNet
 from costream.frontends.mel import LogMel
-from costream.training.sound_augment import STEPS, PieceSampler, mask
-from costream.training.sound_teacher import CLASSES, WIDTH, Said
-from weights.recipes.action.loop import Optimizer, Schedule, soft_cross_entropy
-from weights.recipes.audio.data import SAMPLE_RATE_HZ
+from costream.training.audio.examples import SAMPLE_RATE_HZ
+from costream.training.optim import Optimizer, Schedule, soft_cross_entropy
+from weights.recipes.action.loop import logits
+from weights.recipes.audio.data import BLOCK, STEPS, PieceSampler, mask
+from weights.recipes.common import teacher_file
+
+# Distillation targets from YAMNet, the teacher of the audio backbone.
+#
+# YAMNet (Plakal, Ellis; Apache-2.0) is trained on AudioSet. Its 1024 features of every half second
+# and its scores of 521 classes teach the backbone to distinguish sounds that have no labels here.
+# Teacher and student get the same augmented pieces (Beyer et al., Knowledge distillation: A good
+# teacher is patient and consistent, CVPR 2022). Neither the teacher's weights nor its outputs are
+# in the shipped weights.
+
+
+WINDOW = 15_600  # samples of a window
+HOP = 8_000
+WIDTH, CLASSES = 1024, 521
+_SURE = 1e-6  # least distance of scores from 0 and 1 before the logit
+_FEATURES = "global_average_pooling2d/Mean"
+
+
+class Said(NamedTuple):
+    """Outputs of the teacher for a sound, window by window."""
+
+    features: npt.NDArray[np.float32]  # [windows, WIDTH], square roots
+    logits: npt.NDArray[np.float32]  # [windows, CLASSES]
+
+
+class Yamnet:
+    """The teacher: sound to features and class scores, a window every HOP samples.
+
+    Raises UsageError if the pack ``teachers.tar`` or the package ai-edge-litert is missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        with teacher_file(path, "yamnet_a.tflite") as file:
+            try:
+                from ai_edge_litert.interpreter import Interpreter
+            except ImportError as error:
+                raise UsageError(
+                    "the recipe needs a runtime for TFLite networks",
+                    hint="pip install ai-edge-litert",
+                ) from error
+            # Inner features can be read only if all tensors are preserved.
+            self._network = Interpreter(
+                str(file), num_threads=1, experimental_preserve_all_tensors=True
+            )
+        self._network.allocate_tensors()
+        self._input = self._network.get_input_details()[0]["index"]
+        details = self._network.get_tensor_details()
+        (self._features,) = (d["index"] for d in details if d["name"].endswith(_FEATURES))
+        outputs = self._network.get_output_details()
+        (self._scores,) = (d["index"] for d in outputs if d["shape"][-1] == CLASSES)
+
+    def __call__(self, wave: npt.NDArray[np.float32]) -> Said:
+        """Return the outputs for a sound [N] at 16 kHz.
+
+        Features are means of nonnegative values; their square roots are distributed more evenly.
+        """
+        features, logits = [], []
+        for begin in range(0, len(wave) - WINDOW + 1, HOP):
+            self._network.set_tensor(self._input, wave[None, begin : begin + WINDOW])
+            self._network.invoke()
+            features.append(np.sqrt(self._network.get_tensor(self._features)[0]))
+            scores = np.clip(self._network.get_tensor(self._scores)[0], _SURE, 1 - _SURE)
+            logits.append(np.log(scores / (1 - scores)))
+        return Said(np.stack(features), np.stack(logits))
+
 
 Teacher: TypeAlias = Callable[[npt.NDArray[np.float32]], Said]
-
 # Loss weights of the teacher's features, its logits, the labels of sounds and of genres.
 WEIGHTS = (2.0, 1.0, 1.0, 1.0)
 # Added to standard deviations before dividing by them, so that near-constant values count less.
@@ -149,7 +215,71 @@ def train_backbone(
             drawn = lessons.take(torch.from_numpy(some))
             spectrograms = mask(drawn.spectrograms.float(), rng)
             losses = student.losses(spectrograms, drawn, schedule.smoothing)
-            bar.descend((weights * losses).sum())
+            bar.step((weights * losses).sum())
             if watch is not None:
                 watch(step, student, losses.detach())
     return student.eval()
+
+
+# Streams of consecutive sounds, and the training of temporal models on them.
+
+
+STREAM_STEPS = 160  # length of a stream: longer than the models' window
+_PIECES = (6, 40)  # range of a sound's steps in a stream
+_LAG = 2  # steps after which a token covers more of the new sound than of the last
+
+
+@dataclass(frozen=True)
+class Bank:
+    """N streams as tokens [N, T, D] with the targets [N, T, K] of both heads."""
+
+    tokens: Tensor
+    sounds: Tensor
+    genres: Tensor
+
+
+@torch.no_grad()
+def token_bank(backbone: ContinualAudioNet, supply: PieceSampler, streams: int, seed: int) -> Bank:
+    """Return streams of directly consecutive augmented pieces."""
+    rng = np.random.default_rng(seed)
+    backbone.eval()
+    parts: list[tuple[Tensor, ...]] = []
+    bar = tqdm(range(streams), desc="streams", file=sys.stderr, disable=None, leave=False)
+    for _ in bar:
+        lengths: list[int] = []
+        while sum(lengths) < STREAM_STEPS:
+            lengths.append(int(rng.integers(*_PIECES)))
+        batch = supply.batch(len(lengths), rng, max(_PIECES))
+        waves = [w[: n * BLOCK] for w, n in zip(batch.waves, lengths, strict=True)]
+        tokens = backbone(torch.cat(waves)[None, : STREAM_STEPS * BLOCK])[0]
+        repeats = torch.tensor(lengths)
+        targets = [
+            _later(t.repeat_interleave(repeats, 0)[:STREAM_STEPS])
+            for t in (batch.sounds, batch.genres)
+        ]
+        parts.append((tokens, *targets))
+    return Bank(*(torch.stack(column) for column in zip(*parts, strict=True)))
+
+
+def train_head(
+    head: nn.Module, tokens: Tensor, targets: Tensor, schedule: Schedule, seed: int, title: str
+) -> None:
+    """Train a temporal model, or a linear layer, on streams of tokens.
+
+    Pieces of streams begin at random places, and so do the positions, as in the paper: this
+    trains for any first row of the embeddings and for windows that are not yet full.
+    """
+    rng = np.random.default_rng(seed)
+    bar = Optimizer([head], schedule, title)
+    for _ in bar:
+        rows = torch.from_numpy(rng.choice(len(tokens), schedule.batch))
+        length = int(rng.integers(8, STREAM_STEPS + 1))
+        begin = int(rng.integers(STREAM_STEPS - length + 1))
+        piece = slice(begin, begin + length)
+        scores = logits(head, tokens[rows, piece], rng)
+        bar.step(soft_cross_entropy(scores, targets[rows, piece], schedule.smoothing))
+
+
+def _later(targets: Tensor) -> Tensor:
+    """Return the targets [T, K], delayed by the lag with which tokens show a change."""
+    return torch.cat([targets[:1].expand(_LAG, -1), targets[:-_LAG]])

@@ -5,24 +5,40 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
 import torch
 from torch import Tensor
 
-from costream.evaluation.metrics.detection import DetectedBoxes, Truth
-from costream.frontends.pixels import Pixels
+from costream.evaluation.metrics.detection import (
+    DetectedBoxes,
+    Truth,
+    precision_interval,
+)
+from costream.frontends.crops import Pixels
+from costream.models.eventful.rcnn import Detections
 from costream.models.eventful.vitdet import ViTDet
-from costream.models.vitdet_heads import Detections
 from costream.nn.boxes import clip_boxes
-from costream.nn.operations import Operations
-from costream.nn.policy import TopTokens
+from costream.nn.eventful.gates import Operations, TopTokens
 from costream.sources.media.picture import fit
-from costream.training.objects_cutouts import background
-from costream.training.objects_scenes import CLIPS, ClipUse, label, select_labelled
-from costream.training.objects_truth import ANNOTATED_CLIPS, SIZE, boxes_at
-from weights.recipes.objects.data import LabelledImage, SplitName, read_clip, read_names
+from costream.training.objects.augment import LabelledImage, background
+from costream.training.objects.card import best_threshold, rounded_scores
+from weights.recipes.objects.data import (
+    ANNOTATED_CLIPS,
+    CLIPS,
+    LABELS,
+    SIZE,
+    ClipUse,
+    SplitName,
+    boxes_at,
+    label,
+    read_clip,
+    read_images,
+    read_names,
+    select_labelled,
+)
 from weights.recipes.objects.teacher import Yolox
 
 BoxSize = tuple[int, int]
@@ -142,3 +158,71 @@ def _found(said: Detections, picture: Tensor) -> DetectedBoxes:
 def _truth(boxes: Tensor, labels: Tensor, size: BoxSize, fitted: BoxSize) -> Truth:
     scale = torch.tensor([fitted[0] / size[0], fitted[1] / size[1]] * 2)
     return Truth((boxes * scale).numpy(), labels.numpy())
+
+
+# Metrics of a detector for its card: on photographs and clips, dense and gated.
+
+
+SHARES = {"all tokens": 1.0, "half": 0.5, "a quarter": 0.25, "an eighth": 0.125}
+PHOTOGRAPHS = "COCO val2017, 64 pictures"
+_TEACHER = "YOLOX-nano, the teacher"
+
+
+def judge(network: ViTDet, packs: Path, teacher: Yolox, box: BoxSize) -> dict[str, Any]:
+    """Return the metrics of a card, by test set and by model."""
+    metrics = {PHOTOGRAPHS: judge_photographs(network, packs, teacher, box)}
+    for name in ANNOTATED_CLIPS:
+        test = annotated_clip(packs, name, box)
+        rows = _gated(network, test, box)
+        rows[_TEACHER] = _score(detect_with_teacher(teacher, packs, test.pictures), test.truth)
+        metrics[f"{name}, held out; boxes put down by hand"] = rows
+        test = pseudo_labelled_clip(packs, name, teacher, box, None)
+        metrics[f"{name}, held out; against the teacher"] = _gated(network, test, box)
+    for name, clip in CLIPS.items():
+        if clip.parts:
+            test = pseudo_labelled_clip(packs, name, teacher, box, "test")
+            judged_by = "what moves" if clip.moving else "the teacher"
+            title = f"{name}, last fifth; same camera as trained on; against {judged_by}"
+            metrics[title] = _gated(network, test, box)
+    return metrics
+
+
+def judge_photographs(
+    network: ViTDet, packs: Path, teacher: Yolox, box: BoxSize
+) -> dict[str, dict[str, Any]]:
+    """Return the metrics on photographs, with intervals: unlike frames, they are independent."""
+    test = photographs(read_images(packs, "test"), box)
+    rows = {}
+    for title, found in (
+        ("eventful-vitdet", detect_images(network, test.pictures, box)),
+        (_TEACHER, detect_with_teacher(teacher, packs, test.pictures)),
+    ):
+        rows[title] = _score(found, test.truth)
+        limits = precision_interval(found, test.truth, range(len(found)), LABELS)
+        if limits is not None:
+            rows[title]["AP50_95"] = [round(limit, 4) for limit in limits]
+    return rows
+
+
+def choose_threshold(network: ViTDet, packs: Path, teacher: Yolox, box: BoxSize) -> float:
+    """Return the score threshold chosen by F1 on the validation images."""
+    tests = [photographs(read_images(packs, "validation"), box)]
+    tests += [
+        pseudo_labelled_clip(packs, n, teacher, box, "validation")
+        for n, c in CLIPS.items()
+        if c.parts
+    ]
+    found = [f for t in tests for f in detect_images(network, t.pictures, box)]
+    return best_threshold(found, [true for t in tests for true in t.truth])
+
+
+def _gated(network: ViTDet, test: DetectionTest, box: BoxSize) -> dict[str, Any]:
+    rows = {}
+    for title, share in SHARES.items():
+        found, macs = detect_clip(network, test.pictures, box, share)
+        rows[title] = {**_score(found, test.truth), "macs": round(macs)}
+    return rows
+
+
+def _score(found: Sequence[DetectedBoxes], truth: Sequence[Truth]) -> dict[str, Any]:
+    return rounded_scores(found, truth, LABELS)

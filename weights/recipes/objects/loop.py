@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from costream.frontends.pixels import Pixels
+from costream.frontends.crops import Pixels
 from costream.models.eventful.vitdet import ViTDet
-from costream.training.objects.augment import SHAPES, SMALL_SHAPES, TrainingView, ViewSource
+from costream.training.objects.augment import SHAPES, SMALL_SHAPES, TrainingView
 from costream.training.objects.losses import MapHead, detector_losses, map_loss
+from weights.recipes.objects.data import ViewSource
 from weights.recipes.objects.teacher import SIDE
 
 TeacherMaps = Callable[[Tensor], list[Tensor]]  # uint8 [B, 3, H, W] to maps at three strides

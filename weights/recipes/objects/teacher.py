@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from costream.errors import UsageError
-from costream.models.vitdet_heads import Detections
-from costream.nn.suppression import suppress
+from costream.models.eventful.rcnn import Detections
+from costream.nn.boxes import suppress
 from weights.recipes.common import teacher_file
 
 SIDE = 416

@@ -8,31 +8,30 @@ weights with their card. Seeded; about half an hour on one core of 2023.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from costream.checkpoints.card import Card, Timeline
-from costream.evaluation.clips import sequence_scores, stream_scores
-from costream.evaluation.motions import Motion
+from costream.evaluation.clips import Motion, batch, sequence_scores, stream_scores
+from costream.evaluation.metrics.sequences import top_k
 from costream.frontends.joints import JointStreams
 from costream.layouts import BODY_15
 from costream.models.build import save_model
 from costream.models.skeleton.network import SkeletonNet
-from costream.training.card_text import card_text
-from costream.training.sequence_report import sequence_table
+from costream.training.card_text import card_text, sequence_table
+from costream.training.optim import Schedule
 from costream.training.skeleton.augment import Augmenter, Variety
+from costream.training.skeleton.examples import StreamMaker
 from costream.training.skeleton.loop import SkeletonSupply, train_network
 from costream.training.skeleton.trainer import BACKGROUND, predict
-from costream.training.skeleton_baselines import majority, trees
-from costream.training.skeleton_streams import StreamMaker
-from costream.training.trees import TREES
-from weights.recipes.action.loop import Schedule
-from weights.recipes.common import carry_out, parser
+from weights.recipes.common import TREES, carry_out, forest, parser
 from weights.recipes.skeleton.data import RATE_HZ, read_pack
 
 FRONTEND: dict[str, Any] = {
@@ -82,7 +81,6 @@ PARTS = {
         "GTU3D, last fifth of the files of each class, 14 classes", ("late",), 4, 0.3
     ),
 }
-
 _TWINS = (
     ("raise up left hand", "raise up right hand"),
     ("walk turn left", "walk turn right"),
@@ -292,3 +290,62 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+# Baselines on skeleton motions: majority class and tree ensemble.
+
+
+MOMENTS = 16  # sampled steps of a sequence in the trees' features
+
+
+def majority(
+    train: Sequence[Motion], test: Sequence[Motion], labels: Sequence[str]
+) -> dict[str, Any]:
+    """Return the accuracy of always predicting the most frequent training labels."""
+    counts = Counter(m.label for m in train)
+    scores = np.tile([float(counts[label]) for label in labels], (len(test), 1))
+    return _accuracy(scores, test, labels)
+
+
+def trees(
+    train: Sequence[Motion],
+    test: Sequence[Motion],
+    labels: Sequence[str],
+    frontend: JointStreams,
+    count: int,
+    seed: int,
+) -> dict[str, Any]:
+    """Return the accuracy of extremely randomised trees on the network's own input.
+
+    Features: each channel of each joint at 16 moments, and its mean, standard deviation, minimum
+    and maximum.
+    """
+    known = np.array([labels.index(m.label) for m in train])
+    rows, held_out = features(train, frontend), features(test, frontend)
+    scores = forest(rows, known, held_out, len(labels), count, seed, features=0.02)
+    return _accuracy(scores, test, labels)
+
+
+@torch.inference_mode()
+def features(motions: Sequence[Motion], frontend: JointStreams) -> npt.NDArray[np.float32]:
+    """Return one feature row per motion."""
+    out = []
+    for begin in range(0, len(motions), 64):
+        some = motions[begin : begin + 64]
+        for tokens, motion in zip(frontend(batch([m.joints for m in some])), some, strict=True):
+            rows = tokens[: len(motion.joints)].flatten(1).numpy()
+            places = np.linspace(0, len(rows) - 1, MOMENTS).round().astype(int)
+            parts = (rows[places].ravel(), rows.mean(0), rows.std(0), rows.min(0), rows.max(0))
+            out.append(np.concatenate(parts))
+    return np.stack(out)
+
+
+def _accuracy(
+    scores: npt.NDArray[np.floating], test: Sequence[Motion], labels: Sequence[str]
+) -> dict[str, Any]:
+    truth = np.array([labels.index(m.label) for m in test])
+    return {
+        "sequences": len(test),
+        "top1": top_k(scores, truth),
+        "top5": top_k(scores, truth, 5),
+    }

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from costream.training.movements import Movement
 from weights.recipes.action.rendering.figure import (
     ARMS,
     AZIMUTH,
@@ -17,6 +16,7 @@ from weights.recipes.action.rendering.figure import (
     TILT,
     TWIST,
     Act,
+    Movement,
     X,
     Y,
     Z,

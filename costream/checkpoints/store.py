@@ -1,0 +1,54 @@
+"""Weight folders: shipped, cache, environment; the table of published checkpoints."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from costream.checkpoints.published import FILE, Published, read_published
+
+if TYPE_CHECKING:
+    pass
+
+VARIABLE = "COSTREAM_WEIGHTS"
+
+
+def cache_folder() -> Path:
+    """Return the folder for imported and fetched weights, by platform convention."""
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        return base / "costream" / "cache" / "weights"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "costream" / "weights"
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))  # the convention: only if absolute
+    return (given if given.is_absolute() else Path.home() / ".cache") / "costream" / "weights"
+
+
+def shipped_folder() -> Path:
+    """Return the folder of the weights shipped with costream."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "weights"  # a wheel; a clone has them beside the package
+    return inside if inside.is_dir() else package.parent / "weights"
+
+
+def downloads_folder() -> Path:
+    """Return the folder of downloads, with one folder per checkpoint."""
+    return cache_folder().parent / "downloads"
+
+
+def published() -> dict[str, Published]:
+    """Return the published checkpoints known to this installation, by name."""
+    table = shipped_folder() / FILE
+    return read_published(table) if table.is_file() else {}
+
+
+def weight_folders() -> Iterator[tuple[str, Path]]:
+    """Yield origin and path of the folders that hold weights, first match first."""
+    variable = os.environ.get(VARIABLE)
+    if variable and Path(variable).expanduser().is_dir():
+        yield "environment", Path(variable).expanduser()
+    yield "cache", cache_folder()
+    yield "shipped", shipped_folder()
