@@ -6,11 +6,11 @@ import re
 from typing import Any
 
 import pytest
-from program import ROOT, python
 
 from costream.checkpoints.file import read_card
 from costream.errors import ExitCode
 from costream.sinks.registry import FORMATS
+from kit.program import ROOT, python
 
 README = (ROOT / "README.md").read_text("utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from action_nets import clips, small_vivit
 
 from costream.bench.eventful import (
     EPIC,
@@ -18,6 +17,7 @@ from costream.bench.eventful import (
 )
 from costream.models.eventful.vivit import ViViT
 from costream.nn.eventful.gates import Operations, TopTokens
+from kit.action_nets import clips, small_vivit
 
 
 @pytest.mark.parametrize("data", [EPIC, KINETICS])

@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from media import make_video
-from object_nets import bright_model, random_model
 
 from costream.bench.budget import SETTLING, STRETCHES, Step, budget_table, budget_trace
 from costream.errors import SourceError
 from costream.records import Box
 from costream.runtime.budget.budget import Budget
+from kit.media import make_video
+from kit.object_nets import bright_model, random_model
 
 
 @pytest.fixture(scope="module")

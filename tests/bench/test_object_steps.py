@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from eventful_nets import small_backbone
 
 from costream.bench.eventful import COLUMNS, compare
 from costream.models.eventful.backbone import ViTDetBackbone
+from kit.eventful_nets import small_backbone
 
 
 def build(variant: str) -> ViTDetBackbone:

@@ -6,8 +6,9 @@ import json
 
 import numpy as np
 import pytest
-from media import make_video
-from program import ROOT, costream
+
+from kit.media import make_video
+from kit.program import ROOT, costream
 
 SAMPLE = ROOT / "samples" / "room.mp4"
 

@@ -5,7 +5,6 @@ from functools import cache
 
 import pytest
 import torch
-from video_nets import KINDS
 
 from costream.bench import video3d
 from costream.bench.video3d import (
@@ -24,6 +23,7 @@ from costream.models.video3d import VideoNet
 from costream.nn.pooling import TemporalMean
 from costream.nn.timing import in_sequence
 from costream.nn.video3d.sizes import find_size
+from kit.video_nets import KINDS
 
 
 @cache

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from weight_server import Reply, WeightServer
 
 from costream.checkpoints.download import RetryPolicy, download
 from costream.errors import ExitCode, ModelError, OutputError
+from kit.weight_server import Reply, WeightServer
 
 CONTENT = random.Random(0).randbytes(50_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

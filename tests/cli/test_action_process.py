@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from action_nets import LABELS, write_model
-from media import excerpt
-from program import ROOT, costream
+
+from kit.action_nets import LABELS, write_model
+from kit.media import excerpt
+from kit.program import ROOT, costream
 
 SAMPLE = ROOT / "samples" / "room.mp4"
 TOKENS = 10

@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from media import busy, make_audio, make_video, numbered
-from program import ROOT, costream, holders, start
+
+from kit.media import busy, make_audio, make_video, numbered
+from kit.program import ROOT, costream, holders, start
 
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
 FORMATS = "jsonl,json,csv,srt"

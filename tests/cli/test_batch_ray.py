@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fileserver import serving
-from media import make_video
-from program import ROOT, costream, holders, start
+
+from kit.fileserver import serving
+from kit.media import make_video
+from kit.program import ROOT, costream, holders, start
 
 ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
 # Two workers whatever the machine has.

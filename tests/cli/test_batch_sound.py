@@ -7,9 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
-from media import chirps, make_audio, make_sound, make_video, noise, truncated
-from program import costream
-from sound_nets import write
+
+from kit.media import chirps, make_audio, make_sound, make_video, noise, truncated
+from kit.program import costream
+from kit.sound_nets import write
 
 
 @pytest.fixture(scope="module")

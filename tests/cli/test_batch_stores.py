@@ -11,9 +11,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from fileserver import LOGIN, serving
-from media import busy, make_video
-from program import costream, start
+
+from kit.fileserver import LOGIN, serving
+from kit.media import busy, make_video
+from kit.program import costream, start
 
 pytest.importorskip("aiohttp", reason="needs the extra 'stores'")
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import sys
 
-from program import ROOT
-
 from costream.__main__ import main
 from costream.cli.doctor import EXTRAS
+from kit.program import ROOT
 
 if sys.version_info >= (3, 11):
     import tomllib

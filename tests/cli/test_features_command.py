@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from media import busy, make_video
-from program import costream
-from tsn_nets import SMALL, WIDTH
+
+from kit.media import busy, make_video
+from kit.program import costream
+from kit.tsn_nets import SMALL, WIDTH
 
 ROOT = Path(__file__).resolve().parents[2]
 NETWORK = ("--set", "embed_dim=16", "--set", "hidden=16")

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foreign_actions import foreign
-from program import COSTREAM, LIMIT_S, costream, environment, start
-from weight_server import PIECE, Reply, WeightServer
 
 from costream.checkpoints.file import read_card
+from kit.foreign_actions import foreign
+from kit.program import COSTREAM, LIMIT_S, costream, environment, start
+from kit.weight_server import PIECE, Reply, WeightServer
 
 
 class Place:

@@ -11,9 +11,10 @@ import time
 import av
 import numpy as np
 import pytest
-import sound_nets
-from program import COSTREAM, costream, environment, python
-from virtual_microphone import RATE, VirtualMicrophone, needs_microphone, noise
+
+from kit import sound_nets
+from kit.program import COSTREAM, costream, environment, python
+from kit.virtual_microphone import RATE, VirtualMicrophone, needs_microphone, noise
 
 RUN = """
     import sys

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from foreign_actions import foreign
-from program import costream, python
 
 from costream.checkpoints.card import Card
 from costream.checkpoints.file import read_card
 from costream.models.build import save_model
 from costream.models.oad.cooadtr import CoOadTR
+from kit.foreign_actions import foreign
+from kit.program import costream, python
 
 ROOT = Path(__file__).resolve().parents[2]
 ARGUMENTS = {"input_width": 6, "num_classes": 22, "embed_dim": 8, "num_heads": 2, "feedforward": 8}

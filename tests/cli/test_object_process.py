@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from media import excerpt
-from object_nets import LABELS, write_model
-from program import COSTREAM, ROOT, costream, environment
 
 from costream.labels.boxes import read_boxes
+from kit.media import excerpt
+from kit.object_nets import LABELS, write_model
+from kit.program import COSTREAM, ROOT, costream, environment
 
 SAMPLE = ROOT / "samples" / "room.mp4"
 

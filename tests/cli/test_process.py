@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from program import COSTREAM, ROOT, costream, environment, python, start
+
+from kit.program import COSTREAM, ROOT, costream, environment, python, start
 
 SAMPLE = ROOT / "samples" / "room.mp4"
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX signals")

@@ -8,8 +8,9 @@ import wave
 from argparse import Namespace
 
 import numpy as np
-import program
 import pytest
+
+from kit import program
 
 REFS = program.ROOT.parent / "shared" / "refs" / "transformers"
 needs_refs = pytest.mark.skipif(
@@ -124,9 +125,8 @@ def test_deepcot_on_feature_rows(tmp_path):
 
 def test_cotrans_listens_through_vggish(tmp_path):
     torch = pytest.importorskip("torch")
-    import foreign_sound
-
     from costream.frontends.vggish import VGGish
+    from kit import foreign_sound
 
     torch.manual_seed(0)
     sizes = {"widths": (2, 3, 4, 4, 5, 5), "hidden": 6}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from program import costream
+
+from kit.program import costream
 
 
 @pytest.mark.parametrize(

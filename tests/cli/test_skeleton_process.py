@@ -13,13 +13,13 @@ from pathlib import Path
 import av
 import pytest
 import torch
-from program import ROOT, costream, start
 
 from costream.checkpoints.card import Card, Timeline
 from costream.frontends.joints import JointStreams
 from costream.layouts import BODY_15
 from costream.models.build import save_model
 from costream.models.skeleton.network import SkeletonNet
+from kit.program import ROOT, costream, start
 
 SAMPLE = ROOT / "samples" / "room.mp4"
 HAS_POSE = importlib.util.find_spec("mediapipe") is not None

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from program import costream
 from torch import nn
-from video_nets import KINDS
 
 from costream.checkpoints.card import Card
 from costream.frontends.registry import load_frontend
 from costream.models.build import save_model
 from costream.models.oad.cooadtr import CoOadTR
 from costream.models.video3d import VideoNet, WindowVideoNet
+from kit.program import costream
+from kit.video_nets import KINDS
 
 ROOM = Path(__file__).resolve().parents[2] / "samples" / "room.mp4"
 X3D = KINDS["x3d"]

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import av
 import pytest
-from media import excerpt
-from program import costream, environment, start
-from rtsp_server import RtspServer, endless, needs_rtsp
+
+from kit.media import excerpt
+from kit.program import costream, environment, start
+from kit.rtsp_server import RtspServer, endless, needs_rtsp
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 ROOM = SAMPLES / "room.mp4"

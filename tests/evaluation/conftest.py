@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import acted
 import pytest
+
+from kit import data_skeleton
 
 
 @pytest.fixture(scope="session")
 def weights(tmp_path_factory):
     """A weight file of a network that was not trained."""
-    return acted.write_tiny_weights(tmp_path_factory.mktemp("weights") / "tiny.safetensors")
+    return data_skeleton.write_tiny_weights(tmp_path_factory.mktemp("weights") / "tiny.safetensors")
 
 
 @pytest.fixture(scope="session")
 def motions(tmp_path_factory):
     """A folder of classes with three tables each."""
-    return acted.write_folder(tmp_path_factory.mktemp("motions"), 3)
+    return data_skeleton.write_folder(tmp_path_factory.mktemp("motions"), 3)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 
-import acted
 import numpy as np
 import pytest
 import torch
-from program import costream
 
 from costream.evaluation.clips import single
 from costream.models.registry import load_model
+from kit import data_skeleton
+from kit.program import costream
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +27,10 @@ def by_hand(weights):
     model = load_model(str(weights))
     rows, labels = [], []
     with torch.inference_mode():
-        for k, label in enumerate(acted.ACTS):
+        for k, label in enumerate(data_skeleton.ACTS):
             for i in range(3):
                 # The table holds four decimals.
-                places = np.round(acted.act(label, 100 * k + i).astype(np.float64), 4)
+                places = np.round(data_skeleton.act(label, 100 * k + i).astype(np.float64), 4)
                 tokens = model.frontend(torch.from_numpy(single(places))[None])
                 rows.append(model.network(tokens)[0].softmax(-1).double().numpy())
                 labels.append(model.card.labels.index(label))
@@ -62,7 +62,7 @@ def test_average_precision_is_that_of_scikit_learn(result, by_hand):
     mean = np.stack([r.mean(0) for r in actions])
     each = [metrics.average_precision_score(labels - 1 == k, mean[:, k]) for k in range(3)]
     table = result["sequences"]["classes"]
-    assert [table[name]["average_precision"] for name in acted.ACTS] == pytest.approx(
+    assert [table[name]["average_precision"] for name in data_skeleton.ACTS] == pytest.approx(
         each, abs=5e-5
     )
     assert result["sequences"]["sequence_mAP"] == pytest.approx(np.mean(each), abs=1e-6)
@@ -86,13 +86,13 @@ def test_streams_hold_every_step_of_every_example(result):
 def test_text_names_model_classes_and_figures(weights, motions):
     done = costream("evaluate", "-m", weights, "--data", motions, "--joined", 0)
     assert done.returncode == 0, done.stderr
-    for word in ("tiny", "9 examples", "top-1", "vote", "recall", "Confusion", *acted.ACTS):
+    for word in ("tiny", "9 examples", "top-1", "vote", "recall", "Confusion", *data_skeleton.ACTS):
         assert word in done.stdout
     assert "streams" not in done.stdout
 
 
 def test_unknown_labels_are_told_before_anything_runs(weights, tmp_path):
-    acted.write_act(tmp_path / "jump" / "a.csv", "step", 0)
+    data_skeleton.write_act(tmp_path / "jump" / "a.csv", "step", 0)
     done = costream("evaluate", "-m", weights, "--data", tmp_path)
     assert done.returncode == 2
     assert "the model has no label 'jump'" in done.stderr
@@ -100,7 +100,7 @@ def test_unknown_labels_are_told_before_anything_runs(weights, tmp_path):
 
 
 def test_a_bad_line_ends_with_its_number(weights, tmp_path):
-    acted.write_act(tmp_path / "a.csv", "step", 0)
+    data_skeleton.write_act(tmp_path / "a.csv", "step", 0)
     (tmp_path / "t.csv").write_text("file,start,end,label\na.csv,2,1,step\n", "utf-8")
     done = costream("evaluate", "-m", weights, "--data", tmp_path / "t.csv")
     assert done.returncode == 2
@@ -109,7 +109,7 @@ def test_a_bad_line_ends_with_its_number(weights, tmp_path):
 
 
 def test_an_example_that_holds_nothing_is_named(weights, tmp_path):
-    acted.write_act(tmp_path / "a.csv", "step", 0)
+    data_skeleton.write_act(tmp_path / "a.csv", "step", 0)
     (tmp_path / "t.csv").write_text("file,start,end,label\na.csv,50,60,step\n", "utf-8")
     done = costream("evaluate", "-m", weights, "--data", tmp_path / "t.csv")
     assert done.returncode == 4

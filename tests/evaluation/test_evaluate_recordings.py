@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 
-import acted
 import numpy as np
 import pytest
-from program import costream
 from sklearn.metrics import average_precision_score
 
+from kit import data_skeleton
+from kit.program import costream
+
 ACTS = ("step", "wave", "bend", "step")
-ACT_S = 36 / acted.RATE_HZ  # length of one
+ACT_S = 36 / data_skeleton.RATE_HZ  # length of one
 
 
 @pytest.fixture(scope="module")
@@ -19,8 +20,10 @@ def recordings(tmp_path_factory):
     """Two recordings of four acts each, and their timelines as CSV beside them."""
     folder = tmp_path_factory.mktemp("recordings")
     for k in range(2):
-        motion = np.concatenate([acted.act(label, 10 * k + i) for i, label in enumerate(ACTS)])
-        acted.write_motion(folder / "media" / f"{k}.csv", motion)
+        motion = np.concatenate(
+            [data_skeleton.act(label, 10 * k + i) for i, label in enumerate(ACTS)]
+        )
+        data_skeleton.write_motion(folder / "media" / f"{k}.csv", motion)
         lines = [
             f"{i * ACT_S},{(i + 1) * ACT_S},{label.upper()}"
             for i, label in enumerate(ACTS)
@@ -63,8 +66,8 @@ def test_a_model_is_run_as_detect_runs_it(result, results, recordings):
         found = [r for r in map(json.loads, lines) if r["type"] == "prediction"]
         rows += [p["scores"] for p in found]
         # An output every other step covers two of them.
-        middles = np.array([p["time_s"] for p in found]) + 1 / acted.RATE_HZ
-        acts = [1 + acted.ACTS.index(label) for label in ACTS[:3]] + [0]
+        middles = np.array([p["time_s"] for p in found]) + 1 / data_skeleton.RATE_HZ
+        acts = [1 + data_skeleton.ACTS.index(label) for label in ACTS[:3]] + [0]
         labels += [acts[min(3, int(t // ACT_S))] for t in middles]
     rows, labels = np.array(rows), np.array(labels)
     frames = result["frames"]

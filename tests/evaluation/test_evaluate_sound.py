@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 
-import noises
 import numpy as np
 import pytest
 import torch
-from program import costream
 
 from costream.errors import UsageError
 from costream.evaluation.clips import measure
@@ -18,6 +16,8 @@ from costream.labels.examples import to_examples
 from costream.labels.reading import read_recordings
 from costream.models.registry import load_model
 from costream.runtime.stop import StopHandler
+from kit import data_audio
+from kit.program import costream
 
 EACH = 3
 SONGS = {0: "one", 1: "one", 2: "two"}  # of the clips of a kind
@@ -25,16 +25,16 @@ SONGS = {0: "one", 1: "one", 2: "two"}  # of the clips of a kind
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
-    return noises.write_tiny_weights(tmp_path_factory.mktemp("weights") / "tiny.safetensors")
+    return data_audio.write_tiny_weights(tmp_path_factory.mktemp("weights") / "tiny.safetensors")
 
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     """A table of three clips of a kind, of two songs, whose labels are spelt otherwise."""
-    folder = noises.write_folder(tmp_path_factory.mktemp("sounds"), EACH)
+    folder = data_audio.write_folder(tmp_path_factory.mktemp("sounds"), EACH)
     lines = [
         f"{kind}/{kind}{i}.wav,{kind.upper()},{kind} {SONGS[i]},{i}"
-        for kind in noises.KINDS
+        for kind in data_audio.KINDS
         for i in range(EACH)
     ]
     path = folder / "labels.csv"
@@ -56,7 +56,9 @@ def result(weights, table):
 def clips():
     """The nine clips as the files hold them, float32 [16 blocks of samples], and their labels."""
     kinds = [(k, 100 * k + i) for k in range(3) for i in range(EACH)]
-    whole = [(noises.sound(noises.KINDS[k], seed) * 32767).astype("<i2") for k, seed in kinds]
+    whole = [
+        (data_audio.sound(data_audio.KINDS[k], seed) * 32767).astype("<i2") for k, seed in kinds
+    ]
     return [x / np.float32(32768) for x in whole], np.array([1 + k for k, _ in kinds])
 
 
@@ -110,7 +112,7 @@ def test_streams_are_one_sound_after_another(result, weights, clips):
     streams = result["streams"]
     assert (streams["streams"], streams["frames"]) == (3, 72)
     assert streams["accuracy"] == pytest.approx((rows.argmax(1) == labels).mean(), abs=1e-6)
-    for k, kind in enumerate(noises.KINDS, 1):
+    for k, kind in enumerate(data_audio.KINDS, 1):
         expected = metrics.average_precision_score(labels == k, rows[:, k])
         assert streams["average_precision"][kind] == pytest.approx(expected, abs=1e-4)
 

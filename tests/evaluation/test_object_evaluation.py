@@ -7,9 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from media import make_video
-from object_nets import LABELS, bright_model, write_model
-from program import costream
 
 from costream.errors import UsageError
 from costream.evaluation.objects import measure
@@ -18,6 +15,9 @@ from costream.evaluation.settings import EvaluateSettings
 from costream.evaluation.tables import to_text
 from costream.labels.boxes import ClipWithBoxes, fit_boxes, read_boxes
 from costream.runtime.stop import StopHandler
+from kit.media import make_video
+from kit.object_nets import LABELS, bright_model, write_model
+from kit.program import costream
 
 SIZE = (224, 160)
 FRAMES = 12

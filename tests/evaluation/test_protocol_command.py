@@ -9,7 +9,6 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from program import costream
 from sklearn.metrics import average_precision_score
 
 from costream.checkpoints.card import Card
@@ -18,6 +17,7 @@ from costream.labels.names import THUMOS14
 from costream.models.build import save_model
 from costream.models.oad.cooadtr import CoOadTR
 from costream.records import Header, Prediction, Summary
+from kit.program import costream
 
 ROWS = {"video_test_0000004": 90, "video_test_0000006": 120}
 ARGUMENTS = {

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recorded import RATE_HZ, recording, told
 from sklearn.metrics import average_precision_score
 
 from costream.errors import UsageError
@@ -19,6 +18,7 @@ from costream.evaluation.recordings import RecordingEvaluator
 from costream.evaluation.settings import EvaluateSettings
 from costream.labels.reading import read_recordings
 from costream.labels.recording import Label
+from kit.recorded import RATE_HZ, recording, told
 
 NAMES = ("background", "walk", "sit")
 EVERY = 8  # test videos of THUMOS14; all of them take a minute

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from recorded import recording, told
 
 from costream.evaluation.recordings import paired
+from kit.recorded import recording, told
 
 
 @pytest.mark.parametrize(

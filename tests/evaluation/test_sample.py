@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from program import costream
 
 from costream.checkpoints.file import read_card, read_weights, write_weights
 from costream.errors import ModelError
 from costream.evaluation.sample import measure, reproduce, samples_folder
 from costream.models.registry import load_model
 from costream.models.verify import verify
+from kit.program import costream
 
 WEIGHTS = Path(__file__).resolve().parents[2] / "weights"
 COTRANS = WEIGHTS / "cotrans.safetensors"

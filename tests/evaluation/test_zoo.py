@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from program import ROOT, costream
 
 from costream.evaluation.picture import draw_table
 from costream.models.registry import load_model
+from kit.program import ROOT, costream
 
 SAMPLE, LABELS = ROOT / "samples" / "room.mp4", ROOT / "samples" / "room.json"
 SMALL = ("--set", "embed_dim=16", "--set", "hidden=16", "--set", "num_classes=3")

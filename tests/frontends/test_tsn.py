@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from tsn_nets import SMALL, WIDTH, randomise
 
 from costream.frontends.tsn import TSN, ResNet, flow_images
 from costream.records import VideoFrame
+from kit.tsn_nets import SMALL, WIDTH, randomise
 
 Pictures = npt.NDArray[np.uint8]
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-import foreign_sound
 import numpy as np
 import pytest
 import torch
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from costream.frontends.vggish import OUTPUTS, VGGish, mel_matrix
+from kit import foreign_sound
 
 REFERENCE = Path(__file__).resolve().parents[2].parent / "shared/refs/transformers/vggish.npz"
 NARROW = {"widths": (2, 3, 4, 4, 5, 5), "hidden": 6, "width": 7}

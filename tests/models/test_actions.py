@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from action_nets import LABELS, SIDE, action_card, small_model, small_vivit
 
 from costream.errors import ModelError, SourceError
 from costream.frontends.crops import Crops, temporal_views
@@ -15,6 +14,7 @@ from costream.models.base import GatedModel, Model, StepResult
 from costream.models.eventful.classifier import ActionModel, ActionState
 from costream.nn.eventful.gates import Operations, TopTokens
 from costream.records import SourceInfo, VideoFrame
+from kit.action_nets import LABELS, SIDE, action_card, small_model, small_vivit
 
 TOKENS, WINDOW = 10, 5
 

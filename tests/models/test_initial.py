@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from program import costream
 
 from costream.checkpoints.file import read_card, tensors_digest
 from costream.errors import UsageError
 from costream.models.build import ARCHITECTURES
 from costream.models.random_init import INITIAL_MODELS, random_model
+from kit.program import costream
 
 SMALL = {"input_width": 6, "num_classes": 3, "embed_dim": 8, "num_heads": 2, "feedforward": 8}
 

@@ -11,8 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from media import make_video
-from object_nets import BOX, LABELS, bright_model, object_card, random_model, random_network
 
 from costream.errors import ModelError, SourceError
 from costream.frontends.crops import Pixels
@@ -24,6 +22,8 @@ from costream.records import Box, SourceInfo, VideoFrame
 from costream.sources.base import SourceOptions
 from costream.sources.media.picture import fit
 from costream.sources.registry import open_source
+from kit.media import make_video
+from kit.object_nets import BOX, LABELS, bright_model, object_card, random_model, random_network
 
 ROOM = Path(__file__).resolve().parents[2] / "samples" / "room.mp4"
 TOKENS = 35

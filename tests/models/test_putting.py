@@ -8,12 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-import video_nets
-from action_nets import small_vivit
-from eventful_nets import small_backbone
-from skeleton_nets import BONES, SIZES, randomise, small_net
 from torch import Tensor
-from tsn_nets import SMALL as SMALL_TSN
 
 from costream.frontends.joints import JointStreams
 from costream.frontends.registry import load_frontend
@@ -34,6 +29,11 @@ from costream.models.video3d import WindowVideoNet
 from costream.nn.eventful.gates import TopTokens
 from costream.nn.state import State
 from costream.nn.timing import ClockedState
+from kit import video_nets
+from kit.action_nets import small_vivit
+from kit.eventful_nets import small_backbone
+from kit.skeleton_nets import BONES, SIZES, randomise, small_net
+from kit.tsn_nets import SMALL as SMALL_TSN
 
 TRANSFORMER = {"embed_dim": 16, "num_heads": 4, "feedforward": 24, "window": 6}
 STEPS = 17

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from skeleton_nets import (
+from torch import Tensor
+
+from costream.models.skeleton.network import SkeletonNet
+from kit.skeleton_nets import (
     BONES,
     FORMS,
     NTU_BONES,
@@ -18,9 +21,6 @@ from skeleton_nets import (
     small_net,
     stepped,
 )
-from torch import Tensor
-
-from costream.models.skeleton.network import SkeletonNet
 
 needs_references = pytest.mark.skipif(
     not REFERENCES.exists(), reason="needs ../shared/refs beside the repository"

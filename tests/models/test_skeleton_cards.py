@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from skeleton_nets import BONES, FORMS, SIZES, randomise
 
 from costream.checkpoints.card import Card
 from costream.checkpoints.file import read_weights
@@ -14,6 +13,7 @@ from costream.models.build import build, save_model
 from costream.models.skeleton.ensemble import SkeletonEnsemble
 from costream.models.skeleton.network import SkeletonNet
 from costream.models.skeleton.window import WindowSkeletonNet
+from kit.skeleton_nets import BONES, FORMS, SIZES, randomise
 
 MEMBER = {"num_classes": 3, "joints": 5, "bones": BONES, "channels": 2, **SIZES}
 CASES = {

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from skeleton_nets import FORMS, assert_same, outputs, small_net
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from kit.skeleton_nets import FORMS, assert_same, outputs, small_net
 
 aten = torch.ops.aten
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from skeleton_nets import BONES, SIZES, randomise
 from torch import Tensor
 
 from costream.models.skeleton.ensemble import SkeletonEnsemble
+from kit.skeleton_nets import BONES, SIZES, randomise
 
 
 @pytest.fixture(autouse=True)

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from sound_nets import write
 
 from costream.errors import ModelError
 from costream.models.build import save_model
 from costream.models.registry import load_model
 from costream.models.verify import verify
 from costream.records import AudioBlock, AudioFormat, FeatureRow, SourceInfo
+from kit.sound_nets import write
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import Tensor
-from video_nets import KINDS, plain, small_net, stepped, video
 
 from costream.models.video3d import VideoNet, WindowVideoNet
 from costream.nn.video3d.encoder import VideoState
+from kit.video_nets import KINDS, plain, small_net, stepped, video
 
 
 @pytest.fixture(autouse=True)

@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from eventful_nets import NEEDS, REFS, randomise, video
 from torch import Tensor
 
 from costream.frontends.crops import Placing
 from costream.models.eventful.rcnn import Detections, anchors, levels, pool, pyramid_anchors
 from costream.models.eventful.vitdet import SIZES, ViTDet, build_vitdet
 from costream.nn.eventful.gates import Operations, TopTokens
+from kit.eventful_nets import NEEDS, REFS, randomise, video
 
 SMALL: dict[str, Any] = {
     "dim": 16,

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from eventful_nets import NEEDS, REFS, Given, Recorded, small_backbone, video
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -17,6 +16,7 @@ from torch import Tensor
 from costream.models.eventful.backbone import BackboneState, ViTDetBackbone
 from costream.nn.eventful.block import VARIANTS, use_bfloat16_products
 from costream.nn.eventful.gates import AboveThreshold, Operations, Policy, TopShare, TopTokens
+from kit.eventful_nets import NEEDS, REFS, Given, Recorded, small_backbone, video
 
 SIZE = (6, 8)
 N = 48

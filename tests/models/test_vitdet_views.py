@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from eventful_nets import Given, video
-from object_nets import random_network
 from torch import Tensor
 
 from costream.models.eventful.vitdet import View
 from costream.nn.eventful.gates import Operations, TopTokens
+from kit.eventful_nets import Given, video
+from kit.object_nets import random_network
 
 
 @pytest.fixture(autouse=True)

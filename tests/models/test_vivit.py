@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from action_nets import DenseViViT, clips, small_vivit
-from eventful_nets import Recorded
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from costream.models.eventful.vivit import ViViT, ViViTState
 from costream.nn.eventful.block import VARIANTS
 from costream.nn.eventful.gates import Operations, Policy, TopTokens
+from kit.action_nets import DenseViViT, clips, small_vivit
+from kit.eventful_nets import Recorded
 
 N = 10  # 3 x 3 tokens and the class token
 WINDOW = 5

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stepping import by_chunks, by_steps, check, chunkings, fresh, places
 from torch import Tensor, nn
 
 from costream.nn.convolution import TemporalConvolution
+from kit.stepping import by_chunks, by_steps, check, chunkings, fresh, places
 
 
 @st.composite

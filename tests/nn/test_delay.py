@@ -5,10 +5,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stepping import by_steps, check, chunkings, fresh, places
 from torch import Tensor
 
 from costream.nn.timing import Delay
+from kit.stepping import by_steps, check, chunkings, fresh, places
 
 
 @settings(deadline=None, max_examples=200)

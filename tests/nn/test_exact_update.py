@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from eventful_nets import randomise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -12,6 +11,7 @@ from torch import Tensor
 from costream.nn.eventful.attention import RelativePosition, TokenGrid, attend_frame
 from costream.nn.eventful.exact_update import ExactState, ExactUpdate
 from costream.nn.eventful.gates import ChosenTokens, Operations
+from kit.eventful_nets import randomise
 
 
 def chosen_tokens(tokens: list[Tensor], frame: TokenGrid, fresh: bool = False) -> ChosenTokens:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from eventful_nets import Given
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from costream.nn.eventful.gates import (
     pass_difference,
     pass_tokens,
 )
+from kit.eventful_nets import Given
 
 
 @settings(max_examples=60, deadline=None)

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from skeleton_nets import BONES, NTU_BONES, randomise
 from torch import Tensor
 
 from costream.nn.graph import AdaptiveGraphConvolution, GraphConvolution, adjacency
+from kit.skeleton_nets import BONES, NTU_BONES, randomise
 
 REFERENCES = Path(__file__).resolve().parents[2].parent / "shared/refs/skeleton"
 OPENPOSE = (

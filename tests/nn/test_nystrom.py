@@ -7,13 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nystrom_oracle import build, oracle
 from torch import Tensor
 
 from costream.nn.attention import MultiheadAttention
 from costream.nn.nystrom import summary
 from costream.nn.nystrom.continual import RetroactiveNystrom, SingleOutputNystrom
 from costream.nn.nystrom.window import NystromAttention, pseudo_inverse, segment_sizes
+from kit.nystrom_oracle import build, oracle
 
 KINDS = [SingleOutputNystrom, RetroactiveNystrom]
 # Of float32 outputs of size one, logits of any size: the bound that is promised.

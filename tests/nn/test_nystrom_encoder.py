@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from nystrom_oracle import oracle
 from torch import Tensor, nn
 
 from costream.nn.encoder import Encoder
 from costream.nn.nystrom.encoder import NystromEncoder
 from costream.nn.nystrom.window import NystromAttention
+from kit.nystrom_oracle import oracle
 
 D, N = 8, 7
 

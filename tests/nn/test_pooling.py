@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stepping import by_steps, check, chunkings, fresh, places
 from torch import Tensor
 
 from costream.nn.pooling import TemporalMax, TemporalMean
+from kit.stepping import by_steps, check, chunkings, fresh, places
 
 
 def slide(x: Tensor, window: int, reduce: object) -> Tensor:

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from eventful_nets import randomise
 
 from costream.nn.eventful.attention import RelativePosition
+from kit.eventful_nets import randomise
 
 
 def test_rows_of_the_table_at_its_own_size() -> None:

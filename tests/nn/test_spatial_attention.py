@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from skeleton_nets import randomise
 
 from costream.nn.graph import SpatialAttention
+from kit.skeleton_nets import randomise
 
 
 @pytest.mark.parametrize("in_width", [6, 32])

@@ -3,10 +3,10 @@ from __future__ import annotations
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stepping import by_chunks, by_steps, check, chunkings, fresh, places
 from torch import Tensor
 
 from costream.nn.pooling import TemporalStatistics
+from kit.stepping import by_chunks, by_steps, check, chunkings, fresh, places
 
 
 def described(x: Tensor, window: int) -> Tensor:

@@ -11,13 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from stepping import by_chunks, by_steps, fresh
 from torch import Tensor
 
 from costream.nn.convolution import TemporalConvolution
 from costream.nn.pooling import TemporalMax, TemporalMean
 from costream.nn.state import State
 from costream.nn.timing import Delay, Timing, hide_unstarted, in_parallel, in_sequence
+from kit.stepping import by_chunks, by_steps, fresh
 
 # Blocks of which each does something of its own with the clock; the width of all is 3.
 BLOCKS: dict[str, Callable[[], Any]] = {

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from eventful_nets import randomise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -14,6 +13,7 @@ from costream.nn.eventful.attention import (
     attend_frame_windows,
 )
 from costream.nn.eventful.gates import ChosenTokens, Operations
+from kit.eventful_nets import randomise
 
 
 def brute_force(

@@ -11,14 +11,14 @@ from urllib.parse import unquote
 import av
 import numpy as np
 import pytest
-from media import make_video, read_number
-from pages import Page
 
 from costream.__main__ import main
 from costream.records import Segment, StageTimes
 from costream.report.markup import Html, tag, text
 from costream.results.reader import read_results
 from costream.sinks.rotation import Rotation
+from kit.media import make_video, read_number
+from kit.pages import Page
 
 
 def report(*args):

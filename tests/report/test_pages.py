@@ -8,7 +8,6 @@ from urllib.parse import unquote
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pages import Page
 
 from costream.__main__ import main
 from costream.report.command import MOST_ON_A_PAGE
@@ -18,6 +17,7 @@ from costream.report.overview import ReportOverview
 from costream.report.section import Run
 from costream.report.timeline import outline
 from costream.results.reader import runs
+from kit.pages import Page
 
 
 def links(page: Page) -> list[str]:

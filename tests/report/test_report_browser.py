@@ -6,7 +6,8 @@ import re
 
 import av
 import pytest
-from browser import browse, console, fit, needs_browser
+
+from kit.browser import browse, console, fit, needs_browser
 
 pytestmark = needs_browser
 

@@ -8,10 +8,10 @@ import sys
 from importlib.util import find_spec
 
 import pytest
-from pages import Page
-from program import ROOT, costream, environment, python
 
 from costream.__main__ import main
+from kit.pages import Page
+from kit.program import ROOT, costream, environment, python
 
 needs_matplotlib = pytest.mark.skipif(
     find_spec("matplotlib") is None, reason="no matplotlib; pip install 'costream[report]'"

@@ -12,12 +12,12 @@ import time
 import av
 import numpy as np
 import pytest
-from media import make_video
 
 from costream.errors import UsageError
 from costream.records import Alert
 from costream.runtime.alerts.alerts import Alerts, read_options
 from costream.runtime.alerts.rules import RuleLabels
+from kit.media import make_video
 
 CLASSES = RuleLabels(("nothing", "walk", "fall"), (0.5, 0.5, 0.5), frozenset({0}))
 FALL = np.array([0.05, 0.05, 0.9], np.float32)

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from program import python
 
 from costream.errors import UsageError
 from costream.runtime.batch.inputs import Inputs, collect
 from costream.runtime.batch.tables import TABLES
 from costream.sinks.registry import FORMATS
+from kit.program import python
 
 links = pytest.mark.skipif(sys.platform == "win32", reason="symbolic links need rights there")
 

@@ -8,7 +8,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from fileserver import LOGIN, serving
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +24,7 @@ from costream.runtime.batch.stores import (
     local_path,
     place,
 )
+from kit.fileserver import LOGIN, serving
 
 fsspec = pytest.importorskip("fsspec", reason="needs the extra 'stores'")
 

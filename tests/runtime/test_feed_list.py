@@ -17,11 +17,11 @@ import av
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from media import make_video
 
 from costream.errors import UsageError
 from costream.runtime.watch.feed_list import FeedSpec, parse_url, read_feeds
 from costream.settings import WatchSettings
+from kit.media import make_video
 
 SECRET = "p@:/#?%41 ä"
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)

@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from watched import feed, many, watch
 
 from costream.errors import UsageError
 from costream.runtime.watch import prometheus
 from costream.runtime.watch.prometheus import CONTENT_TYPE, Metrics, exposition, health
+from kit.watched import feed, many, watch
 
 # --- the text format, version 0.0.4 ----------------------------------------------------------
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from watched import feed, watch
 
 from costream.runtime.watch import systemd as module
 from costream.runtime.watch.systemd import SystemdNotifier
+from kit.watched import feed, watch
 
 if not hasattr(socket, "AF_UNIX"):
     pytest.skip("needs Unix sockets", allow_module_level=True)

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from media import make_video
-from object_nets import LABELS, bright_model, object_card, random_model
 
 from costream.models.eventful.detector import ObjectModel
 from costream.records import (
@@ -35,6 +33,8 @@ from costream.sinks.atomic import AtomicFile
 from costream.sinks.registry import FORMATS, make_sinks, paths_for
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
+from kit.media import make_video
+from kit.object_nets import LABELS, bright_model, object_card, random_model
 
 SIZE = (224, 160)
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from media import make_video
 
 from costream.checkpoints.card import Card, Timeline
 from costream.clock import Tick, resample
@@ -22,6 +21,7 @@ from costream.runtime.stop import StopHandler
 from costream.sinks.registry import make_sinks
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
+from kit.media import make_video
 
 LABELS = ("none", "walk", "sit")
 

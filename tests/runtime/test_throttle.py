@@ -8,9 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from media import make_video
-from object_nets import random_model
-from program import costream
 
 from costream.models.registry import load_model
 from costream.records import Compute, Header, Record, Summary
@@ -22,6 +19,9 @@ from costream.runtime.pipeline import run
 from costream.runtime.watch.loop import FeedStates
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
+from kit.media import make_video
+from kit.object_nets import random_model
+from kit.program import costream
 
 TOKENS = 35
 

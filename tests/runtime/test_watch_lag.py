@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
-from media import excerpt
 
 from costream.__main__ import main
 from costream.models.registry import load_model
 from costream.runtime.watch import command
+from kit.media import excerpt
 
 ROOM = Path(__file__).resolve().parents[2] / "samples" / "room.mp4"
 MAX_LAG_S = 1.0

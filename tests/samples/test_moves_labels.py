@@ -7,7 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from program import costream
+
+from kit.program import costream
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 # The figure's own words, where the model's are others.

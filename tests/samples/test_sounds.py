@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from program import costream
+
+from kit.program import costream
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 NAMES = {"street": ("cosounds", "silence"), "band": ("cotrans", "no music")}

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from media import busy, make_video
+
+from kit.media import busy, make_video
 
 
 @pytest.fixture(scope="session")

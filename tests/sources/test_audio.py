@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from media import chirps, make_audio, make_sound, make_video, noise
 
 from costream.errors import SourceError
 from costream.records import AudioBlock, AudioFormat, Fault, Gap, Item, SourceInfo
 from costream.sources.base import SourceOptions
 from costream.sources.media.audio import AudioSource
+from kit.media import chirps, make_audio, make_sound, make_video, noise
 
 SOUND = AudioFormat(16000, 4000)
 SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "packs" / "samples.tar"

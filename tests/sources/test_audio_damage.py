@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from media import chirps, make_sound, rotten, truncated
 
 from costream.errors import SourceError
 from costream.records import AudioBlock, AudioFormat, Fault, Gap
 from costream.sources.base import SourceOptions
 from costream.sources.media.audio import AudioSource
+from kit.media import chirps, make_sound, rotten, truncated
 
 SECONDS = 20
 CODECS = {"wav": "pcm_s16le", "flac": "flac", "mp3": "libmp3lame", "mkv": "libopus", "ts": "aac"}

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from media import chirps, make_sound, make_video, noise, truncated
 
 from costream.errors import SourceError, UsageError
 from costream.records import AudioBlock, AudioFormat, Fault, RawAudioFormat
 from costream.sources.base import Source, SourceOptions
 from costream.sources.registry import open_source
+from kit.media import chirps, make_sound, make_video, noise, truncated
 
 SOUND = AudioFormat(16000, 4000)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from media import make_audio, make_video
 
 from costream.clock import Tick, resample
 from costream.errors import SourceError
@@ -15,6 +14,7 @@ from costream.records import AudioBlock, AudioFormat, Item, SourceInfo, VideoFra
 from costream.sources.base import SourceOptions
 from costream.sources.media.audio import AudioSource
 from costream.sources.media.audiovisual import AudioVisualSource
+from kit.media import make_audio, make_video
 
 SOUND = AudioFormat(16000, 4000)
 

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from media import make_sound, noise
-from skeleton_files import clip, kinetics, long, ntu, openpose, wide
 
 from costream.errors import SourceError
 from costream.layouts import BODY_25, COCO_17, MEDIAPIPE_33, NTU_25, OPENPOSE_18
@@ -34,6 +32,8 @@ from costream.sources.media.video import VideoSource
 from costream.sources.pipe import PipeSource
 from costream.sources.realtime import RealtimeSource
 from costream.sources.registry import expand, open_source
+from kit.media import make_sound, noise
+from kit.skeleton_files import clip, kinetics, long, ntu, openpose, wide
 
 ITEMS = 60
 DATA = {

@@ -7,13 +7,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from media import busy, make_video, read_number, rotten, truncated
 
 from costream.errors import SourceError
 from costream.records import Fault, VideoFrame
 from costream.sources.base import SourceOptions
 from costream.sources.media.packets import REPORT_EVERY_S, DecodeErrors
 from costream.sources.media.video import VideoSource
+from kit.media import busy, make_video, read_number, rotten, truncated
 
 FRAMES = 250
 

@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from media import read_number
-from reading import Reader
-from rtsp_server import RtspServer, endless, needs_rtsp, recording, tone
-from tcp_proxy import TcpProxy
 
 from costream.records import AudioBlock, AudioFormat, VideoFrame
 from costream.sources.base import ConnectionOptions, LiveSource, SourceOptions
 from costream.sources.live.feed import FeedSource
 from costream.sources.registry import open_source
+from kit.media import read_number
+from kit.reading import Reader
+from kit.rtsp_server import RtspServer, endless, needs_rtsp, recording, tone
+from kit.tcp_proxy import TcpProxy
 
 pytestmark = needs_rtsp
 

@@ -18,14 +18,14 @@ from typing import Any
 
 import av
 import pytest
-from media import busy, make_video, numbered, read_number
-from reading import Reader
 
 from costream.errors import UsageError
 from costream.records import AudioBlock, AudioFormat, Gap, VideoFrame
 from costream.sources.base import ConnectionOptions, SourceOptions
 from costream.sources.live.feed import FeedSource
 from costream.sources.registry import open_source
+from kit.media import busy, make_video, numbered, read_number
+from kit.reading import Reader
 
 TIMEOUT_S = 1.5
 PIECES = 50  # a second

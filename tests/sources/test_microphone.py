@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from program import environment, python
-from virtual_microphone import RATE, VirtualMicrophone, needs_microphone, noise, tone
 
 from costream.errors import SourceError, UsageError
 from costream.sources.live.devices import InputDevice, choose_device
 from costream.sources.live.microphone import MicrophoneSource
+from kit.program import environment, python
+from kit.virtual_microphone import RATE, VirtualMicrophone, needs_microphone, noise, tone
 
 LISTEN = """
     import json, logging, signal, sys, threading, time

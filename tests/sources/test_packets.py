@@ -9,9 +9,9 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from media import make_sound, make_video, noise, numbered, read_number
 
 from costream.sources.live.clip_buffer import PacketRing
+from kit.media import make_sound, make_video, noise, numbered, read_number
 
 WAIT_S = 30.0
 

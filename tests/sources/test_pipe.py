@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from media import busy, make_video, truncated
 
 from costream.sources.pipe import PipeReader
+from kit.media import busy, make_video, truncated
 
 ROOT = str(Path(__file__).parents[2])
 

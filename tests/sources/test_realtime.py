@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from media import make_sound, noise
 
 from costream.records import AudioBlock, AudioFormat, VideoFrame
 from costream.sources.base import LiveSource, SourceOptions
 from costream.sources.media.audio import AudioSource
 from costream.sources.media.video import VideoSource
 from costream.sources.realtime import RealtimeSource
+from kit.media import make_sound, noise
 
 
 def test_the_same_items_in_their_time(media: Path) -> None:

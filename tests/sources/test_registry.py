@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from media import make_sound, make_video, noise
 
 from costream.errors import SourceError, UsageError
 from costream.records import AudioFormat
@@ -21,6 +20,7 @@ from costream.sources.media.video import VideoSource
 from costream.sources.pipe import PipeSource
 from costream.sources.registry import expand, name_of, open_source, sniff
 from costream.sources.skeletons.source import SkeletonSource
+from kit.media import make_sound, make_video, noise
 
 LISTENING = SourceOptions(sound=AudioFormat(16000, 4000))
 ROWS = np.ones((4, 2), np.float32)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from skeleton_files import clip, frames, kinetics, long, ntu, read, wide
 
 from costream.errors import CostreamError
 from costream.layouts import BODY_15, COCO_17, NTU_25, OPENPOSE_18
+from kit.skeleton_files import clip, frames, kinetics, long, ntu, read, wide
 
 SCRAPS = (b",", b"\n", b"-", b'"', b"nan", b"1e999", b"{", b"]", b";", b"\0", b"9" * 30, b"#", b" ")
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from skeleton_files import clip, faults, frames, joints, kinetics, ntu, openpose, read
 
 from costream.errors import SourceError, UsageError
 from costream.layouts import BODY_15, BODY_25, COCO_17, NTU_25, OPENPOSE_18, Layout
@@ -17,6 +16,7 @@ from costream.sources.base import SourceOptions
 from costream.sources.features.source import FeatureSource
 from costream.sources.registry import expand, open_source, sniff
 from costream.sources.skeletons.source import SkeletonSource
+from kit.skeleton_files import clip, faults, frames, joints, kinetics, ntu, openpose, read
 
 REFS = Path(__file__).resolve().parents[2].parent / "shared" / "refs" / "skeleton"
 RECORDED = REFS / "S001C001P001R001A010.skeleton"

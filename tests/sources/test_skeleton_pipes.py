@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from skeleton_files import clip, faults, frames, kinetics, long, ntu, read, wide
 
 from costream.errors import SourceError
 from costream.layouts import BODY_15, MEDIAPIPE_33, NTU_25, OPENPOSE_18
 from costream.records import Item, SkeletonFrame, SourceInfo
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source, sniff
+from kit.skeleton_files import clip, faults, frames, kinetics, long, ntu, read, wide
 
 ROOT = str(Path(__file__).parents[2])
 X = clip(BODY_15, 6)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from skeleton_files import clip, faults, frames, joints, long, read, wide
 
 from costream.errors import SourceError, UsageError
 from costream.layouts import (
@@ -25,6 +24,7 @@ from costream.layouts import (
 )
 from costream.sources.skeletons.headings import read_heading
 from costream.sources.skeletons.joint_names import joint_phrase
+from kit.skeleton_files import clip, faults, frames, joints, long, read, wide
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 CMU_TAR = SHARED / "packs" / "samples.tar"

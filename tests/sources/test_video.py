@@ -10,12 +10,12 @@ import av
 import numpy as np
 import psutil
 import pytest
-from media import busy, make_audio, make_video, read_number, red_corner
 
 from costream.errors import SourceError
 from costream.records import Fault, SourceInfo, VideoFrame
 from costream.sources.base import SourceOptions
 from costream.sources.media.video import VideoSource
+from kit.media import busy, make_audio, make_video, read_number, red_corner
 
 
 def read(path: Path, **options: object) -> tuple[SourceInfo, list[VideoFrame]]:

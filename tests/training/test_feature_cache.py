@@ -6,7 +6,6 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-import moving
 import pytest
 import torch
 
@@ -14,11 +13,14 @@ from costream.checkpoints.file import read_card
 from costream.labels.examples import Example
 from costream.training import feature_cache
 from costream.training.feature_cache import FeatureCache, example_key, example_seed, join_keys
+from kit import data_video
 
 
 @pytest.fixture(scope="module")
 def card(tmp_path_factory):
-    return read_card(moving.write_tiny_weights(tmp_path_factory.mktemp("base") / "t.safetensors"))
+    return read_card(
+        data_video.write_tiny_weights(tmp_path_factory.mktemp("base") / "t.safetensors")
+    )
 
 
 class Made:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 
-import noises
 import numpy as np
 import pytest
 import torch
-from program import costream
 
 from costream.checkpoints.file import read_weights
 from costream.models.oad.conystrom import CoNystrom
@@ -17,6 +15,8 @@ from costream.training.tokens import landmarks
 from costream.training.tokens.landmarks import LandmarkSchedule, centres
 from costream.training.tokens.streams import TokenStream, TokenStreams
 from costream.training.tokens.trainer import fit
+from kit import data_audio
+from kit.program import costream
 
 
 def network(depth: int) -> CoNystrom:
@@ -83,13 +83,13 @@ def test_what_counts_as_best_has_fitted_landmarks(supply: TokenStreams) -> None:
 
 @pytest.mark.slow
 def test_own_sounds_with_fixed_landmarks(tmp_path) -> None:
-    base = noises.write_tiny_weights(
+    base = data_audio.write_tiny_weights(
         tmp_path / "tiny.safetensors",
         architecture="conystrom-audio",
         num_landmarks=4,
         landmarks="fixed",
     )
-    data, out = noises.write_folder(tmp_path / "data", 4), tmp_path / "own.safetensors"
+    data, out = data_audio.write_folder(tmp_path / "data", 4), tmp_path / "own.safetensors"
     done = costream(
         *("train", base, "--data", data, "-o", out, "--scratch", "--steps", 60, "--no-cache")
     )
@@ -98,7 +98,7 @@ def test_own_sounds_with_fixed_landmarks(tmp_path) -> None:
     assert stored.card.architecture == "conystrom-audio"
     landmarks = "network.encoder.layers.0.self_attn.landmarks"
     assert not torch.equal(stored.tensors[landmarks], read_weights(base).tensors[landmarks])
-    new = noises.write_folder(tmp_path / "new", 4, first_seed=1000)
+    new = data_audio.write_folder(tmp_path / "new", 4, first_seed=1000)
     judged = costream("evaluate", "-m", out, "--data", new, "--json")
     assert judged.returncode == 0, judged.stderr
     assert json.loads(judged.stdout)["sequences"]["top1"] > 0.6  # a third is what guessing gives

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import json
 
-import moving
-import noises
 import numpy as np
 import pytest
-from media import make_video
-from program import costream
 
 from costream.checkpoints.file import read_weights
 from costream.labels.examples import Example
 from costream.models.build import build
 from costream.training.feature_cache import FeatureCache
 from costream.training.video.examples import VideoReader
+from kit import data_audio, data_video
+from kit.media import make_video
+from kit.program import costream
 
 TONES = {"high": 3000.0, "low": 300.0}
 
 
 def write(path, tone, seed):
     """Write a video whose picture says nothing of its class; "none" has no sound at all."""
-    pictures = moving.frames("background", seed, 24)
+    pictures = data_video.frames("background", seed, 24)
     seconds = 3.0 if tone in TONES else 0.0
     return make_video(
         *(path, len(pictures)),
-        size=moving.SIZE,
-        rate=moving.RATE_HZ,
+        size=data_video.SIZE,
+        rate=data_video.RATE_HZ,
         pattern=lambda k, _size: pictures[k],
         audio_s=seconds,
         tone_hz=TONES.get(tone, 0.0),
@@ -46,9 +45,9 @@ def write_folder(folder, each, first_seed=0):
 def base(tmp_path_factory):
     folder = tmp_path_factory.mktemp("base")
     path = folder / "both.safetensors"
-    video = moving.write_tiny_weights(folder / "video.safetensors")
-    audio = noises.write_tiny_weights(folder / "audio.safetensors")
-    network = [f"--set={k}={moving.NETWORK[k]}" for k in ("embed_dim", "feedforward", "window")]
+    video = data_video.write_tiny_weights(folder / "video.safetensors")
+    audio = data_audio.write_tiny_weights(folder / "audio.safetensors")
+    network = [f"--set={k}={data_video.NETWORK[k]}" for k in ("embed_dim", "feedforward", "window")]
     begun = ("models", "init", "cooadtr", "--frontend", f"{video}+{audio}", *network)
     done = costream(*begun, "-o", path)
     assert done.returncode == 0, done.stderr
@@ -68,7 +67,7 @@ def test_tokens_are_those_of_a_run(base, tmp_path):
     assert seen.tokens[0].numpy() == pytest.approx(told, abs=1e-5)
     for tokens, times in zip(seen.tokens[1:], seen.times[1:], strict=True):
         heard = tokens[:, file["rgb"].shape[1] :].numpy()
-        steps = np.round(np.nan_to_num(times, nan=-1.0) * moving.RATE_HZ).astype(int)
+        steps = np.round(np.nan_to_num(times, nan=-1.0) * data_video.RATE_HZ).astype(int)
         assert not heard[steps < 0].any()
         assert heard[steps >= 0] == pytest.approx(file["audio"][steps[steps >= 0]], abs=1e-5)
 

@@ -7,22 +7,22 @@ import json
 import signal
 import time
 
-import acted
 import numpy as np
 import pytest
-from program import costream, python, start
 
 from costream.checkpoints.file import read_card
+from kit import data_skeleton
+from kit.program import costream, python, start
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    return acted.write_tiny_weights(tmp_path_factory.mktemp("base") / "tiny.safetensors")
+    return data_skeleton.write_tiny_weights(tmp_path_factory.mktemp("base") / "tiny.safetensors")
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return acted.write_folder(tmp_path_factory.mktemp("data"), 5)
+    return data_skeleton.write_folder(tmp_path_factory.mktemp("data"), 5)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def trained(base, data, tmp_path_factory):
 
 
 def test_five_examples_of_a_class_are_learnt(trained, tmp_path):
-    new = acted.write_folder(tmp_path, 3, first_seed=1000)
+    new = data_skeleton.write_folder(tmp_path, 3, first_seed=1000)
     done = costream("evaluate", "-m", trained[0], "--data", new, "--joined", 0, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["sequences"]["top1"] >= 8 / 9
@@ -43,7 +43,7 @@ def test_five_examples_of_a_class_are_learnt(trained, tmp_path):
 def test_the_card_says_what_it_is(trained):
     card = read_card(trained[0])
     assert card.name == "moves"
-    assert card.labels == ("background", *acted.ACTS)
+    assert card.labels == ("background", *data_skeleton.ACTS)
     assert card.background == "background"
     assert "12 user examples (bend 4, step 4, wave 4)" in card.trained_on
     assert "trained from scratch" in card.trained_on
@@ -69,14 +69,14 @@ def test_recordings_with_timelines_are_learnt(base, tmp_path):
     media, labels = tmp_path / "media", tmp_path / "labels"
     labels.mkdir()
     for n in range(2):
-        acts = [acted.act(label, n) for label in acted.ACTS]
-        still = np.repeat(acted.STANDING[None], 20, 0)
+        acts = [data_skeleton.act(label, n) for label in data_skeleton.ACTS]
+        still = np.repeat(data_skeleton.STANDING[None], 20, 0)
         parts = [still, acts[0], np.zeros_like(still), acts[1], still[:2], acts[2]]
-        acted.write_motion(media / f"r{n}.csv", np.concatenate(parts))
-        begins = np.cumsum([0, *map(len, parts)])[[1, 3, 5]] / acted.RATE_HZ
+        data_skeleton.write_motion(media / f"r{n}.csv", np.concatenate(parts))
+        begins = np.cumsum([0, *map(len, parts)])[[1, 3, 5]] / data_skeleton.RATE_HZ
         lines = [
-            f"{b:.3f},{b + 36 / acted.RATE_HZ:.3f},{a}"
-            for b, a in zip(begins, acted.ACTS, strict=True)
+            f"{b:.3f},{b + 36 / data_skeleton.RATE_HZ:.3f},{a}"
+            for b, a in zip(begins, data_skeleton.ACTS, strict=True)
         ]
         text = "\n".join(["start_s,end_s,label", *lines]) + "\n"
         (labels / f"r{n}.csv.timeline.csv").write_text(text, "utf-8")
@@ -121,7 +121,7 @@ def test_nothing_is_overwritten(base, data, tmp_path):
 
 
 def test_one_class_is_too_few(base, tmp_path):
-    acted.write_act(tmp_path / "wave" / "a.csv", "wave", 0)
+    data_skeleton.write_act(tmp_path / "wave" / "a.csv", "wave", 0)
     done = costream("train", base, "--data", tmp_path, "-o", tmp_path / "o.safetensors")
     assert done.returncode == 2
     assert "only one class (wave)" in done.stderr
@@ -141,7 +141,7 @@ def test_too_short_examples_are_named(base, data, tmp_path):
 
 
 def test_classes_without_validation_are_warned_of(base, tmp_path):
-    folder = acted.write_folder(tmp_path / "data", 1)
+    folder = data_skeleton.write_folder(tmp_path / "data", 1)
     output = tmp_path / "o.safetensors"
     done = costream("train", base, "--data", folder, "-o", output, "--steps", 1)
     assert done.returncode == 0, done.stderr

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import things
 import torch
 
 from costream.checkpoints.card import Card, Timeline
@@ -34,6 +33,7 @@ from costream.training.objects.examples import (
 )
 from costream.training.objects.trainer import student
 from costream.training.optim import LOSS
+from kit import data_objects
 
 
 @pytest.fixture(autouse=True)
@@ -48,9 +48,9 @@ def settings(output: Path, **changes: Any) -> TrainSettings:
 
 
 def base(folder: Path, labels: tuple[str, ...], **changes: Any) -> Weights:
-    arguments = {**things.NETWORK, "classes": len(labels), **changes}
+    arguments = {**data_objects.NETWORK, "classes": len(labels), **changes}
     return read_weights(
-        things.write_tiny_weights(folder / "b.safetensors", labels, arguments=arguments)
+        data_objects.write_tiny_weights(folder / "b.safetensors", labels, arguments=arguments)
     )
 
 
@@ -124,14 +124,16 @@ def test_frames_of_a_clip_and_pictures_are_stills() -> None:
 
 @pytest.fixture
 def album(tmp_path: Path) -> Album:
-    labels = things.write_pictures(tmp_path / "pictures", 6)
+    labels = data_objects.write_pictures(tmp_path / "pictures", 6)
     return Album(
-        annotated_images(read_boxes(tmp_path / "pictures", labels)), things.KINDS, things.SIZE
+        annotated_images(read_boxes(tmp_path / "pictures", labels)),
+        data_objects.KINDS,
+        data_objects.SIZE,
     )
 
 
 def test_a_still_is_seen_as_it_is_and_larger(album: Album) -> None:
-    picture, (_, (kind, corners)) = things.draw(1)
+    picture, (_, (kind, corners)) = data_objects.draw(1)
     scene = album.seen(1)
     assert scene.pixels.permute(1, 2, 0).numpy().tolist() == picture.tolist()
     assert scene.boxes[1].tolist() == list(corners)
@@ -142,7 +144,7 @@ def test_a_still_is_seen_as_it_is_and_larger(album: Album) -> None:
     np.testing.assert_allclose(large.boxes[1], np.array(corners) * scale, rtol=1e-5)
     x1, y1, x2, y2 = (int(v) for v in large.boxes[1])
     middle = large.pixels[:, (y1 + y2) // 2, (x1 + x2) // 2]
-    assert middle.tolist() == pytest.approx(things.COLOURS[kind], abs=3)
+    assert middle.tolist() == pytest.approx(data_objects.COLOURS[kind], abs=3)
 
 
 def test_the_rest_of_a_view_is_what_a_frontend_fills_up_with() -> None:
@@ -153,8 +155,8 @@ def test_the_rest_of_a_view_is_what_a_frontend_fills_up_with() -> None:
 
 
 def test_views_are_the_same_every_time_and_boxes_lie_on_things(album: Album) -> None:
-    network = ViTDet(**things.NETWORK)
-    views = Views(album, network, Pixels(things.SIZE, 8), 3)
+    network = ViTDet(**data_objects.NETWORK)
+    views = Views(album, network, Pixels(data_objects.SIZE, 8), 3)
     for number in range(6):
         one, other = views.numbered(number, 2), views.numbered(number, 2)
         assert torch.equal(one.pixels, other.pixels)
@@ -173,7 +175,7 @@ def test_views_are_the_same_every_time_and_boxes_lie_on_things(album: Album) -> 
 
 def test_boxes_of_any_size_are_learnt_from(tmp_path: Path) -> None:
     """Slivers at the edges, boxes beyond them, the whole picture, none."""
-    things.write_pictures(tmp_path / "pictures", 4)
+    data_objects.write_pictures(tmp_path / "pictures", 4)
     edges = [[95.7, 0, 99, 64], [-5, 63.6, 200, 70], [0, 0, 96, 64], [10, 10, 10.2, 10.2]]
     stills = [
         AnnotatedImage(
@@ -186,8 +188,8 @@ def test_boxes_of_any_size_are_learnt_from(tmp_path: Path) -> None:
             [(edges, ("a",) * 4), (edges[:1], ("b",)), (edges[1:2], ("a",)), (np.zeros((0, 4)), ())]
         )
     ]
-    album = Album(stills, ("a", "b"), things.SIZE)
-    views = Views(album, ViTDet(**things.NETWORK), Pixels(things.SIZE, 8), 0)
+    album = Album(stills, ("a", "b"), data_objects.SIZE)
+    views = Views(album, ViTDet(**data_objects.NETWORK), Pixels(data_objects.SIZE, 8), 0)
     rng = np.random.default_rng(0)
     for size in views.canvases * 20:
         view = views.fresh(size, rng)
@@ -209,9 +211,9 @@ def right(views: Sequence[TrainingView]) -> float:
 def test_class_means_tell_what_a_network_has_not_learnt(album: Album) -> None:
     """A network that puts one box anywhere but has features: those of true boxes tell classes."""
     torch.manual_seed(0)
-    network = ViTDet(**things.NETWORK).eval()
-    card = Card("c", "t", "vitdet", things.NETWORK, ("thing",), 10.0)
-    views = Views(album, network, Pixels(things.SIZE, 8), 0)
+    network = ViTDet(**data_objects.NETWORK).eval()
+    card = Card("c", "t", "vitdet", data_objects.NETWORK, ("thing",), 10.0)
+    views = Views(album, network, Pixels(data_objects.SIZE, 8), 0)
     encoded = EncodedViews(views, card, FeatureCache(None, card, network))
     seen = [encoded.seen(k) for k in range(6)]
     found = prototypes(network, seen[:4], seen[4:], 2)
@@ -225,12 +227,12 @@ def test_class_means_tell_what_a_network_has_not_learnt(album: Album) -> None:
 
 def test_what_is_found_is_what_the_network_finds(album: Album) -> None:
     torch.manual_seed(0)
-    network = ViTDet(**{**things.NETWORK, "classes": 2, "score": 0.0}).eval()
-    card = Card("c", "t", "vitdet", things.NETWORK, ("a", "b"), 10.0)
-    views = Views(album, network, Pixels(things.SIZE, 8), 0)
+    network = ViTDet(**{**data_objects.NETWORK, "classes": 2, "score": 0.0}).eval()
+    card = Card("c", "t", "vitdet", data_objects.NETWORK, ("a", "b"), 10.0)
+    views = Views(album, network, Pixels(data_objects.SIZE, 8), 0)
     picture = EncodedViews(views, card, FeatureCache(None, card, network)).seen(0)
     with torch.no_grad():
-        (whole,) = network(Pixels(things.SIZE, 8)(album.seen(0).pixels[None]))
+        (whole,) = network(Pixels(data_objects.SIZE, 8)(album.seen(0).pixels[None]))
     found = detect_objects(network, picture)
     np.testing.assert_allclose(found.scores, whole.scores, atol=1e-5)
     np.testing.assert_allclose(found.boxes, whole.boxes.clamp(min=0), atol=1e-3)
@@ -247,7 +249,7 @@ def test_thresholds_are_those_of_the_best_f1(tmp_path: Path) -> None:
     pairs = [told(0.6, True, 0) for _ in range(12)] + [told(0.4, False, 0) for _ in range(6)]
     pairs += [told(0.3, True, 1)]
     found, truth = (list(side) for side in zip(*pairs, strict=True))
-    card = replace(things.tiny_card(("a", "b")), timeline=Timeline(threshold=0.5, low=0.1))
+    card = replace(data_objects.tiny_card(("a", "b")), timeline=Timeline(threshold=0.5, low=0.1))
     timeline = chosen(card, DetectorResults({card.name: found}, truth, [0] * len(found), []))
     assert timeline.thresholds == {"a": 0.6}  # of b there is one only
     assert timeline.threshold == 0.6

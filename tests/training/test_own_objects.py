@@ -6,23 +6,23 @@ import json
 from pathlib import Path
 
 import pytest
-import things
-from media import make_video
-from pages import Page
-from program import costream
 
 from costream.checkpoints.file import read_card, read_weights
+from kit import data_objects
+from kit.media import make_video
+from kit.pages import Page
+from kit.program import costream
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    return things.write_tiny_weights(tmp_path_factory.mktemp("base") / "tiny.safetensors")
+    return data_objects.write_tiny_weights(tmp_path_factory.mktemp("base") / "tiny.safetensors")
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data") / "pictures"
-    return folder, things.write_pictures(folder, 10)
+    return folder, data_objects.write_pictures(folder, 10)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def trained(base, data, tmp_path_factory):
 
 
 def test_objects_of_eight_pictures_are_found_in_others(trained, tmp_path):
-    labels = things.write_pictures(tmp_path / "new", 12, seed=7)
+    labels = data_objects.write_pictures(tmp_path / "new", 12, seed=7)
     given = ("--data", tmp_path / "new", "--labels", labels, "--json")
     done = costream("evaluate", "-m", trained[0], *given)
     assert done.returncode == 0, done.stderr
@@ -46,7 +46,7 @@ def test_the_card_and_the_report_say_what_it_is(trained):
     path, done = trained
     assert done.stdout.startswith(f"{path}: lamp, leaf\nvalidation: AP50 ")
     card = read_card(path)
-    assert (card.name, card.labels) == ("things", things.KINDS)
+    assert (card.name, card.labels) == ("things", data_objects.KINDS)
     assert "8 user images with 16 boxes (lamp 8, leaf 8), trained from scratch" in card.trained_on
     assert card.metrics["validation"]["things"]["pictures"] == 2
     assert card.timeline.threshold == 0.3  # by four boxes it is not chosen
@@ -59,9 +59,9 @@ def test_the_card_and_the_report_say_what_it_is(trained):
 
 def test_detect_finds_them_at_the_cost_of_what_changes(trained, tmp_path):
     """The weights run with gates, and what they find can be learnt from again."""
-    picture, _ = things.draw(0)
+    picture, _ = data_objects.draw(0)
     video = tmp_path / "clip.mp4"
-    make_video(video, 8, size=things.SIZE, rate=10, pattern=lambda _k, _size: picture)
+    make_video(video, 8, size=data_objects.SIZE, rate=10, pattern=lambda _k, _size: picture)
     call = ("detect", video, "-m", trained[0], "--tokens", 4, "-o", tmp_path / "boxes")
     done = costream(*call, "-f", "coco,jsonl", "--threshold", 0.1)
     assert done.returncode == 0, done.stderr
@@ -70,7 +70,7 @@ def test_detect_finds_them_at_the_cost_of_what_changes(trained, tmp_path):
     steps = [row for row in rows if row["type"] == "compute"]
     assert [row["tokens"] for row in steps] == [96] + [4] * 7
     found = {box[5] for row in rows if row["type"] == "objects" for box in row["boxes"]}
-    assert found <= set(things.KINDS)
+    assert found <= set(data_objects.KINDS)
     output = tmp_path / "again.safetensors"
     given = ("--data", tmp_path, "--labels", tmp_path / "boxes", "--steps", 2)
     done = costream("train", trained[0], *given, "-o", output, "--no-cache")
@@ -108,8 +108,10 @@ def test_text_files_and_groups(base, data, tmp_path):
     assert card.labels == ("lamp",)
     assert "5 user images" in card.trained_on or "9 user images" in card.trained_on
 
-    rows = [({"file_name": f"{k:03d}.png", "room": k % 2}, things.draw(k)[1]) for k in range(8)]
-    boxes = things.write_boxes(tmp_path / "rooms.json", rows)
+    rows = [
+        ({"file_name": f"{k:03d}.png", "room": k % 2}, data_objects.draw(k)[1]) for k in range(8)
+    ]
+    boxes = data_objects.write_boxes(tmp_path / "rooms.json", rows)
     given = ("--labels", boxes, "--group", "room", "--steps", 1, "-o", output, "--overwrite")
     given += ("--validation", 0.5)
     done = costream("train", base, "--data", data[0], *given, "-v", "--no-cache")
@@ -136,7 +138,7 @@ def test_what_is_missing_or_too_much_is_one_line(given, said, base, data, tmp_pa
 
 
 def test_pictures_that_cannot_be_read_are_named(base, tmp_path):
-    labels = things.write_pictures(tmp_path / "pictures", 3)
+    labels = data_objects.write_pictures(tmp_path / "pictures", 3)
     broken = tmp_path / "pictures" / "001.png"
     broken.write_bytes(b"no picture")
     given = ("--data", broken.parent, "--labels", labels, "-o", tmp_path / "o.safetensors")
@@ -148,9 +150,9 @@ def test_pictures_that_cannot_be_read_are_named(base, tmp_path):
 
 def test_frames_that_are_not_there_are_named(base, tmp_path):
     video = tmp_path / "clip.mp4"
-    make_video(video, 3, size=things.SIZE, rate=10)
-    rows = [({"file_name": f"{k}.png"}, things.draw(k)[1]) for k in (1, 7)]
-    boxes = things.write_boxes(tmp_path / "boxes.json", rows)
+    make_video(video, 3, size=data_objects.SIZE, rate=10)
+    rows = [({"file_name": f"{k}.png"}, data_objects.draw(k)[1]) for k in (1, 7)]
+    boxes = data_objects.write_boxes(tmp_path / "boxes.json", rows)
     given = ("--data", video, "--labels", boxes, "-o", tmp_path / "o.safetensors", "--no-cache")
     done = costream("train", base, *given)
     assert done.returncode == 2

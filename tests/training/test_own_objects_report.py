@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import browse, console, fit, needs_browser
-from pages import Page
 
 from costream.checkpoints.card import Card, Timeline
 from costream.evaluation.metrics.detection import DetectedBoxes, Truth
 from costream.training.objects.card import rounded_scores
 from costream.training.report.objects import DetectorReport, objects_report
+from kit.browser import browse, console, fit, needs_browser
+from kit.pages import Page
 
 LABELS = ("<cup>", "spoon & fork", "a very long name of a class " * 3)
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import browse, console, fit, needs_browser
-from pages import Page
 
 from costream.checkpoints.card import Card, Timeline
 from costream.evaluation.clips import sequence_scores
 from costream.training.calibration import StreamPredictions, calibrate
 from costream.training.report.classes import SequenceReport, own_report
 from costream.training.report.page import MOST_CONFUSED
+from kit.browser import browse, console, fit, needs_browser
+from kit.pages import Page
 
 LABELS = ("background", "bend & stretch", "<wave>", "step", "a very long name of a class " * 3)
 

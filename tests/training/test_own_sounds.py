@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import json
 
-import noises
 import numpy as np
 import pytest
 import torch
-from pages import Page
-from program import costream, python
 
 from costream.checkpoints.file import read_card, read_weights
 from costream.models.registry import load_model
+from kit import data_audio
+from kit.pages import Page
+from kit.program import costream, python
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    return noises.write_tiny_weights(tmp_path_factory.mktemp("base") / "tiny.safetensors")
+    return data_audio.write_tiny_weights(tmp_path_factory.mktemp("base") / "tiny.safetensors")
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return noises.write_folder(tmp_path_factory.mktemp("data"), 5)
+    return data_audio.write_folder(tmp_path_factory.mktemp("data"), 5)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def trained(base, data, tmp_path_factory):
 
 
 def test_five_examples_of_a_class_are_learnt(trained, tmp_path):
-    new = noises.write_folder(tmp_path, 4, first_seed=1000)
+    new = data_audio.write_folder(tmp_path, 4, first_seed=1000)
     done = costream("evaluate", "-m", trained[0], "--data", new, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -48,7 +48,7 @@ def test_five_examples_of_a_class_are_learnt(trained, tmp_path):
 
 def test_the_card_says_what_it_is(trained):
     card = read_card(trained[0])
-    assert card.labels == ("silence", *noises.KINDS)
+    assert card.labels == ("silence", *data_audio.KINDS)
     assert card.background == "silence"
     assert "12 user examples (click 4, hiss 4, tone 4), trained from scratch" in card.trained_on
     scores = card.metrics["validation"]
@@ -65,7 +65,7 @@ def test_there_is_a_page_about_it(trained):
     assert done.stdout.endswith(f"report: {path.with_suffix('.html')}\n")
     said = Page(path.with_suffix(".html")).text
     for words in (
-        *("silence", *noises.KINDS, "validation loss", "linear on mean tokens", "Confusion"),
+        *("silence", *data_audio.KINDS, "validation loss", "linear on mean tokens", "Confusion"),
         *("Calibration", "3 examples are too few for a temperature", "Temperature 1:"),
     ):
         assert words in said
@@ -82,13 +82,13 @@ def test_the_frontend_stays_as_it_was(base, trained):
 
 
 def test_steps_say_what_the_whole_clip_says(trained, tmp_path):
-    file = noises.write_sound(tmp_path / "tone.wav", "tone", 77, 3.0)
+    file = data_audio.write_sound(tmp_path / "tone.wav", "tone", 77, 3.0)
     done = costream("detect", file, "-m", trained[0], "-f", "jsonl", "--scores", "-o", "-")
     assert done.returncode == 0, done.stderr
     records = [json.loads(line) for line in done.stdout.splitlines()]
     stepped = [r["scores"] for r in records if r["type"] == "prediction"]
     model = load_model(str(trained[0]))
-    samples = (noises.sound("tone", 77, 3.0) * 32767).astype("<i2") / np.float32(32768)
+    samples = (data_audio.sound("tone", 77, 3.0) * 32767).astype("<i2") / np.float32(32768)
     with torch.inference_mode():
         tokens = model.frontend(torch.from_numpy(samples)[None])
         whole = model.network(tokens).logits[0].softmax(-1).numpy()

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import json
 
-import moving
 import numpy as np
 import pytest
 import torch
-from program import costream, python
 
 from costream.checkpoints.file import read_card, read_weights
 from costream.models.registry import load_model
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
+from kit import data_video
+from kit.program import costream, python
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    return moving.write_tiny_weights(tmp_path_factory.mktemp("base") / "tiny.safetensors")
+    return data_video.write_tiny_weights(tmp_path_factory.mktemp("base") / "tiny.safetensors")
 
 
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory):
-    return moving.write_folder(tmp_path_factory.mktemp("classes"), 5)
+    return data_video.write_folder(tmp_path_factory.mktemp("classes"), 5)
 
 
 @pytest.fixture(scope="module")
 def recordings(tmp_path_factory):
-    return moving.write_recordings(tmp_path_factory.mktemp("recordings"), 4)
+    return data_video.write_recordings(tmp_path_factory.mktemp("recordings"), 4)
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +45,16 @@ def test_five_clips_of_a_class_are_learnt(base, classes, tmp_path):
     call = ("train", base, "--data", classes, "-o", path, "--scratch", "--steps", 100)
     done = costream(*call, "--no-cache")
     assert done.returncode == 0, done.stderr
-    assert read_card(path).labels == ("background", *moving.WAYS)
+    assert read_card(path).labels == ("background", *data_video.WAYS)
     assert "12 user examples (blink 4, grow 4, slide 4)" in read_card(path).trained_on
-    new = moving.write_folder(tmp_path / "new", 3, first_seed=1000)
+    new = data_video.write_folder(tmp_path / "new", 3, first_seed=1000)
     done = costream("evaluate", "-m", path, "--data", new, "--joined", 0, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["sequences"]["top1"] >= 7 / 9  # a third is what guessing gives
 
 
 def test_recordings_with_timelines_are_learnt(trained, tmp_path):
-    media, labels = moving.write_recordings(tmp_path, 1, first_seed=1000)
+    media, labels = data_video.write_recordings(tmp_path, 1, first_seed=1000)
     done = costream("detect", media / "r0.mp4", "-m", trained[0], "-f", "jsonl", "-o", "-")
     assert done.returncode == 0, done.stderr
     lines = map(json.loads, done.stdout.splitlines())
@@ -68,7 +68,7 @@ def test_recordings_with_timelines_are_learnt(trained, tmp_path):
 
 def test_the_card_says_what_it_is(trained):
     card = read_card(trained[0])
-    assert card.labels == ("background", *moving.WAYS)
+    assert card.labels == ("background", *data_video.WAYS)
     assert card.background == "background"
     assert "trained from scratch" in card.trained_on
     assert list(card.metrics["validation"]) == [
@@ -129,7 +129,7 @@ def test_the_same_seed_gives_the_same_bytes(kept, base, recordings, trained, tmp
 
 
 def test_a_network_that_anticipates_learns_too(classes, tmp_path):
-    base = moving.write_tiny_weights(tmp_path / "tiny.safetensors", "oadtr")
+    base = data_video.write_tiny_weights(tmp_path / "tiny.safetensors", "oadtr")
     path = tmp_path / "own.safetensors"
     done = costream("train", base, "--data", classes, "-o", path, "--steps", 20, "--no-cache")
     assert done.returncode == 0, done.stderr
@@ -148,7 +148,7 @@ def test_random_weights_learn_on_a_trained_frontend(base, classes, tmp_path):
     assert done.returncode == 0, done.stderr
     card = read_card(path)
     assert not card.untrained
-    assert card.labels == moving.LABELS
+    assert card.labels == data_video.LABELS
     assert card.metrics["validation"][card.name]["top1"] > 0.5
     clip = classes / "grow" / "grow0.mp4"
     done = costream("detect", clip, "-m", path, "-f", "jsonl", "-o", "-")
@@ -156,7 +156,7 @@ def test_random_weights_learn_on_a_trained_frontend(base, classes, tmp_path):
 
 
 def test_sound_is_no_video(base, tmp_path):
-    from noises import write_folder
+    from kit.data_audio import write_folder
 
     data = write_folder(tmp_path / "data", 1)
     done = costream("train", base, "--data", data, "-o", tmp_path / "o.safetensors", "--no-cache")

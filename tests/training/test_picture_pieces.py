@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import moving
 import numpy as np
 import pytest
 import torch
@@ -18,6 +17,7 @@ from costream.training.audio import trainer as own_sound
 from costream.training.skeleton import trainer as own_skeleton
 from costream.training.video import finetune
 from costream.training.video.finetune import STEPS, Piece, Pieces, read_pieces
+from kit import data_video
 
 
 def piece(labels):
@@ -42,12 +42,12 @@ def test_classes_are_drawn_equally_often():
 
 
 def test_recordings_are_cut_up_and_memory_is_bounded(tmp_path, monkeypatch):
-    media, labels = moving.write_recordings(tmp_path, 2)
-    model = load_model(str(moving.write_tiny_weights(tmp_path / "tiny.safetensors")))
+    media, labels = data_video.write_recordings(tmp_path, 2)
+    model = load_model(str(data_video.write_tiny_weights(tmp_path / "tiny.safetensors")))
     examples = to_examples(read_recordings(media, labels), "background")
 
     def read(seed):
-        return read_pieces(model.card, model.frontend, examples, moving.LABELS, seed)
+        return read_pieces(model.card, model.frontend, examples, data_video.LABELS, seed)
 
     pieces = read(0)
     per_recording = 12 + 6 * (16 + 12)

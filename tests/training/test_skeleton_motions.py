@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import acted
 import numpy as np
 import pytest
 
@@ -10,9 +9,10 @@ from costream.evaluation.clips import Motion, batch, resample_joints, single
 from costream.layouts import BODY_15
 from costream.training.skeleton.augment import Augmenter, Variety, retime, rotation
 from costream.training.skeleton.examples import RAMP, UNSCORED, StreamMaker, importance
+from kit import data_skeleton
 
 STILL = Variety(0, 0, 0, 0, 0, 0, 0, 0, 0)
-LABELS = ["background", *acted.ACTS]
+LABELS = ["background", *data_skeleton.ACTS]
 
 
 @pytest.fixture
@@ -23,8 +23,8 @@ def rng():
 @pytest.fixture
 def motions():
     return [
-        Motion(f"{label} {k}", label, str(k), single(acted.act(label, k, 30)))
-        for label in acted.ACTS
+        Motion(f"{label} {k}", label, str(k), single(data_skeleton.act(label, k, 30)))
+        for label in data_skeleton.ACTS
         for k in range(2)
     ]
 
@@ -39,7 +39,7 @@ def lengths(joints):
 
 
 def test_frames_of_zeros_are_not_seen():
-    places = acted.act("wave", 0, 6)
+    places = data_skeleton.act("wave", 0, 6)
     places[2] = 0
     joints = single(places)
     assert joints.shape == (6, 1, 15, 4)
@@ -47,14 +47,14 @@ def test_frames_of_zeros_are_not_seen():
 
 
 def test_no_variety_changes_nothing(rng):
-    joints = single(acted.act("wave", 0))
+    joints = single(data_skeleton.act("wave", 0))
     other, label = augmenter(STILL)(joints, "wave", rng)
     assert label == "wave"
     np.testing.assert_allclose(other, joints, atol=1e-6)
 
 
 def test_turns_keep_heights_and_bones(rng):
-    joints = single(acted.act("bend", 0))
+    joints = single(data_skeleton.act("bend", 0))
     other, _ = augmenter(Variety(0, 0, 0, 3, 0, 0, 0, 0, 0))(joints, "bend", rng)
     assert np.abs(other - joints).max() > 0.1
     np.testing.assert_allclose(other[..., 1], joints[..., 1], atol=1e-6)
@@ -68,7 +68,7 @@ def test_a_rotation_is_one():
 
 
 def test_bones_change_alike_left_and_right_and_keep_their_directions(rng):
-    joints = single(acted.act("step", 0))
+    joints = single(data_skeleton.act("step", 0))
     other, _ = augmenter(Variety(0, 0, 0.2, 0, 0, 0, 0, 0, 0))(joints, "step", rng)
     ratio = lengths(other) / lengths(joints)
     assert np.ptp(ratio, axis=0).max() < 1e-3  # the same throughout
@@ -80,7 +80,7 @@ def test_bones_change_alike_left_and_right_and_keep_their_directions(rng):
 
 
 def test_mirrors_swap_sides_and_labels(rng):
-    joints = single(acted.act("wave", 0))
+    joints = single(data_skeleton.act("wave", 0))
     always = Variety(0, 0, 0, 0, 0, 0, 0, 0, mirror=1)
     other, label = augmenter(always, {"wave": "wave left"})(joints, "wave", rng)
     assert label == "wave left"
@@ -92,7 +92,7 @@ def test_mirrors_swap_sides_and_labels(rng):
 
 
 def test_what_has_no_mirrored_label_is_not_mirrored(rng):
-    joints = single(acted.act("wave", 0))
+    joints = single(data_skeleton.act("wave", 0))
     always = Variety(0, 0, 0, 0, 0, 0, 0, 0, mirror=1)
     other, label = augmenter(always, {"wave": None})(joints, "wave", rng)
     assert label == "wave"
@@ -100,14 +100,14 @@ def test_what_has_no_mirrored_label_is_not_mirrored(rng):
 
 
 def test_speed_changes_the_length():
-    joints = single(acted.act("bend", 0, 40))
+    joints = single(data_skeleton.act("bend", 0, 40))
     assert len(retime(joints, np.log(2), 0)) == 20
     assert len(retime(joints, -np.log(2), 0)) == 80
     np.testing.assert_allclose(retime(joints, 0.3, 0.05)[[0, -1]], joints[[0, -1]], atol=1e-6)
 
 
 def test_nothing_is_interpolated_with_a_joint_that_is_not_seen():
-    joints = single(acted.act("bend", 0, 4))
+    joints = single(data_skeleton.act("bend", 0, 4))
     joints[1, 0, 3] = 0
     halves = resample_joints(joints, np.array([0.4, 0.6, 2.5]))
     np.testing.assert_array_equal(halves[0, 0, 3], joints[0, 0, 3])
@@ -116,7 +116,7 @@ def test_nothing_is_interpolated_with_a_joint_that_is_not_seen():
 
 
 def test_lost_limbs_have_no_place(rng):
-    joints = single(acted.act("step", 0))
+    joints = single(data_skeleton.act("step", 0))
     other, _ = augmenter(Variety(0, 0, 0, 0, 0, 0, 0, lost=1, mirror=0))(joints, "step", rng)
     gone = other[..., 3] == 0
     assert 0 < gone.sum() < gone.size / 4
@@ -125,7 +125,7 @@ def test_lost_limbs_have_no_place(rng):
 
 
 def test_a_batch_ends_with_nobody():
-    clips = [single(acted.act("wave", 0, n)) for n in (5, 9)]
+    clips = [single(data_skeleton.act("wave", 0, n)) for n in (5, 9)]
     made = batch(clips)
     assert made.shape == (2, 9, 1, 15, 4)
     assert not made[0, 5:].any()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import acted
 import numpy as np
 import pytest
 import torch
@@ -24,26 +23,29 @@ from costream.training.skeleton.trainer import (
     disable_probe,
     fit_probe,
 )
+from kit import data_skeleton
 
 
 @pytest.fixture
 def frontend():
-    return JointStreams(**acted.FRONTEND).eval()
+    return JointStreams(**data_skeleton.FRONTEND).eval()
 
 
 @pytest.fixture
 def network():
     torch.manual_seed(0)
-    return SkeletonNet(**acted.NETWORK, statistics=True).eval()
+    return SkeletonNet(**data_skeleton.NETWORK, statistics=True).eval()
 
 
 @pytest.fixture
 def supplies():
     motions = [
-        Motion("", label, "", single(acted.act(label, k))) for label in acted.ACTS for k in range(3)
+        Motion("", label, "", single(data_skeleton.act(label, k)))
+        for label in data_skeleton.ACTS
+        for k in range(3)
     ]
     augmenter = Augmenter(BODY_15, 3, AS_THEY_ARE, {})
-    return [SkeletonSupply(StreamMaker(motions, acted.LABELS, augmenter, "background"), 2)]
+    return [SkeletonSupply(StreamMaker(motions, data_skeleton.LABELS, augmenter, "background"), 2)]
 
 
 def test_it_is_a_logistic_regression(network, frontend, supplies):
@@ -98,7 +100,7 @@ def test_one_put_aside_says_and_learns_nothing(network):
 
 
 def test_networks_without_statistics_are_refused():
-    plain = SkeletonNet(**acted.NETWORK)
+    plain = SkeletonNet(**data_skeleton.NETWORK)
     with pytest.raises(ValueError, match="has no statistics"):
         disable_probe(plain)
     with pytest.raises(ValueError, match="has no statistics"):

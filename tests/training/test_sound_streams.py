@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 
-import noises
 import numpy as np
 import pytest
 import torch
@@ -27,12 +26,13 @@ from costream.training.feature_cache import FeatureCache
 from costream.training.optim import Schedule
 from costream.training.tokens.streams import TokenStream, TokenStreams
 from costream.training.tokens.trainer import fit, predict, standardise
+from kit import data_audio
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
     path = tmp_path_factory.mktemp("base") / "tiny.safetensors"
-    return read_weights(noises.write_tiny_weights(path))
+    return read_weights(data_audio.write_tiny_weights(path))
 
 
 def told(path, **values):
@@ -159,7 +159,7 @@ def test_what_was_measured_of_other_weights_is_not_said_of_these(base, tmp_path)
 def test_a_fresh_network_sees_tokens_of_one_scale():
     torch.manual_seed(0)
     tokens = torch.randn(500, 16) * torch.linspace(0.01, 300, 16) + 1000
-    network = CoTrans(3, **{k: v for k, v in noises.NETWORK.items() if k != "num_classes"})
+    network = CoTrans(3, **{k: v for k, v in data_audio.NETWORK.items() if k != "num_classes"})
     plain = (tokens - tokens.mean(0)) / tokens.std(0).clamp(min=3.0)
     with torch.no_grad():
         expected = network.input_projection(plain)
@@ -170,7 +170,7 @@ def test_a_fresh_network_sees_tokens_of_one_scale():
 def test_training_ends_with_the_weights_that_did_best():
     """What is watched has wrong labels: the more is learnt, the worse it gets."""
     torch.manual_seed(0)
-    network = CoTrans(**{**noises.NETWORK, "num_classes": 2})
+    network = CoTrans(**{**data_audio.NETWORK, "num_classes": 2})
     right = [TokenStream(torch.randn(12, 16) + 3 * k, np.full(12, k)) for k in range(2)]
     wrong = [TokenStream(s.tokens, 1 - s.labels) for s in right]
     ends = []

@@ -5,14 +5,9 @@ from __future__ import annotations
 import logging
 import time
 
-import acted
-import moving
-import noises
 import numpy as np
 import pytest
-import things
 import torch
-from program import costream, start
 
 from costream.checkpoints.file import read_weights
 from costream.errors import UsageError
@@ -24,6 +19,8 @@ from costream.training.optim import (
     Schedule,
     TrainingCheckpoint,
 )
+from kit import data_audio, data_objects, data_skeleton, data_video
+from kit.program import costream, start
 
 
 @pytest.mark.parametrize(
@@ -40,12 +37,12 @@ from costream.training.optim import (
 def test_three_kills_change_nothing(family, tmp_path):
     boxes = ("--labels", tmp_path / "data.json")
     kind, steps, more = {
-        "sound": (noises, 500, ("--scratch",)),
-        "video": (moving, 100, ("--scratch", "--fine-tune")),
-        "skeletons": (acted, 120, ("--scratch",)),
-        "landmarks": (noises, 300, ("--scratch",)),
-        "objects": (things, 60, boxes),
-        "boxes": (things, 60, (*boxes, "--no-fine-tune")),
+        "sound": (data_audio, 500, ("--scratch",)),
+        "video": (data_video, 100, ("--scratch", "--fine-tune")),
+        "skeletons": (data_skeleton, 120, ("--scratch",)),
+        "landmarks": (data_audio, 300, ("--scratch",)),
+        "objects": (data_objects, 60, boxes),
+        "boxes": (data_objects, 60, (*boxes, "--no-fine-tune")),
     }[family]
     fixed = {"architecture": "conystrom-audio", "num_landmarks": 4, "landmarks": "fixed"}
     other = fixed if family == "landmarks" else {}

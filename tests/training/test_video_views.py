@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import moving
 import numpy as np
 import pytest
 import torch
@@ -18,13 +17,14 @@ from costream.labels.recording import UNSCORED
 from costream.models.build import build
 from costream.training.feature_cache import FeatureCache
 from costream.training.video.examples import PAUSE, VideoBranch, VideoReader, VideoView, labels_at
+from kit import data_video
 
 BOX = (32, 24)
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    path = moving.write_tiny_weights(tmp_path_factory.mktemp("base") / "tiny.safetensors")
+    path = data_video.write_tiny_weights(tmp_path_factory.mktemp("base") / "tiny.safetensors")
     stored = read_weights(path)
     return stored.card, build(stored.card, stored.tensors)[1].eval()
 
@@ -68,7 +68,7 @@ def test_of_labels_that_overlap_the_newest_counts():
 
 def test_tokens_are_those_of_a_run_whatever_the_chunks(base, tmp_path):
     card, frontend = base
-    file = moving.write_clip(tmp_path / "a.mp4", [("slide", 40), ("grow", 30)], 3)
+    file = data_video.write_clip(tmp_path / "a.mp4", [("slide", 40), ("grow", 30)], 3)
     cache = FeatureCache(None, card, frontend)
     examples = [stretch(0.0, 5.0, "slide", str(file)), stretch(5.0, None, "grow", str(file))]
     (seen,) = VideoReader(card, frontend, 2, 0, cache).read(examples)
@@ -97,7 +97,7 @@ def test_a_gap_is_forgotten_as_in_a_run(base):
 
 def test_an_example_between_two_steps_has_the_nearest(base, tmp_path):
     card, frontend = base
-    file = moving.write_clip(tmp_path / "a.mp4", [("slide", 20)], 3)
+    file = data_video.write_clip(tmp_path / "a.mp4", [("slide", 20)], 3)
     example = stretch(1.01, 1.02, "slide", str(file))
     (seen,) = VideoReader(card, frontend, 0, 0, FeatureCache(None, card, frontend)).read([example])
     assert seen.steps(example).tolist() == [8]
@@ -105,7 +105,7 @@ def test_an_example_between_two_steps_has_the_nearest(base, tmp_path):
 
 def test_a_label_after_the_end_is_named(base, tmp_path):
     card, frontend = base
-    file = moving.write_clip(tmp_path / "a.mp4", [("slide", 20)], 3)
+    file = data_video.write_clip(tmp_path / "a.mp4", [("slide", 20)], 3)
     reader = VideoReader(card, frontend, 0, 0, FeatureCache(None, card, frontend))
     with pytest.raises(UsageError, match="w: begins after the end of its recording"):
         reader.read([stretch(0, 1, "slide", str(file)), stretch(7, 9, "slide", str(file))])
@@ -113,7 +113,7 @@ def test_a_label_after_the_end_is_named(base, tmp_path):
 
 def test_what_is_read_does_not_hang_on_where_labels_begin(base, tmp_path):
     card, frontend = base
-    file = moving.write_clip(tmp_path / "a.mp4", [("slide", 20)], 3)
+    file = data_video.write_clip(tmp_path / "a.mp4", [("slide", 20)], 3)
     cache = FeatureCache(Path(tmp_path / "cache"), card, frontend)
     for start, end in ((0.5, 1.5), (0.7, 2.0)):
         VideoReader(card, frontend, 1, 0, cache).read([stretch(start, end, "slide", str(file))])

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from watched import feed, many, watch
 
 from costream.records import Alert, FeedState, FeedStatus, WatchStatus
 from costream.ui.run.glyphs import Legend
 from costream.ui.run.sections import Viewport
 from costream.ui.watch.dashboard import Board, Dashboard
 from costream.ui.watch.rows import age, count5, figure4, recent_strip, seconds5, share, uptime
+from kit.watched import feed, many, watch
 
 DRIVER = Path(__file__).with_name("watch_driver.py")
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
-from watched import feed, watch
 
 from costream.records import Alert, FeedStatus, WatchStatus
 from costream.ui.watch.lines import StateChanges, WatchLines
+from kit.watched import feed, watch
 
 
 def changes(*story: FeedStatus) -> list[str]:

@@ -14,11 +14,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from watched import many
-
 from costream.ui.console import live_allowed, stderr_console
 from costream.ui.watch.dashboard import Dashboard
 from costream.ui.watch.lines import WatchLines
+from kit.watched import many
 
 
 def main() -> None:

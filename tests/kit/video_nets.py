@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from costream.models.video3d import VideoNet
+from kit.paths import REFS
 
-REFERENCES = Path(__file__).resolve().parents[2] / "shared/refs/skeleton"
+REFERENCES = REFS / "skeleton"
 # name -> arguments; sizes are odd, so that strides leave pixels over
 KINDS: dict[str, dict[str, object]] = {
     "x3d": {"widths": (8, 12), "depths": (2, 3), "stem_width": 4, "head": (6, 7)},

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch import Tensor, nn
 
 from costream.models.skeleton.network import SkeletonNet
+from kit.paths import REFS
 
-REFERENCES = Path(__file__).resolve().parents[2] / "shared/refs/skeleton"
+REFERENCES = REFS / "skeleton"
 BONES = ((1, 0), (2, 1), (3, 0), (4, 3))
 NTU_BONES = (
     *((0, 1), (1, 20), (2, 20), (3, 2), (4, 20), (5, 4), (6, 5), (7, 6), (8, 20), (9, 8)),

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from eventful_nets import randomise
 from torch import Tensor
 
 from costream.checkpoints.card import Card, Timeline
@@ -17,6 +16,7 @@ from costream.models.eventful.rcnn import Detections
 from costream.models.eventful.vitdet import View, ViTDet
 from costream.nn.eventful.gates import Operations
 from costream.records import OBJECT_DETECTION
+from kit.eventful_nets import randomise
 
 LABELS = ("person", "car")
 BOX = (112, 80)  # 7 x 5 tokens

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import foreign_sound
 import numpy as np
 import pytest
 import torch
@@ -18,6 +17,7 @@ from costream.importers.run import import_files
 from costream.models.build import build
 from costream.models.streaming import StreamingModel
 from costream.records import AudioBlock
+from kit import foreign_sound
 
 SIZES = {"widths": (2, 3, 4, 4, 5, 5), "hidden": 6}
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from foreign_skeletons import CHANNELS, JOINTS, Pyskl, StGcn
-from program import costream
 
 from costream.checkpoints.file import read_card, read_weights
 from costream.errors import ModelError, UsageError
 from costream.importers.run import import_streams
 from costream.models.build import build
 from costream.models.verify import verify
+from kit.foreign_skeletons import CHANNELS, JOINTS, Pyskl, StGcn
+from kit.program import costream
 
 WINDOW = 40
 

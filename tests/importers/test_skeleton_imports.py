@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from foreign_skeletons import (
+from torch import Tensor
+
+from costream.errors import ModelError, UsageError
+from kit.foreign_skeletons import (
     CHANNELS,
     CLASSES,
     JOINTS,
@@ -18,9 +21,6 @@ from foreign_skeletons import (
     Pyskl,
     StGcn,
 )
-from torch import Tensor
-
-from costream.errors import ModelError, UsageError
 
 WINDOW = 40
 CONFIG: dict[str, Any] = {"stream": "joint", "window": WINDOW}

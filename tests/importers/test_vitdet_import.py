@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from eventful_nets import NEEDS, REFS, randomise
 from torch import Tensor
 
 from costream.checkpoints.file import write_weights
@@ -26,6 +25,7 @@ from costream.models.registry import load_model
 from costream.models.verify import verify
 from costream.nn.eventful.gates import TopTokens
 from costream.records import VideoFrame
+from kit.eventful_nets import NEEDS, REFS, randomise
 
 Import = Callable[..., tuple[Any, Any]]
 # theirs, by ours: detectron2 counts layers of a map otherwise, with norms inside convolutions

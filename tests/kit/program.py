@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import IO, Any
 
 import psutil
-from forks import Forks
 
-ROOT = Path(__file__).resolve().parents[1]
+from kit.paths import ROOT
+from kit.processes import Forks
+
 COSTREAM = [sys.executable, "-m", "costream"]
 NOWHERE = str(ROOT / "tests" / "no-such-home")
 LIMIT_S = 300

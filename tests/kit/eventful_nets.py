@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch import Tensor, nn
 
 from costream.models.eventful.backbone import ViTDetBackbone
+from kit import paths
 
-REFS = Path(__file__).resolve().parents[2] / "shared" / "refs" / "eventful"
+REFS = paths.REFS / "eventful"
 NEEDS = "needs the reference arrays: put them at ../shared/refs/eventful"
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from tsn_nets import SIZES, WIDTH, checkpoint, features
 
 from costream.errors import ModelError
 from costream.importers.run import import_files
 from costream.models.build import build
 from costream.models.oad.miniroad import MiniRoad
+from kit.tsn_nets import SIZES, WIDTH, checkpoint, features
 
 CHANNELS = {"rgb": 3, "flow": 10}
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from media import make_video
 
 from costream.checkpoints.card import Card
+from kit.media import make_video
 
 WAYS = ("blink", "grow", "slide")
 RATE_HZ = 8

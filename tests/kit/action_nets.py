@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from eventful_nets import randomise
 from torch import Tensor, nn
 
 from costream.checkpoints.card import Card, Timeline
@@ -14,6 +13,7 @@ from costream.frontends.crops import Crops
 from costream.models.build import save_model
 from costream.models.eventful.classifier import ActionModel
 from costream.models.eventful.vivit import ViViT
+from kit.eventful_nets import randomise
 
 LABELS = ("open", "cut", "wash")
 SIDE = 12  # pixels: 3 x 3 tokens, and the class token

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from video_nets import KINDS, REFERENCES, published_keys, small_net, video
 
 from costream.errors import ModelError
 from costream.importers import video3d
@@ -24,6 +23,7 @@ from costream.labels.names import KINETICS400
 from costream.models.build import build, new_network
 from costream.models.video3d import VideoNet
 from costream.nn.video3d.sizes import TASK, VideoNetSize, find_size
+from kit.video_nets import KINDS, REFERENCES, published_keys, small_net, video
 
 NORMS = {"weight": "s", "bias": "b", "running_mean": "rm", "running_var": "riv"}
 SAID = {"labels": "kinetics-400"}

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from action_nets import clips, small_vivit
-from eventful_nets import NEEDS, REFS
 from torch import Tensor
 
 from costream.checkpoints.file import write_weights
@@ -25,6 +23,8 @@ from costream.models.registry import load_model
 from costream.models.verify import verify
 from costream.nn.eventful.gates import TopTokens
 from costream.records import VideoFrame
+from kit.action_nets import clips, small_vivit
+from kit.eventful_nets import NEEDS, REFS
 
 Import = Callable[..., tuple[Any, Any]]
 VERBS = {"labels": "epic-verbs", "rate_hz": "30", "num_heads": "2"}

@@ -1,0 +1,1 @@
+"""Shared parts of the tests: small networks, made-up data, servers, processes."""
