@@ -36,7 +36,7 @@ from test_watch_keeping import SPEC, frames, load, play
 from costream.runtime.watch.state_dir import StateDirectory
 folder = Path(sys.argv[1])
 model = load("cooadtr")
-keeper = Keeper(folder / "state", model)
+keeper = StateDirectory(folder / "state", model)
 saved = keeper.restore(SPEC)
 np.save(folder / "out.npy", play(model, saved.state, frames()[40:]))
 print(saved.next_step, saved.began_s, saved.time_s)
@@ -277,7 +277,7 @@ def test_killed_while_it_saves_a_whole_state_is_there(
     program = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[2]);"
         "from test_watch_keeping import *\n"
-        "model = load('cooadtr'); keeper = Keeper(Path(sys.argv[1]), model); k = 0\n"
+        "model = load('cooadtr'); keeper = StateDirectory(Path(sys.argv[1]), model); k = 0\n"
         "state = model.init_state(1); print('ready', flush=True)\n"
         "while True: k += 1; keeper.save(SPEC, replace(now(), next_step=k), state); "
         "time.sleep(0.001)"

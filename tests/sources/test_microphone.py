@@ -37,7 +37,7 @@ LISTEN = """
 
     uri, rate, pause_s, path, options = sys.argv[1], *map(json.loads, sys.argv[2:])
     logging.basicConfig(format="%(message)s")
-    source = MicrophoneSource(uri, SourceOptions(sound=Sound(rate, rate // 4), **options))
+    source = MicrophoneSource(uri, SourceOptions(sound=AudioFormat(rate, rate // 4), **options))
     assert isinstance(source, LiveSource)
     signal.signal(signal.SIGINT, lambda *_: source.stop())
     states = []
@@ -321,7 +321,7 @@ CONTRACT = """
     from costream.sources.live.microphone import MicrophoneSource
 
     def make() -> Source:
-        return MicrophoneSource("mic", SourceOptions(sound=Sound(16000, 4000)))
+        return MicrophoneSource("mic", SourceOptions(sound=AudioFormat(16000, 4000)))
 
     source = make()
     source.close()
@@ -376,7 +376,7 @@ OPEN = """
     from costream.sources.live.microphone import MicrophoneSource
 
     for uri, channel in json.loads(sys.argv[1]):
-        source = MicrophoneSource(uri, SourceOptions(sound=Sound(16000, 4000), channel=channel))
+        source = MicrophoneSource(uri, SourceOptions(sound=AudioFormat(16000, 4000), channel=channel))
         try:
             print("opened", source.open().uri)
         except SourceError as error:
@@ -439,7 +439,7 @@ BLOCKED = """
     from costream.records import AudioFormat
     from costream.sources.base import SourceOptions
     from costream.sources.live.microphone import MicrophoneSource
-    source = MicrophoneSource("mic", SourceOptions(sound=Sound(16000, 4000)))
+    source = MicrophoneSource("mic", SourceOptions(sound=AudioFormat(16000, 4000)))
     try:
         source.open()
     except SourceError as error:
