@@ -161,7 +161,7 @@ def test_urls_are_written_so_that_they_can_be_read(text: str, expected: str) -> 
 
 
 class _Guarded(BaseHTTPRequestHandler):
-    """Gives a video to who knows the password."""
+    """A server that sends a video to clients with the password."""
 
     video = b""
     login = ""

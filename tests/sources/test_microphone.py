@@ -376,7 +376,8 @@ OPEN = """
     from costream.sources.live.microphone import MicrophoneSource
 
     for uri, channel in json.loads(sys.argv[1]):
-        source = MicrophoneSource(uri, SourceOptions(sound=AudioFormat(16000, 4000), channel=channel))
+        options = SourceOptions(sound=AudioFormat(16000, 4000), channel=channel)
+        source = MicrophoneSource(uri, options)
         try:
             print("opened", source.open().uri)
         except SourceError as error:
