@@ -19,17 +19,13 @@ from costream.evaluation.settings import EvaluateSettings, card_of, load, progre
 from costream.evaluation.truth import EvaluatedRecording, align_truth, fit_truth
 from costream.labels.examples import normalise_label
 from costream.labels.reading import read_recordings, recording_name
-from costream.labels.recording import Recording
+from costream.labels.recording import BACKGROUNDS, Recording
 from costream.records import Header, Segment, Summary
 from costream.results.reader import NotAResultError, Totals, UnreadableRecord, runs
 from costream.runtime.stop import StopHandler
 from costream.sources.registry import open_source
 
-# Metrics of results written by earlier runs, without the model.
-
-
 log = logging.getLogger("costream")
-_BACKGROUNDS = ("background", "silence", "none", "nothing")  # of timelines, which have none
 
 
 def result_scores(settings: EvaluateSettings) -> dict[str, Any]:
@@ -51,7 +47,7 @@ def result_scores(settings: EvaluateSettings) -> dict[str, Any]:
         timelines = _timelines(folder)
         labels = _labels(timelines, truth)
         told = {name: _silent(segments, len(labels)) for name, segments in timelines.items()}
-        background = next((name for name in labels if normalise_label(name) in _BACKGROUNDS), None)
+        background = next((name for name in labels if normalise_label(name) in BACKGROUNDS), None)
         model = folder.resolve().name
     judging = RecordingEvaluator(settings, labels, background, model)
     pairs = list(paired(judging.fit(truth), told))

@@ -10,7 +10,9 @@ import numpy.typing as npt
 
 from costream.clock import TOLERANCE_S
 
-UNSCORED = -1
+UNSCORED = -1  # index of a frame whose label is unknown
+BACKGROUND, SILENCE = "background", "silence"
+BACKGROUNDS = (BACKGROUND, SILENCE, "none", "nothing")  # usual names of no event
 SLIVER_S = 0.1  # shorter gaps between two labels are due to rounding of their times
 
 
@@ -50,12 +52,6 @@ class Recording:
             yield at, self.duration_s
 
 
-# Frame-wise labels of a recording.
-
-
-UNKNOWN = -1
-
-
 def frame_labels(
     recording: Recording,
     times: npt.ArrayLike,
@@ -65,12 +61,12 @@ def frame_labels(
     """Return the index into ``names`` of the label at each of the times [T], seconds.
 
     If labels overlap, it is the one that began last. Without a label it is ``background`` in a
-    completely labelled recording, otherwise, and if ``background`` is None, UNKNOWN. Starts and
+    completely labelled recording, otherwise, and if ``background`` is None, UNSCORED. Starts and
     ends of labels have a tolerance for rounding (TOLERANCE_S). Raises KeyError for a label that is
-    not among the names; see ``respelled``.
+    not among the names.
     """
     index = {name: k for k, name in enumerate(names)}
-    out = np.full(len(np.asarray(times)), UNKNOWN, np.int64)
+    out = np.full(len(np.asarray(times)), UNSCORED, np.int64)
     if recording.whole and background is not None:
         out[:] = index[background]
     for label, rows in _rows(recording, times):

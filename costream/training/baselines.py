@@ -1,4 +1,4 @@
-"""Nearest-class-mean baseline for custom classes, on the features of the trained network."""
+"""Baselines on features: nearest class mean and logistic regression."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-from costream.training.audio.examples import EncodedAudio
 
 CENTROID = "nearest centroid of mean tokens"
 SHARPNESS = 10.0  # scale of the softmax over cosines; does not affect the argmax
@@ -44,9 +42,6 @@ def _unit(rows: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.floating[Any]]:
     return out
 
 
-# Multinomial logistic regression, for linear classifiers of few examples.
-
-
 _ITERATIONS = 200
 
 
@@ -70,27 +65,3 @@ def logistic_regression(
 
     search.step(closure)  # type: ignore[no-untyped-call]
     return weight.detach(), bias.detach()
-
-
-# Linear baseline for custom sounds, without a temporal model.
-
-
-PENALTY = 1e-2  # L2 penalty
-
-
-def linear(
-    heard: Sequence[EncodedAudio], checks: Sequence[EncodedAudio], labels: Sequence[str]
-) -> list[npt.NDArray[Any]]:
-    """Return the probabilities [1, K] of a linear classifier for each check's mean token.
-
-    It is fitted to the mean tokens of the examples ``heard`` and of their variants.
-    """
-    rows = torch.stack([tokens.mean(0) for h in heard for tokens in h.tokens])
-    target = torch.tensor([labels.index(h.label) for h in heard for _ in h.tokens])
-    centre, spread = rows.mean(0), rows.std(0) + 1e-6
-    weight, bias = logistic_regression(
-        (rows - centre) / spread, len(labels), lambda y: F.cross_entropy(y, target), PENALTY
-    )
-    means = torch.stack([h.tokens[0].mean(0) for h in checks])
-    told = F.linear((means - centre) / spread, weight, bias).softmax(-1)
-    return [row[None].numpy() for row in told]

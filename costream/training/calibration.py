@@ -24,26 +24,24 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.checkpoints.card import LOW, Timeline
+from costream.evaluation.metrics import Floats
 from costream.evaluation.metrics.segments import Counts, count
 from costream.labels.recording import UNSCORED
 from costream.records import Segment
 from costream.runtime.segments import Segmenter
 
-# Timelines of labelled streams: segments from probabilities, and counts of correct ones.
-
-
-Labels = npt.NDArray[np.int64]
+StepLabels = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class StreamPredictions:
     """Predictions for a stream, at temperature 1, with the ground truth."""
 
-    probabilities: npt.NDArray[np.floating]  # [T, K]
-    labels: Labels  # [T], index of the label, UNSCORED where unknown; 0 is the background
+    probabilities: Floats  # [T, K]
+    labels: StepLabels  # [T], index of the label, UNSCORED where unknown; 0 is the background
 
 
-def true_segments(steps: Labels, labels: Sequence[str], rate_hz: float) -> list[Segment]:
+def true_segments(steps: StepLabels, labels: Sequence[str], rate_hz: float) -> list[Segment]:
     """Return the runs of one label in steps [T], without background and unknown time."""
     edges = np.flatnonzero(np.diff(steps, prepend=-2, append=-2))
     return [
@@ -54,7 +52,7 @@ def true_segments(steps: Labels, labels: Sequence[str], rate_hz: float) -> list[
 
 
 def segments(
-    scores: npt.NDArray[np.floating], timeline: Timeline, labels: Sequence[str], rate_hz: float
+    scores: Floats, timeline: Timeline, labels: Sequence[str], rate_hz: float
 ) -> list[Segment]:
     """Return the segments of probabilities [T, K], one row every 1 / rate_hz seconds."""
     segmenter = Segmenter(labels, timeline, rate_hz, background=labels[0])
@@ -88,10 +86,9 @@ def count_segments(
     return total
 
 
-Floats = npt.NDArray[np.floating]
 Group = Sequence[StreamPredictions]  # streams that are scored together
-FEWEST = 20  # minimum examples of all events to choose a temperature
-FEWEST_OWN = 30  # of a label, to choose its threshold: a dozen did not generalise
+MIN_EXAMPLES = 20  # minimum examples of all events to choose a temperature
+MIN_LABEL_EXAMPLES = 30  # of a label, to choose its threshold: a dozen did not generalise
 OVERLAP = 0.5  # intersection over union from which a segment counts as found
 COLDEST, HOTTEST = 0.25, 4.0
 _THRESHOLDS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
@@ -133,10 +130,12 @@ def calibrate(
     """
     counts = _segments(groups, labels, rate_hz) if examples is None else examples
     events = sum(counts.get(label, 0) for label in labels[1:])
-    own = [k for k in labels[1:] if events >= FEWEST and counts.get(k, 0) >= FEWEST_OWN]
+    own = [
+        k for k in labels[1:] if events >= MIN_EXAMPLES and counts.get(k, 0) >= MIN_LABEL_EXAMPLES
+    ]
     about = (labels, rate_hz, overlap)
     before = segment_f1(groups, start, *about)
-    temperature = best_temperature(groups) if events >= FEWEST else 1.0
+    temperature = best_temperature(groups) if events >= MIN_EXAMPLES else 1.0
     after, timeline = _climb(_at(groups, temperature), start, own, *about)
     if after < before:
         temperature = 1.0
@@ -258,7 +257,7 @@ def _how(temperature: float, timeline: Timeline, f1: tuple[float, float], events
         f"The {what} were chosen" if temperature != 1 else f"The {what} was chosen",
         f"on the validation streams: F1 of segments {f1[1]:.2f}, before {f1[0]:.2f}.",
     ]
-    if events < FEWEST:
+    if events < MIN_EXAMPLES:
         said.append(f"{events} examples are too few for a temperature and per-label thresholds.")
     elif timeline.thresholds:
         own = ", ".join(f"{label} {value:g}" for label, value in timeline.thresholds.items())

@@ -1,20 +1,16 @@
-"""Scores of trained models on held-out video, and model cards as Markdown."""
+"""Model cards as Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from costream.checkpoints.card import Card
 
-Probabilities = npt.NDArray[np.float32]  # [T, K]
 Table = Callable[[dict[str, dict[str, Any]], Sequence[str]], list[str]]  # models, labels: lines
 
 
-def card_text(card: Card, table: Table | None = None) -> str:
+def card_text(card: Card, table: Table) -> str:
     """Return a model card as Markdown. ``table`` formats each part of its metrics."""
     arguments = ", ".join(
         f"{k} {v}" for k, v in {**card.arguments, **card.frontend_arguments}.items()
@@ -35,7 +31,7 @@ def card_text(card: Card, table: Table | None = None) -> str:
         *_sample(card),
     ]
     for part, models in card.metrics.items():
-        lines += ["", f"## {part}", "", *(table or _table)(models, card.labels)]
+        lines += ["", f"## {part}", "", *table(models, card.labels)]
     return "\n".join(lines) + "\n"
 
 
@@ -57,55 +53,6 @@ def _sample(card: Card) -> list[str]:
     part = "" if sample["end_s"] is None else f", first {sample['end_s']:g} s"
     scores = ", ".join(f"{k.replace('_', ' ')} {v:.3f}" for k, v in sample["metrics"].items())
     return [f"- On samples/{sample['file']}{part}, step by step: {scores} (models verify)"]
-
-
-def _table(models: dict[str, dict[str, Any]], labels: Sequence[str]) -> list[str]:
-    """Return one row per model, and the rows of its average precision by class."""
-    names = (
-        "mAP",
-        "mAP_1s",
-        "accuracy",
-        "accuracy_1s",
-        "balanced_accuracy",
-        "balanced_accuracy_1s",
-    )
-    first = next(iter(models.values()))
-    lines = [
-        f"{first['videos']} videos, {first['frames']} frames.",
-        "",
-        f"| model | {' | '.join(n.replace('_', ' ') for n in names)} |",
-        "|---" * (len(names) + 1) + "|",
-    ]
-    lines += [_row(model, [result[n] for n in names]) for model, result in models.items()]
-    low, high = first["mAP_95"]
-    lines += [
-        "",
-        f"mAP of {next(iter(models))}: 95 % interval over videos {low:.3f} to {high:.3f}.",
-        "",
-        f"| average precision | {' | '.join(labels)} |",
-        "|---" * (len(labels) + 1) + "|",
-    ]
-    for model, result in models.items():
-        lines.append(_row(model, [result["average_precision"][label] for label in labels]))
-    return [*lines, _row("frames", [first["frames_per_class"][label] for label in labels])]
-
-
-def _row(name: str, values: Sequence[float | None]) -> str:
-    cells = ("-" if v is None else str(v) if isinstance(v, int) else f"{v:.3f}" for v in values)
-    return f"| {name} | {' | '.join(cells)} |"
-
-
-def _named(labels: Sequence[str], values: npt.NDArray[np.generic]) -> dict[str, Any]:
-    return {name: _round(v) for name, v in zip(labels, values.tolist(), strict=True)}
-
-
-def _round(value: Any) -> float | None:
-    if isinstance(value, int):
-        return value  # a count
-    return None if np.isnan(value) else round(float(value), 4)
-
-
-# Sequence metrics as Markdown, for the cards of skeleton and audio models.
 
 
 _NAMES = {

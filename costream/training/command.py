@@ -50,7 +50,7 @@ from costream.training.feature_cache import FeatureCache, example_key
 from costream.training.objects.trainer import train_objects
 from costream.training.report.classes import SequenceReport, own_report
 from costream.training.skeleton import trainer as skeleton_trainer
-from costream.training.skeleton.examples import FEWEST
+from costream.training.skeleton.examples import MIN_STEPS
 from costream.training.video import trainer as video_trainer
 
 log = logging.getLogger("costream")
@@ -105,13 +105,13 @@ def train(settings: TrainSettings) -> ExitCode:
 
 
 def long_enough(examples: Sequence[Example], background: str, card: Card) -> list[Example]:
-    """Return the examples without background stretches of fewer than ``FEWEST`` steps."""
+    """Return the examples without background stretches of fewer than ``MIN_STEPS`` steps."""
     return [
         e
         for e in examples
         if e.label != background
         or e.end_s is None
-        or (e.end_s - e.start_s) * card.rate_hz >= FEWEST
+        or (e.end_s - e.start_s) * card.rate_hz >= MIN_STEPS
     ]
 
 

@@ -1,6 +1,6 @@
-"""Training checkpoints: the state of an unfinished training in a file, to resume it.
+"""Optimizer, early stopping and checkpoints of a training.
 
-The file is safetensors and written atomically, so the last one written is always complete.
+A checkpoint file is safetensors and written atomically, so the last one written is always complete.
 A resumed training gives, bit for bit, the result of an uninterrupted one.
 """
 
@@ -142,9 +142,6 @@ class TrainingCheckpoint:
             )
 
 
-# Early stopping: validation during training, with a history and the best weights.
-
-
 LOSS = "validation_loss"  # key of the criterion; smaller is better
 
 
@@ -215,7 +212,26 @@ class Schedule:
     rate: float = 2e-3  # peak of a one-cycle cosine
     decay: float = 0.02
     smoothing: float = 0.03  # of the labels
-    settle: float = 0.85  # share of the steps after which BatchNorm statistics are fixed
+
+
+def adamw(module: nn.Module, rate: float, decay: float) -> torch.optim.AdamW:
+    """Return AdamW with weight decay for matrices only."""
+    parameters = list(module.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=rate)
+
+
+@torch.no_grad()
+def update_average(average: dict[str, Tensor], network: nn.Module, share: float) -> None:
+    """Move averaged weights by ``share`` towards those of a network, in place."""
+    for name, value in network.state_dict().items():
+        if value.dtype.is_floating_point:
+            average[name].lerp_(value, share)
+        else:
+            average[name].copy_(value)
 
 
 class Optimizer:
@@ -234,12 +250,7 @@ class Optimizer:
         parts: Mapping[str, Stateful] | None = None,
     ) -> None:
         self._modules = nn.ModuleList(modules).train()
-        parameters = list(self._modules.parameters())
-        groups = [  # weight decay for matrices only
-            {"params": [p for p in parameters if p.ndim > 1], "weight_decay": schedule.decay},
-            {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-        ]
-        self._optimizer = torch.optim.AdamW(groups, lr=schedule.rate)
+        self._optimizer = adamw(self._modules, schedule.rate, schedule.decay)
         self._cycle = torch.optim.lr_scheduler.OneCycleLR(
             self._optimizer, schedule.rate, schedule.steps, pct_start=0.15
         )
@@ -300,17 +311,6 @@ class Optimizer:
         self._cycle.load_state_dict(cycle)
 
 
-def soft_cross_entropy(scores: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-    """Return the mean cross entropy of logits and target probabilities [..., K].
-
-    All-zero targets are ignored.
-    """
-    counts = targets.sum(-1)
-    smooth = (1 - smoothing) * targets + smoothing / targets.shape[-1]
-    each = -(smooth * scores.log_softmax(-1)).sum(-1)
-    return (each * counts).sum() / counts.sum().clamp(min=1)
-
-
 def fastest_autocast() -> torch.autocast:
     """Return an autocast context for the CPU's fastest products: bfloat16 or float32."""
     return torch.autocast("cpu", torch.bfloat16, enabled=has_fast_bfloat16())
@@ -319,5 +319,5 @@ def fastest_autocast() -> torch.autocast:
 def freeze_batchnorm(module: nn.Module) -> None:
     """Fix the BatchNorm statistics of a module, so that it trains on as it will be used."""
     for part in module.modules():
-        if isinstance(part, nn.BatchNorm2d):
+        if isinstance(part, (nn.BatchNorm1d, nn.BatchNorm2d)):
             part.eval()

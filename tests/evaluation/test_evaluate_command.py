@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from costream.evaluation.clips import single
 from costream.models.registry import load_model
+from costream.training.skeleton.motions import single
 from kit import data_skeleton
 from kit.program import costream
 

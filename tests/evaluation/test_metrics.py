@@ -15,17 +15,24 @@ from sklearn.metrics import (
     confusion_matrix,
 )
 
+from costream.evaluation.metrics.bootstrap import bootstrap
 from costream.evaluation.metrics.frames import (
-    average_precision,
+    Ranking,
+    average_precisions,
     balanced_accuracy,
-    bootstrap,
-    calibrated_average_precision,
     confusion,
     frame_accuracy,
     mean_average_precision,
     outside_boundaries,
-    per_class,
 )
+
+
+def average_precision(scores, positive):
+    return Ranking(scores, positive).precision(1.0)
+
+
+def calibrated_average_precision(scores, positive):
+    return Ranking(scores, positive).precision()
 
 
 @settings(deadline=None, max_examples=60)
@@ -93,7 +100,7 @@ def test_mean_leaves_out_absent_classes_and_unscored_frames():
     rng = np.random.default_rng(1)
     scores, labels = rng.random((50, 4)), rng.integers(0, 3, 50)
     labels[:10] = -1
-    each = per_class(average_precision, scores, labels)
+    each = average_precisions(scores, labels)
     assert math.isnan(each[3])
     for k in range(3):
         assert each[k] == pytest.approx(average_precision_score(labels[10:] == k, scores[10:, k]))

@@ -17,6 +17,7 @@ from costream.frontends.crops import Pixels
 from costream.models.build import save_model
 from costream.models.eventful.vitdet import ViTDet
 from costream.records import OBJECT_DETECTION
+from costream.training.objects.augment import LabelledImage
 
 KINDS = ("lamp", "leaf")  # red and green
 SIZE = (96, 64)
@@ -117,3 +118,43 @@ def write_folder(folder: Path, count: int) -> Path:
     """Write pictures of each kind, ``count`` times; the boxes are beside the folder."""
     write_pictures(folder, 2 * count)
     return folder
+
+
+# A detector for square pictures, and one such picture with a red box.
+SQUARE_NETWORK: dict[str, Any] = {
+    "classes": 4,
+    "dim": 32,
+    "heads": 2,
+    "depth": 2,
+    "global_blocks": (1,),
+    "size": (6, 6),
+    "window": (3, 3),
+    "position_size": (6, 6),
+    "mlp_ratio": 2,
+    "stem": (8, 16),
+    "channels": 16,
+    "width": 32,
+    "convolutions": 0,
+    "proposals": 20,
+    "candidates": 50,
+}
+
+
+def box_rows(*boxes: tuple[float, ...]) -> torch.Tensor:
+    """Return boxes as a tensor [n, 4]."""
+    return torch.tensor(boxes, dtype=torch.float32).view(-1, 4)
+
+
+def red_box_picture() -> LabelledImage:
+    """Return a picture of 96 x 96 pixels with one box of class 1."""
+    pixels = torch.full((3, 96, 96), 90, dtype=torch.uint8)
+    pixels[0, 16:56, 24:72] = 230
+    return LabelledImage(pixels, box_rows((24, 16, 72, 56)), torch.tensor([1]))
+
+
+def rectangle(width: int = 320, height: int = 200, steady: bool = False) -> LabelledImage:
+    """Return an image of a red rectangle on black, and its box."""
+    pixels = torch.zeros(3, height, width, dtype=torch.uint8)
+    pixels[0, 60:140, 100:220] = 255
+    box = torch.tensor([[100.0, 60.0, 220.0, 140.0]])
+    return LabelledImage(pixels, box, torch.tensor([1]), steady)

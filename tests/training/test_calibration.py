@@ -1,4 +1,4 @@
-"""What is chosen on validation streams: temperatures, better timelines, little from little."""
+"""Calibration of temperature and timeline on validation streams."""
 
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ from costream.evaluation.metrics.calibration import calibration_error, reliabili
 from costream.labels.recording import UNSCORED
 from costream.training import calibration
 from costream.training.calibration import (
-    FEWEST,
-    FEWEST_OWN,
+    MIN_EXAMPLES,
+    MIN_LABEL_EXAMPLES,
     StreamPredictions,
     at_temperature,
     best_temperature,
     calibrate,
+    count_segments,
     segment_f1,
+    segments,
+    true_segments,
 )
 
 LABELS = ("nothing", "walk", "sit", "fall")
+NAMES = ("background", "walk", "sit down", "sit", "stand up", "fall", "lie")
 RATE_HZ = 8.0
 
 
@@ -110,7 +114,7 @@ def test_unknown_steps_count_nothing() -> None:
 @given(
     st.integers(0, 10_000),
     st.sampled_from([0.2, 0.6, 1.0]),
-    st.sampled_from([1, FEWEST, FEWEST_OWN]),
+    st.sampled_from([1, MIN_EXAMPLES, MIN_LABEL_EXAMPLES]),
 )
 def test_validation_never_gets_worse(seed: int, noise: float, examples: int) -> None:
     groups = [[acted(3, seed, noise)], [acted(2, seed + 1, noise)]]
@@ -126,7 +130,7 @@ def test_validation_never_gets_worse(seed: int, noise: float, examples: int) -> 
 
 
 def test_flicker_and_a_shy_label_are_cured_for_others_too() -> None:
-    counts = dict.fromkeys(LABELS, FEWEST_OWN)
+    counts = dict.fromkeys(LABELS, MIN_LABEL_EXAMPLES)
     chosen = calibrate([[acted(40, 0)]], LABELS, RATE_HZ, Timeline(), examples=counts)
     assert chosen.temperature != 1.0
     assert chosen.f1[1] > chosen.f1[0] + 0.1
@@ -154,7 +158,7 @@ def test_few_examples_choose_little() -> None:
     chosen = calibrate(groups, LABELS, RATE_HZ, Timeline(), examples=few)
     assert (chosen.temperature, chosen.timeline.thresholds) == (1.0, {})
     assert "3 examples are too few for a temperature and per-label thresholds" in chosen.how
-    some = {"walk": FEWEST_OWN, "sit": FEWEST_OWN, "fall": FEWEST_OWN - 1}
+    some = {"walk": MIN_LABEL_EXAMPLES, "sit": MIN_LABEL_EXAMPLES, "fall": MIN_LABEL_EXAMPLES - 1}
     chosen = calibrate(groups, LABELS, RATE_HZ, Timeline(), examples=some)
     assert chosen.temperature != 1.0
     assert set(chosen.timeline.thresholds) <= {"walk", "sit"}
@@ -169,3 +173,19 @@ def test_the_cross_entropy_is_convex_in_its_search() -> None:
     assert all(a < b for a, b in pairwise(slopes))
     assert slopes[0] < 0 < slopes[-1]
     assert math.isfinite(best_temperature([[told]]))
+
+
+def test_segments_of_streams():
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1, -1, 2, 0, 6], 32)
+    sure = np.eye(7)[np.maximum(labels, 0)] * 0.9 + 0.1 / 7
+    noisy = 0.5 * sure + 0.5 * rng.dirichlet(np.ones(7), 192)
+    assert [(s.start_s, s.end_s, s.label) for s in true_segments(labels, NAMES, RATE_HZ)] == [
+        (4, 8, "walk"), (12, 16, "sit down"), (20, 24, "lie")]  # fmt: skip
+    assert (
+        count_segments([StreamPredictions(sure, labels)], Timeline(), NAMES, RATE_HZ, 0.5).f1 == 1
+    )
+    unsure = [StreamPredictions(noisy, labels)]
+    assert count_segments(unsure, Timeline(0.9), NAMES, RATE_HZ, 0.3).f1 == 0
+    assert count_segments(unsure, Timeline(0.3), NAMES, RATE_HZ, 0.3).f1 > 0.8
+    assert len(segments(noisy, Timeline(0.3), NAMES, RATE_HZ)) < 8

@@ -1,4 +1,4 @@
-"""The parts of a detector's teaching: what it begins with, its views, class means, thresholds."""
+"""Custom detectors: initial weights, training views, class means and thresholds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from costream.models.eventful.vitdet import ViTDet
 from costream.training.base import TrainSettings
 from costream.training.feature_cache import FeatureCache
 from costream.training.objects.augment import TrainingView
-from costream.training.objects.card import DetectorResults, chosen
+from costream.training.objects.card import DetectorResults, best_threshold, chosen
 from costream.training.objects.detector import detect_objects, figures, prototypes
 from costream.training.objects.examples import (
     Album,
@@ -256,6 +256,20 @@ def test_thresholds_are_those_of_the_best_f1(tmp_path: Path) -> None:
     assert timeline.low is None
     nothing = [DetectedBoxes(np.zeros((0, 4)), np.zeros(0), np.zeros(0, int))] * len(truth)
     assert chosen(card, DetectorResults({card.name: nothing}, truth, [], [])) == card.timeline
+
+
+def test_the_lowest_threshold_with_about_the_best_f1() -> None:
+    boxes = np.array([[0, 0, 10, 10], [50, 50, 60, 60], [20, 20, 30, 30]], float)
+    truth = [Truth(boxes[[0, 2]], np.array([0, 0]))]
+    found = [DetectedBoxes(boxes, np.array([0.9, 0.3, 0.6]), np.array([0, 0, 0]))]
+    assert best_threshold(found, truth) == 0.6
+    other = [DetectedBoxes(boxes, np.array([0.9, 0.3, 0.6]), np.array([0, 0, 1]))]
+    assert best_threshold(other, truth) == 0.9
+    # One that is right among a hundred: F1 is the same without it, but for a hundredth.
+    many = np.tile(boxes[:1], (100, 1)) + 20 * np.arange(100)[:, None]
+    scores = np.linspace(0.99, 0.5, 100)
+    said = [DetectedBoxes(many, scores, np.zeros(100, int))]
+    assert best_threshold(said, [Truth(many[:99], np.zeros(99, int))]) == scores[-1]
 
 
 def test_a_watch_goes_by_both_precisions() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costream.evaluation.clips import Motion, batch, resample_joints, single
+from costream.labels.recording import UNSCORED
 from costream.layouts import BODY_15
 from costream.training.skeleton.augment import Augmenter, Variety, retime, rotation
-from costream.training.skeleton.examples import RAMP, UNSCORED, StreamMaker, importance
+from costream.training.skeleton.examples import RAMP, StreamMaker, importance
+from costream.training.skeleton.motions import Motion, batch, resample_joints, single
 from kit import data_skeleton
 
 STILL = Variety(0, 0, 0, 0, 0, 0, 0, 0, 0)

@@ -7,13 +7,13 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from costream.evaluation.clips import Motion, single
 from costream.frontends.joints import JointStreams
 from costream.layouts import BODY_15
 from costream.models.skeleton.network import SkeletonNet
 from costream.training.skeleton.augment import Augmenter
 from costream.training.skeleton.examples import StreamMaker
 from costream.training.skeleton.loop import SkeletonSupply, draw
+from costream.training.skeleton.motions import Motion, single
 from costream.training.skeleton.trainer import (
     AS_THEY_ARE,
     BATCHES,

@@ -20,7 +20,6 @@ from costream.models.oad.cooadtr import CoTrans
 from costream.training.audio import trainer as own_sound
 from costream.training.audio.examples import AudioReader, EncodedAudio
 from costream.training.base import TrainSettings
-from costream.training.baselines import linear
 from costream.training.command import family_of, student
 from costream.training.feature_cache import FeatureCache
 from costream.training.optim import Schedule
@@ -193,7 +192,7 @@ def test_the_linear_baseline_tells_apart_what_a_line_can():
         for k, name in enumerate("abc")
         for _ in range(6)
     ]
-    rows = linear(heard[::2], heard[1::2], ("a", "b", "c"))
+    rows = own_sound.linear(heard[::2], heard[1::2], ("a", "b", "c"))
     assert [row.shape for row in rows] == [(1, 3)] * 9
     assert np.concatenate(rows).argmax(1).tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 

@@ -13,21 +13,27 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from costream.errors import CostreamError, UsageError
 
+Rows = npt.NDArray[np.float32]  # [N, F]
+TREES = 400  # of the tree ensemble
 
-def parser(name: str, packs: str, steps: int) -> argparse.ArgumentParser:
+
+def parser(name: str, packs: str = "", steps: int = 0) -> argparse.ArgumentParser:
     """Return the argument parser of the recipe ``name``.
 
-    ``packs``: help text for the data folder; ``steps``: default number of training steps.
+    ``packs``: help text for the data folder, and ``steps``: default number of training steps, of
+    recipes with these options.
     """
     options = argparse.ArgumentParser(prog=f"python -m weights.recipes.{name}.train")
-    options.add_argument("--packs", type=Path, required=True, help=packs)
-    options.add_argument("--output", type=Path, default=Path("weights"))
+    options.add_argument("-o", "--output", type=Path, default=Path("weights"), help="folder")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--threads", type=int, default=1)
-    options.add_argument("--steps", type=int, default=steps)
+    if packs:
+        options.add_argument("--packs", type=Path, required=True, help=packs)
+        options.add_argument("--steps", type=int, default=steps)
     return options
 
 
@@ -53,13 +59,23 @@ def teacher_file(pack: Path, name: str) -> Iterator[Path]:
         yield Path(place) / "teachers" / name
 
 
-# Extremely randomised trees: the baseline of every recipe.
-#
-# Geurts et al., "Extremely randomized trees" (Machine Learning 63, 2006). Needs scikit-learn.
+def read_member(archive: tarfile.TarFile, name: str) -> bytes:
+    """Return the contents of a file in a pack. UsageError if it is missing."""
+    file = archive.extractfile(name)
+    if file is None:
+        raise UsageError(f"the pack has no file {name}")
+    return file.read()
 
 
-Rows = npt.NDArray[np.float32]  # [N, F]
-TREES = 400
+def soft_cross_entropy(scores: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    """Return the mean cross entropy of logits and target probabilities [..., K].
+
+    All-zero targets are ignored.
+    """
+    counts = targets.sum(-1)
+    smooth = (1 - smoothing) * targets + smoothing / targets.shape[-1]
+    each = -(smooth * scores.log_softmax(-1)).sum(-1)
+    return (each * counts).sum() / counts.sum().clamp(min=1)
 
 
 def forest(
@@ -73,6 +89,9 @@ def forest(
     leaf: int = 1,
 ) -> npt.NDArray[np.float32]:
     """Return the probabilities [M, K] of ``held_out`` [M, F] from trees fitted to ``rows``.
+
+    The baseline of every recipe: extremely randomised trees (Geurts et al., 2006). Needs
+    scikit-learn.
 
     ``labels``: int [N], below ``classes``. ``features``: candidates at each split, as
     scikit-learn's ``max_features``; ``leaf``: the least number of rows in a leaf.

@@ -27,6 +27,7 @@ from costream.records import OBJECT_DETECTION
 from costream.runtime.setup import prepare_torch, processor
 from costream.training.card_text import Table, card_text, sequence_table
 from costream.training.objects.card import detection_table
+from weights.recipes.action.loop import frame_table
 
 
 @dataclass(frozen=True)
@@ -95,12 +96,12 @@ def complete(path: Path, folder: Path | None = None) -> Card:
     return card
 
 
-def table_of(card: Card) -> Table | None:
-    """Return the formatter of a card's metrics; None: the default of ``card_text``."""
+def table_of(card: Card) -> Table:
+    """Return the formatter of a card's metrics."""
     if card.task == OBJECT_DETECTION:
         return detection_table
     sequences = (m for models in card.metrics.values() for m in models.values() if "sequences" in m)
-    return sequence_table if any(sequences) else None
+    return sequence_table if any(sequences) else frame_table
 
 
 def _truth(path: Path, sample: ReleaseSample) -> list[list[Any]]:

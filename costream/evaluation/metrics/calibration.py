@@ -5,7 +5,6 @@ Guo et al., "On Calibration of Modern Neural Networks" (ICML 2017), equation 3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,37 +59,3 @@ def calibration_error(bins: list[Bin]) -> float:
         if b.confidence is not None and b.accuracy is not None
     )
     return sum(gaps) / total if total else float("nan")
-
-
-# Bootstrap confidence intervals of metrics.
-#
-# Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), section 13.3. Recordings (or
-# groups of them) are resampled, never frames: those of one recording are correlated.
-
-
-FEWEST_GROUPS = 6  # least number of groups for an interval
-Counts = npt.NDArray[np.int64]  # how often each group was drawn
-Interval = tuple[float, float]
-
-
-def intervals(
-    metrics: Callable[[Counts], Sequence[float]], groups: int, seed: int = 0, draws: int = 500
-) -> list[Interval | None]:
-    """Return the 95 % bootstrap interval over groups of each metric.
-
-    ``metrics`` takes the multiplicity of each group. Draws for which a metric is NaN do not
-    count. None if there are too few groups, or no draw has a value.
-    """
-    if groups < FEWEST_GROUPS:
-        return [None] * len(metrics(np.ones(groups, np.int64)))
-    rng = np.random.default_rng(seed)
-    drawn = (rng.integers(groups, size=groups) for _ in range(draws))
-    values = np.array([metrics(np.bincount(each, minlength=groups)) for each in drawn])
-    return [_middle(column[~np.isnan(column)]) for column in values.T]
-
-
-def _middle(values: npt.NDArray[np.float64]) -> Interval | None:
-    if not len(values):
-        return None
-    low, high = np.percentile(values, [2.5, 97.5])
-    return float(low), float(high)

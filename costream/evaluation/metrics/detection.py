@@ -14,14 +14,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from costream.evaluation.metrics.calibration import Counts, Interval, intervals
+from costream.evaluation.metrics import Floats, Integers, Mask
+from costream.evaluation.metrics.bootstrap import Interval, Multiplicities, intervals
 from costream.runtime.tracking import pairwise_iou
 
-# Greedy one-to-one matching of predictions with the ground truth, and ranked precision.
-
-
-Floats = npt.NDArray[np.floating]
-Mask = npt.NDArray[np.bool_]
+THRESHOLDS = tuple(round(0.5 + 0.05 * k, 2) for k in range(10))
+_RECALLS = np.linspace(0, 1, 101)
+_MOST = 100  # most detections of a class in an image
+_SHARED = 0.5  # least intersection over union in the confusion matrix
 
 
 def take_best(likeness: Floats, least: float) -> Mask:
@@ -71,12 +71,6 @@ def _precision(right: Mask) -> npt.NDArray[np.float64]:
     return np.cumsum(right) / np.arange(1, len(right) + 1)
 
 
-Integers = npt.NDArray[np.integer]
-THRESHOLDS = tuple(round(0.5 + 0.05 * k, 2) for k in range(10))
-_RECALLS = np.linspace(0, 1, 101)
-_MOST = 100  # most detections of a class in an image
-
-
 class Truth(NamedTuple):
     """The ground-truth objects of an image."""
 
@@ -92,7 +86,7 @@ class DetectedBoxes(NamedTuple):
     labels: Integers  # [n]
 
 
-def match(boxes: Floats, truth: Floats, threshold: float) -> npt.NDArray[np.bool_]:
+def match(boxes: Floats, truth: Floats, threshold: float) -> Mask:
     """Return which boxes [n, 4], by falling score, are right, bool [n]; a true box matches once.
 
     ``threshold``: the least intersection over union.
@@ -100,9 +94,7 @@ def match(boxes: Floats, truth: Floats, threshold: float) -> npt.NDArray[np.bool
     return take_best(pairwise_iou(boxes, truth), threshold)
 
 
-def interpolated_precision(
-    right: npt.NDArray[np.bool_], total: int, often: Integers | None = None
-) -> float:
+def interpolated_precision(right: Mask, total: int, often: Integers | None = None) -> float:
     """Return the mean precision at 101 recalls, using the best precision at or beyond each recall.
 
     ``right`` [n]: of detections, by falling score. ``total``: true objects; NaN if 0.
@@ -141,7 +133,7 @@ def precision_interval(
     ranked = [_ranked(found, truth, number, 0.5) for number in numbers]
     clip = np.array(clips, np.int64)
 
-    def mean(drawn: Counts) -> list[float]:
+    def mean(drawn: Multiplicities) -> list[float]:
         often = drawn[clip]
         each = [
             interpolated_precision(right, int((often * totals).sum()), often[pictures])
@@ -155,7 +147,7 @@ def precision_interval(
 
 def _ranked(
     found: Sequence[DetectedBoxes], truth: Sequence[Truth], label: int, threshold: float
-) -> tuple[npt.NDArray[np.bool_], Integers, Integers]:
+) -> tuple[Mask, Integers, Integers]:
     """Return a class's detections [n] by falling score: whether right, and their image numbers.
 
     And the number of its true objects in each image.
@@ -195,12 +187,6 @@ def detection_scores(
         for name in ("AP50", "AP")
     }
     return {"pictures": len(truth), **means, "classes": classes}
-
-
-# Confusion matrix of a detector, with false detections and missed objects.
-
-
-_SHARED = 0.5  # least intersection over union of a match
 
 
 def box_confusion(

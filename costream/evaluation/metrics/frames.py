@@ -7,24 +7,16 @@ not scored.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from costream.evaluation.metrics.calibration import (
-    Counts,
-    calibration_error,
-    intervals,
-    reliability,
-)
+from costream.evaluation.metrics import Floats, Integers, Mask
+from costream.evaluation.metrics.bootstrap import Multiplicities, intervals
+from costream.evaluation.metrics.calibration import calibration_error, reliability
 from costream.evaluation.truth import EvaluatedRecording
-
-# Frame metrics of online action detection over many recordings.
-
-
-Mask = npt.NDArray[np.bool_]
 
 
 def frame_scores(
@@ -102,7 +94,7 @@ class _Frames:
         hits = np.bincount(self.group, self._right, self.groups)
         every = np.bincount(self.group, minlength=self.groups)
 
-        def metrics(drawn: Counts) -> tuple[float, float, float]:
+        def metrics(drawn: Multiplicities) -> tuple[float, float, float]:
             total = (drawn * every).sum()
             accuracy = float((drawn * hits).sum() / total) if total else float("nan")
             return *self._precisions(drawn), accuracy
@@ -116,7 +108,7 @@ class _Frames:
             f"balanced_accuracy{ending}": self._balanced(),
         }
 
-    def _precisions(self, drawn: Counts) -> tuple[float, float]:
+    def _precisions(self, drawn: Multiplicities) -> tuple[float, float]:
         """Return plain and calibrated mAP with each group counted ``drawn`` times."""
         often = drawn[self.group[self._rows]]
         each = np.array([self.rankings[k].precisions(often) for k in self._actions])
@@ -163,58 +155,33 @@ def _calm(judged: EvaluatedRecording, steps: int) -> Mask:
     return calm
 
 
-Scores = npt.NDArray[np.floating]
-Labels = npt.NDArray[np.integer]
-
-
-def average_precision(scores: Scores, positive: Mask) -> float:
-    """Return the average precision of one class, NaN without positives.
+def average_precisions(
+    scores: Floats, labels: Integers, classes: Sequence[int] | None = None
+) -> npt.NDArray[np.float64]:
+    """Return the average precision of every class (or of ``classes``), [K]; NaN without a frame.
 
     Frames are sorted by falling score; each positive, the tp-th one at rank k, adds tp / k; the
-    sum is divided by the number of positives. For equal scores see ``Ranking``. ``scores``,
-    ``positive``: [T].
+    sum is divided by the number of positives. For equal scores see ``Ranking``.
     """
-    return Ranking(scores, positive).precision(1.0)
-
-
-def calibrated_average_precision(
-    scores: Scores, positive: Mask, weight: float | None = None
-) -> float:
-    """Return the calibrated average precision of one class, NaN without positives.
-
-    As ``average_precision``, but each positive adds w tp / (w tp + fp), with w = negatives /
-    positives, so that rare classes compare with frequent ones (De Geest et al., "Online Action
-    Detection", ECCV 2016). ``weight``: another w; 1 gives the plain average precision.
-    """
-    return Ranking(scores, positive).precision(weight)
-
-
-def per_class(
-    metric: Callable[[Scores, Mask], float],
-    scores: Scores,
-    labels: Labels,
-    classes: Sequence[int] | None = None,
-) -> npt.NDArray[np.float64]:
-    """Return ``metric`` of every class (or of ``classes``), float64 [K]; NaN without a frame."""
     known = np.asarray(labels) >= 0
     scores, labels = np.asarray(scores)[known], np.asarray(labels)[known]
     wanted = range(scores.shape[1]) if classes is None else classes
-    return np.array([metric(scores[:, k], labels == k) for k in wanted])
+    return np.array([Ranking(scores[:, k], labels == k).precision(1.0) for k in wanted])
 
 
 def mean_average_precision(
-    scores: Scores, labels: Labels, classes: Sequence[int] | None = None
+    scores: Floats, labels: Integers, classes: Sequence[int] | None = None
 ) -> float:
     """Return the mean average precision over classes with a frame; NaN if there are none.
 
     ``classes``: to average over; default: all.
     """
-    values = per_class(average_precision, scores, labels, classes)
+    values = average_precisions(scores, labels, classes)
     values = values[~np.isnan(values)]
     return float(values.mean()) if len(values) else float("nan")
 
 
-def frame_accuracy(predicted: Labels, labels: Labels, tolerance: int = 0) -> float:
+def frame_accuracy(predicted: Integers, labels: Integers, tolerance: int = 0) -> float:
     """Return the share of frames whose label was predicted, NaN without scored frames.
 
     ``tolerance``: a prediction is also right if its label occurs at most this many frames away.
@@ -225,7 +192,7 @@ def frame_accuracy(predicted: Labels, labels: Labels, tolerance: int = 0) -> flo
     return float(_right(predicted, labels, tolerance)[known].mean())
 
 
-def balanced_accuracy(predicted: Labels, labels: Labels, tolerance: int = 0) -> float:
+def balanced_accuracy(predicted: Integers, labels: Integers, tolerance: int = 0) -> float:
     """Return the mean over the classes present of their frame accuracy."""
     labels = np.asarray(labels)
     right = _right(predicted, labels, tolerance)
@@ -233,14 +200,14 @@ def balanced_accuracy(predicted: Labels, labels: Labels, tolerance: int = 0) -> 
     return float(np.mean(shares)) if shares else float("nan")
 
 
-def confusion(predicted: Labels, labels: Labels, classes: int) -> npt.NDArray[np.int64]:
+def confusion(predicted: Integers, labels: Integers, classes: int) -> npt.NDArray[np.int64]:
     """Return the number of times label i was predicted as j, int64 [K, K]."""
     known = np.asarray(labels) >= 0
     pairs = np.asarray(labels)[known] * classes + np.asarray(predicted)[known]
     return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
 
 
-def outside_boundaries(labels: Labels, tolerance: int) -> Labels:
+def outside_boundaries(labels: Integers, tolerance: int) -> Integers:
     """Return the labels with -1 at frames closer than ``tolerance`` to a change of label.
 
     The usual way to score ranked lists (average precision) when boundaries are uncertain.
@@ -251,32 +218,13 @@ def outside_boundaries(labels: Labels, tolerance: int) -> Labels:
     return out
 
 
-def bootstrap(
-    metric: Callable[[Sequence[int]], float], groups: int, seed: int = 0, draws: int = 500
-) -> tuple[float, float]:
-    """Return the 2.5 and 97.5 percentiles of a metric over resampled groups (videos).
-
-    ``metric`` takes the indices of the groups drawn. Draws for which it is NaN do not count.
-    """
-    rng = np.random.default_rng(seed)
-    values = [metric(rng.integers(groups, size=groups).tolist()) for _ in range(draws)]
-    low, high = np.nanpercentile(values, [2.5, 97.5])
-    return float(low), float(high)
-
-
-def _right(predicted: Labels, labels: Labels, tolerance: int) -> Mask:
+def _right(predicted: Integers, labels: Integers, tolerance: int) -> Mask:
     predicted, labels = np.asarray(predicted), np.asarray(labels)
     right: Mask = predicted == labels
     for shift in range(1, min(tolerance, len(labels) - 1) + 1):
         right[shift:] |= predicted[shift:] == labels[:-shift]
         right[:-shift] |= predicted[:-shift] == labels[shift:]
     return right
-
-
-# Average precision of one class from frames ranked by score. NumPy only.
-
-
-_Integers = npt.NDArray[np.integer]
 
 
 class Ranking:
@@ -299,7 +247,9 @@ class Ranking:
     def precision(self, weight: float | None = None) -> float:
         """Return the mean over the positives of w tp / (w tp + fp), NaN without positives.
 
-        ``weight``: w; None: negatives / positives.
+        ``weight``: w; 1 gives the average precision; None: negatives / positives, the calibrated
+        one, with which rare classes compare with frequent ones (De Geest et al., "Online Action
+        Detection", ECCV 2016).
         """
         return self._precision(*self._counted(None), weight)
 
@@ -311,7 +261,7 @@ class Ranking:
         counted = self._counted(counts)
         return self._precision(*counted, 1.0), self._precision(*counted, None)
 
-    def _counted(self, counts: npt.NDArray[np.integer] | None) -> tuple[_Integers, _Integers]:
+    def _counted(self, counts: npt.NDArray[np.integer] | None) -> tuple[Integers, Integers]:
         """Return the cumulative numbers of frames and of positives at the end of each score."""
         if counts is None:
             rows, hits = np.arange(1, len(self._positive) + 1), np.cumsum(self._positive)
@@ -321,7 +271,7 @@ class Ranking:
         return rows[self._ends], hits[self._ends]
 
     @staticmethod
-    def _precision(rows: _Integers, true: _Integers, weight: float | None) -> float:
+    def _precision(rows: Integers, true: Integers, weight: float | None) -> float:
         if not len(true) or not true[-1]:
             return float("nan")
         false = rows - true

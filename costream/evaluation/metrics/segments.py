@@ -14,11 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from costream.evaluation.metrics.calibration import Counts as Drawn
-from costream.evaluation.metrics.calibration import Interval, intervals
+from costream.evaluation.metrics.bootstrap import Interval, Multiplicities, intervals
 from costream.evaluation.metrics.detection import best_precision_beyond, ranked_precision, take_best
 from costream.evaluation.truth import EvaluatedRecording
 from costream.records import Segment
+
+OVERLAPS = (0.3, 0.5, 0.7)  # tIoU
+TOLERANCES_S = tuple(range(1, 11))  # of action starts
+Timelines = Sequence[Sequence[Segment]]
 
 
 @dataclass(frozen=True)
@@ -101,9 +104,6 @@ def segment_precision(
     return best_precision_beyond(np.concatenate(right)[order], total)
 
 
-# Detection latency: the delay between an action's onset and its detection.
-
-
 def latencies(told: Sequence[Segment], truth: Sequence[Segment], delay_s: float) -> list[float]:
     """Return the detection latency of every true segment in seconds; NaN: not detected.
 
@@ -137,18 +137,8 @@ def latency_scores(waits: Iterable[float]) -> dict[str, Any]:
     }
 
 
-# Online detection of action starts (ODAS): point-level average precision.
-#
-# Shou et al., "Online Detection of Action Start in Untrimmed, Streaming Videos" (ECCV 2018), with
-# the starts of a frame classifier as in StartNet (Gao et al., ICCV 2019): where the best label
-# changes to an action.
-
-
-TOLERANCES_S = tuple(range(1, 11))
-
-
 class Start(NamedTuple):
-    """The start of an action."""
+    """The start of an action: online detection of action starts (Shou et al., ECCV 2018)."""
 
     time_s: float
     label: str
@@ -161,7 +151,10 @@ def starts_of_steps(
     labels: Sequence[str],
     background: str | None,
 ) -> list[Start]:
-    """Return a start at each change of the best label of scores [T, K] to an action."""
+    """Return a start at each change of the best label of scores [T, K] to an action.
+
+    As in StartNet (Gao et al., ICCV 2019).
+    """
     best = scores.argmax(1)
     changed = np.append(True, best[1:] != best[:-1])[: len(best)]
     return [
@@ -199,13 +192,6 @@ def start_precision(
         right.append(take_best(nearness, -tolerance_s - 1e-9))
     order = np.argsort(-np.concatenate(scores), kind="stable")
     return ranked_precision(np.concatenate(right)[order], total)
-
-
-# Timeline metrics over many recordings: segments, starts and latency.
-
-
-OVERLAPS = (0.3, 0.5, 0.7)  # tIoU
-Timelines = Sequence[Sequence[Segment]]
 
 
 def segment_scores(judged: Sequence[EvaluatedRecording], labels: Sequence[str]) -> dict[str, Any]:
@@ -315,7 +301,7 @@ def _f1_limits(judged: Sequence[EvaluatedRecording], told: Timelines) -> dict[st
         [[(c.found, c.false, c.missed) for c in counts] for counts in groups.values()]
     )  # [groups, tIoU, 3]
 
-    def f1(drawn: Drawn) -> list[float]:
+    def f1(drawn: Multiplicities) -> list[float]:
         return [Counts(*row).f1 for row in np.tensordot(drawn, table, 1).tolist()]
 
     limits = intervals(f1, len(groups))

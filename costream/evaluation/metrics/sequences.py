@@ -12,18 +12,13 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from costream.evaluation.metrics.frames import (
-    Labels,
-    Scores,
-    average_precision,
-    confusion,
-    per_class,
-)
+from costream.evaluation.metrics import Floats, Integers
+from costream.evaluation.metrics.frames import average_precisions, confusion
 
 Fusion = Literal["mean", "vote", "last"]
 
 
-def fuse(probabilities: Sequence[Scores], how: Fusion = "mean") -> npt.NDArray[np.float64]:
+def fuse(probabilities: Sequence[Floats], how: Fusion = "mean") -> npt.NDArray[np.float64]:
     """Return the scores [N, K] of sequences [T, K].
 
     "mean": over all steps; "vote": the share of steps whose best class it is, where the mean
@@ -40,15 +35,15 @@ def fuse(probabilities: Sequence[Scores], how: Fusion = "mean") -> npt.NDArray[n
     return np.asarray((votes + 0.5 * means) / (steps + 0.5), np.float64)
 
 
-def pool(probabilities: Sequence[Scores], groups: Sequence[str]) -> dict[str, Scores]:
+def pool(probabilities: Sequence[Floats], groups: Sequence[str]) -> dict[str, Floats]:
     """Return the steps [T, K] of all sequences of each group, in order of first occurrence."""
-    parts: dict[str, list[Scores]] = {}
+    parts: dict[str, list[Floats]] = {}
     for rows, group in zip(probabilities, groups, strict=True):
         parts.setdefault(group, []).append(rows)
     return {group: np.concatenate(rows) for group, rows in parts.items()}
 
 
-def top_k(scores: Scores, labels: Labels, k: int = 1) -> float:
+def top_k(scores: Floats, labels: Integers, k: int = 1) -> float:
     """Return the share of sequences whose label is among the k best, NaN without sequences.
 
     Of equal scores, those of lower class numbers rank first.
@@ -59,13 +54,15 @@ def top_k(scores: Scores, labels: Labels, k: int = 1) -> float:
     return float((best == np.asarray(labels)[:, None]).any(1).mean())
 
 
-def class_table(scores: Scores, labels: Labels, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+def class_table(
+    scores: Floats, labels: Integers, names: Sequence[str]
+) -> dict[str, dict[str, Any]]:
     """Return sequences, recall, precision and AP of each class that occurs or is predicted.
 
     Undefined shares are None. The average precision ranks all sequences by the class's score.
     """
     counts = confusion(np.asarray(scores).argmax(1), labels, len(names))
-    ranked = per_class(average_precision, scores, labels)
+    ranked = average_precisions(scores, labels)
     out: dict[str, dict[str, Any]] = {}
     for k, name in enumerate(names):
         true, said, right = int(counts[k].sum()), int(counts[:, k].sum()), int(counts[k, k])
@@ -79,7 +76,7 @@ def class_table(scores: Scores, labels: Labels, names: Sequence[str]) -> dict[st
     return out
 
 
-def confused(scores: Scores, labels: Labels, names: Sequence[str]) -> list[tuple[str, str, int]]:
+def confused(scores: Floats, labels: Integers, names: Sequence[str]) -> list[tuple[str, str, int]]:
     """Return (label, predicted label, count) of all errors, the most frequent first."""
     counts = confusion(np.asarray(scores).argmax(1), labels, len(names))
     np.fill_diagonal(counts, 0)

@@ -40,10 +40,11 @@ def quiet(rng: np.random.Generator, size: int) -> Wave:
     if rng.random() < 0.3:  # mains hum
         hum = rng.choice([50.0, 60.0]) * rng.integers(1, 4)
         wave += rng.uniform(0, 1) * np.sin(2 * np.pi * hum * np.arange(size) / SAMPLE_RATE_HZ)
-    return (_gain(rng.uniform(*_QUIET_DB)) * wave).astype(np.float32)
+    return (gain(rng.uniform(*_QUIET_DB)) * wave).astype(np.float32)
 
 
-def _gain(db: float) -> float:
+def gain(db: float) -> float:
+    """Return the factor of a level change in decibels."""
     return float(10 ** (db / 20))
 
 
@@ -124,8 +125,8 @@ class AudioReader:
         for _ in range(self._variants):
             skipped = int(rng.integers(block)) if len(samples) > block else 0
             blocks = (len(samples) - skipped) // block
-            gain = np.float32(10 ** (rng.uniform(*LEVELS_DB) / 20))
-            varied = gain * samples[skipped : skipped + blocks * block]
+            factor = np.float32(gain(rng.uniform(*LEVELS_DB)))
+            varied = factor * samples[skipped : skipped + blocks * block]
             out.append(self._tokens(np.concatenate([lead, varied]))[LEAD:])
         return out
 

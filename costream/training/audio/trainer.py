@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from costream.checkpoints.card import Card
 from costream.errors import UsageError
 from costream.labels.examples import Example
-from costream.labels.recording import UNSCORED
+from costream.labels.recording import BACKGROUNDS, SILENCE, UNSCORED
 from costream.models.oad.cooadtr import TokenClassifier
 from costream.training.audio.examples import LEAD, AudioReader, EncodedAudio
 from costream.training.base import (
@@ -25,7 +26,7 @@ from costream.training.base import (
     refuse_fine_tuning,
     untrainable_error,
 )
-from costream.training.baselines import CENTROID, linear, nearest_centroid
+from costream.training.baselines import CENTROID, logistic_regression, nearest_centroid
 from costream.training.optim import Schedule
 from costream.training.tokens.streams import TokenStream, TokenStreams
 from costream.training.tokens.trainer import (
@@ -39,12 +40,11 @@ from costream.training.tokens.trainer import (
 log = logging.getLogger("costream")
 
 ARGUMENTS: Mapping[str, Any] = {}
-SILENCE = "silence"
-BACKGROUNDS = ("background", SILENCE, "none", "nothing")
 VARIANTS = 4  # augmented versions of each example
 QUIET, QUIET_STEPS = 6, 8  # stretches of silence, and their length
 STREAMS = 8  # in a batch
 STEPS, PER_EXAMPLE, MOST = 120, 8, 600  # of fine-tuning; twice as many from scratch
+PENALTY = 1e-2  # L2 penalty, of the linear baseline
 CHECKS = 8  # streams to validate with
 
 
@@ -126,3 +126,21 @@ def _centroid(
     rows, asked = (torch.stack([h.tokens[0].mean(0) for h in some]) for some in (heard, checks))
     known = [labels.index(h.label) for h in heard]
     return nearest_centroid(rows.numpy(), known, asked.numpy(), len(labels))
+
+
+def linear(
+    heard: Sequence[EncodedAudio], checks: Sequence[EncodedAudio], labels: Sequence[str]
+) -> list[npt.NDArray[Any]]:
+    """Return the probabilities [1, K] of a linear classifier for each check's mean token.
+
+    It is fitted to the mean tokens of the examples ``heard`` and of their variants.
+    """
+    rows = torch.stack([tokens.mean(0) for h in heard for tokens in h.tokens])
+    target = torch.tensor([labels.index(h.label) for h in heard for _ in h.tokens])
+    centre, spread = rows.mean(0), rows.std(0) + 1e-6
+    weight, bias = logistic_regression(
+        (rows - centre) / spread, len(labels), lambda y: F.cross_entropy(y, target), PENALTY
+    )
+    means = torch.stack([h.tokens[0].mean(0) for h in checks])
+    told = F.linear((means - centre) / spread, weight, bias).softmax(-1)
+    return [row[None].numpy() for row in told]

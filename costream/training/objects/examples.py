@@ -33,6 +33,7 @@ from costream.training.objects.augment import (
     Cutout,
     LabelledImage,
     TrainingView,
+    channels_first,
     colour,
     cut,
     mirror,
@@ -189,7 +190,7 @@ class Album:
 
 def _pixels(rgb: npt.NDArray[np.uint8], size: PixelSize | None) -> _Pixels:
     height, width = rgb.shape[:2]
-    return torch.from_numpy(np.ascontiguousarray(rgb.transpose(2, 0, 1))), size or (width, height)
+    return channels_first(rgb), size or (width, height)
 
 
 # Augmented views of a user's images, each encoded once by a backbone and cached on disk.

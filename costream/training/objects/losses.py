@@ -1,4 +1,4 @@
-"""Losses of a detector: of proposals, of heads, and against a teacher's maps."""
+"""Losses of a detector, and their targets: matched and sampled boxes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from costream.models.eventful.rcnn import WEIGHTS, pool, pyramid_anchors
 from costream.models.eventful.vitdet import ViTDet
@@ -16,7 +16,6 @@ from costream.nn.boxes import apply_deltas, box_deltas, clip_boxes, pairwise_iou
 _ANCHORS = 128  # sampled per image
 _SAMPLES = 24  # boxes sampled per image for the heads
 _STAGES = (0.5, 0.6, 0.7)  # least overlap of positive boxes in each stage of a cascade
-_RARE = -4.5  # initial logit of rare events
 
 
 def detector_losses(
@@ -106,52 +105,6 @@ def head_loss(
     own = labels[something] if deltas.shape[1] > 1 else torch.zeros_like(something)
     error = F.l1_loss(deltas[something, own], goal, reduction="sum") / max(1, len(labels))
     return F.cross_entropy(logits, labels) + error
-
-
-class MapHead(nn.Module):
-    """Head that predicts the teacher's maps at strides 8, 16 and 32; discarded after training.
-
-    ``dim``: width of the tokens. ``width``: values at each place.
-    """
-
-    def __init__(self, dim: int, width: int = 81) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(dim)
-        self.fine = nn.Linear(dim, 4 * width)
-        self.middle = nn.Linear(dim, width)
-        self.coarse = nn.Linear(dim, width)
-        for layer in (self.fine, self.middle, self.coarse):
-            nn.init.constant_(layer.bias, _RARE)
-
-    def forward(self, tokens: Tensor) -> list[Tensor]:
-        """Return logits [B, h', w', width] at three strides for tokens [B, h, w, D]."""
-        x = self.norm(tokens)
-        batch, height, width, _ = x.shape
-        fine = self.fine(x).view(batch, height, width, 2, 2, -1).transpose(2, 3)
-        pooled = F.avg_pool2d(x.permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1)
-        return [
-            fine.reshape(batch, 2 * height, 2 * width, -1),
-            self.middle(x),
-            self.coarse(pooled),
-        ]
-
-
-def map_loss(said: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
-    """Return the loss of logits against the teacher's probabilities, maps [B, h, w, 1 + classes].
-
-    Binary cross entropy of objectness, and of classes weighted by the teacher's objectness; both
-    divided by the objectness of all places, and less the irreducible part: the teacher's entropy.
-    """
-    total = torch.zeros(())
-    amount = torch.zeros(())
-    for logits, wanted in zip(said, teacher, strict=True):
-        wanted = wanted.clamp(0, 1)
-        each = F.binary_cross_entropy_with_logits(logits, wanted, reduction="none")
-        each = each - F.binary_cross_entropy(wanted, wanted, reduction="none")
-        weight = wanted[..., :1]
-        total = total + each[..., 0].sum() + (each[..., 1:] * weight).sum()
-        amount = amount + weight.sum()
-    return total / (amount + len(said[0]))
 
 
 # Training targets of anchors and boxes: matching and sampling of Faster R-CNN.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from costream.evaluation.clips import Joints, resample_joints
 from costream.layouts import Layout
+from costream.training.skeleton.motions import Joints, resample_joints
 
 
 @dataclass(frozen=True)

@@ -14,18 +14,19 @@ from tqdm import tqdm
 from costream.checkpoints.card import Card
 from costream.clock import Tick, TickItem, resample
 from costream.errors import SourceError, UsageError
-from costream.evaluation.clips import Joints, Motion, resample_joints
 from costream.frontends.joints import JointStreams
 from costream.frontends.pose import PoseTrackers
 from costream.labels.examples import Example, located
+from costream.labels.recording import UNSCORED
 from costream.models.fitting import check_source
 from costream.records import Fault, SkeletonFrame, VideoFrame
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 from costream.training.skeleton.augment import Augmenter
+from costream.training.skeleton.motions import Joints, Motion, resample_joints
 
 log = logging.getLogger("costream")
-FEWEST = 4  # least number of steps of an example
+MIN_STEPS = 4  # least number of steps of an example
 
 
 def read_motions(
@@ -60,7 +61,7 @@ def _read(example: Example, card: Card, frontend: JointStreams, options: SourceO
     finally:
         source.close()
         trackers.reset([0])
-    if len(frames) < FEWEST:
+    if len(frames) < MIN_STEPS:
         raise UsageError(
             f"{len(frames)} steps at {card.rate_hz:g} Hz are too few to train on",
             where=example.where,
@@ -85,10 +86,6 @@ def _skeletons(
             yield tick.item
 
 
-# Streams with a label for every step, composed of consecutive motions.
-
-
-UNSCORED = -1
 RAMP = 24  # steps after which an ongoing action should be recognisable
 
 

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.evaluation.clips import batch
 from costream.frontends.joints import JointStreams
+from costream.labels.recording import UNSCORED
 from costream.training.optim import (
     EarlyStopping,
     Optimizer,
@@ -23,8 +23,11 @@ from costream.training.optim import (
     Stateful,
     TrainingCheckpoint,
     fastest_autocast,
+    freeze_batchnorm,
+    update_average,
 )
-from costream.training.skeleton.examples import UNSCORED, StreamMaker
+from costream.training.skeleton.examples import StreamMaker
+from costream.training.skeleton.motions import batch
 
 WATCH, PATIENCE = 40, 5  # steps between validations; validations without improvement
 AVERAGE = 0.99  # decay of the running mean of the weights, which is what is kept
@@ -71,9 +74,7 @@ def train_network(
     parts: dict[str, Stateful] = {"chance": RandomState(rng), "average": average, "watch": watch}
     optimizer = Optimizer([network], schedule, title, partial, parts)
     if fixed_statistics:
-        for part in network.modules():
-            if isinstance(part, (nn.BatchNorm1d, nn.BatchNorm2d)):
-                part.eval()
+        freeze_batchnorm(network)
     for step in optimizer:
         tokens, labels, weights = draw(frontend, supplies, steps, rng)
         with products:
@@ -120,16 +121,10 @@ class Average:
         self.weights = {k: v.clone() for k, v in network.state_dict().items()}
         self._count = 0
 
-    @torch.no_grad()
     def update(self, network: nn.Module) -> None:
         """Update the mean with the weights of this step."""
         self._count += 1
-        share = max(1 - AVERAGE, 9 / (self._count + 9))
-        for name, value in network.state_dict().items():
-            if value.dtype.is_floating_point:
-                self.weights[name].lerp_(value, share)
-            else:
-                self.weights[name].copy_(value)
+        update_average(self.weights, network, max(1 - AVERAGE, 9 / (self._count + 9)))
 
     def remembered(self) -> Remembered:
         """Return the mean and its number of steps, for a checkpoint."""

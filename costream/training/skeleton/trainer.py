@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from costream.checkpoints.card import Card
-from costream.evaluation.clips import Motion, batch
 from costream.frontends.joints import JointStreams
 from costream.labels.examples import Example
+from costream.labels.recording import BACKGROUND
 from costream.models.skeleton.network import SkeletonNet
 from costream.sources.base import SourceOptions
 from costream.training.base import (
@@ -29,9 +29,9 @@ from costream.training.optim import LOSS, Schedule
 from costream.training.skeleton.augment import Augmenter, Variety
 from costream.training.skeleton.examples import StreamMaker, read_motions
 from costream.training.skeleton.loop import SkeletonSupply, draw, loss, train_network
+from costream.training.skeleton.motions import Motion, batch
 
 ARGUMENTS: Mapping[str, Any] = {"statistics": True}
-BACKGROUND = "background"
 STREAM_STEPS = 64
 STREAMS = 12  # in a batch
 STEPS, PER_EXAMPLE, MOST = 120, 6, 400  # of fine-tuning; three times as many from scratch

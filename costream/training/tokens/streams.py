@@ -12,7 +12,7 @@ from torch import Tensor
 
 from costream.labels.recording import UNSCORED
 
-FEWEST = 4  # least number of steps of a piece, if the recording has as many
+MIN_PIECE_STEPS = 4  # least number of steps of a piece, if the recording has as many
 STAYING = 0.5  # probability that the next piece is of the same class
 
 
@@ -69,7 +69,7 @@ class TokenStreams:
         place = int(places[int(rng.integers(len(places)))])
         begin = place - int(rng.integers(min(place, most - 1) + 1))
         end = place + 1 + int(rng.integers(min(len(view.labels), begin + most) - place))
-        end = min(len(view.labels), max(end, begin + FEWEST))
+        end = min(len(view.labels), max(end, begin + MIN_PIECE_STEPS))
         tokens = view.tokens[begin:end]
         if self._ways is not None:
             chance = torch.from_numpy(rng.standard_normal(len(self._ways), dtype=np.float32))

@@ -13,7 +13,7 @@ from torch import nn
 from costream.checkpoints.card import Card
 from costream.errors import UsageError
 from costream.labels.examples import Example
-from costream.labels.recording import UNSCORED
+from costream.labels.recording import BACKGROUND, UNSCORED
 from costream.training.base import (
     TrainResult,
     TrainSettings,
@@ -39,7 +39,6 @@ from costream.training.video.examples import EncodedVideo, VideoReader, of_pictu
 from costream.training.video.finetune import Pieces, fine_tune, read_pieces
 
 ARGUMENTS: Mapping[str, Any] = {}
-BACKGROUND = "background"
 VIEWS, CHECKED_VIEWS = 4, 1  # augmented views of each recording
 VARIED = 4.0  # relative to the differences within a class; harmful from scratch
 STREAMS = 8  # in a batch; half as many if each step has its own window

@@ -6,31 +6,33 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from costream.evaluation.metrics.bootstrap import bootstrap
 from costream.evaluation.metrics.frames import (
-    average_precision,
+    average_precisions,
     balanced_accuracy,
-    bootstrap,
     confusion,
     frame_accuracy,
     mean_average_precision,
     outside_boundaries,
-    per_class,
 )
 from costream.frontends.tdn import TemporalDifferenceNet
-from costream.training.card_text import Probabilities, _named, _round
 from costream.training.optim import (
     Optimizer,
     Schedule,
     fastest_autocast,
     freeze_batchnorm,
-    soft_cross_entropy,
 )
 from weights.recipes.action.data import Sampler
 from weights.recipes.action.rendering.scenes import LabelledClip
+from weights.recipes.common import soft_cross_entropy
+
+Probabilities = npt.NDArray[np.float32]  # [T, K]
+SETTLED = 0.85  # share of the steps after which BatchNorm statistics are fixed
 
 
 def train_frontend(
@@ -49,7 +51,7 @@ def train_frontend(
     rng, products = np.random.default_rng(seed), fastest_autocast()
     bar = Optimizer([frontend, head], schedule, title)
     for step in bar:
-        if step == int(schedule.settle * schedule.steps):
+        if step == int(SETTLED * schedule.steps):
             freeze_batchnorm(frontend)
         frames, targets, masks, known = moments(samplers, schedule.batch, frontend.lags, rng)
         with products:
@@ -171,7 +173,7 @@ def score(
             actions,
         )
 
-    precision = per_class(average_precision, rows, truth)
+    precision = average_precisions(rows, truth)
     return {
         "videos": len(clips),
         "frames": int(known.sum()),
@@ -195,3 +197,49 @@ def majority(
     known = np.concatenate([clip.labels for clip in train])
     share = np.bincount(known[known >= 0], minlength=classes) / (known >= 0).sum()
     return [np.tile(share.astype(np.float32), (len(clip.labels), 1)) for clip in clips]
+
+
+def frame_table(models: dict[str, dict[str, Any]], labels: Sequence[str]) -> list[str]:
+    """Return one row per model, and its average precision by class, as Markdown."""
+    names = (
+        "mAP",
+        "mAP_1s",
+        "accuracy",
+        "accuracy_1s",
+        "balanced_accuracy",
+        "balanced_accuracy_1s",
+    )
+    first = next(iter(models.values()))
+    lines = [
+        f"{first['videos']} videos, {first['frames']} frames.",
+        "",
+        f"| model | {' | '.join(n.replace('_', ' ') for n in names)} |",
+        "|---" * (len(names) + 1) + "|",
+    ]
+    lines += [_row(model, [result[n] for n in names]) for model, result in models.items()]
+    low, high = first["mAP_95"]
+    lines += [
+        "",
+        f"mAP of {next(iter(models))}: 95 % interval over videos {low:.3f} to {high:.3f}.",
+        "",
+        f"| average precision | {' | '.join(labels)} |",
+        "|---" * (len(labels) + 1) + "|",
+    ]
+    for model, result in models.items():
+        lines.append(_row(model, [result["average_precision"][label] for label in labels]))
+    return [*lines, _row("frames", [first["frames_per_class"][label] for label in labels])]
+
+
+def _row(name: str, values: Sequence[float | None]) -> str:
+    cells = ("-" if v is None else str(v) if isinstance(v, int) else f"{v:.3f}" for v in values)
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+def _named(labels: Sequence[str], values: npt.NDArray[np.generic]) -> dict[str, Any]:
+    return {name: _round(v) for name, v in zip(labels, values.tolist(), strict=True)}
+
+
+def _round(value: Any) -> float | None:
+    if isinstance(value, int):
+        return value  # a count
+    return None if np.isnan(value) else round(float(value), 4)

@@ -13,7 +13,6 @@ temperatures, timelines and metrics are recomputed.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -35,18 +34,26 @@ from costream.models.oad.cooadtr import CoOadTR
 from costream.models.oad.oadtr import OadTR
 from costream.training.calibration import StreamPredictions, at_temperature, calibrate, segment_f1
 from costream.training.card_text import card_text
-from costream.training.optim import Optimizer, Schedule, fastest_autocast, soft_cross_entropy
+from costream.training.optim import Optimizer, Schedule, fastest_autocast
 from weights.recipes.action.data import Sampler, read_pack, split_of
-from weights.recipes.action.loop import batch, majority, predict, score, train, train_frontend
+from weights.recipes.action.loop import (
+    batch,
+    frame_table,
+    majority,
+    predict,
+    score,
+    train,
+    train_frontend,
+)
 from weights.recipes.action.rendering.figure import LABELS, random_movement
 from weights.recipes.action.rendering.scenes import LabelledClip, rendered_clips
-from weights.recipes.common import TREES, carry_out, forest
+from weights.recipes.common import TREES, carry_out, forest, parser, soft_cross_entropy
 
 RATE_HZ = 8.0
 CLIP_STEPS = 96
 ROUNDS = 2
 # Labels are off by up to a second; a much stricter overlap would score them, not the timeline.
-OVERLAP = 0.3
+LEAST_OVERLAP = 0.3
 FRONTEND: dict[str, Any] = {
     "box": [128, 96],
     "widths": [16, 24, 64, 128],
@@ -210,7 +217,7 @@ def write(
             LABELS,
             RATE_HZ,
             Timeline(),
-            overlap=OVERLAP,
+            overlap=LEAST_OVERLAP,
         )
         for name in networks
     }
@@ -222,7 +229,7 @@ def write(
             streams = [
                 replace(t, probabilities=p) for t, p in zip(told[title][name], rows, strict=True)
             ]
-            f1 = segment_f1([streams], by.timeline, LABELS, RATE_HZ, OVERLAP)
+            f1 = segment_f1([streams], by.timeline, LABELS, RATE_HZ, LEAST_OVERLAP)
             scores = score(rows, clips, LABELS, RATE_HZ)
             results[title][name] = {**scores, "segment_f1": round(f1, 4)}
         results[title] |= others[title]
@@ -239,7 +246,7 @@ def write(
         )
         written.append(folder / f"{name}.safetensors")
         save_model(written[-1], card, networks[name], frontend)
-        (folder / f"{name}.md").write_text(card_text(card), encoding="utf-8")
+        (folder / f"{name}.md").write_text(card_text(card, frame_table), encoding="utf-8")
     return written
 
 
@@ -354,18 +361,12 @@ def _card(name: str, architecture: str, arguments: dict[str, Any]) -> Card:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the recipe; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m weights.recipes.action.train",
-        description="Train the shipped action models.",
-    )
-    root = Path(__file__).resolve().parents[2]
+    known = parser("action")
+    root = Path(__file__).resolve().parents[3]
     pack = root.parent / "shared" / "packs" / "fir_action.tar"
-    parser.add_argument("--pack", type=Path, default=pack, help="path of fir_action.tar")
-    parser.add_argument("-o", "--output", type=Path, default=root / "weights", help="output folder")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--keep", choices=("frontend", "weights"), help="reuse the stored ones")
-    options = parser.parse_args(arguments)
+    known.add_argument("--pack", type=Path, default=pack, help="path of fir_action.tar")
+    known.add_argument("--keep", choices=("frontend", "weights"), help="reuse the stored ones")
+    options = known.parse_args(arguments)
 
     def work() -> list[Path]:
         size = ActionRecipeSize()

@@ -19,10 +19,10 @@ from costream.errors import UsageError
 from costream.frontends.audio import ContinualAudioNet
 from costream.frontends.mel import LogMel
 from costream.training.audio.examples import SAMPLE_RATE_HZ
-from costream.training.optim import Optimizer, Schedule, soft_cross_entropy
+from costream.training.optim import Optimizer, Schedule
 from weights.recipes.action.loop import logits
 from weights.recipes.audio.data import BLOCK, STEPS, PieceSampler, mask
-from weights.recipes.common import teacher_file
+from weights.recipes.common import soft_cross_entropy, teacher_file
 
 # Distillation targets from YAMNet, the teacher of the audio backbone.
 #

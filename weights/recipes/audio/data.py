@@ -19,7 +19,9 @@ import torch
 from torch import Tensor
 
 from costream.errors import UsageError
-from costream.training.audio.examples import SAMPLE_RATE_HZ, Wave, _gain, quiet
+from costream.labels.recording import SILENCE
+from costream.training.audio.examples import SAMPLE_RATE_HZ, Wave, gain, quiet
+from weights.recipes.common import read_member
 
 SETS = ("ESC-10", "UrbanSound8K", "GTZAN")
 Part = Literal["train", "validation", "test"]
@@ -71,10 +73,10 @@ def _rows(folder: Path, name: str) -> Iterator[dict[str, Any]]:
             hint=f"give the folder of {path.name} with --packs",
         )
     with tarfile.open(path) as archive:
-        table = _bytes(archive, f"{name}/labels.csv").decode("utf-8")
+        table = read_member(archive, f"{name}/labels.csv").decode("utf-8")
         for row in csv.DictReader(io.StringIO(table)):
             known = _sound(row) if "fold" in row else _song(row)
-            yield {**known, "bytes": _bytes(archive, f"{name}/{row['file']}")}
+            yield {**known, "bytes": read_member(archive, f"{name}/{row['file']}")}
 
 
 def _sound(row: dict[str, str]) -> dict[str, Any]:
@@ -96,13 +98,6 @@ def _learning(group: str) -> Part:
     return "train" if zlib.crc32(group.encode()) % _VALIDATION else "validation"
 
 
-def _bytes(archive: tarfile.TarFile, name: str) -> bytes:
-    file = archive.extractfile(name)
-    if file is None:
-        raise UsageError(f"the pack has no file {name}")
-    return file.read()
-
-
 def _decode(data: bytes) -> npt.NDArray[np.int16]:
     parts = []
     resampler = av.AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE_HZ)
@@ -117,7 +112,6 @@ def _decode(data: bytes) -> npt.NDArray[np.int16]:
 
 BLOCK = 4000  # samples of a step
 STEPS = 12  # length of a piece for the backbone
-SILENCE = "silence"
 NO_MUSIC = "no music"
 _MERGED = {"street music": "music"}  # an excerpt of a song is music too
 # Probabilities and strengths of the augmentations.
@@ -190,8 +184,8 @@ class PieceSampler:
                 mixed = share * genres[k] + (1 - share) * self._genres[second]
                 genres[k] = mixed if both else 0.0
             elif rng.random() < _NOISY:
-                wave = wave + _gain(-rng.uniform(*_NOISE_DB)) * self._piece(rng, steps)[0]
-            waves[k] = _gain(rng.uniform(*_LEVELS_DB)) * wave
+                wave = wave + gain(-rng.uniform(*_NOISE_DB)) * self._piece(rng, steps)[0]
+            waves[k] = gain(rng.uniform(*_LEVELS_DB)) * wave
         return Batch(*map(torch.from_numpy, (waves, sounds, genres)))
 
     def _piece(self, rng: np.random.Generator, steps: int) -> tuple[Wave, int]:

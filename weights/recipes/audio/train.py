@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from costream.checkpoints.card import Card, Timeline
 from costream.evaluation.clips import sequence_scores
 from costream.frontends.audio import ContinualAudioNet, without_norms
+from costream.labels.recording import SILENCE
 from costream.models.build import save_model
 from costream.models.oad.cooadtr import CoTrans
 from costream.training.audio.examples import SAMPLE_RATE_HZ
@@ -44,7 +45,6 @@ from weights.recipes.audio.backbone import (
 from weights.recipes.audio.data import (
     BLOCK,
     NO_MUSIC,
-    SILENCE,
     PieceSampler,
     SoundClip,
     genre_label,

@@ -21,20 +21,24 @@ from costream.errors import UsageError
 from costream.models.eventful.rcnn import Detections
 from costream.sources.media.picture import fit
 from costream.training.objects.augment import (
-    _MOSAIC,
     Cutout,
     LabelledImage,
     TrainingView,
-    background,
+    channels_first,
     colour,
     cut,
-    cut_out,
-    foreground_mask,
     mirror,
     mosaic,
-    moving_object_boxes,
     put,
     shown,
+)
+from costream.training.objects.examples import PixelSize
+from weights.recipes.common import read_member
+from weights.recipes.objects.cutouts import (
+    background,
+    cut_out,
+    foreground_mask,
+    moving_object_boxes,
 )
 from weights.recipes.objects.teacher import Yolox
 
@@ -61,7 +65,7 @@ _PARTS: dict[SplitName, tuple[float, float]] = {
 def read_names(packs: Path) -> list[str]:
     """Return the names of the 80 classes of COCO."""
     with _open(packs, "coco256") as archive:
-        return _bytes(archive, "coco256/classes.txt").decode().split("\n")[:80]
+        return read_member(archive, "coco256/classes.txt").decode().split("\n")[:80]
 
 
 def read_images(packs: Path, part: SplitName) -> list[LabelledImage]:
@@ -80,36 +84,34 @@ def read_images(packs: Path, part: SplitName) -> list[LabelledImage]:
         return [_image(archive, file, names) for file in files if file.endswith(".jpg")]
 
 
-def read_clip(
-    packs: Path,
-    name: str,
-    every: int = 1,
-    part: SplitName | None = None,
-    box: tuple[int, int] = BOX,
-) -> list[Tensor]:
-    """Return every ``every``-th frame, uint8 [3, h, w], of a samples.tar clip, scaled into a box.
-
-    ``part``: the first 70 %, the next 10 % or the last 20 % of its frames; None: all.
-    """
+def read_clip(packs: Path, name: str, box: PixelSize = BOX) -> list[Tensor]:
+    """Return the frames, uint8 [3, h, w], of a samples.tar clip, scaled into a box."""
     with _open(packs, "samples") as archive:
-        data = _bytes(archive, f"samples/video/{name}.mp4")
-    frames = list(_decode(data, box))
+        data = read_member(archive, f"samples/video/{name}.mp4")
+    return list(_decode(data, box))
+
+
+def clip_part(frames: Sequence[Tensor], part: SplitName | None, every: int = 1) -> list[Tensor]:
+    """Return every ``every``-th frame of the first 70 %, the next 10 % or the last 20 % of a clip.
+
+    ``part`` None: of all of it.
+    """
     low, high = _PARTS[part] if part else (0.0, 1.0)
-    return frames[int(low * len(frames)) : int(high * len(frames)) : every]
+    return list(frames[int(low * len(frames)) : int(high * len(frames)) : every])
 
 
-def _decode(data: bytes, box: tuple[int, int]) -> Iterator[Tensor]:
+def _decode(data: bytes, box: PixelSize) -> Iterator[Tensor]:
     with av.open(io.BytesIO(data)) as container:
         for frame in container.decode(video=0):
             width, height = fit((frame.width, frame.height), box)
-            yield _channels_first(frame.reformat(width, height, "rgb24").to_ndarray())
+            yield channels_first(frame.reformat(width, height, "rgb24").to_ndarray())
 
 
 def _image(archive: tarfile.TarFile, file: str, names: list[str]) -> LabelledImage:
-    with av.open(io.BytesIO(_bytes(archive, file))) as container:
+    with av.open(io.BytesIO(read_member(archive, file))) as container:
         frame = next(container.decode(video=0))
-        pixels = _channels_first(frame.to_ndarray(format="rgb24"))
-    text = _bytes(archive, file.replace("images", "labels").replace(".jpg", ".txt")).decode()
+        pixels = channels_first(frame.to_ndarray(format="rgb24"))
+    text = read_member(archive, file.replace("images", "labels").replace(".jpg", ".txt")).decode()
     boxes, labels = [], []
     for line in text.splitlines():
         number, *numbers = line.split()
@@ -125,10 +127,6 @@ def _image(archive: tarfile.TarFile, file: str, names: list[str]) -> LabelledIma
     )
 
 
-def _channels_first(rgb: npt.NDArray[np.uint8]) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(rgb.transpose(2, 0, 1)))
-
-
 def _open(packs: Path, name: str) -> tarfile.TarFile:
     path = packs / f"{name}.tar"
     if not path.is_file():
@@ -140,17 +138,8 @@ def _open(packs: Path, name: str) -> tarfile.TarFile:
     return tarfile.open(path)
 
 
-def _bytes(archive: tarfile.TarFile, name: str) -> bytes:
-    file = archive.extractfile(name)
-    if file is None:
-        raise UsageError(f"the pack has no file {name}")
-    return file.read()
-
-
-# Training scenes: photographs, and clips labelled by a teacher or by what moves.
-
-
 _SURE = 0.4  # least score of the teacher's boxes
+_MOSAIC = 0.12  # share of the views
 
 
 @dataclass(frozen=True)
@@ -178,7 +167,8 @@ def make_view_source(packs: Path, teacher: Yolox) -> ViewSource:
     names = read_names(packs)
     clips, cutouts = [], []
     for name, clip in CLIPS.items():
-        frames = read_clip(packs, name, clip.every, "train" if clip.parts else None)
+        part: SplitName | None = "train" if clip.parts else None
+        frames = clip_part(read_clip(packs, name), part, clip.every)
         empty = background(frames)
         scenes = label(frames, clip, teacher, names, empty)
         clips.append(scenes)
@@ -224,13 +214,7 @@ def _cutouts(scene: LabelledImage, empty: Tensor) -> list[Cutout]:
     return [cutout for cutout in found if cutout is not None]
 
 
-# Manual annotations of the held-out clips.
-#
-# The teacher misses the car of one clip in half of its frames, so it cannot be the reference there.
-# Boxes are given for some frames, in pixels of 480 x 270, and linearly interpolated between them.
-
-
-SIZE = (480, 270)  # width and height of both clips
+ANNOTATED_SIZE = (480, 270)  # width and height of the manually annotated clips
 Corners = tuple[int, int, int, int]
 
 
@@ -248,6 +232,8 @@ class AnnotatedClip(NamedTuple):
     tracks: tuple[AnnotatedTrack, ...]
 
 
+# Manual annotations of the held-out clips: the teacher misses the car of one clip in half of its
+# frames. Boxes of some frames, linearly interpolated between them.
 ANNOTATED_CLIPS = {
     "person-bicycle-car-detection-preview": AnnotatedClip(
         41,
@@ -313,7 +299,7 @@ ANNOTATED_CLIPS = {
 
 
 def boxes_at(watched: AnnotatedClip, frame: int) -> tuple[Tensor, Tensor]:
-    """Return the boxes [n, 4], in pixels of SIZE, and labels [n] of a frame."""
+    """Return the boxes [n, 4], in pixels of ANNOTATED_SIZE, and labels [n] of a frame."""
     boxes, labels = [], []
     for track in watched.tracks:
         known = sorted(track.boxes)

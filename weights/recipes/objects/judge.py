@@ -23,16 +23,19 @@ from costream.models.eventful.vitdet import ViTDet
 from costream.nn.boxes import clip_boxes
 from costream.nn.eventful.gates import Operations, TopTokens
 from costream.sources.media.picture import fit
-from costream.training.objects.augment import LabelledImage, background
+from costream.training.objects.augment import LabelledImage, channels_first
 from costream.training.objects.card import best_threshold, rounded_scores
+from costream.training.objects.examples import PixelSize
+from weights.recipes.objects.cutouts import background
 from weights.recipes.objects.data import (
     ANNOTATED_CLIPS,
+    ANNOTATED_SIZE,
     CLIPS,
     LABELS,
-    SIZE,
     ClipUse,
     SplitName,
     boxes_at,
+    clip_part,
     label,
     read_clip,
     read_images,
@@ -40,8 +43,6 @@ from weights.recipes.objects.data import (
     select_labelled,
 )
 from weights.recipes.objects.teacher import Yolox
-
-BoxSize = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class DetectionTest:
     truth: list[Truth]  # in their pixels
 
 
-def photographs(scenes: Sequence[LabelledImage], box: BoxSize) -> DetectionTest:
+def photographs(scenes: Sequence[LabelledImage], box: PixelSize) -> DetectionTest:
     """Return photographs scaled into the box of a network, as sources do it."""
     pictures, truth = [], []
     for scene in scenes:
@@ -62,32 +63,32 @@ def photographs(scenes: Sequence[LabelledImage], box: BoxSize) -> DetectionTest:
             np.ascontiguousarray(scene.pixels.permute(1, 2, 0).numpy()), "rgb24"
         )
         small = frame.reformat(*size).to_ndarray()
-        pictures.append(torch.from_numpy(np.ascontiguousarray(small.transpose(2, 0, 1))))
+        pictures.append(channels_first(small))
         truth.append(_truth(scene.boxes, scene.labels, (width, height), size))
     return DetectionTest(pictures, truth)
 
 
-def annotated_clip(packs: Path, name: str, box: BoxSize) -> DetectionTest:
+def annotated_clip(packs: Path, name: str, box: PixelSize) -> DetectionTest:
     """Return a held-out clip with manual annotations."""
     own = ANNOTATED_CLIPS[name]
-    pictures = read_clip(packs, name, box=box)[: own.frames]
+    pictures = read_clip(packs, name, box)[: own.frames]
     truth = [
-        _truth(*boxes_at(own, frame), SIZE, (p.shape[2], p.shape[1]))
+        _truth(*boxes_at(own, frame), ANNOTATED_SIZE, (p.shape[2], p.shape[1]))
         for frame, p in enumerate(pictures)
     ]
     return DetectionTest(pictures, truth)
 
 
 def pseudo_labelled_clip(
-    packs: Path, name: str, teacher: Yolox, box: BoxSize, part: SplitName | None
+    packs: Path, name: str, teacher: Yolox, box: PixelSize, part: SplitName | None
 ) -> DetectionTest:
     """Return a clip or a part of it with boxes of the teacher or of what moves."""
-    clip_ = CLIPS.get(name, ClipUse(1))
-    every = clip_.judged
-    frames = read_clip(packs, name, every, part)
-    empty = background(read_clip(packs, name, every, "train" if part else None))
-    scenes = label(frames, clip_, teacher, read_names(packs), empty)
-    pictures = read_clip(packs, name, every, part, box)
+    use = CLIPS.get(name, ClipUse(1))
+    decoded = read_clip(packs, name)
+    frames = clip_part(decoded, part, use.judged)
+    empty = background(clip_part(decoded, "train" if part else None, use.judged))
+    scenes = label(frames, use, teacher, read_names(packs), empty)
+    pictures = clip_part(read_clip(packs, name, box), part, use.judged)
     truth = [
         _truth(
             s.boxes,
@@ -101,7 +102,9 @@ def pseudo_labelled_clip(
 
 
 @torch.no_grad()
-def detect_images(network: ViTDet, pictures: Sequence[Tensor], box: BoxSize) -> list[DetectedBoxes]:
+def detect_images(
+    network: ViTDet, pictures: Sequence[Tensor], box: PixelSize
+) -> list[DetectedBoxes]:
     """Return the detections of a network in each image, independently."""
     pixels = Pixels(box, network.patch)
     return [_found(network(pixels(p[None]))[0], p) for p in pictures]
@@ -109,7 +112,7 @@ def detect_images(network: ViTDet, pictures: Sequence[Tensor], box: BoxSize) -> 
 
 @torch.no_grad()
 def detect_clip(
-    network: ViTDet, pictures: Sequence[Tensor], box: BoxSize, share: float
+    network: ViTDet, pictures: Sequence[Tensor], box: PixelSize, share: float
 ) -> tuple[list[DetectedBoxes], float]:
     """Return the detections of a network in a clip with a share of its tokens, and its cost.
 
@@ -155,26 +158,23 @@ def _found(said: Detections, picture: Tensor) -> DetectedBoxes:
     return DetectedBoxes(boxes.numpy(), said.scores.numpy(), said.labels.numpy())
 
 
-def _truth(boxes: Tensor, labels: Tensor, size: BoxSize, fitted: BoxSize) -> Truth:
+def _truth(boxes: Tensor, labels: Tensor, size: PixelSize, fitted: PixelSize) -> Truth:
     scale = torch.tensor([fitted[0] / size[0], fitted[1] / size[1]] * 2)
     return Truth((boxes * scale).numpy(), labels.numpy())
 
 
-# Metrics of a detector for its card: on photographs and clips, dense and gated.
-
-
 SHARES = {"all tokens": 1.0, "half": 0.5, "a quarter": 0.25, "an eighth": 0.125}
 PHOTOGRAPHS = "COCO val2017, 64 pictures"
-_TEACHER = "YOLOX-nano, the teacher"
+_TEACHER_NAME = "YOLOX-nano, the teacher"
 
 
-def judge(network: ViTDet, packs: Path, teacher: Yolox, box: BoxSize) -> dict[str, Any]:
+def judge(network: ViTDet, packs: Path, teacher: Yolox, box: PixelSize) -> dict[str, Any]:
     """Return the metrics of a card, by test set and by model."""
     metrics = {PHOTOGRAPHS: judge_photographs(network, packs, teacher, box)}
     for name in ANNOTATED_CLIPS:
         test = annotated_clip(packs, name, box)
         rows = _gated(network, test, box)
-        rows[_TEACHER] = _score(detect_with_teacher(teacher, packs, test.pictures), test.truth)
+        rows[_TEACHER_NAME] = _score(detect_with_teacher(teacher, packs, test.pictures), test.truth)
         metrics[f"{name}, held out; boxes put down by hand"] = rows
         test = pseudo_labelled_clip(packs, name, teacher, box, None)
         metrics[f"{name}, held out; against the teacher"] = _gated(network, test, box)
@@ -188,14 +188,14 @@ def judge(network: ViTDet, packs: Path, teacher: Yolox, box: BoxSize) -> dict[st
 
 
 def judge_photographs(
-    network: ViTDet, packs: Path, teacher: Yolox, box: BoxSize
+    network: ViTDet, packs: Path, teacher: Yolox, box: PixelSize
 ) -> dict[str, dict[str, Any]]:
     """Return the metrics on photographs, with intervals: unlike frames, they are independent."""
     test = photographs(read_images(packs, "test"), box)
     rows = {}
     for title, found in (
         ("eventful-vitdet", detect_images(network, test.pictures, box)),
-        (_TEACHER, detect_with_teacher(teacher, packs, test.pictures)),
+        (_TEACHER_NAME, detect_with_teacher(teacher, packs, test.pictures)),
     ):
         rows[title] = _score(found, test.truth)
         limits = precision_interval(found, test.truth, range(len(found)), LABELS)
@@ -204,7 +204,7 @@ def judge_photographs(
     return rows
 
 
-def choose_threshold(network: ViTDet, packs: Path, teacher: Yolox, box: BoxSize) -> float:
+def choose_threshold(network: ViTDet, packs: Path, teacher: Yolox, box: PixelSize) -> float:
     """Return the score threshold chosen by F1 on the validation images."""
     tests = [photographs(read_images(packs, "validation"), box)]
     tests += [
@@ -216,7 +216,7 @@ def choose_threshold(network: ViTDet, packs: Path, teacher: Yolox, box: BoxSize)
     return best_threshold(found, [true for t in tests for true in t.truth])
 
 
-def _gated(network: ViTDet, test: DetectionTest, box: BoxSize) -> dict[str, Any]:
+def _gated(network: ViTDet, test: DetectionTest, box: PixelSize) -> dict[str, Any]:
     rows = {}
     for title, share in SHARES.items():
         found, macs = detect_clip(network, test.pictures, box, share)

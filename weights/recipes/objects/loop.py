@@ -5,24 +5,76 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from costream.frontends.crops import Pixels
 from costream.models.eventful.vitdet import ViTDet
-from costream.training.objects.augment import SHAPES, SMALL_SHAPES, TrainingView
-from costream.training.objects.losses import MapHead, detector_losses, map_loss
+from costream.training.objects.augment import TrainingView
+from costream.training.objects.losses import detector_losses
+from costream.training.optim import adamw, update_average
 from weights.recipes.objects.data import ViewSource
 from weights.recipes.objects.teacher import SIDE
 
 TeacherMaps = Callable[[Tensor], list[Tensor]]  # uint8 [B, 3, H, W] to maps at three strides
-_TEACHER = 0.2  # loss weight of its maps
+_TEACHER_WEIGHT = 0.2  # of the loss of its maps
+_RARE = -4.5  # initial logit of rare events
+# width and height of views, typical of cameras and photographs; multiples of 32
+SHAPES = ((320, 192), (320, 192), (320, 192), (256, 192), (192, 192), (160, 192))
+SMALL_SHAPES = ((256, 128), (256, 128), (256, 160), (192, 160), (128, 192))
+
+
+class MapHead(nn.Module):
+    """Head that predicts the teacher's maps at strides 8, 16 and 32; discarded after training.
+
+    ``dim``: width of the tokens. ``width``: values at each place.
+    """
+
+    def __init__(self, dim: int, width: int = 81) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.fine = nn.Linear(dim, 4 * width)
+        self.middle = nn.Linear(dim, width)
+        self.coarse = nn.Linear(dim, width)
+        for layer in (self.fine, self.middle, self.coarse):
+            nn.init.constant_(layer.bias, _RARE)
+
+    def forward(self, tokens: Tensor) -> list[Tensor]:
+        """Return logits [B, h', w', width] at three strides for tokens [B, h, w, D]."""
+        x = self.norm(tokens)
+        batch, height, width, _ = x.shape
+        fine = self.fine(x).view(batch, height, width, 2, 2, -1).transpose(2, 3)
+        pooled = F.avg_pool2d(x.permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1)
+        return [
+            fine.reshape(batch, 2 * height, 2 * width, -1),
+            self.middle(x),
+            self.coarse(pooled),
+        ]
+
+
+def map_loss(said: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
+    """Return the loss of logits against the teacher's probabilities, maps [B, h, w, 1 + classes].
+
+    Binary cross entropy of objectness, and of classes weighted by the teacher's objectness; both
+    divided by the objectness of all places, and less the irreducible part: the teacher's entropy.
+    """
+    total = torch.zeros(())
+    amount = torch.zeros(())
+    for logits, wanted in zip(said, teacher, strict=True):
+        wanted = wanted.clamp(0, 1)
+        each = F.binary_cross_entropy_with_logits(logits, wanted, reduction="none")
+        each = each - F.binary_cross_entropy(wanted, wanted, reduction="none")
+        weight = wanted[..., :1]
+        total = total + each[..., 0].sum() + (each[..., 1:] * weight).sum()
+        amount = amount + weight.sum()
+    return total / (amount + len(said[0]))
 
 
 @dataclass(frozen=True)
@@ -55,14 +107,7 @@ class DetectorTrainer:
         self.mean = {k: v.detach().clone() for k, v in network.state_dict().items()}
         self.step = 0
         modules = nn.ModuleList([network, self.maps]).train()
-        parameters = list(modules.parameters())
-        self._optimizer = torch.optim.AdamW(
-            [  # weight decay for matrices only
-                {"params": [p for p in parameters if p.ndim > 1], "weight_decay": course.decay},
-                {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-            ],
-            lr=course.rate,
-        )
+        self._optimizer = adamw(modules, course.rate, course.decay)
         self._modules = modules
         self._pixels = Pixels((SIDE, SIDE))
 
@@ -79,8 +124,7 @@ class DetectorTrainer:
         self._optimizer.step()
         self.step += 1
         keep = min(self.course.average, self.step / (self.step + 10))
-        for name, value in self.network.state_dict().items():
-            self.mean[name].lerp_(value, 1 - keep)
+        update_average(self.mean, self.network, 1 - keep)
         return parts.detach()
 
     def losses(
@@ -95,7 +139,7 @@ class DetectorTrainer:
         watching = pixels.new_zeros((), dtype=torch.float32)
         if teacher is not None:
             watching = map_loss(self.maps(tokens), teacher)
-        return torch.stack([proposing, telling, _TEACHER * watching])
+        return torch.stack([proposing, telling, _TEACHER_WEIGHT * watching])
 
     def save(self, path: Path) -> None:
         """Write everything needed to resume."""

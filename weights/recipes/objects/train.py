@@ -22,7 +22,7 @@ from costream.training.card_text import card_text
 from costream.training.objects.card import detection_table
 from weights.recipes.common import carry_out, parser
 from weights.recipes.objects.data import LABELS, make_view_source
-from weights.recipes.objects.judge import BoxSize, choose_threshold, judge
+from weights.recipes.objects.judge import choose_threshold, judge
 from weights.recipes.objects.loop import DetectorSchedule, DetectorTrainer, train
 from weights.recipes.objects.teacher import Yolox
 
@@ -54,7 +54,7 @@ def make(packs: Path, course: DetectorSchedule, seed: int, folder: Path, checkpo
     learner = DetectorTrainer(ViTDet(**NETWORK), course)
     network = train(learner, make_view_source(packs, teacher), teacher.maps, seed, checkpoint)
     network.half().float()  # rounded as it is stored
-    box: BoxSize = (FRONTEND["box"][0], FRONTEND["box"][1])
+    box = (FRONTEND["box"][0], FRONTEND["box"][1])
     threshold = choose_threshold(network, packs, teacher, box)
     card = make_card(NETWORK, FRONTEND, threshold, judge(network, packs, teacher, box))
     path = folder / f"{card.name}.safetensors"

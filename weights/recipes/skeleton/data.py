@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from costream.errors import UsageError
-from costream.evaluation.clips import Motion, single
+from costream.training.skeleton.motions import Motion, single
 
 RATE_HZ = 15.0
 PACKS = {name: f"skel_{name}.npz" for name in ("msraction3d", "gtu3d", "bandai")}

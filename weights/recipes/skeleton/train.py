@@ -19,9 +19,10 @@ import numpy.typing as npt
 import torch
 
 from costream.checkpoints.card import Card, Timeline
-from costream.evaluation.clips import Motion, batch, sequence_scores, stream_scores
+from costream.evaluation.clips import sequence_scores, stream_scores
 from costream.evaluation.metrics.sequences import top_k
 from costream.frontends.joints import JointStreams
+from costream.labels.recording import BACKGROUND
 from costream.layouts import BODY_15
 from costream.models.build import save_model
 from costream.models.skeleton.network import SkeletonNet
@@ -30,7 +31,8 @@ from costream.training.optim import Schedule
 from costream.training.skeleton.augment import Augmenter, Variety
 from costream.training.skeleton.examples import StreamMaker
 from costream.training.skeleton.loop import SkeletonSupply, train_network
-from costream.training.skeleton.trainer import BACKGROUND, predict
+from costream.training.skeleton.motions import Motion, batch
+from costream.training.skeleton.trainer import predict
 from weights.recipes.common import TREES, carry_out, forest, parser
 from weights.recipes.skeleton.data import RATE_HZ, read_pack
 

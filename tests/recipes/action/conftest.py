@@ -1,22 +1,11 @@
-"""Where the training video may be, and small clips for everybody."""
+"""Small labelled clips, shared by the tests of the action recipe."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from weights.recipes.action.rendering.scenes import LabelledClip
-
-PACK = Path(__file__).resolve().parents[2].parent / "shared" / "packs" / "fir_action.tar"
-
-
-@pytest.fixture(scope="session")
-def pack():
-    if not PACK.exists():
-        pytest.skip("needs fir_action.tar in ../shared/packs beside the repository")
-    return PACK
 
 
 @pytest.fixture

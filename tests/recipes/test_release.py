@@ -1,4 +1,4 @@
-"""Shipped cards are complete, and what completes them changes no tensor."""
+"""Shipped cards are complete, and completing a card changes no tensor."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from costream.checkpoints.file import read_card, read_weights, write_weights
 from costream.evaluation.sample import digest, samples_folder
 from costream.training.card_text import card_text
+from kit.paths import WEIGHTS
 from weights.recipes.release import SAMPLES, complete, main, table_of
 
-WEIGHTS = Path(__file__).resolve().parents[2] / "weights"
 SHIPPED = sorted(WEIGHTS.glob("*.safetensors"))
 MAY_BE_EMPTY = {"delay_s", "background"}
 

@@ -1,38 +1,24 @@
-"""The packs and the recipe of the shipped models for sound, on a little of everything."""
+"""The audio packs, and the audio recipe from the packs to weights."""
 
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from costream.errors import UsageError
 from costream.models.registry import load_model
 from costream.records import AudioBlock
+from kit.data_packs import packs as needed
 from weights.recipes.audio.backbone import CLASSES, WIDTH, WINDOW, Said
-from weights.recipes.audio.data import (
-    BLOCK,
-    SILENCE,
-    PieceSampler,
-    SoundClip,
-    genre_label,
-    read_clips,
-    sound_label,
-)
-from weights.recipes.audio.train import SoundRecipeSize, main, make
-
-FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "packs"
-SOUNDS, GENRES = ("dog bark", "music", "rain", SILENCE), ("jazz", "rock", "no music")
+from weights.recipes.audio.data import read_clips
+from weights.recipes.audio.train import SoundRecipeSize, make
 
 
 @pytest.fixture(scope="module")
 def packs():
-    if not all((FOLDER / f"{name}.tar").is_file() for name in ("env_sound", "music_genre")):
-        pytest.skip("needs the packs of sound in ../shared/packs beside the repository")
-    return FOLDER
+    return needed("env_sound.tar", "music_genre.tar")
 
 
 @pytest.fixture(scope="module")
@@ -60,42 +46,6 @@ def test_the_packs_are_read_whole(clips):
     assert Counter(c.set for c in clips).keys() == {"ESC-10", "UrbanSound8K", "GTZAN"}
     assert all(1.5 < len(c.samples) / 16_000 < 31 for c in clips)
     assert all(0.001 < np.abs(c.wave).max() <= 1 for c in clips)
-
-
-def test_packs_that_are_not_there(tmp_path, capsys):
-    with pytest.raises(UsageError, match="--packs"):
-        read_clips(tmp_path)
-    assert main(["--packs", str(tmp_path), "--output", str(tmp_path)]) == 2
-    assert "teacher" in capsys.readouterr().err
-
-
-def noise(label, kind, seconds=2.5):
-    wave = np.random.default_rng(len(label)).normal(0, 3000, int(16_000 * seconds))
-    return SoundClip(wave.astype(np.int16), label, kind, label, "train", False)
-
-
-@pytest.fixture
-def supply():
-    some = [noise("dog bark", "ESC-10"), noise("rain", "UrbanSound8K"), noise("jazz", "GTZAN")]
-    return PieceSampler([*some, noise("street music", "UrbanSound8K")], SOUNDS, GENRES)
-
-
-def test_batches(supply):
-    batch = supply.batch(64, np.random.default_rng(0), 6)
-    assert batch.waves.shape == (64, 6 * BLOCK)
-    assert bool(torch.isfinite(batch.waves).all())
-    torch.testing.assert_close(batch.sounds.sum(1), torch.ones(64))
-    known = batch.genres.sum(1)
-    assert set(known.round(decimals=5).tolist()) == {0.0, 1.0}  # of street music nobody knows
-    again = supply.batch(64, np.random.default_rng(0), 6)
-    assert torch.equal(batch.waves, again.waves)
-
-
-def test_what_the_models_call_a_clip():
-    assert sound_label(noise("street music", "UrbanSound8K")) == "music"
-    assert sound_label(noise("jazz", "GTZAN")) == "music"
-    assert genre_label(noise("rain", "ESC-10")) == "no music"
-    assert genre_label(noise("street music", "UrbanSound8K")) is None
 
 
 def test_the_recipe_from_packs_to_weights(packs, tmp_path):

@@ -1,26 +1,21 @@
-"""The recipe, small: it learns, repeats itself, and writes weights that load."""
+"""Training loops of the action recipe: they learn and are deterministic."""
 
 from __future__ import annotations
-
-from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from costream.checkpoints.card import Timeline
-from costream.checkpoints.file import read_card, read_weights
 from costream.frontends.tdn import TemporalDifferenceNet
 from costream.models.oad.cooadtr import CoOadTR
-from costream.models.verify import verify
-from costream.training.calibration import StreamPredictions, count_segments, segments, true_segments
-from costream.training.optim import Schedule, soft_cross_entropy
+from costream.training.optim import Schedule
 from weights.recipes.action import train as action
 from weights.recipes.action.data import Sampler
 from weights.recipes.action.loop import majority, predict, score, train, train_frontend
 from weights.recipes.action.rendering.figure import LABELS
 from weights.recipes.action.train import future, token_bank, train_head
+from weights.recipes.common import soft_cross_entropy
 
 
 def small(seed=0):
@@ -84,69 +79,6 @@ def test_heads_learn_on_a_finished_frontend(clips):
     train_head(head, bank, Schedule(250, 4, rate=3e-3), 0, "", last=8)
     assert loss() < start - 0.2
     assert all(torch.equal(a, b) for a, b in zip(before, frontend.parameters(), strict=True))
-
-
-def test_segments_of_streams():
-    rng = np.random.default_rng(0)
-    labels = np.repeat([0, 1, -1, 2, 0, 6], 32)
-    sure = np.eye(7)[np.maximum(labels, 0)] * 0.9 + 0.1 / 7
-    noisy = 0.5 * sure + 0.5 * rng.dirichlet(np.ones(7), 192)
-    assert [(s.start_s, s.end_s, s.label) for s in true_segments(labels, LABELS, 8.0)] == [
-        (4, 8, "walk"), (12, 16, "sit down"), (20, 24, "lie")]  # fmt: skip
-    assert count_segments([StreamPredictions(sure, labels)], Timeline(), LABELS, 8.0, 0.5).f1 == 1
-    unsure = [StreamPredictions(noisy, labels)]
-    assert count_segments(unsure, Timeline(0.9), LABELS, 8.0, 0.3).f1 == 0
-    assert count_segments(unsure, Timeline(0.3), LABELS, 8.0, 0.3).f1 > 0.8
-    assert len(segments(noisy, Timeline(0.3), LABELS, 8.0)) < 8
-
-
-@pytest.mark.slow
-def test_whole_recipe(pack, tmp_path, monkeypatch):
-    monkeypatch.setattr(action, "ROUNDS", 1)
-    videos = ("20200626_154313", "20200628_145326", "20200626_175151")
-    size = action.ActionRecipeSize(
-        steps=2,
-        joint_steps=1,
-        head_steps=2,
-        bank=2,
-        last_bank=2,
-        scenes=1,
-        movements=3,
-        moving=1,
-        check_scenes=1,
-        only=videos,
-        trees=2,
-    )
-    video = action.load(pack, size, 0)
-    for part in fields(video):
-        clips = [
-            replace(c, frames=c.frames[::8], labels=c.labels[::8])
-            for c in getattr(video, part.name)
-        ]
-        video = replace(video, **{part.name: clips})
-    written = action.make(video, size, 0, tmp_path)
-    assert [p.name for p in written] == [
-        "cooadtr.safetensors", "cooadtr-b2.safetensors", "oadtr.safetensors"]  # fmt: skip
-    for path in written:
-        verify(path)
-        card = read_card(path)
-        assert path.stat().st_size < 6_000_000
-        assert card.labels == LABELS
-        assert set(card.metrics["test"]) >= {
-            card.name,
-            "majority",
-            "per-frame classifier",
-            "tree ensemble",
-        }
-        text = path.with_suffix(".md").read_text("utf-8")
-        assert card.licence in text
-        assert "| majority |" in text
-    before = read_weights(written[0]).tensors
-    assert action.recalibrate(video, size, 1, tmp_path, heads=True) == written
-    after = read_weights(written[0])
-    changed = [name for name, t in after.tensors.items() if not torch.equal(t, before[name])]
-    assert {name.partition(".")[0] for name in changed} == {"network"}
-    assert "tree ensemble" in after.card.metrics["test"]
 
 
 def test_missing_pack_is_one_line(tmp_path, capsys):

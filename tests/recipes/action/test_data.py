@@ -1,9 +1,7 @@
-"""Labels, splits, sampling and augmentation."""
+"""Data of the action recipe: labels, splits, sampling and augmentation."""
 
 from __future__ import annotations
 
-import json
-import tarfile
 from dataclasses import replace
 
 import numpy as np
@@ -36,28 +34,6 @@ def test_split_keeps_videos_apart():
     assert not set(TEST) & set(VALIDATION)
     assert [split_of(f"{name}_x.mp4") for name in (TEST[0], VALIDATION[0], "2020")] == [
         "test", "validation", "train"]  # fmt: skip
-
-
-def test_read_pack(pack):
-    (clip,) = read_pack(pack, (40, 30), ["20200626_154313"])
-    assert clip.frames.shape == (612, 3, 30, 40)
-    assert clip.labels.shape == (612,)
-    assert set(clip.labels) <= set(range(-1, len(LABELS)))
-    # The room is empty at first, and somebody lies on the mat at 12 s.
-    assert clip.labels[8] == 0
-    assert clip.labels[12 * 8] == LABELS.index("lie")
-    assert np.abs(clip.frames[96].astype(int) - clip.frames[8]).mean() > 5
-
-
-def test_both_rooms_and_all_labels_are_on_each_side(pack):
-    with tarfile.open(pack) as tar:
-        index = json.load(tar.extractfile("fir_action/labels.json"))
-    assert len(index["videos"]) == 17
-    for side in ("train", "validation", "test"):
-        mine = [v for v in index["videos"] if split_of(v["video"]) == side]
-        assert {v["scene"] for v in mine} == {"01", "02"}
-        told = {k for v in mine for k in merge([index["classes"][c] for c in v["labels"]])}
-        assert told >= set(range(len(LABELS)))
 
 
 def test_a_file_that_is_no_pack(tmp_path):

@@ -1,4 +1,4 @@
-"""How a detector is judged, and the words about it."""
+"""Evaluation of the shipped detector on images and clips, and its card."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from costream.evaluation.metrics.detection import DetectedBoxes, Truth
 from costream.models.eventful.vitdet import ViTDet
 from costream.training.card_text import card_text
 from costream.training.objects.augment import LabelledImage
-from costream.training.objects.card import best_threshold, detection_table
+from costream.training.objects.card import detection_table
 from weights.recipes.objects.data import LABELS
 from weights.recipes.objects.judge import detect_clip, detect_images, photographs
 from weights.recipes.objects.train import FRONTEND, NETWORK, make_card
@@ -57,20 +56,6 @@ def test_a_clip_with_all_tokens_is_its_pictures_by_themselves() -> None:
         np.testing.assert_allclose(one.scores, other.scores, atol=1e-5)
         assert one.boxes[:, 3].max() <= 27  # not in what is filled up
     assert macs > detect_clip(network(), frames, BOX, 0.25)[1] > 0
-
-
-def test_the_lowest_threshold_with_about_the_best_f1() -> None:
-    boxes = np.array([[0, 0, 10, 10], [50, 50, 60, 60], [20, 20, 30, 30]], float)
-    truth = [Truth(boxes[[0, 2]], np.array([0, 0]))]
-    found = [DetectedBoxes(boxes, np.array([0.9, 0.3, 0.6]), np.array([0, 0, 0]))]
-    assert best_threshold(found, truth) == 0.6
-    other = [DetectedBoxes(boxes, np.array([0.9, 0.3, 0.6]), np.array([0, 0, 1]))]
-    assert best_threshold(other, truth) == 0.9
-    # One that is right among a hundred: F1 is the same without it, but for a hundredth.
-    many = np.tile(boxes[:1], (100, 1)) + 20 * np.arange(100)[:, None]
-    scores = np.linspace(0.99, 0.5, 100)
-    said = [DetectedBoxes(many, scores, np.zeros(100, int))]
-    assert best_threshold(said, [Truth(many[:99], np.zeros(99, int))]) == scores[-1]
 
 
 def test_the_card_tells_all_figures() -> None:

@@ -1,0 +1,57 @@
+"""Augmented pieces of audio and labels of the audio recipe."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from costream.errors import UsageError
+from costream.labels.recording import SILENCE
+from weights.recipes.audio.data import (
+    BLOCK,
+    PieceSampler,
+    SoundClip,
+    genre_label,
+    read_clips,
+    sound_label,
+)
+from weights.recipes.audio.train import main
+
+SOUNDS, GENRES = ("dog bark", "music", "rain", SILENCE), ("jazz", "rock", "no music")
+
+
+def test_packs_that_are_not_there(tmp_path, capsys):
+    with pytest.raises(UsageError, match="--packs"):
+        read_clips(tmp_path)
+    assert main(["--packs", str(tmp_path), "--output", str(tmp_path)]) == 2
+    assert "teacher" in capsys.readouterr().err
+
+
+def noise(label, kind, seconds=2.5):
+    wave = np.random.default_rng(len(label)).normal(0, 3000, int(16_000 * seconds))
+    return SoundClip(wave.astype(np.int16), label, kind, label, "train", False)
+
+
+@pytest.fixture
+def supply():
+    some = [noise("dog bark", "ESC-10"), noise("rain", "UrbanSound8K"), noise("jazz", "GTZAN")]
+    return PieceSampler([*some, noise("street music", "UrbanSound8K")], SOUNDS, GENRES)
+
+
+def test_batches(supply):
+    batch = supply.batch(64, np.random.default_rng(0), 6)
+    assert batch.waves.shape == (64, 6 * BLOCK)
+    assert bool(torch.isfinite(batch.waves).all())
+    torch.testing.assert_close(batch.sounds.sum(1), torch.ones(64))
+    known = batch.genres.sum(1)
+    assert set(known.round(decimals=5).tolist()) == {0.0, 1.0}  # of street music nobody knows
+    again = supply.batch(64, np.random.default_rng(0), 6)
+    assert torch.equal(batch.waves, again.waves)
+
+
+def test_what_the_models_call_a_clip():
+    assert sound_label(noise("street music", "UrbanSound8K")) == "music"
+    assert sound_label(noise("jazz", "GTZAN")) == "music"
+    assert genre_label(noise("rain", "ESC-10")) == "no music"
+    assert genre_label(noise("street music", "UrbanSound8K")) is None

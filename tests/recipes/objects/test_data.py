@@ -1,0 +1,69 @@
+"""Training views, manual annotations and missing packs of the detector recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costream.errors import UsageError
+from costream.training.objects.augment import Cutout, LabelledImage
+from kit.data_objects import rectangle
+from weights.recipes.objects.data import (
+    ANNOTATED_CLIPS,
+    LABELS,
+    ViewSource,
+    boxes_at,
+    read_images,
+)
+from weights.recipes.objects.loop import SHAPES, SMALL_SHAPES
+from weights.recipes.objects.train import main
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([*SHAPES, *SMALL_SHAPES]))
+def test_views_hold_their_boxes(seed: int, shape: tuple[int, int]) -> None:
+    thing = Cutout(torch.full((3, 30, 20), 200, dtype=torch.uint8), torch.ones(30, 20), 0)
+    supply = ViewSource([rectangle(), rectangle(100, 300)], [[rectangle(steady=True)]], [[thing]])
+    view = supply.view(shape, np.random.default_rng(seed))
+    assert view.pixels.dtype == torch.uint8
+    assert len(view.boxes) == len(view.labels)
+    limits = torch.tensor([*shape, *shape])
+    assert bool((view.boxes >= 0).all())
+    assert bool((view.boxes <= limits).all())
+    assert bool((view.boxes[:, 2:] > view.boxes[:, :2]).all())
+
+
+def test_views_are_the_same_for_the_same_seed() -> None:
+    supply = ViewSource([rectangle()], [[rectangle(steady=True)]], [])
+    one, other = (supply.view(SHAPES[0], np.random.default_rng(3)) for _ in range(2))
+    assert torch.equal(one.pixels, other.pixels)
+    assert torch.equal(one.boxes, other.boxes)
+
+
+def test_rare_classes_are_shown_more_often() -> None:
+    bicycle = LabelledImage(rectangle().pixels, rectangle().boxes, torch.tensor([2]))
+    supply = ViewSource([bicycle, *[rectangle()] * 29], [], [])
+    shares = supply._likely
+    assert shares.sum() == pytest.approx(1)
+    assert shares[0] / shares[1] == pytest.approx(3)  # the root of 0.3 over 1 / 30
+
+
+def test_objects_put_down_by_hand_move_in_straight_lines() -> None:
+    clip = ANNOTATED_CLIPS["person-bicycle-car-detection-preview"]
+    boxes, labels = boxes_at(clip, 4)
+    assert [LABELS[k] for k in labels] == ["vehicle", "bicycle", "person", "person"]
+    assert boxes[0].tolist() == [62, 133.5, 174.5, 259]
+    assert len(boxes_at(clip, 20)[0]) == 3  # one person has left
+    assert len(boxes_at(clip, 41)[0]) == 0
+
+
+def test_packs_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="--packs"):
+        read_images(tmp_path, "train")
+    assert main(["--packs", str(tmp_path), "--output", str(tmp_path)]) == 2
+    assert "teacher" in capsys.readouterr().err

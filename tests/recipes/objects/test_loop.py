@@ -1,0 +1,102 @@
+"""Training loop of the shipped detector: losses of the teacher's maps, resumption, schedule."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from costream.frontends.crops import Pixels
+from costream.models.eventful.vitdet import ViTDet
+from costream.nn.boxes import pairwise_iou
+from costream.training.objects.augment import TrainingView
+from kit.data_objects import SQUARE_NETWORK, red_box_picture
+from weights.recipes.objects.data import ViewSource
+from weights.recipes.objects.loop import (
+    DetectorSchedule,
+    DetectorTrainer,
+    MapHead,
+    map_loss,
+    take_step,
+    train,
+)
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+
+def test_nothing_is_to_be_learnt_from_a_teacher_that_is_agreed_with() -> None:
+    teacher = [torch.rand(2, 4, 4, 3) * 0.9 + 0.05]
+    agreed = [t.logit().requires_grad_() for t in teacher]
+    loss = map_loss(agreed, teacher)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert float(loss.detach()) == pytest.approx(0, abs=1e-5)
+    assert float(agreed[0].grad.abs().max()) < 1e-6  # type: ignore[union-attr]
+    assert float(map_loss([torch.zeros(2, 4, 4, 3)], teacher)) > 0.01
+
+
+def test_each_place_of_a_map_is_said_by_its_own_token() -> None:
+    tokens = torch.randn(1, 4, 6, 8, requires_grad=True)
+    maps = MapHead(8, 3)(tokens)
+    assert [m.shape[1:3] for m in maps] == [(8, 12), (4, 6), (2, 3)]
+    for place, (y, x) in (((5, 2), (2, 1)), ((0, 11), (0, 5))):
+        (slope,) = torch.autograd.grad(maps[0][0][place].sum(), tokens, retain_graph=True)
+        assert slope[0].abs().sum(-1).nonzero().tolist() == [[y, x]]
+
+
+def nobody(pixels: Tensor) -> list[Tensor]:
+    """A teacher that sees nothing."""
+    size = (pixels.shape[2], pixels.shape[3])
+    return [torch.zeros(len(pixels), size[0] // s, size[1] // s, 81) for s in (8, 16, 32)]
+
+
+def test_one_picture_is_learnt_by_heart() -> None:
+    scene = red_box_picture()
+    learner = DetectorTrainer(
+        ViTDet(**SQUARE_NETWORK), DetectorSchedule(90, warm_up=5, rate=4e-3, average=0.8)
+    )
+    view = TrainingView(scene.pixels, scene.boxes, scene.labels)
+    first = None
+    for _ in range(90):
+        loss = learner.learn(scene.pixels[None], [view], nobody(scene.pixels[None]))
+        first = loss if first is None else first
+    assert float(loss.sum()) < 0.35 * float(first.sum())
+    with torch.no_grad():
+        (found,) = learner.finished()(Pixels((96, 96))(scene.pixels[None]))
+    assert found.labels[0] == 1
+    assert found.scores[0] > 0.5
+    assert pairwise_iou(found.boxes[:1], scene.boxes) > 0.6
+
+
+def test_a_course_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+    supply = ViewSource([red_box_picture()], [[red_box_picture()]], [])
+    course = DetectorSchedule(4, batch=1, warm_up=1)
+    begun = ViTDet(**SQUARE_NETWORK)
+    stopped = DetectorTrainer(copy.deepcopy(begun), course)
+    whole = DetectorTrainer(copy.deepcopy(begun), course)
+    whole.maps.load_state_dict(stopped.maps.state_dict())
+    for _ in range(2):
+        take_step(stopped, supply, nobody, 0)
+    stopped.save(tmp_path / "stopped")
+    parts = train(
+        DetectorTrainer(ViTDet(**SQUARE_NETWORK), course), supply, nobody, 0, tmp_path / "stopped"
+    )
+    expected = train(whole, supply, nobody, 0, tmp_path / "whole").state_dict()
+    for name, value in parts.state_dict().items():
+        torch.testing.assert_close(value, expected[name], rtol=0, atol=0)
+
+
+def test_the_rate_rises_and_falls() -> None:
+    course = DetectorSchedule(1000, rate=1.0, warm_up=100)
+    rates = np.array([course.rate_at(k) for k in range(1000)])
+    assert rates.argmax() in (99, 100)
+    assert rates.max() == 1.0
+    assert rates[-1] < 0.02
+    assert bool((np.diff(rates[100:]) < 0).all())

@@ -1,0 +1,41 @@
+"""The packs of the detector recipe: images of COCO and clips."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from kit.data_packs import packs as needed
+from weights.recipes.objects.data import clip_part, read_clip, read_images
+
+
+@pytest.fixture(scope="module")
+def packs() -> Path:
+    return needed("coco256.tar", "samples.tar")
+
+
+def test_pictures_of_the_packs(packs: Path) -> None:
+    parts = {part: read_images(packs, part) for part in ("train", "validation", "test")}
+    assert {name: len(some) for name, some in parts.items()} == {
+        "train": 120,
+        "validation": 8,
+        "test": 64,
+    }
+    for picture in (p for some in parts.values() for p in some):
+        height, width = picture.pixels.shape[1:]
+        assert bool((picture.boxes >= -0.5).all())
+        assert len(picture.boxes) == len(picture.labels)
+        assert bool((picture.boxes <= torch.tensor([width, height] * 2) + 0.5).all())
+    assert sum(int((p.labels == 0).sum()) for p in parts["test"]) == 187
+
+
+def test_parts_of_a_clip_do_not_touch(packs: Path) -> None:
+    name = "car-detection"
+    parts = [clip_part(read_clip(packs, name), part) for part in ("train", "validation", "test")]
+    assert list(map(len, parts)) == [263, 38, 76]
+    assert all(frame.shape == (3, 288, 512) for part in parts for frame in part)
+    small = clip_part(read_clip(packs, name, (384, 256)), "test", 8)
+    assert len(small) == 10
+    assert small[0].shape == (3, 216, 384)
