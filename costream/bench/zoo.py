@@ -158,7 +158,7 @@ def _accuracy(
         fitted = judging.fit(truth)
     except UsageError:
         return None, None
-    frames = judging.scores([(recording, listener.told()) for recording in fitted])["frames"]
+    frames = judging.scores([(recording, listener.predictions()) for recording in fitted])["frames"]
     if frames is None:
         return None, None
     precision, accuracy = frames["mAP"], frames["accuracy"]

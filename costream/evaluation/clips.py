@@ -16,7 +16,7 @@ from costream.evaluation.metrics.frames import (
     mean_average_precision,
 )
 from costream.evaluation.metrics.sequences import class_table, confused, fuse, pool, top_k
-from costream.evaluation.predictions import run_alone, run_joined
+from costream.evaluation.predictions import run_alone, run_concatenated
 from costream.evaluation.settings import EvaluateSettings, card_of, load, progress, source_options
 from costream.labels.examples import Example, fit_labels, to_examples
 from costream.labels.reading import read_recordings
@@ -49,24 +49,24 @@ def measure(
     """
     names = model.card.labels
     options = source_options(settings, model)
-    told = []
+    predictions = []
     for example in progress(examples, "examples"):
-        told.append(run_alone(model, example, options, settings.rate_hz, stop).probabilities)
+        predictions.append(run_alone(model, example, options, settings.rate_hz, stop).probabilities)
         if stop.requested:
             return {}
     labels = np.array([names.index(e.label) for e in examples])
     present = {e.label for e in examples}
     if model.card.background is not None and model.card.background not in present:
         # No example is of the background: classify among the actions only.
-        told = [without(rows, names.index(model.card.background)) for rows in told]
+        predictions = [without(rows, names.index(model.card.background)) for rows in predictions]
     result = {
         "model": model.card.name,
         "weights_sha256": model.weights_sha256,
         "labels": list(names),
         "examples": len(examples),
-        "sequences": sequence_scores(told, labels, [e.group for e in examples], names),
+        "sequences": sequence_scores(predictions, labels, [e.group for e in examples], names),
     }
-    groups = group_scores(told, labels, [e.group for e in examples])
+    groups = group_scores(predictions, labels, [e.group for e in examples])
     if groups is not None:
         result["groups"] = groups
     if settings.joined:
@@ -75,14 +75,18 @@ def measure(
 
 
 def sequence_scores(
-    told: Sequence[Any], labels: Any, groups: Sequence[str], names: Sequence[str]
+    predictions: Sequence[Any], labels: Any, groups: Sequence[str], names: Sequence[str]
 ) -> dict[str, Any]:
     """Return the metrics of sequences [T, K] with these labels [N].
 
     The interval resamples groups, or sequences if there are too few groups: it then does not
     cover differences between people.
     """
-    mean, vote, last = fuse(told, "mean"), fuse(told, "vote"), fuse(told, "last")
+    mean, vote, last = (
+        fuse(predictions, "mean"),
+        fuse(predictions, "vote"),
+        fuse(predictions, "last"),
+    )
     over = "groups" if len(set(groups)) >= FEWEST_GROUPS else "sequences"
     units = list(groups) if over == "groups" else list(range(len(groups)))
     members = [[k for k, u in enumerate(units) if u == unit] for unit in dict.fromkeys(units)]
@@ -107,17 +111,19 @@ def sequence_scores(
     }
 
 
-def group_scores(told: Sequence[Any], labels: Any, groups: Sequence[str]) -> dict[str, Any] | None:
+def group_scores(
+    predictions: Sequence[Any], labels: Any, groups: Sequence[str]
+) -> dict[str, Any] | None:
     """Return the accuracy over groups with one label each, such as the clips of a song.
 
     The steps of all sequences of a group are fused as one sequence. None if some group has
     several labels, as with people, or every group is a single sequence.
     """
-    pooled = pool(told, groups)
+    pooled = pool(predictions, groups)
     members: dict[str, set[int]] = {group: set() for group in pooled}
     for group, label in zip(groups, labels, strict=True):
         members[group].add(int(label))
-    if len(pooled) == len(told) or any(len(found) > 1 for found in members.values()):
+    if len(pooled) == len(predictions) or any(len(found) > 1 for found in members.values()):
         return None
     steps, truth = list(pooled.values()), np.array([found.pop() for found in members.values()])
     mean = fuse(steps, "mean")
@@ -129,13 +135,13 @@ def group_scores(told: Sequence[Any], labels: Any, groups: Sequence[str]) -> dic
     }
 
 
-def stream_scores(told: Any, labels: Any, names: Sequence[str]) -> dict[str, Any]:
+def stream_scores(predictions: Any, labels: Any, names: Sequence[str]) -> dict[str, Any]:
     """Return the frame metrics of scores [T, K] and labels [T]."""
-    precision = average_precisions(told, labels)
+    precision = average_precisions(predictions, labels)
     return {
         "frames": len(labels),
-        "mAP": mean_average_precision(told, labels),
-        "accuracy": frame_accuracy(told.argmax(1), labels),
+        "mAP": mean_average_precision(predictions, labels),
+        "accuracy": frame_accuracy(predictions.argmax(1), labels),
         "average_precision": {
             name: float(value)
             for name, value in zip(names, precision, strict=True)
@@ -163,10 +169,10 @@ def _streams(
     rows, truth = [], []
     for group in progress(groups, "streams"):
         chosen = [examples[k] for k in group]
-        told, labels = run_joined(model, chosen, options, settings.rate_hz, stop)
+        predictions, labels = run_concatenated(model, chosen, options, settings.rate_hz, stop)
         if stop.requested:
             return {}
-        rows.append(told.probabilities)
+        rows.append(predictions.probabilities)
         truth += [model.card.labels.index(label) for label in labels]
     scores = stream_scores(np.concatenate(rows), np.array(truth), model.card.labels)
     return {"streams": len(groups), **scores}

@@ -97,7 +97,7 @@ class PredictionCollector:
         """Store the number of steps."""
         self._rows = summary.steps
 
-    def told(self) -> ModelPredictions:
+    def predictions(self) -> ModelPredictions:
         """Return the collected predictions. ValueError before a header was received."""
         if self.header is None:
             raise ValueError("no header")
@@ -181,16 +181,16 @@ def run_alone(
 
     SourceError, naming the example, if it cannot be read or ends before the first output.
     """
-    listener = PredictionCollector()
+    collector = PredictionCollector()
     try:
-        run_into(listener, model, _open(example, options), rate_hz, stop)
+        run_into(collector, model, _open(example, options), rate_hz, stop)
     except SourceError as error:
         raise located(error, example) from error
-    return listener.told()
+    return collector.predictions()
 
 
 def run_into(
-    listener: PredictionCollector,
+    collector: PredictionCollector,
     model: Model,
     source: Source,
     rate_hz: float | None,
@@ -200,13 +200,13 @@ def run_into(
 
     SourceError if it cannot be read or ends before the first output.
     """
-    run(source, model, [listener], options=RunOptions(rate_hz=rate_hz, scores=True), stop=stop)
-    if listener.silent and not stop.requested:
-        uri = None if listener.header is None else listener.header.source
+    run(source, model, [collector], options=RunOptions(rate_hz=rate_hz, scores=True), stop=stop)
+    if collector.silent and not stop.requested:
+        uri = None if collector.header is None else collector.header.source
         raise SourceError("ends before the first output of the model", where=uri)
 
 
-def run_joined(
+def run_concatenated(
     model: Model,
     examples: Sequence[Example],
     options: SourceOptions,
@@ -215,15 +215,15 @@ def run_joined(
 ) -> tuple[ModelPredictions, list[str]]:
     """Return the predictions for consecutive examples as one stream, and the label of each row."""
     parts = [_open(example, options) for example in examples]
-    joined = ConcatenatedSource(parts, 1 / (rate_hz or model.card.rate_hz))
-    listener = PredictionCollector()
+    concatenated = ConcatenatedSource(parts, 1 / (rate_hz or model.card.rate_hz))
+    collector = PredictionCollector()
     try:
-        run_into(listener, model, joined, rate_hz, stop)
+        run_into(collector, model, concatenated, rate_hz, stop)
     except SourceError as error:
         raise located(error, examples[0]) from error
-    told = listener.told()
-    places = np.searchsorted(joined.starts, told.times + 1e-9, side="right") - 1
-    return told, [examples[k].label for k in places]
+    found = collector.predictions()
+    places = np.searchsorted(concatenated.starts, found.times + 1e-9, side="right") - 1
+    return found, [examples[k].label for k in places]
 
 
 def _open(example: Example, options: SourceOptions) -> Source:

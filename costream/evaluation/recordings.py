@@ -17,6 +17,7 @@ from costream.evaluation.predictions import ModelPredictions, PredictionCollecto
 from costream.evaluation.protocols import PROTOCOLS, Protocol, kept
 from costream.evaluation.settings import EvaluateSettings, card_of, load, progress, source_options
 from costream.evaluation.truth import EvaluatedRecording, align_truth, fit_truth
+from costream.labels.collector import shortened
 from costream.labels.examples import normalise_label
 from costream.labels.reading import read_recordings, recording_name
 from costream.labels.recording import BACKGROUNDS, Recording
@@ -41,40 +42,42 @@ def result_scores(settings: EvaluateSettings) -> dict[str, Any]:
     found = dict(_results(folder))
     if found:
         header = _header(found, folder)
-        told = {name: listener.told() for name, listener in found.items()}
+        predictions = {name: collector.predictions() for name, collector in found.items()}
         labels, background, model = header.labels, header.background, header.model
     else:
         timelines = _timelines(folder)
         labels = _labels(timelines, truth)
-        told = {name: _silent(segments, len(labels)) for name, segments in timelines.items()}
+        predictions = {name: _silent(segments, len(labels)) for name, segments in timelines.items()}
         background = next((name for name in labels if normalise_label(name) in BACKGROUNDS), None)
         model = folder.resolve().name
-    judging = RecordingEvaluator(settings, labels, background, model)
-    pairs = list(paired(judging.fit(truth), told))
+    evaluator = RecordingEvaluator(settings, labels, background, model)
+    pairs = list(paired(evaluator.fit(truth), predictions))
     if not pairs:
         raise UsageError(
             f"no result belongs to a recording of {settings.labels}",
             where=folder,
             hint="results are matched by the name of the recording",
         )
-    scores = judging.scores(pairs)
+    scores = evaluator.scores(pairs)
     if scores["frames"] is None:
         log.warning("no frame metrics: these results lack the scores; run with -f jsonl --scores")
     return {"model": model, **scores}
 
 
-def paired(recordings: Sequence[Recording], told: dict[str, ModelPredictions]) -> Iterator[Pair]:
+def paired(
+    recordings: Sequence[Recording], predictions: dict[str, ModelPredictions]
+) -> Iterator[Pair]:
     """Yield each recording with its predictions, and warn of those without a counterpart.
 
-    ``told``: by the recording's name relative to the folder of results. A recording is matched
+    ``predictions``: by the recording's name relative to the folder of results. A recording is matched
     by its whole path, its name, the video in its file, or these without suffix; the first that
     matches exactly one result counts.
     """
     alike: dict[str, list[str]] = {}
-    for name in told:
+    for name in predictions:
         for alias in dict.fromkeys(_aliases(name)):
             alike.setdefault(alias, []).append(name)
-    left = set(told)
+    left = set(predictions)
     lonely: list[str] = []
     for recording in recordings:
         fitting = (alike[a] for a in _aliases(recording.source) if a in alike)
@@ -83,11 +86,10 @@ def paired(recordings: Sequence[Recording], told: dict[str, ModelPredictions]) -
             lonely.append(recording.source)
         else:
             left.discard(found)
-            yield recording, told[found]
+            yield recording, predictions[found]
     for what, missing in (("no results of", lonely), ("no labels of", sorted(left))):
         if missing:
-            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-            log.warning("%s %s%s: left out", what, ", ".join(missing[:5]), more)
+            log.warning("%s %s: left out", what, shortened(missing, 5))
 
 
 def _aliases(name: str) -> list[str]:
@@ -105,32 +107,32 @@ def _results(folder: Path) -> Iterator[tuple[str, PredictionCollector]]:
         if path.suffix.lower() not in (".jsonl", ".json"):
             continue
         try:
-            listeners = [_listen(contents, path) for contents in runs(path)]
+            collectors = [_collect(contents, path) for contents in runs(path)]
         except NotAResultError:
             continue
         place = path.relative_to(folder).parent if folder.is_dir() else Path()
         own = (place / recording_name(path)).as_posix()
-        for listener in listeners:  # several: runs written to one pipe
-            source = "" if listener.header is None else listener.header.source
-            yield own if len(listeners) == 1 else source, listener
+        for collector in collectors:  # several: runs written to one pipe
+            source = "" if collector.header is None else collector.header.source
+            yield own if len(collectors) == 1 else source, collector
 
 
-def _listen(contents: Iterable[Any], path: Path) -> PredictionCollector:
-    listener = PredictionCollector()
+def _collect(contents: Iterable[Any], path: Path) -> PredictionCollector:
+    collector = PredictionCollector()
     for content in contents:
         if isinstance(content, Header):
-            listener.open(content)
+            collector.open(content)
         elif isinstance(content, Summary):
-            listener.close(content)
+            collector.close(content)
             if not content.complete:
                 log.warning("%s: the run ended early", path)
         elif isinstance(content, UnreadableRecord):
             log.warning("%s: damaged (%s)", path, content.reason)
         elif not isinstance(content, Totals):
-            listener.write(content)
-    if listener.header is None:
+            collector.write(content)
+    if collector.header is None:
         raise SourceError("the results have no header", where=path)
-    return listener
+    return collector
 
 
 def _header(found: dict[str, PredictionCollector], folder: Path) -> Header:
@@ -164,7 +166,9 @@ def _labels(
     timelines: Mapping[str, Sequence[Segment]], truth: Sequence[Recording]
 ) -> tuple[str, ...]:
     """Return all labels in the spelling of the timelines, with those that occur in labels only."""
-    labels = {normalise_label(s.label): s.label for said in timelines.values() for s in said}
+    labels = {
+        normalise_label(s.label): s.label for segments in timelines.values() for s in segments
+    }
     for recording in truth:
         for one in recording.labels:
             labels.setdefault(normalise_label(one.label), one.label)
@@ -192,8 +196,8 @@ def watch_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, Any
     SourceError if no recording can be read.
     """
     card = card_of(settings)
-    judging = RecordingEvaluator(settings, card.labels, card.background, card.name)
-    recordings = judging.fit(read_recordings(settings.data, settings.labels, settings.group))
+    evaluator = RecordingEvaluator(settings, card.labels, card.background, card.name)
+    recordings = evaluator.fit(read_recordings(settings.data, settings.labels, settings.group))
     model = load(settings)
     options = source_options(settings, model)
     pairs: list[Pair] = []
@@ -201,19 +205,19 @@ def watch_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, Any
     macs: list[int] = []
     ms: list[float] = []
     for recording in progress(recordings, "recordings"):
-        listener = PredictionCollector()
+        collector = PredictionCollector()
         try:
             source = open_source(recording.source, options)
-            run_into(listener, model, source, settings.rate_hz, stop)
+            run_into(collector, model, source, settings.rate_hz, stop)
         except SourceError as error:
             log.error("%s", error)
             failed.append(error)
             continue
         if stop.requested:
             return {}
-        pairs.append((recording, listener.told()))
-        macs += listener.macs
-        ms += listener.ms
+        pairs.append((recording, collector.predictions()))
+        macs += collector.macs
+        ms += collector.ms
     if not pairs:
         raise failed[0]
     cost = {"macs_per_step": float(np.mean(macs)), "ms_per_step": float(np.median(ms))}
@@ -221,7 +225,7 @@ def watch_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, Any
         "model": card.name,
         "weights_sha256": model.weights_sha256,
         "failed": len(failed),
-        **judging.scores(pairs),
+        **evaluator.scores(pairs),
         "cost": cost,
     }
 
@@ -258,10 +262,10 @@ class RecordingEvaluator:
         Frame metrics, and start metrics if possible, are over the recordings with scores for
         every output; without any, frame metrics are None.
         """
-        judged = [self._judge(recording, told) for recording, told in pairs]
+        judged = [self._judge(recording, predictions) for recording, predictions in pairs]
         names, background = self._names, self._background
         actions = [name for name in names if name != background]
-        stepwise = [one for one in judged if len(one.told.times)]
+        stepwise = [one for one in judged if len(one.predictions.times)]
         return {
             "labels": list(names),
             "protocol": None if self._protocol is None else self._protocol.name,
@@ -275,15 +279,15 @@ class RecordingEvaluator:
             "latency": detection_latency(judged, actions),
         }
 
-    def _judge(self, recording: Recording, told: ModelPredictions) -> EvaluatedRecording:
-        told = replace(
-            told,
-            probabilities=kept(told.probabilities, self._columns),
-            segments=tuple(s for s in told.segments if s.label in self._names),
+    def _judge(self, recording: Recording, predictions: ModelPredictions) -> EvaluatedRecording:
+        predictions = replace(
+            predictions,
+            probabilities=kept(predictions.probabilities, self._columns),
+            segments=tuple(s for s in predictions.segments if s.label in self._names),
         )
-        judged = align_truth(recording, told, self._names, self._background, self._ignored)
+        judged = align_truth(recording, predictions, self._names, self._background, self._ignored)
         if self._protocol is not None:
-            out = ~self._protocol.rows(told.steps, told.rows)
+            out = ~self._protocol.rows(predictions.steps, predictions.rows)
             judged.labels[out] = -1
             judged.positive[out] = False
         return judged

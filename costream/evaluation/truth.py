@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from costream.errors import UsageError
 from costream.evaluation.predictions import ModelPredictions
+from costream.labels.collector import shortened
 from costream.labels.examples import name_matcher
 from costream.labels.recording import Label, Recording, frame_labels, frame_targets
 from costream.records import Segment
@@ -28,7 +29,7 @@ class EvaluatedRecording:
 
     name: str
     group: str  # unit of resampling for intervals
-    told: ModelPredictions
+    predictions: ModelPredictions
     labels: npt.NDArray[np.int64]  # [T], index into the names; -1: not scored
     positive: npt.NDArray[np.bool_]  # [T, K]: several labels may be true at once
     segments: tuple[Segment, ...]  # ground truth without the background
@@ -67,15 +68,15 @@ def fit_truth(
             hint="'costream models show NAME' lists its labels",
         )
     if lacking:
-        told = ", ".join(f"{label} ({count})" for label, count in lacking.most_common(8))
-        more = f" and {len(lacking) - 8} more" if len(lacking) > 8 else ""
-        log.warning("the model lacks these labels, whose time is not scored: %s%s", told, more)
+        counts = [f"{label} ({count})" for label, count in lacking.most_common()]
+        what = "the model lacks these labels, whose time is not scored: %s"
+        log.warning(what, shortened(counts, 8))
     return fitted
 
 
 def align_truth(
     recording: Recording,
-    told: ModelPredictions,
+    predictions: ModelPredictions,
     names: Sequence[str],
     background: str | None,
     ignored: Sequence[str] = (),
@@ -88,7 +89,7 @@ def align_truth(
     """
     own = tuple(one for one in recording.labels if one.label in names)
     other = [one for one in recording.labels if one.label not in names]
-    at = told.middles()
+    at = predictions.middles()
     fitted = replace(recording, labels=own)
     labels = frame_labels(fitted, at, names, background)
     positive = frame_targets(fitted, at, names, background)
@@ -98,9 +99,9 @@ def align_truth(
     for one in other:
         inside = _inside(one, at)
         labels[inside if one.label in ignored else inside & ~here] = -1
-    labels[at < told.times[:1]] = -1  # no timeline covers the time before the first output
+    labels[at < predictions.times[:1]] = -1  # no timeline covers the time before the first output
     positive[labels < 0] = False
-    end_s = _end(recording, told)
+    end_s = _end(recording, predictions)
     segments = tuple(
         Segment(one.start_s, end_s if one.end_s is None else one.end_s, one.label, 1.0)
         for one in own
@@ -109,7 +110,7 @@ def align_truth(
     return EvaluatedRecording(
         recording.source,
         recording.group,
-        told,
+        predictions,
         labels,
         positive,
         tuple(s for s in segments if s.end_s > s.start_s),
@@ -122,9 +123,9 @@ def _inside(one: Label, at: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
     return inside if one.end_s is None else inside & (at < one.end_s)
 
 
-def _end(recording: Recording, told: ModelPredictions) -> float:
+def _end(recording: Recording, predictions: ModelPredictions) -> float:
     ends = [one.end_s for one in recording.labels if one.end_s is not None]
-    return max([recording.duration_s or 0.0, told.end_s, *ends])
+    return max([recording.duration_s or 0.0, predictions.end_s, *ends])
 
 
 def _unknown(

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.errors import UsageError
+from costream.labels.collector import shortened
 from costream.labels.examples import name_matcher
 from costream.labels.formats.boxes import (
     NAMES,
@@ -84,8 +85,8 @@ def read_boxes(data: Path, labels: Path, group: str | None = None) -> list[ClipW
     else:
         raise UsageError("requires COCO JSON; text files have no columns", where="--group")
     if empty:
-        told = "%s: boxes without width or height, left out: %d, the first in %s"
-        log.warning(told, labels, len(empty), empty[0])
+        what = "%s: boxes without width or height, left out: %d, the first in %s"
+        log.warning(what, labels, len(empty), empty[0])
     if not any(clip.frames for clip in clips):
         raise UsageError(
             "no boxes for any image or video", where=labels, hint=f"they are in {data}"
@@ -111,11 +112,11 @@ def fit_boxes(clips: Sequence[ClipWithBoxes], names: Sequence[str]) -> list[Clip
         return ImageBoxes(marks.boxes[rows], tuple(str(fitted[k]) for k in rows), marks.relative)
 
     out = [replace(c, frames={k: fit(m) for k, m in c.frames.items()}) for c in clips]
-    told = ", ".join(f"{label} ({count})" for label, count in lacking.most_common(8))
+    counts = ", ".join(f"{label} ({count})" for label, count in lacking.most_common(8))
     if not known:
-        raise UsageError(f"the model knows none of the labels: {told or 'there are no objects'}")
+        raise UsageError(f"the model knows none of the labels: {counts or 'there are no objects'}")
     if lacking:
-        log.warning("labels that the model does not know, left out: %s", told)
+        log.warning("labels that the model does not know, left out: %s", counts)
     return out
 
 
@@ -185,8 +186,7 @@ def _coco(
             raise UsageError("two images have one frame number", where=f"{labels}, {stream.video}")
         clips.append(ClipWithBoxes(tuple(map(str, sources)), frames, stream.group))
     if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        log.warning("%s: images not found: %s%s", data, ", ".join(missing[:3]), more)
+        log.warning("%s: images not found: %s", data, shortened(missing, 3))
     return clips
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from costream.errors import SourceError, UsageError
-from costream.labels.intake import abbreviate
+from costream.labels.collector import abbreviate
 from costream.labels.recording import Label, Recording
 from costream.sources.registry import expand
 
@@ -100,8 +100,8 @@ def name_matcher(names: Sequence[str]) -> Callable[[str], str | None]:
 
 def located(error: SourceError, example: Example) -> SourceError:
     """Return the error with the place of the example: its line in the table, or its file."""
-    told = str(error)
-    return error if told.startswith(example.where) else SourceError(told, where=example.where)
+    text = str(error)
+    return error if text.startswith(example.where) else SourceError(text, where=example.where)
 
 
 def normalise_label(label: str) -> str:
@@ -132,9 +132,6 @@ def split(
                 wanted[label] -= count
     train = [e for e in examples if e.group not in held]
     return train, [e for e in examples if e.group in held]
-
-
-# Recordings in folders named after their class.
 
 
 def read_classes(data: Path) -> Iterator[Recording]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from costream.errors import SourceError, UsageError
-from costream.labels.intake import abbreviate
+from costream.labels.collector import abbreviate
 from costream.sources.features.arrays import split_video
 from costream.sources.features.source import file_name
 from costream.sources.media.container import (
@@ -44,8 +44,8 @@ class Medium:
 class Media:
     """Recordings in a folder and below, or in one file."""
 
-    def __init__(self, data: Path, passed_by: Container[Path] = ()) -> None:
-        """List the recordings except the absolute paths ``passed_by``; UsageError without data."""
+    def __init__(self, data: Path, unlabelled: Container[Path] = ()) -> None:
+        """List the recordings except the absolute paths ``unlabelled``; UsageError without data."""
         if not data.exists() and split_video(str(data))[1] is None:
             raise UsageError("there is no such file or folder", where=data)
         self.data = data
@@ -54,7 +54,7 @@ class Media:
         self._by_name: dict[str, list[Medium]] = {}
         self._by_stem: dict[str, list[Medium]] = {}
         for path in _paths(data):
-            if path.absolute() not in passed_by:
+            if path.absolute() not in unlabelled:
                 self.paths.add(path.absolute())
                 folder = PurePosixPath(path.relative_to(data).parent.as_posix())
                 many = path.suffix.lower() in _ARRAYS
@@ -137,9 +137,6 @@ def _shared(one: PurePosixPath, other: PurePosixPath) -> int:
             break
         count += 1
     return count
-
-
-# Probing of recordings without reading them: whether they can be opened, and their duration.
 
 
 _ARRAY_SUFFIXES = (".npy", ".npz", ".pickle", ".pkl", ".p")  # their rate depends on the model

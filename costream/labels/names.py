@@ -9,9 +9,7 @@ from typing import Any
 
 from costream.errors import ModelError
 
-# Class names of Kinetics-400, in the alphabetical order of its classifiers.
-
-
+# Kinetics-400, in the alphabetical order of its classifiers.
 CLASSES = (
     *("abseiling", "air drumming", "answering questions", "applauding", "applying cream"),
     *("archery", "arm wrestling", "arranging flowers", "assembling computer", "auctioning"),

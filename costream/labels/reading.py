@@ -10,13 +10,13 @@ from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
 from costream.errors import SourceError, UsageError
+from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError, abbreviate, checked
 from costream.labels.examples import read_classes
 from costream.labels.formats.arrays import BESIDE, read_arrays
 from costream.labels.formats.csv_files import COLUMNS, read_table
 from costream.labels.formats.elan import read_elan
 from costream.labels.formats.json_files import read_document, read_results
 from costream.labels.formats.text import read_rttm, read_subtitles, read_text_labels
-from costream.labels.intake import LabelCollector, LabelTrack, NoLabelsError, abbreviate, checked
 from costream.labels.media import Media, length_s
 from costream.labels.recording import Recording
 from costream.sinks.registry import FORMATS
@@ -44,19 +44,19 @@ def read_recordings(
     labels, part = _split_part(labels)
     if group is not None and labels.is_dir():
         raise UsageError("--group names a column of a table", where=labels, hint="give a table")
-    intake = LabelCollector(part)
-    tracks = read_files(labels, intake, group)
+    collector = LabelCollector(part)
+    tracks = read_files(labels, collector, group)
     if data is None:
         found = _placed(tracks, labels)
     else:
         media = Media(data, {track.path.absolute() for track in tracks})
-        found = _matched(tracks, labels, media, intake)
+        found = _matched(tracks, labels, media, collector)
     recordings: list[Recording] = []
-    for source, told in found.items():
-        for track in choose_tracks(source, told, intake):
+    for source, by_file in found.items():
+        for track in choose_tracks(source, by_file, collector):
             end_s = None if data is None else length_s(source)
-            recordings.append(checked(_recording(source, track), intake, end_s))
-    intake.settle()
+            recordings.append(checked(_recording(source, track), collector, end_s))
+    collector.raise_errors()
     if not recordings:
         raise UsageError("the labels contain no recordings", where=labels)
     return recordings
@@ -82,22 +82,22 @@ def _data(data: Path | None, group: str | None) -> list[Recording]:
 
 def _listed(table: Path, group: str | None) -> list[Recording]:
     """Return the recordings of a table, whose paths are relative to it."""
-    intake = LabelCollector()
+    collector = LabelCollector()
     recordings: list[Recording] = []
-    for track in read_table(table, intake, group, files=True):
+    for track in read_table(table, collector, group, files=True):
         if not track.labels:  # its lines are invalid
             continue
         (name,) = track.names
         try:
             sources = expand(str(table.parent / name))
         except (SourceError, UsageError) as error:
-            intake.wrong(table, track.labels[0].where.rpartition(", ")[2], str(error))
+            collector.error(table, track.labels[0].where.rpartition(", ")[2], str(error))
             continue
         for source in sources:
             recording = replace(_recording(source, track), group=track.group or name)
             # Each line is an example; reading one beyond the end of the recording reports it.
-            recordings.append(checked(recording, intake, None))
-    intake.settle()
+            recordings.append(checked(recording, collector, None))
+    collector.raise_errors()
     return recordings
 
 
@@ -112,11 +112,11 @@ def _placed(tracks: Iterable[LabelTrack], labels: Path) -> dict[str, TracksByFil
     paths: dict[str, str] = {}
     for track in tracks:
         place = track.path.relative_to(root).with_name(recording_name(track.path)).as_posix()
-        name = place if track.alone else track.names[0]
+        name = place if track.single else track.names[0]
         found.setdefault(name, {}).setdefault(track.path, []).append(track)
-        for told in track.names:
-            if "/" in told:
-                paths.setdefault(name, told)
+        for alias in track.names:
+            if "/" in alias:
+                paths.setdefault(name, alias)
     longer: dict[str, list[str]] = {}
     for name in found:
         stem, ending = os.path.splitext(name)
@@ -125,35 +125,35 @@ def _placed(tracks: Iterable[LabelTrack], labels: Path) -> dict[str, TracksByFil
     for stem, names in longer.items():
         if len(names) == 1:
             found[names[0]].update(found.pop(stem))
-    return {paths.get(name, name): told for name, told in found.items()}
+    return {paths.get(name, name): by_file for name, by_file in found.items()}
 
 
 def _matched(
-    tracks: Sequence[LabelTrack], labels: Path, media: Media, intake: LabelCollector
+    tracks: Sequence[LabelTrack], labels: Path, media: Media, collector: LabelCollector
 ) -> dict[str, TracksByFile]:
     """Return the tracks by the recording that they belong to; log a warning for the others."""
     found: dict[str, TracksByFile] = {}
     missing: list[str] = []
     for track in tracks:
-        names = (*track.names, recording_name(track.path)) if track.alone else track.names
+        names = (*track.names, recording_name(track.path)) if track.single else track.names
         near = track.path.relative_to(labels).parent if labels.is_dir() else Path()
         try:
             medium = media.find(names, PurePosixPath(near.as_posix()))
         except UsageError as error:
-            intake.wrong(track.path, names[0], str(error))
+            collector.error(track.path, names[0], str(error))
             continue
-        if medium is None and track.alone and len(media.found) == len(tracks) == 1:
+        if medium is None and track.single and len(media.found) == len(tracks) == 1:
             medium = media.found[0]  # one label file and one recording belong together
         if medium is None:
             missing.append(names[0])
         else:
             found.setdefault(medium.source, {}).setdefault(track.path, []).append(track)
     if missing and not found:
-        intake.settle()
+        collector.raise_errors()
         raise UsageError(
             f"none of the recordings was found: {abbreviate(missing)}", where=media.data
         )
-    intake.passed_by = [p for p in intake.passed_by if p.absolute() not in media.paths]
+    collector.unlabelled = [p for p in collector.unlabelled if p.absolute() not in media.paths]
     if missing:
         log.warning("%s: no recording for the labels of %s", media.data, abbreviate(missing))
     if unlabelled := media.without(found):
@@ -168,17 +168,12 @@ def _recording(source: str, track: LabelTrack) -> Recording:
 
 def _split_part(labels: Path) -> tuple[Path, str | None]:
     """Split LABELS#PART; both may contain "#". A file with the whole name takes precedence."""
-    told = str(labels)
+    text = str(labels)
     at = -1
-    while not Path(told).exists() and (at := told.find("#", at + 1)) >= 0:
-        if Path(told[:at]).exists():
-            return Path(told[:at]), told[at + 1 :]
+    while not Path(text).exists() and (at := text.find("#", at + 1)) >= 0:
+        if Path(text[:at]).exists():
+            return Path(text[:at]), text[at + 1 :]
     return labels, None
-
-
-# Choice of one label file per recording when there are several.
-#
-# A run in several formats writes several files; a person may then correct one of them.
 
 
 # A run writes its files at about the same time, and some file systems store times to 2 s.
@@ -190,21 +185,21 @@ _EXACT = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".eaf", ".vtt", ".srt", ".r
 TracksByFile: TypeAlias = dict[Path, list[LabelTrack]]  # tracks of one recording by file
 
 
-def choose_tracks(name: str, told: TracksByFile, intake: LabelCollector) -> list[LabelTrack]:
+def choose_tracks(name: str, tracks: TracksByFile, collector: LabelCollector) -> list[LabelTrack]:
     """Return the tracks of one of the files with labels of the recording ``name``.
 
     If all files agree, it is the most exact one, otherwise the newest; this is reported, and it is
     an error if no file is newer than the others.
     """
-    paths = sorted(told, key=_exactness)
-    if len(paths) > 1 and any(not _agree(told[paths[0]], told[path]) for path in paths[1:]):
+    paths = sorted(tracks, key=_exactness)
+    if len(paths) > 1 and any(not _agree(tracks[paths[0]], tracks[path]) for path in paths[1:]):
         paths.sort(key=lambda path: -path.stat().st_mtime)
         newest, second = paths[:2]
         if newest.stat().st_mtime - second.stat().st_mtime < _SAME_S:
             what = f"the labels of {name} differ from {second}, and neither file is newer"
-            intake.wrong(newest, "whole file", f"{what}; remove one of them")
-        intake.odd("labels differ between files, the newest is used", str(newest))
-    return told[paths[0]]
+            collector.error(newest, "whole file", f"{what}; remove one of them")
+        collector.warn("labels differ between files, the newest is used", str(newest))
+    return tracks[paths[0]]
 
 
 def _exactness(path: Path) -> int:
@@ -235,9 +230,6 @@ def _rows(tracks: Sequence[LabelTrack]) -> list[tuple[float, float, str]]:
     return sorted(rows, key=lambda row: (row[2], row[0], row[1]))
 
 
-# Label files: choice of the reader, search in folders, and the name of the recording.
-
-
 LabelReader = Callable[[Path, LabelCollector], Iterator[LabelTrack]]
 READERS: dict[str, LabelReader] = {
     ".jsonl": read_results,
@@ -262,7 +254,7 @@ _OTHERS = (
 _SUFFIXES = sorted((f".{s}" for f in FORMATS.values() for s in f.files), key=len, reverse=True)
 
 
-def read_files(labels: Path, intake: LabelCollector, group: str | None) -> list[LabelTrack]:
+def read_files(labels: Path, collector: LabelCollector, group: str | None) -> list[LabelTrack]:
     """Return the tracks of a label file, or of all files in a folder and below, in order of names.
 
     Files in a folder without labels are skipped and reported. Raises UsageError when nothing is
@@ -271,17 +263,17 @@ def read_files(labels: Path, intake: LabelCollector, group: str | None) -> list[
     if not labels.exists():
         raise UsageError("there is no such label file or folder", where=labels)
     if not labels.is_dir():
-        return _of_part(_read(labels, intake, group), intake)
+        return _of_part(_read(labels, collector, group), collector)
     tracks: list[LabelTrack] = []
     for path in _files(labels):
         try:
-            tracks += _of_part(_read(path, intake, group), intake)
+            tracks += _of_part(_read(path, collector, group), collector)
         except NoLabelsError:
-            intake.passed_by.append(path)
+            collector.unlabelled.append(path)
         except UsageError as error:
-            intake.refused(path, error)
+            collector.error_file(path, error)
     if not tracks:
-        intake.settle()
+        collector.raise_errors()
         hint = f"supported are {', '.join(FORMATS)} and more"
         raise UsageError("it contains no labels", where=labels, hint=hint)
     return tracks
@@ -295,17 +287,17 @@ def recording_name(path: Path) -> str:
     return path.stem
 
 
-def _of_part(tracks: Iterator[LabelTrack], intake: LabelCollector) -> list[LabelTrack]:
+def _of_part(tracks: Iterator[LabelTrack], collector: LabelCollector) -> list[LabelTrack]:
     """Return the tracks; if a part is requested, only those that distinguish parts."""
-    return [track for track in tracks if track.parted or intake.part is None]
+    return [track for track in tracks if track.has_parts or collector.part is None]
 
 
-def _read(path: Path, intake: LabelCollector, group: str | None) -> Iterator[LabelTrack]:
+def _read(path: Path, collector: LabelCollector, group: str | None) -> Iterator[LabelTrack]:
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         hint = f"supported: {', '.join(READERS)}"
         raise NoLabelsError("not a supported label file", where=path, hint=hint)
-    return read_table(path, intake, group) if reader is read_table else reader(path, intake)
+    return read_table(path, collector, group) if reader is read_table else reader(path, collector)
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -89,7 +89,7 @@ def heard(*predictions):
     for step, scores in predictions:
         listener.write(Prediction(step, step / 8, step, None, (), scores))
     listener.close(Summary(20, 0, 0, 0, 0.0, 0.0, None, 0, 0, True, 0))
-    return listener.told()
+    return listener.predictions()
 
 
 def test_what_a_run_leaves():

@@ -36,8 +36,8 @@ def frame_scores(
     out: dict[str, Any] = {"recordings": len(judged), "frames": len(frames.labels)}
     out |= frames.means("")
     if tolerance_s > 0:
-        near = [_near(one, round(tolerance_s / one.told.step_s)) for one in judged]
-        calm = [_calm(one, round(tolerance_s / one.told.step_s)) for one in judged]
+        near = [_near(one, round(tolerance_s / one.predictions.step_s)) for one in judged]
+        calm = [_calm(one, round(tolerance_s / one.predictions.step_s)) for one in judged]
         out["tolerance_s"] = tolerance_s
         out |= _Frames(judged, names, background, right=near, scored=calm).means("_tolerant")
     bins = reliability(frames.scores, frames.labels)
@@ -75,7 +75,7 @@ class _Frames:
         self.names, self.background = names, background
         self.groups = len(numbers)
         self.group = joined([np.full(len(j.labels), numbers[j.group]) for j in judged])
-        self.scores = joined([j.told.probabilities for j in judged])
+        self.scores = joined([j.predictions.probabilities for j in judged])
         self.labels = joined([j.labels for j in judged])
         self.best = self.scores.argmax(1)
         self._positive = joined([j.positive for j in judged])

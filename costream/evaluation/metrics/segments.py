@@ -83,7 +83,10 @@ def count(predicted: Sequence[Segment], truth: Sequence[Segment], least: float) 
 
 
 def segment_precision(
-    told: Sequence[Sequence[Segment]], truth: Sequence[Sequence[Segment]], label: str, least: float
+    predicted: Sequence[Sequence[Segment]],
+    truth: Sequence[Sequence[Segment]],
+    label: str,
+    least: float,
 ) -> float:
     """Return the average precision of a label's segments over recordings; NaN without true ones.
 
@@ -93,8 +96,8 @@ def segment_precision(
     """
     scores, right = [np.zeros(0)], [np.zeros(0, bool)]
     total = 0
-    for said, true in zip(told, truth, strict=True):
-        own = sorted((s for s in said if s.label == label), key=lambda s: -s.score)
+    for own_segments, true in zip(predicted, truth, strict=True):
+        own = sorted((s for s in own_segments if s.label == label), key=lambda s: -s.score)
         there = [t for t in true if t.label == label]
         total += len(there)
         shared = np.array([[overlap(s, t) for t in there] for s in own])
@@ -104,7 +107,9 @@ def segment_precision(
     return best_precision_beyond(np.concatenate(right)[order], total)
 
 
-def latencies(told: Sequence[Segment], truth: Sequence[Segment], delay_s: float) -> list[float]:
+def latencies(
+    predicted: Sequence[Segment], truth: Sequence[Segment], delay_s: float
+) -> list[float]:
     """Return the detection latency of every true segment in seconds; NaN: not detected.
 
     It is detected when a segment of its label that overlaps it opens, or at its onset if that
@@ -114,7 +119,7 @@ def latencies(told: Sequence[Segment], truth: Sequence[Segment], delay_s: float)
     for true in truth:
         opened = [
             s.start_s
-            for s in told
+            for s in predicted
             if s.label == true.label and s.start_s < true.end_s and s.end_s > true.start_s
         ]
         known_s = min(opened) + delay_s if opened else float("nan")
@@ -170,7 +175,7 @@ def starts_of_segments(segments: Sequence[Segment]) -> list[Start]:
 
 
 def start_precision(
-    told: Sequence[Sequence[Start]],
+    predicted: Sequence[Sequence[Start]],
     truth: Sequence[Sequence[Start]],
     label: str,
     tolerance_s: float,
@@ -182,8 +187,8 @@ def start_precision(
     """
     scores, right = [np.zeros(0)], [np.zeros(0, bool)]
     total = 0
-    for said, true in zip(told, truth, strict=True):
-        own = sorted((s for s in said if s.label == label), key=lambda s: -s.score)
+    for own_segments, true in zip(predicted, truth, strict=True):
+        own = sorted((s for s in own_segments if s.label == label), key=lambda s: -s.score)
         there = np.array([t.time_s for t in true if t.label == label])
         total += len(there)
         scores.append(np.array([s.score for s in own]))
@@ -200,28 +205,28 @@ def segment_scores(judged: Sequence[EvaluatedRecording], labels: Sequence[str]) 
     The mean average precision is over the labels that are true somewhere; None if the predicted
     segments have no scores. Predicted segments mostly in unlabelled time do not count.
     """
-    told = [one.judgeable(one.told.segments) for one in judged]
+    predicted = [one.judgeable(one.predictions.segments) for one in judged]
     truth = [one.segments for one in judged]
-    ranked = all(np.isfinite(s.score) for said in told for s in said)
+    ranked = all(np.isfinite(s.score) for own_segments in predicted for s in own_segments)
     classes: dict[str, dict[str, Any]] = {}
     for label in labels:
-        own, true = _only(told, label), _only(truth, label)
+        own, true = _only(predicted, label), _only(truth, label)
         if any(own) or any(true):
             classes[label] = {
                 "segments": sum(map(len, true)),
                 "told": sum(map(len, own)),
                 "f1": {str(t): _f1(own, true, t) for t in OVERLAPS},
                 "average_precision": {
-                    str(t): segment_precision(told, truth, label, t) if ranked else None
+                    str(t): segment_precision(predicted, truth, label, t) if ranked else None
                     for t in OVERLAPS
                 },
             }
     true_ones = [c["average_precision"] for c in classes.values() if c["segments"]]
     return {
         "segments": sum(map(len, truth)),
-        "told": sum(map(len, told)),
-        "f1": {str(t): _f1(told, truth, t) for t in OVERLAPS},
-        "f1_95": _f1_limits(judged, told),
+        "told": sum(map(len, predicted)),
+        "f1": {str(t): _f1(predicted, truth, t) for t in OVERLAPS},
+        "f1_95": _f1_limits(judged, predicted),
         "mAP": {
             str(t): _mean([c[str(t)] for c in true_ones]) if ranked else None for t in OVERLAPS
         },
@@ -237,12 +242,14 @@ def start_scores(
     Starts are those of the best labels of the steps, or without step scores those of the
     timeline. ``labels``: all, in the order of the scores.
     """
-    stepwise = all(len(one.told.times) for one in judged)
-    told = [_starts(one, labels, background, stepwise) for one in judged]
+    stepwise = all(len(one.predictions.times) for one in judged)
+    predicted = [_starts(one, labels, background, stepwise) for one in judged]
     truth = [starts_of_segments(one.segments) for one in judged]
     classes = {}
     for label in labels:
-        own, true = ([[s for s in each if s.label == label] for each in x] for x in (told, truth))
+        own, true = (
+            [[s for s in each if s.label == label] for each in x] for x in (predicted, truth)
+        )
         if any(true):
             each = {str(t): start_precision(own, true, label, t) for t in TOLERANCES_S}
             classes[label] = each
@@ -260,7 +267,7 @@ def detection_latency(
     """Return the detection latency over all segments and for each true label."""
     waits: dict[str, list[float]] = {}
     for one in judged:
-        each = latencies(one.told.segments, one.segments, one.told.delay_s)
+        each = latencies(one.predictions.segments, one.segments, one.predictions.delay_s)
         for segment, wait in zip(one.segments, each, strict=True):
             waits.setdefault(segment.label, []).append(wait)
     return {
@@ -272,12 +279,12 @@ def detection_latency(
 def _starts(
     judged: EvaluatedRecording, labels: Sequence[str], background: str | None, stepwise: bool
 ) -> list[Start]:
-    told = judged.told
+    predicted = judged.predictions
     if stepwise:
-        places = told.times - told.delay_s
-        starts = starts_of_steps(places, told.probabilities, labels, background)
+        places = predicted.times - predicted.delay_s
+        starts = starts_of_steps(places, predicted.probabilities, labels, background)
     else:
-        starts = starts_of_segments(told.segments)
+        starts = starts_of_segments(predicted.segments)
     return [s for s in starts if not any(a <= s.time_s < b for a, b in judged.unknown)]
 
 
@@ -285,17 +292,19 @@ def _only(timelines: Timelines, label: str) -> list[list[Segment]]:
     return [[s for s in segments if s.label == label] for segments in timelines]
 
 
-def _f1(told: Timelines, truth: Timelines, least: float) -> float:
-    pairs = zip(told, truth, strict=True)
-    return sum((count(said, true, least) for said, true in pairs), Counts()).f1
+def _f1(predicted: Timelines, truth: Timelines, least: float) -> float:
+    pairs = zip(predicted, truth, strict=True)
+    return sum((count(own_segments, true, least) for own_segments, true in pairs), Counts()).f1
 
 
-def _f1_limits(judged: Sequence[EvaluatedRecording], told: Timelines) -> dict[str, Interval | None]:
+def _f1_limits(
+    judged: Sequence[EvaluatedRecording], predicted: Timelines
+) -> dict[str, Interval | None]:
     """Return the 95 % interval of F1 at each tIoU."""
     groups: dict[str, list[Counts]] = {}
-    for one, said in zip(judged, told, strict=True):
+    for one, own_segments in zip(judged, predicted, strict=True):
         before = groups.get(one.group, [Counts()] * len(OVERLAPS))
-        own = [count(said, one.segments, least) for least in OVERLAPS]
+        own = [count(own_segments, one.segments, least) for least in OVERLAPS]
         groups[one.group] = [a + b for a, b in zip(before, own, strict=True)]
     table = np.array(
         [[(c.found, c.false, c.missed) for c in counts] for counts in groups.values()]

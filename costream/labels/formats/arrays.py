@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.errors import SourceError, UsageError
-from costream.labels.intake import LabelCollector, LabelTrack, NoLabelsError, read_text
+from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError, read_text
 from costream.labels.names import THUMOS14, TVSERIES
 from costream.labels.recording import Label
 from costream.sources.features.arrays import load_arrays
@@ -27,20 +27,20 @@ BESIDE = "frames.json"  # {"rate_hz": ..., "names": [...]}
 _SETS = {len(labels.names): labels for labels in (THUMOS14, TVSERIES)}
 
 
-def read_arrays(path: Path, intake: LabelCollector) -> Iterator[LabelTrack]:
+def read_arrays(path: Path, collector: LabelCollector) -> Iterator[LabelTrack]:
     """Yield the timeline of each video in the file.
 
     Rows of 22 and 31 classes without names are those of THUMOS14 and TVSeries; THUMOS14 has 4 rows
     per second. Raises NoLabelsError for arrays of other data, UsageError when the rate or the names
     are unknown, or there are fewer names than classes.
     """
-    told: dict[str, Any] = {}
+    entry: dict[str, Any] = {}
     arrays: dict[str, Any] = {}
     try:
         if path.suffix.lower() in (".npy", ".npz"):
             found, _ = load_arrays(str(path))
             if isinstance(found, dict):
-                told = found
+                entry = found
                 arrays = {"": found["labels"]} if "labels" in found else {}
             else:
                 arrays = {"": found}
@@ -51,17 +51,17 @@ def read_arrays(path: Path, intake: LabelCollector) -> Iterator[LabelTrack]:
     if not arrays or not all(_is_labels(array) for array in arrays.values()):
         raise NoLabelsError("no frame labels", where=path)
     for video, array in arrays.items():
-        names, rate_hz = _about(path, told, array)
+        names, rate_hz = _about(path, entry, array)
         labels: list[Label] = []
         try:
             for start_s, end_s, name, row in stretches(array, names, rate_hz):
                 spot = f"{video}, row {row}" if video else f"row {row}"
-                labels += intake.label(path, spot, start_s, end_s, name)
+                labels += collector.label(path, spot, start_s, end_s, name)
         except ValueError as error:
             raise UsageError(str(error), where=path) from error
         duration_s = len(array) / rate_hz
         yield LabelTrack(
-            path, (video,) if video else (), tuple(labels), duration_s, alone=not video
+            path, (video,) if video else (), tuple(labels), duration_s, single=not video
         )
 
 
@@ -93,8 +93,8 @@ def _of_videos(content: Any) -> dict[str, Any]:
     if not isinstance(content, dict):
         return {}
     return {
-        str(video): told.get("anno") if isinstance(told, dict) else told
-        for video, told in content.items()
+        str(video): entry.get("anno") if isinstance(entry, dict) else entry
+        for video, entry in content.items()
     }
 
 
@@ -108,17 +108,17 @@ def _is_labels(array: Any) -> bool:
     return all(bool(np.isin(rows, (0, 1)).all()) for rows in (array[:1], array))
 
 
-def _about(path: Path, told: dict[str, Any], array: npt.NDArray[Any]) -> tuple[list[str], float]:
+def _about(path: Path, entry: dict[str, Any], array: npt.NDArray[Any]) -> tuple[list[str], float]:
     """Return the class names and the rows per second."""
     beside = path.with_name(BESIDE)
-    if not {"names", "rate_hz"} <= set(told) and beside.is_file():
+    if not {"names", "rate_hz"} <= set(entry) and beside.is_file():
         try:
-            told = {**json.loads(read_text(beside)), **told}
+            entry = {**json.loads(read_text(beside)), **entry}
         except (ValueError, TypeError) as error:
             raise UsageError(f"cannot be read as JSON ({error})", where=beside) from error
     known = _SETS.get(array.shape[1]) if array.ndim == 2 else None
-    names = told.get("names", None if known is None else known.names)
-    rate = told.get("rate_hz", None if known is None else known.rate_hz)
+    names = entry.get("names", None if known is None else known.names)
+    rate = entry.get("rate_hz", None if known is None else known.rate_hz)
     hint = f'write {BESIDE} into its folder: {{"rate_hz": 4, "names": ["...", ...]}}'
     if not isinstance(names, (list, tuple, np.ndarray)):
         raise UsageError("the class names are unknown", where=path, hint=hint)

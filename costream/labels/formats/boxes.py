@@ -45,11 +45,11 @@ def read_coco(path: Path, *, video: str | None = None, group: str | None = None)
     error and its place.
     """
     try:
-        told = json.loads(path.read_text(encoding="utf-8-sig"))
-        clips: dict[Any, Any] = {("clip", v["id"]): v for v in told.get("videos", ())}
-        found = _boxes(told, path)
+        document = json.loads(path.read_text(encoding="utf-8-sig"))
+        clips: dict[Any, Any] = {("clip", v["id"]): v for v in document.get("videos", ())}
+        found = _boxes(document, path)
         streams: dict[Any, list[tuple[Image, Any]]] = {}
-        for row in told["images"]:
+        for row in document["images"]:
             name, clip, boxes = str(row["file_name"]), row.get("video_id"), found[row["id"]]
             if clip is not None:
                 key, frame = ("clip", clip), int(row["frame_id"])
@@ -76,13 +76,13 @@ def _stream(rows: list[tuple[Image, Any]], clip: Any, group: str | None, path: P
     return CocoClip(name, images, str(value))
 
 
-def _boxes(told: Any, path: Path) -> dict[Any, Rectangles]:
+def _boxes(document: Any, path: Path) -> dict[Any, Rectangles]:
     """Return the boxes of every image, without crowd annotations."""
-    labels = {c["id"]: str(c["name"]) for c in told["categories"]}
-    wheres = {row["id"]: f"{path}, {row['file_name']}" for row in told["images"]}
+    labels = {c["id"]: str(c["name"]) for c in document["categories"]}
+    wheres = {row["id"]: f"{path}, {row['file_name']}" for row in document["images"]}
     out = {image: Rectangles() for image in wheres}
     crowds = 0
-    for one in told["annotations"]:
+    for one in document["annotations"]:
         if one.get("iscrowd"):
             crowds += 1
             continue
@@ -96,9 +96,6 @@ def _boxes(told: Any, path: Path) -> dict[Any, Rectangles]:
     if crowds:
         log.warning("%s: %d crowd annotations are left out", path, crowds)
     return out
-
-
-# Validation of boxes read from files, and frame numbers in file names.
 
 
 @dataclass

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from costream.errors import UsageError
-from costream.labels.intake import LabelCollector, LabelTrack, NoLabelsError, read_text
+from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError, read_text
 from costream.labels.recording import Label
 
 log = logging.getLogger("costream")
@@ -28,7 +28,7 @@ _Row = tuple[int, list[str]]  # line, cells
 
 
 def read_table(
-    path: Path, intake: LabelCollector, group: str | None = None, *, files: bool = False
+    path: Path, collector: LabelCollector, group: str | None = None, *, files: bool = False
 ) -> Iterator[LabelTrack]:
     """Yield the tracks of a table; without a column of recordings it is about one.
 
@@ -46,12 +46,12 @@ def read_table(
         name, own = cells.get(of, ""), cells.get(group.lower() if group else "group", "")
         if len(row) > len(names) or (of and not name):
             what = "more cells than columns" if len(row) > len(names) else "no file"
-            intake.wrong(path, f"line {line}", what)
+            collector.error(path, f"line {line}", what)
             continue
         labels = found.setdefault((name, own) if of else ("", ""), [])
-        if intake.wants(cells.get("model") or None):
+        if collector.wants(cells.get("model") or None):
             times = cells.get(start) or 0.0, cells.get(end)
-            labels += intake.label(path, f"line {line}", *times, cells.get("label", ""))
+            labels += collector.label(path, f"line {line}", *times, cells.get("label", ""))
     for (name, own), labels in found.items():
         yield LabelTrack(
             path,
@@ -59,8 +59,8 @@ def read_table(
             tuple(labels),
             whole=of != _FILE,
             group=own or None,
-            alone=not of,
-            parted="model" in names,
+            single=not of,
+            has_parts="model" in names,
         )
 
 

@@ -8,13 +8,13 @@ from urllib.parse import unquote
 from xml.etree import ElementTree
 
 from costream.errors import UsageError
-from costream.labels.intake import LabelCollector, LabelTrack, NoLabelsError, read_text
+from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError, read_text
 from costream.labels.recording import Label
 
 Element = ElementTree.Element
 
 
-def read_elan(path: Path, intake: LabelCollector) -> Iterator[LabelTrack]:
+def read_elan(path: Path, collector: LabelCollector) -> Iterator[LabelTrack]:
     """Yield the annotations of all top-level tiers as one timeline.
 
     A part is a tier; tiers with a parent are skipped unless requested. Raises UsageError for a
@@ -36,11 +36,11 @@ def read_elan(path: Path, intake: LabelCollector) -> Iterator[LabelTrack]:
     labels: list[Label] = []
     for tier in root.findall("TIER"):
         name = tier.get("TIER_ID", "")
-        if tier.get("PARENT_REF") is not None and intake.part is None:
-            intake.odd("tiers with a parent tier, left out", f"{path}, tier {name!r}")
-        elif intake.wants(name):
-            labels += _labels(path, tier, times, origin_ms, intake)
-    yield LabelTrack(path, tuple(_names(media)), tuple(labels), parted=True)
+        if tier.get("PARENT_REF") is not None and collector.part is None:
+            collector.warn("tiers with a parent tier, left out", f"{path}, tier {name!r}")
+        elif collector.wants(name):
+            labels += _labels(path, tier, times, origin_ms, collector)
+    yield LabelTrack(path, tuple(_names(media)), tuple(labels), has_parts=True)
 
 
 def _root(path: Path) -> Element:
@@ -64,17 +64,17 @@ def _number(path: Path, text: str) -> float:
 
 
 def _labels(
-    path: Path, tier: Element, times: dict[str, float], origin_ms: float, intake: LabelCollector
+    path: Path, tier: Element, times: dict[str, float], origin_ms: float, collector: LabelCollector
 ) -> Iterator[Label]:
     for note in tier.iter("ALIGNABLE_ANNOTATION"):
         spot = f"tier {tier.get('TIER_ID')!r}, annotation {note.get('ANNOTATION_ID')!r}"
         start_ms, end_ms = (times.get(note.get(f"TIME_SLOT_REF{k}", "")) for k in (1, 2))
         if start_ms is None or end_ms is None:
-            intake.wrong(path, spot, "not aligned: it has no start or no end")
+            collector.error(path, spot, "not aligned: it has no start or no end")
             continue
         text = note.findtext("ANNOTATION_VALUE") or ""
         start_s, end_s = ((ms + origin_ms) / 1000 for ms in (start_ms, end_ms))
-        yield from intake.label(path, spot, start_s, end_s, " ".join(text.split()))
+        yield from collector.label(path, spot, start_s, end_s, " ".join(text.split()))
 
 
 def _names(media: list[Element]) -> Iterator[str]:

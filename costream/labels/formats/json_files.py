@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from costream.errors import SourceError, UsageError
+from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError, read_text
 from costream.labels.formats.arrays import stretches
-from costream.labels.intake import LabelCollector, LabelTrack, NoLabelsError, read_text
 from costream.labels.names import THUMOS14
 from costream.labels.recording import Label
 from costream.records import Header, Segment, Summary
@@ -23,7 +23,7 @@ _NAMED = ("file", "video", "sound", "table")  # members that name the recording
 CLASSES = "class_list.txt"  # of MultiTHUMOS: lines "number name", next to the annotations
 
 
-def read_document(path: Path, intake: LabelCollector) -> Iterator[LabelTrack]:
+def read_document(path: Path, collector: LabelCollector) -> Iterator[LabelTrack]:
     """Yield the tracks of a JSON document.
 
     Supported are results of costream; the timeline of a recording under "segments"; "database" of
@@ -32,15 +32,15 @@ def read_document(path: Path, intake: LabelCollector) -> Iterator[LabelTrack]:
     """
     document = load(path)
     if str(document.get("schema", "")).startswith("costream/"):
-        return read_results(path, intake)
+        return read_results(path, collector)
     if isinstance(document.get("segments"), list):
-        return iter([_timeline(path, document, intake)])
+        return iter([_timeline(path, document, collector)])
     if isinstance(document.get("database"), dict):
-        return _database(path, document["database"], intake)
+        return _database(path, document["database"], collector)
     if isinstance(document.get("videos"), list) and isinstance(document.get("classes"), list):
-        return _videos(path, document, intake)
+        return _videos(path, document, collector)
     if document and all(isinstance(v, dict) and "actions" in v for v in document.values()):
-        return _actions(path, document, intake)
+        return _actions(path, document, collector)
     raise NoLabelsError("no labels in this JSON", where=path)
 
 
@@ -55,16 +55,16 @@ def load(path: Path) -> dict[str, Any]:
     return document
 
 
-def _timeline(path: Path, document: Mapping[str, Any], intake: LabelCollector) -> LabelTrack:
+def _timeline(path: Path, document: Mapping[str, Any], collector: LabelCollector) -> LabelTrack:
     """Return the segments of one recording; with "fps", "start" and "end" are frames."""
     fps, frames = document.get("fps"), document.get("frames")
     rate_hz = float(fps) if isinstance(fps, (int, float)) and fps > 0 else None
     labels: list[Label] = []
-    for number, told in enumerate(map(_object, document["segments"]), 1):
-        start, end = told.get("start_s"), told.get("end_s")
+    for number, entry in enumerate(map(_object, document["segments"]), 1):
+        start, end = entry.get("start_s"), entry.get("end_s")
         if start is None and rate_hz is not None:
-            start, end = (_seconds(told.get(key), rate_hz) for key in ("start", "end"))
-        labels += _label(intake, path, f"segment {number}", start, end, told.get("label"))
+            start, end = (_seconds(entry.get(key), rate_hz) for key in ("start", "end"))
+        labels += _label(collector, path, f"segment {number}", start, end, entry.get("label"))
     names = tuple(document[key] for key in _NAMED if isinstance(document.get(key), str))
     duration_s = None if rate_hz is None else _seconds(frames, rate_hz)
     return LabelTrack(path, names, tuple(labels), duration_s)
@@ -75,37 +75,39 @@ def _seconds(frame: Any, rate_hz: float) -> float | None:
 
 
 def _database(
-    path: Path, videos: Mapping[str, Any], intake: LabelCollector
+    path: Path, videos: Mapping[str, Any], collector: LabelCollector
 ) -> Iterator[LabelTrack]:
     """Yield the videos of ActivityNet or THUMOS14; times may be text."""
-    for video, told in ((video, _object(told)) for video, told in videos.items()):
-        subset = _text(told.get("subset"))
-        if not intake.wants(subset):
+    for video, entry in ((video, _object(entry)) for video, entry in videos.items()):
+        subset = _text(entry.get("subset"))
+        if not collector.wants(subset):
             continue
         labels: list[Label] = []
-        for number, note in enumerate(map(_object, _list(told.get("annotations"))), 1):
+        for number, note in enumerate(map(_object, _list(entry.get("annotations"))), 1):
             start, end = _pair(note.get("segment"))
             spot = f"{video}, annotation {number}"
-            labels += _label(intake, path, spot, start, end, note.get("label"))
-        yield _of_many(path, video, labels, told.get("duration"), subset)
+            labels += _label(collector, path, spot, start, end, note.get("label"))
+        yield _of_many(path, video, labels, entry.get("duration"), subset)
 
 
-def _actions(path: Path, videos: Mapping[str, Any], intake: LabelCollector) -> Iterator[LabelTrack]:
+def _actions(
+    path: Path, videos: Mapping[str, Any], collector: LabelCollector
+) -> Iterator[LabelTrack]:
     """Yield the videos of MultiTHUMOS, whose actions are class number, start, end."""
     names = _class_names(path, videos)
-    for video, told in ((video, _object(told)) for video, told in videos.items()):
-        subset = _text(told.get("subset"))
-        if not intake.wants(subset):
+    for video, entry in ((video, _object(entry)) for video, entry in videos.items()):
+        subset = _text(entry.get("subset"))
+        if not collector.wants(subset):
             continue
         labels: list[Label] = []
-        for number, action in enumerate(_list(told.get("actions")), 1):
+        for number, action in enumerate(_list(entry.get("actions")), 1):
             spot = f"{video}, action {number}"
             if not isinstance(action, list) or len(action) != 3:
-                intake.wrong(path, spot, "not [class, start, end]")
+                collector.error(path, spot, "not [class, start, end]")
                 continue
             name = names.get(str(action[0]), str(action[0]))
-            labels += _label(intake, path, spot, action[1], action[2], name)
-        yield _of_many(path, video, labels, told.get("duration"), subset)
+            labels += _label(collector, path, spot, action[1], action[2], name)
+        yield _of_many(path, video, labels, entry.get("duration"), subset)
 
 
 def _class_names(path: Path, videos: Mapping[str, Any]) -> dict[str, str]:
@@ -120,32 +122,32 @@ def _class_names(path: Path, videos: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _videos(
-    path: Path, document: Mapping[str, Any], intake: LabelCollector
+    path: Path, document: Mapping[str, Any], collector: LabelCollector
 ) -> Iterator[LabelTrack]:
     """Yield videos whose "labels" are the class number of each frame."""
     names = [str(name) for name in document["classes"]]
-    for number, told in enumerate(map(_object, document["videos"]), 1):
-        video, values = str(told.get("video", f"video {number}")), _list(told.get("labels"))
+    for number, entry in enumerate(map(_object, document["videos"]), 1):
+        video, values = str(entry.get("video", f"video {number}")), _list(entry.get("labels"))
         labels: list[Label] = []
         try:
             rate_hz = float(document["fps"])
             for start_s, end_s, name, row in stretches(values, names, rate_hz):
-                labels += intake.label(path, f"{video}, frame {row}", start_s, end_s, name)
+                labels += collector.label(path, f"{video}, frame {row}", start_s, end_s, name)
             duration_s = len(values) / rate_hz
         except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
             raise UsageError(f"no frame classes ({error!r})", where=f"{path}, {video}") from error
-        yield LabelTrack(path, (video,), tuple(labels), duration_s, alone=False)
+        yield LabelTrack(path, (video,), tuple(labels), duration_s, single=False)
 
 
 def _label(
-    intake: LabelCollector, path: Path, spot: str, start: Any, end: Any, name: Any
+    collector: LabelCollector, path: Path, spot: str, start: Any, end: Any, name: Any
 ) -> list[Label]:
     """Return the label of JSON values; none for values of the wrong type, which are reported."""
     for value in (start, end):
         if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-            intake.wrong(path, spot, "no start or no end")
+            collector.error(path, spot, "no start or no end")
             return []
-    return intake.label(path, spot, start, end, _text(name) or "")
+    return collector.label(path, spot, start, end, _text(name) or "")
 
 
 def _of_many(
@@ -157,8 +159,8 @@ def _of_many(
         (video,),
         tuple(labels),
         float(duration) if known else None,
-        alone=False,
-        parted=subset is not None,
+        single=False,
+        has_parts=subset is not None,
     )
 
 
@@ -178,17 +180,14 @@ def _pair(value: Any) -> tuple[Any, Any]:
     return tuple(value) if isinstance(value, list) and len(value) == 2 else (None, None)
 
 
-# Labels from results of costream: the segments in JSON lines or a JSON document.
-
-
-def read_results(path: Path, intake: LabelCollector) -> Iterator[LabelTrack]:
+def read_results(path: Path, collector: LabelCollector) -> Iterator[LabelTrack]:
     """Yield the timeline of every source in the file.
 
     Raises UsageError for a file without results, or with two runs over one source, as their times
     may differ.
     """
     try:
-        tracks = list(_tracks(path, intake))
+        tracks = list(_tracks(path, collector))
     except SourceError as error:
         raise UsageError(str(error)) from error
     names = [track.names for track in tracks]
@@ -196,10 +195,10 @@ def read_results(path: Path, intake: LabelCollector) -> Iterator[LabelTrack]:
         if names.count(name) > 1:
             what = f"contains {names.count(name)} runs over one source"
             raise UsageError(what, where=path, hint="keep the lines of only one of them")
-    yield from (replace(track, alone=len(tracks) == 1 or not track.names) for track in tracks)
+    yield from (replace(track, single=len(tracks) == 1 or not track.names) for track in tracks)
 
 
-def _tracks(path: Path, intake: LabelCollector) -> Iterator[LabelTrack]:
+def _tracks(path: Path, collector: LabelCollector) -> Iterator[LabelTrack]:
     header: Header | None = None
     labels: list[Label] = []
     begun, number = False, 0
@@ -209,21 +208,23 @@ def _tracks(path: Path, intake: LabelCollector) -> Iterator[LabelTrack]:
                 yield _track(path, header, labels)
             header, labels, begun, number = content, [], True, 0
             for head in header.heads or ():
-                intake.wants(head.model)
+                collector.wants(head.model)
             if _is_part(header):
-                intake.odd("results of a part of a recording, the rest is background", str(path))
+                collector.warn(
+                    "results of a part of a recording, the rest is background", str(path)
+                )
         elif isinstance(content, UnreadableRecord) and content.last:
-            intake.odd("truncated results", str(path))
+            collector.warn("truncated results", str(path))
         elif isinstance(content, UnreadableRecord):
             spot = "its end" if content.line is None else f"line {content.line}"
-            intake.wrong(path, spot, content.reason)
+            collector.error(path, spot, content.reason)
         elif isinstance(content, Segment):
             begun, number = True, number + 1
             spot = f"segment {number}" if line is None else f"line {line}"
-            if intake.wants(content.model):
-                labels += intake.label(path, spot, content.start_s, content.end_s, content.label)
+            if collector.wants(content.model):
+                labels += collector.label(path, spot, content.start_s, content.end_s, content.label)
         elif isinstance(content, Summary) and not content.complete:
-            intake.odd("interrupted runs", str(path))
+            collector.warn("interrupted runs", str(path))
     yield _track(path, header, labels)
 
 
@@ -235,7 +236,7 @@ def _track(path: Path, header: Header | None, labels: list[Label]) -> LabelTrack
         (header.source,) if header.source else (),
         tuple(labels),
         None if _is_part(header) else header.duration_s,
-        parted=header.heads is not None,
+        has_parts=header.heads is not None,
     )
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from costream.errors import UsageError
-from costream.labels.intake import LabelCollector, LabelTrack, NoLabelsError, read_text, seconds
+from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError, read_text, seconds
 from costream.labels.recording import Label
 
 _BEGIN, _END, _OFFSET = "begin time (s)", "end time (s)", "file offset (s)"
@@ -18,19 +18,19 @@ _AUDACITY = re.compile(r"-?[0-9.,:]+\t-?[0-9.,:]+(\t|$)")
 _NO_VALUE = "<NA>"  # an RTTM field without a value
 
 
-def read_text_labels(path: Path, intake: LabelCollector) -> Iterator[LabelTrack]:
+def read_text_labels(path: Path, collector: LabelCollector) -> Iterator[LabelTrack]:
     """Yield the labels of an Audacity or Raven text file, distinguished by the first line."""
     text = read_text(path)
     lines = text.split("\n")
     first = next((line for line in lines if line.strip()), "")
     if _BEGIN in first.lower().split("\t"):
-        return _raven(path, lines, intake)
+        return _raven(path, lines, collector)
     if not first or _AUDACITY.match(first) or path.name.lower().endswith(".audacity.txt"):
-        return iter([_audacity(path, lines, intake)])
+        return iter([_audacity(path, lines, collector)])
     raise NoLabelsError("no Audacity or Raven labels", where=path)
 
 
-def _audacity(path: Path, lines: list[str], intake: LabelCollector) -> LabelTrack:
+def _audacity(path: Path, lines: list[str], collector: LabelCollector) -> LabelTrack:
     labels: list[Label] = []
     for number, line in enumerate(lines, 1):
         # A line that begins with a backslash contains the frequencies of the line before it.
@@ -38,13 +38,13 @@ def _audacity(path: Path, lines: list[str], intake: LabelCollector) -> LabelTrac
             continue
         start, end, name = (*line.split("\t", 2), "", "")[:3]
         if not end:
-            intake.wrong(path, f"line {number}", "no start and end, separated by tabs")
+            collector.error(path, f"line {number}", "no start and end, separated by tabs")
             continue
-        labels += intake.label(path, f"line {number}", start, end, name)
+        labels += collector.label(path, f"line {number}", start, end, name)
     return LabelTrack(path, (), tuple(labels))
 
 
-def _raven(path: Path, lines: list[str], intake: LabelCollector) -> Iterator[LabelTrack]:
+def _raven(path: Path, lines: list[str], collector: LabelCollector) -> Iterator[LabelTrack]:
     """Yield the tracks of a Raven Pro selection table, which may refer to several files."""
     head = [name.strip().lower() for name in lines[0].split("\t")]
     name = next((name for name in _CALLED if name in head), None)
@@ -64,20 +64,20 @@ def _raven(path: Path, lines: list[str], intake: LabelCollector) -> Iterator[Lab
                 length_s = seconds(end) - seconds(start)
                 start, end = cells[_OFFSET], str(seconds(cells[_OFFSET]) + length_s)
             except ValueError as error:
-                intake.wrong(path, spot, str(error))
+                collector.error(path, spot, str(error))
                 continue
         file = cells.get("begin file", "").strip()
         if "begin file" in head and not file:
-            intake.wrong(path, spot, "no file")
+            collector.error(path, spot, "no file")
             continue
         of = found.setdefault(file, {})
-        for label in intake.label(path, spot, start, end, cells.get(name, "")):
+        for label in collector.label(path, spot, start, end, cells.get(name, "")):
             # A selection has a row for each view: waveform and spectrogram.
             of.setdefault((cells.get("selection") or spot, label.start_s), label)
     yield from _tracks(path, {file: list(labels.values()) for file, labels in found.items()})
 
 
-def read_rttm(path: Path, intake: LabelCollector) -> Iterator[LabelTrack]:
+def read_rttm(path: Path, collector: LabelCollector) -> Iterator[LabelTrack]:
     """Yield the SPEAKER lines of Rich Transcription Time Marked (NIST), for one or more files.
 
     Spaces in names and labels are underscores in this format and are left so.
@@ -94,26 +94,23 @@ def read_rttm(path: Path, intake: LabelCollector) -> Iterator[LabelTrack]:
                 raise ValueError(f"{len(fields)} fields instead of 10")
             end_s = seconds(fields[3]) + seconds(fields[4])
         except ValueError as error:
-            intake.wrong(path, spot, str(error))
+            collector.error(path, spot, str(error))
             continue
         name = "" if fields[7] == _NO_VALUE else fields[7]
         labels = found.setdefault(fields[1], [])
-        labels += intake.label(path, spot, fields[3], end_s, name)
+        labels += collector.label(path, spot, fields[3], end_s, name)
     if text.strip() and "SPEAKER" not in text:
         raise NoLabelsError("no SPEAKER lines", where=path)
     yield from _tracks(path, found)
 
 
 def _tracks(path: Path, found: dict[str, list[Label]]) -> Iterator[LabelTrack]:
-    alone = len(found) < 2
+    single = len(found) < 2
     if not found:
         yield LabelTrack(path, (), ())
     for file, labels in found.items():
         names = (file,) if file else ()
-        yield LabelTrack(path, names, tuple(labels), alone=alone)
-
-
-# Labels from subtitles: the text of a cue is the label, without a score after it.
+        yield LabelTrack(path, names, tuple(labels), single=single)
 
 
 _ARROW = "-->"
@@ -122,7 +119,7 @@ _TAG = re.compile(r"<[^>]*>")
 _PLACE = re.compile(r"\{\\[^}]*\}")  # SubRip: "{\an8}" is a screen position
 
 
-def read_subtitles(path: Path, intake: LabelCollector) -> Iterator[LabelTrack]:
+def read_subtitles(path: Path, collector: LabelCollector) -> Iterator[LabelTrack]:
     """Yield the cues of a SubRip (srt) or WebVTT (vtt) file as a timeline."""
     text = read_text(path)
     web = text.startswith("WEBVTT")
@@ -135,10 +132,10 @@ def read_subtitles(path: Path, intake: LabelCollector) -> Iterator[LabelTrack]:
         if not arrow:
             continue
         end = (rest.split() or ["no time"])[0]  # in WebVTT, cue settings may follow
-        told = _TAG.sub("", " ".join(_text(lines[number:])))
-        told = html.unescape(told) if web else _PLACE.sub("", told)
-        name = _SCORE.sub("", told.strip())
-        labels += intake.label(path, f"line {number}", start.strip(), end, name)
+        text = _TAG.sub("", " ".join(_text(lines[number:])))
+        text = html.unescape(text) if web else _PLACE.sub("", text)
+        name = _SCORE.sub("", text.strip())
+        labels += collector.label(path, f"line {number}", start.strip(), end, name)
     yield LabelTrack(path, (), tuple(labels))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from costream.labels.recording import Label, Recording
 
 log = logging.getLogger("costream")
 _SHOWN = 3  # places quoted in a message
+_AFTER_S = 1.0  # durations are rounded, and the last step of a model may extend beyond the end
 _SUBSETS = {"training": "train", "testing": "test", "validation": "val"}
 
 
@@ -31,8 +33,8 @@ class LabelTrack:
     duration_s: float | None = None  # of the recording, if the file contains it
     whole: bool = True
     group: str | None = None
-    alone: bool = True  # the file is about this recording only, and may be named after it
-    parted: bool = False  # the file distinguishes parts
+    single: bool = True  # the file is about this recording only, and may be named after it
+    has_parts: bool = False  # the file distinguishes parts
 
 
 class LabelCollector:
@@ -44,19 +46,19 @@ class LabelCollector:
 
     def __init__(self, part: str | None = None) -> None:
         self.part = part
-        self.passed_by: list[Path] = []  # files without labels in a folder of label files
+        self.unlabelled: list[Path] = []  # files without labels in a folder of label files
         self._parts: dict[str, None] = {}  # parts that were found, in order
         self._taken = False
-        self._wrong: list[tuple[Path, str]] = []
-        self._odd: dict[str, list[str]] = {}
+        self._errors: list[tuple[Path, str]] = []
+        self._warnings: dict[str, list[str]] = {}
 
     def wants(self, part: str | None) -> bool:
         """Return whether a part is requested; None: data that belong to no part."""
         if part is None or self.part is None:
             return self.part is None
         self._parts[part] = None
-        told, asked = part.casefold(), self.part.casefold()
-        wanted = _SUBSETS.get(told, told) == _SUBSETS.get(asked, asked)
+        given, asked = part.casefold(), self.part.casefold()
+        wanted = _SUBSETS.get(given, given) == _SUBSETS.get(asked, asked)
         self._taken = self._taken or wanted
         return wanted
 
@@ -74,50 +76,50 @@ class LabelCollector:
             start_s = seconds(start)
             end_s = None if end is None or end == "" else seconds(end)
         except ValueError as error:
-            self.wrong(path, spot, str(error))
+            self.error(path, spot, str(error))
             return []
         if not label:
-            self.wrong(path, spot, "no label")
+            self.error(path, spot, "no label")
         elif end_s is not None and end_s < start_s:
             what = f"the end ({end_s:g} s) is not after the start ({start_s:g} s)"
-            self.wrong(path, spot, what)
+            self.error(path, spot, what)
         elif end_s == start_s:
-            self.odd("labels without length, left out", where)
+            self.warn("labels without length, left out", where)
         elif end_s is not None and end_s <= 0:
-            self.odd("labels before 0 s, left out", where)
+            self.warn("labels before 0 s, left out", where)
         else:
             return [Label(max(0.0, start_s), end_s, label, where)]
         return []
 
-    def wrong(self, path: Path, spot: str, what: str) -> None:
-        """Record an error in the labels; ``settle`` raises it."""
-        self._wrong.append((path, f"{spot}: {what}"))
+    def error(self, path: Path, spot: str, what: str) -> None:
+        """Record an error in the labels; ``raise_errors`` raises it."""
+        self._errors.append((path, f"{spot}: {what}"))
 
-    def refused(self, path: Path, error: UsageError) -> None:
-        """Record that a whole file is unusable; ``settle`` raises it."""
-        told = str(error)
+    def error_file(self, path: Path, error: UsageError) -> None:
+        """Record that a whole file is unusable; ``raise_errors`` raises it."""
+        text = str(error)
         for prefix in (f"{path}: ", f"{path}, "):
-            told = told.removeprefix(prefix)
-        self._wrong.append((path, told))
+            text = text.removeprefix(prefix)
+        self._errors.append((path, text))
 
-    def odd(self, what: str, where: str) -> None:
-        """Record a problem that can be ignored; ``settle`` logs a warning."""
-        self._odd.setdefault(what, []).append(where)
+    def warn(self, what: str, where: str) -> None:
+        """Record a problem that can be ignored; ``raise_errors`` logs a warning."""
+        self._warnings.setdefault(what, []).append(where)
 
-    def settle(self) -> None:
+    def raise_errors(self) -> None:
         """Log the warnings; raise UsageError for errors or if the requested part is missing."""
-        for what, places in self._odd.items():
+        for what, places in self._warnings.items():
             log.warning("%s: %s", what, abbreviate(places, "; "))
-        self._odd.clear()
-        if self.passed_by:
-            log.warning("no labels in %s", abbreviate([str(path) for path in self.passed_by]))
-        if self._wrong:
-            files = {path for path, _ in self._wrong}
+        self._warnings.clear()
+        if self.unlabelled:
+            log.warning("no labels in %s", abbreviate([str(path) for path in self.unlabelled]))
+        if self._errors:
+            files = {path for path, _ in self._errors}
             if len(files) == 1:
                 raise UsageError(
-                    abbreviate([what for _, what in self._wrong], "; "), where=files.pop()
+                    abbreviate([what for _, what in self._errors], "; "), where=files.pop()
                 )
-            raise UsageError(abbreviate([f"{path}: {what}" for path, what in self._wrong], "; "))
+            raise UsageError(abbreviate([f"{path}: {what}" for path, what in self._errors], "; "))
         if self.part is not None and not self._taken:
             raise UsageError(
                 f"there is no part {self.part!r} in the labels",
@@ -139,19 +141,20 @@ def seconds(value: str | float) -> float:
     return time_s
 
 
-def abbreviate(items: list[str], separator: str = ", ") -> str:
+def abbreviate(items: Sequence[str], separator: str = ", ") -> str:
     """Return the first items and the number of the others as text."""
-    more = f" (and {len(items) - _SHOWN} more)" if len(items) > _SHOWN else ""
-    return separator.join(items[:_SHOWN]) + more
+    return shortened(items, _SHOWN, " (and {} more)", separator)
 
 
-# Consistency checks of labels: overlaps, and labels after the end of the recording.
+def shortened(
+    items: Sequence[str], most: int, more: str = " and {} more", separator: str = ", "
+) -> str:
+    """Return at most ``most`` items as text; ``more``: text for the number of the others."""
+    rest = more.format(len(items) - most) if len(items) > most else ""
+    return separator.join(items[:most]) + rest
 
 
-_AFTER_S = 1.0  # durations are rounded, and the last step of a model may extend beyond the end
-
-
-def checked(recording: Recording, intake: LabelCollector, end_s: float | None) -> Recording:
+def checked(recording: Recording, collector: LabelCollector, end_s: float | None) -> Recording:
     """Return the recording with its real duration and without labels after its end.
 
     ``end_s``: its real end, None if unknown. A label that extends far beyond the end is cut off
@@ -162,20 +165,19 @@ def checked(recording: Recording, intake: LabelCollector, end_s: float | None) -
     latest_s = 0.0  # the end of the labels so far
     for label in recording.labels:
         if label.start_s >= after:
-            intake.odd("labels after the end of the recording, left out", label.where)
+            collector.warn("labels after the end of the recording, left out", label.where)
             continue
         if label.start_s < latest_s - TOLERANCE_S:
-            intake.odd("labels that overlap another", label.where)
+            collector.warn("labels that overlap another", label.where)
         if label.end_s is not None and label.end_s > after + _AFTER_S:
-            intake.odd("labels that reach beyond the end of the recording, cut off", label.where)
+            collector.warn(
+                "labels that reach beyond the end of the recording, cut off", label.where
+            )
             label = replace(label, end_s=after)
         latest_s = max(latest_s, float("inf") if label.end_s is None else label.end_s)
         labels.append(label)
     duration_s = recording.duration_s if end_s is None else end_s
     return replace(recording, labels=tuple(labels), duration_s=duration_s)
-
-
-# Text files of all platforms: detection of the encoding, uniform line endings.
 
 
 def read_text(path: Path) -> str:
