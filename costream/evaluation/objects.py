@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,11 @@ from costream.evaluation.metrics.detection import (
     detection_scores,
     precision_interval,
 )
-from costream.evaluation.predictions import ConcatenatedSource
+from costream.evaluation.predictions import ConcatenatedSource, CostCollector
 from costream.evaluation.settings import EvaluateSettings, card_of, load, progress, source_options
 from costream.labels.boxes import ClipWithBoxes, fit_boxes, read_boxes
 from costream.models.base import Model
-from costream.records import Box, Compute, Header, Objects, Picture, Record, Summary, VideoFrame
+from costream.records import Box, Objects, Picture, Record, VideoFrame
 from costream.runtime.options import RunOptions
 from costream.runtime.pipeline import run
 from costream.runtime.stop import StopHandler
@@ -33,30 +32,22 @@ log = logging.getLogger("costream")
 _ANY_SCORE = 1e-6  # average precision needs all detections, not only those shown
 
 
-@dataclass
-class _Seen:
+class _Collector(CostCollector):
     """A sink that collects the detections of each annotated frame, and the costs."""
 
-    labels: Sequence[str]
-    clip: ClipWithBoxes | None = None  # being evaluated
-    found: list[DetectedBoxes] = field(default_factory=list)
-    truth: list[Truth] = field(default_factory=list)
-    macs: list[int] = field(default_factory=list)
-    dense_macs: list[int] = field(default_factory=list)
-    ms: list[float] = field(default_factory=list)
-    _objects: Objects | None = None
-
-    def open(self, header: Header) -> None:
-        """Nothing to prepare."""
+    def __init__(self, labels: Sequence[str]) -> None:
+        super().__init__()
+        self.clip: ClipWithBoxes | None = None  # being evaluated
+        self.found: list[DetectedBoxes] = []
+        self.truth: list[Truth] = []
+        self._labels = labels
+        self._objects: Objects | None = None
 
     def write(self, record: Record) -> None:
         """Store the detections until their frame is drawn, and the costs."""
+        super().write(record)
         if isinstance(record, Objects):
             self._objects = record
-        elif isinstance(record, Compute):
-            self.macs.append(record.macs)
-            self.dense_macs.append(record.dense_macs)
-            self.ms.append(record.ms.frontend + record.ms.network)
 
     def draw(self, picture: Picture) -> None:
         """Store detections and ground truth of a frame, whose size is known here."""
@@ -66,12 +57,9 @@ class _Seen:
         marks = self.clip.frames.get(objects.frame)
         if marks is not None:
             height, width = item.rgb.shape[:2]
-            self.found.append(_found(objects.boxes, self.labels))
-            numbers = np.array([self.labels.index(label) for label in marks.labels], np.int64)
+            self.found.append(_found(objects.boxes, self._labels))
+            numbers = np.array([self._labels.index(label) for label in marks.labels], np.int64)
             self.truth.append(Truth(marks.pixels(item.size or (width, height)), numbers))
-
-    def close(self, summary: Summary) -> None:
-        """Nothing to finish."""
 
 
 def object_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, Any]:
@@ -121,23 +109,23 @@ def _row(
 ) -> dict[str, Any]:
     """Return the precision over all images and the cost per image with ``tokens`` tokens."""
     labels = model.card.labels
-    seen, title = _Seen(labels), "pictures" if tokens is None else f"{tokens} tokens"
+    collector, title = _Collector(labels), "pictures" if tokens is None else f"{tokens} tokens"
     asked = RunOptions(rate_hz=settings.rate_hz, threshold=_ANY_SCORE, tokens=tokens)
     places: list[int] = []
     groups = sorted({clip.apart for clip in clips})
     for clip in progress(clips, title):
-        seen.clip = clip
-        run(_open(clip, options), model, [seen], options=asked, stop=stop)
+        collector.clip = clip
+        run(_open(clip, options), model, [collector], options=asked, stop=stop)
         if stop.requested:
             return {}
         number = groups.index(clip.apart)
-        places += [number] * (len(seen.found) - len(places))
+        places += [number] * (len(collector.found) - len(places))
     return {
-        **detection_scores(seen.found, seen.truth, labels),
-        "AP50_95": precision_interval(seen.found, seen.truth, places, labels),
-        "macs": float(np.mean(seen.macs)),
-        "dense_macs": float(np.mean(seen.dense_macs)),
-        "ms": float(np.median(seen.ms)),
+        **detection_scores(collector.found, collector.truth, labels),
+        "AP50_95": precision_interval(collector.found, collector.truth, places, labels),
+        "macs": float(np.mean(collector.macs)),
+        "dense_macs": float(np.mean(collector.dense_macs)),
+        "ms": float(np.median(collector.ms)),
     }
 
 

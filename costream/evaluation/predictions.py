@@ -60,16 +60,37 @@ class ModelPredictions:
         return self.times + (self.step_s / 2 - self.delay_s)
 
 
-class PredictionCollector:
+class CostCollector:
+    """A sink that collects the costs of each step."""
+
+    def __init__(self) -> None:
+        self.macs: list[int] = []
+        self.dense_macs: list[int] = []
+        self.ms: list[float] = []  # frontend and network
+
+    def open(self, header: Header) -> None:
+        """Nothing to prepare."""
+
+    def write(self, record: Record) -> None:
+        """Store costs."""
+        if isinstance(record, Compute):
+            self.macs.append(record.macs)
+            self.dense_macs.append(record.dense_macs)
+            self.ms.append(record.ms.frontend + record.ms.network)
+
+    def close(self, summary: Summary) -> None:
+        """Nothing to finish."""
+
+
+class PredictionCollector(CostCollector):
     """A sink that collects the records of a run or of stored results.
 
     Predictions without all scores are ignored.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.header: Header | None = None
-        self.macs: list[int] = []  # of each step
-        self.ms: list[float] = []  # of each step: frontend and network
         self._predictions: list[Prediction] = []
         self._segments: list[Segment] = []
         self._rows = 0
@@ -89,9 +110,8 @@ class PredictionCollector:
             self._predictions.append(record)
         elif isinstance(record, Segment):
             self._segments.append(record)
-        elif isinstance(record, Compute):
-            self.macs.append(record.macs)
-            self.ms.append(record.ms.frontend + record.ms.network)
+        else:
+            super().write(record)
 
     def close(self, summary: Summary) -> None:
         """Store the number of steps."""
@@ -114,9 +134,6 @@ class PredictionCollector:
             self.header.delay_s,
             max(self._rows, int(steps[-1]) + 1 if len(steps) else 0),
         )
-
-
-# Concatenation of several sources into one stream.
 
 
 class ConcatenatedSource:
@@ -169,9 +186,6 @@ def _moved(item: Data | Gap, shift: float, number: int) -> Data | Gap:
     if isinstance(item, Gap):
         return replace(item, start_s=item.start_s + shift, end_s=item.end_s + shift)
     return replace(item, time_s=item.time_s + shift, i=number)
-
-
-# Runs of a model over labelled examples, exactly as by ``detect``, collecting the scores.
 
 
 def run_alone(

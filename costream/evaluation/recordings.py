@@ -69,9 +69,9 @@ def paired(
 ) -> Iterator[Pair]:
     """Yield each recording with its predictions, and warn of those without a counterpart.
 
-    ``predictions``: by the recording's name relative to the folder of results. A recording is matched
-    by its whole path, its name, the video in its file, or these without suffix; the first that
-    matches exactly one result counts.
+    ``predictions``: by the recording's name relative to the folder of results. A recording is
+    matched by its whole path, its name, the video in its file, or these without suffix; the first
+    that matches exactly one result counts.
     """
     alike: dict[str, list[str]] = {}
     for name in predictions:

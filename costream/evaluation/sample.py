@@ -18,9 +18,10 @@ import numpy.typing as npt
 
 import costream
 from costream.errors import CostreamError, ModelError
+from costream.evaluation.predictions import CostCollector
 from costream.models.base import Model
 from costream.models.registry import load_model
-from costream.records import OBJECT_DETECTION, Compute, Header, Objects, Prediction, Record, Summary
+from costream.records import OBJECT_DETECTION, Objects, Prediction, Record
 from costream.runtime.options import RunOptions
 from costream.runtime.pipeline import run
 from costream.runtime.segments import best_scores
@@ -67,10 +68,10 @@ def measure(model: Model, path: Path, truth: SampleTruth, end_s: float | None = 
     run(open_source(str(path), options), model, [sink], options=run_options)
     rows = np.array(sink.rows, np.float64)
     labels: list[str | None] = list(card.labels)
-    said = rows.argmax(1)
+    predicted = rows.argmax(1)
     if detects:
         nothing = 1.0 - rows.max(1, initial=0.0, keepdims=True)
-        said = np.where(rows.max(1) >= card.timeline.threshold, said, len(labels))
+        predicted = np.where(rows.max(1) >= card.timeline.threshold, predicted, len(labels))
         rows, labels = np.hstack([rows, nothing]), [*labels, None]
     starts = [segment[0] for segment in truth]
     moments = np.array(sink.times) - card.delay_s
@@ -78,7 +79,7 @@ def measure(model: Model, path: Path, truth: SampleTruth, end_s: float | None = 
     true = np.array([labels.index(truth[max(0, k)][2]) for k in places])
     probability = rows[np.arange(len(true)), true]
     metrics = {
-        "accuracy": float((said == true).mean()),
+        "accuracy": float((predicted == true).mean()),
         "log_loss": float(-np.log(probability.clip(_LEAST)).mean()),
     }
     macs, dense_macs = (round(float(np.median(v))) for v in (sink.macs, sink.dense_macs))
@@ -110,10 +111,10 @@ def reproduce(weights: Path, folder: Path | None = None) -> dict[str, Any] | Non
         if reason is not None:
             return {"file": sample["file"], "metrics": None, "reason": reason}
         measured = measure(model, path, sample["truth"], sample["end_s"])
-        told, tolerance = sample["metrics"], sample["tolerance"]
+        stated, tolerance = sample["metrics"], sample["tolerance"]
         wrong = [
             f"{name} {measured.metrics[name]:.3f}, not {value:.3f}"
-            for name, value in told.items()
+            for name, value in stated.items()
             if not abs(measured.metrics[name] - value) <= tolerance
         ]
     except (KeyError, IndexError, TypeError, ValueError) as error:
@@ -134,32 +135,21 @@ def _unlike(path: Path, sha256: str) -> str | None:
     return None if digest(path) == sha256 else f"{path.name} differs from the card's sample"
 
 
-class _Collector:
+class _Collector(CostCollector):
     """A sink that collects the scores and costs of each step."""
 
     def __init__(self, model: Model) -> None:
+        super().__init__()
         self._labels = model.card.labels
         self.times: list[float] = []
         self.rows: list[Sequence[float] | npt.NDArray[np.float32]] = []  # [T, K]
-        self.macs: list[int] = []
-        self.dense_macs: list[int] = []
-        self.ms: list[float] = []
-
-    def open(self, header: Header) -> None:
-        """Nothing to prepare."""
 
     def write(self, record: Record) -> None:
         """Store scores and costs."""
+        super().write(record)
         if isinstance(record, Prediction) and record.scores is not None:
             self.times.append(record.time_s)
             self.rows.append(record.scores)
         elif isinstance(record, Objects):
             self.times.append(record.time_s)
             self.rows.append(best_scores(record.boxes, self._labels))
-        elif isinstance(record, Compute):
-            self.macs.append(record.macs)
-            self.dense_macs.append(record.dense_macs)
-            self.ms.append(record.ms.frontend + record.ms.network)
-
-    def close(self, summary: Summary) -> None:
-        """Nothing to finish."""

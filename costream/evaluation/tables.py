@@ -21,9 +21,6 @@ def to_text(result: dict[str, Any]) -> str:
     return "\n\n".join(table.to_text() for table in tables)
 
 
-# Metric values as table cells.
-
-
 def number(value: float | None) -> float | None:
     """Return a number, or None for NaN."""
     return None if value is None or math.isnan(value) else value
@@ -32,9 +29,6 @@ def number(value: float | None) -> float | None:
 def limits(interval: Sequence[float] | None) -> tuple[float | None, float | None]:
     """Return both ends of an interval, each None without one."""
     return (None, None) if interval is None else (interval[0], interval[1])
-
-
-# Clip metrics as tables.
 
 
 def clip_tables(result: dict[str, Any]) -> list[Table]:
@@ -92,9 +86,6 @@ def _classes(result: dict[str, Any]) -> Table:
     return Table("Classes", columns, rows, ("; ".join(wrong),) if wrong else (), decimals=3)
 
 
-# The confusion matrix as a table.
-
-
 MOST_CLASSES = 20  # of a confusion matrix that fits a terminal
 
 
@@ -111,9 +102,6 @@ def confusion_table(
     )
     columns = ("", "class, predicted as", *(str(k) for k in range(1, len(shown) + 1)))
     return [Table("Confusion", columns, rows)]
-
-
-# Object detection metrics as tables.
 
 
 def object_tables(result: dict[str, Any]) -> list[Table]:
@@ -152,9 +140,6 @@ def object_tables(result: dict[str, Any]) -> list[Table]:
         Table(title, columns, budgets, decimals=3),
         Table("Classes", of_classes, classes, decimals=3),
     ]
-
-
-# Recording metrics as tables.
 
 
 _METRICS = {
@@ -227,8 +212,8 @@ def _starts(starts: dict[str, Any]) -> Table:
     means = starts["mAP"]
     columns = ("", *(f"{t} s" for t in means))
     row = ("point-level mAP", *(number(value) for value in means.values()))
-    said = "best labels of steps" if starts["of"] == "steps" else "segments of the timeline"
-    notes = (f"{starts['starts']} starts; predicted from: {said}",)
+    basis = "best labels of steps" if starts["of"] == "steps" else "segments of the timeline"
+    notes = (f"{starts['starts']} starts; predicted from: {basis}",)
     return Table("Action starts", columns, (row,), notes, decimals=3)
 
 

@@ -1,4 +1,4 @@
-"""Common parts of the custom-class trainers; see ``training.own``."""
+"""Common parts of the custom-class trainers."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ class TrainSettings:
 class TrainResult:
     """Result of a training besides the weights.
 
-    ``told``: probabilities [T, K] of each validation example; ``streams``: predictions for streams
-    of concatenated examples; ``baselines``: ``told`` of the baselines, by name.
+    ``predictions``: probabilities [T, K] of each validation example; ``streams``: those for
+    streams of concatenated examples; ``baselines``: ``predictions`` of the baselines, by name.
     """
 
-    told: list[npt.NDArray[Any]] = field(default_factory=list)
+    predictions: list[npt.NDArray[Any]] = field(default_factory=list)
     streams: list[StreamPredictions] = field(default_factory=list)
     baselines: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
-    history: list[dict[str, float]] = field(default_factory=list)  # see ``Watch``
+    history: list[dict[str, float]] = field(default_factory=list)  # see ``EarlyStopping``
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Workspace:
     """Feature cache and checkpoints of a training."""
 
     cache: FeatureCache
-    partial: TrainingCheckpoint
-    second: TrainingCheckpoint  # of the stage after it
+    checkpoint: TrainingCheckpoint
+    frontend_checkpoint: TrainingCheckpoint  # of the fine-tuning after it
 
 
 class CustomClassTrainer(Protocol):
@@ -89,14 +89,14 @@ class CustomClassTrainer(Protocol):
     def check(self, card: Card, settings: TrainSettings) -> None:
         """Raise ModelError for a model that cannot be trained, UsageError for wrong options."""
 
-    def train(
+    def fit(
         self,
         network: nn.Module,
         frontend: Any,
         card: Card,
         examples: tuple[Sequence[Example], Sequence[Example]],
         settings: TrainSettings,
-        desk: Workspace,
+        workspace: Workspace,
     ) -> TrainResult:
         """Train the network on the first of the examples; validate on the second."""
 

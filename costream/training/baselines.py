@@ -31,9 +31,9 @@ def nearest_centroid(
     centres = np.stack([rows[where == label].mean(0) for label in known])
     cosines = _unit(checks) @ _unit(centres).T
     weights = np.exp(SHARPNESS * (cosines - cosines.max(1, keepdims=True)))
-    told = np.zeros((len(checks), classes))
-    told[:, known] = weights / weights.sum(1, keepdims=True)
-    return [row[None] for row in told]
+    probabilities = np.zeros((len(checks), classes))
+    probabilities[:, known] = weights / weights.sum(1, keepdims=True)
+    return [row[None] for row in probabilities]
 
 
 def _unit(rows: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.floating[Any]]:

@@ -165,9 +165,9 @@ def best_temperature(groups: Sequence[Group]) -> float:
     """
     parts = []
     for group in groups:
-        truth = np.concatenate([told.labels for told in group])
+        truth = np.concatenate([stream.labels for stream in group])
         known = truth != UNSCORED
-        logs = _logs(np.concatenate([told.probabilities for told in group])[known])
+        logs = _logs(np.concatenate([stream.probabilities for stream in group])[known])
         parts.append((logs, logs[np.arange(len(logs)), truth[known]].mean()))
 
     def slope(b: float) -> float:
@@ -247,22 +247,24 @@ def _own(timeline: Timeline, label: str, threshold: float) -> Timeline:
 
 def _segments(groups: Sequence[Group], labels: Sequence[str], rate_hz: float) -> Counter[str]:
     """Count the true segments of each label."""
-    streams = [told.labels for group in groups for told in group]
+    streams = [stream.labels for group in groups for stream in group]
     return Counter(s.label for steps in streams for s in true_segments(steps, labels, rate_hz))
 
 
 def _how(temperature: float, timeline: Timeline, f1: tuple[float, float], events: int) -> str:
     what = "timeline" if temperature == 1 else f"temperature ({temperature:g}) and the timeline"
-    said = [
+    sentences = [
         f"The {what} were chosen" if temperature != 1 else f"The {what} was chosen",
         f"on the validation streams: F1 of segments {f1[1]:.2f}, before {f1[0]:.2f}.",
     ]
     if events < MIN_EXAMPLES:
-        said.append(f"{events} examples are too few for a temperature and per-label thresholds.")
+        sentences.append(
+            f"{events} examples are too few for a temperature and per-label thresholds."
+        )
     elif timeline.thresholds:
         own = ", ".join(f"{label} {value:g}" for label, value in timeline.thresholds.items())
-        said.append(f"Per-label thresholds: {own}; all others {timeline.threshold:g}.")
-    return " ".join(said)
+        sentences.append(f"Per-label thresholds: {own}; all others {timeline.threshold:g}.")
+    return " ".join(sentences)
 
 
 def _logs(probabilities: Floats) -> npt.NDArray[np.float64]:

@@ -77,30 +77,32 @@ def train(settings: TrainSettings) -> ExitCode:
         if base.card.task == OBJECT_DETECTION:
             return train_objects(settings, base, paths)
         settings = replace(settings, fine_tune=bool(settings.fine_tune))
-        family = family_of(base.card)
-        family.check(base.card, settings)
+        trainer = trainer_of(base.card)
+        trainer.check(base.card, settings)
         recordings = read_recordings(settings.data, settings.labels, settings.group)
-        labels = family.labels({x.label for r in recordings for x in r.labels}, base.card)
+        labels = trainer.labels({x.label for r in recordings for x in r.labels}, base.card)
         examples = long_enough(to_examples(recordings, labels[0]), labels[0], base.card)
-        divided = parts(examples, settings)
-        log.info("%d examples to train on, %d to validate with", *map(len, divided))
+        split_examples = parts(examples, settings)
+        log.info("%d examples to train on, %d to validate with", *map(len, split_examples))
         network, frontend, card = student(base, labels, settings)
         cache = FeatureCache(settings.cache, card, frontend)
         rows = [[e.source, e.label, e.start_s, e.end_s, e.group, example_key(e)] for e in examples]
         partials = [training_checkpoint(settings, base, rows, end) for end in CHECKPOINT_SUFFIXES]
-        desk = Workspace(cache, *partials)
+        workspace = Workspace(cache, *partials)
         with log_resume_hint(partials):
-            taught = family.train(network, frontend, card, divided, settings, desk)
+            result = trainer.fit(network, frontend, card, split_examples, settings, workspace)
         cache.prune()
-        chosen = calibrated(taught, network, card, divided[1])
+        calibration = calibrated(result, network, card, split_examples[1])
         origin = None if settings.scratch else f"{base.card.name} ({base.card.licence})"
-        card = describe(card, taught, chosen, divided, settings, origin)
+        card = describe(card, result, calibration, split_examples, settings, origin)
         save_model(paths[0], card, network, frontend)
         paths[1].write_text(card_text(card, sequence_table), encoding="utf-8")
-        paths[2].write_text(reported(card, taught, chosen, divided, paths[0]), encoding="utf-8")
+        paths[2].write_text(
+            report_page(card, result, calibration, split_examples, paths[0]), encoding="utf-8"
+        )
         for partial in partials:
             partial.remove()
-        _print_summary(card, paths[0], len(divided[1]))
+        _print_summary(card, paths[0], len(split_examples[1]))
         return ExitCode.OK
 
 
@@ -115,7 +117,7 @@ def long_enough(examples: Sequence[Example], background: str, card: Card) -> lis
     ]
 
 
-def family_of(card: Card) -> CustomClassTrainer:
+def trainer_of(card: Card) -> CustomClassTrainer:
     """Return the trainer of a model. ModelError if it takes features or has token gates."""
     kind = source_kind(None if card.frontend is None else frontend_class(card.frontend))
     if kind == "skeleton":
@@ -160,7 +162,7 @@ def student(
         labels=labels,
         arguments={
             **base.card.arguments,
-            **family_of(base.card).ARGUMENTS,
+            **trainer_of(base.card).ARGUMENTS,
             "num_classes": len(labels),
         },
         background=labels[0],
@@ -187,45 +189,45 @@ def student(
 
 
 def calibrated(
-    taught: TrainResult, network: nn.Module, card: Card, checks: Sequence[Example]
+    result: TrainResult, network: nn.Module, card: Card, checks: Sequence[Example]
 ) -> Calibration | None:
     """Return the temperature and timeline chosen on validation streams; None without streams."""
-    if not taught.streams:
+    if not result.streams:
         return None
     rate_hz = card.rate_hz / int(getattr(network, "stride", 1))
     counts = Counter(e.label for e in checks)
-    return calibrate([taught.streams], card.labels, rate_hz, card.timeline, examples=counts)
+    return calibrate([result.streams], card.labels, rate_hz, card.timeline, examples=counts)
 
 
-def reported(
+def report_page(
     card: Card,
-    taught: TrainResult,
-    chosen: Calibration | None,
+    result: TrainResult,
+    calibration: Calibration | None,
     examples: tuple[Sequence[Example], Sequence[Example]],
     path: Path,
 ) -> str:
     """Return the training report as HTML."""
     trained, checked = (Counter(e.label for e in some) for some in examples)
-    learnt = SequenceReport(
-        card, path.name, trained, checked, taught.history, taught.streams, chosen
+    report = SequenceReport(
+        card, path.name, trained, checked, result.history, result.streams, calibration
     )
-    return own_report(learnt)
+    return own_report(report)
 
 
 def describe(
     card: Card,
-    taught: TrainResult,
-    chosen: Calibration | None,
+    result: TrainResult,
+    calibration: Calibration | None,
     examples: tuple[Sequence[Example], Sequence[Example]],
     settings: TrainSettings,
     origin: str | None,
 ) -> Card:
     """Return the card with its training data and validation metrics."""
     training, checks = examples
-    if chosen is not None:
-        card = replace(card, timeline=chosen.timeline, temperature=chosen.temperature)
+    if calibration is not None:
+        card = replace(card, timeline=calibration.timeline, temperature=calibration.temperature)
     how = [EARLY_STOPPING_NOTE] if checks else []
-    how += [] if chosen is None else [chosen.how]
+    how += [] if calibration is None else [calibration.how]
     counts = Counter(e.label for e in training)
     listed = ", ".join(f"{label} {counts[label]}" for label in card.labels if counts[label])
     groups = f"by the column {settings.group!r}" if settings.group else "by file or group"
@@ -239,27 +241,30 @@ def describe(
         + "".join(f" {sentence}" for sentence in how),
         limits="Fitted to the people, places and sensors of its examples; validated on few.",
         licence="Licence of the examples" + (f" and of {origin}" if origin else ""),
-        metrics={"validation": _validation(card, taught, examples)} if checks else {},
+        metrics={"validation": _validation(card, result, examples)} if checks else {},
     )
 
 
 def _validation(
-    card: Card, taught: TrainResult, examples: tuple[Sequence[Example], Sequence[Example]]
+    card: Card, result: TrainResult, examples: tuple[Sequence[Example], Sequence[Example]]
 ) -> dict[str, Any]:
     training, checks = examples
     labels = np.array([card.labels.index(e.label) for e in checks])
     groups = [e.group for e in checks]
 
-    def scores(told: Sequence[npt.NDArray[Any]]) -> dict[str, Any]:
+    def scores(probabilities: Sequence[npt.NDArray[Any]]) -> dict[str, Any]:
         if 0 not in labels:  # no example of the background
-            told = [without(p, 0) for p in told]
-        return {"sequences": len(checks), **sequence_scores(told, labels, groups, card.labels)}
+            probabilities = [without(p, 0) for p in probabilities]
+        return {
+            "sequences": len(checks),
+            **sequence_scores(probabilities, labels, groups, card.labels),
+        }
 
     guess = card.labels.index(Counter(e.label for e in training).most_common(1)[0][0])
-    own = [at_temperature(p, card.temperature) for p in taught.told]
+    own = [at_temperature(p, card.temperature) for p in result.predictions]
     return {
         card.name: scores(own),
-        **{name: scores(told) for name, told in taught.baselines.items()},
+        **{name: scores(p) for name, p in result.baselines.items()},
         "majority": {"top1": float((labels == guess).mean())},
     }
 

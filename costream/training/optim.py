@@ -28,17 +28,17 @@ from costream.runtime.setup import has_fast_bfloat16
 log = logging.getLogger("costream")
 EVERY_S = 0.5  # least time between two writes, seconds
 SHARE = 30  # least time between two writes, relative to the duration of the last one
-Remembered = tuple[dict[str, Tensor], Any]  # tensors by name, and a JSON value
+SavedState = tuple[dict[str, Tensor], Any]  # tensors by name, and a JSON value
 
 
 class Stateful(Protocol):
     """A part of the training state that a checkpoint stores."""
 
-    def remembered(self) -> Remembered:
+    def state(self) -> SavedState:
         """Return the state; tensors need not be copies."""
 
-    def recall(self, tensors: dict[str, Tensor], value: Any) -> None:
-        """Restore a state that ``remembered`` returned."""
+    def restore(self, tensors: dict[str, Tensor], value: Any) -> None:
+        """Restore a state that ``state`` returned."""
 
 
 class RandomState:
@@ -47,11 +47,11 @@ class RandomState:
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
 
-    def remembered(self) -> Remembered:
+    def state(self) -> SavedState:
         """Return the states of both generators."""
         return {"torch": torch.get_rng_state()}, self._rng.bit_generator.state
 
-    def recall(self, tensors: dict[str, Tensor], value: Any) -> None:
+    def restore(self, tensors: dict[str, Tensor], value: Any) -> None:
         """Restore the states of both generators."""
         torch.set_rng_state(tensors["torch"])
         self._rng.bit_generator.state = value
@@ -87,7 +87,7 @@ class TrainingCheckpoint:
         for name, part in parts.items():
             head = f"{name}/"
             own = {k.removeprefix(head): v for k, v in self._found.items() if k.startswith(head)}
-            part.recall(own, self._values["parts"][name])
+            part.restore(own, self._values["parts"][name])
         log.info("resuming after step %d (%s)", steps, self._path)
         return steps
 
@@ -107,7 +107,7 @@ class TrainingCheckpoint:
         tensors: dict[str, Tensor] = {}
         values: dict[str, Any] = {}
         for name, part in parts.items():
-            own, values[name] = part.remembered()
+            own, values[name] = part.state()
             # Tensors may share memory (weights and the best ones so far), which the format forbids.
             tensors |= {f"{name}/{k}": v.detach().clone().contiguous() for k, v in own.items()}
         state = json.dumps({"steps": steps, "parts": values})
@@ -148,19 +148,19 @@ LOSS = "validation_loss"  # key of the criterion; smaller is better
 class EarlyStopping:
     """Early stopping: validates every ``every`` steps and after the last one.
 
-    ``look`` returns the validation figures, among them ``LOSS``, or none without validation
+    ``validate`` returns the validation figures, among them ``LOSS``, or none without validation
     examples. ``weights`` returns the weights to keep if they are the best so far.
     """
 
     def __init__(
         self,
-        look: Callable[[], dict[str, float]],
+        validate: Callable[[], dict[str, float]],
         weights: Callable[[], Mapping[str, Tensor]],
         steps: int,
         every: int,
         patience: int,
     ) -> None:
-        self._look, self._weights = look, weights
+        self._validate, self._weights = validate, weights
         self._steps, self._every, self._patience = steps, every, patience
         self._total, self._count = 0.0, 0  # of the losses since the last validation
         self._since = 0  # validations without improvement
@@ -170,17 +170,17 @@ class EarlyStopping:
 
     def begin(self) -> None:
         """Validate before the first step: the initial weights may remain the best."""
-        figures = self._look()
+        figures = self._validate()
         if LOSS in figures:
             self.history.append({"step": 0.0, **figures})
             self.best = {k: v.detach().clone() for k, v in self._weights().items()}
 
-    def enough(self, steps: int, loss: float) -> bool:
+    def update(self, steps: int, loss: float) -> bool:
         """Record the loss of step number ``steps``; return whether to stop after it."""
         self._total, self._count = self._total + loss, self._count + 1
         if steps % self._every and steps < self._steps:
             return False
-        figures = self._look()
+        figures = self._validate()
         least = min((row[LOSS] for row in self.history if LOSS in row), default=float("inf"))
         row = {"step": float(steps), "loss": self._total / self._count, **figures}
         self.history.append(row)
@@ -193,12 +193,12 @@ class EarlyStopping:
             self.best = {k: v.detach().clone() for k, v in self._weights().items()}
         return self._since == self._patience
 
-    def remembered(self) -> Remembered:
+    def state(self) -> SavedState:
         """Return the state for a checkpoint."""
         return self.best, [self._total, self._count, self._since, self.history]
 
-    def recall(self, tensors: dict[str, Tensor], value: Any) -> None:
-        """Restore a state that ``remembered`` returned."""
+    def restore(self, tensors: dict[str, Tensor], value: Any) -> None:
+        """Restore a state that ``state`` returned."""
         self._total, self._count, self._since, self.history = value
         self.best = dict(tensors)
 
@@ -286,7 +286,7 @@ class Optimizer:
         self.loss = float(loss.detach())
         self._bar.set_postfix_str(f"{self.loss:.2f}", refresh=False)
 
-    def remembered(self) -> Remembered:
+    def state(self) -> SavedState:
         """Return the weights and the state of optimizer and schedule."""
         tensors = {f"weights.{k}": v for k, v in self._modules.state_dict().items()}
         state = self._optimizer.state_dict()
@@ -294,8 +294,8 @@ class Optimizer:
             tensors |= {f"moments.{number}.{k}": v for k, v in moments.items()}
         return tensors, [state["param_groups"], self._cycle.state_dict()]
 
-    def recall(self, tensors: dict[str, Tensor], value: Any) -> None:
-        """Restore the state returned by ``remembered``."""
+    def restore(self, tensors: dict[str, Tensor], value: Any) -> None:
+        """Restore the state returned by ``state``."""
         weights: dict[str, Tensor] = {}
         moments: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():

@@ -14,7 +14,7 @@ from costream.training.optim import Schedule
 from costream.training.tokens import landmarks
 from costream.training.tokens.landmarks import LandmarkSchedule, centres
 from costream.training.tokens.streams import TokenStream, TokenStreams
-from costream.training.tokens.trainer import fit
+from costream.training.tokens.trainer import fit_streams
 from kit import data_audio
 from kit.program import costream
 
@@ -74,8 +74,8 @@ def test_other_networks_have_one_phase(supply: TokenStreams) -> None:
 
 def test_what_counts_as_best_has_fitted_landmarks(supply: TokenStreams) -> None:
     model, rng = network(1), np.random.default_rng(0)
-    watched = [supply.draw(40, rng)]
-    history = fit(model, supply, Schedule(40, 4, rate=5e-3), 0, watched)
+    validation = [supply.draw(40, rng)]
+    history = fit_streams(model, supply, Schedule(40, 4, rate=5e-3), 0, validation)
     assert [row["step"] for row in history] == [40]
     assert model.encoder.attention[0].fixed
     assert history[-1]["validation_accuracy"] > 0.8

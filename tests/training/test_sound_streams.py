@@ -20,11 +20,11 @@ from costream.models.oad.cooadtr import CoTrans
 from costream.training.audio import trainer as own_sound
 from costream.training.audio.examples import AudioReader, EncodedAudio
 from costream.training.base import TrainSettings
-from costream.training.command import family_of, student
+from costream.training.command import student, trainer_of
 from costream.training.feature_cache import FeatureCache
 from costream.training.optim import Schedule
 from costream.training.tokens.streams import TokenStream, TokenStreams
-from costream.training.tokens.trainer import fit, predict, standardise
+from costream.training.tokens.trainer import fit_streams, predict, standardise
 from kit import data_audio
 
 
@@ -167,20 +167,20 @@ def test_a_fresh_network_sees_tokens_of_one_scale():
 
 
 def test_training_ends_with_the_weights_that_did_best():
-    """What is watched has wrong labels: the more is learnt, the worse it gets."""
+    """What is validation has wrong labels: the more is learnt, the worse it gets."""
     torch.manual_seed(0)
     network = CoTrans(**{**data_audio.NETWORK, "num_classes": 2})
     right = [TokenStream(torch.randn(12, 16) + 3 * k, np.full(12, k)) for k in range(2)]
     wrong = [TokenStream(s.tokens, 1 - s.labels) for s in right]
     ends = []
-    for watched in (wrong, right):
-        taught = copy.deepcopy(network)
+    for validation in (wrong, right):
+        result = copy.deepcopy(network)
         schedule = Schedule(80, 4, rate=2e-3)
-        history = fit(taught, TokenStreams([[s] for s in right]), schedule, 0, watched)
-        assert not taught.training
+        history = fit_streams(result, TokenStreams([[s] for s in right]), schedule, 0, validation)
+        assert not result.training
         assert [row["step"] for row in history][:2] == [20, 40]
         assert history[-1]["loss"] < history[0]["loss"]
-        told = predict(taught, [s.tokens for s in right])
+        told = predict(result, [s.tokens for s in right])
         ends.append(np.mean([p[:, k].mean() for k, p in enumerate(told)]))
     assert ends[0] < 0.9 < ends[1]
 
@@ -202,9 +202,9 @@ def test_what_cannot_be_taught_is_refused(base, tmp_path):
         own_sound.check(base.card, told(tmp_path, rate_hz=8.0))
     encoder = torch.nn.Linear(16, 4)
     with pytest.raises(ModelError, match="tiny cannot be trained on custom classes"):
-        own_sound.train(encoder, None, base.card, ([], []), told(tmp_path), None)
+        own_sound.fit(encoder, None, base.card, ([], []), told(tmp_path), None)
     with pytest.raises(ModelError, match="tiny cannot be trained on custom classes"):
-        family_of(replace(base.card, frontend=None))
+        trainer_of(replace(base.card, frontend=None))
 
 
 def test_features_are_no_sound(base, tmp_path):

@@ -87,22 +87,22 @@ def learn(path, stop=None, identity=1):
     )
     rng = np.random.default_rng(0)
     partial = TrainingCheckpoint(path, {"a": identity}, False)
-    watch = EarlyStopping(
+    stopping = EarlyStopping(
         lambda: {LOSS: float(network[0].weight.detach().abs().sum())},
         network.state_dict,
         *(40, 5, 3),
     )
-    parts = {"chance": RandomState(rng), "watch": watch}
+    parts = {"chance": RandomState(rng), "watch": stopping}
     optimizer = Optimizer([network], Schedule(40, 1), "", partial, parts)
     for step in optimizer:
         x = torch.from_numpy(rng.standard_normal((6, 4), np.float32))
         optimizer.step((network(x) - x[:, :1]).square().mean())
-        if watch.enough(step + 1, optimizer.loss):
+        if stopping.update(step + 1, optimizer.loss):
             break
         if step == stop:
             partial.write(step + 1, optimizer.parts)
             break
-    return network.state_dict(), watch.history, watch.best
+    return network.state_dict(), stopping.history, stopping.best
 
 
 @pytest.mark.parametrize("stops", [[0], [6, 7, 20], [12]])
@@ -140,21 +140,21 @@ def test_what_is_no_training_is_left_alone(content, tmp_path):
 def test_a_watch_stops_when_nothing_is_gained_and_keeps_the_best():
     losses = iter([3.0, 2.0, 2.5, 2.1, 2.2, 1.0])
     weight = torch.zeros(1)
-    watch = EarlyStopping(lambda: {LOSS: next(losses)}, lambda: {"w": weight}, 60, 2, 3)
+    stopping = EarlyStopping(lambda: {LOSS: next(losses)}, lambda: {"w": weight}, 60, 2, 3)
     stopped = None
     for step in range(1, 61):
         weight += 1
-        if watch.enough(step, float(step)):
+        if stopping.update(step, float(step)):
             stopped = step
             break
     assert stopped == 10
-    assert watch.best["w"].item() == 4
-    assert watch.history[1] == {"step": 4.0, "loss": 3.5, LOSS: 2.0}
+    assert stopping.best["w"].item() == 4
+    assert stopping.history[1] == {"step": 4.0, "loss": 3.5, LOSS: 2.0}
 
 
 def test_without_validation_the_last_weights_stay(caplog):
     caplog.set_level(logging.INFO)
-    watch = EarlyStopping(dict, lambda: {"w": torch.zeros(1)}, 4, 3, 1)
-    assert not any(watch.enough(step, 1.0) for step in range(1, 5))
-    assert [row["step"] for row in watch.history] == [3, 4]
-    assert watch.best == {}
+    stopping = EarlyStopping(dict, lambda: {"w": torch.zeros(1)}, 4, 3, 1)
+    assert not any(stopping.update(step, 1.0) for step in range(1, 5))
+    assert [row["step"] for row in stopping.history] == [3, 4]
+    assert stopping.best == {}

@@ -88,9 +88,9 @@ def test_a_gap_is_forgotten_as_in_a_run(base):
     _, frontend = base
     frames = torch.randint(0, 256, (20, 3, 24, 32), dtype=torch.uint8)
     eye = VideoBranch(frontend, None)
-    eye.see(frames, torch.zeros(20, 0), np.arange(20.0))
-    eye.forget()
-    eye.see(frames, torch.zeros(20, 0), np.arange(20.0))
+    eye.process(frames, torch.zeros(20, 0), np.arange(20.0))
+    eye.reset()
+    eye.process(frames, torch.zeros(20, 0), np.arange(20.0))
     tokens, _ = eye.close(stretch(0, None, "a"))
     assert torch.equal(tokens[:20], tokens[20:])
 

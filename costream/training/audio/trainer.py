@@ -1,4 +1,4 @@
-"""Trainer of custom sound classes on the frozen frontend of a model, see ``training.own``."""
+"""Trainer of custom sound classes on the frozen frontend of a model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from costream.training.optim import Schedule
 from costream.training.tokens.streams import TokenStream, TokenStreams
 from costream.training.tokens.trainer import (
     STREAM_STEPS,
-    fit,
+    fit_streams,
     predict,
     predict_streams,
     standardise,
@@ -64,13 +64,13 @@ def check(card: Card, settings: TrainSettings) -> None:
         raise UsageError(f"the steps of {card.name} are blocks of audio", where="--fps")
 
 
-def train(
+def fit(
     network: nn.Module,
     frontend: Any,
     card: Card,
     examples: tuple[Sequence[Example], Sequence[Example]],
     settings: TrainSettings,
-    desk: Workspace,
+    workspace: Workspace,
 ) -> TrainResult:
     """Train the network on streams made of the examples' tokens, which are computed once.
 
@@ -80,67 +80,69 @@ def train(
     if not isinstance(network, TokenClassifier):
         raise untrainable_error(card)
     frontend.eval().requires_grad_(False)
-    reader = AudioReader(card, frontend, VARIANTS, settings.seed, desk.cache)
+    reader = AudioReader(card, frontend, VARIANTS, settings.seed, workspace.cache)
     quiet = reader.silence(card.labels[0], QUIET, QUIET_STEPS)
-    heard = reader.read(examples[0])
-    checks = AudioReader(card, frontend, 0, settings.seed, desk.cache).read(examples[1])
-    streams = TokenStreams([views(h, card) for h in (*heard, *quiet)])
+    training = reader.read(examples[0])
+    checks = AudioReader(card, frontend, 0, settings.seed, workspace.cache).read(examples[1])
+    streams = TokenStreams([views(h, card) for h in (*training, *quiet)])
     rng = np.random.default_rng(settings.seed)
     checked = TokenStreams([views(h, card) for h in (*checks, *quiet)])
-    watched = [checked.draw(STREAM_STEPS[1], rng) for _ in range(CHECKS if checks else 0)]
-    spread = torch.cat([h.tokens[0] for h in heard]).std(0)
+    validation = [checked.draw(STREAM_STEPS[1], rng) for _ in range(CHECKS if checks else 0)]
+    spread = torch.cat([h.tokens[0] for h in training]).std(0)
     if settings.scratch:
-        standardise(network, torch.cat([h.tokens[0] for h in (*heard, *quiet)]))
+        standardise(network, torch.cat([h.tokens[0] for h in (*training, *quiet)]))
     enough = min(MOST, STEPS + PER_EXAMPLE * len(examples[0])) * (2 if settings.scratch else 1)
     schedule = Schedule(settings.steps or enough, STREAMS, rate=1e-3, decay=0.05, smoothing=0.1)
-    history = fit(network, streams, schedule, settings.seed, watched, desk.partial, spread)
+    history = fit_streams(
+        network, streams, schedule, settings.seed, validation, workspace.checkpoint, spread
+    )
     if not checks:
         return TrainResult(history=history)
     return TrainResult(
         predict(network, [h.tokens[0] for h in checks]),
-        predict_streams(network, watched),
+        predict_streams(network, validation),
         {
-            CENTROID: _centroid(heard, checks, card.labels),
-            "linear on mean tokens": linear([*heard, *quiet], checks, card.labels),
+            CENTROID: _centroid(training, checks, card.labels),
+            "linear on mean tokens": linear([*training, *quiet], checks, card.labels),
         },
         history,
     )
 
 
-def views(heard: EncodedAudio, card: Card) -> list[TokenStream]:
+def views(training: EncodedAudio, card: Card) -> list[TokenStream]:
     """Return an example and its variants as streams, with their label at every step.
 
     The first steps of a variant, at most half of them, are UNSCORED: they still contain the sound
     before it, which may be of any class.
     """
-    label = card.labels.index(heard.label)
-    streams = [TokenStream(x, np.full(len(x), label)) for x in heard.tokens]
+    label = card.labels.index(training.label)
+    streams = [TokenStream(x, np.full(len(x), label)) for x in training.tokens]
     for varied in streams[1:]:
         varied.labels[: min(LEAD - 1, len(varied.labels) // 2)] = UNSCORED
     return streams
 
 
 def _centroid(
-    heard: Sequence[EncodedAudio], checks: Sequence[EncodedAudio], labels: Sequence[str]
+    training: Sequence[EncodedAudio], checks: Sequence[EncodedAudio], labels: Sequence[str]
 ) -> list[npt.NDArray[Any]]:
-    rows, asked = (torch.stack([h.tokens[0].mean(0) for h in some]) for some in (heard, checks))
-    known = [labels.index(h.label) for h in heard]
+    rows, asked = (torch.stack([h.tokens[0].mean(0) for h in some]) for some in (training, checks))
+    known = [labels.index(h.label) for h in training]
     return nearest_centroid(rows.numpy(), known, asked.numpy(), len(labels))
 
 
 def linear(
-    heard: Sequence[EncodedAudio], checks: Sequence[EncodedAudio], labels: Sequence[str]
+    training: Sequence[EncodedAudio], checks: Sequence[EncodedAudio], labels: Sequence[str]
 ) -> list[npt.NDArray[Any]]:
     """Return the probabilities [1, K] of a linear classifier for each check's mean token.
 
-    It is fitted to the mean tokens of the examples ``heard`` and of their variants.
+    It is fitted to the mean tokens of the examples ``training`` and of their variants.
     """
-    rows = torch.stack([tokens.mean(0) for h in heard for tokens in h.tokens])
-    target = torch.tensor([labels.index(h.label) for h in heard for _ in h.tokens])
+    rows = torch.stack([tokens.mean(0) for h in training for tokens in h.tokens])
+    target = torch.tensor([labels.index(h.label) for h in training for _ in h.tokens])
     centre, spread = rows.mean(0), rows.std(0) + 1e-6
     weight, bias = logistic_regression(
         (rows - centre) / spread, len(labels), lambda y: F.cross_entropy(y, target), PENALTY
     )
     means = torch.stack([h.tokens[0].mean(0) for h in checks])
-    told = F.linear((means - centre) / spread, weight, bias).softmax(-1)
-    return [row[None].numpy() for row in told]
+    probabilities = F.linear((means - centre) / spread, weight, bias).softmax(-1)
+    return [row[None].numpy() for row in probabilities]

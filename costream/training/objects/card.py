@@ -28,7 +28,7 @@ ENOUGH = 10  # least number of validation objects to choose a threshold by
 class DetectorResults:
     """Detections on the validation images by model name, and the ground truth.
 
-    ``history``: figures during training, see ``Watch``.
+    ``history``: figures during training, see ``EarlyStopping``.
     """
 
     found: dict[str, list[DetectedBoxes]]  # the trained network first
@@ -39,7 +39,7 @@ class DetectorResults:
 
 def describe(
     card: Card,
-    told: DetectorResults,
+    results: DetectorResults,
     divided: Sequence[Sequence[AnnotatedImage]],
     base: Weights,
     settings: TrainSettings,
@@ -51,7 +51,7 @@ def describe(
     origin = None if settings.scratch else f"{base.card.name} ({base.card.licence})"
     start = f"started from {origin}" if origin else "trained from scratch"
     start += ", backbone frozen" if origin and not settings.fine_tune else ""
-    timeline = chosen(card, told) if checks else card.timeline
+    timeline = chosen(card, results) if checks else card.timeline
     how = [EARLY_STOPPING_NOTE] if checks else []
     how += ["The thresholds were chosen on them too."] if timeline != card.timeline else []
     return replace(
@@ -64,41 +64,38 @@ def describe(
         + "".join(f" {sentence}" for sentence in how),
         limits="Fitted to the places and cameras of its images; validated on few of them.",
         licence="Licence of the images" + (f" and of {origin}" if origin else ""),
-        metrics={"validation": _metrics(card, told)} if checks else {},
+        metrics={"validation": _metrics(card, results)} if checks else {},
     )
 
 
-def chosen(card: Card, told: DetectorResults) -> Timeline:
+def chosen(card: Card, results: DetectorResults) -> Timeline:
     """Return the timeline with the thresholds of best F1 on the validation images.
 
     The common threshold needs ``ENOUGH`` objects, that of a label as many of its own.
     """
-    own = told.found[card.name]
-    objects = sum(len(one.labels) for one in told.truth)
+    own = results.found[card.name]
+    objects = sum(len(one.labels) for one in results.truth)
     if objects < ENOUGH or not any(len(one.scores) for one in own):
         return card.timeline
     thresholds = {}
     for number, label in enumerate(card.labels):
         found = [DetectedBoxes(*(part[one.labels == number] for part in one)) for one in own]
-        truth = [Truth(*(part[one.labels == number] for part in one)) for one in told.truth]
+        truth = [Truth(*(part[one.labels == number] for part in one)) for one in results.truth]
         enough = sum(len(one.labels) for one in truth) >= ENOUGH
         if enough and any(len(one.scores) for one in found):
             thresholds[label] = round(best_threshold(found, truth), 2)
-    threshold = round(best_threshold(own, told.truth), 2)
+    threshold = round(best_threshold(own, results.truth), 2)
     return replace(card.timeline, threshold=threshold, low=None, thresholds=thresholds)
 
 
-def _metrics(card: Card, told: DetectorResults) -> dict[str, Any]:
+def _metrics(card: Card, results: DetectorResults) -> dict[str, Any]:
     rows = {}
-    for name, found in told.found.items():
-        rows[name] = rounded_scores(found, told.truth, card.labels)
-        limits = precision_interval(found, told.truth, told.groups, card.labels)
+    for name, found in results.found.items():
+        rows[name] = rounded_scores(found, results.truth, card.labels)
+        limits = precision_interval(found, results.truth, results.groups, card.labels)
         if limits is not None:
             rows[name]["AP50_95"] = [round(limit, 4) for limit in limits]
     return rows
-
-
-# Score threshold of a detector, chosen on labelled images.
 
 
 _NEAR = 0.01  # difference of F1
@@ -111,11 +108,11 @@ def best_threshold(found: Sequence[DetectedBoxes], truth: Sequence[Truth]) -> fl
     one loses fewest objects that differ from those in the images here.
     """
     scores, right = [], []
-    for said, true in zip(found, truth, strict=True):
-        for number in np.unique(said.labels):
-            own = said.labels == number
-            scores.append(said.scores[own])
-            right.append(match(said.boxes[own], true.boxes[true.labels == number], 0.5))
+    for detected, true in zip(found, truth, strict=True):
+        for number in np.unique(detected.labels):
+            own = detected.labels == number
+            scores.append(detected.scores[own])
+            right.append(match(detected.boxes[own], true.boxes[true.labels == number], 0.5))
     ranked = np.argsort(-np.concatenate(scores))
     hits = np.concatenate(right)[ranked].cumsum()
     total = sum(len(t.labels) for t in truth)

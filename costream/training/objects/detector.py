@@ -25,7 +25,7 @@ from costream.training.optim import (
     TrainingCheckpoint,
 )
 
-WATCH = 25  # steps between two validations
+VALIDATE_EVERY = 25  # steps between two validations
 PATIENCE = 0.5  # share of all validations without improvement
 _FEWEST, _MOST, _TOGETHER = 4, 24, 400  # augmented views per image; in total, about
 # Tokens [B, h, w, D], and per image the true boxes [n, 4] and their classes int64 [n].
@@ -78,32 +78,35 @@ def fit(
     supply: TokenSupply | PictureSupply,
     schedule: Schedule,
     seed: int,
-    look: ValidationFunction,
+    validate: ValidationFunction,
     partial: TrainingCheckpoint,
 ) -> list[dict[str, float]]:
-    """Train a network or a part of it, keep the weights ``look`` rated best, return the history.
+    """Train a network or a part of it, keep the best weights, return the history.
 
-    Where ``look`` returns nothing, the last weights are kept. For the history see ``Watch``.
+    Where ``validate`` returns nothing, the last weights are kept. For the history see
+    ``EarlyStopping``.
     """
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     network.requires_grad_(False)
     learning.requires_grad_(True)
-    patience = max(1, round(PATIENCE * schedule.steps / WATCH))
-    watch = EarlyStopping(look, learning.state_dict, schedule.steps, WATCH, patience)
-    parts: dict[str, Stateful] = {"chance": RandomState(rng), "watch": watch}
+    patience = max(1, round(PATIENCE * schedule.steps / VALIDATE_EVERY))
+    stopping = EarlyStopping(
+        validate, learning.state_dict, schedule.steps, VALIDATE_EVERY, patience
+    )
+    parts: dict[str, Stateful] = {"chance": RandomState(rng), "watch": stopping}
     optimizer = Optimizer([learning], schedule, "training", partial, parts)
     for step in optimizer:
         tokens, boxes, labels = supply.batch(schedule.batch, rng)
         size = (tokens.shape[1] * network.patch, tokens.shape[2] * network.patch)
         losses = detector_losses(network, tokens, size, boxes, labels)
         optimizer.step(torch.stack(losses).sum())
-        if watch.enough(step + 1, optimizer.loss):
+        if stopping.update(step + 1, optimizer.loss):
             break
-    if watch.best:
-        learning.load_state_dict(watch.best)
+    if stopping.best:
+        learning.load_state_dict(stopping.best)
     network.requires_grad_(False).eval()
-    return [{k: v for k, v in row.items() if k != LOSS} for row in watch.history]
+    return [{k: v for k, v in row.items() if k != LOSS} for row in stopping.history]
 
 
 @torch.no_grad()
@@ -142,9 +145,6 @@ def figures(
     return {**({LOSS: 1 - sum(both.values()) / 2} if any(both.values()) else {}), **both}
 
 
-# Nearest-class-mean baseline for custom objects, on box features.
-
-
 PROTOTYPES = "nearest centroid of boxes"
 _NOTHING, _APART = 8, 0.3  # background proposals per image; maximum overlap with boxes
 
@@ -176,8 +176,8 @@ def prototypes(
         shares = torch.from_numpy(np.concatenate(told))[:, :classes]
         scores, labels = (shares * proposed.objectness.sigmoid()[:, None]).max(1)
         best = suppress(proposed.boxes, scores, labels, network.roi_heads.overlap)
-        said_of = Detections(proposed.boxes[best], scores[best], labels[best])
-        found.append(to_found(said_of, picture.size))
+        kept = Detections(proposed.boxes[best], scores[best], labels[best])
+        found.append(to_found(kept, picture.size))
     return found
 
 

@@ -193,9 +193,6 @@ def _pixels(rgb: npt.NDArray[np.uint8], size: PixelSize | None) -> _Pixels:
     return channels_first(rgb), size or (width, height)
 
 
-# Augmented views of a user's images, each encoded once by a backbone and cached on disk.
-
-
 _MOSAIC, _COPIED = 0.4, 0.8  # shares of the views
 _SMALLER = (0.7, 0.85)  # scale of the sides: smaller views teach as much in less time
 

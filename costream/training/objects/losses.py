@@ -1,4 +1,7 @@
-"""Losses of a detector, and their targets: matched and sampled boxes."""
+"""Losses of a detector, and their targets: matched and sampled boxes.
+
+Ren et al., "Faster R-CNN" (NeurIPS 2015), with the parameters of detectron2.
+"""
 
 from __future__ import annotations
 
@@ -105,11 +108,6 @@ def head_loss(
     own = labels[something] if deltas.shape[1] > 1 else torch.zeros_like(something)
     error = F.l1_loss(deltas[something, own], goal, reduction="sum") / max(1, len(labels))
     return F.cross_entropy(logits, labels) + error
-
-
-# Training targets of anchors and boxes: matching and sampling of Faster R-CNN.
-#
-# Ren et al., "Faster R-CNN" (NeurIPS 2015), with the parameters of detectron2.
 
 
 NOTHING, IGNORED = -1, -2

@@ -59,7 +59,7 @@ from costream.training.report.objects import DetectorReport, objects_report
 log = logging.getLogger("costream")
 BATCH, TOKENS = 8, 8192  # maximum views of a step, and their tokens
 STEPS, PER_PICTURE, MOST = 450, 3, 900  # twice as many from scratch
-WATCHED = 48  # maximum images of each validation during training
+MOST_VALIDATED = 48  # maximum images of each validation during training
 COMPARED = 256  # maximum images that the class means are computed from
 
 
@@ -96,9 +96,11 @@ def train_objects(settings: TrainSettings, base: Weights, paths: Sequence[Path])
     if not labels:
         raise UsageError("no boxes found", where=settings.labels)
     network, pixels, card = student(base, labels, settings)
-    divided = divide(stills, settings.validation, settings.seed)
-    counts = [count_boxes(side) for side in divided]
-    told = (f"{len(s)} images with {c.total()} boxes" for s, c in zip(divided, counts, strict=True))
+    split_images = divide(stills, settings.validation, settings.seed)
+    counts = [count_boxes(side) for side in split_images]
+    told = (
+        f"{len(s)} images with {c.total()} boxes" for s, c in zip(split_images, counts, strict=True)
+    )
     log.info("%s to train on, %s to validate with", *told)
     warn_of_unchecked(set(labels) - counts[1].keys(), settings)
     partial = training_checkpoint(
@@ -106,19 +108,19 @@ def train_objects(settings: TrainSettings, base: Weights, paths: Sequence[Path])
     )
     with log_resume_hint([partial]):
         cache = FeatureCache(settings.cache, card, _backbone(network))
-        albums = [Album(side, labels, pixels.box) for side in divided]
+        albums = [Album(side, labels, pixels.box) for side in split_images]
         views = [Views(album, network, pixels, settings.seed) for album in albums]
         trained, checked = (Side(view, card, cache) for view in views)
-        taught = fit_student(network, base, card, trained, checked, settings, partial)
+        result = fit_detector(network, base, card, trained, checked, settings, partial)
         cache.prune()
-    card = describe(card, taught, divided, base, settings)
+    card = describe(card, result, split_images, base, settings)
     save_model(paths[0], card, network, pixels)
     paths[1].write_text(card_text(card, detection_table), encoding="utf-8")
-    own = taught.found[card.name]
-    learnt = DetectorReport(
-        card, paths[0].name, counts[0], counts[1], taught.history, own, taught.truth
+    own = result.found[card.name]
+    report = DetectorReport(
+        card, paths[0].name, counts[0], counts[1], result.history, own, result.truth
     )
-    paths[2].write_text(objects_report(learnt), encoding="utf-8")
+    paths[2].write_text(objects_report(report), encoding="utf-8")
     partial.remove()
     _print(card, paths[0], len(checked.stills))
     return ExitCode.OK
@@ -149,7 +151,7 @@ def _backbone(network: ViTDet) -> nn.Module:
     return nn.ModuleList([network.embedding, network.backbone])
 
 
-def fit_student(
+def fit_detector(
     network: ViTDet,
     base: Weights,
     card: Card,
@@ -176,8 +178,8 @@ def fit_student(
     width, height = trained.views.canvases[0]
     batch = min(BATCH, max(1, TOKENS * network.patch**2 // (width * height)))
     schedule = Schedule(settings.steps or steps, batch, rate=1e-3, decay=0.05)
-    look = _look(network, card, checked, checked.some(WATCHED, seed))
-    history = fit(network, learning, supply, schedule, seed, look, partial)
+    validate = _validation(network, card, checked, checked.some(MOST_VALIDATED, seed))
+    history = fit(network, learning, supply, schedule, seed, validate, partial)
     seen = checked.seen(every)
     groups = sorted({still.group for still in checked.stills})
     return DetectorResults(
@@ -193,13 +195,15 @@ def _anew(side: Side, card: Card) -> Side:
     return Side(side.views, card, FeatureCache(None, card, nn.ModuleList()))
 
 
-def _look(network: ViTDet, card: Card, side: Side, numbers: Sequence[int]) -> ValidationFunction:
-    def look() -> dict[str, float]:
+def _validation(
+    network: ViTDet, card: Card, side: Side, numbers: Sequence[int]
+) -> ValidationFunction:
+    def validate() -> dict[str, float]:
         seen = side.seen(numbers)
         found = [detect_objects(network, picture) for picture in seen]
         return figures(found, [to_truth(picture) for picture in seen], card.labels)
 
-    return look
+    return validate
 
 
 def _simple(
@@ -242,9 +246,6 @@ def _print(card: Card, path: Path, checks: int) -> None:
         if card.name in told:
             print(f"validation: AP50 {told[card.name]:.3f} over {checks} images{beside}")
     print(f"report: {path.with_suffix('.html')}")
-
-
-# Initialisation of a custom detector from the weights of another, as far as they fit.
 
 
 _PREDICTOR = "roi_heads.box_predictor."

@@ -39,86 +39,86 @@ class SequenceReport(TrainingReport):
     calibration: Calibration | None = None
 
 
-def own_report(learnt: SequenceReport) -> str:
+def own_report(report: SequenceReport) -> str:
     """Return the report as HTML without scripts or external resources."""
-    card = learnt.card
+    card = report.card
     background = frozenset() if card.background is None else frozenset([card.background])
-    learnt.palette.add(card.labels, card.labels, background)
+    report.palette.add(card.labels, card.labels, background)
     return page(
         card,
-        _facts(learnt),
-        learning(learnt.history),
-        _classes(learnt),
-        _confusion(learnt),
-        _baselines(learnt),
-        _chosen(learnt),
-        _reliability(learnt),
-        data(learnt.card),
-        use(learnt.file, "--data FOLDER"),
+        _facts(report),
+        learning(report.history),
+        _classes(report),
+        _confusion(report),
+        _baselines(report),
+        _chosen(report),
+        _reliability(report),
+        data(report.card),
+        use(report.file, "--data FOLDER"),
     )
 
 
-def _facts(learnt: SequenceReport) -> Html:
-    trained, checked = learnt.trained.total(), learnt.checked.total()
+def _facts(report: SequenceReport) -> Html:
+    trained, checked = report.trained.total(), report.checked.total()
     cards = [
-        ("Classes", str(len(learnt.card.labels)), f"with {learnt.card.background!r}"),
+        ("Classes", str(len(report.card.labels)), f"with {report.card.background!r}"),
         ("Examples", f"{trained + checked:,}", f"{trained:,} to train, {checked:,} to validate"),
     ]
-    if learnt.validation:
-        own = learnt.validation[learnt.card.name]
+    if report.validation:
+        own = report.validation[report.card.name]
         low, high = own["top1_95"]
         over = f"95 % interval over {own['top1_95_over']} {low:.2f} to {high:.2f}"
         cards.insert(0, ("Top-1", f"{own['top1']:.2f}", over))
-    if learnt.calibration is not None:
-        before, after = learnt.calibration.f1
+    if report.calibration is not None:
+        before, after = report.calibration.f1
         cards.append(("F1 of segments", f"{after:.2f}", f"{before:.2f} before calibration"))
-    return facts(cards, checked=bool(learnt.validation))
+    return facts(cards, checked=bool(report.validation))
 
 
-def _classes(learnt: SequenceReport) -> Html:
-    classes = learnt.validation[learnt.card.name]["classes"] if learnt.validation else {}
+def _classes(report: SequenceReport) -> Html:
+    classes = report.validation[report.card.name]["classes"] if report.validation else {}
     rows: list[Sequence[Cell]] = []
-    for label in learnt.card.labels:
-        paint, about = learnt.palette.paint(label), classes.get(label, {})
+    for label in report.card.labels:
+        paint, about = report.palette.paint(label), classes.get(label, {})
         bars = (about.get(key) for key in ("average_precision", "recall", "precision"))
         rows.append(
             [
-                *learnt.cells(label),
+                *report.cells(label),
                 *("–" if value is None else share_bar(value, paint) for value in bars),
             ]
         )
     columns = ("Class", "Trained on", "Validated with", "Average precision", "Recall", "Precision")
-    background = learnt.card.background
+    background = report.card.background
     note = (
         f"On validation examples, by the mean over their steps. {background!r} makes no segments."
     )
     return section("Classes", table(columns, rows, numbers=(1, 2)), tag("p", note, class_="note"))
 
 
-def _confusion(learnt: SequenceReport) -> Html | None:
-    if not learnt.validation:
+def _confusion(report: SequenceReport) -> Html | None:
+    if not report.validation:
         return None
-    counts = np.array(learnt.validation[learnt.card.name]["confusion"])
+    counts = np.array(report.validation[report.card.name]["confusion"])
     if len(counts) <= MOST_CONFUSED:
-        return section("Confusion", confusion_table(counts, learnt.card.labels))
-    wrong = learnt.validation[learnt.card.name]["confused"]
+        return section("Confusion", confusion_table(counts, report.card.labels))
+    wrong = report.validation[report.card.name]["confused"]
     rows = [(name(a), name(b), number(str(n))) for a, b, n in wrong[:MOST_CONFUSED]]
     return section("Confusion", table(("Class", "Predicted as", "Examples"), rows, numbers=(2,)))
 
 
-def _baselines(learnt: SequenceReport) -> Html | None:
-    if not learnt.validation:
+def _baselines(report: SequenceReport) -> Html | None:
+    if not report.validation:
         return None
     rows = [
         [name(model), *(figure(scores.get(key)) for key in ("top1", "top1_vote", "sequence_mAP"))]
-        for model, scores in learnt.validation.items()
+        for model, scores in report.validation.items()
     ]
     columns = ("Model", "Top-1", "Top-1 of votes", "mAP")
     return section("Compared with baselines", table(columns, rows, numbers=(1, 2, 3)))
 
 
-def _chosen(learnt: SequenceReport) -> Html | None:
-    chosen = learnt.calibration
+def _chosen(report: SequenceReport) -> Html | None:
+    chosen = report.calibration
     if chosen is None:
         return None
     before, after = _settings(1.0, chosen.start), _settings(chosen.temperature, chosen.timeline)
@@ -141,12 +141,12 @@ def _settings(temperature: float, timeline: Timeline) -> dict[str, str]:
     }
 
 
-def _reliability(learnt: SequenceReport) -> Html | None:
-    if not learnt.streams or learnt.calibration is None:
+def _reliability(report: SequenceReport) -> Html | None:
+    if not report.streams or report.calibration is None:
         return None
-    said = np.concatenate([told.probabilities for told in learnt.streams])
-    truth = np.concatenate([told.labels for told in learnt.streams])
-    temperature, charts = learnt.calibration.temperature, []
+    said = np.concatenate([told.probabilities for told in report.streams])
+    truth = np.concatenate([told.labels for told in report.streams])
+    temperature, charts = report.calibration.temperature, []
     for value in dict.fromkeys((1.0, temperature)):
         bins = reliability(at_temperature(said, value), truth)
         title = f"Temperature {value:g}: expected calibration error {calibration_error(bins):.3f}"

@@ -42,51 +42,51 @@ class DetectorReport(TrainingReport):
         return box_confusion(self.found, self.truth, thresholds)
 
 
-def objects_report(learnt: DetectorReport) -> str:
+def objects_report(report: DetectorReport) -> str:
     """Return the report as HTML without scripts or external resources."""
-    card = learnt.card
-    learnt.palette.add(card.labels, card.labels, frozenset())
+    card = report.card
+    report.palette.add(card.labels, card.labels, frozenset())
     return page(
         card,
-        _facts(learnt),
-        learning(learnt.history),
-        _classes(learnt),
-        _confusion(learnt),
-        _baselines(learnt),
+        _facts(report),
+        learning(report.history),
+        _classes(report),
+        _confusion(report),
+        _baselines(report),
         data(card),
-        use(learnt.file, "--data FOLDER --labels BOXES"),
+        use(report.file, "--data FOLDER --labels BOXES"),
     )
 
 
-def _facts(learnt: DetectorReport) -> Html:
-    trained, checked = learnt.trained.total(), learnt.checked.total()
+def _facts(report: DetectorReport) -> Html:
+    trained, checked = report.trained.total(), report.checked.total()
     cards = [
-        ("Classes", str(len(learnt.card.labels)), "object classes"),
+        ("Classes", str(len(report.card.labels)), "object classes"),
         ("Boxes", f"{trained + checked:,}", f"{trained:,} to train, {checked:,} to validate"),
     ]
-    if learnt.validation:
-        own = learnt.validation[learnt.card.name]
+    if report.validation:
+        own = report.validation[report.card.name]
         if "AP50_95" in own:
             low, high = own["AP50_95"]
             more = f"95 % interval over files {low:.2f} to {high:.2f}"
         else:
             more = f"over {own['pictures']} images"
         cards.insert(0, ("AP50", f"{own['AP50']:.2f}" if own["AP50"] is not None else "–", more))
-    return facts(cards, checked=bool(learnt.validation))
+    return facts(cards, checked=bool(report.validation))
 
 
-def _classes(learnt: DetectorReport) -> Html:
-    card, timeline = learnt.card, learnt.card.timeline
-    scores = learnt.validation[card.name]["classes"] if learnt.validation else {}
-    counts = learnt.counts
+def _classes(report: DetectorReport) -> Html:
+    card, timeline = report.card, report.card.timeline
+    scores = report.validation[card.name]["classes"] if report.validation else {}
+    counts = report.counts
     rows: list[Sequence[Cell]] = []
     for k, label in enumerate(card.labels):
-        paint, about = learnt.palette.paint(label), scores.get(label, {})
+        paint, about = report.palette.paint(label), scores.get(label, {})
         right, told, true = counts[k, k], counts[:, k].sum(), counts[k].sum()
         bars = (about.get("AP50"), right / true if true else None, right / told if told else None)
         rows.append(
             [
-                *learnt.cells(label),
+                *report.cells(label),
                 number(f"{timeline.threshold_of(label):g}"),
                 *("–" if value is None else share_bar(float(value), paint) for value in bars),
             ]
@@ -100,19 +100,19 @@ def _classes(learnt: DetectorReport) -> Html:
     return section("Classes", listed, tag("p", note, class_="note"))
 
 
-def _confusion(learnt: DetectorReport) -> Html | None:
-    if not learnt.validation or len(learnt.card.labels) > MOST_CONFUSED:
+def _confusion(report: DetectorReport) -> Html | None:
+    if not report.validation or len(report.card.labels) > MOST_CONFUSED:
         return None
     note = "At the thresholds. Last row: boxes without an object; last column: missed objects."
-    counts = confusion_table(learnt.counts, [*learnt.card.labels, "nothing"])
+    counts = confusion_table(report.counts, [*report.card.labels, "nothing"])
     return section("Confusion", counts, tag("p", note, class_="note"))
 
 
-def _baselines(learnt: DetectorReport) -> Html | None:
-    if not learnt.validation:
+def _baselines(report: DetectorReport) -> Html | None:
+    if not report.validation:
         return None
     rows = [
         [name(model), *(figure(scores.get(key)) for key in ("AP50", "AP"))]
-        for model, scores in learnt.validation.items()
+        for model, scores in report.validation.items()
     ]
     return section("Compared with baselines", table(("Model", "AP50", "AP"), rows, numbers=(1, 2)))

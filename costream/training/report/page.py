@@ -75,7 +75,7 @@ def facts(cards: Sequence[tuple[str, str, str]], *, checked: bool) -> Html:
 
 
 def learning(history: Sequence[dict[str, float]]) -> Html | None:
-    """Return the curves of a training's history, see ``Watch``."""
+    """Return the curves of a training's history, see ``EarlyStopping``."""
     if not history:
         return None
     names = list(dict.fromkeys(key for row in history for key in row if key != "step"))
@@ -111,9 +111,6 @@ def use(file: str, measured: str) -> Html:
 def figure(value: float | None) -> Cell:
     """Return a value with three decimals as a table cell; a dash for None."""
     return "–" if value is None else number(f"{value:.3f}")
-
-
-# Charts of the training report: curves over steps, reliability, confusion matrix.
 
 
 HEIGHT = 150  # of a curve chart, CSS pixels

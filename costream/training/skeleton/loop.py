@@ -18,7 +18,7 @@ from costream.training.optim import (
     EarlyStopping,
     Optimizer,
     RandomState,
-    Remembered,
+    SavedState,
     Schedule,
     Stateful,
     TrainingCheckpoint,
@@ -29,7 +29,7 @@ from costream.training.optim import (
 from costream.training.skeleton.examples import StreamMaker
 from costream.training.skeleton.motions import batch
 
-WATCH, PATIENCE = 40, 5  # steps between validations; validations without improvement
+VALIDATE_EVERY, PATIENCE = 40, 5  # steps between validations; validations without improvement
 AVERAGE = 0.99  # decay of the running mean of the weights, which is what is kept
 
 
@@ -50,28 +50,34 @@ def train_network(
     seed: int,
     title: str,
     fixed_statistics: bool = False,
-    look: Callable[[nn.Module], dict[str, float]] | None = None,
+    validate: Callable[[nn.Module], dict[str, float]] | None = None,
     partial: TrainingCheckpoint | None = None,
 ) -> list[dict[str, float]]:
     """Train ``network`` on streams of ``steps`` steps, keep averaged weights, return the history.
 
     The frontend prepares the streams step by step, as in a run. Every step is supervised, the
     first ones of a motion with less weight. ``fixed_statistics``: those of BatchNorm are frozen,
-    for fine-tuning. With ``look``, which validates the averaged network, the best averages are
-    kept; see ``Watch``.
+    for fine-tuning. With ``validate``, which validates the averaged network, the best averages are
+    kept; see ``EarlyStopping``.
     """
     rng, products = np.random.default_rng(seed), fastest_autocast()
     average, stride = Average(network), int(getattr(network, "stride", 1))
 
-    def looked() -> dict[str, float]:
-        if look is None:
+    def validate_average() -> dict[str, float]:
+        if validate is None:
             return {}
         shown = copy.deepcopy(network)
         shown.load_state_dict(average.weights)
-        return look(shown.eval())
+        return validate(shown.eval())
 
-    watch = EarlyStopping(looked, lambda: average.weights, schedule.steps, WATCH, PATIENCE)
-    parts: dict[str, Stateful] = {"chance": RandomState(rng), "average": average, "watch": watch}
+    stopping = EarlyStopping(
+        validate_average, lambda: average.weights, schedule.steps, VALIDATE_EVERY, PATIENCE
+    )
+    parts: dict[str, Stateful] = {
+        "chance": RandomState(rng),
+        "average": average,
+        "watch": stopping,
+    }
     optimizer = Optimizer([network], schedule, title, partial, parts)
     if fixed_statistics:
         freeze_batchnorm(network)
@@ -83,11 +89,11 @@ def train_network(
             loss(logits.float(), labels[:, ::stride], weights[:, ::stride], schedule.smoothing)
         )
         average.update(network)
-        if watch.enough(step + 1, optimizer.loss):
+        if stopping.update(step + 1, optimizer.loss):
             break
     network.eval()
-    network.load_state_dict(watch.best or average.weights)
-    return watch.history
+    network.load_state_dict(stopping.best or average.weights)
+    return stopping.history
 
 
 def draw(
@@ -126,10 +132,10 @@ class Average:
         self._count += 1
         update_average(self.weights, network, max(1 - AVERAGE, 9 / (self._count + 9)))
 
-    def remembered(self) -> Remembered:
+    def state(self) -> SavedState:
         """Return the mean and its number of steps, for a checkpoint."""
         return self.weights, self._count
 
-    def recall(self, tensors: dict[str, Tensor], value: Any) -> None:
+    def restore(self, tensors: dict[str, Tensor], value: Any) -> None:
         """Restore the state from a checkpoint."""
         self.weights, self._count = dict(tensors), value

@@ -1,4 +1,4 @@
-"""Trainer of custom skeleton classes, see ``training.own``."""
+"""Trainer of custom skeleton classes."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ def check(card: Card, settings: TrainSettings) -> None:
         raise untrainable_error(card)
 
 
-def train(
+def fit(
     network: nn.Module,
     frontend: Any,
     card: Card,
     examples: tuple[Sequence[Example], Sequence[Example]],
     settings: TrainSettings,
-    desk: Workspace,
+    workspace: Workspace,
 ) -> TrainResult:
     """Train the network on streams made of the motions, with pauses as background.
 
-    A linear probe on their statistics is fitted and combined with it: see ``skeleton_reading``.
+    A linear probe on their statistics is fitted and combined with it: see ``LinearProbe``.
     """
     options = SourceOptions(
         layout=settings.layout, columns=settings.columns, frame_rate_hz=settings.rate_hz
@@ -83,13 +83,13 @@ def train(
 
     supplies = [SkeletonSupply(maker, STREAMS)]
     skeletons = cast(SkeletonNet, network)
-    reading = fit_probe(skeletons, frontend, supplies, schedule.smoothing, settings.seed)
+    probe = fit_probe(skeletons, frontend, supplies, schedule.smoothing, settings.seed)
     disable_probe(skeletons)
     each = len(motions) / len({m.label for m in motions})
     share = each / (each + EQUAL)
 
-    def look(averaged: nn.Module) -> dict[str, float]:
-        reading.join(cast(SkeletonNet, averaged), share)
+    def validate(averaged: nn.Module) -> dict[str, float]:
+        probe.join(cast(SkeletonNet, averaged), share)
         return figures(predict(averaged, frontend, checks), checks, card.labels)
 
     history = train_network(
@@ -101,10 +101,10 @@ def train(
         settings.seed,
         "training",
         fixed_statistics=not settings.scratch,
-        look=look if checks else None,
-        partial=desk.partial,
+        validate=validate if checks else None,
+        partial=workspace.checkpoint,
     )
-    reading.join(skeletons, share)
+    probe.join(skeletons, share)
     if not checks:
         return TrainResult(history=history)
     return TrainResult(
@@ -127,9 +127,9 @@ def predict_streams(
     maker = StreamMaker(motions, labels, as_they_are, labels[0])
     rng = np.random.default_rng(seed)
     streams = [maker.draw(CHECK_STEPS, rng) for _ in range(CHECKS)]
-    said = predict(network, frontend, [Motion("", "", "", s.joints) for s in streams])
+    rows = predict(network, frontend, [Motion("", "", "", s.joints) for s in streams])
     stride = int(getattr(network, "stride", 1))
-    return [StreamPredictions(p, s.labels[::stride]) for p, s in zip(said, streams, strict=True)]
+    return [StreamPredictions(p, s.labels[::stride]) for p, s in zip(rows, streams, strict=True)]
 
 
 @torch.inference_mode()
@@ -147,12 +147,12 @@ def predict(
 
 
 def figures(
-    told: Sequence[np.ndarray[Any, Any]], motions: Sequence[Motion], labels: Sequence[str]
+    probabilities: Sequence[np.ndarray[Any, Any]], motions: Sequence[Motion], labels: Sequence[str]
 ) -> dict[str, float]:
     """Return the mean cross entropy over motions, equally weighted, and their accuracy."""
     columns = [labels.index(m.label) for m in motions]
-    surprise = [-np.log(p[:, k] + 1e-9).mean() for p, k in zip(told, columns, strict=True)]
-    right = [p.mean(0).argmax() == k for p, k in zip(told, columns, strict=True)]
+    surprise = [-np.log(p[:, k] + 1e-9).mean() for p, k in zip(probabilities, columns, strict=True)]
+    right = [p.mean(0).argmax() == k for p, k in zip(probabilities, columns, strict=True)]
     return {LOSS: float(np.mean(surprise)), "validation_accuracy": float(np.mean(right))}
 
 
@@ -170,21 +170,18 @@ def _centroid(
     return nearest_centroid(rows, [labels.index(m.label) for m in motions], asked, len(labels))
 
 
-# Linear probe on joint statistics, for skeleton classes with few examples.
-#
-# A network that learns a class from five motions overfits them. A linear layer on the mean and
-# standard deviation of each joint (see ``SkeletonNet``, ``statistics``) overfits less, but gains
-# little from many examples. So the output is a mean of both, in which the network's weight grows
-# with the number of examples.
-
-
 BATCHES, PROBE_STEPS = 16, 128  # number of batches of streams, and the streams' length
 DECAY = 0.1  # L2 penalty, relative to the mean loss
 
 
 @dataclass(frozen=True)
 class LinearProbe:
-    """A linear probe: ``weight`` [K, 2 V C] and ``bias`` [K]."""
+    """A linear probe on joint statistics: ``weight`` [K, 2 V C] and ``bias`` [K].
+
+    A network overfits classes of five motions. A linear layer on the mean and standard deviation
+    of each joint overfits less, but gains little from many examples. So the output is a mean of
+    both, in which the network's weight grows with the number of examples.
+    """
 
     weight: Tensor
     bias: Tensor
@@ -224,9 +221,9 @@ def fit_probe(
     rng, stride = np.random.default_rng(seed), network.stride
     rows, labels, weights = [], [], []
     for _ in range(BATCHES):
-        tokens, told, counts = draw(frontend, supplies, PROBE_STEPS, rng)
+        tokens, steps, counts = draw(frontend, supplies, PROBE_STEPS, rng)
         rows.append(network.describe(tokens))
-        labels.append(told[:, ::stride])
+        labels.append(steps[:, ::stride])
         weights.append(counts[:, ::stride])
     described = torch.cat(rows)
     centre = described.mean((0, 1))

@@ -32,7 +32,7 @@ from costream.training.tokens.streams import TokenStream
 
 STREAM_STEPS = (16, 128)  # minimum and maximum, so that windows are not always full
 WINDOWS = 8  # supervised steps of a stream if each needs its own window
-WATCH, PATIENCE = 20, 6  # steps between validations; validations without improvement
+VALIDATE_EVERY, PATIENCE = 20, 6  # steps between validations; validations without improvement
 NOISE = 1.0  # relative to the standard deviation of tokens
 COMING = 0.5  # loss weight of anticipated labels (OadTR, Wang et al., ICCV 2021)
 _AT_ONCE = 512  # steps of a stream in one call of the network
@@ -58,30 +58,30 @@ def slides(network: nn.Module) -> bool:
     return isinstance(encoder, (Encoder, NystromEncoder)) and encoder.depth > 1
 
 
-def fit(
+def fit_streams(
     network: nn.Module,
     supply: StreamSource,
     schedule: Schedule,
     seed: int,
-    watched: Sequence[TokenStream] = (),
+    validation: Sequence[TokenStream] = (),
     partial: TrainingCheckpoint | None = None,
     spread: Tensor | None = None,
 ) -> list[dict[str, float]]:
     """Train the network, keep the weights with the lowest validation loss, return the history.
 
-    Without validation streams ``watched`` the last weights are kept. Fixed landmarks are fitted
-    during training, see ``Fixing``, and no weights count as best before that. ``spread`` [D]:
-    standard deviation of the tokens, which scales added noise: few examples are overfitted
-    without it. For the history see ``Watch``.
+    Without streams in ``validation`` the last weights are kept. Fixed landmarks are fitted
+    during training, see ``LandmarkSchedule``, and no weights count as best before that.
+    ``spread`` [D]: standard deviation of the tokens, which scales added noise: few examples are
+    overfitted without it. For the history see ``EarlyStopping``.
     """
     rng = np.random.default_rng(seed)
     counted = WINDOWS if slides(network) else None
 
-    def look() -> dict[str, float]:
-        return figures(network, watched) if watched else {}
+    def validate() -> dict[str, float]:
+        return figures(network, validation) if validation else {}
 
-    watch = EarlyStopping(look, network.state_dict, schedule.steps, WATCH, PATIENCE)
-    parts: dict[str, Stateful] = {"chance": RandomState(rng), "watch": watch}
+    stopping = EarlyStopping(validate, network.state_dict, schedule.steps, VALIDATE_EVERY, PATIENCE)
+    parts: dict[str, Stateful] = {"chance": RandomState(rng), "watch": stopping}
     optimizer = Optimizer([network], schedule, "training", partial, parts)
     fixing = LandmarkSchedule(network, schedule)
     for step in optimizer:
@@ -91,12 +91,12 @@ def fit(
         if spread is not None:
             tokens = tokens + NOISE * spread * torch.randn_like(tokens)
         optimizer.step(stream_loss(network, tokens, labels, schedule.smoothing, counted, rng))
-        if fixing.over(step) and watch.enough(step + 1, optimizer.loss):
+        if fixing.over(step) and stopping.update(step + 1, optimizer.loss):
             break
     network.eval()
-    if watch.best:
-        network.load_state_dict(watch.best)
-    return watch.history
+    if stopping.best:
+        network.load_state_dict(stopping.best)
+    return stopping.history
 
 
 def stream_loss(
@@ -166,21 +166,21 @@ def predict(network: nn.Module, tokens: Sequence[Tensor]) -> list[npt.NDArray[An
 
 def predict_streams(network: nn.Module, streams: Sequence[TokenStream]) -> list[StreamPredictions]:
     """Return the network's predictions for streams, with the ground truth."""
-    said = predict(network, [stream.tokens for stream in streams])
-    return [StreamPredictions(p, stream.labels) for p, stream in zip(said, streams, strict=True)]
+    rows = predict(network, [stream.tokens for stream in streams])
+    return [StreamPredictions(p, stream.labels) for p, stream in zip(rows, streams, strict=True)]
 
 
-def figures(network: nn.Module, watched: Sequence[TokenStream]) -> dict[str, float]:
+def figures(network: nn.Module, validation: Sequence[TokenStream]) -> dict[str, float]:
     """Return the mean cross entropy and the accuracy over the steps of streams."""
     network.eval()
-    told = np.concatenate(predict(network, [stream.tokens for stream in watched]))
+    probabilities = np.concatenate(predict(network, [stream.tokens for stream in validation]))
     network.train()
-    labels = np.concatenate([stream.labels for stream in watched])
-    told, labels = told[labels != UNSCORED], labels[labels != UNSCORED]
+    labels = np.concatenate([stream.labels for stream in validation])
+    probabilities, labels = probabilities[labels != UNSCORED], labels[labels != UNSCORED]
     if not len(labels):
         return {}
-    surprise = -np.log(told[np.arange(len(told)), labels] + 1e-9)
-    right = told.argmax(1) == labels
+    surprise = -np.log(probabilities[np.arange(len(probabilities)), labels] + 1e-9)
+    right = probabilities.argmax(1) == labels
     return {LOSS: float(surprise.mean()), "validation_accuracy": float(right.mean())}
 
 

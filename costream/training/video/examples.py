@@ -155,7 +155,7 @@ class VideoReader:
     def _read(self, examples: list[Example], places: tuple[int, ...]) -> EncodedVideo:
         whole = stretch(examples)
         key = join_keys(example_key(whole), [self._seed, self._views])
-        parts = self._cache.make(key, lambda: self._look(whole))
+        parts = self._cache.make(key, lambda: self._encode(whole))
         times = tuple(x.numpy() for x in parts[1::2])
         for example in examples:
             if example.start_s > times[0][-1] + 1 / self._card.rate_hz:
@@ -163,39 +163,39 @@ class VideoReader:
         return EncodedVideo(tuple(examples), places, tuple(parts[::2]), times)
 
     @torch.no_grad()
-    def _look(self, example: Example) -> list[Tensor]:
+    def _encode(self, example: Example) -> list[Tensor]:
         """Return tokens float32 [T, D] and times float64 [T] of the recording and of its views."""
         rng = np.random.default_rng(example_seed(example, self._seed))
         views = [VideoView(rng, self._frontend.box) for _ in range(self._views)]
-        eyes = [VideoBranch(of_pictures(self._frontend), view) for view in (None, *views)]
-        ear = AudioBranch(self._frontend)
+        branches = [VideoBranch(of_pictures(self._frontend), view) for view in (None, *views)]
+        audio = AudioBranch(self._frontend)
         pictures: list[npt.NDArray[np.uint8]] = []
-        heard: list[Tensor] = []
+        sounds: list[Tensor] = []
         times: list[float] = []
 
-        def look() -> None:
+        def flush() -> None:
             if pictures:
                 frames = torch.from_numpy(np.stack(pictures))
-                for eye in eyes:
-                    eye.see(frames, torch.stack(heard), np.array(times))
+                for branch in branches:
+                    branch.process(frames, torch.stack(sounds), np.array(times))
             pictures.clear()
-            heard.clear()
+            sounds.clear()
             times.clear()
 
         for item in frames_of(self._card, self._frontend, example):
             if isinstance(item, Gap):
-                look()
-                ear.forget()
-                for eye in eyes:
-                    eye.forget()
+                flush()
+                audio.reset()
+                for branch in branches:
+                    branch.reset()
             elif isinstance(item.item, VideoFrame):
                 pictures.append(self._frontend.prepare(item.item.rgb))
-                heard.append(ear.hear(item.item))
+                sounds.append(audio.hear(item.item))
                 times.append(item.time_s)
                 if len(pictures) == CHUNK:
-                    look()
-        look()
-        return [part for eye in eyes for part in eye.close(example)]
+                    flush()
+        flush()
+        return [part for branch in branches for part in branch.close(example)]
 
 
 def of_pictures(frontend: Any) -> Any:
@@ -216,7 +216,7 @@ class AudioBranch:
             return torch.zeros(0)
         return self._frontend.hear([stack_audio_blocks(frame)], self._state)[0]
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Reset the state after a gap, as in a run."""
         self._state.reset()
 
@@ -235,46 +235,43 @@ class VideoBranch:
         self._seen = 0  # frames of the recording so far
         self._last: tuple[Tensor, Tensor] | None = None  # the latest frame, and silence
 
-    def see(self, frames: Tensor, heard: Tensor, times: Times) -> None:
+    def process(self, frames: Tensor, sounds: Tensor, times: Times) -> None:
         """Process frames uint8 [T, 3, H, W] with audio features [T, D] and times [T]."""
         if self._view is not None:
-            silence = torch.zeros_like(heard[:1])
+            silence = torch.zeros_like(sounds[:1])
             if not self._seen:
-                self._stand(frames[:1], silence, self._view.lead)
+                self._hold(frames[:1], silence, self._view.lead)
             chosen = self._view.chosen(self._seen, len(frames))
             self._last = frames[-1:], silence
             self._seen += len(frames)
             shown = torch.from_numpy(chosen)
-            frames, heard, times = frames[shown], heard[shown], times[chosen]
-        self._take(frames, heard, times)
+            frames, sounds, times = frames[shown], sounds[shown], times[chosen]
+        self._append(frames, sounds, times)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Reset the state after a gap, as in a run."""
         self._state.reset()
 
     def close(self, example: Example) -> tuple[Tensor, Tensor]:
         """Return tokens [T, D] and times [T]. UsageError if there were no frames."""
         if self._view is not None and self._last is not None:
-            self._stand(*self._last, self._view.tail)
+            self._hold(*self._last, self._view.tail)
         if not self._tokens:
             raise UsageError("this example has no frames", where=example.where)
         return torch.cat(self._tokens), torch.from_numpy(np.concatenate(self._times))
 
-    def _stand(self, picture: Tensor, silence: Tensor, steps: int) -> None:
+    def _hold(self, picture: Tensor, silence: Tensor, steps: int) -> None:
         still = picture.expand(steps, -1, -1, -1)
-        self._take(still, silence.expand(steps, -1), np.full(steps, np.nan))
+        self._append(still, silence.expand(steps, -1), np.full(steps, np.nan))
 
-    def _take(self, frames: Tensor, heard: Tensor, times: Times) -> None:
+    def _append(self, frames: Tensor, sounds: Tensor, times: Times) -> None:
         if not len(frames):
             return
         if self._view is not None:
             frames = self._view.show(frames)
-        seen = self._frontend.forward_steps(frames[None], self._state)[0]
-        self._tokens.append(torch.cat((seen, heard), 1))
+        features = self._frontend.forward_steps(frames[None], self._state)[0]
+        self._tokens.append(torch.cat((features, sounds), 1))
         self._times.append(times)
-
-
-# Augmented views of a video: camera displacement, lighting, noise and speed.
 
 
 # Standard deviations, for one fixed camera that may be knocked, by day and by night.

@@ -28,7 +28,7 @@ from costream.training.tokens.streams import TokenStream
 from costream.training.tokens.trainer import WINDOWS, figures, slides, stream_loss
 from costream.training.video.examples import VideoView, by_recording, frames_of, labels_at, stretch
 
-WATCH, PATIENCE = 10, 4  # steps between two validations; validations without gain
+VALIDATE_EVERY, PATIENCE = 10, 4  # steps between two validations; validations without gain
 
 
 def fine_tune(
@@ -37,10 +37,10 @@ def fine_tune(
     supply: Pieces,
     schedule: Schedule,
     seed: int,
-    watched: Sequence[Piece] = (),
+    validation: Sequence[Piece] = (),
     partial: TrainingCheckpoint | None = None,
 ) -> list[dict[str, float]]:
-    """Train both, restore the weights that did best on ``watched``, and return the history.
+    """Train both, restore the weights that did best on ``validation``, and return the history.
 
     The initial weights are candidates too, so without gain nothing changes. If there are no such
     pieces, the last weights remain. BatchNorm statistics stay fixed. For the history see
@@ -51,30 +51,30 @@ def fine_tune(
     both = nn.ModuleList([network, frontend.requires_grad_(True)])
     counted = WINDOWS if slides(network) else None
 
-    def look() -> dict[str, float]:
-        if not watched:
+    def validate() -> dict[str, float]:
+        if not validation:
             return {}
         frontend.eval()
-        found = figures(network, [seen(frontend, piece) for piece in watched])
+        found = figures(network, [seen(frontend, piece) for piece in validation])
         freeze_batchnorm(frontend.train())
         return found
 
-    watch = EarlyStopping(look, both.state_dict, schedule.steps, WATCH, PATIENCE)
-    watch.begin()
-    parts: dict[str, Stateful] = {"chance": RandomState(rng), "watch": watch}
+    stopping = EarlyStopping(validate, both.state_dict, schedule.steps, VALIDATE_EVERY, PATIENCE)
+    stopping.begin()
+    parts: dict[str, Stateful] = {"chance": RandomState(rng), "watch": stopping}
     optimizer = Optimizer([both], schedule, "fine-tuning", partial, parts)
     freeze_batchnorm(frontend)
     for step in optimizer:
         frames, labels = supply.batch(schedule.batch, rng)
         tokens: Tensor = frontend(frames)
         optimizer.step(stream_loss(network, tokens, labels, schedule.smoothing, counted, rng))
-        if watch.enough(step + 1, optimizer.loss):
+        if stopping.update(step + 1, optimizer.loss):
             break
-    if watch.best:
-        both.load_state_dict(watch.best)
+    if stopping.best:
+        both.load_state_dict(stopping.best)
     both.eval()
     frontend.requires_grad_(False)
-    return watch.history
+    return stopping.history
 
 
 @torch.no_grad()
@@ -82,9 +82,6 @@ def seen(frontend: Any, piece: Piece) -> TokenStream:
     """Return the tokens of a piece at the start of a stream."""
     frames = torch.from_numpy(piece.frames)
     return TokenStream(frontend(frames[None])[0], piece.labels)
-
-
-# Clips of a user's videos as frames, for training a frontend too.
 
 
 STEPS = 48  # length of a piece

@@ -1,4 +1,4 @@
-"""Trainer of custom video classes, with a frozen or fine-tuned frontend; see ``training.own``."""
+"""Trainer of custom video classes, with a frozen or fine-tuned frontend."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from costream.training.tokens.streams import TokenStream, TokenStreams
 from costream.training.tokens.trainer import (
     STREAM_STEPS,
     classifies_tokens,
-    fit,
+    fit_streams,
     predict,
     predict_streams,
     slides,
@@ -66,13 +66,13 @@ def check(card: Card, settings: TrainSettings) -> None:
         raise UsageError(f"{card.name} takes {card.rate_hz:g} frames per second", where="--fps")
 
 
-def train(
+def fit(
     network: nn.Module,
     frontend: Any,
     card: Card,
     examples: tuple[Sequence[Example], Sequence[Example]],
     settings: TrainSettings,
-    desk: Workspace,
+    workspace: Workspace,
 ) -> TrainResult:
     """Train the network on streams made of the recordings' tokens, which are computed once.
 
@@ -84,32 +84,41 @@ def train(
         raise untrainable_error(card)
     frontend.eval().requires_grad_(False)
     training, checks = examples
-    seen = VideoReader(card, frontend, VIEWS, settings.seed, desk.cache).read(training)
-    checked = VideoReader(card, frontend, CHECKED_VIEWS, settings.seed, desk.cache).read(checks)
+    encoded = VideoReader(card, frontend, VIEWS, settings.seed, workspace.cache).read(training)
+    checked = VideoReader(card, frontend, CHECKED_VIEWS, settings.seed, workspace.cache).read(
+        checks
+    )
     still = UNSCORED if any(e.label == card.labels[0] for e in training) else 0
     varied = 0.0 if settings.scratch else VARIED
-    supply = TokenStreams([s.streams(card.labels, still) for s in seen], varied=varied)
-    watched = validation_streams(checked, card, still, settings.seed)
-    tokens = torch.cat([s.tokens[0] for s in seen])
+    supply = TokenStreams([s.streams(card.labels, still) for s in encoded], varied=varied)
+    validation = validation_streams(checked, card, still, settings.seed)
+    tokens = torch.cat([s.tokens[0] for s in encoded])
     spread = tokens.std(0)
     if settings.scratch:
         standardise(network, tokens)
     enough = min(MOST, STEPS + PER_EXAMPLE * len(training))
     batch = STREAMS // 2 if slides(network) else STREAMS
     schedule = Schedule(settings.steps or enough, batch, rate=1e-3, decay=0.05, smoothing=0.1)
-    history = fit(network, supply, schedule, settings.seed, watched, desk.partial, spread)
-    simple = {CENTROID: _centroid(seen, checked, card.labels)} if checks else {}
+    history = fit_streams(
+        network, supply, schedule, settings.seed, validation, workspace.checkpoint, spread
+    )
+    simple = {CENTROID: _centroid(encoded, checked, card.labels)} if checks else {}
     if settings.fine_tune:
-        further = fine_tuned(network, frontend, card, examples, still, settings, desk.second)
+        further = fine_tuned(
+            network, frontend, card, examples, still, settings, workspace.frontend_checkpoint
+        )
         before = history[-1]["step"] if history else 0
         history += [{**row, "step": before + row["step"]} for row in further]
         unkept = FeatureCache(None, card, frontend)
         checked = VideoReader(card, frontend, CHECKED_VIEWS, settings.seed, unkept).read(checks)
-        watched = validation_streams(checked, card, still, settings.seed)
+        validation = validation_streams(checked, card, still, settings.seed)
     if not checks:
         return TrainResult(history=history)
     return TrainResult(
-        answers(network, checked), predict_streams(network, watched), simple, history
+        answers(network, checked),
+        predict_streams(network, validation),
+        simple,
+        history,
     )
 
 
@@ -147,9 +156,13 @@ def answers(network: nn.Module, recordings: Sequence[EncodedVideo]) -> list[npt.
 
     They are those of a stream that begins with the example's recording.
     """
-    told = predict(network, [seen.tokens[0] for seen in recordings])
-    by_source = {s.examples[0].source: rows for s, rows in zip(recordings, told, strict=True)}
-    return [by_source[example.source][seen.steps(example)] for seen, example in listed(recordings)]
+    probabilities = predict(network, [encoded.tokens[0] for encoded in recordings])
+    by_source = {
+        s.examples[0].source: rows for s, rows in zip(recordings, probabilities, strict=True)
+    }
+    return [
+        by_source[example.source][encoded.steps(example)] for encoded, example in listed(recordings)
+    ]
 
 
 def listed(recordings: Sequence[EncodedVideo]) -> list[tuple[EncodedVideo, Example]]:
@@ -159,11 +172,11 @@ def listed(recordings: Sequence[EncodedVideo]) -> list[tuple[EncodedVideo, Examp
 
 
 def _centroid(
-    seen: Sequence[EncodedVideo], checked: Sequence[EncodedVideo], labels: Sequence[str]
+    encoded: Sequence[EncodedVideo], checked: Sequence[EncodedVideo], labels: Sequence[str]
 ) -> list[npt.NDArray[Any]]:
     rows, asked = (
         np.stack([s.tokens[0][torch.from_numpy(s.steps(e))].mean(0).numpy() for s, e in pairs])
-        for pairs in (listed(seen), listed(checked))
+        for pairs in (listed(encoded), listed(checked))
     )
-    known = [labels.index(example.label) for _, example in listed(seen)]
+    known = [labels.index(example.label) for _, example in listed(encoded)]
     return nearest_centroid(rows, known, asked, len(labels))

@@ -108,9 +108,6 @@ def _decode(path: Path, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(np.stack(pictures).transpose(0, 3, 1, 2))
 
 
-# Random clips for training: start, speed, geometry and colours.
-
-
 class Sampler:
     """Random sampler of pieces of clips; rare labels are oversampled.
 

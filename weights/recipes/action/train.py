@@ -385,9 +385,6 @@ if __name__ == "__main__":
     raise SystemExit(main())
 
 
-# Tree-ensemble baseline on plain video features.
-
-
 GRID = (12, 16)  # rows, columns
 LAGS = (1, 4, 16)  # frames
 _LEAF = 5  # frames per leaf at least: neighbouring frames are alike
@@ -427,9 +424,6 @@ def features(frames: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
     flat = grey.reshape(len(grey), -1)
     earlier = [flat[np.maximum(np.arange(len(flat)) - lag, 0)] for lag in LAGS]
     return np.concatenate([flat, *(flat - then for then in earlier)], 1)
-
-
-# Training of temporal models on the tokens of a finished frontend.
 
 
 @torch.no_grad()

@@ -221,9 +221,6 @@ def train_backbone(
     return student.eval()
 
 
-# Streams of consecutive sounds, and the training of temporal models on them.
-
-
 STREAM_STEPS = 160  # length of a stream: longer than the models' window
 _PIECES = (6, 40)  # range of a sound's steps in a stream
 _LAG = 2  # steps after which a token covers more of the new sound than of the last

@@ -107,9 +107,6 @@ def _decode(data: bytes) -> npt.NDArray[np.int16]:
     return np.concatenate(parts)
 
 
-# Batches of augmented pieces of audio with their targets.
-
-
 BLOCK = 4000  # samples of a step
 STEPS = 12  # length of a piece for the backbone
 NO_MUSIC = "no music"

@@ -223,9 +223,6 @@ if __name__ == "__main__":
     sys.exit(main())
 
 
-# Texts of the model cards of the shipped audio models.
-
-
 # Title of a test set -> which of the held-out clips belong to it.
 TITLES: dict[str, Callable[[SoundClip], bool]] = {
     "ESC-10, fold 4": lambda c: c.set == "ESC-10",
@@ -297,9 +294,6 @@ ABOUT: dict[str, dict[str, Any]] = {
 }
 
 
-# Evaluation of the audio models on held-out clips.
-
-
 @torch.inference_mode()
 def clip_tokens(backbone: ContinualAudioNet, clips: Sequence[SoundClip]) -> list[Tensor]:
     """Return the tokens [T, D] of each clip, as computed by ``costream listen``.
@@ -351,9 +345,6 @@ def majority(
     own = [n for n in (label_of(clip) for clip in train) if n in set(names)]
     best = max(sorted(set(own)), key=own.count)
     return {"sequences": len(clips), "top1": names.count(best) / len(names)}
-
-
-# Tree-ensemble baseline on summary statistics of log-mel spectrograms.
 
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)

@@ -80,9 +80,6 @@ if __name__ == "__main__":
     sys.exit(main())
 
 
-# Card text of the shipped object detector.
-
-
 RATE_HZ = 10.0
 _ABOUT: dict[str, Any] = {
     "description": (

@@ -294,9 +294,6 @@ if __name__ == "__main__":
     sys.exit(main())
 
 
-# Baselines on skeleton motions: majority class and tree ensemble.
-
-
 MOMENTS = 16  # sampled steps of a sequence in the trees' features
 
 

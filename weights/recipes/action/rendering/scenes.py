@@ -69,9 +69,6 @@ def rendered_clips(
     return [rendered_clip(s, rate_hz, f"rendered {k}", classes) for k, s in enumerate(scenes)]
 
 
-# Random rooms, cameras, people and scripts for synthetic training video.
-
-
 UP = np.array([0.0, 0.0, 1.0])
 
 
