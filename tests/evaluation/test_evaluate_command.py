@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -12,13 +10,12 @@ from costream.models.registry import load_model
 from costream.training.skeleton.motions import single
 from kit import data_skeleton
 from kit.program import costream
+from kit.runs import evaluate, run
 
 
 @pytest.fixture(scope="module")
 def result(weights, motions):
-    done = costream("evaluate", "-m", weights, "--data", motions, "--joined", 4, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return evaluate("-m", weights, "--data", motions, "--joined", 4)
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +81,7 @@ def test_streams_hold_every_step_of_every_example(result):
 
 
 def test_text_names_model_classes_and_figures(weights, motions):
-    done = costream("evaluate", "-m", weights, "--data", motions, "--joined", 0)
-    assert done.returncode == 0, done.stderr
+    done = run("evaluate", "-m", weights, "--data", motions, "--joined", 0)
     for word in ("tiny", "9 examples", "top-1", "vote", "recall", "Confusion", *data_skeleton.ACTS):
         assert word in done.stdout
     assert "streams" not in done.stdout

@@ -10,6 +10,7 @@ from sklearn.metrics import average_precision_score
 
 from kit import data_skeleton
 from kit.program import costream
+from kit.runs import run
 
 ACTS = ("step", "wave", "bend", "step")
 ACT_S = 36 / data_skeleton.RATE_HZ  # length of one
@@ -37,17 +38,15 @@ def recordings(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results(weights, recordings):
-    done = costream(
+    run(
         *("detect", recordings / "media" / "0.csv", recordings / "media" / "1.csv", "-m", weights),
         *("--scores", "-f", "jsonl,audacity", "-o", recordings / "out", "-q"),
     )
-    assert done.returncode == 0, done.stderr
     return recordings / "out"
 
 
 def evaluated(*arguments):
-    done = costream("evaluate", *arguments, "--json")
-    assert done.returncode == 0, done.stderr
+    done = run("evaluate", *arguments, "--json")
     return json.loads(done.stdout), done.stderr
 
 
@@ -119,8 +118,7 @@ def test_a_figure_is_drawn(result, recordings):
 
 
 def test_tables_for_people(results, recordings):
-    done = costream("evaluate", "--results", results, "--labels", recordings / "truth")
-    assert done.returncode == 0, done.stderr
+    done = run("evaluate", "--results", results, "--labels", recordings / "truth")
     for words in ("mAP", "expected calibration error", "tIoU", "Action starts", "Confusion"):
         assert words in done.stdout
     assert "no intervals: too few recordings" in done.stdout

@@ -18,6 +18,7 @@ from costream.runtime.stop import StopHandler
 from kit.media import make_video
 from kit.object_nets import LABELS, bright_model, write_model
 from kit.program import costream
+from kit.runs import evaluate
 
 SIZE = (224, 160)
 FRAMES = 12
@@ -161,9 +162,7 @@ def test_what_is_wrong_is_told_by_file_and_line(scene, tmp_path):
 def test_the_command(scene, tmp_path):
     weights = write_model(tmp_path / "tiny.safetensors")
     arguments = ("-m", weights, "--data", scene / "data", "--labels", scene / "labels")
-    done = costream("evaluate", *arguments, "--tokens", "8,all", "--json")
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = evaluate(*arguments, "--tokens", "8,all")
     assert [row["tokens"] for row in result["budgets"]] == [8, None]
     assert [row["pictures"] for row in result["budgets"]] == [FRAMES + 3] * 2
     for more, told in (

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import tarfile
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,22 +10,7 @@ from sklearn.metrics import average_precision_score
 
 from costream.errors import UsageError
 from costream.evaluation.protocols import PROTOCOLS
-from costream.evaluation.recordings import RecordingEvaluator
-from costream.evaluation.settings import EvaluateSettings
-from costream.labels.reading import read_recordings
-from costream.labels.recording import Label
-from kit.recorded import RATE_HZ, recording, told
-
-NAMES = ("background", "walk", "sit")
-EVERY = 8  # test videos of THUMOS14; all of them take a minute
-PACK = Path(__file__).resolve().parents[3] / "shared" / "packs" / "thumos14_annotations.tar"
-
-
-def scored(pairs, names=NAMES, background=NAMES[0], **options):
-    settings = EvaluateSettings(model="m", weights=None, data=None, **options)
-    judging = RecordingEvaluator(settings, names, background, "m")
-    fitted = judging.fit([truth for truth, _ in pairs])
-    return judging.scores([(r, said) for r, (_, said) in zip(fitted, pairs, strict=True)])
+from kit.recorded import NAMES, RATE_HZ, recording, scored, told
 
 
 def sure(*best, width=3):
@@ -139,81 +120,6 @@ def test_few_recordings_give_no_interval():
     one = scored([(recording("a", (0, 1, "walk")), told(sure(0, 1, 1, 1)))])
     assert one["frames"]["mAP_95"] is None
     assert one["segments"]["f1_95"]["0.5"] is None
-
-
-@pytest.fixture(scope="module")
-def annotations(tmp_path_factory):
-    """The published file of labels."""
-    if not PACK.is_file():
-        pytest.skip(f"needs {PACK.name} in ../shared/packs beside the repository")
-    path = tmp_path_factory.mktemp("thumos14") / "gt.json"
-    with tarfile.open(PACK) as archive:
-        file = archive.extractfile("thumos14_annotations/gt.json")
-        assert file is not None
-        path.write_bytes(file.read())
-    return path
-
-
-def brute_force(videos, names):
-    """AP and calibrated AP of classes 1 to 20, row by row; softmax over the first 21 logits."""
-    pooled = []
-    for stretches, logits in videos:
-        rows = len(logits)
-        for k in range(63, rows - 9):
-            middle = (k + 0.5) / RATE_HZ
-            true = {label for start, end, label in stretches if start <= middle < end}
-            if "Ambiguous" in true:
-                continue
-            odds = [math.exp(v) for v in logits[k][:21]]
-            pooled.append((true, [v / sum(odds) for v in odds]))
-    plain, calibrated = [], []
-    for number in range(1, 21):
-        ranked = sorted(pooled, key=lambda row, n=number: -row[1][n])
-        hits = [names[number] in true for true, _ in ranked]
-        positives = sum(hits)
-        if not positives:
-            continue
-        w = (len(hits) - positives) / positives
-        found = total = weighted = 0.0
-        for rank, hit in enumerate(hits, 1):
-            if hit:
-                found += 1
-                total += found / rank
-                weighted += w * found / (w * found + rank - found)
-        plain.append(total / positives)
-        calibrated.append(weighted / positives)
-    assert len(plain) >= 15
-    return sum(plain) / len(plain), sum(calibrated) / len(plain), len(pooled)
-
-
-def test_thumos14_protocol_equals_brute_force(annotations):
-    names = (*PROTOCOLS["thumos14"].labels, "Ambiguous")
-    database = json.loads(annotations.read_text("utf-8"))["database"]
-    recordings = read_recordings(None, annotations.with_name("gt.json#test"))[::EVERY]
-    rng = np.random.default_rng(0)
-    pairs, videos = [], []
-    for k, truth in enumerate(recordings):
-        marks = database[truth.source]["annotations"]
-        stretches = [(*map(float, m["segment"]), m["label"]) for m in marks]
-        last = max(end for _, end, _ in stretches)
-        if k % 5 == 0:  # the published segments have no ambiguous ones
-            stretches.append((0.3 * last, 0.4 * last, "Ambiguous"))
-            more = Label(*stretches[-1], "here")
-            truth = replace(truth, labels=(*truth.labels, more))
-        logits = rng.normal(size=(int(RATE_HZ * last) + 21, 22))
-        for start, end, label in stretches:
-            logits[int(RATE_HZ * start) : int(RATE_HZ * end), names.index(label)] += 1.0
-        odds = np.exp(logits)
-        # One group: intervals are looked at elsewhere.
-        pairs.append((replace(truth, group="all"), told(odds / odds.sum(1, keepdims=True))))
-        videos.append((stretches, logits))
-    result = scored(pairs, names, "Background", protocol="thumos14")
-    plain, calibrated, count = brute_force(videos, names)
-    assert result["frames"]["frames"] == count
-    assert result["frames"]["mAP"] == pytest.approx(plain, abs=1e-9)
-    assert result["frames"]["calibrated_mAP"] == pytest.approx(calibrated, abs=1e-9)
-    assert result["protocol"] == "THUMOS14"
-    assert "Ambiguous" not in result["labels"]
 
 
 def test_protocol_leaves_out_the_rows_at_both_ends():

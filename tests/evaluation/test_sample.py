@@ -17,9 +17,9 @@ from costream.errors import ModelError
 from costream.evaluation.sample import measure, reproduce, samples_folder
 from costream.models.registry import load_model
 from costream.models.verify import verify
+from kit.paths import WEIGHTS
 from kit.program import costream
 
-WEIGHTS = Path(__file__).resolve().parents[2] / "weights"
 COTRANS = WEIGHTS / "cotrans.safetensors"
 ROOM = samples_folder() / "room.mp4"
 

@@ -13,24 +13,23 @@ import torch
 from costream.evaluation.picture import draw_table
 from costream.models.registry import load_model
 from kit.program import ROOT, costream
+from kit.runs import run
 
 SAMPLE, LABELS = ROOT / "samples" / "room.mp4", ROOT / "samples" / "room.json"
 SMALL = ("--set", "embed_dim=16", "--set", "hidden=16", "--set", "num_classes=3")
 
 
 def zoo(*arguments: object, cwd: Path) -> dict[str, Any]:
-    done = costream("bench", "zoo", *arguments, "--json", cwd=cwd)
-    assert done.returncode == 0, done.stderr
+    done = run("bench", "zoo", *arguments, "--json", cwd=cwd)
     (table,) = json.loads(done.stdout)
     return {"notes": table["notes"], **{row["network"]: row for row in table["rows"]}}
 
 
 def test_networks_for_video_beside_each_other(tmp_path: Path) -> None:
-    done = costream(
+    run(
         *("models", "init", "miniroad", *SMALL, "--frontend", "cooadtr", "-o", "x.safetensors"),
         cwd=tmp_path,
     )
-    assert done.returncode == 0, done.stderr
     given = ("--labels", LABELS, "--weights", "x.safetensors", "--png", "zoo.png")
     rows = zoo(SAMPLE, *given, "--duration", 4, cwd=tmp_path)
     assert {"cooadtr", "cooadtr-b2", "oadtr", "eventful-vitdet", "x"} <= rows.keys()

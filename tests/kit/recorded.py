@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from costream.evaluation.predictions import ModelPredictions
+from costream.evaluation.recordings import RecordingEvaluator
+from costream.evaluation.settings import EvaluateSettings
 from costream.labels.recording import Label, Recording
 from costream.records import Segment
 
+NAMES = ("background", "walk", "sit")
 RATE_HZ = 4.0
 
 
@@ -41,3 +45,16 @@ def told(
         delay_s,
         first + len(scores),
     )
+
+
+def scored(
+    pairs: Sequence[tuple[Recording, ModelPredictions]],
+    names: Sequence[str] = NAMES,
+    background: str | None = NAMES[0],
+    **options: Any,
+) -> dict[str, Any]:
+    """Return the metrics of recordings and predictions; ``options``: of the settings."""
+    settings = EvaluateSettings(model="m", weights=None, data=None, **options)
+    evaluator = RecordingEvaluator(settings, names, background, "m")
+    fitted = evaluator.fit([truth for truth, _ in pairs])
+    return evaluator.scores([(r, found) for r, (_, found) in zip(fitted, pairs, strict=True)])

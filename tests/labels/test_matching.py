@@ -13,8 +13,8 @@ from costream.errors import UsageError
 from costream.labels.reading import read_recordings
 from costream.records import Head, Segment
 from costream.sinks.registry import FORMATS
+from kit.paths import SAMPLES
 
-SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 WAVE = [Segment(1.0, 2.0, "wave", 0.9)]
 
 

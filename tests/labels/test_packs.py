@@ -1,11 +1,10 @@
-"""The annotations of real data sets."""
+"""Annotations of published data sets."""
 
 from __future__ import annotations
 
 import json
 import tarfile
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +12,7 @@ import pytest
 from costream.labels.names import THUMOS14
 from costream.labels.reading import read_recordings
 from costream.labels.recording import frame_labels, frame_targets
-
-PACKS = Path(__file__).resolve().parents[2].parent / "shared" / "packs"
+from kit.data_packs import packs
 
 
 @pytest.fixture
@@ -22,10 +20,7 @@ def pack(tmp_path):
     """Unpack what is needed of a pack."""
 
     def unpack(name, *members):
-        path = PACKS / f"{name}.tar"
-        if not path.exists():
-            pytest.skip(f"needs {path.name} in ../shared/packs beside the repository")
-        with tarfile.open(path) as archive:
+        with tarfile.open(packs(f"{name}.tar") / f"{name}.tar") as archive:
             for member in members:
                 archive.extract(member, tmp_path, filter="data")
         return tmp_path

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +12,8 @@ import pytest
 from costream.layouts import BODY_15
 from costream.records import SkeletonFrame
 from costream.sources.registry import open_source
+from kit.paths import SAMPLES
 
-SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 PLACE = {name: k for k, name in enumerate(BODY_15.joints)}
 
 

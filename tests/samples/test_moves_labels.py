@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-from kit.program import costream
+from kit.paths import SAMPLES
+from kit.runs import run
 
-SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 # The figure's own words, where the model's are others.
 CALLED = {
     "raise both hands": "raise up both hands",
@@ -23,8 +22,7 @@ KNOWN_AFTER_S = 0.7
 
 @pytest.fixture(scope="module")
 def records():
-    done = costream("detect", SAMPLES / "moves.csv", "-m", "costgcn", "-q")
-    assert done.returncode == 0, done.stderr
+    done = run("detect", SAMPLES / "moves.csv", "-m", "costgcn", "-q")
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,8 +10,8 @@ import costream
 from costream.evaluation.metrics.segments import match, overlap
 from costream.records import Prediction, Segment
 from costream.sources.base import SourceOptions
+from kit.paths import SAMPLES
 
-SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 OVERLAP = 0.25  # of what is told and what is true, over both together
 
 

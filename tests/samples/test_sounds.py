@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from kit.program import costream
+from kit.paths import SAMPLES
+from kit.runs import run
 
-SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 NAMES = {"street": ("cosounds", "silence"), "band": ("cotrans", "no music")}
 KNOWN_AFTER_S = 0.75
 
@@ -21,8 +20,7 @@ KNOWN_AFTER_S = 0.75
 def heard(request):
     """Records of a run over a sample, its script, and what is no event."""
     model, nothing = NAMES[request.param]
-    done = costream("listen", SAMPLES / f"{request.param}.ogg", "-m", model, "-q")
-    assert done.returncode == 0, done.stderr
+    done = run("listen", SAMPLES / f"{request.param}.ogg", "-m", model, "-q")
     script = json.loads((SAMPLES / f"{request.param}.json").read_text("utf-8"))
     events = [s for s in script["segments"] if s["label"] != nothing]
     return [json.loads(line) for line in done.stdout.splitlines()], events, script

@@ -16,7 +16,7 @@ from costream.training.tokens.landmarks import LandmarkSchedule, centres
 from costream.training.tokens.streams import TokenStream, TokenStreams
 from costream.training.tokens.trainer import fit_streams
 from kit import data_audio
-from kit.program import costream
+from kit.runs import run
 
 
 def network(depth: int) -> CoNystrom:
@@ -90,15 +90,11 @@ def test_own_sounds_with_fixed_landmarks(tmp_path) -> None:
         landmarks="fixed",
     )
     data, out = data_audio.write_folder(tmp_path / "data", 4), tmp_path / "own.safetensors"
-    done = costream(
-        *("train", base, "--data", data, "-o", out, "--scratch", "--steps", 60, "--no-cache")
-    )
-    assert done.returncode == 0, done.stderr
+    run(*("train", base, "--data", data, "-o", out, "--scratch", "--steps", 60, "--no-cache"))
     stored = read_weights(out)
     assert stored.card.architecture == "conystrom-audio"
     landmarks = "network.encoder.layers.0.self_attn.landmarks"
     assert not torch.equal(stored.tensors[landmarks], read_weights(base).tensors[landmarks])
     new = data_audio.write_folder(tmp_path / "new", 4, first_seed=1000)
-    judged = costream("evaluate", "-m", out, "--data", new, "--json")
-    assert judged.returncode == 0, judged.stderr
+    judged = run("evaluate", "-m", out, "--data", new, "--json")
     assert json.loads(judged.stdout)["sequences"]["top1"] > 0.6  # a third is what guessing gives

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
@@ -15,6 +13,7 @@ from costream.training.video.examples import VideoReader
 from kit import data_audio, data_video
 from kit.media import make_video
 from kit.program import costream
+from kit.runs import evaluate, run
 
 TONES = {"high": 3000.0, "low": 300.0}
 
@@ -49,15 +48,13 @@ def base(tmp_path_factory):
     audio = data_audio.write_tiny_weights(folder / "audio.safetensors")
     network = [f"--set={k}={data_video.NETWORK[k]}" for k in ("embed_dim", "feedforward", "window")]
     begun = ("models", "init", "cooadtr", "--frontend", f"{video}+{audio}", *network)
-    done = costream(*begun, "-o", path)
-    assert done.returncode == 0, done.stderr
+    run(*begun, "-o", path)
     return path
 
 
 def test_tokens_are_those_of_a_run(base, tmp_path):
     clip = write(tmp_path / "a.mp4", "low", 0)
-    done = costream("features", clip, "-m", base, "-o", tmp_path / "a.npz")
-    assert done.returncode == 0, done.stderr
+    run("features", clip, "-m", base, "-o", tmp_path / "a.npz")
     weights = read_weights(base)
     frontend = build(weights.card, weights.tensors)[1].eval().requires_grad_(False)
     reader = VideoReader(weights.card, frontend, 2, 0, FeatureCache(None, weights.card, frontend))
@@ -74,12 +71,11 @@ def test_tokens_are_those_of_a_run(base, tmp_path):
 
 def test_what_only_the_sound_says_is_learnt(base, tmp_path):
     data, path = write_folder(tmp_path / "data", 5), tmp_path / "own.safetensors"
-    done = costream("train", base, "--data", data, "-o", path, "--steps", 100, "--no-cache")
-    assert done.returncode == 0, done.stderr
+    run("train", base, "--data", data, "-o", path, "--steps", 100, "--no-cache")
     new = write_folder(tmp_path / "new", 3, first_seed=1000)
-    done = costream("evaluate", "-m", path, "--data", new, "--joined", 0, "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["sequences"]["top1"] >= 7 / 9  # a third is what guessing gives
+    assert (
+        evaluate("-m", path, "--data", new, "--joined", 0)["sequences"]["top1"] >= 7 / 9
+    )  # a third is what guessing gives
 
 
 def test_its_frontend_does_not_learn(base, tmp_path):

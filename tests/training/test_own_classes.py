@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import signal
 import time
 
@@ -13,6 +12,7 @@ import pytest
 from costream.checkpoints.file import read_card
 from kit import data_skeleton
 from kit.program import costream, python, start
+from kit.runs import evaluate, run
 
 
 @pytest.fixture(scope="module")
@@ -28,16 +28,13 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(base, data, tmp_path_factory):
     path = tmp_path_factory.mktemp("trained") / "moves.safetensors"
-    done = costream("train", base, "--data", data, "-o", path, "--scratch", "--steps", 120)
-    assert done.returncode == 0, done.stderr
+    done = run("train", base, "--data", data, "-o", path, "--scratch", "--steps", 120)
     return path, done
 
 
 def test_five_examples_of_a_class_are_learnt(trained, tmp_path):
     new = data_skeleton.write_folder(tmp_path, 3, first_seed=1000)
-    done = costream("evaluate", "-m", trained[0], "--data", new, "--joined", 0, "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["sequences"]["top1"] >= 8 / 9
+    assert evaluate("-m", trained[0], "--data", new, "--joined", 0)["sequences"]["top1"] >= 8 / 9
 
 
 def test_the_card_says_what_it_is(trained):
@@ -82,8 +79,7 @@ def test_recordings_with_timelines_are_learnt(base, tmp_path):
         (labels / f"r{n}.csv.timeline.csv").write_text(text, "utf-8")
     output = tmp_path / "o.safetensors"
     given = ("--data", media, "--labels", labels, "--validation", 0)
-    done = costream("train", base, *given, "-o", output, "--steps", 2)
-    assert done.returncode == 0, done.stderr
+    run("train", base, *given, "-o", output, "--steps", 2)
     # Of two recordings: the pause before the first act and that before the second.
     assert "10 user examples (background 4, bend 2, step 2, wave 2)" in read_card(output).trained_on
 
@@ -103,8 +99,7 @@ def test_fine_tuning_keeps_the_licence_and_repeats_with_its_seed(base, data, tmp
 
 def test_what_was_learnt_is_gone_on_with(trained, data, tmp_path):
     path = tmp_path / "again.safetensors"
-    done = costream("train", trained[0], "--data", data, "-o", path, "--steps", 2)
-    assert done.returncode == 0, done.stderr
+    run("train", trained[0], "--data", data, "-o", path, "--steps", 2)
     card = read_card(path)
     assert card.labels == read_card(trained[0]).labels
     assert card.arguments["statistics"]
@@ -143,16 +138,14 @@ def test_too_short_examples_are_named(base, data, tmp_path):
 def test_classes_without_validation_are_warned_of(base, tmp_path):
     folder = data_skeleton.write_folder(tmp_path / "data", 1)
     output = tmp_path / "o.safetensors"
-    done = costream("train", base, "--data", folder, "-o", output, "--steps", 1)
-    assert done.returncode == 0, done.stderr
+    done = run("train", base, "--data", folder, "-o", output, "--steps", 1)
     assert "no validation examples of bend, step, wave" in done.stderr
     assert read_card(output).metrics == {}
 
 
 def test_a_network_that_takes_features_alone_cannot_be_taught(data, tmp_path):
     model = tmp_path / "encoder.safetensors"
-    done = costream("models", "init", "encoder", "-o", model)
-    assert done.returncode == 0, done.stderr
+    done = run("models", "init", "encoder", "-o", model)
     done = costream("train", model, "--data", data, "-o", tmp_path / "o.safetensors")
     assert done.returncode == 5
     assert "encoder cannot be trained on custom classes" in done.stderr

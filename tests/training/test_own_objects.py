@@ -12,6 +12,7 @@ from kit import data_objects
 from kit.media import make_video
 from kit.pages import Page
 from kit.program import costream
+from kit.runs import run
 
 
 @pytest.fixture(scope="module")
@@ -29,16 +30,14 @@ def data(tmp_path_factory):
 def trained(base, data, tmp_path_factory):
     path = tmp_path_factory.mktemp("trained") / "things.safetensors"
     given = ("--data", data[0], "--labels", data[1], "--scratch", "--steps", 300)
-    done = costream("train", base, *given, "-o", path, "--no-cache")
-    assert done.returncode == 0, done.stderr
+    done = run("train", base, *given, "-o", path, "--no-cache")
     return path, done
 
 
 def test_objects_of_eight_pictures_are_found_in_others(trained, tmp_path):
     labels = data_objects.write_pictures(tmp_path / "new", 12, seed=7)
     given = ("--data", tmp_path / "new", "--labels", labels, "--json")
-    done = costream("evaluate", "-m", trained[0], *given)
-    assert done.returncode == 0, done.stderr
+    done = run("evaluate", "-m", trained[0], *given)
     assert json.loads(done.stdout)["budgets"][0]["AP50"] > 0.3
 
 
@@ -63,8 +62,7 @@ def test_detect_finds_them_at_the_cost_of_what_changes(trained, tmp_path):
     video = tmp_path / "clip.mp4"
     make_video(video, 8, size=data_objects.SIZE, rate=10, pattern=lambda _k, _size: picture)
     call = ("detect", video, "-m", trained[0], "--tokens", 4, "-o", tmp_path / "boxes")
-    done = costream(*call, "-f", "coco,jsonl", "--threshold", 0.1)
-    assert done.returncode == 0, done.stderr
+    done = run(*call, "-f", "coco,jsonl", "--threshold", 0.1)
     text = (tmp_path / "boxes" / "clip.mp4.jsonl").read_text("utf-8")
     rows = [json.loads(line) for line in text.splitlines()]
     steps = [row for row in rows if row["type"] == "compute"]
@@ -73,8 +71,7 @@ def test_detect_finds_them_at_the_cost_of_what_changes(trained, tmp_path):
     assert found <= set(data_objects.KINDS)
     output = tmp_path / "again.safetensors"
     given = ("--data", tmp_path, "--labels", tmp_path / "boxes", "--steps", 2)
-    done = costream("train", trained[0], *given, "-o", output, "--no-cache")
-    assert done.returncode == 0, done.stderr
+    done = run("train", trained[0], *given, "-o", output, "--no-cache")
     assert f"no validation examples of {', '.join(sorted(found))}: too few files" in done.stderr
     assert "8 user images" in read_card(output).trained_on
     assert "started from things (Licence of the images)" in read_card(output).trained_on
@@ -83,8 +80,7 @@ def test_detect_finds_them_at_the_cost_of_what_changes(trained, tmp_path):
 def test_what_the_weights_knew_is_compared_with(trained, data, tmp_path):
     output = tmp_path / "o.safetensors"
     given = ("--data", data[0], "--labels", data[1], "--steps", 3, "--cache", tmp_path / "cache")
-    done = costream("train", trained[0], *given, "-o", output, "--no-fine-tune")
-    assert done.returncode == 0, done.stderr
+    run("train", trained[0], *given, "-o", output, "--no-fine-tune")
     scores = read_card(output).metrics["validation"]
     assert list(scores) == ["o", "nearest centroid of boxes", "things, before"]
     assert scores["things, before"]["AP50"] > 0.3
@@ -102,8 +98,7 @@ def test_text_files_and_groups(base, data, tmp_path):
         (labels / f"{k:03d}.txt").write_text("0 .5 .5 .5 .5\n", "utf-8")
     output = tmp_path / "o.safetensors"
     given = ("--labels", labels, "--steps", 1, "-o", output, "--no-cache")
-    done = costream("train", base, "--data", data[0], *given)
-    assert done.returncode == 0, done.stderr
+    done = run("train", base, "--data", data[0], *given)
     card = read_card(output)
     assert card.labels == ("lamp",)
     assert "5 user images" in card.trained_on or "9 user images" in card.trained_on
@@ -114,8 +109,7 @@ def test_text_files_and_groups(base, data, tmp_path):
     boxes = data_objects.write_boxes(tmp_path / "rooms.json", rows)
     given = ("--labels", boxes, "--group", "room", "--steps", 1, "-o", output, "--overwrite")
     given += ("--validation", 0.5)
-    done = costream("train", base, "--data", data[0], *given, "-v", "--no-cache")
-    assert done.returncode == 0, done.stderr
+    done = run("train", base, "--data", data[0], *given, "-v", "--no-cache")
     assert "4 images with 8 boxes to train on, 4 images" in done.stderr
 
 

@@ -13,6 +13,7 @@ from costream.models.registry import load_model
 from kit import data_audio
 from kit.pages import Page
 from kit.program import costream, python
+from kit.runs import evaluate, run
 
 
 @pytest.fixture(scope="module")
@@ -29,16 +30,13 @@ def data(tmp_path_factory):
 def trained(base, data, tmp_path_factory):
     path = tmp_path_factory.mktemp("trained") / "own.safetensors"
     cache = ("--cache", path.parent / "cache")
-    done = costream("train", base, "--data", data, "-o", path, "--scratch", "--steps", 60, *cache)
-    assert done.returncode == 0, done.stderr
+    done = run("train", base, "--data", data, "-o", path, "--scratch", "--steps", 60, *cache)
     return path, done
 
 
 def test_five_examples_of_a_class_are_learnt(trained, tmp_path):
     new = data_audio.write_folder(tmp_path, 4, first_seed=1000)
-    done = costream("evaluate", "-m", trained[0], "--data", new, "--json")
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = evaluate("-m", trained[0], "--data", new)
     assert result["sequences"]["top1"] >= 11 / 12  # a third is what guessing gives
     assert result["sequences"]["top1_vote"] >= 11 / 12
     # Twelve clips of two seconds, one straight after another: a change is known within a second.
@@ -83,8 +81,7 @@ def test_the_frontend_stays_as_it_was(base, trained):
 
 def test_steps_say_what_the_whole_clip_says(trained, tmp_path):
     file = data_audio.write_sound(tmp_path / "tone.wav", "tone", 77, 3.0)
-    done = costream("detect", file, "-m", trained[0], "-f", "jsonl", "--scores", "-o", "-")
-    assert done.returncode == 0, done.stderr
+    done = run("detect", file, "-m", trained[0], "-f", "jsonl", "--scores", "-o", "-")
     records = [json.loads(line) for line in done.stdout.splitlines()]
     stepped = [r["scores"] for r in records if r["type"] == "prediction"]
     model = load_model(str(trained[0]))

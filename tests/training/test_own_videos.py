@@ -14,6 +14,7 @@ from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 from kit import data_video
 from kit.program import costream, python
+from kit.runs import evaluate, run
 
 
 @pytest.fixture(scope="module")
@@ -35,28 +36,25 @@ def recordings(tmp_path_factory):
 def trained(base, recordings, tmp_path_factory):
     path = tmp_path_factory.mktemp("trained") / "own.safetensors"
     given = ("--data", recordings[0], "--labels", recordings[1], "--cache", path.parent / "cache")
-    done = costream("train", base, *given, "-o", path, "--scratch", "--steps", 100)
-    assert done.returncode == 0, done.stderr
+    done = run("train", base, *given, "-o", path, "--scratch", "--steps", 100)
     return path, done
 
 
 def test_five_clips_of_a_class_are_learnt(base, classes, tmp_path):
     path = tmp_path / "own.safetensors"
     call = ("train", base, "--data", classes, "-o", path, "--scratch", "--steps", 100)
-    done = costream(*call, "--no-cache")
-    assert done.returncode == 0, done.stderr
+    run(*call, "--no-cache")
     assert read_card(path).labels == ("background", *data_video.WAYS)
     assert "12 user examples (blink 4, grow 4, slide 4)" in read_card(path).trained_on
     new = data_video.write_folder(tmp_path / "new", 3, first_seed=1000)
-    done = costream("evaluate", "-m", path, "--data", new, "--joined", 0, "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["sequences"]["top1"] >= 7 / 9  # a third is what guessing gives
+    assert (
+        evaluate("-m", path, "--data", new, "--joined", 0)["sequences"]["top1"] >= 7 / 9
+    )  # a third is what guessing gives
 
 
 def test_recordings_with_timelines_are_learnt(trained, tmp_path):
     media, labels = data_video.write_recordings(tmp_path, 1, first_seed=1000)
-    done = costream("detect", media / "r0.mp4", "-m", trained[0], "-f", "jsonl", "-o", "-")
-    assert done.returncode == 0, done.stderr
+    done = run("detect", media / "r0.mp4", "-m", trained[0], "-f", "jsonl", "-o", "-")
     lines = map(json.loads, done.stdout.splitlines())
     told = [r["top"][0][0] for r in lines if r["type"] == "prediction"]
     truth = np.full(len(told), "background", dtype=object)
@@ -88,8 +86,7 @@ def test_the_frontend_stays_as_it_was(base, trained):
 def test_the_frontend_learns_where_it_is_told_to(base, recordings, tmp_path):
     path = tmp_path / "own.safetensors"
     given = ("--data", recordings[0], "--labels", recordings[1], "--no-cache", "--fine-tune")
-    done = costream("train", base, *given, "-o", path, "--scratch", "--steps", 60)
-    assert done.returncode == 0, done.stderr
+    run("train", base, *given, "-o", path, "--scratch", "--steps", 60)
     before, after = read_weights(base).tensors, read_weights(path).tensors
     names = [name for name in before if name.startswith("frontend.")]
     changed = {name for name in names if not torch.equal(before[name], after[name])}
@@ -102,8 +99,7 @@ def test_the_frontend_learns_where_it_is_told_to(base, recordings, tmp_path):
 
 def test_steps_say_what_the_whole_clip_says(trained, classes):
     file = classes / "grow" / "grow0.mp4"
-    done = costream("detect", file, "-m", trained[0], "-f", "jsonl", "--scores", "-o", "-")
-    assert done.returncode == 0, done.stderr
+    done = run("detect", file, "-m", trained[0], "-f", "jsonl", "--scores", "-o", "-")
     records = [json.loads(line) for line in done.stdout.splitlines()]
     stepped = [r["scores"] for r in records if r["type"] == "prediction"]
     model = load_model(str(trained[0]))
@@ -131,21 +127,18 @@ def test_the_same_seed_gives_the_same_bytes(kept, base, recordings, trained, tmp
 def test_a_network_that_anticipates_learns_too(classes, tmp_path):
     base = data_video.write_tiny_weights(tmp_path / "tiny.safetensors", "oadtr")
     path = tmp_path / "own.safetensors"
-    done = costream("train", base, "--data", classes, "-o", path, "--steps", 20, "--no-cache")
-    assert done.returncode == 0, done.stderr
+    run("train", base, "--data", classes, "-o", path, "--steps", 20, "--no-cache")
     before, after = read_weights(base).tensors, read_weights(path).tensors
     for name in ("network.head.weight", "network.anticipation_head.weight"):
         assert not torch.equal(before[name], after[name])
-    done = costream("detect", classes / "grow" / "grow0.mp4", "-m", path, "-f", "jsonl", "-o", "-")
-    assert done.returncode == 0, done.stderr
+    run("detect", classes / "grow" / "grow0.mp4", "-m", path, "-f", "jsonl", "-o", "-")
 
 
 def test_random_weights_learn_on_a_trained_frontend(base, classes, tmp_path):
     given = ("--frontend", base, "--set", "embed_dim=64", "--set", "hidden=64")
     assert costream("models", "init", "miniroad", *given, cwd=tmp_path).returncode == 0
     begun, path = tmp_path / "miniroad-random.safetensors", tmp_path / "own.safetensors"
-    done = costream("train", begun, "--data", classes, "-o", path, "--steps", 200, "--no-cache")
-    assert done.returncode == 0, done.stderr
+    done = run("train", begun, "--data", classes, "-o", path, "--steps", 200, "--no-cache")
     card = read_card(path)
     assert not card.untrained
     assert card.labels == data_video.LABELS

@@ -20,7 +20,8 @@ from costream.training.optim import (
     TrainingCheckpoint,
 )
 from kit import data_audio, data_objects, data_skeleton, data_video
-from kit.program import costream, start
+from kit.program import start
+from kit.runs import run
 
 
 @pytest.mark.parametrize(
@@ -55,8 +56,7 @@ def test_three_kills_change_nothing(family, tmp_path):
         return path, ("train", base, "--data", data, "-o", path, *options)
 
     whole, undisturbed = call("whole")
-    done = costream(*undisturbed)
-    assert done.returncode == 0, done.stderr
+    done = run(*undisturbed)
     path, killed = call("killed")
     unfinished = path.with_name("own.safetensors.partial")
     for turn in range(3):
@@ -70,8 +70,7 @@ def test_three_kills_change_nothing(family, tmp_path):
         process.kill()
         process.communicate()
     assert not path.exists()
-    done = costream(*killed, "-v")
-    assert done.returncode == 0, done.stderr
+    done = run(*killed, "-v")
     assert "resuming after step" in done.stderr
     assert path.read_bytes() == whole.read_bytes()
     assert sorted(p.name for p in path.parent.iterdir()) == [
