@@ -1,1 +1,1 @@
-"""Datasets, loops and the recipes that made the shipped weights."""
+"""Training of custom classes: ``costream train``."""

@@ -1,3 +1,5 @@
+"""Average precision and confusion of detections, against counting one by one and by hand."""
+
 from __future__ import annotations
 
 import math
@@ -10,11 +12,13 @@ from hypothesis import strategies as st
 from costream.evaluation.metrics.detection import (
     DetectedBoxes,
     Truth,
+    box_confusion,
     box_precision,
     detection_scores,
     interpolated_precision,
     match,
     precision_interval,
+    taken,
 )
 from costream.runtime.tracking import pairwise_iou
 
@@ -169,3 +173,45 @@ def overlap(a: tuple[int, ...], b: tuple[int, ...]) -> float:
     cells = {(x, y) for x in range(a[0], a[2]) for y in range(a[1], a[3])}
     others = {(x, y) for x in range(b[0], b[2]) for y in range(b[1], b[3])}
     return len(cells & others) / len(cells | others)
+
+
+HERE, THERE, AWAY = (0, 0, 10, 10), (20, 0, 30, 10), (50, 50, 60, 60)
+
+
+def detected(*rows):
+    boxes, scores, labels = zip(*rows, strict=True) if rows else ((), (), ())
+    corners = np.array(boxes, float).reshape(-1, 4)
+    return DetectedBoxes(corners, np.array(scores, float), np.array(labels, int))
+
+
+def true_boxes(*rows):
+    boxes, labels = zip(*rows, strict=True) if rows else ((), ())
+    return Truth(np.array(boxes, float).reshape(-1, 4), np.array(labels, int))
+
+
+def test_each_told_thing_takes_the_one_it_is_most_like():
+    likeness = np.array([[0.6, 0.9], [0.5, 0.8], [0.7, 0.7], [0.1, 0.2]])
+    assert taken(likeness, 0.5).tolist() == [1, 0, -1, -1]
+    assert taken(np.zeros((2, 0)), 0.5).tolist() == [-1, -1]
+
+
+def test_right_confused_missed_and_of_nothing():
+    said = [
+        detected((HERE, 0.9, 0), (THERE, 0.8, 0), (AWAY, 0.7, 1)),
+        detected((HERE, 0.4, 1), (THERE, 0.4, 0)),
+        detected(),
+    ]
+    true = [true_boxes((HERE, 0), (THERE, 1)), true_boxes((HERE, 1)), true_boxes((AWAY, 0))]
+    counts = box_confusion(said, true, (0.5, 0.3))
+    # The box of class 0 in the second picture is below its threshold.
+    assert counts.tolist() == [[1, 0, 1], [1, 1, 0], [0, 1, 0]]
+
+
+def test_the_surest_box_takes_the_object_whatever_it_says():
+    said = [detected((HERE, 0.6, 0), (HERE, 0.9, 1))]
+    counts = box_confusion(said, [true_boxes((HERE, 0))], (0.1, 0.1))
+    assert counts.tolist() == [[0, 1, 0], [0, 0, 0], [1, 0, 0]]
+
+
+def test_without_pictures_there_is_nothing():
+    assert box_confusion([], [], (0.5,)).tolist() == [[0, 0], [0, 0]]

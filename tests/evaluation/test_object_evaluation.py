@@ -1,4 +1,4 @@
-"""Objects in pictures and clips: how boxes are read, and what a model makes of them."""
+"""Evaluation of object detectors on images and clips."""
 
 from __future__ import annotations
 

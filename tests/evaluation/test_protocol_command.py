@@ -1,4 +1,4 @@
-"""``costream evaluate --protocol`` on feature files, and what a run leaves to be scored."""
+"""``costream evaluate --protocol`` on feature files, and collected predictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expected calibration error by hand and for probabilities that are right."""
+"""Expected calibration error, by hand and against scikit-learn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which result belongs to which recording."""
+"""Matching of results and recordings by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a card says of a sample is measured again, and is not so for other weights."""
+"""Reproduction of the metrics on a card's sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accuracy of whole sequences, against scikit-learn."""
+"""Metrics of whole sequences and of groups of them, against scikit-learn and by hand."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costream.evaluation.clips import group_scores, sequence_scores
 from costream.evaluation.metrics.sequences import class_table, confused, fuse, pool, top_k
 
 NAMES = ("walk", "wave", "bend", "kick")
@@ -125,3 +126,59 @@ def test_steps_of_a_group_are_pooled_in_order():
     pooled = pool([one, two, three], ["b", "a", "b"])
     assert list(pooled) == ["b", "a"]
     assert pooled["b"].tolist() == [[1, 1], [3, 3], [3, 3], [3, 3]]
+
+
+def steps_of(*best, sure=0.9):
+    """Return steps [T, 3] that say these classes."""
+    return np.stack(
+        [np.full(3, (1 - sure) / 2) + (sure - (1 - sure) / 2) * np.eye(3)[k] for k in best]
+    )
+
+
+def test_clips_of_a_song_are_fused():
+    told = [steps_of(0, 0), steps_of(1), steps_of(2, 2, 0), steps_of(2)]
+    result = group_scores(told, np.array([0, 0, 2, 2]), ["a", "a", "b", "b"])
+    # Song a: two steps of class 0, one of 1. Song b: three of 2, one of 0.
+    assert result == {"groups": 2, "top1": 1.0, "top5": 1.0, "top1_vote": 1.0}
+
+
+def test_mean_and_vote_may_differ():
+    told = [steps_of(1, sure=0.99), steps_of(0, 0, sure=0.4)]
+    result = group_scores(told, np.array([0, 0]), ["a", "a"])
+    assert (result["top1"], result["top1_vote"]) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "groups", [["a", "a", "a"], ["a", "b", "c"]], ids=["of several labels", "of one clip each"]
+)
+def test_groups_that_are_no_songs_have_no_accuracy(groups):
+    assert (
+        group_scores([steps_of(0), steps_of(1), steps_of(1)], np.array([0, 1, 1]), groups) is None
+    )
+
+
+def right_or_wrong(groups, right):
+    """Metrics of sequences of one step, of one class, right or taken for the other."""
+    rows = [np.array([[0.9, 0.1]] if r else [[0.1, 0.9]]) for r in right]
+    return sequence_scores(rows, np.zeros(len(right), int), groups, ("a", "b"))
+
+
+def test_many_groups_are_drawn_whole():
+    groups = [f"person {k // 10}" for k in range(80)]
+    right = [k // 10 % 2 == 0 for k in range(80)]  # half of the people always, half never
+    result = right_or_wrong(groups, right)
+    low, high = result["top1_95"]
+    assert result["top1_95_over"] == "groups"
+    assert high - low > 0.4
+    mixed = right_or_wrong([str(k) for k in range(80)], right)["top1_95"]
+    assert mixed[1] - mixed[0] < 0.3
+
+
+def test_few_groups_do_not_feign_certainty():
+    groups = ["person 7"] * 60 + ["person 8"] * 60
+    right = [k % 10 != 0 for k in range(120)]  # both people alike
+    result = right_or_wrong(groups, right)
+    low, high = result["top1_95"]
+    assert result["top1_95_over"] == "sequences"
+    assert low < 0.87
+    assert high > 0.93

@@ -1,4 +1,4 @@
-"""``costream bench zoo``: every network that fits, what it scores and what it costs."""
+"""``costream bench zoo``: metrics and costs of all networks that fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Boxes of pictures and clips as annotation tools write them; the media are never looked into."""
+"""Boxes of images and clips as annotation tools write them; media are not opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damaged files are explained, whatever the damage."""
+"""Damaged label files are reported as usage errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labelled examples: folders, tables, what is wrong with them, and splits."""
+"""Labelled examples: folders, tables, invalid data and splits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files as tools, systems and people write them, and what is wrong with others."""
+"""Label files as tools, systems and people write them, and invalid ones."""
 
 from __future__ import annotations
 

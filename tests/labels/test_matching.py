@@ -1,4 +1,4 @@
-"""Which recording labels belong to, and which file of them counts."""
+"""Matching of labels and recordings, and of several label files."""
 
 from __future__ import annotations
 

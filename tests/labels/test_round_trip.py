@@ -1,4 +1,4 @@
-"""What costream writes is read back, as far as each format can carry it."""
+"""Timelines written by costream are read back in every format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sample of skeletons: read without any option, true to its script."""
+"""The skeleton sample: read without options, equal to its script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shipped skeleton weights on the acted sample, which they were not trained on."""
+"""The shipped skeleton weights on the acted sample."""
 
 from __future__ import annotations
 

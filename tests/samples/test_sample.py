@@ -1,4 +1,4 @@
-"""The shipped weights tell what happens in the sample, and when."""
+"""The shipped action weights on the rendered sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shipped weights for sound on samples that were synthesised, not recorded."""
+"""The shipped audio weights on the synthesised samples."""
 
 from __future__ import annotations
 

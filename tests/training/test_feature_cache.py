@@ -1,4 +1,4 @@
-"""Features on disk: what they are found by, and what happens to damaged and old ones."""
+"""Feature cache: keys, damaged entries and pruning."""
 
 from __future__ import annotations
 

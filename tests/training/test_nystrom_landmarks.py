@@ -1,4 +1,4 @@
-"""Fixed landmarks: their centres, the two phases, and a training as users run it."""
+"""Fixed landmarks: centres, the two phases, and a whole training."""
 
 from __future__ import annotations
 

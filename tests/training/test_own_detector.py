@@ -17,7 +17,6 @@ from costream.evaluation.metrics.detection import DetectedBoxes, Truth
 from costream.frontends.crops import Pixels
 from costream.labels.boxes import ClipWithBoxes, ImageBoxes, read_boxes
 from costream.models.eventful.vitdet import ViTDet
-from costream.training.base import TrainSettings
 from costream.training.feature_cache import FeatureCache
 from costream.training.objects.augment import TrainingView
 from costream.training.objects.card import DetectorResults, best_threshold, chosen
@@ -34,17 +33,12 @@ from costream.training.objects.examples import (
 from costream.training.objects.trainer import student
 from costream.training.optim import LOSS
 from kit import data_objects
+from kit.data_training import train_settings
 
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
-
-
-def settings(output: Path, **changes: Any) -> TrainSettings:
-    fixed: dict[str, Any] = dict.fromkeys(TrainSettings.__dataclass_fields__)
-    fixed |= {"output": output, "seed": 0, "scratch": False, "validation": 0.2}
-    return TrainSettings(**{**fixed, **changes})
 
 
 def base(folder: Path, labels: tuple[str, ...], **changes: Any) -> Weights:
@@ -62,7 +56,7 @@ def predictor(network: ViTDet) -> tuple[torch.Tensor, torch.Tensor]:
 def test_labels_that_are_known_keep_their_rows(tmp_path: Path) -> None:
     weights = base(tmp_path, ("car", "Street lamp", "cat"))
     weights = replace(weights, card=replace(weights.card, costs={"macs": 1}, sample={"file": "x"}))
-    fresh = settings(tmp_path / "o", seed=1)
+    fresh = train_settings(tmp_path / "o", seed=1)
     network, _, card = student(weights, ("ant", "car", "street_lamp"), fresh)
     stem = "network.roi_heads.box_predictor"
     scores = weights.tensors[f"{stem}.cls_score.weight"]
@@ -89,7 +83,9 @@ def test_any_number_of_labels_is_begun_with(
     for known in (("a",), ("a", "b", "c")):
         weights = base(tmp_path, known, cascade=cascade)
         for scratch in (False, True):
-            network, _, _ = student(weights, labels, settings(tmp_path / "o", scratch=scratch))
+            network, _, _ = student(
+                weights, labels, train_settings(tmp_path / "o", scratch=scratch)
+            )
             own_scores, own_deltas = predictor(network)
             assert len(own_scores) == len(labels) + 1
             assert len(own_deltas) == 4 * (1 if cascade else len(labels))

@@ -1,4 +1,4 @@
-"""Motions, their variations and the streams made of them."""
+"""Motions, their augmentation and streams of them."""
 
 from __future__ import annotations
 

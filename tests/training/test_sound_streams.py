@@ -1,4 +1,4 @@
-"""Own sounds: which label is the background, what streams hold, how a network begins and ends."""
+"""Custom sounds: background label, streams, initial and final weights."""
 
 from __future__ import annotations
 
@@ -19,28 +19,19 @@ from costream.models.build import build
 from costream.models.oad.cooadtr import CoTrans
 from costream.training.audio import trainer as own_sound
 from costream.training.audio.examples import AudioReader, EncodedAudio
-from costream.training.base import TrainSettings
 from costream.training.command import student, trainer_of
 from costream.training.feature_cache import FeatureCache
 from costream.training.optim import Schedule
 from costream.training.tokens.streams import TokenStream, TokenStreams
 from costream.training.tokens.trainer import fit_streams, predict, standardise
 from kit import data_audio
+from kit.data_training import train_settings
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
     path = tmp_path_factory.mktemp("base") / "tiny.safetensors"
     return read_weights(data_audio.write_tiny_weights(path))
-
-
-def told(path, **values):
-    """Return settings as the command line would."""
-    fixed = {"weights": None, "data": path, "labels": None, "group": None, "validation": 0.2}
-    free = {"rate_hz": None, "layout": None, "columns": None, "threads": 1, "verbosity": 0}
-    rest = {"model": "m", "output": path / "own.safetensors", "seed": 0, "scratch": False}
-    last = {"steps": None, "cache": None, "overwrite": False, "fine_tune": False}
-    return TrainSettings(**{**fixed, **free, **rest, **last, **values})
 
 
 @pytest.mark.parametrize(
@@ -136,22 +127,24 @@ def test_one_recording_of_a_class_does_not_say_how_they_differ():
 
 def test_only_the_classifier_begins_anew(base, tmp_path):
     labels = ("silence", "x", "y", "z")  # as many as the model has, but others
-    network, _, card = student(base, labels, told(tmp_path))
+    network, _, card = student(base, labels, train_settings(tmp_path / "own.safetensors"))
     stored = base.tensors
     for name, value in network.state_dict().items():
         same = torch.equal(value, stored[f"network.{name}"])
         assert same is not name.startswith("head."), name
     assert (card.labels, card.background, card.arguments["num_classes"]) == (labels, "silence", 4)
-    kept, _, _ = student(base, base.card.labels, told(tmp_path))
+    kept, _, _ = student(base, base.card.labels, train_settings(tmp_path / "own.safetensors"))
     assert torch.equal(kept.head.weight, stored["network.head.weight"])
-    fresh, _, _ = student(base, base.card.labels, told(tmp_path, scratch=True))
+    fresh, _, _ = student(
+        base, base.card.labels, train_settings(tmp_path / "own.safetensors", scratch=True)
+    )
     assert not torch.equal(fresh.head.weight, stored["network.head.weight"])
 
 
 def test_what_was_measured_of_other_weights_is_not_said_of_these(base, tmp_path):
     measured = {name: {"top1": 1.0} for name in ("metrics", "sample", "costs")}
     before = replace(base, card=replace(base.card, **measured))
-    _, _, card = student(before, ("silence", "x"), told(tmp_path))
+    _, _, card = student(before, ("silence", "x"), train_settings(tmp_path / "own.safetensors"))
     assert not any(getattr(card, name) for name in measured)
 
 
@@ -199,10 +192,12 @@ def test_the_linear_baseline_tells_apart_what_a_line_can():
 
 def test_what_cannot_be_taught_is_refused(base, tmp_path):
     with pytest.raises(UsageError, match="--fps: the steps of tiny are blocks of audio"):
-        own_sound.check(base.card, told(tmp_path, rate_hz=8.0))
+        own_sound.check(base.card, train_settings(tmp_path / "own.safetensors", rate_hz=8.0))
     encoder = torch.nn.Linear(16, 4)
     with pytest.raises(ModelError, match="tiny cannot be trained on custom classes"):
-        own_sound.fit(encoder, None, base.card, ([], []), told(tmp_path), None)
+        own_sound.fit(
+            encoder, None, base.card, ([], []), train_settings(tmp_path / "own.safetensors"), None
+        )
     with pytest.raises(ModelError, match="tiny cannot be trained on custom classes"):
         trainer_of(replace(base.card, frontend=None))
 

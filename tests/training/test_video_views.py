@@ -1,4 +1,4 @@
-"""Own videos: what the views of a recording show, and which label each step has."""
+"""Custom videos: augmented views of a recording and labels of steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page about a training: it parses, it has every class, and a browser has nothing to say."""
+"""HTML training report for actions and sounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training that is interrupted, and goes on."""
+"""Checkpoints: an interrupted training resumes exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page about a training on objects: it has every class, and a browser has nothing to say."""
+"""HTML training report for detectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nearest mean: against a computation by hand."""
+"""Nearest-class-mean baseline, against a computation by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pieces of pictures that a frontend is fine-tuned on."""
+"""Pieces of frames for fine-tuning a frontend."""
 
 from __future__ import annotations
 

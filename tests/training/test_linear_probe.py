@@ -1,4 +1,4 @@
-"""The linear reading of skeletons, against scikit-learn."""
+"""Linear probe on skeletons, against scikit-learn."""
 
 from __future__ import annotations
 
