@@ -102,6 +102,6 @@ def forest(
         count, max_features=features, min_samples_leaf=leaf, random_state=seed, n_jobs=1
     )
     trees.fit(rows, labels)
-    told = np.zeros((len(held_out), classes), np.float32)
-    told[:, trees.classes_] = trees.predict_proba(held_out)
-    return told
+    predictions = np.zeros((len(held_out), classes), np.float32)
+    predictions[:, trees.classes_] = trees.predict_proba(held_out)
+    return predictions

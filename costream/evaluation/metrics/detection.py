@@ -205,8 +205,8 @@ def box_confusion(
         sure = np.flatnonzero(said.scores >= least[said.labels])
         sure = sure[np.argsort(-said.scores[sure], kind="stable")]
         takes = taken(pairwise_iou(said.boxes[sure], true.boxes), _SHARED)
-        told = np.full(len(true.labels), classes)
-        told[takes[takes >= 0]] = said.labels[sure[takes >= 0]]
-        np.add.at(counts, (true.labels, told), 1)
+        labels = np.full(len(true.labels), classes)
+        labels[takes[takes >= 0]] = said.labels[sure[takes >= 0]]
+        np.add.at(counts, (true.labels, labels), 1)
         np.add.at(counts[classes], said.labels[sure[takes < 0]], 1)
     return counts

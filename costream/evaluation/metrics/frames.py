@@ -149,8 +149,8 @@ def _near(judged: EvaluatedRecording, steps: int) -> Mask:
 
 def _calm(judged: EvaluatedRecording, steps: int) -> Mask:
     """Return which frames [T] are more than ``steps`` steps from a change of the true labels."""
-    told = np.column_stack([judged.labels >= 0, judged.positive])
-    _, kinds = np.unique(told, axis=0, return_inverse=True)
+    state = np.column_stack([judged.labels >= 0, judged.positive])
+    _, kinds = np.unique(state, axis=0, return_inverse=True)
     calm: Mask = outside_boundaries(kinds.reshape(-1), steps) >= 0
     return calm
 

@@ -172,8 +172,8 @@ def prototypes(
     for picture in checked:
         maps, proposed = _propose(network, picture)
         asked = _features(network, maps, proposed.boxes).numpy()
-        told = nearest_centroid(known, said, asked, classes + 1)
-        shares = torch.from_numpy(np.concatenate(told))[:, :classes]
+        probabilities = nearest_centroid(known, said, asked, classes + 1)
+        shares = torch.from_numpy(np.concatenate(probabilities))[:, :classes]
         scores, labels = (shares * proposed.objectness.sigmoid()[:, None]).max(1)
         best = suppress(proposed.boxes, scores, labels, network.roi_heads.overlap)
         kept = Detections(proposed.boxes[best], scores[best], labels[best])

@@ -178,8 +178,8 @@ class Album:
                     if not missing:
                         break
         except SourceError as error:
-            told = str(error)
-            raise error if source in told else SourceError(told, where=source) from error
+            message = str(error)
+            raise error if source in message else SourceError(message, where=source) from error
         finally:
             opened.close()
         if missing:

@@ -98,10 +98,10 @@ def train_objects(settings: TrainSettings, base: Weights, paths: Sequence[Path])
     network, pixels, card = student(base, labels, settings)
     split_images = divide(stills, settings.validation, settings.seed)
     counts = [count_boxes(side) for side in split_images]
-    told = (
+    counted = (
         f"{len(s)} images with {c.total()} boxes" for s, c in zip(split_images, counts, strict=True)
     )
-    log.info("%s to train on, %s to validate with", *told)
+    log.info("%s to train on, %s to validate with", *counted)
     warn_of_unchecked(set(labels) - counts[1].keys(), settings)
     partial = training_checkpoint(
         settings, base, list(map(_image_identity, stills)), CHECKPOINT_SUFFIXES[0]
@@ -240,11 +240,11 @@ def _print(card: Card, path: Path, checks: int) -> None:
     print(f"{path}: {', '.join(card.labels)}")
     if checks:
         scores = card.metrics["validation"]
-        told = {name: s["AP50"] for name, s in scores.items() if s["AP50"] is not None}
-        others = [f"{name} {value:.3f}" for name, value in told.items() if name != card.name]
+        precision = {name: s["AP50"] for name, s in scores.items() if s["AP50"] is not None}
+        others = [f"{name} {value:.3f}" for name, value in precision.items() if name != card.name]
         beside = f" ({', '.join(others)})" if others else ""
-        if card.name in told:
-            print(f"validation: AP50 {told[card.name]:.3f} over {checks} images{beside}")
+        if card.name in precision:
+            print(f"validation: AP50 {precision[card.name]:.3f} over {checks} images{beside}")
     print(f"report: {path.with_suffix('.html')}")
 
 

@@ -144,11 +144,11 @@ def _settings(temperature: float, timeline: Timeline) -> dict[str, str]:
 def _reliability(report: SequenceReport) -> Html | None:
     if not report.streams or report.calibration is None:
         return None
-    said = np.concatenate([told.probabilities for told in report.streams])
-    truth = np.concatenate([told.labels for told in report.streams])
+    probabilities = np.concatenate([stream.probabilities for stream in report.streams])
+    truth = np.concatenate([stream.labels for stream in report.streams])
     temperature, charts = report.calibration.temperature, []
     for value in dict.fromkeys((1.0, temperature)):
-        bins = reliability(at_temperature(said, value), truth)
+        bins = reliability(at_temperature(probabilities, value), truth)
         title = f"Temperature {value:g}: expected calibration error {calibration_error(bins):.3f}"
         charts.append(reliability_chart(bins, title))
     note = (

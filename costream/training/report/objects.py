@@ -82,8 +82,12 @@ def _classes(report: DetectorReport) -> Html:
     rows: list[Sequence[Cell]] = []
     for k, label in enumerate(card.labels):
         paint, about = report.palette.paint(label), scores.get(label, {})
-        right, told, true = counts[k, k], counts[:, k].sum(), counts[k].sum()
-        bars = (about.get("AP50"), right / true if true else None, right / told if told else None)
+        right, predicted, true = counts[k, k], counts[:, k].sum(), counts[k].sum()
+        bars = (
+            about.get("AP50"),
+            right / true if true else None,
+            right / predicted if predicted else None,
+        )
         rows.append(
             [
                 *report.cells(label),

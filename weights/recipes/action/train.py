@@ -204,16 +204,16 @@ def write(
 
     ``others``: metrics of the baselines, by part of the video and name.
     """
-    told: dict[str, dict[str, list[StreamPredictions]]] = {}  # by part and network
+    predictions: dict[str, dict[str, list[StreamPredictions]]] = {}  # by part and network
     for title, clips in video.held_out.items():
-        said = predict(frontend, [*networks.values()], clips)
-        told[title] = {
+        by_network = predict(frontend, [*networks.values()], clips)
+        predictions[title] = {
             name: [StreamPredictions(p, clip.labels) for p, clip in zip(rows, clips, strict=True)]
-            for name, rows in zip(networks, said, strict=True)
+            for name, rows in zip(networks, by_network, strict=True)
         }
     chosen = {
         name: calibrate(
-            [told["validation"][name], told["rendered rooms"][name]],
+            [predictions["validation"][name], predictions["rendered rooms"][name]],
             LABELS,
             RATE_HZ,
             Timeline(),
@@ -225,9 +225,12 @@ def write(
     for title, clips in video.held_out.items():
         results[title] = {}
         for name, by in chosen.items():
-            rows = [at_temperature(t.probabilities, by.temperature) for t in told[title][name]]
+            rows = [
+                at_temperature(t.probabilities, by.temperature) for t in predictions[title][name]
+            ]
             streams = [
-                replace(t, probabilities=p) for t, p in zip(told[title][name], rows, strict=True)
+                replace(t, probabilities=p)
+                for t, p in zip(predictions[title][name], rows, strict=True)
             ]
             f1 = segment_f1([streams], by.timeline, LABELS, RATE_HZ, LEAST_OVERLAP)
             scores = score(rows, clips, LABELS, RATE_HZ)
@@ -403,10 +406,10 @@ def trees(
     labels = np.concatenate([known for _, known in parts])
     rows = np.concatenate([some for some, _ in parts])[labels >= 0]
     held_out = [features(c.frames) for c in clips]
-    told = forest(
+    predictions = forest(
         rows, labels[labels >= 0], np.concatenate(held_out), classes, count, seed, leaf=_LEAF
     )
-    return np.split(told, np.cumsum([len(some) for some in held_out])[:-1])
+    return np.split(predictions, np.cumsum([len(some) for some in held_out])[:-1])
 
 
 def features(frames: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:

@@ -140,8 +140,8 @@ def make(
                 head: score(predict(module, tokens[title]), some, labels, label_of)
                 for head, module in heads.items()
             }
-            told = trees(known, some, labels, label_of, size.trees, seed)
-            metrics[title]["tree ensemble"] = score(told, some, labels, label_of)
+            predictions = trees(known, some, labels, label_of, size.trees, seed)
+            metrics[title]["tree ensemble"] = score(predictions, some, labels, label_of)
             metrics[title]["majority"] = majority(known, some, label_of)
         card = _card(name, labels, arguments, backbone, metrics)
         path = folder / f"{name}.safetensors"
@@ -318,7 +318,7 @@ def predict(head: nn.Module, tokens: Sequence[Tensor]) -> list[npt.NDArray[np.fl
 
 
 def score(
-    told: Sequence[npt.NDArray[np.float32]],
+    predictions: Sequence[npt.NDArray[np.float32]],
     clips: Sequence[SoundClip],
     labels: Sequence[str],
     label_of: Callable[[SoundClip], str],
@@ -331,9 +331,11 @@ def score(
     own = sorted(set(names.tolist()))
     columns = [labels.index(label) for label in own]
     truth = np.array([own.index(name) for name in names])
-    result = sequence_scores([p[:, columns] for p in told], truth, [c.group for c in clips], own)
-    said = np.array([labels[p.mean(0).argmax()] for p in told])
-    everything = float((said == names).mean())
+    result = sequence_scores(
+        [p[:, columns] for p in predictions], truth, [c.group for c in clips], own
+    )
+    best = np.array([labels[p.mean(0).argmax()] for p in predictions])
+    everything = float((best == names).mean())
     return {"sequences": len(clips), **result, "top1_all": everything}
 
 
@@ -361,8 +363,8 @@ def trees(
     """Return the probabilities [1, K] of each clip from trees fitted to clips of the same set."""
     own = [c for c in training if c.set == clips[0].set]
     known = np.array([labels.index(label_of(c)) for c in own])
-    told = forest(features(own), known, features(clips), len(labels), count, seed)
-    return list(told[:, None])
+    predictions = forest(features(own), known, features(clips), len(labels), count, seed)
+    return list(predictions[:, None])
 
 
 @torch.inference_mode()

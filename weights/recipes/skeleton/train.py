@@ -154,22 +154,22 @@ def score(
     directly consecutive motions.
     """
     columns = [labels.index(label) for label in own]
-    told = predict(network, frontend, motions)
+    predictions = predict(network, frontend, motions)
     names = np.array([m.label for m in motions])
     groups = np.array([m.group for m in motions])
     truth = np.array([own.index(name) for name in names])
-    result = sequence_scores([p[:, columns] for p in told], truth, list(groups), own)
-    said_all = np.array([labels[1 + p.mean(0)[1:].argmax()] for p in told])
-    said = np.array([own[p[:, columns].mean(0).argmax()] for p in told])
+    result = sequence_scores([p[:, columns] for p in predictions], truth, list(groups), own)
+    best_of_all = np.array([labels[1 + p.mean(0)[1:].argmax()] for p in predictions])
+    best = np.array([own[p[:, columns].mean(0).argmax()] for p in predictions])
     streams = _streams(network, frontend, motions, columns, own, seed)
     return {
         "sequences": len(motions),
         **result,
-        "top1_all": float((said_all == names).mean()),
+        "top1_all": float((best_of_all == names).mean()),
         "groups": {
             name: {
                 "sequences": int((groups == name).sum()),
-                "top1": float((said == names)[groups == name].mean()),
+                "top1": float((best == names)[groups == name].mean()),
             }
             for name in sorted(set(groups.tolist()))
         },
