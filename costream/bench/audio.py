@@ -22,7 +22,7 @@ _CHUNK = 16
 _CLASSES = 10
 
 
-def sound_steps_table(rounds: int = 60, threads: int = 1) -> Table:
+def sound_steps_table(model: str, rounds: int = 60, threads: int = 1) -> Table:
     """Return the timings of a hop, shipped sizes and random weights, against recomputation.
 
     ``rounds``: number of turns of each. Microseconds are of one hop of one stream with a full
@@ -34,10 +34,12 @@ def sound_steps_table(rounds: int = 60, threads: int = 1) -> Table:
         backbone = ContinualAudioNet().eval()
         backbone.mel.fill(backbone.sample_rate_hz, 50, 7800)
         head = CoTrans(_CLASSES).eval()
-        return compare(backbone, head, rounds, threads)
+        return compare(model, backbone, head, rounds, threads)
 
 
-def compare(backbone: ContinualAudioNet, head: CoTrans, rounds: int, threads: int = 1) -> Table:
+def compare(
+    title: str, backbone: ContinualAudioNet, head: CoTrans, rounds: int, threads: int = 1
+) -> Table:
     """Return the table of a backbone and a temporal model; see ``sound_steps_table``."""
     hops = 2 * head.window
     wave = 0.1 * torch.randn(1, hops, backbone.block)
@@ -75,7 +77,7 @@ def compare(backbone: ContinualAudioNet, head: CoTrans, rounds: int, threads: in
         f"A hop is {backbone.block / backbone.sample_rate_hz:g} s; spectrogram, backbone and"
         " temporal model. A window alone lacks the context before it, hence its error.",
     )
-    return Table("cotrans", COLUMNS, tuple(rows), notes)
+    return Table(title, COLUMNS, tuple(rows), notes)
 
 
 def _way(name: str, step: Callable[[Tensor], Tensor], macs: int) -> Contender:

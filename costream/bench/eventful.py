@@ -36,7 +36,7 @@ class BackboneContender:
     state_bytes: int
 
 
-def object_steps_table(rounds: int = 5, threads: int = 1) -> Table:
+def object_steps_table(model: str, rounds: int = 5, threads: int = 1) -> Table:
     """Return the timings of a quarter of ViT-B's blocks, random weights, 672 pixels, in turns.
 
     ``rounds``: number of frames per implementation. On processors with fast bfloat16 there are

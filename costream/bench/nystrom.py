@@ -36,7 +36,7 @@ COLUMNS = (
 _WAYS = ("exact", "continual", "fixed")
 
 
-def nystrom_steps_table(rounds: int = 60, threads: int = 1) -> Table:
+def nystrom_steps_table(model: str, rounds: int = 60, threads: int = 1) -> Table:
     """Return the timings of a layer's step with projections, in turns with exact attention.
 
     One stream, full window, random weights. "fewer by" and "faster by" are the ratios of exact

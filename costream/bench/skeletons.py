@@ -16,17 +16,16 @@ from costream.bench.encoders import measure, quiet_torch
 from costream.bench.timing import Contender, peer_name
 from costream.models.skeleton.blocks import SkeletonBlock, TemporalUnit
 from costream.models.skeleton.network import STRIDES, WIDTHS, SkeletonNet
+from costream.models.spec import model_spec
 from costream.nn.graph import GraphConvolution
 from costream.tables import Cell, Table
 
-# Networks whose streaming output equals that of the clip network over the last frames.
-MODELS = {"costgcn-s1": "stgcn", "coagcn-s1": "agcn", "costr-s1": "str"}
 COLUMNS = ("way", "persons", "median us", "p10 us", "x bound", "MACs", "state bytes", "max error")
 _COMPARED = 10  # steps after the window is full
 
 
 def skeleton_steps_table(model: str, rounds: int = 60, threads: int = 1) -> Table:
-    """Return the timings of one of ``MODELS``, of the paper's size, against other implementations.
+    """Return the timings of a network of the paper's size, against other implementations.
 
     ``rounds``: number of turns of each. Microseconds are of one step of one stream with a full
     window; "x bound" compares the median with that of the bound for the same number of persons;
@@ -35,7 +34,7 @@ def skeleton_steps_table(model: str, rounds: int = 60, threads: int = 1) -> Tabl
     """
     with quiet_torch(threads), torch.inference_mode():
         torch.manual_seed(0)
-        net = build_net(MODELS[model], True)
+        net = SkeletonNet(**model_spec(model).arguments or {})
         fit_norms(net)
         return compare(model, net, rounds, threads)
 

@@ -15,19 +15,19 @@ from torch import Tensor, nn
 from costream.bench.encoders import measure, quiet_torch
 from costream.bench.skeletons import state_bytes
 from costream.bench.timing import Contender, peer_name
+from costream.models.spec import model_spec
 from costream.models.video3d import VideoNet
 from costream.nn.video3d.blocks import Bottleneck3d, SqueezeExcitation
 from costream.nn.video3d.encoder import VideoEncoder
 from costream.nn.video3d.sizes import find_size
 from costream.tables import Cell, Table
 
-MODELS = ("cox3d-s", "cox3d-m", "cox3d-l", "coslow", "coi3d")
 COLUMNS = ("way", "median us", "p10 us", "x costream", "MACs", "state bytes", "max error")
 _COMPARED = 4  # steps after the window is full
 
 
 def video_steps_table(model: str, rounds: int = 60, threads: int = 1) -> Table:
-    """Return the timings of one of ``MODELS`` against other implementations, in turns.
+    """Return the timings of a network of the paper's size against other implementations, in turns.
 
     ``rounds``: number of turns of each. Microseconds are of one step of one stream with a full
     window; "x costream" compares medians; "max error" is the largest difference of a classifier
@@ -36,7 +36,7 @@ def video_steps_table(model: str, rounds: int = 60, threads: int = 1) -> Table:
     """
     with quiet_torch(threads), torch.inference_mode():
         torch.manual_seed(0)
-        net = build_net(model.removeprefix("co"))
+        net = VideoNet(**model_spec(model).arguments or {})
         fit_norms(net)
         return compare(model, net, rounds, threads)
 

@@ -48,7 +48,7 @@ class Card:
 
     name: str
     task: str  # "online action detection", "encoder", ...
-    architecture: str  # a key of models.registry.ARCHITECTURES
+    architecture: str  # a name of models.spec.MODELS
     arguments: dict[str, Any]  # keyword arguments of the architecture
     labels: tuple[str, ...]
     rate_hz: float  # steps per second in training

@@ -6,20 +6,20 @@ import json
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 import click
 
 from costream.errors import OutputError, UsageError
+from costream.models.spec import model_benches
 
 if TYPE_CHECKING:
     from costream.bench.timing import EncoderBench
     from costream.tables import Table
 
 _SIZE = click.IntRange(min=1)
-_SKELETONS = ("costgcn-s1", "coagcn-s1", "costr-s1")
-_VIDEO = ("cox3d-s", "cox3d-m", "cox3d-l", "coslow", "coi3d")
-_SOUND, _OBJECTS, _NYSTROM = "cotrans", "vitdet", "conystrom"
+_BENCHES = model_benches()
 _OBJECT_MODEL = "eventful-vitdet"
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -43,7 +43,7 @@ def command() -> None:
 @click.option(
     "-m",
     "--model",
-    type=click.Choice((*_SKELETONS, *_VIDEO, _SOUND, _OBJECTS, _NYSTROM)),
+    type=click.Choice(list(_BENCHES)),
     help="Instead of encoders: a network of its paper's size, the audio network, or Nyström"
     " attention compared with exact attention.",
 )
@@ -72,29 +72,7 @@ def steps(
     if model is not None:
         if width is not None:
             raise UsageError("-d and --model exclude each other")
-        if model == _SOUND:
-            from costream.bench.audio import sound_steps_table
-
-            show([sound_steps_table(rounds, threads)], as_json)
-            return
-        if model == _OBJECTS:
-            from costream.bench.eventful import object_steps_table
-
-            show([object_steps_table(rounds, threads)], as_json)
-            return
-        if model in _VIDEO:
-            from costream.bench.video3d import video_steps_table
-
-            show([video_steps_table(model, rounds, threads)], as_json)
-            return
-        if model == _NYSTROM:
-            from costream.bench.nystrom import nystrom_steps_table
-
-            show([nystrom_steps_table(rounds, threads)], as_json)
-            return
-        from costream.bench.skeletons import skeleton_steps_table
-
-        show([skeleton_steps_table(model, rounds, threads)], as_json)
+        show([resolve_name(_BENCHES[model])(model, rounds, threads)], as_json)
         return
     from costream.bench.encoders import CONFIGS, steps_table
     from costream.bench.timing import EncoderBench

@@ -16,13 +16,13 @@ from costream.checkpoints.file import SUFFIX, read_card, read_header
 from costream.cli.models_fetch import fetch_command, import_command, path_command, remove_command
 from costream.cli.options import print_json, print_table
 from costream.errors import CostreamError, ExitCode, UsageError
-from costream.models.build import ARCHITECTURES
 from costream.models.registry import find_weights, list_models
+from costream.models.spec import architectures
 
 # ``costream models init``: write weight files with random weights, marked as such.
 
 
-@click.command("init", epilog=f"Architectures: {', '.join(ARCHITECTURES)}.")
+@click.command("init", epilog=f"Architectures: {', '.join(architectures())}.")
 @click.argument("architecture")
 @click.option(
     "-o",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from pkgutil import resolve_name
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,44 +15,7 @@ from costream.checkpoints.file import write_weights
 from costream.errors import ModelError
 from costream.formatting import listed
 from costream.frontends.registry import load_frontend
-from costream.models.eventful.classifier import ActionModel
-from costream.models.eventful.detector import ObjectModel
-from costream.models.streaming import StreamingModel
-from costream.records import OBJECT_DETECTION
-
-if TYPE_CHECKING:
-    from costream.models.eventful.classifier import ActionModel
-    from costream.models.eventful.detector import ObjectModel
-    from costream.models.streaming import StreamingModel
-
-# architecture of a card -> "module:Class"; its arguments are in the card
-ARCHITECTURES = {
-    "cooadtr": "costream.models.oad.cooadtr:CoOadTR",
-    "cotrans": "costream.models.oad.cooadtr:CoTrans",
-    "conystrom": "costream.models.oad.conystrom:CoNystrom",
-    "conystrom-audio": "costream.models.oad.conystrom:CoNystromAudio",
-    "oadtr": "costream.models.oad.oadtr:OadTR",
-    "deepcot": "costream.models.oad.deepcot:DeepCoT",
-    "miniroad": "costream.models.oad.miniroad:MiniRoad",
-    "features": "costream.models.oad.cooadtr:Features",
-    "encoder": "costream.nn.encoder:Encoder",
-    "deepcot-encoder": "costream.nn.deepcot:DeepEncoder",
-    "costgcn": "costream.models.skeleton.network:SkeletonNet",
-    "coagcn": "costream.models.skeleton.network:SkeletonNet",
-    "costr": "costream.models.skeleton.network:SkeletonNet",
-    "stgcn": "costream.models.skeleton.window:WindowSkeletonNet",
-    "agcn": "costream.models.skeleton.window:WindowSkeletonNet",
-    "str": "costream.models.skeleton.window:WindowSkeletonNet",
-    "vitdet": "costream.models.eventful.vitdet:ViTDet",
-    "cox3d": "costream.models.video3d:VideoNet",
-    "coslow": "costream.models.video3d:VideoNet",
-    "coi3d": "costream.models.video3d:VideoNet",
-    "x3d": "costream.models.video3d:WindowVideoNet",
-    "slow": "costream.models.video3d:WindowVideoNet",
-    "i3d": "costream.models.video3d:WindowVideoNet",
-    "vivit": "costream.models.eventful.vivit:ViViT",
-    "skeleton-ensemble": "costream.models.skeleton.ensemble:SkeletonEnsemble",
-}
+from costream.models.spec import MODELS, architectures, model_spec
 
 
 def save_model(
@@ -94,14 +57,14 @@ def new_network(card: Card) -> nn.Module:
 
     Raises ModelError for an unknown architecture and for arguments that it does not take.
     """
-    if card.architecture not in ARCHITECTURES:
+    known = architectures()
+    if card.architecture not in known:
         raise ModelError(
             f"unknown architecture {card.architecture!r}",
-            hint=f"known are {', '.join(ARCHITECTURES)}; the weights may need a newer costream",
+            hint=f"known are {', '.join(known)}; the weights may need a newer costream",
         )
-    module, _, attribute = ARCHITECTURES[card.architecture].partition(":")
     try:
-        network: nn.Module = getattr(import_module(module), attribute)(**card.arguments)
+        network: nn.Module = MODELS.load(card.architecture)(**card.arguments)
     except (TypeError, ValueError) as error:
         raise ModelError(
             f"the card's arguments do not fit {card.architecture} ({error})"
@@ -132,11 +95,6 @@ def _compare(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> N
         raise ModelError(f"the tensors do not fit the architecture: {'; '.join(parts)}")
 
 
-# Choice of the model class for a card.
-
-
 def model_class(card: Card) -> Any:
-    """Return the model class for a card."""
-    if card.task == OBJECT_DETECTION:
-        return ObjectModel
-    return ActionModel if card.architecture == "vivit" else StreamingModel
+    """Return the class of the model that runs the network of a card."""
+    return resolve_name(model_spec(card.architecture).model)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from costream.checkpoints.card import Card
 from costream.checkpoints.file import read_header
-from costream.models.registry import GATED, find_weights
+from costream.models.registry import find_weights
+from costream.models.spec import is_gated
 from costream.records import OBJECT_DETECTION
 
 
@@ -37,6 +38,6 @@ def identify(name: str, weights: str | os.PathLike[str] | None = None) -> Weight
     tensors = ",".join(metadata.get("tensors_sha256", "") for metadata in each)
     known = [Card.from_json(text) for text in texts if text]
     finds_objects = any(card.task == OBJECT_DETECTION for card in known)
-    gated = any(card.architecture in GATED for card in known)
+    gated = any(is_gated(card.architecture) for card in known)
     sha256 = hashlib.sha256(cards.encode()).hexdigest()
     return WeightsIdentity(tensors, sha256, finds_objects, gated)

@@ -1,4 +1,4 @@
-"""Model registry: names, search for weights, loading.
+"""Models by name: the list, search for weights, loading.
 
 Weights are searched for in this order: the path given, $COSTREAM_WEIGHTS (a file or a folder), the
 user cache, the weights shipped with the package. Only ``load_model`` needs torch.
@@ -16,39 +16,13 @@ from costream.checkpoints.file import SUFFIX, read_card, read_weights
 from costream.checkpoints.store import VARIABLE, published, weight_folders
 from costream.errors import ModelError, UsageError
 from costream.formatting import suggest_names
+from costream.models.spec import model_summaries
 
 if TYPE_CHECKING:
     from costream.models.eventful.classifier import ActionModel
     from costream.models.eventful.detector import ObjectModel
     from costream.models.streaming import StreamingModel
 
-# token-gated architectures
-GATED = ("vitdet", "vivit")
-# name for users -> description
-MODELS = {
-    "cooadtr": "online action detection, continual transformer of one block (default)",
-    "cooadtr-b2": "online action detection, continual transformer of two blocks",
-    "oadtr": "online action detection over a sliding window, with anticipation",
-    "miniroad": "online action detection, recurrent network",
-    "cotrans": "music genres in audio, continual transformer",
-    "cosounds": "environmental sounds, continual transformer",
-    "conystrom": "online action detection, continual Nyström attention",
-    "conystrom-audio": "audio, continual Nyström attention",
-    "deepcot": "token classification, continual transformer of any depth",
-    "costgcn": "skeleton actions, continual graph convolutions",
-    "costgcn-s1": "skeleton actions, CoST-GCN*: strides 1, no padding",
-    "coagcn": "skeleton actions, continual adaptive graphs",
-    "coagcn-s1": "skeleton actions, CoAGCN*: strides 1, no padding",
-    "costr": "skeleton actions, continual spatial attention",
-    "costr-s1": "skeleton actions, CoS-TR*: strides 1, no padding",
-    "cox3d-s": "actions in video, continual X3D of 160 x 160 pixels at 5 frames a second",
-    "cox3d-m": "actions in video, continual X3D of 224 x 224 pixels at 6 frames a second",
-    "cox3d-l": "actions in video, continual X3D of 312 x 312 pixels at 6 frames a second",
-    "coslow": "actions in video, continual Slow, a 3D ResNet-50",
-    "coi3d": "actions in video, continual I3D, a 3D ResNet-50",
-    "eventful-vitdet": "objects in video, token-gated transformer",
-    "eventful-vivit": "actions in video, token-gated transformer",
-}
 log = logging.getLogger("costream")
 
 
@@ -72,7 +46,8 @@ def list_models() -> list[ModelEntry]:
         for path in sorted(folder.glob(f"*{SUFFIX}")):
             found.setdefault(path.name.removesuffix(SUFFIX), (origin, path))
     entries = [
-        ModelEntry(name, text, *found.pop(name, (None, None))) for name, text in MODELS.items()
+        ModelEntry(name, text, *found.pop(name, (None, None)))
+        for name, text in model_summaries().items()
     ]
     for name, (origin, path) in sorted(found.items()):
         entries.append(ModelEntry(name, _describe(path), origin, path))
@@ -180,7 +155,7 @@ def _given(path: Path, name: str) -> Path:
 
 
 def _missing(name: str) -> ModelError:
-    if name in MODELS:
+    if name in model_summaries():
         return ModelError(
             f"no weights for {name} here",
             hint=f"import a checkpoint (costream models import FILE --name {name}) or give"

@@ -9,14 +9,72 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from costream.checkpoints.card import Card
 from costream.models.oad.cooadtr import OadOutput
+from costream.models.spec import register_model
 from costream.nn.state import zeros
 from costream.nn.timing import ClockedState, ContinualModule, Timing, check_shape
 from costream.nn.video3d.encoder import VideoEncoder, VideoState
-from costream.nn.video3d.sizes import PAPER, TASK, find_size
+from costream.nn.video3d.sizes import TASK, find_size
 
 
+def _paper(name: str) -> dict[str, Any]:
+    """Return the specification of a network for Kinetics-400, a clip or a continual one."""
+    size = find_size(name)
+    assert size is not None
+    clip = name == size.clip
+    more = {"window": size.frames} if clip else {"pool": size.features}
+    return {
+        "arguments": {"num_classes": 400, **size.arguments(), **more},
+        "task": TASK,
+        "rate_hz": size.rate_hz,
+        "whole": True,
+        "frontend": "crop",
+        "frontend_arguments": {"size": size.size, "short_side": size.short_side},
+    }
+
+
+@register_model("cox3d", order=18, **_paper("cox3d-s"))
+@register_model("cox3d-xs", architecture="cox3d", **_paper("cox3d-xs"))
+@register_model(
+    "cox3d-s",
+    summary="actions in video, continual X3D of 160 x 160 pixels at 5 frames a second",
+    listed=16,
+    architecture="cox3d",
+    bench="costream.bench.video3d:video_steps_table",
+    **_paper("cox3d-s"),
+)
+@register_model(
+    "cox3d-m",
+    summary="actions in video, continual X3D of 224 x 224 pixels at 6 frames a second",
+    listed=17,
+    architecture="cox3d",
+    bench="costream.bench.video3d:video_steps_table",
+    **_paper("cox3d-m"),
+)
+@register_model(
+    "cox3d-l",
+    summary="actions in video, continual X3D of 312 x 312 pixels at 6 frames a second",
+    listed=18,
+    architecture="cox3d",
+    bench="costream.bench.video3d:video_steps_table",
+    **_paper("cox3d-l"),
+)
+@register_model(
+    "coslow",
+    summary="actions in video, continual Slow, a 3D ResNet-50",
+    listed=19,
+    order=19,
+    bench="costream.bench.video3d:video_steps_table",
+    **_paper("coslow"),
+)
+@register_model(
+    "coi3d",
+    summary="actions in video, continual I3D, a 3D ResNet-50",
+    listed=20,
+    order=20,
+    bench="costream.bench.video3d:video_steps_table",
+    **_paper("coi3d"),
+)
 class VideoNet(ContinualModule):
     """A ``VideoEncoder`` and a classifier.
 
@@ -105,43 +163,6 @@ class VideoNet(ContinualModule):
         return round(self.count_clip_macs(self.encoder.pool * self.stride) / self.stride)
 
 
-# Model cards of the published 3D networks, to be completed with weights.
-
-
-def video_card(
-    name: str, labels: Sequence[str], pool: int | None = None, start: str = "zeros"
-) -> Card:
-    """Return the card of a network of ``nn.video_sizes.SIZES`` with these labels.
-
-    ``pool`` (default: that of a clip), ``start``: of a continual one, see ``VideoEncoder``.
-    Raises KeyError for an unknown name.
-    """
-    size = find_size(name)
-    if size is None:
-        raise KeyError(name)
-    arguments = {"num_classes": len(labels), **size.arguments()}
-    if name == size.clip:
-        architecture, arguments["window"] = size.kind, size.frames
-        delay = (size.frames - 1) / 2
-    else:
-        architecture = f"co{size.kind}"
-        arguments |= {"pool": pool or size.features, "start": start}
-        with torch.device("meta"):  # the sizes are enough
-            delay = VideoNet(**arguments).encoder.age
-    return Card(
-        name=name,
-        task=TASK,
-        architecture=architecture,
-        arguments=arguments,
-        labels=tuple(labels),
-        rate_hz=size.rate_hz,
-        delay_s=delay / size.rate_hz,
-        frontend="crop",
-        frontend_arguments={"size": size.size, "short_side": size.short_side},
-        paper=PAPER,
-    )
-
-
 # 3D networks over a sliding window, as a baseline for the continual ones.
 
 
@@ -153,6 +174,13 @@ class VideoWindowState(ClockedState):
     frames: Tensor  # [B, n, 3, H, W]
 
 
+@register_model("x3d", order=21, **_paper("x3d-s"))
+@register_model("x3d-xs", architecture="x3d", **_paper("x3d-xs"))
+@register_model("x3d-s", architecture="x3d", **_paper("x3d-s"))
+@register_model("x3d-m", architecture="x3d", **_paper("x3d-m"))
+@register_model("x3d-l", architecture="x3d", **_paper("x3d-l"))
+@register_model("slow", order=22, **_paper("slow"))
+@register_model("i3d", order=23, **_paper("i3d"))
 class WindowVideoNet(VideoNet):
     """A ``VideoNet`` that is recomputed over the last ``window`` frames, or fewer at first.
 

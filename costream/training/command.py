@@ -27,7 +27,8 @@ from costream.labels.examples import Example, split, to_examples
 from costream.labels.reading import read_recordings
 from costream.models.build import build, new_network, save_model
 from costream.models.fitting import source_kind
-from costream.models.registry import GATED, find_weights
+from costream.models.registry import find_weights
+from costream.models.spec import is_gated
 from costream.records import OBJECT_DETECTION
 from costream.runtime.setup import logging_to, prepare_torch
 from costream.runtime.stop import StopHandler
@@ -124,7 +125,7 @@ def trainer_of(card: Card) -> CustomClassTrainer:
         return skeleton_trainer
     if kind == "audio":
         return audio_trainer
-    if kind == "video" and card.architecture not in GATED:
+    if kind == "video" and not is_gated(card.architecture):
         return video_trainer
     raise untrainable_error(card)
 

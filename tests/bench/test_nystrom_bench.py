@@ -60,7 +60,7 @@ def test_exact_attention_keeps_here_what_it_does_in_the_paper() -> None:
 
 def test_steps_are_timed_beside_exact_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nystrom, "STEP_SIZES", ((16, 2, 40, 4),))
-    table = nystrom_steps_table(rounds=2)
+    table = nystrom_steps_table("conystrom", rounds=2)
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in table.rows]
     assert [row["landmarks"] for row in rows] == ["continual", "fixed"]
     assert rows[0]["MACs"] > rows[1]["MACs"] > 0

@@ -5,8 +5,8 @@ import sys
 import pytest
 import torch
 
-from costream.bench.skeletons import COLUMNS, MODELS, compare, fit_norms
-from costream.models.skeleton.network import SkeletonNet
+from costream.bench.skeletons import COLUMNS, compare, fit_norms
+from costream.models.skeleton.network import KINDS, SkeletonNet
 
 WAYS = [
     "costream",
@@ -25,7 +25,7 @@ def small_net(kind: str) -> SkeletonNet:
     return SkeletonNet(3, 5, BONES, kind=kind, padding="none", **sizes).eval()
 
 
-@pytest.mark.parametrize("kind", MODELS.values())
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_way_gives_the_same_output(kind: str) -> None:
     pytest.importorskip("continual", reason="needs pip install continual-inference")
     with torch.inference_mode():

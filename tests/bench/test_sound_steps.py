@@ -15,7 +15,7 @@ def test_every_way_that_sees_enough_gives_the_same_output():
     backbone.mel.fill(16_000, 50, 7800)
     head = CoTrans(3, 8, 8, num_heads=2, feedforward=8, window=6, num_positions=9).eval()
     with torch.inference_mode():
-        table = compare(backbone, head, rounds=2)
+        table = compare("cotrans", backbone, head, rounds=2)
     rows = {str(row[0]): dict(zip(COLUMNS, row, strict=True)) for row in table.rows}
     own, window, whole, chunked = rows.values()
     assert own["max error"] < 1e-4

@@ -10,7 +10,6 @@ from costream.bench import video3d
 from costream.bench.video3d import (
     COLUMNS,
     COUNTS,
-    MODELS,
     PublishedVideoCount,
     build_net,
     compare,
@@ -18,7 +17,6 @@ from costream.bench.video3d import (
     published_macs,
     video_ops_table,
 )
-from costream.cli import bench
 from costream.models.video3d import VideoNet
 from costream.nn.pooling import TemporalMean
 from costream.nn.timing import in_sequence
@@ -105,7 +103,3 @@ def test_the_peer_may_be_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.inference_mode():
         table = compare("small", small("x3d"), rounds=1)
     assert set(table.rows[1][1:]) == {None}
-
-
-def test_the_command_offers_these_models() -> None:
-    assert bench._VIDEO == MODELS

@@ -12,8 +12,8 @@ import torch
 
 from costream.checkpoints.file import read_card, tensors_digest
 from costream.errors import UsageError
-from costream.models.build import ARCHITECTURES
-from costream.models.random_init import INITIAL_MODELS, random_model
+from costream.models.random_init import random_model
+from costream.models.spec import architectures, initial_models, model_spec
 from kit.program import costream
 
 SMALL = {"input_width": 6, "num_classes": 3, "embed_dim": 8, "num_heads": 2, "feedforward": 8}
@@ -24,16 +24,15 @@ def digest(**how: Any) -> str:
 
 
 def test_every_architecture_can_be_begun_with() -> None:
-    assert {
-        plan.architecture or name for name, plan in INITIAL_MODELS.items()
-    } == ARCHITECTURES.keys()
+    names = initial_models()
+    assert {model_spec(name).architecture or name for name in names} == set(architectures())
 
 
 @pytest.mark.parametrize(
     "architecture",
     [
         a
-        for a in INITIAL_MODELS
+        for a in initial_models()
         if a not in ("oadtr", "vitdet", "vivit", "x3d-l", "cox3d-l", "slow", "i3d")
     ],
 )

@@ -13,7 +13,8 @@ from costream.checkpoints.store import cache_folder
 from costream.errors import ExitCode, ModelError, UsageError
 from costream.models.build import save_model
 from costream.models.oad.cooadtr import CoOadTR
-from costream.models.registry import MODELS, find_weights, list_models, load_model
+from costream.models.registry import find_weights, list_models, load_model
+from costream.models.spec import model_summaries
 
 ARGUMENTS = {
     "input_width": 6,
@@ -149,7 +150,7 @@ def test_list_tells_what_is_where(places: dict[str, Path]) -> None:
     (places["cache"] / "broken.safetensors").write_bytes(b"x")
     rows = {e.name: (e.origin, e.path) for e in list_models()}
     assert rows == {
-        **dict.fromkeys(MODELS, (None, None)),
+        **dict.fromkeys(model_summaries(), (None, None)),
         "cooadtr": ("shipped", places["shipped"] / "cooadtr.safetensors"),
         "broken": ("cache", places["cache"] / "broken.safetensors"),
     }

@@ -20,10 +20,12 @@ from costream.models.eventful.rcnn import (
     Proposals,
     pyramid_anchors,
 )
+from costream.models.spec import register_model
 from costream.nn.boxes import ChannelNorm
 from costream.nn.eventful.block import VARIANTS
 from costream.nn.eventful.gates import Operations, Policy, pass_tokens
 from costream.nn.state import State, zeros
+from costream.records import OBJECT_DETECTION
 
 # dim, heads, depth and global blocks of the published backbones
 SIZES: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
@@ -81,6 +83,24 @@ class ViTDetState(State):
     view: ViewState | None  # None: feature maps are computed in full
 
 
+@register_model(
+    "vitdet",
+    order=17,
+    gated=True,
+    model="costream.models.eventful.detector:ObjectModel",
+    bench="costream.bench.eventful:object_steps_table",
+    arguments={"classes": 30},
+    task=OBJECT_DETECTION,
+    rate_hz=30.0,
+    frontend="pixels",
+    frontend_arguments={"box": [1024, 1024]},
+)
+@register_model(
+    "eventful-vitdet",
+    summary="objects in video, token-gated transformer",
+    listed=21,
+    architecture="vitdet",
+)
 class ViTDet(nn.Module):
     """A plain vision transformer, a feature pyramid, proposals and box heads.
 

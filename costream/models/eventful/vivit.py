@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from costream.models.eventful.backbone import BackboneState, PositionEncoding, ViTDetBackbone
+from costream.models.spec import register_model
 from costream.nn import ring
 from costream.nn.deepcot import DeepEncoder, DeepState
 from costream.nn.eventful.block import VARIANTS, EventfulBlock
@@ -270,6 +271,22 @@ class ViViTState(State):
     temporal: State
 
 
+@register_model(
+    "vivit",
+    order=24,
+    gated=True,
+    model="costream.models.eventful.classifier:ActionModel",
+    arguments={"num_classes": 400},
+    task="action recognition",
+    rate_hz=15.0,
+    frontend="crops",
+)
+@register_model(
+    "eventful-vivit",
+    summary="actions in video, token-gated transformer",
+    listed=22,
+    architecture="vivit",
+)
 class ViViT(nn.Module):
     """A spatial encoder of every tubelet, a temporal encoder of its class tokens, a classifier.
 

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from costream.models.oad.cooadtr import TokenClassifier
+from costream.models.oad.cooadtr import THUMOS14, TokenClassifier
+from costream.models.spec import register_model
 from costream.nn.nystrom.encoder import NystromEncoder
 from costream.nn.nystrom.window import ITERATIONS
 
 
+@register_model(
+    "conystrom",
+    summary="online action detection, continual Nyström attention",
+    listed=7,
+    order=3,
+    bench="costream.bench.nystrom:nystrom_steps_table",
+    arguments=THUMOS14,
+)
 class CoNystrom(TokenClassifier):
     """Linear, recycling positions, continual Nyström encoder, LayerNorm, Linear.
 
@@ -81,6 +90,14 @@ class CoNystrom(TokenClassifier):
         )
 
 
+@register_model(
+    "conystrom-audio",
+    summary="audio, continual Nyström attention",
+    listed=8,
+    order=4,
+    arguments={"num_classes": 10},
+    task="sound classification",
+)
 class CoNystromAudio(CoNystrom):
     """``CoNystrom`` in the sizes for GTZAN: those of ``CoTrans``, with 4 landmarks.
 

@@ -8,10 +8,14 @@ from typing import Any, NamedTuple, cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from costream.models.spec import register_model
 from costream.nn.encoder import Encoder
 from costream.nn.fast import linear
 from costream.nn.position import PositionState, RecyclingPositions
 from costream.nn.state import State, zeros
+
+# for THUMOS14: width of RGB and flow of ActivityNet's TSN, classes
+THUMOS14 = {"input_width": 3072, "num_classes": 22}
 
 
 class OadOutput(NamedTuple):
@@ -138,6 +142,19 @@ class TokenClassifier(nn.Module):
         return OadOutput(x if self.head is None else linear(self, "head", x), None)
 
 
+@register_model(
+    "cooadtr",
+    summary="online action detection, continual transformer of one block (default)",
+    listed=1,
+    order=1,
+    arguments=THUMOS14,
+)
+@register_model(
+    "cooadtr-b2",
+    summary="online action detection, continual transformer of two blocks",
+    listed=2,
+    architecture="cooadtr",
+)
 class CoOadTR(TokenClassifier):
     """Linear, recycling positions, continual encoder, LayerNorm, Linear.
 
@@ -206,6 +223,21 @@ class CoOadTR(TokenClassifier):
 # Sound classification with a continual transformer: CoTrans.
 
 
+@register_model(
+    "cotrans",
+    summary="music genres in audio, continual transformer",
+    listed=5,
+    order=2,
+    bench="costream.bench.audio:sound_steps_table",
+    arguments={"num_classes": 10},
+    task="sound classification",
+)
+@register_model(
+    "cosounds",
+    summary="environmental sounds, continual transformer",
+    listed=6,
+    architecture="cotrans",
+)
 class CoTrans(CoOadTR):
     """The audio network of Hedegaard et al., Continual Transformers (ICLR 2023), section 4.2.
 
@@ -255,6 +287,7 @@ class FeaturesState(State):
     steps: Tensor  # int64 [B]
 
 
+@register_model("features", order=8, arguments={"embed_dim": 4096}, task="features", frontend="tsn")
 class Features(nn.Module):
     """Identity network for a frontend whose tokens are ``embed_dim`` wide."""
 

@@ -5,9 +5,18 @@ from __future__ import annotations
 from torch import Tensor
 
 from costream.models.oad.cooadtr import ClassifierState, OadOutput, TokenClassifier
+from costream.models.spec import register_model
 from costream.nn.deepcot import DeepEncoder
 
 
+@register_model(
+    "deepcot",
+    summary="token classification, continual transformer of any depth",
+    listed=9,
+    order=6,
+    arguments={"input_width": 128, "num_classes": 10},  # VGGish, GTZAN
+    task="sound classification",
+)
 class DeepCoT(TokenClassifier):
     """Linear, positions, single-output blocks each with its own window, LayerNorm, Linear.
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.models.oad.cooadtr import OadOutput
+from costream.models.oad.cooadtr import THUMOS14, OadOutput
+from costream.models.spec import register_model
 from costream.nn.state import State, zeros
 
 
@@ -18,6 +19,13 @@ class MiniRoadState(State):
     hidden: Tensor  # [B, H]
 
 
+@register_model(
+    "miniroad",
+    summary="online action detection, recurrent network",
+    listed=4,
+    order=7,
+    arguments=THUMOS14,
+)
 class MiniRoad(nn.Module):
     """Linear, LayerNorm, ReLU, a gated recurrent unit, ReLU, Linear.
 

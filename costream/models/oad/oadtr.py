@@ -8,7 +8,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from costream.models.oad.cooadtr import OadOutput
+from costream.models.oad.cooadtr import THUMOS14, OadOutput
+from costream.models.spec import register_model
 from costream.nn import ring
 from costream.nn.attention import MultiheadAttention
 from costream.nn.block import EncoderBlock
@@ -25,6 +26,13 @@ class OadTRState(State):
     rows: Tensor  # [B, n, d], rows after the input projection
 
 
+@register_model(
+    "oadtr",
+    summary="online action detection over a sliding window, with anticipation",
+    listed=3,
+    order=5,
+    arguments=THUMOS14,
+)
 class OadTR(nn.Module):
     """OadTR: Wang et al., "Online Action Detection with Transformers" (ICCV 2021).
 

@@ -10,12 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from costream.models.oad.cooadtr import OadOutput
-from costream.models.skeleton.network import SkeletonNet
+from costream.models.skeleton.network import SkeletonNet, ntu_arguments, ntu_model
 from costream.models.skeleton.step import SkeletonState
+from costream.models.spec import register_model
 from costream.nn.state import State
 from costream.nn.timing import ContinualModule
 
 FUSIONS = ("softmax", "logits")
+_JOINTS = ntu_model("stgcn")
+_TWO_STREAMS = {
+    **_JOINTS,
+    "arguments": {"members": [ntu_arguments("stgcn")] * 2, "channels": [[0, 1, 2], [3, 4, 5]]},
+    "frontend_arguments": {**_JOINTS["frontend_arguments"], "streams": ["joint", "bone"]},
+}
 
 
 @dataclass
@@ -25,6 +32,7 @@ class EnsembleState(State):
     members: tuple[SkeletonState, ...]
 
 
+@register_model("skeleton-ensemble", order=25, **_TWO_STREAMS)
 class SkeletonEnsemble(ContinualModule):
     """Adds the outputs of its members for the same frames.
 

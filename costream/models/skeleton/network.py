@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from costream.layouts import NTU_25
 from costream.models.oad.cooadtr import OadOutput
 from costream.models.skeleton.blocks import PADDINGS, SkeletonBlock, Spatial
 from costream.models.skeleton.step import FoldedSkeleton, SkeletonState
+from costream.models.spec import register_model
 from costream.nn.folding import Foldable
 from costream.nn.graph import (
     AdaptiveGraphConvolution,
@@ -24,9 +26,84 @@ from costream.nn.timing import ContinualModule, in_sequence
 KINDS = ("stgcn", "agcn", "str")
 WIDTHS = (64, 64, 64, 64, 128, 128, 128, 256, 256, 256)
 STRIDES = (1, 1, 1, 1, 2, 1, 1, 2, 1, 1)
-_GRAPH_BLOCKS = 3  # of S-TR; attention follows
+ATTENTION_FROM = 4  # the first block of S-TR with attention instead of the graph
+STARRED = {"strides": [1] * len(STRIDES), "padding": "none", "pool": 220}  # networks named *
 
 
+def ntu_arguments(kind: str, **more: Any) -> dict[str, Any]:
+    """Return the arguments of a network for NTU RGB+D 60."""
+    return {
+        "num_classes": 60,
+        "joints": len(NTU_25.joints),
+        "bones": [list(bone) for bone in NTU_25.bones],
+        "centre": NTU_25.centre,
+        "kind": kind,
+        **more,
+    }
+
+
+def ntu_model(kind: str, **more: Any) -> dict[str, Any]:
+    """Return the specification of a network for NTU RGB+D 60 as 2s-AGCN prepares it."""
+    return {
+        "arguments": ntu_arguments(kind, **more),
+        "task": "skeleton action recognition",
+        "rate_hz": 30.0,
+        "whole": True,
+        "frontend": "joints",
+        "frontend_arguments": {
+            "layout": NTU_25.name,
+            "persons": 2,
+            "normalise": "ntu",
+            "missing": "zero",
+        },
+    }
+
+
+@register_model(
+    "costgcn",
+    summary="skeleton actions, continual graph convolutions",
+    listed=10,
+    order=11,
+    **ntu_model("stgcn"),
+)
+@register_model(
+    "costgcn-s1",
+    summary="skeleton actions, CoST-GCN*: strides 1, no padding",
+    listed=11,
+    architecture="costgcn",
+    bench="costream.bench.skeletons:skeleton_steps_table",
+    **ntu_model("stgcn", **STARRED),
+)
+@register_model(
+    "coagcn",
+    summary="skeleton actions, continual adaptive graphs",
+    listed=12,
+    order=12,
+    **ntu_model("agcn"),
+)
+@register_model(
+    "coagcn-s1",
+    summary="skeleton actions, CoAGCN*: strides 1, no padding",
+    listed=13,
+    architecture="coagcn",
+    bench="costream.bench.skeletons:skeleton_steps_table",
+    **ntu_model("agcn", **STARRED),
+)
+@register_model(
+    "costr",
+    summary="skeleton actions, continual spatial attention",
+    listed=14,
+    order=13,
+    **ntu_model("str"),
+)
+@register_model(
+    "costr-s1",
+    summary="skeleton actions, CoS-TR*: strides 1, no padding",
+    listed=15,
+    architecture="costr",
+    bench="costream.bench.skeletons:skeleton_steps_table",
+    **ntu_model("str", **STARRED),
+)
 class SkeletonNet(ContinualModule, Foldable[FoldedSkeleton]):
     """Batch norm, blocks of space and time, mean over time, joints and persons, Linear.
 
@@ -102,7 +179,7 @@ class SkeletonNet(ContinualModule, Foldable[FoldedSkeleton]):
                 return lambda c, o: AdaptiveGraphConvolution(
                     c, o, graph, attention=attention, compat=compat
                 )
-            if kind == "str" and number > _GRAPH_BLOCKS:
+            if kind == "str" and number >= ATTENTION_FROM:
                 return lambda c, o: SpatialAttention(c, o, joints)
             return lambda c, o: GraphConvolution(
                 c, o, graph, conv_first=conv_first, residual=inner_residual

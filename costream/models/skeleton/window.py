@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from costream.models.oad.cooadtr import OadOutput
-from costream.models.skeleton.network import SkeletonNet
+from costream.models.skeleton.network import SkeletonNet, ntu_model
+from costream.models.spec import register_model
 from costream.nn.state import zeros
 from costream.nn.timing import ClockedState, Timing
 
@@ -22,6 +23,9 @@ class SkeletonWindowState(ClockedState):
     frames: Tensor  # [B, 2 n, M, V, C]
 
 
+@register_model("stgcn", order=14, **ntu_model("stgcn", window=300))
+@register_model("agcn", order=15, **ntu_model("agcn", window=300, attention="clip"))
+@register_model("str", order=16, **ntu_model("str", window=300))
 class WindowSkeletonNet(SkeletonNet):
     """A ``SkeletonNet`` that is recomputed over the last ``window`` frames, or fewer at first.
 
