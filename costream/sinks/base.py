@@ -1,10 +1,13 @@
-"""Interfaces of sinks, which receive the records of a run."""
+"""Interfaces of sinks, which receive the records of a run, and the declaration of their files."""
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
 
 from costream.records import Header, Picture, Record, Summary
+from costream.registry import Registry
+from costream.sinks.atomic import TextOutput
 
 
 class Sink(Protocol):
@@ -26,3 +29,34 @@ class PictureSink(Sink, Protocol):
     """A sink that also draws: ``draw`` is called after the records of a step."""
 
     def draw(self, picture: Picture) -> None: ...  # noqa: D102
+
+
+class TextSink:
+    """Base of the sinks that write a text; by itself it leaves an empty one."""
+
+    def __init__(self, out: TextOutput) -> None:
+        """``out``: unopened, and used by this sink alone."""
+        self._out = out
+
+    def open(self, header: Header) -> None:
+        """Open the output."""
+        self._out.open()
+
+    def write(self, record: Record) -> None:
+        """Ignore a record."""
+
+    def close(self, summary: Summary) -> None:
+        """Finish the output."""
+        self._out.finish()
+
+
+# Suffix of a file -> sink factory, called with an output. Keywords of ``@output_file``:
+# format: name of the format with this file; default: the suffix
+# about: description of the format, at its first file
+# has_summary: the last 64 KiB of the file hold the summary record
+# binary: the output is a BinaryFile; no standard output
+# draws: width, height that frames are fitted into
+# objects: written only for runs that find objects (True), or only for others (False)
+# order: place of the format in lists
+OUTPUT_FILES = Registry[Callable[[Any], Sink]]("costream.sinks", "output_file")
+output_file = OUTPUT_FILES.register

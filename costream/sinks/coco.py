@@ -9,13 +9,15 @@ from pathlib import Path
 
 from costream.records import Header, Objects, Picture, Record, Summary, VideoFrame, plain
 from costream.sinks.atomic import Spool, TextOutput
+from costream.sinks.base import TextSink, output_file
 from costream.sinks.jsonl import dumps
 
 # Suffixes of sources that are a still image if they have a single frame.
 _PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 
 
-class Coco:
+@output_file("coco.json", format="coco", about="boxes as COCO JSON", objects=True, order=10)
+class Coco(TextSink):
     """COCO JSON: ``info, categories, annotations, videos, images``; one image per frame used.
 
     Frame 12 of a video is named ``frame_000012.PNG``, as in CVAT. A still image has the name of
@@ -24,7 +26,7 @@ class Coco:
     """
 
     def __init__(self, out: TextOutput) -> None:
-        self._out = out
+        super().__init__(out)
         self._source = ""
         self._categories: dict[str, int] = {}  # label -> id
         self._objects: Objects | None = None  # of the current step, until its picture arrives
@@ -34,7 +36,7 @@ class Coco:
 
     def open(self, header: Header) -> None:
         """Write everything up to the first box."""
-        self._out.open()
+        super().open(header)
         self._source = Path(header.source).name
         self._categories = {label: k for k, label in enumerate(header.labels, 1)}
         info = {
@@ -95,4 +97,4 @@ class Coco:
             self._out.write(("\n" if number == 1 else ",\n") + dumps({**row, **place}))
         self._images.close()
         self._out.write("\n]\n}\n" if self._image else "]\n}\n")
-        self._out.finish()
+        super().close(summary)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from costream.records import Header, Record, Segment, Summary, finds_objects
 from costream.sinks.atomic import TextOutput
+from costream.sinks.base import TextSink, output_file
 from costream.sinks.subtitles import Timelines
 
 _ROOT = (
@@ -38,14 +39,15 @@ _MIME_TYPES = {
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
-class Elan:
+@output_file("eaf", about="timeline as ELAN annotations", order=9)
+class Elan(TextSink):
     """EAF with one tier per head and one annotation per segment; its value is the label.
 
     For objects there is one tier per label: annotations of a tier must not overlap.
     """
 
     def __init__(self, out: TextOutput) -> None:
-        self._out = out
+        super().__init__(out)
         self._model = ""
         self._timelines = Timelines()
 
@@ -55,7 +57,7 @@ class Elan:
         heads = [h.model for h in header.heads] if header.heads else [None]
         by_label = finds_objects(header)
         self._timelines = Timelines(header.labels if by_label else heads, by_label=by_label)
-        self._out.open()
+        super().open(header)
         media = _media(header, self._out.path)
         lines = ('<?xml version="1.0" encoding="UTF-8"?>', _ROOT, *media, "<TIME_ORDER>")
         self._out.write("\n".join(lines) + "\n", flush=True)
@@ -86,7 +88,7 @@ class Elan:
         last = f'<LINGUISTIC_TYPE GRAPHIC_REFERENCES="false" {about}/>'
         self._out.write(f"{last}\n</ANNOTATION_DOCUMENT>\n")
         timelines.close()
-        self._out.finish()
+        super().close(summary)
 
 
 def _slots(segments: Iterator[Segment], first: int) -> Iterator[tuple[int, int]]:

@@ -18,10 +18,12 @@ from costream.records import (
     to_json,
 )
 from costream.sinks.atomic import Spool, TextOutput
+from costream.sinks.base import TextSink, output_file
 from costream.sinks.jsonl import dumps
 
 
-class JsonDocument:
+@output_file("json", about="one document", has_summary=True, order=2)
+class JsonDocument(TextSink):
     """JSON: ``schema, header, predictions, segments, gaps, errors, compute, summary``.
 
     A model that finds objects has ``objects`` instead of predictions. These are written as they
@@ -31,14 +33,14 @@ class JsonDocument:
     """
 
     def __init__(self, out: TextOutput) -> None:
-        self._out = out
+        super().__init__(out)
         self._totals = CostTotals()
         self._lists = {Segment: _Rows(), Gap: _Rows(), Fault: _Rows()}
         self._steps = 0
 
     def open(self, header: Header) -> None:
         """Write everything up to the first step."""
-        self._out.open()
+        super().open(header)
         head = to_json(header)
         schema = dumps(head.pop("schema"))
         del head["type"]
@@ -70,7 +72,7 @@ class JsonDocument:
         del last["type"]
         compute = dumps(plain(self._totals.to_json()))
         self._out.write(f',\n"compute": {compute},\n"summary": {dumps(last)}\n}}\n')
-        self._out.finish()
+        super().close(summary)
 
 
 class _Rows:

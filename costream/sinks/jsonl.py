@@ -15,6 +15,7 @@ from costream.records import (
     to_json,
 )
 from costream.sinks.atomic import TextOutput
+from costream.sinks.base import TextSink, output_file
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False)
 
@@ -24,19 +25,20 @@ def dumps(value: object) -> str:
     return _ENCODER.encode(value)
 
 
-class JsonLines:
+@output_file("jsonl", about="every record as it happens", has_summary=True, order=1)
+class JsonLines(TextSink):
     """The stream of records: ``header`` first, ``summary`` last.
 
     ``feed``: name put into every line if several feeds share an output.
     """
 
     def __init__(self, out: TextOutput, feed: str | None = None) -> None:
-        self._out = out
+        super().__init__(out)
         self._feed = {} if feed is None else {"feed": feed}
 
     def open(self, header: Header) -> None:
         """Write the header line."""
-        self._out.open()
+        super().open(header)
         self._line(header)
 
     def write(self, record: Record) -> None:
@@ -46,7 +48,7 @@ class JsonLines:
     def close(self, summary: Summary) -> None:
         """Write the summary line and finish."""
         self._line(summary)
-        self._out.finish()
+        super().close(summary)
 
     def _line(self, record: AnyRecord) -> None:
         event = not isinstance(record, (Prediction, Objects, Compute))

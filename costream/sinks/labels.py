@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable
 from pathlib import PurePath
 
-from costream.records import Header, Record, Segment, Summary
+from costream.records import Header, Record, Segment
 from costream.sinks.atomic import TextOutput
+from costream.sinks.base import TextSink, output_file
 
 # A selection spans the whole frequency range: audio models use 16 000 samples a second.
 _LOW_HZ, _HIGH_HZ = "0.0", "8000.0"
@@ -20,15 +21,11 @@ RAVEN_COLUMNS = (
 )
 
 
-class Audacity:
+@output_file(
+    "audacity.txt", format="audacity", about="timeline as an Audacity label track", order=6
+)
+class Audacity(TextSink):
     """Audacity: tab-separated start, end (seconds) and label, for File > Import > Labels."""
-
-    def __init__(self, out: TextOutput) -> None:
-        self._out = out
-
-    def open(self, header: Header) -> None:
-        """Open the output; the format has no header."""
-        self._out.open()
 
     def write(self, record: Record) -> None:
         """Write a segment; other records are ignored."""
@@ -36,19 +33,16 @@ class Audacity:
             line = f"{record.start_s:.6f}\t{record.end_s:.6f}\t{one_line(record.label)}\n"
             self._out.write(line, flush=True)
 
-    def close(self, summary: Summary) -> None:
-        """Finish; the format has no summary."""
-        self._out.finish()
 
-
-class Raven:
+@output_file("raven.txt", format="raven", about="timeline as a Raven Pro selection table", order=7)
+class Raven(TextSink):
     """A selection table of Raven Pro: RAVEN_COLUMNS, tab-separated, one row per segment.
 
     With several heads a column ``Model`` names the head of a segment.
     """
 
     def __init__(self, out: TextOutput) -> None:
-        self._out = out
+        super().__init__(out)
         self._source = ""
         self._channel = 1
         self._has_heads = False
@@ -58,7 +52,7 @@ class Raven:
         """Write the column names."""
         self._source, self._channel = source_name(header), channel(header)
         self._has_heads = header.heads is not None
-        self._out.open()
+        super().open(header)
         self._row([*RAVEN_COLUMNS, *(["Model"] if self._has_heads else [])])
 
     def write(self, record: Record) -> None:
@@ -76,15 +70,12 @@ class Raven:
             ]
         )
 
-    def close(self, summary: Summary) -> None:
-        """Finish; the format has no summary."""
-        self._out.finish()
-
     def _row(self, cells: Iterable[str]) -> None:
         self._out.write("\t".join(map(one_line, cells)) + "\n", flush=True)
 
 
-class Rttm:
+@output_file("rttm", about="timeline as NIST RTTM", order=8)
+class Rttm(TextSink):
     """Rich Transcription Time Marked (NIST): a SPEAKER line of ten fields per segment.
 
     The source is named without folder and extension, as scoring tools expect. Spaces separate
@@ -92,7 +83,7 @@ class Rttm:
     """
 
     def __init__(self, out: TextOutput) -> None:
-        self._out = out
+        super().__init__(out)
         self._file = ""
         self._channel = 1
 
@@ -100,7 +91,7 @@ class Rttm:
         """Open the output; the format has no header."""
         self._file = _field(PurePath(source_name(header)).stem)
         self._channel = channel(header)
-        self._out.open()
+        super().open(header)
 
     def write(self, record: Record) -> None:
         """Write a segment; other records are ignored."""
@@ -110,10 +101,6 @@ class Rttm:
         score = f"{record.score:.6f}" if math.isfinite(record.score) else _NOTHING
         name = f"{_NOTHING} {_NOTHING} {_field(record.label)} {score} {_NOTHING}"
         self._out.write(f"SPEAKER {self._file} {self._channel} {when} {name}\n", flush=True)
-
-    def close(self, summary: Summary) -> None:
-        """Finish; the format has no summary."""
-        self._out.finish()
 
 
 def _field(text: str) -> str:
@@ -132,5 +119,5 @@ def source_name(header: Header) -> str:
 
 def channel(header: Header) -> int:
     """Return the channel that was used, 1 for the mean of all."""
-    told = header.options.get("channel")
-    return told if isinstance(told, int) else 1
+    number = header.options.get("channel")
+    return number if isinstance(number, int) else 1

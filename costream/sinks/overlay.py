@@ -45,10 +45,12 @@ from costream.records import (
     heads_of,
 )
 from costream.sinks.atomic import BinaryFile
+from costream.sinks.base import output_file
 
 BOX = (960, 720)  # width and height of a page without a video frame
 
 
+@output_file("mp4", about="annotated video", binary=True, draws=(960, 720), order=11)
 class Overlay:
     """Annotated video with one frame per step, and panels below it.
 

@@ -1,69 +1,61 @@
-"""Registry of output formats: their sinks and files, and checks of existing outputs."""
+"""Output formats: their files, their sinks, and checks of existing outputs."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 from costream.errors import UsageError
 from costream.sinks.atomic import AtomicFile, BinaryFile, StreamOutput, exists_error
-from costream.sinks.base import Sink
-from costream.sinks.coco import Coco
-from costream.sinks.elan import Elan
-from costream.sinks.filters import run_filter
-from costream.sinks.json_document import JsonDocument
-from costream.sinks.jsonl import JsonLines
-from costream.sinks.labels import Audacity, Raven, Rttm
-from costream.sinks.subtitles import subrip, webvtt
-from costream.sinks.tables import ComputeTable, ObjectTable, PredictionTable, TimelineTable
+from costream.sinks.base import OUTPUT_FILES, Sink
+from costream.sinks.filters import RunFilter
 
 
 @dataclass(frozen=True)
 class Format:
-    """One output format: its description, and a sink for each of its files."""
+    """An output format: the keywords of ``@output_file`` for the suffix of each of its files."""
 
-    description: str
-    # File suffix -> sink factory, called with an Output (a BinaryFile if ``binary``).
-    files: dict[str, Callable[[Any], Sink]]
-    has_summary: bool = False  # the last 64 KiB of the file hold the summary record
-    binary: bool = False  # files only, no standard output
-    draws: tuple[int, int] | None = None  # width, height that frames are fitted into
-    # Suffixes of files written only for runs that find objects (True), or only for others (False).
-    only: dict[str, bool] = field(default_factory=dict)
+    files: dict[str, Mapping[str, Any]]
+
+    @property
+    def about(self) -> str:
+        """Description in a few words."""
+        return next(str(info["about"]) for info in self.files.values() if "about" in info)
+
+    @property
+    def has_summary(self) -> bool:
+        """Whether its files end with the summary record."""
+        return all(info.get("has_summary") for info in self.files.values())
+
+    @property
+    def binary(self) -> bool:
+        """Whether it is written to files only."""
+        return any(info.get("binary") for info in self.files.values())
 
 
-def _overlay(out: BinaryFile) -> Sink:
-    from costream.sinks.overlay import Overlay  # PyAV, which a help page does not need
+class Formats(Mapping[str, Format]):
+    """All formats by name, in the order of lists; nothing is imported for them."""
 
-    return Overlay(out)
+    def __getitem__(self, name: str) -> Format:
+        files = {s: e.info for s, e in OUTPUT_FILES.entries().items()}
+        own = {s: info for s, info in files.items() if info.get("format", s) == name}
+        if not own:
+            raise KeyError(name)
+        return Format(own)
+
+    def __iter__(self) -> Iterator[str]:
+        entries = OUTPUT_FILES.entries().values()
+        return iter(dict.fromkeys(e.info.get("format", e.name) for e in entries))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
 
 
-FORMATS: dict[str, Format] = {
-    "jsonl": Format("every record as it happens", {"jsonl": JsonLines}, has_summary=True),
-    "json": Format("one document", {"json": JsonDocument}, has_summary=True),
-    "csv": Format(
-        "three tables",
-        {
-            "predictions.csv": PredictionTable,
-            "objects.csv": ObjectTable,
-            "timeline.csv": TimelineTable,
-            "compute.csv": ComputeTable,
-        },
-        only={"predictions.csv": False, "objects.csv": True},
-    ),
-    "srt": Format("timeline as SubRip subtitles", {"srt": subrip}),
-    "vtt": Format("timeline as WebVTT subtitles", {"vtt": webvtt}),
-    "audacity": Format("timeline as an Audacity label track", {"audacity.txt": Audacity}),
-    "raven": Format("timeline as a Raven Pro selection table", {"raven.txt": Raven}),
-    "rttm": Format("timeline as NIST RTTM", {"rttm": Rttm}),
-    "eaf": Format("timeline as ELAN annotations", {"eaf": Elan}),
-    "coco": Format("boxes as COCO JSON", {"coco.json": Coco}, only={"coco.json": True}),
-    "mp4": Format("annotated video", {"mp4": _overlay}, binary=True, draws=(960, 720)),
-}
+FORMATS = Formats()
 
 
 def parse_formats(values: Iterable[str]) -> tuple[str, ...]:
@@ -87,11 +79,11 @@ def paths_for(
 
     ``objects``: whether the run finds objects; None: all files that are possible.
     """
-    only = FORMATS[format].only
-    suffixes = (
-        s for s in FORMATS[format].files if objects is None or only.get(s, objects) == objects
-    )
-    return [directory / f"{name}.{suffix}" for suffix in suffixes]
+    return [
+        directory / f"{name}.{suffix}"
+        for suffix, info in FORMATS[format].files.items()
+        if objects is None or info.get("objects", objects) == objects
+    ]
 
 
 def object_formats(formats: Iterable[str]) -> list[str]:
@@ -149,23 +141,24 @@ def make_sinks(
     """
     sinks: list[Sink] = []
     for format in formats:
-        for suffix, make in FORMATS[format].files.items():
+        for suffix, info in FORMATS[format].files.items():
+            make = OUTPUT_FILES.load(suffix)
             if directory is not None:
-                path = directory / f"{name}.{suffix}"
-                kind = BinaryFile if FORMATS[format].binary else AtomicFile
-                sink = make(kind(path, overwrite=overwrite))
+                kind = BinaryFile if info.get("binary") else AtomicFile
+                sink = make(kind(directory / f"{name}.{suffix}", overwrite=overwrite))
             elif stream is not None:
                 sink = make(StreamOutput(stream))
             else:
                 continue
-            objects = FORMATS[format].only.get(suffix)
-            sinks.append(sink if objects is None else run_filter(sink, objects=objects))
+            objects = info.get("objects")
+            sinks.append(sink if objects is None else RunFilter(sink, objects=objects))
     return sinks
 
 
 def drawing_size(formats: Sequence[str]) -> tuple[int, int] | None:
     """Return the width and height that ``formats`` fit frames into; None: none of them draws."""
-    return next((FORMATS[f].draws for f in formats if FORMATS[f].draws is not None), None)
+    infos = (info for f in formats for info in FORMATS[f].files.values())
+    return next((info["draws"] for info in infos if "draws" in info), None)
 
 
 def is_complete(formats: Sequence[str], directory: Path, name: str) -> bool:

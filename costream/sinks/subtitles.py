@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from costream.clock import format_time
 from costream.records import Header, Record, Segment, Summary, finds_objects, plain
 from costream.sinks.atomic import Spool, TextOutput
+from costream.sinks.base import TextSink, output_file
 from costream.sinks.jsonl import dumps
 
 
-class Subtitles:
+class Subtitles(TextSink):
     """Subtitles with one cue per segment: its number, its times, then ``label (score %)``.
 
     ``decimal``: separator before the milliseconds. ``head``: start of the file. ``escape``:
@@ -25,7 +26,7 @@ class Subtitles:
     def __init__(
         self, out: TextOutput, *, decimal: str, head: str, escape: Callable[[str], str]
     ) -> None:
-        self._out = out
+        super().__init__(out)
         self._decimal = decimal
         self._head = head
         self._escape = escape
@@ -38,7 +39,7 @@ class Subtitles:
             self._waiting = Timelines()
         elif finds_objects(header):
             self._waiting = Timelines(by_label=True)
-        self._out.open()
+        super().open(header)
         self._out.write(self._head, flush=True)
 
     def write(self, record: Record) -> None:
@@ -56,7 +57,7 @@ class Subtitles:
             for segment in self._waiting.merged():
                 self._cue(segment)
             self._waiting.close()
-        self._out.finish()
+        super().close(summary)
 
     def _cue(self, segment: Segment) -> None:
         self._cues += 1
@@ -77,11 +78,13 @@ def _entities(label: str) -> str:
     return html.escape(label, quote=False)
 
 
+@output_file("srt", about="timeline as SubRip subtitles", order=4)
 def subrip(out: TextOutput) -> Subtitles:
     """Return a SubRip sink."""
     return Subtitles(out, decimal=",", head="", escape=_without_markup)
 
 
+@output_file("vtt", about="timeline as WebVTT subtitles", order=5)
 def webvtt(out: TextOutput) -> Subtitles:
     """Return a WebVTT sink."""
     return Subtitles(out, decimal=".", head="WEBVTT\n\n", escape=_entities)

@@ -21,6 +21,7 @@ from costream.records import (
     plain,
 )
 from costream.sinks.atomic import TextOutput
+from costream.sinks.base import TextSink, output_file
 
 OBJECT_COLUMNS = ("time_s", "frame", "i", "label", "score", "x1", "y1", "x2", "y2", "id")
 TIMELINE_COLUMNS = ("start_s", "end_s", "length_s", "label", "score")
@@ -30,19 +31,29 @@ COMPUTE_COLUMNS = (
 )
 
 
-class _Rows:
+class CsvRows:
     """CSV rows of an output. Numbers are as in JSON records; missing values are empty."""
 
     def __init__(self, out: TextOutput) -> None:
-        self.out = out
+        self._out = out
         self._text = io.StringIO(newline="")
         self._csv = csv.writer(self._text, lineterminator="\n")
 
+    def open(self, columns: Iterable[str]) -> None:
+        """Open the output and write the names of the columns."""
+        self._out.open()
+        self.add(columns)
+
     def add(self, values: Iterable[Any], *, flush: bool = False) -> None:
+        """Write a row; ``flush``: at once."""
         self._csv.writerow([_cell(value) for value in values])
-        self.out.write(self._text.getvalue(), flush=flush)
+        self._out.write(self._text.getvalue(), flush=flush)
         self._text.seek(0)
         self._text.truncate()
+
+    def finish(self) -> None:
+        """Finish the output."""
+        self._out.finish()
 
 
 def _cell(value: Any) -> Any:
@@ -50,7 +61,16 @@ def _cell(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-class PredictionTable:
+class _Table(TextSink):
+    """Base of the tables of a run."""
+
+    def __init__(self, out: TextOutput) -> None:
+        super().__init__(out)
+        self._rows = CsvRows(out)
+
+
+@output_file("predictions.csv", format="csv", about="three tables", objects=False, order=3)
+class PredictionTable(_Table):
     """Table with one row per step, and per head if there are several.
 
     The columns are those of the first prediction: ``model`` with several heads,
@@ -60,14 +80,14 @@ class PredictionTable:
     """
 
     def __init__(self, out: TextOutput) -> None:
-        self._rows = _Rows(out)
+        super().__init__(out)
         self._labels: tuple[str, ...] = ()
         self._heads: dict[str, tuple[str, ...]] | None = None
         self._columns: PredictionColumns | None = None
 
     def open(self, header: Header) -> None:
         """Store the labels; the columns follow from the first prediction."""
-        self._rows.out.open()
+        super().open(header)
         self._labels = header.labels
         if header.heads is not None:
             self._heads = {head.model: head.labels for head in header.heads}
@@ -86,7 +106,7 @@ class PredictionTable:
         """Finish; a run without predictions leaves only the column names."""
         if self._columns is None:
             self._head()
-        self._rows.out.finish()
+        super().close(summary)
 
     def _head(
         self,
@@ -99,15 +119,13 @@ class PredictionTable:
         return self._columns
 
 
-class ObjectTable:
+@output_file("objects.csv", format="csv", objects=True, order=3)
+class ObjectTable(_Table):
     """Table with one row per box, so none for a step without objects."""
-
-    def __init__(self, out: TextOutput) -> None:
-        self._rows = _Rows(out)
 
     def open(self, header: Header) -> None:
         """Write the column names."""
-        self._rows.out.open()
+        super().open(header)
         self._rows.add(OBJECT_COLUMNS, flush=True)
 
     def write(self, record: Record) -> None:
@@ -116,29 +134,26 @@ class ObjectTable:
             for box in record.boxes:
                 self._rows.add((record.time_s, record.frame, record.i, *object_cells(box)))
 
-    def close(self, summary: Summary) -> None:
-        """Finish; tables carry no summary."""
-        self._rows.out.finish()
-
 
 def object_cells(box: Box) -> tuple[Any, ...]:
     """Return a box as the last of OBJECT_COLUMNS, from ``label`` on."""
     return box.label, box.score, box.x1, box.y1, box.x2, box.y2, box.id
 
 
-class TimelineTable:
+@output_file("timeline.csv", format="csv", order=3)
+class TimelineTable(_Table):
     """Table with one row per segment; its first column is ``model`` if there are several heads.
 
     Its last is ``count`` for objects: their maximum number at one time.
     """
 
     def __init__(self, out: TextOutput) -> None:
-        self._rows = _Rows(out)
+        super().__init__(out)
         self._has_heads = self._counts = False
 
     def open(self, header: Header) -> None:
         """Write the column names."""
-        self._rows.out.open()
+        super().open(header)
         self._has_heads, self._counts = header.heads is not None, finds_objects(header)
         model, count = ["model"] * self._has_heads, ["count"] * self._counts
         self._rows.add((*model, *TIMELINE_COLUMNS, *count), flush=True)
@@ -151,20 +166,14 @@ class TimelineTable:
             model, count = [record.model] * self._has_heads, [record.count] * self._counts
             self._rows.add((*model, *row, *count), flush=True)
 
-    def close(self, summary: Summary) -> None:
-        """Finish; tables carry no summary."""
-        self._rows.out.finish()
 
-
-class ComputeTable:
+@output_file("compute.csv", format="csv", order=3)
+class ComputeTable(_Table):
     """Table with one row per step: its cost."""
-
-    def __init__(self, out: TextOutput) -> None:
-        self._rows = _Rows(out)
 
     def open(self, header: Header) -> None:
         """Write the column names."""
-        self._rows.out.open()
+        super().open(header)
         self._rows.add(COMPUTE_COLUMNS, flush=True)
 
     def write(self, record: Record) -> None:
@@ -174,10 +183,6 @@ class ComputeTable:
             ms = (record.ms.decode, record.ms.frontend, record.ms.network, record.ms.sink)
             state = (record.lag_s, record.dropped, record.tokens, record.budget)
             self._rows.add([*spent, *ms, *state])
-
-    def close(self, summary: Summary) -> None:
-        """Finish; tables carry no summary."""
-        self._rows.out.finish()
 
 
 # Columns of prediction tables, of one run and of many.

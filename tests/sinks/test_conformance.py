@@ -1,8 +1,9 @@
-"""What every format must do, whatever it writes."""
+"""Conformance of all output formats, and of one that is added from outside."""
 
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 import os
 import subprocess
@@ -17,7 +18,8 @@ import av
 import numpy as np
 import pytest
 
-from costream.errors import OutputError, UsageError
+from costream.__main__ import main
+from costream.errors import ExitCode, OutputError, UsageError
 from costream.layouts import BODY_15
 from costream.records import (
     Alert,
@@ -30,7 +32,7 @@ from costream.records import (
     StageTimes,
     VideoFrame,
 )
-from costream.sinks.base import PictureSink, Sink
+from costream.sinks.base import OUTPUT_FILES, PictureSink, Sink
 from costream.sinks.labels import RAVEN_COLUMNS
 from costream.sinks.registry import (
     FORMATS,
@@ -41,12 +43,15 @@ from costream.sinks.registry import (
     parse_formats,
     paths_for,
 )
+from kit.program import python
 
 NAME = "mappe/clip ä 日本.mp4"  # as of an input folder that is mirrored
 EVERY = pytest.mark.parametrize("format", sorted(FORMATS))
 TEXTS = pytest.mark.parametrize("format", sorted(f for f in FORMATS if not FORMATS[f].binary))
-ONE_TEXT = pytest.mark.parametrize("format", sorted(set(FORMATS) - {"csv", "mp4"}))
-OF_OBJECTS = {"coco"}  # formats of runs that find objects alone
+ONE_TEXT = pytest.mark.parametrize(
+    "format", sorted(f for f in FORMATS if len(FORMATS[f].files) == 1 and not FORMATS[f].binary)
+)
+OF_OBJECTS = object_formats(FORMATS)
 
 
 @pytest.fixture
@@ -408,6 +413,42 @@ def test_all_formats_at_once(run: Any, tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*.*")) == sorted(paths)
     paths[-1].unlink()
     assert not is_complete(formats, tmp_path, NAME)
+
+
+ADDED = """
+from costream.records import Segment
+from costream.sinks.base import TextSink, output_file
+
+@output_file("words.txt", format="words", about="labels alone")
+class Words(TextSink):
+    def write(self, record):
+        if isinstance(record, Segment):
+            self._out.write(" ".join(record.label.split()) + "\\n")
+"""
+
+
+def test_a_format_from_outside_is_one_file(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OUTPUT_FILES, "_added", dict(OUTPUT_FILES._added))
+    assert main(["detect", "gone.mp4", "--format", "words"]) == ExitCode.USAGE
+    (tmp_path / "words_format.py").write_text(ADDED)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("words_format")
+    assert main(["detect", "gone.mp4", "--format", "words"]) == ExitCode.INPUT
+    assert list(FORMATS)[-2:] == ["mp4", "words"]
+    assert FORMATS["words"].about == "labels alone"
+    play(make_sinks(["words"], tmp_path, NAME), run)
+    assert is_complete(["words"], tmp_path, NAME)
+    labels = [" ".join(r.label.split()) for r in run.records if isinstance(r, Segment)]
+    assert (tmp_path / f"{NAME}.words.txt").read_text("utf-8").split("\n") == [*labels, ""]
+
+
+def test_every_format_is_described_and_listing_them_imports_none() -> None:
+    assert all(FORMATS[format].about for format in FORMATS)
+    code = "import sys, costream.sinks.registry as r; list(r.FORMATS); print(*sys.modules)"
+    names = set(python("-c", code).stdout.split())
+    assert not names & {"av", "matplotlib", "pyarrow", "torch", "costream.sinks.tables"}
 
 
 def test_formats_that_do_not_exist() -> None:

@@ -12,13 +12,13 @@ import pytest
 
 from costream.errors import OutputError
 from costream.runtime.batch.tables import MergedInput, MergedTables
-from costream.sinks.filters import deterministic_sink
+from costream.sinks.filters import DeterministicSink
 from costream.sinks.registry import make_sinks
 
 
 def play(folder: Path, name: str, run: Any, *formats: str, timed: bool = False) -> Path:
     sinks = make_sinks([*formats, "jsonl"], folder, name)
-    sinks = sinks if timed else [deterministic_sink(sink) for sink in sinks]
+    sinks = sinks if timed else [DeterministicSink(sink) for sink in sinks]
     for sink in sinks:
         sink.open(run.header)
         for record in run.records:

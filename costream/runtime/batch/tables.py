@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +16,7 @@ from costream.sinks.tables import (
     OBJECT_COLUMNS,
     PREDICTION_COLUMNS,
     TIMELINE_COLUMNS,
+    CsvRows,
     PredictionColumns,
     object_cells,
 )
@@ -62,14 +61,14 @@ class MergedTables:
         self, folder: Path, predictions: PredictionTableKind = "csv", *, objects: bool = False
     ) -> None:
         self._folder = folder
-        self._timeline = _SegmentRows(_CsvRows(folder / "timeline.csv"), counts=objects)
-        self._compute = _CsvRows(folder / "compute.csv")
-        self._failures = _CsvRows(folder / "failures.csv")
+        self._timeline = _SegmentRows(_csv_rows(folder / "timeline.csv"), counts=objects)
+        self._compute = _csv_rows(folder / "compute.csv")
+        self._failures = _csv_rows(folder / "failures.csv")
         self._steps_type = "objects" if objects else "prediction"
         steps = folder / f"{'objects' if objects else 'predictions'}.{predictions}"
         self._steps: _ObjectRows | _PredictionRows | None = None
         if predictions != "none":
-            rows = _CsvRows(steps) if predictions == "csv" else ParquetRows(steps)
+            rows = _csv_rows(steps) if predictions == "csv" else ParquetRows(steps)
             self._steps = _ObjectRows(rows) if objects else _PredictionRows(rows)
         self._kept = steps.name
         self._counts: dict[str, int] = {}
@@ -158,37 +157,14 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
         raise OutputError(f"cannot be read ({error})", where=path) from error
 
 
-class _CsvRows:
-    """CSV rows, written to a file that appears when it is finished."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = AtomicFile(path, overwrite=True)
-        self._text = io.StringIO(newline="")
-        self._csv = csv.writer(self._text, lineterminator="\n")
-
-    def open(self, columns: Iterable[str]) -> None:
-        self._file.open()
-        self.add(columns)
-
-    def add(self, values: Iterable[Any]) -> None:
-        self._csv.writerow([_cell(value) for value in values])
-        self._file.write(self._text.getvalue())
-        self._text.seek(0)
-        self._text.truncate()
-
-    def finish(self) -> None:
-        self._file.finish()
-
-
-def _cell(value: Any) -> Any:
-    value = plain(value)
-    return str(value).lower() if isinstance(value, bool) else value
+def _csv_rows(path: Path) -> CsvRows:
+    return CsvRows(AtomicFile(path, overwrite=True))
 
 
 class _SegmentRows:
     """Segments as rows, with the column ``model`` if the first one's run has several heads."""
 
-    def __init__(self, rows: _CsvRows, *, counts: bool) -> None:
+    def __init__(self, rows: CsvRows, *, counts: bool) -> None:
         self._rows, self._counts = rows, counts
         self._models: bool | None = None  # None: no row yet
 
@@ -214,7 +190,7 @@ class _SegmentRows:
 class _ObjectRows:
     """Boxes as rows."""
 
-    def __init__(self, rows: _CsvRows | ParquetRows) -> None:
+    def __init__(self, rows: CsvRows | ParquetRows) -> None:
         self._rows = rows
         self._opened = False
 
@@ -237,7 +213,7 @@ class _ObjectRows:
 class _PredictionRows:
     """Predictions as rows; the columns are those of the first one, as in each input's table."""
 
-    def __init__(self, rows: _CsvRows | ParquetRows) -> None:
+    def __init__(self, rows: CsvRows | ParquetRows) -> None:
         self._rows = rows
         self._columns: PredictionColumns | None = None
 

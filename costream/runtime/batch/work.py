@@ -40,7 +40,7 @@ from costream.runtime.stop import StopHandler
 from costream.settings import DetectSettings
 from costream.sinks.atomic import part_path
 from costream.sinks.base import Sink
-from costream.sinks.filters import deterministic_sink
+from costream.sinks.filters import DeterministicSink
 from costream.sinks.registry import make_sinks, paths_for
 from costream.sources.base import Source, SourceOptions
 from costream.sources.features.arrays import split_video
@@ -191,7 +191,7 @@ def _sinks(work: BatchJob, name: str) -> list[Sink]:
     sinks = make_sinks(work.formats, folder, name, overwrite=True)
     if "jsonl" not in work.formats:
         sinks += make_sinks(("jsonl",), folder / RECORDS, name, overwrite=True)
-    return sinks if work.timings else [deterministic_sink(sink) for sink in sinks]
+    return sinks if work.timings else [DeterministicSink(sink) for sink in sinks]
 
 
 def _sizes(work: BatchJob, name: str) -> dict[str, int]:
