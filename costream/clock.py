@@ -19,6 +19,9 @@ from costream.records import AudioBlock, Data, Fault, Gap, Item, VideoFrame
 # 41.667 ms is written at 42 ms. Never more than a tenth of a tick, for high rates.
 TOLERANCE_S = 1.001e-3
 
+# Step times are sums of 1/rate in floating point: five steps of 0.1 s are slightly below 0.5 s.
+SLACK_S = 1e-6
+
 _SECONDS = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*s?", re.IGNORECASE)
 _CLOCK = re.compile(r"(?:([0-9]+):)?([0-9]+):([0-9]{1,2}(?:\.[0-9]*)?)")
 

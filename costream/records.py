@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "costream/1"
 OBJECT_DETECTION = "object detection"  # task of models that output Objects, not Prediction
+LOW = 0.6  # default lower threshold of a label, as a share of its threshold
 
 
 # --- items: source -> frontend ---------------------------------------------------------------
@@ -124,8 +125,28 @@ Item: TypeAlias = Data | Gap | Fault
 Scored: TypeAlias = tuple[str, float]  # label, probability
 
 
+class Thresholds:
+    """The probabilities at which labels open and close; a base of settings."""
+
+    threshold: float
+    low: float | None = None  # None: LOW times the threshold
+    thresholds: dict[str, float]  # of labels with their own threshold
+
+    def threshold_of(self, label: str) -> float:
+        """Return the probability at which a label opens."""
+        return self.thresholds.get(label, self.threshold)
+
+    def low_of(self, label: str) -> float:
+        """Return the probability below which a label closes, in proportion to its threshold."""
+        if self.low is None:
+            return LOW * self.threshold_of(label)
+        if label not in self.thresholds:
+            return self.low
+        return self.low / self.threshold * self.thresholds[label]
+
+
 @dataclass(frozen=True)
-class Head:
+class Head(Thresholds):
     """One of several classifiers on one frontend; its records carry its name."""
 
     model: str
@@ -137,10 +158,6 @@ class Head:
     thresholds: dict[str, float] = field(default_factory=dict)  # thresholds of individual labels
     smooth_s: float = 0.0  # smoothing of the scores before segmentation, see Timeline
     temperature: float = 1.0  # divisor of its logits
-
-    def threshold_of(self, label: str) -> float:
-        """Return the probability that opens a segment of a label."""
-        return self.thresholds.get(label, self.threshold)
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from costream.errors import ModelError
+from costream.records import Thresholds
 
-LOW = 0.6  # default of Timeline.low, as a share of the threshold
 UNTRAINED = "nothing, random weights"  # how ``trained_on`` begins for untrained weights
 
 
 @dataclass(frozen=True)
-class Timeline:
+class Timeline(Thresholds):
     """Settings for turning per-step probabilities into segments (``runtime/segments.py``)."""
 
     threshold: float = 0.5  # a label opens at this probability ...
@@ -28,18 +28,6 @@ class Timeline:
     min_gap_s: float = 0.5  # segments of a label at most this far apart are merged
     thresholds: dict[str, float] = field(default_factory=dict)  # of labels with their own threshold
     smooth_s: float = 0.0  # time constant of ``runtime/smoothing.py``; 0: no smoothing
-
-    def threshold_of(self, label: str) -> float:
-        """Return the probability at which a label opens."""
-        return self.thresholds.get(label, self.threshold)
-
-    def low_of(self, label: str) -> float:
-        """Return the probability below which a label closes, in proportion to its threshold."""
-        if self.low is None:
-            return LOW * self.threshold_of(label)
-        if label not in self.thresholds:
-            return self.low
-        return self.low / self.threshold * self.thresholds[label]
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,9 @@
 """Online segmentation: per-step probabilities to a timeline, in constant memory.
 
 The rule, for one label at a time (the background label is ignored). Every label has its own
-``threshold`` and ``low``, and the probabilities are smoothed first (``smooth_s``, smoothing.py):
+``threshold`` and ``low``, and the probabilities are smoothed first (``smooth_s``, ``Smoother``):
 
-1. A label opens when it is the best of those at or above their ``threshold``. It closes when it
-   falls below its ``low``, or when a better label is at or above its own ``threshold``.
+1. Labels open and close as in ``Hysteresis``.
 2. The same label again within ``min_gap_s`` of its last end continues the segment. Stretches of
    other labels in between are ignored when they are shorter than ``min_length_s``.
 3. Segments shorter than ``min_length_s`` after that are dropped.
@@ -23,11 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.checkpoints.card import Timeline
+from costream.clock import SLACK_S
 from costream.errors import UsageError
+from costream.hysteresis import Hysteresis
 from costream.records import Box, Segment
-
-# Step times are sums of 1/rate in floating point: five steps of 0.1 s are slightly below 0.5 s.
-_SLACK_S = 1e-6
 
 
 @dataclass
@@ -84,10 +82,7 @@ class Segmenter:
     ) -> None:
         _check(timeline)
         self._labels = tuple(labels)
-        self._thresholds = np.array([timeline.threshold_of(label) for label in self._labels])
-        self._lows = np.array([timeline.low_of(label) for label in self._labels])
-        if background is not None:
-            self._thresholds[self._labels.index(background)] = np.inf
+        self._hysteresis = Hysteresis(self._labels, timeline, background)
         self.smoother = Smoother(timeline.smooth_s)
         self._min_length_s = timeline.min_length_s
         self._min_gap_s = timeline.min_gap_s
@@ -115,7 +110,8 @@ class Segmenter:
         for piece in (self._long, self._short):
             if piece is not None:
                 piece.pass_(float(p[piece.label]), count)
-        out = self._assign(self._choose(p), start_s, end_s, p, count)
+        current = next((x.label for x in (self._short, self._long) if x and x.open), None)
+        out = self._assign(self._hysteresis.step(p, current), start_s, end_s, p, count)
         if self._long and not self._long.open and not self._near(self._long, end_s):
             out += self._give(self._long)
             self._long = None
@@ -141,16 +137,6 @@ class Segmenter:
         out = self._give(self._long) + self._give(self._short)
         self._long = self._short = None
         return out
-
-    def _choose(self, p: npt.NDArray[np.float64]) -> int | None:
-        """Return the index of the label of a step with probabilities ``p`` [C], or None."""
-        sure = (p >= self._thresholds).nonzero()[0]
-        current = next((x.label for x in (self._short, self._long) if x and x.open), None)
-        if len(sure):
-            best = int(sure[p[sure].argmax()])
-            if current is None or p[best] > p[current]:
-                return best
-        return current if current is not None and p[current] >= self._lows[current] else None
 
     def _assign(
         self,
@@ -187,10 +173,10 @@ class Segmenter:
         return None
 
     def _near(self, piece: _Piece, start_s: float) -> bool:
-        return piece.open or start_s - piece.end_s <= self._min_gap_s + _SLACK_S
+        return piece.open or start_s - piece.end_s <= self._min_gap_s + SLACK_S
 
     def _is_long(self, piece: _Piece) -> bool:
-        return piece.length_s > 0 and piece.length_s >= self._min_length_s - _SLACK_S
+        return piece.length_s > 0 and piece.length_s >= self._min_length_s - SLACK_S
 
     def _give(self, piece: _Piece | None) -> list[Segment]:
         return [self._segment(piece)] if piece is not None and self._is_long(piece) else []
@@ -215,9 +201,6 @@ def _check(timeline: Timeline) -> None:
         raise UsageError("the lower threshold must lie between 0 and the threshold", where="low")
     if not (timeline.min_length_s >= 0 and timeline.min_gap_s >= 0 and timeline.smooth_s >= 0):
         raise UsageError("must be 0 s or more", where="min_length_s, min_gap_s, smooth_s")
-
-
-# The timeline of an object detector: one segment per label while it is visible.
 
 
 class PresenceSegmenter:
@@ -271,12 +254,6 @@ def _in_order(segments: list[Segment]) -> list[Segment]:
     return sorted(segments, key=lambda segment: segment.start_s)
 
 
-# Online exponential smoothing of scores.
-
-
-Scores = npt.NDArray[np.float64]
-
-
 class Smoother:
     """The exponential average of scores with a time constant of ``smooth_s`` seconds.
 
@@ -293,9 +270,9 @@ class Smoother:
     def __init__(self, smooth_s: float) -> None:
         self.smooth_s = smooth_s
         self.time_s: float | None = None
-        self.scores: Scores | None = None
+        self.scores: npt.NDArray[np.float64] | None = None
 
-    def push(self, time_s: float, scores: Scores) -> Scores:
+    def push(self, time_s: float, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Take the finite scores [C] of a step and return the updated average."""
         if self.scores is not None and self.time_s is not None and self.smooth_s > 0:
             share = -math.expm1(-max(0.0, time_s - self.time_s) / self.smooth_s)

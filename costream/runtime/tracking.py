@@ -14,10 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from costream.clock import SLACK_S
 from costream.records import Box
-
-# Frame times are sums of 1/rate in floating point.
-_SLACK_S = 1e-6
 
 # Boxes of a detector jitter, so half of an object's velocity is the previous estimate.
 _INERTIA = 0.5
@@ -70,7 +68,7 @@ class ObjectTracker:
 
     def update(self, time_s: float, boxes: Sequence[Box]) -> tuple[Box, ...]:
         """Return the boxes with ids, in the same order; ``time_s`` must increase between calls."""
-        limit_s = time_s - self._patience_s - _SLACK_S
+        limit_s = time_s - self._patience_s - SLACK_S
         self._objects = [known for known in self._objects if known.seen_s >= limit_s]
         order = sorted(range(len(boxes)), key=lambda k: _rank(boxes[k]))
         ranked = [boxes[k] for k in order]

@@ -23,11 +23,11 @@ from itertools import cycle, islice, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from costream.checkpoints.card import LOW, Timeline
+from costream.checkpoints.card import Timeline
 from costream.evaluation.metrics import Floats
 from costream.evaluation.metrics.segments import Counts, count
 from costream.labels.recording import UNSCORED
-from costream.records import Segment
+from costream.records import LOW, Segment
 from costream.runtime.segments import Segmenter
 
 StepLabels = npt.NDArray[np.int64]

@@ -33,14 +33,14 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.checkpoints.card import Card, Timeline
-from costream.clock import parse_time
+from costream.clock import SLACK_S, parse_time
 from costream.errors import UsageError
-from costream.records import Alert, FeedState
+from costream.records import LOW, Alert, FeedState
 
 EVERY_S = 30.0
-LOW = 0.6  # default ``until``, relative to the threshold
 ANY = "*"
 _WORDS = ("for", "until", "every")
+_AWAY: tuple[FeedState, ...] = ("waiting", "lost")
 _TOKEN = re.compile(r"\s*(?:(\"[^\"]*\"|'[^']*')|(>=|>)|([^\s>\"'][^\s>]*))")
 
 
@@ -244,14 +244,6 @@ class _Parser:
         )
 
 
-# Evaluation of a rule on one feed; a pure function of the feed's data so far.
-
-
-# Step times are sums of 1/rate in floating point, as in runtime/segments.py.
-_SLACK_S = 1e-6
-_AWAY: tuple[FeedState, ...] = ("waiting", "lost")
-
-
 @dataclass
 class _Watched:
     """A condition: the time since which it holds, and whether it may fire."""
@@ -261,7 +253,7 @@ class _Watched:
 
 
 class RuleEvaluator:
-    """One rule on one feed (rules.py defines the meaning of rules).
+    """Evaluates one rule on one feed; a pure function of the feed's data so far.
 
     Times are those of the feed and never decrease.
     """
@@ -314,7 +306,7 @@ class RuleEvaluator:
             return []
         if rule.kind == "gap":
             away.since_s = 0.0 if age_s is None else now_s - age_s
-            away.armed = away.armed or now_s - away.since_s < rule.for_s - _SLACK_S
+            away.armed = away.armed or now_s - away.since_s < rule.for_s - SLACK_S
         elif state == "live":
             away.since_s, away.armed = None, True
         elif state in _AWAY and away.since_s is None:  # it stays lost during retries
@@ -326,11 +318,11 @@ class RuleEvaluator:
     def _holds(self, watched: _Watched, time_s: float) -> bool:
         since_s = watched.since_s
         return (
-            watched.armed and since_s is not None and time_s - since_s >= self.rule.for_s - _SLACK_S
+            watched.armed and since_s is not None and time_s - since_s >= self.rule.for_s - SLACK_S
         )
 
     def _fire(self, watched: _Watched, time_s: float, label: str, score: float) -> list[Alert]:
-        if time_s - self._fired_s < self.rule.every_s - _SLACK_S or watched.since_s is None:
+        if time_s - self._fired_s < self.rule.every_s - SLACK_S or watched.since_s is None:
             return []
         self._fired_s = time_s
         watched.armed = False

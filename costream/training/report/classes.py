@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costream.checkpoints.card import LOW, Timeline
+from costream.checkpoints.card import Timeline
 from costream.evaluation.metrics.calibration import calibration_error, reliability
+from costream.records import LOW
 from costream.report.markup import Html, name, tag
 from costream.report.tables import Cell, number, share_bar, table
 from costream.training.calibration import Calibration, StreamPredictions, at_temperature

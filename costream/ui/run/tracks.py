@@ -10,24 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.formatting import clean, share_of_dense
+from costream.hysteresis import Hysteresis
 from costream.records import Box, Compute, Head, Objects, Picture, Prediction, Scored
 
-# A label stays active while its score is above this share of its opening threshold: the default
-# hysteresis of the timeline, so that the display is close to the segments that are written.
-_LOW = 0.6
 
-
-@dataclass
+@dataclass(frozen=True)
 class ActiveLabel:
     """The label that is active now."""
 
     label: str
     since_s: float
-    score: float
 
 
 class HeadState:
-    """Output of one head so far.
+    """Output of one head so far, its current label by the default hysteresis of timelines.
 
     ``length_s``: length of the run, if known. ``step_s``: seconds per step.
     """
@@ -38,6 +34,8 @@ class HeadState:
         self.current: ActiveLabel | None = None
         self.seen: dict[str, None] = {}  # labels of the strip, in order of appearance
         self.strip: Strip | None = None
+        self._hysteresis = Hysteresis(head.labels, head, head.background)
+        self._columns = {label: k for k, label in enumerate(head.labels)}
         self._length_s, self._step_s = length_s, step_s
         self._marked_s: float | None = None  # the strip is marked up to here
 
@@ -72,20 +70,16 @@ class HeadState:
 
     def _follow(self, record: Prediction, start_s: float) -> None:
         """Keep, change or drop the current label."""
-        events = [pair for pair in record.top if pair[0] != self.head.background]
-        least = self.head.threshold_of
-        best, score = next((pair for pair in events if pair[1] >= least(pair[0])), ("", 0.0))
-        current = self.current
-        if current is not None:
-            current.score = dict(events).get(current.label, 0.0)
-        if best and (current is None or score > current.score):
-            since_s = max(record.time_s - self.head.delay_s, start_s)
-            self.current = ActiveLabel(best, since_s, score)
-        elif current is not None and current.score < _LOW * least(current.label):
+        scores = np.zeros(len(self.head.labels))  # those that are not among the best count as 0
+        for label, score in record.top:
+            scores[self._columns[label]] = score
+        current = None if self.current is None else self._columns[self.current.label]
+        column = self._hysteresis.step(scores, current)
+        if column is None:
             self.current = None
-
-
-# Audio level and spectrogram of the last seconds during a run.
+        elif column != current:
+            since_s = max(record.time_s - self.head.delay_s, start_s)
+            self.current = ActiveLabel(self.head.labels[column], since_s)
 
 
 SILENCE_DB = -96.0  # the range of 16 bits; less is silence
@@ -169,9 +163,6 @@ def decibels(amplitude: float) -> float:
     return max(SILENCE_DB, min(20 * math.log10(amplitude), 60.0))
 
 
-# Objects during a run: the current ones, their timeline and the cost of detection.
-
-
 _STEPS = 128  # steps whose costs are kept: more than a line has cells
 
 
@@ -228,14 +219,11 @@ class DetectionState:
         return ", ".join(f"{count} {clean(label)}" for label, count in counts)
 
 
-# Timeline so far as a row of time slices, in constant memory for a run of any length.
-
-
 _SLICES = 256
 
 
 class Strip:
-    """Number of steps of each label, for each slice of time.
+    """Timeline so far: number of steps of each label, for each slice of time.
 
     ``length_s``: the whole length if it is known. Otherwise the slices double in length
     whenever the run exceeds them.
