@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from costream.records import Compute
-
-STAGES = ("decode", "frontend", "network", "sink")
+from costream.records import STAGES, Compute
 
 # Times are counted in bins that are 2 % wide, from a microsecond to a quarter of an hour, so a
 # percentile is within 1 % of a time that occurred.

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from costream.records import Compute, Summary
-
-if TYPE_CHECKING:
-    pass
 
 
 def clean(text: str) -> str:
@@ -88,13 +84,6 @@ def cost_line(summary: Summary, kind: str) -> str:
     return ", ".join(parts)
 
 
-# Cost of a step of a token-gated model as text.
-
-
-# Smaller budgets are milliseconds, larger ones MACs: no step is that cheap or takes that long.
-_LEAST_MACS = 1e6
-
-
 def share_of_dense(compute: Compute) -> float:
     """Return the cost of a step as a share of the dense model's; 1 if that is unknown."""
     return compute.macs / compute.dense_macs if compute.dense_macs > 0 else 1.0
@@ -113,12 +102,12 @@ def share_text(compute: Compute) -> str:
 
 
 def budget_text(compute: Compute) -> str:
-    """Return ``budget 40 ms`` or ``budget 20 GMAC``; '' without a budget."""
-    if compute.budget is None:
-        return ""
-    if compute.budget < _LEAST_MACS:
-        return f"budget {compute.budget:.3g} ms"
-    return f"budget {compute.budget / 1e9:.3g} GMAC"
+    """Return ``budget 40 ms`` or ``budget 20 GMAC``; '' without a budget for a step."""
+    if compute.budget_ms is not None:
+        return f"budget {compute.budget_ms:.3g} ms"
+    if compute.budget_macs is not None:
+        return f"budget {compute.budget_macs / 1e9:.3g} GMAC"
+    return ""
 
 
 _MOST_NAMES = 12  # in one message

@@ -247,6 +247,9 @@ class StageTimes:
     sink: float
 
 
+STAGES = tuple(f.name for f in dataclasses.fields(StageTimes))
+
+
 @dataclass(frozen=True)
 class Compute:
     """Cost of one step."""
@@ -260,8 +263,15 @@ class Compute:
     lag_s: float = 0.0  # live sources: now minus frame time
     dropped: int = 0  # frames dropped so far
     tokens: int | None = None  # token-gated models: tokens updated
-    # Allowed cost of the step: ms, or MACs; without tokens: the share of steps taken.
-    budget: float | None = None
+    budget_ms: float | None = None  # token-gated models: allowed time of the step ...
+    budget_macs: float | None = None  # ... or allowed operations
+    budget_share: float | None = None  # other models in a watch: share of the steps taken
+
+    @property
+    def budget(self) -> float | None:
+        """The budget without its unit, which readers of ``costream/1`` may rely on."""
+        budgets = (self.budget_ms, self.budget_macs, self.budget_share)
+        return next((budget for budget in budgets if budget is not None), None)
 
 
 @dataclass(frozen=True)
@@ -319,7 +329,7 @@ def to_json(record: AnyRecord) -> dict[str, Any]:
     """Return a record as plain JSON values.
 
     Floats are rounded to 6 decimals, non-finite ones are null, optional fields that are absent
-    are left out.
+    are left out. A compute record has its budget twice: with its unit, and as ``budget``.
     """
     out: dict[str, Any] = {"type": record.type}
     if isinstance(record, Header):
@@ -329,6 +339,8 @@ def to_json(record: AnyRecord) -> dict[str, Any]:
         if value is None and f.default is None:
             continue
         out[f.name] = plain(value)
+    if isinstance(record, Compute) and record.budget is not None:
+        out["budget"] = plain(record.budget)
     return out
 
 

@@ -20,6 +20,7 @@ from costream.records import (
     StageTimes,
     to_json,
 )
+from costream.results.decode import from_json
 
 
 def text(record):
@@ -89,3 +90,26 @@ def test_nested_records():
 def test_records_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Segment(0.0, 1.0, "a", 0.5).label = "b"
+
+
+@pytest.mark.parametrize("name", ["budget_ms", "budget_macs", "budget_share"])
+def test_a_budget_is_written_with_its_unit_and_without(name):
+    compute = Compute(0, 0.0, 10, 20, StageTimes(1, 1, 1, 1), **{name: 0.5})
+    fields = to_json(compute)
+    assert {key: value for key, value in fields.items() if "budget" in key} == {
+        name: 0.5,
+        "budget": 0.5,
+    }
+    assert from_json("compute", fields) == compute
+
+
+@pytest.mark.parametrize(
+    ("tokens", "budget", "name"),
+    [(12, 40.0, "budget_ms"), (12, 0.5, "budget_ms"), (None, 0.5, "budget_share")]
+    + [(tokens, 2.5e9, "budget_macs") for tokens in (None, 12)]
+    + [(None, 40.0, "budget_ms")],
+)
+def test_a_budget_of_older_results_gets_its_unit(tokens, budget, name):
+    fields = {"i": 0, "time_s": 0.0, "macs": 1, "dense_macs": 1, "tokens": tokens}
+    record = from_json("compute", {**fields, "budget": budget})
+    assert getattr(record, name) == record.budget == budget

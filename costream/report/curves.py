@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from costream.costs import STAGES
 from costream.formatting import si, three_digits
+from costream.records import STAGES
 from costream.report.digest import DENSE, FIRST_STAGE, MACS, Array, Digest
 from costream.report.markup import Html, Palette, join, name, tag
 from costream.report.timeline import TimeAxis, bands, round_up, swatch

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from costream.costs import STAGES, CostTotals
+from costream.costs import CostTotals
 from costream.records import (
+    STAGES,
     Alert,
     Compute,
     Fault,

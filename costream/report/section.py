@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from costream.costs import STAGES
 from costream.errors import UsageError
 from costream.formatting import counted, nothing_found, saving, short_time, si, three_digits, times
-from costream.records import Segment, plain
+from costream.records import STAGES, Segment, plain
 from costream.report.curves import cost_chart, score_rows, shown_labels, time_chart, track
 from costream.report.digest import Digest
 from costream.report.markup import Html, Palette, join, name, percent, tag

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from costream.records import (
+    STAGES,
     Alert,
     AnyRecord,
     Box,
@@ -28,6 +29,7 @@ from costream.records import (
 )
 
 Fields = dict[str, Any]
+_BUDGETS = ("budget_ms", "budget_macs", "budget_share")
 
 
 def from_json(kind: str, fields: Fields) -> AnyRecord | None:
@@ -174,14 +176,28 @@ def _compute(f: Fields) -> Compute:
         time_s=_time(f["time_s"]),
         macs=_whole(f["macs"]),
         dense_macs=_whole(f["dense_macs"]),
-        ms=StageTimes(
-            *(_finite(ms.get(name, 0.0)) for name in ("decode", "frontend", "network", "sink"))
-        ),
+        ms=StageTimes(*(_finite(ms.get(name, 0.0)) for name in STAGES)),
         lag_s=_finite(f.get("lag_s", 0.0)),
         dropped=_whole(f.get("dropped", 0)),
         tokens=None if tokens is None else _whole(tokens),
-        budget=_maybe(f.get("budget")),
+        **_budget(f),
     )
+
+
+def _budget(f: Fields) -> dict[str, float | None]:
+    """Return the budget of a step by field.
+
+    Older results have only ``budget``. No step of a network has less than a million MACs, or takes
+    as many milliseconds; a share of the steps is at most 1, and those models have no tokens.
+    """
+    known = {key: _maybe(f[key]) for key in _BUDGETS if f.get(key) is not None}
+    budget = _maybe(f.get("budget"))
+    if known or budget is None:
+        return known
+    if budget >= 1e6:
+        return {"budget_macs": budget}
+    is_share = budget <= 1 and f.get("tokens") is None
+    return {"budget_share" if is_share else "budget_ms": budget}
 
 
 def _gap(f: Fields) -> Gap:

@@ -94,7 +94,7 @@ class _Run:
                 decode_s = (time.perf_counter() - mark) / len(ticks)
                 if throttle is not None:
                     throttle.before(state)
-                    self.track.budget = throttle.target
+                    self.track.budget = throttle.step_budget
                 results = self.model.steps([tick.item for tick in ticks], state)
                 if throttle is not None:
                     throttle.after(results[-1])

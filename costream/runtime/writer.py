@@ -76,7 +76,7 @@ class StreamRecorder:
         self.top: dict[str | None, tuple[Scored, ...]] = {}  # newest, by head
         self.voices: list[_HeadTimeline] = []
         self._tracker = ObjectTracker() if options.track else None
-        self.budget: float | None = None  # of the next steps, for the compute records
+        self.budget: dict[str, float] = {}  # of the next steps: field of Compute, value
         self._sink_s = 0.0
 
     @property
@@ -155,7 +155,7 @@ class StreamRecorder:
             lag_s=self.lag_s,
             dropped=self.dropped,
             tokens=None if result.tokens is None else result.tokens[0],
-            budget=self.budget,
+            **self.budget,
         )
         began = time.perf_counter()
         scores: list[npt.NDArray[np.float64]] = []

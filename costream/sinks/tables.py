@@ -27,7 +27,7 @@ OBJECT_COLUMNS = ("time_s", "frame", "i", "label", "score", "x1", "y1", "x2", "y
 TIMELINE_COLUMNS = ("start_s", "end_s", "length_s", "label", "score")
 COMPUTE_COLUMNS = (
     *("i", "time_s", "macs", "dense_macs", "decode_ms", "frontend_ms", "network_ms", "sink_ms"),
-    *("lag_s", "dropped", "tokens", "budget"),
+    *("lag_s", "dropped", "tokens", "budget", "budget_ms", "budget_macs", "budget_share"),
 )
 
 
@@ -182,7 +182,8 @@ class ComputeTable(_Table):
             spent = (record.i, record.time_s, record.macs, record.dense_macs)
             ms = (record.ms.decode, record.ms.frontend, record.ms.network, record.ms.sink)
             state = (record.lag_s, record.dropped, record.tokens, record.budget)
-            self._rows.add([*spent, *ms, *state])
+            budgets = (record.budget_ms, record.budget_macs, record.budget_share)
+            self._rows.add([*spent, *ms, *state, *budgets])
 
 
 # Columns of prediction tables, of one run and of many.

@@ -163,7 +163,7 @@ def test_times_rise_with_operations(seen: list[tuple[float, float]]) -> None:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("costream.runtime.budget.budget._LOOK_S", 0.0)
+    monkeypatch.setattr("costream.runtime.budget.budget._CHECK_S", 0.0)
 
 
 @pytest.mark.usefixtures("at_once")
@@ -171,17 +171,17 @@ def test_a_file_is_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     path = tmp_path / "budget"
     path.write_text("40ms\n")
     file = BudgetFile(path)
-    assert file.look().amount == 40.0
+    assert file.current().amount == 40.0
     path.write_text("20ms")
     os.utime(path, ns=(1, 1))
-    assert file.look().amount == 20.0
+    assert file.current().amount == 20.0
     path.write_text("lots")
-    assert file.look().amount == 20.0
+    assert file.current().amount == 20.0
     assert "is not a valid budget" in caplog.text
     path.unlink()
-    assert file.look().amount == 20.0
+    assert file.current().amount == 20.0
     path.write_text("0.5x")
-    assert file.look().kind == "share"
+    assert file.current().kind == "share"
 
 
 def test_a_file_that_holds_none(tmp_path: Path) -> None:

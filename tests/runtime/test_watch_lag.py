@@ -74,6 +74,6 @@ def test_a_budget_is_a_share_of_real_time(slow, tmp_path):
     """Steps of 0.375 s at half of real time: one and a third a second, evenly."""
     lines = watch(tmp_path, "--budget", "0.5x", "-q")
     costs = [line for line in lines if line["type"] == "compute"]
-    assert costs[-1]["budget"] < 0.4
+    assert costs[-1]["budget_share"] == costs[-1]["budget"] < 0.4
     late = [cost["time_s"] for cost in costs if cost["time_s"] > 5]
     assert 4 <= len(late) <= 10

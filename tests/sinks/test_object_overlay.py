@@ -106,14 +106,14 @@ def test_tokens_on_a_page_that_is_cut_off() -> None:
 
 
 def test_what_it_cost_in_words() -> None:
-    cost = Compute(0, 0.0, 31, 100, StageTimes(1, 1, 1, 1), tokens=256, budget=40.0)
+    cost = Compute(0, 0.0, 31, 100, StageTimes(1, 1, 1, 1), tokens=256, budget_ms=40.0)
     assert (tokens_text(cost, 1020), tokens_text(cost, None)) == (
         "256 of 1020 tokens",
         "256 tokens",
     )
     assert (share_text(cost), budget_text(cost)) == ("31 % of dense", "budget 40 ms")
-    assert budget_text(replace(cost, budget=2.5e9)) == "budget 2.5 GMAC"
-    bare = replace(cost, tokens=None, budget=None, dense_macs=0)
+    assert budget_text(replace(cost, budget_ms=None, budget_macs=2.5e9)) == "budget 2.5 GMAC"
+    bare = replace(cost, tokens=None, budget_ms=None, dense_macs=0)
     assert (tokens_text(bare, 9), share_text(bare), budget_text(bare)) == ("", "100 % of dense", "")
 
 
@@ -148,7 +148,7 @@ def test_a_video_of_objects(run: Any, tmp_path: Path) -> None:
         updated[:3] = True
         boxes = (Box(640, 360, 960, 680, 0.9, "person", 7),) if i % 2 else ()
         macs = 100 if i == 0 else 25
-        compute = Compute(i, float(i), macs, 100, StageTimes(1, 1, 1, 1), tokens=60, budget=40.0)
+        compute = Compute(i, float(i), macs, 100, StageTimes(1, 1, 1, 1), tokens=60, budget_ms=40.0)
         records += [Objects(i, float(i), i, i, boxes), compute]
         records += [Gap(4.0, 5.0, "no data")] if i == 4 else []
         records += [Picture(float(i), frame(i), None, updated=updated)]
@@ -169,7 +169,7 @@ def test_a_video_of_objects(run: Any, tmp_path: Path) -> None:
 
 def test_a_narrow_video_tells_what_fits(run: Any, tmp_path: Path) -> None:
     item = VideoFrame(0, 0.0, 0, lambda: page(48, 64))
-    compute = Compute(0, 0.0, 10, 10, StageTimes(1, 1, 1, 1), tokens=12, budget=40.0)
+    compute = Compute(0, 0.0, 10, 10, StageTimes(1, 1, 1, 1), tokens=12, budget_ms=40.0)
     picture = Picture(0.0, item, None, updated=np.ones((4, 3), np.bool_))
     header = replace(HEADER, duration_s=None)
     (shown,) = play(tmp_path / "x.mp4", run, header, compute, picture)

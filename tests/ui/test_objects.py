@@ -49,7 +49,7 @@ def boxes(*labels: str, tracked: bool = True) -> tuple[Box, ...]:
 
 
 def step(i: int, found: tuple[Box, ...], **cost: float | None) -> list[Record]:
-    of_step = {"tokens": 255, "budget": 40.0, **cost}
+    of_step = {"tokens": 255, "budget_ms": 40.0, **cost}
     ms = StageTimes(0.5, 1.0, 20.0, 0.25)
     compute = Compute(i, i / RATE_HZ, 100_000_000, 400_000_000, ms)
     return [Objects(i, i / RATE_HZ, i, i, found), replace(compute, **of_step)]
@@ -128,7 +128,7 @@ def test_what_was_before_a_gap_is_not_in_sight() -> None:
 
 def test_without_ids_tokens_and_budget() -> None:
     state = RunState(HEADER, 100.0)
-    for record in step(0, boxes("car", tracked=False), tokens=None, budget=None):
+    for record in step(0, boxes("car", tracked=False), tokens=None, budget_ms=None):
         state.add(record)
     text = text_of(state)
     assert "\ncar     ████" in text

@@ -15,6 +15,7 @@ from typing import Literal
 
 from costream.errors import UsageError
 
+log = logging.getLogger("costream")
 Unit = Literal["ms", "macs"]
 _TIME = re.compile(r"([0-9.]+)\s*(ms|s)", re.IGNORECASE)
 _SHARE = re.compile(r"([0-9.]+)\s*x", re.IGNORECASE)
@@ -27,7 +28,8 @@ _FOLLOW = 0.1  # share of a step's (log) error by which the load factor is corre
 _FAR = 0.12  # relative error above which a step is an outlier or the load has changed
 _IN_A_ROW = 3  # consecutive outliers that mean the load has changed
 _COUNTED = 5  # steps whose ratio of actual to predicted operations is remembered
-_NEAR = 0.03  # relative distance to the target within which the token count stays
+NEAR = 0.03  # relative distance to the target within which the token count stays
+_CHECK_S = 0.5  # interval at which a file is checked
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class BudgetController:
             return most
         self.reachable = cost(1) <= self.target
         last = self._chosen
-        if last is not None and last <= most and abs(cost(last) / self.target - 1) < _NEAR:
+        if last is not None and last <= most and abs(cost(last) / self.target - 1) < NEAR:
             return last
         low, high = 1, most
         while low < high:
@@ -187,13 +189,6 @@ class BudgetController:
         return lambda count: self._times.ms(share * macs(count))
 
 
-# Budgets in a file, which may be changed during a run.
-
-
-_LOOK_S = 0.5
-log = logging.getLogger("costream")
-
-
 def parse_budget(text: str) -> Budget | BudgetFile:
     """Parse a budget, or for @FILE read it from that file. Raises UsageError."""
     return BudgetFile(Path(text[1:])) if text.startswith("@") else Budget.parse(text)
@@ -205,16 +200,16 @@ class BudgetFile:
     def __init__(self, path: Path) -> None:
         """Read the file. Raises UsageError when it cannot be read or holds no valid budget."""
         self._path = path
-        self._looked_s = time.monotonic()
+        self._checked_s = time.monotonic()
         self._stamp = self._changed()
         self.budget = self._read()
 
-    def look(self) -> Budget:
+    def current(self) -> Budget:
         """Return the current budget; the previous one while the file holds no valid budget."""
         now_s = time.monotonic()
-        if now_s - self._looked_s < _LOOK_S:
+        if now_s - self._checked_s < _CHECK_S:
             return self.budget
-        self._looked_s = now_s
+        self._checked_s = now_s
         stamp = self._changed()
         if stamp == self._stamp:
             return self.budget
@@ -237,6 +232,6 @@ class BudgetFile:
         try:
             text = self._path.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            told = error.strerror if isinstance(error, OSError) else "not UTF-8"
-            raise UsageError(f"the budget cannot be read ({told})", where=self._path) from error
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+            raise UsageError(f"the budget cannot be read ({reason})", where=self._path) from error
         return Budget.parse(text)

@@ -9,9 +9,11 @@ from functools import partial
 from typing import Any
 
 from costream.models.base import GatedModel, StepResult
-from costream.runtime.budget.budget import Budget, BudgetController, BudgetFile
+from costream.runtime.budget.budget import NEAR, Budget, BudgetController, BudgetFile
 
 log = logging.getLogger("costream")
+_SMOOTHING = 0.1  # weight of the newest step in the gates' shares of the step time
+_PRIOR = 0.15  # share of a step at the expected speed that serves as prior for the speed
 
 
 class TokenController:
@@ -27,22 +29,22 @@ class TokenController:
         first = budget.budget if isinstance(budget, BudgetFile) else budget
         self._controller = BudgetController(first, rate_hz / model.stride)
         self._state: Any = None
-        self._pacer = GateController()
+        self._gates = GateController()
         self._macs: Callable[[int], float] | None = None  # by token count; None: first frame
         self._count = 0  # planned tokens of the step
-        self._told = False
+        self._warned = False
 
     @property
-    def target(self) -> float:
-        """The maximum cost of the next step: milliseconds, or MACs for a budget in MACs."""
-        return self._controller.target
+    def step_budget(self) -> dict[str, float]:
+        """The maximum cost of the next step, by its field of Compute."""
+        return {f"budget_{self._controller.budget.unit}": self._controller.target}
 
     def before(self, state: Any) -> None:
         """Set the token count for the next step of the stream with this state."""
         controller, model, self._state = self._controller, self._model, state
-        if self._file is not None and self._file.look() is not controller.budget:
+        if self._file is not None and self._file.current() is not controller.budget:
             controller.set(self._file.budget)
-            self._told = False
+            self._warned = False
         most = model.token_count(state)
         if most is None:  # the first frame, computed in full
             self._macs = None
@@ -50,7 +52,7 @@ class TokenController:
         self._macs = macs = partial(model.step_macs, state)
         self._count = count = controller.tokens(most, macs)
         cost_ms = controller.cost_ms(macs)
-        pace = self._pacer.begin(count, most, self.target, cost_ms) if cost_ms else None
+        pace = self._gates.begin(count, most, controller.target, cost_ms) if cost_ms else None
         model.set_tokens(state, count, pace)
 
     def after(self, result: StepResult) -> None:
@@ -59,21 +61,13 @@ class TokenController:
             return
         in_full = result.tokens[0] == self._model.token_count(self._state)
         ms = 1e3 * (result.frontend_s + result.network_s)
-        count = self._pacer.end(ms) or self._count
+        count = self._gates.end(ms) or self._count
         foreseen = None if in_full or self._macs is None else self._macs(count)
         self._controller.observe(result.macs, ms, foreseen)
-        if not self._controller.reachable and not self._told:
-            self._told = True
+        if not self._controller.reachable and not self._warned:
+            self._warned = True
             text = self._controller.budget.text
             log.warning("a step exceeds the budget of %s even with a single token", text)
-
-
-# Adjustment of the token count within a step, from the time elapsed so far.
-
-
-_FOLLOW = 0.1  # smoothing factor for the gates' shares of the step time
-_TRUST = 0.15  # share of a step at the expected speed that serves as prior for the speed
-_NEAR = 0.03  # relative distance to the target within which the token count stays
 
 
 class GateController:
@@ -106,14 +100,14 @@ class GateController:
 
         def pace(gate: int) -> int:
             nonlocal now
-            gone = 1e3 * (self._clock() - began)
-            self._stamps.append(gone)
+            elapsed = 1e3 * (self._clock() - began)
+            self._stamps.append(elapsed)
             if gate < len(self._shares):
                 share, left = self._shares[gate], 1 - gate / len(self._shares)
-                speed = (gone + _TRUST * planned) / ((share + _TRUST) * planned)
+                speed = (elapsed + _PRIOR * planned) / ((share + _PRIOR) * planned)
                 fixed = (1 - share) * planned - left * slope * count
-                over = gone + speed * (fixed + left * slope * now) - target_ms
-                if abs(over) > _NEAR * target_ms:
+                over = elapsed + speed * (fixed + left * slope * now) - target_ms
+                if abs(over) > NEAR * target_ms:
                     now = min(most, max(1, round(now - over / (speed * left * slope))))
             self._counts.append(now)
             return now
@@ -131,6 +125,6 @@ class GateController:
         shares = [stamp / ms for stamp in self._stamps]
         if len(shares) == len(self._shares):
             pairs = zip(self._shares, shares, strict=True)
-            shares = [old + _FOLLOW * (new - old) for old, new in pairs]
+            shares = [old + _SMOOTHING * (new - old) for old, new in pairs]
         self._shares = shares
         return round(sum(counts) / len(counts))

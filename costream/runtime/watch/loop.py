@@ -101,8 +101,8 @@ class Loop:
             )
             self._share.spent(time.perf_counter() - began_s, len(group))
             for (lane, ready), result in zip(group, results, strict=True):
-                part = self._share.part if self._share.limited else None
-                lane.track.budget = self.rows.target(lane.row) or part
+                part = {"budget_share": self._share.part} if self._share.limited else {}
+                lane.track.budget = self.rows.step_budget(lane.row) or part
                 scores = lane.step(ready, result)
                 if scores is not None:
                     for alert in self._alerts.push(lane.spec.name, ready.tick.time_s, scores):
@@ -167,9 +167,9 @@ class FeedStates:
             state.put(rows, part)
         return [result.row(k) for k in range(len(rows))]
 
-    def target(self, row: int) -> float | None:
-        """Return the maximum cost of the newest step of this row; None: no budget."""
-        return None if self._throttles is None else self._throttles[row].target
+    def step_budget(self, row: int) -> dict[str, float]:
+        """Return the maximum cost of the newest step of this row, by field of Compute."""
+        return {} if self._throttles is None else self._throttles[row].step_budget
 
     def reset(self, row: int) -> None:
         """Reset the state of this feed."""

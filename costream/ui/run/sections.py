@@ -21,8 +21,9 @@ from costream.formatting import (
     times,
     tokens_text,
 )
+from costream.records import STAGES
 from costream.ui.run.glyphs import Legend, level_line
-from costream.ui.run.state import STAGES, RunState
+from costream.ui.run.state import RunState
 from costream.ui.run.tracks import DetectionState, HeadState
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"

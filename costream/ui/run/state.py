@@ -6,6 +6,7 @@ from collections import deque
 
 from costream.draw.skeleton import Figure, SkeletonView
 from costream.records import (
+    STAGES,
     AudioBlock,
     Compute,
     Fault,
@@ -21,8 +22,6 @@ from costream.records import (
 )
 from costream.ui.run.glyphs import Legend
 from costream.ui.run.tracks import AudioMeter, DetectionState, HeadState
-
-STAGES = ("decode", "frontend", "network", "sink")
 
 # Weight of the newest step in the shown times: they settle within a second or two, and a single
 # slow step does not make the figures jump.
