@@ -5,7 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
+from costream.errors import UsageError
 from costream.records import Compute, Summary
+
+_MOST_NAMES = 12  # in one message
 
 
 def clean(text: str) -> str:
@@ -110,9 +113,6 @@ def budget_text(compute: Compute) -> str:
     return ""
 
 
-_MOST_NAMES = 12  # in one message
-
-
 def listed(names: Sequence[str]) -> str:
     """Return names joined by commas, abbreviated after the first dozen."""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
@@ -124,3 +124,18 @@ def suggest_names(name: str, names: Iterable[str]) -> str:
     known = list(names)
     close = difflib.get_close_matches(name, known, 3, 0.5)
     return f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(known)}"
+
+
+def parse_formats(values: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
+    """Return the formats named in ``values`` (each may be a comma list), once each.
+
+    Raise UsageError for one that is not among the ``known``.
+    """
+    known = list(known)
+    names = [name.strip().lower() for value in values for name in value.split(",")]
+    names = list(dict.fromkeys(name for name in names if name))
+    for name in names:
+        if name not in known:
+            hint = f"choose from {', '.join(known)}"
+            raise UsageError(f"there is no format {name!r}", where="--format", hint=hint)
+    return tuple(names)

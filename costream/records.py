@@ -8,6 +8,7 @@ only when readers would break; new types and new fields are additive.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -342,6 +343,14 @@ def to_json(record: AnyRecord) -> dict[str, Any]:
     if isinstance(record, Compute) and record.budget is not None:
         out["budget"] = plain(record.budget)
     return out
+
+
+def dumps(value: object) -> str:
+    """Return JSON text on one line. Values come from ``to_json`` or ``plain``, without NaN."""
+    return _ENCODER.encode(value)
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False)
 
 
 def plain(value: Any) -> Any:

@@ -14,7 +14,8 @@ from pathlib import Path
 import click
 from tqdm import tqdm
 
-from costream.errors import ExitCode, OutputError, SourceError, UsageError
+from costream import formatting
+from costream.errors import ExitCode, SourceError, UsageError
 from costream.report.digest import Digest
 from costream.report.markup import Html
 from costream.report.overview import MissingResult, Report, read_failures
@@ -22,7 +23,7 @@ from costream.report.page import page_foot, page_head
 from costream.report.section import MOST_OPEN, Pages, Run, section
 from costream.report.thumbnails import Thumbnails, find_media, take
 from costream.results.reader import NotAResultError, runs
-from costream.sinks.atomic import AtomicFile, StreamOutput, TextOutput, part_path
+from costream.sinks.atomic import AtomicFile, BinaryFile, StreamOutput, TextOutput
 from costream.sources.media.container import display_name
 
 
@@ -68,16 +69,11 @@ def _output(path: Path | None, *, overwrite: bool) -> TextOutput:
 
 
 def _write_bytes(path: Path, data: bytes) -> None:
-    part = part_path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(data)
-        os.replace(part, path)
-    except OSError as error:
-        raise OutputError(f"cannot write ({error.strerror})", where=path) from error
-
-
-# Search for result files below a folder, and their names.
+    out = BinaryFile(path, overwrite=True)
+    out.open()
+    if (handle := out.file) is not None:
+        out.attempt(lambda: handle.write(data))
+    out.finish()
 
 
 # If a run was written in several formats, the first of these is read. A .part file, left by a
@@ -138,9 +134,6 @@ def _below(folder: Path) -> Iterator[ResultFile]:
             path = Path(here, name)
             if path.is_file():
                 yield ResultFile(path, (path.parent.relative_to(folder) / stem).as_posix())
-
-
-# Creation of a report: reads result files one by one and writes the page.
 
 
 # With more runs than this, each has its own page: the overview must still open.
@@ -318,9 +311,6 @@ def _written(path: Path) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
-# Options of ``costream report``, and the output files that follow from them.
-
-
 FORMATS = ("html", "png")
 
 
@@ -378,13 +368,6 @@ def parse_formats(values: Iterable[str], output: str | None) -> tuple[str, ...]:
 
     Raise UsageError for an unknown format.
     """
-    names = [name.strip().lower() for value in values for name in value.split(",")]
-    names = list(dict.fromkeys(name for name in names if name))
-    for name in names:
-        if name not in FORMATS:
-            hint = f"choose from {', '.join(FORMATS)}"
-            raise UsageError(f"there is no format {name!r}", where="--format", hint=hint)
-    if not names and output is not None:
-        ending = os.path.splitext(output)[1].lower().lstrip(".")
-        names = [ending] if ending in FORMATS else []
-    return tuple(names) or ("html",)
+    names = formatting.parse_formats(values, FORMATS)
+    suffix = "" if output is None else os.path.splitext(output)[1].lower().lstrip(".")
+    return names or ((suffix,) if suffix in FORMATS else ("html",))

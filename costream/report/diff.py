@@ -5,27 +5,28 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path, PurePath
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import click
 
 from costream.errors import ExitCode, SourceError, UsageError
 from costream.formatting import clean, counted, short_time, si, times
-from costream.records import Header, Prediction, plain
+from costream.records import Header, Prediction, dumps, plain
+from costream.report.alignment import Pair, Stretch, align_runs, held
 from costream.report.command import ResultFile, find_results
 from costream.report.digest import Digest
 from costream.results.reader import Content, NotAResultError, runs
-from costream.sinks.jsonl import dumps
 from costream.sources.media.container import display_name
 
 MOST_LISTED = 1000  # differences kept per run
 _MOST_SEGMENTS = 100_000
 _HOLD_S = 1.0  # maximum duration of a prediction, as a longer gap resets the model
 _SAME_TIME_S = 1e-3
+_SHOWN = 10  # differences shown per run; the longest
 
 
 @dataclass(frozen=True)
@@ -290,9 +291,6 @@ def _agreement(found: Agreement) -> dict[str, Any]:
     }
 
 
-# ``costream report --diff``: pairs of results, compared and printed.
-
-
 @dataclass(frozen=True)
 class _Pairs:
     """Results that exist on both sides, and on one side only."""
@@ -389,12 +387,6 @@ class _JsonOut:
         click.echo(f'], "only_a": {dumps(only_a)}, "only_b": {dumps(only_b)}}}')
 
 
-# Comparison of two runs as text.
-
-
-_SHOWN = 10  # differences shown per run; the longest
-
-
 def describe(found: Comparison) -> str:
     """Return the lines of one run."""
     lines = [clean(found.name) + ("  the same" if found.equal else "")]
@@ -488,86 +480,3 @@ def _ratio(key: str, a: Any, b: Any) -> str:
     if key not in ("macs_per_step", "dense_macs_per_step", "ms_per_step") or not a or not b:
         return ""
     return f" ({times(b / a)} more)" if b > a else f" ({times(a / b)} less)"
-
-
-# Alignment of two runs in time, independent of their rates.
-
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Stretch(Generic[T]):
-    """A value that holds from start to end."""
-
-    start_s: float
-    end_s: float
-    value: T
-
-
-@dataclass(frozen=True)
-class Pair(Generic[T]):
-    """The values of two runs from start to end; None if a run has no value."""
-
-    start_s: float
-    end_s: float
-    a: Stretch[T] | None
-    b: Stretch[T] | None
-
-
-def held(
-    points: Iterable[tuple[float, T]], step_s: Callable[[], float], most_s: float
-) -> Iterator[Stretch[T]]:
-    """Yield each value for the time until the next one, the last for ``step_s()`` seconds.
-
-    A value holds for at most ``most_s`` seconds.
-    """
-    before: tuple[float, T] | None = None
-    for time_s, value in points:
-        if before is not None:
-            yield Stretch(before[0], min(time_s, before[0] + most_s), before[1])
-        before = (time_s, value)
-    if before is not None:
-        yield Stretch(before[0], before[0] + step_s(), before[1])
-
-
-def align_runs(a: Iterable[Stretch[T]], b: Iterable[Stretch[T]]) -> Iterator[Pair[T]]:
-    """Yield the intervals in which neither side changes and at least one has a value.
-
-    Both sides are in order of time; of overlapping stretches, the earlier one counts.
-    """
-    left, right = _Side(a), _Side(b)
-    now = min(left.start_s, right.start_s)
-    while left.now is not None or right.now is not None:
-        in_a = left.now if left.start_s <= now else None
-        in_b = right.now if right.start_s <= now else None
-        end = min(
-            left.end_s if in_a is not None else left.start_s,
-            right.end_s if in_b is not None else right.start_s,
-        )
-        if end > now and (in_a is not None or in_b is not None):
-            yield Pair(now, end, in_a, in_b)
-        now = max(now, end)
-        left.pass_(now)
-        right.pass_(now)
-
-
-class _Side(Generic[T]):
-    """The current stretch of one side."""
-
-    def __init__(self, stretches: Iterable[Stretch[T]]) -> None:
-        self._rest = iter(stretches)
-        self.now: Stretch[T] | None = next(self._rest, None)
-
-    @property
-    def start_s(self) -> float:
-        return self.now.start_s if self.now is not None else float("inf")
-
-    @property
-    def end_s(self) -> float:
-        return self.now.end_s if self.now is not None else float("inf")
-
-    def pass_(self, time_s: float) -> None:
-        """Skip the stretches that have ended."""
-        while self.now is not None and self.now.end_s <= time_s:
-            self.now = next(self._rest, None)

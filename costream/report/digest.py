@@ -28,11 +28,9 @@ from costream.records import (
 )
 from costream.results.reader import Content, Totals, UnreadableRecord
 
-# Heads of a run and the display names of their labels.
-
 
 class Heads:
-    """The heads of a run. Labels that two of them share are qualified with the head's name.
+    """The heads of a run, and display names of labels: with the head's name if two share one.
 
     Segments of objects overlap, so there each label with segments is treated as a head.
     """
@@ -214,7 +212,8 @@ class Digest:
         elif isinstance(content, Totals):
             self.totals = content.values
         elif isinstance(content, Alert):
-            self._alert(content)
+            self.alert_count += 1
+            self.alerts += [content][: MOST_TROUBLES - len(self.alerts)]
         elif isinstance(content, Objects):
             self._objects(content)
         else:
@@ -316,27 +315,19 @@ class Digest:
         self.spans.add_span(record.start_s, record.end_s, self._column(record.label))
         self.stats.setdefault(record.label, LabelStats()).add(record)
 
-    def _alert(self, record: Alert) -> None:
-        self.alert_count += 1
-        if len(self.alerts) < MOST_TROUBLES:
-            self.alerts.append(record)
-
     def _trouble(self, content: Gap | Fault | UnreadableRecord) -> None:
         if isinstance(content, Gap):
             self._seen(content.start_s, content.end_s)
             self.gap_count += 1
             self.gap_s += max(0.0, content.end_s - content.start_s)
-            if len(self.gaps) < MOST_TROUBLES:
-                self.gaps.append(content)
+            self.gaps += [content][: MOST_TROUBLES - len(self.gaps)]
         elif isinstance(content, Fault):
             self.fault_count += content.count
-            if len(self.faults) < MOST_TROUBLES:
-                self.faults.append(content)
+            self.faults += [content][: MOST_TROUBLES - len(self.faults)]
         else:
             self.damage_count += 1
             self.broken_off = self.broken_off or content.last
-            if len(self.damages) < MOST_TROUBLES:
-                self.damages.append(content)
+            self.damages += [content][: MOST_TROUBLES - len(self.damages)]
 
     def _seen(self, start_s: float, end_s: float) -> None:
         self.first_s = min(self.first_s, start_s)
@@ -344,9 +335,6 @@ class Digest:
 
     def _column(self, label: str) -> int:
         return self.labels.setdefault(label, len(self.labels))
-
-
-# Statistics over time in bins, in constant memory for a run of any length.
 
 
 Array = npt.NDArray[np.float64]

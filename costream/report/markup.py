@@ -79,9 +79,6 @@ def percent(share: float) -> str:
     return f"{100 * share:.3f}".rstrip("0").rstrip(".") + "%"
 
 
-# Colours and patterns of labels, consistent wherever a label occurs.
-
-
 # No two are closer than 14 in CIEDE2000, also as people with protanopia, deuteranopia or
 # tritanopia see them (Machado, Oliveira and Fernandes 2009); tests/report/test_palette.py
 # measures it. On a dark page all have a contrast of 3 or more.

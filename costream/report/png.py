@@ -18,7 +18,7 @@ from costream.report.curves import shown_labels
 from costream.report.digest import DENSE, FIRST_STAGE, MACS, Array, Digest
 from costream.report.markup import Paint
 from costream.report.section import Run, status
-from costream.report.timeline import TimeAxis, stretches
+from costream.report.timeline import MOST_OUTLINED, TimeAxis, stretches
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 MOST_FILES = 60
 _LONGEST = 22  # characters of a name
-_MOST_OUTLINED = 100  # with more, the lines between them would hide the segments
 _WIDTH = 12.0  # inches
 _DPI = 120
 _GREY, _GROUND, _INK, _DIM = "#a7adb7", "#eceef1", "#1c1f24", "#5c636e"
@@ -89,7 +88,7 @@ def _run(run: Run, report: Report) -> Figure:
 def _strip(axes: Axes, digest: Digest, head: str | None, report: Report) -> None:
     axes.set_facecolor(_GROUND)
     begin_s, end_s = digest.span_s
-    outlined = digest.segment_count <= _MOST_OUTLINED
+    outlined = digest.segment_count <= MOST_OUTLINED
     for start_s, stop_s, label in stretches(digest, head):
         _block(axes, start_s, stop_s, label, report, (end_s - begin_s) / 140, outlined)
     for gap in digest.gaps:
@@ -112,7 +111,7 @@ def _overview(report: Report) -> Figure:
         for k, timeline in enumerate(row.stretches, 1):
             part = (1 - k / len(row.stretches), 1 - (k - 1) / len(row.stretches))
             for start, end, label in timeline:
-                outlined = row.segments <= _MOST_OUTLINED
+                outlined = row.segments <= MOST_OUTLINED
                 _block(axes, start, end, label, report, 1.0, outlined, part)
         title = clean(row.title)
         _name(axes, title if len(title) <= _LONGEST else f"…{title[1 - _LONGEST :]}")

@@ -308,11 +308,8 @@ def _plain_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False)
 
 
-# Cost section of a report: against the dense model, and by stage.
-
-
 def cost_section(digest: Digest) -> Html | None:
-    """Return the section; None if the cost is unknown."""
+    """Return the cost: against the dense model, and by stage; None if it is unknown."""
     costs = digest.cost_json()
     if not costs.get("steps"):
         return None
@@ -392,14 +389,11 @@ def _losses(digest: Digest, costs: dict[str, Any]) -> Html | None:
     return tag("p", ", ".join(said) + ".", class_="note") if said else None
 
 
-# Separate pages for the runs of a long report, in a folder beside it.
-
-
 _OURS = re.compile(r"r\d+\.html")
 
 
 class Pages:
-    """The pages in ``report_files`` for ``report.html``; each can also be opened directly."""
+    """Separate pages for the runs of a long report, in ``report_files`` beside ``report.html``."""
 
     def __init__(self, report: Path, *, overwrite: bool) -> None:
         """``report``: the page that links to them."""

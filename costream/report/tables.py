@@ -15,11 +15,7 @@ Cell: TypeAlias = "str | Html"
 
 
 def table(
-    columns: Sequence[str],
-    rows: Iterable[Sequence[Cell]],
-    *,
-    numbers: Sequence[int] = (),
-    foot: Sequence[Cell] | None = None,
+    columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, numbers: Sequence[int] = ()
 ) -> Html:
     """Return a table. The first cell of a row names it; columns in ``numbers`` align right."""
 
@@ -37,9 +33,8 @@ def table(
 
     head = tag("thead", cells(columns, "th"))
     body = tag("tbody", (cells(row, "td") for row in rows))
-    end = tag("tfoot", cells(foot, "td")) if foot is not None else None
     # Wide tables scroll by themselves, also with the keyboard; the page does not.
-    inner = tag("table", head, body, end)
+    inner = tag("table", head, body)
     words = ", ".join(str(column) for column in columns if column)
     return tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label=words)
 

@@ -14,7 +14,7 @@ from costream.report.markup import PATTERNS, Html, Paint, Palette, join, percent
 
 HEIGHT = 46
 MOST_LINKS = 60  # more would be too many to step through with the Tab key
-_MOST_OUTLINED = 100  # with more, the lines between them would hide the segments
+MOST_OUTLINED = 100  # with more, the lines between them would hide the segments
 _LETTER = 7.6  # width of a letter, CSS pixels; generous
 _WIDTHS = (300, 420, 560, 720, 900, 1200)  # widths of the strip that style.css knows (.w300 ...)
 
@@ -40,7 +40,7 @@ def strip(digest: Digest, palette: Palette, prefix: str, head: str | None) -> Ht
         shown,
         _gaps(digest, axis),
         _faults(digest, axis),
-        class_="strip" if digest.segment_count <= _MOST_OUTLINED else "strip dense-strip",
+        class_="strip" if digest.segment_count <= MOST_OUTLINED else "strip dense-strip",
         width="100%",
         height=str(HEIGHT),
         role="group" if links else "img",
@@ -258,9 +258,6 @@ def patterns() -> Html:
 def _pattern(identifier: str, inner: Html) -> Html:
     size = {"width": "8", "height": "8"}
     return tag("pattern", inner, id=identifier, patternUnits="userSpaceOnUse", **size)
-
-
-# Axes of charts: positions of times, and round numbers.
 
 
 _STEPS_S = (

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from costream.records import Header, Objects, Picture, Record, Summary, VideoFrame, plain
+from costream.records import Header, Objects, Picture, Record, Summary, VideoFrame, dumps, plain
 from costream.sinks.atomic import Spool, TextOutput
 from costream.sinks.base import TextSink, output_file
-from costream.sinks.jsonl import dumps
 
 # Suffixes of sources that are a still image if they have a single frame.
 _PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from costream.errors import OutputError, UsageError
-from costream.records import AnyRecord, Fault, Gap, Header, Record, Segment, Summary, to_json
-from costream.sinks.jsonl import dumps
+from costream.records import AnyRecord, Fault, Gap, Header, Record, Segment, Summary, dumps, to_json
 from costream.sinks.rotation import Rotation
 
 # Append-only file of whole lines.

@@ -13,13 +13,13 @@ from costream.records import (
     Record,
     Segment,
     Summary,
+    dumps,
     finds_objects,
     plain,
     to_json,
 )
 from costream.sinks.atomic import Spool, TextOutput
 from costream.sinks.base import TextSink, output_file
-from costream.sinks.jsonl import dumps
 
 
 @output_file("json", about="one document", has_summary=True, order=2)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from costream.records import (
     AnyRecord,
     Compute,
@@ -12,17 +10,11 @@ from costream.records import (
     Prediction,
     Record,
     Summary,
+    dumps,
     to_json,
 )
 from costream.sinks.atomic import TextOutput
 from costream.sinks.base import TextSink, output_file
-
-_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False)
-
-
-def dumps(value: object) -> str:
-    """Return JSON text on one line. Values come from ``records.to_json``, without NaN."""
-    return _ENCODER.encode(value)
 
 
 @output_file("jsonl", about="every record as it happens", has_summary=True, order=1)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from costream import formatting
 from costream.errors import UsageError
 from costream.sinks.atomic import AtomicFile, BinaryFile, StreamOutput, exists_error
 from costream.sinks.base import OUTPUT_FILES, Sink
@@ -59,17 +60,8 @@ FORMATS = Formats()
 
 
 def parse_formats(values: Iterable[str]) -> tuple[str, ...]:
-    """Return the formats named in ``values`` (each may be a comma list), once each.
-
-    Raise UsageError for an unknown format.
-    """
-    names = [name.strip().lower() for value in values for name in value.split(",")]
-    names = list(dict.fromkeys(name for name in names if name))
-    for name in names:
-        if name not in FORMATS:
-            hint = f"choose from {', '.join(FORMATS)}"
-            raise UsageError(f"there is no format {name!r}", where="--format", hint=hint)
-    return tuple(names)
+    """Return the formats named in ``values``, see ``formatting.parse_formats``."""
+    return formatting.parse_formats(values, FORMATS)
 
 
 def paths_for(

@@ -9,10 +9,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 
 from costream.clock import format_time
-from costream.records import Header, Record, Segment, Summary, finds_objects, plain
+from costream.records import Header, Record, Segment, Summary, dumps, finds_objects, plain
 from costream.sinks.atomic import Spool, TextOutput
 from costream.sinks.base import TextSink, output_file
-from costream.sinks.jsonl import dumps
 
 
 class Subtitles(TextSink):

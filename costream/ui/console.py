@@ -12,8 +12,10 @@ from functools import cache
 from typing import Literal, TextIO
 
 from rich.console import Console
+from rich.text import Text
 
 ColorMode = Literal["auto", "always", "never"]
+PLAIN_S = 5.0  # interval of plain progress lines
 
 
 def color_mode(flag: ColorMode = "auto", env: Mapping[str, str] | None = None) -> ColorMode:
@@ -68,6 +70,11 @@ def live_allowed(
     if quiet or no_live or data_on_terminal or color_mode(flag, env) == "never" or env.get("CI"):
         return False
     return _can_move(env) and stderr.isatty()
+
+
+def print_line(console: Console, text: str, style: str = "") -> None:
+    """Print a line, which is never wrapped."""
+    console.print(Text(text, style), soft_wrap=True)
 
 
 def is_unicode(console: Console) -> bool:

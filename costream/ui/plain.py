@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 from rich.console import Console
-from rich.text import Text
 
 from costream.formatting import clean, cost_line, share_text, times, tokens_text
 from costream.records import Header, Record, Summary
+from costream.ui.console import PLAIN_S, print_line
 from costream.ui.run.state import RunState
 
 
@@ -22,7 +22,7 @@ class PlainLines:
     """
 
     def __init__(
-        self, console: Console, name: str, *, every_s: float = 5.0, last: bool = True
+        self, console: Console, name: str, *, every_s: float = PLAIN_S, last: bool = True
     ) -> None:
         self._console = console
         self._name = clean(name)
@@ -44,15 +44,13 @@ class PlainLines:
         now_s = time.monotonic()
         if now_s - self._printed_s >= self._every_s:
             self._printed_s = now_s
-            self._print(_line(self._state, now_s))
+            print_line(self._console, _line(self._state, now_s))
 
     def close(self, summary: Summary) -> None:
         """Print the totals of the run."""
         if self._state is not None and self._last:
-            self._print(f"{self._name}: {cost_line(summary, self._state.header.kind)}")
-
-    def _print(self, line: str) -> None:
-        self._console.print(Text(line), soft_wrap=True)
+            line = f"{self._name}: {cost_line(summary, self._state.header.kind)}"
+            print_line(self._console, line)
 
 
 def _line(state: RunState, now_s: float) -> str:

@@ -1,4 +1,4 @@
-"""Progress of a batch: bars for files and media time on a terminal, plain lines elsewhere."""
+"""Progress of downloads and batches: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,19 +9,16 @@ from typing import NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
-from rich.text import Text
 from tqdm import tqdm
 
 from costream.formatting import counted, short_time, times
+from costream.ui.console import PLAIN_S, print_line
 
-# Progress of a download: a bar on a terminal, plain lines elsewhere. On stderr.
-
-
-_PLAIN_S = 5.0
+_REFRESH_S = 0.25
 
 
 class Transfer:
-    """Display of the progress of one download; a context manager."""
+    """Progress of one download on stderr: a bar on a terminal, else lines; a context manager."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -41,7 +38,7 @@ class Transfer:
             if self._bar is None:
                 self._bar = self._open(done, total)
             self._bar.update(done - self._bar.n)
-        elif time.monotonic() - self._shown_s >= _PLAIN_S:
+        elif time.monotonic() - self._shown_s >= PLAIN_S:
             self._shown_s = time.monotonic()
             of = "" if total is None else f" of {total / 1e6:.1f}"
             self.say(f"{done / 1e6:.1f}{of} MB")
@@ -70,9 +67,6 @@ class Transfer:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
-
-
-_REFRESH_S = 0.25
 
 
 @dataclass
@@ -139,14 +133,14 @@ class BatchProgress:
 
     def show(self) -> None:
         """Draw if it is due."""
-        every_s = _PLAIN_S if self._bars is None else _REFRESH_S
+        every_s = PLAIN_S if self._bars is None else _REFRESH_S
         if time.monotonic() - self._shown_s < every_s:
             return
         self._shown_s = time.monotonic()
         if self._bars is not None:
             self._draw(self._bars)
         elif not self._quiet:
-            self._print(self._state.line())
+            print_line(self._console, self._state.line())
 
     def close(self, line: str) -> None:
         """Remove the bars from the screen and print the last line."""
@@ -154,7 +148,7 @@ class BatchProgress:
             self._bars.stop()
             self._bars = None
         if not self._quiet:
-            self._print(line)
+            print_line(self._console, line)
 
     def _open(self) -> None:
         columns = (
@@ -191,6 +185,3 @@ class BatchProgress:
             text=f"{media} real time{left}",
         )
         bars.refresh()
-
-    def _print(self, line: str) -> None:
-        self._console.print(Text(line), soft_wrap=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 from rich.console import Console, ConsoleRenderable, RenderHook
@@ -11,10 +13,21 @@ from rich.segment import ControlType, Segment, Segments
 from rich.style import Style
 from rich.text import Text
 
+from costream.ui.console import is_unicode
+
 _TO_START = (ControlType.CARRIAGE_RETURN,)
 _ERASE_LINE = (ControlType.ERASE_IN_LINE, 2)
 _ERASE_REST = Control((ControlType.ERASE_IN_LINE, 0)).segment
 _UP = (ControlType.CURSOR_UP, 1)
+
+
+@dataclass(frozen=True)
+class Viewport:
+    """Size and character set of the terminal."""
+
+    width: int
+    height: int
+    unicode: bool = True
 
 
 class Screen(RenderHook):
@@ -31,11 +44,20 @@ class Screen(RenderHook):
         self._lines: list[Text] = []  # on the screen; the cursor is at the end of the last
         self._width = 0  # of the terminal when they were drawn
         self._own = False  # these lines are being printed
+        self._is_open = False
 
     def open(self) -> None:
-        """Reserve the bottom of the terminal."""
+        """Reserve the bottom of the terminal, which is released at the latest on exit."""
+        atexit.register(self.close)
+        self._is_open = True
         self._console.show_cursor(False)
         self._console.push_render_hook(self)
+
+    @property
+    def viewport(self) -> Viewport:
+        """The room for lines. One column and one row stay free: some terminals scroll otherwise."""
+        width, height = self._console.size
+        return Viewport(width - 1, height - 1, is_unicode(self._console))
 
     def draw(self, lines: Sequence[Text]) -> None:
         """Show these lines, each narrower than the terminal was when they were made."""
@@ -48,7 +70,11 @@ class Screen(RenderHook):
         self._print(parts)
 
     def close(self) -> None:
-        """Erase the lines and restore the cursor."""
+        """Erase the lines and restore the cursor. May be called again."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        atexit.unregister(self.close)
         self._print(self._erasure())
         self._lines = []
         self._console.pop_render_hook()

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from costream.formatting import clean, cost_line, nothing_found, short_time
 from costream.records import Header, Record, Segment, Summary, finds_objects
+from costream.ui.console import print_line
 
 _MOST = 1000  # rows; nobody reads more, and a run of days must not fill the memory
 
@@ -39,23 +40,16 @@ class FinalTimeline:
 
     def close(self, summary: Summary) -> None:
         """Print the table, or that nothing was found, and the cost."""
-        self._line(self._name, "bold")
+        print_line(self._console, self._name, "bold")
         if self._segments:
             self._console.print(self._table())
         else:
-            self._line(
-                nothing_found(self._kind, objects=self._of_objects)
-                if summary.steps
-                else "Nothing was read."
-            )
+            empty = nothing_found(self._kind, objects=self._of_objects)
+            print_line(self._console, empty if summary.steps else "Nothing was read.")
         if self._count > _MOST:
-            self._line(
-                f"The first {self._count - _MOST} segments are left out; -o writes them all."
-            )
-        self._line(cost_line(summary, self._kind), "dim")
-
-    def _line(self, text: str, style: str = "") -> None:
-        self._console.print(Text(text, style), soft_wrap=True)
+            line = f"The first {self._count - _MOST} segments are left out; -o writes them all."
+            print_line(self._console, line)
+        print_line(self._console, cost_line(summary, self._kind), "dim")
 
     def _table(self) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")

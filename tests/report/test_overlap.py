@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.report.diff import Stretch, align_runs, held
+from costream.report.alignment import Stretch, align_runs, held
 
 TICKS = 60
 

@@ -78,7 +78,7 @@ def test_the_oldest_that_wait_are_dropped_and_counted(caplog):
 def test_failures_are_counted_and_told_now_and_then(caplog):
     action = Gate("it broke")
     action.go.set()
-    worker = ActionWorker(action, tell_s=1.5)
+    worker = ActionWorker(action, log_interval_s=1.5)
     for i in range(10):
         worker.put(event(i))
     wait_until(lambda: worker.failed == 10)

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from costream.records import Alert, FeedState, FeedStatus, WatchStatus
 from costream.ui.run.glyphs import Legend
-from costream.ui.run.sections import Viewport
+from costream.ui.screen import Viewport
 from costream.ui.watch.dashboard import Board, Dashboard
 from costream.ui.watch.rows import age, count5, figure4, recent_strip, seconds5, share, uptime
 from kit.watched import feed, many, watch

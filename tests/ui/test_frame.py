@@ -24,9 +24,9 @@ from costream.records import (
     Segment,
     StageTimes,
 )
-from costream.ui.run.sections import Viewport
 from costream.ui.run.state import RunState
 from costream.ui.run.view import LiveLayout
+from costream.ui.screen import Viewport
 
 LABELS = ("background", "walk", "sit", "歩く人", "\x1b[31mred\x1b[0m\nline", "w" * 70, "[bold]x[/]")
 RATE_HZ = 10.0

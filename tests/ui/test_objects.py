@@ -27,9 +27,9 @@ from costream.records import (
     Summary,
 )
 from costream.ui.plain import PlainLines
-from costream.ui.run.sections import Viewport
 from costream.ui.run.state import RunState
 from costream.ui.run.view import LiveLayout
+from costream.ui.screen import Viewport
 from costream.ui.timeline import FinalTimeline
 
 RATE_HZ = 10.0

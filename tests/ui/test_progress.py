@@ -54,7 +54,7 @@ def test_plain_lines_come_seldom_and_the_last_always(state, monkeypatch):
     shown = BatchProgress(out, state, live=False, quiet=False)
     shown.show()
     assert out.file.getvalue() == ""
-    monkeypatch.setattr(module, "_PLAIN_S", 0.0)
+    monkeypatch.setattr(module, "PLAIN_S", 0.0)
     shown.show()
     assert out.file.getvalue().startswith("2/8 files")
     shown.close("the end")
@@ -62,7 +62,7 @@ def test_plain_lines_come_seldom_and_the_last_always(state, monkeypatch):
 
 
 def test_quiet_says_nothing(state, monkeypatch):
-    monkeypatch.setattr(module, "_PLAIN_S", 0.0)
+    monkeypatch.setattr(module, "PLAIN_S", 0.0)
     out = console(terminal=False)
     shown = BatchProgress(out, state, live=False, quiet=True)
     shown.show()

@@ -25,9 +25,9 @@ from costream.records import (
 )
 from costream.sinks.base import PictureSink
 from costream.ui.run.glyphs import stick_lines
-from costream.ui.run.sections import Viewport
 from costream.ui.run.state import RunState
 from costream.ui.run.view import LiveLayout, LiveView
+from costream.ui.screen import Viewport
 
 HEADER = Header(
     *("0.1.0", "costgcn", "0" * 64, ("walk", "sit"), None, 15.0, 0.5),

@@ -1,4 +1,4 @@
-"""Alert events, as passed to actions."""
+"""Alert events, and the actions: append to a file, run a program, POST to a URL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import socket
 import subprocess
 import threading
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -30,6 +30,12 @@ from urllib.request import (
 
 from costream.errors import OutputError, UsageError, redact
 from costream.records import Alert, to_json
+
+COMMAND_TIMEOUT_S = 30.0
+NAMES = ("feed", "label", "score", "time", "clip", "rule")  # AlertEvent.values
+_PLACE = re.compile("{(" + "|".join(NAMES) + ")}")
+POST_TIMEOUT_S = 10.0  # per socket operation of an attempt
+PAUSES_S = (1.0, 3.0)  # before the second and the third attempt
 
 
 @dataclass(frozen=True)
@@ -62,9 +68,6 @@ class AlertEvent:
         return json.dumps(record, ensure_ascii=False, allow_nan=False)
 
 
-# Alert action: append the alert to a file.
-
-
 class AppendLine:
     """Appends each alert to a file as one line of JSON; other programs may append to it too."""
 
@@ -95,14 +98,6 @@ class AppendLine:
 
     def cancel(self) -> None:
         """Do nothing: writing a line takes no time."""
-
-
-# Alert action: run a program.
-
-
-COMMAND_TIMEOUT_S = 30.0
-NAMES = ("feed", "label", "score", "time", "clip", "rule")  # Event.values
-_PLACE = re.compile("{(" + "|".join(NAMES) + ")}")
 
 
 class RunCommand:
@@ -168,7 +163,7 @@ class RunCommand:
     def _start(self, event: AlertEvent) -> subprocess.Popen[bytes]:
         values = event.values
         arguments = [_PLACE.sub(lambda m: values[m[1]], text) for text in self._arguments]
-        told = {f"COSTREAM_{name.upper()}": value for name, value in values.items()}
+        variables = {f"COSTREAM_{name.upper()}": value for name, value in values.items()}
         with self._lock:
             if self._cancelled:
                 raise OSError("stopped")
@@ -177,7 +172,7 @@ class RunCommand:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, **told, "COSTREAM_ALERT": event.json},
+                env={**os.environ, **variables, "COSTREAM_ALERT": event.json},
                 start_new_session=True,  # its own process group, so that Ctrl-C does not reach it
             )
             return self._process
@@ -192,13 +187,6 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     else:
         process.kill()
     process.wait()
-
-
-# Alert action: POST the alert to a URL.
-
-
-POST_TIMEOUT_S = 10.0  # per socket operation of an attempt
-PAUSES_S = (1.0, 3.0)  # before the second and the third attempt
 
 
 class PostJson:
@@ -236,6 +224,7 @@ class PostJson:
         self._timeout_s, self._pauses_s = timeout_s, pauses_s
         self._cancelled = threading.Event()
         self._connections = _Connections()
+        self._opener = build_opener(self._connections, _Stay())
 
     def do(self, event: AlertEvent) -> None:
         """Send the alert. OutputError when it was not accepted."""
@@ -260,7 +249,7 @@ class PostJson:
         """
         request = Request(self._url, body, self._headers, method="POST")
         try:
-            with self._connections.opener.open(request, timeout=self._timeout_s):
+            with self._opener.open(request, timeout=self._timeout_s):
                 return None
         except HTTPError as error:
             with error:
@@ -273,12 +262,12 @@ class PostJson:
             return f"not delivered ({reason})"
 
 
-class _Connections:
+class _Connections(HTTPHandler, HTTPSHandler):
     """Opens connections, and can shut down the one in use from another thread."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._newest: http.client.HTTPConnection | None = None
-        self.opener = build_opener(_Plain(self._plain), _Encrypted(self._encrypted), _Stay())
 
     def cut(self) -> None:
         """Shut down the newest connection, which ends any wait for its response."""
@@ -287,31 +276,17 @@ class _Connections:
             with contextlib.suppress(OSError):  # closed already
                 sock.shutdown(socket.SHUT_RDWR)
 
-    def _plain(self, host: str, **told: Any) -> http.client.HTTPConnection:
-        self._newest = http.client.HTTPConnection(host, **told)
-        return self._newest
-
-    def _encrypted(self, host: str, **told: Any) -> http.client.HTTPConnection:
-        self._newest = http.client.HTTPSConnection(host, **told)
-        return self._newest
-
-
-class _Plain(HTTPHandler):
-    def __init__(self, connect: Any) -> None:
-        super().__init__()
-        self._connect = connect
-
     def http_open(self, request: Request) -> http.client.HTTPResponse:
-        return self.do_open(self._connect, request)
-
-
-class _Encrypted(HTTPSHandler):
-    def __init__(self, connect: Any) -> None:
-        super().__init__()
-        self._connect = connect
+        return self.do_open(partial(self._connect, http.client.HTTPConnection), request)
 
     def https_open(self, request: Request) -> http.client.HTTPResponse:
-        return self.do_open(self._connect, request)
+        return self.do_open(partial(self._connect, http.client.HTTPSConnection), request)
+
+    def _connect(
+        self, kind: type[http.client.HTTPConnection], host: str, **options: Any
+    ) -> http.client.HTTPConnection:
+        self._newest = kind(host, **options)
+        return self._newest
 
 
 class _Stay(HTTPRedirectHandler):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from costream.clock import parse_time
+from costream.clock import parse_time, utc
 from costream.errors import UsageError, redact
 from costream.records import Alert, FeedState
 from costream.runtime.alerts.actions import AlertEvent, AppendLine, PostJson, RunCommand
@@ -32,12 +32,11 @@ _NAME_BYTES = 80  # limit for a feed or a label in the file name of a clip
 
 @dataclass
 class _Feed:
-    firings: tuple[RuleEvaluator, ...]
+    evaluators: tuple[RuleEvaluator, ...]
     workers: tuple[ActionWorker, ...]
     span: ClipSpan | None
     ring: PacketRing | None
     without: LogLimiter = field(default_factory=LogLimiter)  # logs alerts without a clip
-    fired: int = 0
 
 
 class Alerts:
@@ -58,7 +57,7 @@ class Alerts:
 
         Actions that several feeds share run one after the other.
         """
-        firings = tuple(RuleEvaluator(rule, classes) for rule in options.on)
+        evaluators = tuple(RuleEvaluator(rule, classes) for rule in options.on)
         if options.clips is not None and self._folder is None:
             raise UsageError("clips need a folder", where="clips", hint="name one with -o")
         actions = options.actions()
@@ -68,7 +67,7 @@ class Alerts:
         workers = tuple(self._workers[key] for key in actions)
         span = options.clips
         ring = None if span is None else PacketRing(span.before_s + _LATE_S)
-        self._feeds[feed] = _Feed(firings, workers, span, ring)
+        self._feeds[feed] = _Feed(evaluators, workers, span, ring)
 
     def ring(self, feed: str) -> PacketRing | None:
         """Return the packet buffer of this feed (for Connecting.keeper); None without clips."""
@@ -79,31 +78,22 @@ class Alerts:
     ) -> list[Alert]:
         """Take a step of a feed (``probabilities``: [C], all heads); return alerts to record."""
         to = self._feeds[feed]
-        alerts = [a for firing in to.firings for a in firing.push(time_s, probabilities)]
+        alerts = [a for evaluator in to.evaluators for a in evaluator.push(time_s, probabilities)]
         return [self._take(feed, alert, alert.time_s) for alert in alerts]
 
     def gap(self, feed: str) -> None:
         """Take a gap in the data of a feed."""
-        for firing in self._feeds[feed].firings:
-            firing.gap()
+        for evaluator in self._feeds[feed].evaluators:
+            evaluator.gap()
 
     def state(self, feed: str, now_s: float, state: FeedState, age_s: float | None) -> list[Alert]:
         """Take the state of a feed, at least once a second; return alerts to record.
 
         ``now_s``: the feed's time; ``age_s``: time since its newest data; None: never any data.
         """
-        alerts = [a for f in self._feeds[feed].firings for a in f.state(now_s, state, age_s)]
+        alerts = [a for e in self._feeds[feed].evaluators for a in e.state(now_s, state, age_s)]
         # The clip shows when the condition began.
         return [self._take(feed, alert, alert.since_s) for alert in alerts]
-
-    @property
-    def fired(self) -> int:
-        """Alerts of all feeds so far."""
-        return sum(feed.fired for feed in self._feeds.values())
-
-    def fired_by(self, feed: str) -> int:
-        """Alerts of one feed so far."""
-        return self._feeds[feed].fired
 
     @property
     def failed(self) -> int:
@@ -127,11 +117,8 @@ class Alerts:
     def _take(self, feed: str, alert: Alert, at_s: float) -> Alert:
         """Start the clip and actions for an alert about time ``at_s``; return it as recorded."""
         to = self._feeds[feed]
-        to.fired += 1
         now = datetime.now(timezone.utc)
-        event = AlertEvent(
-            feed, now.isoformat(timespec="milliseconds").replace("+00:00", "Z"), alert
-        )
+        event = AlertEvent(feed, utc(now.timestamp()), alert)
         log.info("%s: %s: %s %.2f", feed, alert.rule, alert.label, alert.score)
         if self._folder is not None and to.ring is not None and to.span is not None:
             path = self._folder / self._name(feed, now, alert.label)
@@ -142,7 +129,7 @@ class Alerts:
                     if not worker.action.wants_clip:
                         worker.put(event)
                 return event.alert
-            to.without.tell(
+            to.without.warn(
                 f"{feed}: no clip: no packets are buffered for that time, or too many wait"
             )
         for worker in to.workers:
@@ -218,18 +205,18 @@ class AlertOptions:
 KEYS = tuple(field.name for field in fields(AlertOptions))
 
 
-def read_options(told: Mapping[str, Any]) -> AlertOptions:
-    """Return the options under the KEYS of ``told``; other keys, and None, are ignored.
+def read_options(values: Mapping[str, Any]) -> AlertOptions:
+    """Return the options under the KEYS of ``values``; other keys, and None, are ignored.
 
-    ``told`` holds the values of the command line or of a table in a TOML file. Raises UsageError
+    ``values`` holds the values of the command line or of a table in a TOML file. Raises UsageError
     for mistakes; nothing is run or opened.
     """
     options = AlertOptions(
-        tuple(parse_rule(text) for text in _texts(told, "on")),
-        _texts(told, "run"),
-        _texts(told, "post"),
-        _texts(told, "append"),
-        _span(told.get("clips")),
+        tuple(parse_rule(text) for text in _texts(values, "on")),
+        _texts(values, "run"),
+        _texts(values, "post"),
+        _texts(values, "append"),
+        _span(values.get("clips")),
     )
     options.actions()
     if not options.on and any((options.run, options.post, options.append, options.clips)):
@@ -241,12 +228,12 @@ def read_options(told: Mapping[str, Any]) -> AlertOptions:
     return options
 
 
-def _texts(told: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    value = told.get(key)
-    values = () if value is None else (value,) if isinstance(value, str) else value
-    if not isinstance(values, Iterable) or not all(isinstance(v, str) for v in (*values,)):
+def _texts(values: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    value = values.get(key)
+    texts = () if value is None else (value,) if isinstance(value, str) else value
+    if not isinstance(texts, Iterable) or not all(isinstance(text, str) for text in (*texts,)):
         raise UsageError("must be a string or a list of strings", where=key)
-    return tuple(values)
+    return tuple(texts)
 
 
 def _span(value: Any) -> ClipSpan | None:

@@ -11,33 +11,28 @@ from typing import Protocol
 from costream.errors import OutputError
 from costream.runtime.alerts.actions import AlertEvent
 
-# Rate-limited warnings.
-
-
 log = logging.getLogger("costream")
+QUEUE = 64  # most events that wait for one action
 LOG_INTERVAL_S = 30.0  # least time between two messages about the same problem
 
 
 class LogLimiter:
-    """Logs the first of many messages, then at intervals one with the number left out."""
+    """Rate-limited warnings: the first of many, then at intervals one with the number left out."""
 
     def __init__(self, every_s: float = LOG_INTERVAL_S) -> None:
         self._every_s = every_s
-        self._told_s: float | None = None
-        self._silent = 0
+        self._logged_s: float | None = None
+        self._left_out = 0
 
-    def tell(self, message: str) -> None:
+    def warn(self, message: str) -> None:
         """Log a warning, or count it for the next message."""
         now_s = time.monotonic()
-        if self._told_s is not None and now_s - self._told_s < self._every_s:
-            self._silent += 1
+        if self._logged_s is not None and now_s - self._logged_s < self._every_s:
+            self._left_out += 1
             return
-        more = f" (and {self._silent} more since the last message)" if self._silent else ""
+        more = f" (and {self._left_out} more since the last message)" if self._left_out else ""
         log.warning("%s%s", message, more)
-        self._told_s, self._silent = now_s, 0
-
-
-QUEUE = 64  # most events that wait for one action
+        self._logged_s, self._left_out = now_s, 0
 
 
 class Action(Protocol):
@@ -62,15 +57,17 @@ class ActionWorker:
     """Runs one action for a queue of events, one after the other.
 
     When the queue is full, the oldest waiting event is dropped. Failures and drops are counted,
-    and logged at once, then at most every TELL_S.
+    and logged at once, then at most every ``log_interval_s``.
     """
 
-    def __init__(self, action: Action, queue: int = QUEUE, tell_s: float = LOG_INTERVAL_S) -> None:
+    def __init__(
+        self, action: Action, queue: int = QUEUE, log_interval_s: float = LOG_INTERVAL_S
+    ) -> None:
         self.action = action
         self.failed = 0  # events for which the action failed
         self.dropped = 0  # events for which the action was not run
-        self._failures = LogLimiter(tell_s)
-        self._drops = LogLimiter(tell_s)
+        self._failures = LogLimiter(log_interval_s)
+        self._drops = LogLimiter(log_interval_s)
         self._room = queue
         self._changed = threading.Condition()  # guards the next three
         self._waiting: deque[AlertEvent] = deque()
@@ -121,7 +118,7 @@ class ActionWorker:
                 self.action.do(event)
             except OutputError as error:
                 self.failed += 1
-                self._failures.tell(str(error))
+                self._failures.warn(str(error))
 
     def _next(self) -> AlertEvent | None:
         with self._changed:
@@ -133,4 +130,4 @@ class ActionWorker:
 
     def _drop(self, why: str, count: int = 1) -> None:
         self.dropped += count
-        self._drops.tell(f"{self.action.name}: {why}")
+        self._drops.warn(f"{self.action.name}: {why}")

@@ -1,4 +1,4 @@
-"""Legend of the labels of a head: colour, letter and width."""
+"""Glyphs of the live view: colours and letters of labels, level meter, spectrogram, skeletons."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 
 class Legend:
-    """Colours and letters, assigned once per run. ``first``: colours taken by other heads."""
+    """Colours and letters of labels for a run. ``first``: colours taken by other heads."""
 
     def __init__(self, labels: Iterable[str], events: Sequence[str], first: int = 0) -> None:
         self._color = {label: _COLORS[(first + k) % len(_COLORS)] for k, label in enumerate(events)}
@@ -47,9 +47,6 @@ def _letters(labels: Sequence[str]) -> dict[str, str]:
         out[label] = letter
         taken.add(letter)
     return out
-
-
-# Level meter and spectrogram as lines of text.
 
 
 _FLOOR_DB = -60.0  # left end of the meter
@@ -112,9 +109,6 @@ def _cell(code: int) -> tuple[str, Style | None]:
 
 def _place(db: float, width: int) -> int:
     return round(width * min(1.0, max(0.0, 1 - db / _FLOOR_DB)))
-
-
-# Stick figures in a terminal: braille characters, eight dots each.
 
 
 # Unicode numbers the dots of a braille cell [4 rows, 2 columns] in this order.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import groupby
 
 from rich.cells import cell_len, set_cell_size
@@ -25,21 +24,13 @@ from costream.records import STAGES
 from costream.ui.run.glyphs import Legend, level_line
 from costream.ui.run.state import RunState
 from costream.ui.run.tracks import DetectionState, HeadState
+from costream.ui.screen import Viewport
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _GUTTER = 8  # width of the names at the left
 MOST_GUTTER = 14
 _SPECTRUM_ROWS = 6  # at most
 _SLOW_S = 0.9  # interval of rebuilding the details, which take half the time
-
-
-@dataclass(frozen=True)
-class Viewport:
-    """Size and character set of the terminal."""
-
-    width: int
-    height: int
-    unicode: bool = True
 
 
 class LineGroups:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -14,12 +13,11 @@ from rich.text import Text
 from costream.draw.skeleton import Figure
 from costream.formatting import clean
 from costream.records import Header, Picture, Record, Summary
-from costream.ui.console import is_unicode
 from costream.ui.run.glyphs import spectrum_lines, stick_lines
-from costream.ui.run.sections import LineGroups, ObjectLineGroups, Viewport
+from costream.ui.run.sections import LineGroups, ObjectLineGroups
 from costream.ui.run.state import RunState
 from costream.ui.run.tracks import AudioMeter
-from costream.ui.screen import Screen
+from costream.ui.screen import Screen, Viewport
 
 # A redraw takes about 2 ms; at this interval it uses 1 % of one core and still looks live.
 _REFRESH_S = 0.22
@@ -45,7 +43,6 @@ class LiveView:
         self._state = RunState(header, time.monotonic())
         self._frame = LiveLayout(self._state, self._name)
         self._screen = Screen(self._console)
-        atexit.register(self.stop)
         self._screen.open()
         self._draw()
 
@@ -64,28 +61,16 @@ class LiveView:
 
     def close(self, summary: Summary) -> None:
         """Remove the view from the screen and restore the cursor."""
-        self.stop()
-
-    def stop(self) -> None:
-        """Do the same as ``close``, for exits without a summary. May be called again."""
         screen, self._screen = self._screen, None
         if screen is not None:
             screen.close()
-            atexit.unregister(self.stop)
 
     def _draw(self) -> None:
         screen, frame = self._screen, self._frame
         if screen is None or frame is None:
             return
         self._drawn_s = time.monotonic()
-        # One column and one row stay free: some terminals scroll when the last is written to.
-        look = Viewport(
-            self._console.width - 1, self._console.height - 1, is_unicode(self._console)
-        )
-        screen.draw(frame.lines(look, self._drawn_s))
-
-
-# Live view as lines of text that fit a given width and height.
+        screen.draw(frame.lines(screen.viewport, self._drawn_s))
 
 
 _MOST_WIDTH = 100  # longer bars give no more information
@@ -114,7 +99,7 @@ _FIGURE_WIDTH = 2 + 2 * _FIGURE_ROWS
 
 
 class LiveLayout:
-    """Layout of the live view of a run; ``name``: name of its source."""
+    """The live view of a run as lines of text; ``name``: name of its source."""
 
     def __init__(self, state: RunState, name: str) -> None:
         self._state = state

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -14,10 +13,8 @@ from rich.text import Text
 
 from costream.formatting import counted
 from costream.records import Alert, FeedStatus, WatchStatus
-from costream.ui.console import is_unicode
 from costream.ui.run.glyphs import Legend
-from costream.ui.run.sections import Viewport
-from costream.ui.screen import Screen
+from costream.ui.screen import Screen, Viewport
 from costream.ui.watch.lines import NewAlerts
 from costream.ui.watch.rows import (
     STATES,
@@ -49,31 +46,18 @@ class Dashboard:
         """Draw the current status."""
         if self._screen is None:
             self._screen = Screen(self._console)
-            atexit.register(self.stop)
             self._screen.open()
         self._status = status
-        # One column and one row stay free: some terminals scroll when the last is written to.
-        look = Viewport(
-            self._console.width - 1, self._console.height - 1, is_unicode(self._console)
-        )
-        self._screen.draw(self._board.lines(status, look))
+        self._screen.draw(self._board.lines(status, self._screen.viewport))
 
     def close(self) -> None:
         """Remove the dashboard from the screen and print the totals of each feed."""
-        self.stop()
-        status, self._status = self._status, None
-        if status is not None:
-            print_totals(self._console, status)
-
-    def stop(self) -> None:
-        """Remove the dashboard from the screen and restore the cursor. May be called again."""
         screen, self._screen = self._screen, None
         if screen is not None:
             screen.close()
-            atexit.unregister(self.stop)
-
-
-# The dashboard as lines of text that fit a given width and height.
+        status, self._status = self._status, None
+        if status is not None:
+            print_totals(self._console, status)
 
 
 _ALERTS = 5  # maximum number of lines of alerts
@@ -94,7 +78,7 @@ class _Seen:
 
 
 class Board:
-    """Layout of a watch status. It remembers the labels seen so far and the times of alerts."""
+    """A watch status as lines of text. It remembers labels seen so far and times of alerts."""
 
     def __init__(self) -> None:
         self._new = NewAlerts()

@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.text import Text
 
 from costream.records import Alert, FeedState, FeedStatus, WatchStatus
+from costream.ui.console import PLAIN_S, print_line
 from costream.ui.watch.rows import age, alert_line, display_text, print_totals, status_line
 
 
@@ -19,7 +19,7 @@ class WatchLines:
     each feed follow at the end. Lines are never wrapped.
     """
 
-    def __init__(self, console: Console, *, every_s: float = 5.0) -> None:
+    def __init__(self, console: Console, *, every_s: float = PLAIN_S) -> None:
         self._console = console
         self._every_s = every_s
         self._printed_s = time.monotonic()
@@ -31,24 +31,18 @@ class WatchLines:
         """Add a status; print changes, new alerts and, if due, the line for all feeds."""
         self._status = status
         for line in self._changes.take(status):
-            self._print(line)
+            print_line(self._console, line)
         for feed, alert in self._alerts.take(status):
-            self._print(f"{display_text(feed)}: alert: {alert_line(alert)}")
+            print_line(self._console, f"{display_text(feed)}: alert: {alert_line(alert)}")
         if time.monotonic() - self._printed_s >= self._every_s:
             self._printed_s = time.monotonic()
-            self._print(status_line(status))
+            print_line(self._console, status_line(status))
 
     def close(self) -> None:
         """Print the totals of each feed. May be called again."""
         status, self._status = self._status, None
         if status is not None:
             print_totals(self._console, status)
-
-    def _print(self, line: str) -> None:
-        self._console.print(Text(line), soft_wrap=True)
-
-
-# Changes from one status of a watch to the next.
 
 
 class NewAlerts:

@@ -14,9 +14,11 @@ from rich.text import Text
 from costream.errors import redact
 from costream.formatting import clean, counted, si
 from costream.records import Alert, FeedState, FeedStatus, WatchStatus
-from costream.ui.console import is_unicode
+from costream.ui.console import is_unicode, print_line
 from costream.ui.run.glyphs import Legend
 
+# The worst first. A feed that ended by itself needs no attention.
+STATES: tuple[FeedState, ...] = ("lost", "waiting", "stalled", "connecting", "live", "ended")
 _STYLES: dict[FeedState, str] = {
     "lost": "bold white on red",
     "waiting": "black on yellow",
@@ -40,6 +42,7 @@ _STATE = 10  # the longest is "connecting"
 _NAME, _MOST_NAME = 10, 24
 _NOW, _MOST_NOW = 13, 28
 _SCORE = 5
+_COUNTS = ("steps", "dropped", "reconnects", "gaps", "errors", "alerts")  # of the totals
 
 
 class FeedRows:
@@ -111,13 +114,6 @@ class FeedRows:
         widths = [self._name, _STATE, *(_COLUMNS[column][0] for column in self.columns)]
         widths += [self._now] if self._now else []
         return sum(widths) + len(widths) - 1
-
-
-# Text and fixed-width numbers for the feeds of a watch.
-
-
-# The worst first. A feed that ended by itself needs no attention.
-STATES: tuple[FeedState, ...] = ("lost", "waiting", "stalled", "connecting", "live", "ended")
 
 
 def display_text(text: str, *, unicode: bool = True) -> str:
@@ -229,23 +225,17 @@ def alert_line(alert: Alert, *, unicode: bool = True) -> str:
     return display_text(text, unicode=unicode)
 
 
-# Totals of each feed, printed as a table at the end of a watch.
-
-
-_COUNTS = ("steps", "dropped", "reconnects", "gaps", "errors", "alerts")
-
-
 def print_totals(console: Console, status: WatchStatus) -> None:
     """Print the table of the feeds and a line for all of them, from the last status."""
     unicode = is_unicode(console)
     model = display_text(status.model, unicode=unicode)
     feeds = counted(len(status.feeds), "feed")
-    _line(console, f"{feeds} watched for {uptime(status.uptime_s)} with {model}", "bold")
+    print_line(console, f"{feeds} watched for {uptime(status.uptime_s)} with {model}", "bold")
     console.print(_table(status.feeds, unicode=unicode))
     for feed in status.feeds:
         if feed.message and feed.state != "live":
             name, why = (display_text(text, unicode=unicode) for text in (feed.name, feed.message))
-            _line(console, f"{name}: {feed.state} ({why})", _style(feed))
+            print_line(console, f"{name}: {feed.state} ({why})", _style(feed))
     parts = [counted(sum(feed.steps for feed in status.feeds), "step")]
     macs, dense = (sum(getattr(f, n) for f in status.feeds) for n in ("macs", "dense_macs"))
     if macs:
@@ -253,7 +243,7 @@ def print_totals(console: Console, status: WatchStatus) -> None:
         parts.append(si(macs, "MAC") + (f" of {si(dense, 'MAC')} dense ({part})" if part else ""))
     if status.failed_actions:
         parts.append(f"{counted(status.failed_actions, 'action')} of alerts failed")
-    _line(console, ", ".join(parts), "dim")
+    print_line(console, ", ".join(parts), "dim")
 
 
 def _table(feeds: tuple[FeedStatus, ...], *, unicode: bool) -> Table:
@@ -271,13 +261,6 @@ def _table(feeds: tuple[FeedStatus, ...], *, unicode: bool) -> Table:
 
 def _style(feed: FeedStatus) -> str:
     return "red" if feed.state == "lost" else ""
-
-
-def _line(console: Console, text: str, style: str) -> None:
-    console.print(Text(text, style), soft_wrap=True)
-
-
-# Newest seconds of a feed as a strip of cells.
 
 
 def recent_strip(
