@@ -17,7 +17,7 @@ from costream.checkpoints.store import cache_folder, downloads_folder, published
 from costream.cli.options import option, print_json, print_table
 from costream.errors import ModelError, OutputError, UsageError
 from costream.formatting import suggest_names
-from costream.importers.base import FORMATS
+from costream.importers.base import IMPORTERS
 from costream.importers.config import KEYS, ImportSettings, read_pairs
 from costream.models.registry import find_weights
 from costream.runtime.stop import StopHandler, Stopped
@@ -232,7 +232,10 @@ def _keys() -> str:
 @click.command("import", epilog=_keys())
 @click.argument("checkpoints", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "--as", "form", type=click.Choice(list(FORMATS)), help="Checkpoint format.  [default: detected]"
+    "--as",
+    "form",
+    type=click.Choice(list(IMPORTERS)),
+    help="Checkpoint format.  [default: detected]",
 )
 @click.option("--name", metavar="NAME", help="Name of the model.  [default: that of the file]")
 @click.option(

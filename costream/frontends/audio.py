@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from costream.frontends.base import frontend
 from costream.frontends.mel import LogMel, LogMelState, MelBuffers
 from costream.nn.convolution import TimeFrequencyConvolution
 from costream.nn.fast import linear
@@ -203,6 +204,7 @@ class AudioLayer(nn.Module):
         return weight * scale[:, None, None, None], shift
 
 
+@frontend("audio", order=8)
 class ContinualAudioNet(Foldable[FoldedAudio]):
     """Audio backbone with one token per hop of 16 spectrogram frames, from the last second.
 

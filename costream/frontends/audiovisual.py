@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from costream.frontends.registry import load_frontend
+from costream.frontends.base import frontend, load_frontend
 from costream.nn.state import State, zeros
 from costream.records import VideoFrame
 
@@ -34,6 +34,7 @@ def stack_audio_blocks(frame: VideoFrame) -> Tensor:
     return torch.from_numpy(np.stack([block.samples for block in frame.sound]))
 
 
+@frontend("audiovisual", order=9)
 class AudioVisual(nn.Module):
     """Concatenates the token of the newest video frame and the newest audio token.
 
@@ -43,7 +44,7 @@ class AudioVisual(nn.Module):
     it has ended, that part is zeros.
 
     Args:
-        video, audio: keys of ``frontends.registry.FRONTENDS``. ``video_arguments``,
+        video, audio: keys of ``frontends.base.FRONTENDS``. ``video_arguments``,
             ``audio_arguments``: their keyword arguments.
         rate_hz: steps per second, for the cost of a step and the number of steps in two seconds.
     """

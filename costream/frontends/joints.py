@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from costream.errors import SourceError
+from costream.frontends.base import frontend
 from costream.frontends.normalise import (
     BodyNormaliser,
     FixedScaling,
@@ -39,6 +40,7 @@ class JointsState(State):
     had: Tensor  # float32 [B, P, V], 1 where the previous step has a joint
 
 
+@frontend("joints", order=7)
 class JointStreams(nn.Module):
     """Joints, bones and their motion, in one layout and one frame of reference.
 

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from costream.frontends.base import frontend
 from costream.nn.state import State
 
 
@@ -28,6 +29,7 @@ class DifferenceState(State):
     count: Tensor  # int64 [B]
 
 
+@frontend("tdn", order=1)
 class TemporalDifferenceNet(nn.Module):
     """Backbone for fixed cameras: one token of ``token_width`` values per frame.
 

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.errors import ModelError
+from costream.frontends.base import frontend
 from costream.frontends.crops import IMAGENET_MEAN, IMAGENET_STD
 from costream.nn.state import State, zeros
 from costream.records import VideoFrame
@@ -30,6 +31,7 @@ class TSNState(State):
     steps: Tensor  # int64 [B]
 
 
+@frontend("tsn", order=2)
 class TSN(nn.Module):
     """Residual networks on the middle frame of a chunk and on the optical flow through it.
 

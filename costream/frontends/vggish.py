@@ -14,6 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from costream.frontends.base import frontend
 from costream.frontends.mel import LogMel, LogMelState
 from costream.nn.state import State, zeros
 
@@ -35,6 +36,7 @@ class VGGishState(State):
         self.newest: Tensor | None = None  # spectrogram of the last steps, for display
 
 
+@frontend("vggish", order=10)
 class VGGish(nn.Module):
     """Audio frontend: one token per hop, the features of the newest 96 frames of 10 ms.
 

@@ -9,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
+from costream.frontends.base import frontend
 from costream.frontends.crops import CentreCrop
 from costream.nn.video3d.encoder import VideoEncoder, VideoState
 
 
+@frontend("cox3d", order=5)
 class VideoFeatures(nn.Module):
     """``CentreCrop`` and a ``VideoEncoder`` that replicates the first frame: one token per frame.
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from costream.importers.base import importer
 from costream.importers.config import ImportSettings
 from costream.importers.encoder_blocks import (
     ENCODER_KEYS,
@@ -39,6 +40,13 @@ def find_blocks_017(tensors: Mapping[str, Tensor], at: str = "") -> list[Encoder
     return [first, _single(f"{at}1.fn.")]
 
 
+@importer(
+    "continual-0.17",
+    summary="encoder of one or two blocks, continual-inference 0.17",
+    detect=detect_017,
+    keys=KEYS_017,
+    order=5,
+)
 def convert_017(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
     """Return the encoder; heads, window and activation are not in the file and must be given."""
     blocks = find_blocks_017(foreign.tensors)
@@ -82,6 +90,13 @@ def find_blocks(tensors: Mapping[str, Tensor], at: str = "") -> list[EncoderBloc
     return blocks
 
 
+@importer(
+    "continual",
+    summary="encoder or encoder layer, continual-inference 1.x",
+    detect=detect,
+    keys=KEYS,
+    order=6,
+)
 def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
     """Return the encoder; heads, window and activation are not in the file and must be given."""
     blocks = find_blocks(foreign.tensors)

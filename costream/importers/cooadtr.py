@@ -14,6 +14,7 @@ from torch import Tensor
 
 from costream.errors import ModelError
 from costream.importers import continual_inference
+from costream.importers.base import importer
 from costream.importers.config import ImportSettings
 from costream.importers.encoder_blocks import EncoderBlockNames, block_rules, read_sizes
 from costream.importers.pickles import ForeignCheckpoint
@@ -46,6 +47,9 @@ def detect(tensors: Mapping[str, Tensor]) -> bool:
     return layout is not None and not layout.deep
 
 
+@importer(
+    "cooadtr", summary="CoOadTR or CoTrans, one or two blocks", detect=detect, keys=KEYS, order=3
+)
 def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
     """Return the network. The tensors do not determine the window: the table may be longer.
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from costream.importers import cooadtr
+from costream.importers.base import importer
 from costream.importers.config import ImportSettings
 from costream.importers.cooadtr import find_layout
 from costream.importers.encoder_blocks import convert_to_deepcot
@@ -25,6 +26,7 @@ def detect(tensors: Mapping[str, Tensor]) -> bool:
     return layout is not None and layout.deep
 
 
+@importer("deepcot", summary="DeepCoT", detect=detect, keys=KEYS, order=4)
 def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
     """Return the network, as ``cooadtr.convert`` does; ModelError for ``stack=exact``."""
     config.check("stack", "deepcot")

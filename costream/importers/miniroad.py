@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from costream.importers.base import importer
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.rules import ImportedNetwork, TensorRule, apply, linear, norm, shape_of
@@ -20,6 +21,7 @@ def detect(tensors: Mapping[str, Tensor]) -> bool:
     return {"layer1.0.weight", "gru.weight_ih_l0", "f_classification.0.weight"} <= tensors.keys()
 
 
+@importer("miniroad", summary="MiniROAD", detect=detect, keys=KEYS, order=2)
 def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
     """Return the network; ModelError for missing or unused tensors and contradictory settings.
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from costream.importers.base import importer
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.rules import ImportedNetwork, TensorRule, apply, linear, norm, shape_of
@@ -46,6 +47,7 @@ def detect(tensors: Mapping[str, Tensor]) -> bool:
     return "linear_encoding.weight" in tensors and "decoder_cls_token" in tensors
 
 
+@importer("oadtr", summary="official OadTR", detect=detect, keys=KEYS, order=1)
 def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
     """Return the network; ModelError for missing or unused tensors and contradictory settings."""
     tensors = foreign.tensors

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from costream.importers.base import importer
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.rules import ImportedNetwork
@@ -42,6 +43,9 @@ def detect(tensors: Mapping[str, Tensor]) -> bool:
     return "blocks.1.res_blocks.0.branch2.conv_a.weight" in tensors
 
 
+@importer(
+    "pytorchvideo", summary="X3D, Slow or I3D of PyTorchVideo", detect=detect, keys=KEYS, order=13
+)
 def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
     """Return the network; ModelError for missing or unused tensors and unknown settings."""
     found = {int(match[1]) for name in foreign.tensors if (match := _BLOCK.match(name))}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from costream.checkpoints.card import Card
 from costream.errors import ModelError, UsageError
 from costream.importers import torch_encoder, tsn, vggish, vivit
-from costream.importers.base import FORMATS
+from costream.importers.base import IMPORTERS
 from costream.importers.config import CARD_KEYS, KEYS, ImportSettings
 from costream.importers.encoder_blocks import apply_stack_setting
 from costream.importers.pickles import ForeignCheckpoint, read_foreign
@@ -111,7 +110,7 @@ def import_checkpoint(
 ) -> tuple[Card, dict[str, Tensor]]:
     """Import a foreign checkpoint as a model called ``name``; return card and tensors.
 
-    ``form`` is a key of ``formats.FORMATS``; None: detected from the tensor names. ``config``
+    ``form`` is a key of ``base.IMPORTERS``; None: detected from the tensor names. ``config``
     supplies the settings that the checkpoint lacks (``config.KEYS``). The tensors have the names of
     a weight file (``network.*``). Raises ModelError when the file cannot be read, does not fit or
     leaves a setting undetermined, UsageError for a wrong ``config``.
@@ -124,7 +123,7 @@ def _import_one(
 ) -> tuple[Card, dict[str, Tensor]]:
     imported, settings, form = _convert(foreign, config, form)
     try:
-        return _card(name, imported, settings, FORMATS[form][1]), _named(imported)
+        return _card(name, imported, settings, _summary(form)), _named(imported)
     except ModelError as error:
         raise ModelError(str(error), where=foreign.path) from error
 
@@ -154,7 +153,7 @@ def _import_streams(
         _convert(part, {**shared, "stream": stream}, form)
         for part, stream in zip(parts, streams, strict=True)
     ]
-    summaries = {FORMATS[form][1]: None for _, _, form in done}
+    summaries = {_summary(form): None for _, _, form in done}
     imported = combine([part for part, _, _ in done], fusion)
     return _card(name, imported, done[0][1], "; ".join(summaries)), _named(imported)
 
@@ -163,11 +162,11 @@ def _convert(
     foreign: ForeignCheckpoint, config: Mapping[str, str], form: str | None
 ) -> tuple[ImportedNetwork, ImportSettings, str]:
     form = form or _detect(foreign)
-    importer = import_module(FORMATS[form][0])
-    settings = ImportSettings(config, (*importer.KEYS, *CARD_KEYS))
+    entry = IMPORTERS.get(form)
+    settings = ImportSettings(config, (*entry.info["keys"], *CARD_KEYS))
     try:
         imported: ImportedNetwork = apply_stack_setting(
-            importer.convert(foreign, settings), settings
+            IMPORTERS.load(form)(foreign, settings), settings
         )
     except ModelError as error:
         raise ModelError(str(error), where=foreign.path) from error
@@ -185,21 +184,23 @@ def import_module_encoder(
     """
     settings = ImportSettings({"stack": stack}, ("stack",))
     imported = apply_stack_setting(torch_encoder.convert_module(module, window), settings)
-    return _card(name, imported, ImportSettings({}, CARD_KEYS), FORMATS["torch"][1]), _named(
-        imported
-    )
+    return _card(name, imported, ImportSettings({}, CARD_KEYS), _summary("torch")), _named(imported)
 
 
 def _detect(foreign: ForeignCheckpoint) -> str:
-    for name, (module, _) in FORMATS.items():
-        if import_module(module).detect(foreign.tensors):
+    for name in IMPORTERS:
+        if IMPORTERS.get(name).info["detect"](foreign.tensors):
             return name
     some = ", ".join(list(foreign.tensors)[:4])
     raise ModelError(
         f"the tensor names ({some}, ...) match no known format",
         where=foreign.path,
-        hint=f"known formats: {', '.join(FORMATS)}",
+        hint=f"known formats: {', '.join(IMPORTERS)}",
     )
+
+
+def _summary(form: str) -> str:
+    return str(IMPORTERS.entries()[form].info["summary"])
 
 
 def _named(imported: ImportedNetwork) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from costream.importers.base import importer
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.rules import ImportedNetwork
@@ -41,6 +42,13 @@ def detect(tensors: Mapping[str, Tensor]) -> bool:
     return "s1.pathway0_stem.conv.weight" in tensors or "res_conv1_bn_s" in tensors
 
 
+@importer(
+    "slowfast",
+    summary="X3D, Slow or I3D of SlowFast, its PyTorch or Caffe2 files",
+    detect=detect,
+    keys=KEYS,
+    order=12,
+)
 def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
     """Return the network; ModelError for missing or unused tensors and unknown settings."""
     unused = [name for name in foreign.tensors if _TRAINING.match(name)]

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.errors import ModelError
+from costream.importers.base import importer
 from costream.importers.config import ImportSettings
 from costream.importers.encoder_blocks import ENCODER_KEYS, EncoderBlockNames, encoder
 from costream.importers.pickles import ForeignCheckpoint
@@ -22,6 +23,7 @@ def detect(tensors: Mapping[str, Tensor]) -> bool:
     return "layers.0.self_attn.in_proj_weight" in tensors and "layers.0.linear1.weight" in tensors
 
 
+@importer("torch", summary="torch.nn.TransformerEncoder", detect=detect, keys=KEYS, order=15)
 def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
     """Return the encoder; heads, window, activation and norm_first must come from ``config``."""
     tensors = foreign.tensors

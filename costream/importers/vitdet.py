@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from costream.errors import ModelError
+from costream.importers.base import importer
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.rules import ImportedNetwork, TensorRule, apply, shape_of
@@ -72,6 +73,13 @@ def detect(tensors: Mapping[str, Tensor]) -> bool:
     return eventful or f"{_BLOCK}0.attn.rel_pos_h" in tensors
 
 
+@importer(
+    "vitdet",
+    summary="ViTDet of detectron2 or of the Eventful Transformers",
+    detect=detect,
+    keys=KEYS,
+    order=11,
+)
 def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
     """Return the network; ModelError for missing or unused tensors and contradictory settings."""
     of_detectron2 = f"{_BLOCK}0.attn.rel_pos_h" in foreign.tensors

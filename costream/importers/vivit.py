@@ -18,6 +18,7 @@ from torch import Tensor
 
 from costream.errors import ModelError
 from costream.formatting import listed
+from costream.importers.base import importer
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.rules import ImportedNetwork, TensorRule, apply, shape_of
@@ -84,6 +85,13 @@ def overlay(parts: Sequence[ForeignCheckpoint]) -> list[ForeignCheckpoint]:
     return [ForeignCheckpoint(parts[0].path, base | tuned, parts[0].settings | parts[1].settings)]
 
 
+@importer(
+    "vivit",
+    summary="ViViT, factorised encoder, of TAdaConv or of the Eventful Transformers",
+    detect=detect,
+    keys=KEYS,
+    order=14,
+)
 def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
     """Return the network; ModelError for missing or unused tensors and contradictory settings."""
     unused = sorted(name for name in foreign.tensors if _UNUSED.match(name))

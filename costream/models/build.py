@@ -14,7 +14,7 @@ from costream.checkpoints.card import Card
 from costream.checkpoints.file import write_weights
 from costream.errors import ModelError
 from costream.formatting import listed
-from costream.frontends.registry import load_frontend
+from costream.frontends.base import load_frontend
 from costream.models.spec import MODELS, architectures, model_spec
 
 

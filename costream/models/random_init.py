@@ -15,7 +15,7 @@ from costream.checkpoints.card import UNTRAINED, Card
 from costream.checkpoints.file import read_weights
 from costream.errors import ModelError, UsageError
 from costream.formatting import suggest_names
-from costream.frontends.registry import FRONTENDS, load_frontend
+from costream.frontends.base import FRONTENDS, load_frontend
 from costream.models.build import build, new_network
 from costream.models.registry import find_weights
 from costream.models.spec import MODELS, ModelSpec, initial_models, model_spec
@@ -51,7 +51,7 @@ def random_model(
 
     ``architecture``: one of ``initial_models``. ``settings``: arguments of the architecture, and
     ``rate_hz``; those of the frontend are named ``frontend.NAME``. ``frontend``: a key of
-    ``frontends.registry.FRONTENDS``, which then has random weights too, or a model or weight file,
+    ``frontends.base.FRONTENDS``, which then has random weights too, or a model or weight file,
     whose frontend is used unchanged, with its rate; VIDEO+SOUND: both, combined by
     ``frontends.audiovisual``. The labels are numbered and named "random". Raises UsageError for
     invalid settings and missing weights.

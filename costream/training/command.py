@@ -22,7 +22,7 @@ from costream.checkpoints.card import Card, Timeline
 from costream.checkpoints.file import Weights, read_weights
 from costream.errors import ExitCode, UsageError
 from costream.evaluation.clips import sequence_scores, without
-from costream.frontends.registry import frontend_class
+from costream.frontends.base import frontend_class
 from costream.labels.examples import Example, split, to_examples
 from costream.labels.reading import read_recordings
 from costream.models.build import build, new_network, save_model

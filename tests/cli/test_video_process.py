@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from costream.checkpoints.card import Card
-from costream.frontends.registry import load_frontend
+from costream.frontends.base import load_frontend
 from costream.models.build import save_model
 from costream.models.oad.cooadtr import CoOadTR
 from costream.models.video3d import VideoNet, WindowVideoNet

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from costream.errors import ModelError
 from costream.frontends.audiovisual import AudioVisual
-from costream.frontends.registry import load_frontend
+from costream.frontends.base import load_frontend
 
 SMALL: dict[str, Any] = {
     "video_arguments": {"box": (32, 24), "lags": (1, 3), "widths": (8, 8, 8, 8)},

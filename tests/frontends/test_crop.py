@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from costream.errors import ModelError
+from costream.frontends.base import load_frontend
 from costream.frontends.crops import CentreCrop
-from costream.frontends.registry import load_frontend
 
 
 @pytest.mark.parametrize("shape", [(20, 30), (30, 20), (24, 24), (61, 24), (100, 200), (36, 20)])

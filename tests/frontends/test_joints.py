@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from costream.errors import ModelError, SourceError
+from costream.frontends.base import load_frontend
 from costream.frontends.joints import SLOTS, JointStreams
-from costream.frontends.registry import load_frontend
 from costream.layouts import BODY_15, COCO_17, LAYOUTS, NTU_25, OPENPOSE_18, find_layout
 from costream.records import SkeletonFrame
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costream.errors import ModelError
+from costream.frontends.base import load_frontend
 from costream.frontends.crops import IMAGENET_MEAN, IMAGENET_STD, Pixels
-from costream.frontends.registry import load_frontend
 
 SIDES = st.integers(1, 40)
 

@@ -7,7 +7,7 @@ import torch
 
 from costream.checkpoints.card import Card
 from costream.errors import ModelError
-from costream.frontends.registry import load_frontend
+from costream.frontends.base import load_frontend
 from costream.models.oad.cooadtr import CoOadTR
 from costream.models.streaming import StreamingModel
 from costream.records import VideoFrame

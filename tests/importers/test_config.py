@@ -42,12 +42,12 @@ def test_unknown_keys_list_the_known_ones() -> None:
 
 def test_the_checkpoint_arguments_count_and_must_agree() -> None:
     config = ImportSettings({"window": "64"}, KEYS)
-    config.learn(
+    config.adopt(
         {"enc": 64, "heads": 8, "lr": 1e-4, "flag": True}, {"enc": "window", "heads": "num_heads"}
     )
     assert config.heads("num_heads", 1024) == 8
     with pytest.raises(ModelError, match=r"window=64 contradicts .* arguments say enc=32"):
-        config.learn({"enc": 32}, {"enc": "window"})
+        config.adopt({"enc": 32}, {"enc": "window"})
     with pytest.raises(ModelError, match="num_heads=8 does not divide the token width 12"):
         config.heads("num_heads", 12)
 

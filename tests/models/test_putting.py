@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from costream.frontends.base import load_frontend
 from costream.frontends.joints import JointStreams
-from costream.frontends.registry import load_frontend
 from costream.frontends.vggish import VGGish
 from costream.models.eventful.classifier import ActionState
 from costream.models.eventful.detector import ObjectState

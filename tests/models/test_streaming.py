@@ -8,7 +8,7 @@ import torch
 
 from costream.checkpoints.card import Card
 from costream.errors import ModelError, SourceError
-from costream.frontends.registry import load_frontend
+from costream.frontends.base import load_frontend
 from costream.models.base import Model
 from costream.models.oad.cooadtr import CoOadTR
 from costream.models.oad.oadtr import OadTR

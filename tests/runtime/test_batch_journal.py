@@ -11,16 +11,16 @@ from costream.errors import UsageError
 from costream.runtime.batch import journal as module
 from costream.runtime.batch.folders import Outcome
 from costream.runtime.batch.inputs import Input
-from costream.runtime.batch.journal import BatchJournal, Entry
+from costream.runtime.batch.journal import BatchJournal, JournalEntry
 from costream.runtime.batch.plan import differences, make_plan, remove_results
 from costream.runtime.batch.stores import fingerprint
 
 
-def done(name: str, path, out) -> Entry:
+def done(name: str, path, out) -> JournalEntry:
     """An input that is done, with a result of five bytes."""
     (out / f"{name}.jsonl").write_bytes(b"12345")
     outcome = Outcome(name, "done", kind="video", files={f"{name}.jsonl": 5})
-    return Entry(outcome, fingerprint(str(path)))
+    return JournalEntry(outcome, fingerprint(str(path)))
 
 
 @pytest.fixture
@@ -41,7 +41,9 @@ def write(folder, entries):
 
 
 def test_entries_come_back_in_order_of_names_whatever_the_order(out):
-    entries = [Entry(Outcome(name, "failed", "ünwell", 4)) for name in ("b", "a/\udcff", "c")]
+    entries = [
+        JournalEntry(Outcome(name, "failed", "ünwell", 4)) for name in ("b", "a/\udcff", "c")
+    ]
     for some in (entries, entries[::-1], [*entries, entries[0]]):
         write(out, some).close()
         text = (out / ".costream" / "journal.jsonl").read_bytes()
@@ -54,7 +56,7 @@ def test_entries_come_back_in_order_of_names_whatever_the_order(out):
 
 
 def test_a_line_that_was_cut_off_is_not_there_and_swallows_nothing(out):
-    entries = [Entry(Outcome(name, "failed", "", 4)) for name in "abc"]
+    entries = [JournalEntry(Outcome(name, "failed", "", 4)) for name in "abc"]
     journal = write(out, entries[:2])
     path = out / ".costream" / "journal.jsonl"
     killed = path.read_bytes()
@@ -145,6 +147,6 @@ def test_nothing_outside_the_folder_is_ever_removed(tmp_path, out):
     (tmp_path / "precious.jsonl").write_text("x")
     (out / "a.jsonl").write_text("x")
     files = {"../precious.jsonl": 1, str(tmp_path / "precious.jsonl"): 1, "a.jsonl": 1}
-    remove_results(out, [Entry(Outcome("a", "done", files=files))])
+    remove_results(out, [JournalEntry(Outcome("a", "done", files=files))])
     assert (tmp_path / "precious.jsonl").exists()
     assert not (out / "a.jsonl").exists()

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from costream.importers.base import importer
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.rules import ImportedNetwork
@@ -56,6 +57,7 @@ def detect(tensors: Mapping[str, Tensor]) -> bool:
     return any(name.startswith("l1.gcn1.") for name in tensors)
 
 
+@importer("2s-agcn", summary="a stream of 2s-AGCN", detect=detect, keys=KEYS, order=9)
 def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
     """Return the network; ModelError for missing or unused tensors and unknown settings."""
     tensors = with_counters(foreign.tensors)

@@ -23,17 +23,9 @@ from costream.layouts import LAYOUTS, Layout, find_layout
 from costream.nn.graph import adjacency
 from costream.nn.timing import Timing, in_sequence
 
-SKELETON_KEYS = (
-    "layout",
-    "stream",
-    "padding",
-    "window",
-    "sliding",
-    "persons",
-    "axes",
-    "normalise",
-    "num_classes",
-)
+_DATA_KEYS = ("layout", "stream", "padding", "window", "sliding", "persons", "axes", "normalise")
+SKELETON_KEYS = (*_DATA_KEYS, "num_classes")
+
 _ARCHITECTURES = {"stgcn": "costgcn", "agcn": "coagcn", "str": "costr"}
 _AXES = {"ntu-25": 3, "openpose-18": 2, "body-25": 2, "coco-17": 2}
 
@@ -261,12 +253,7 @@ def _persons(sizes: SkeletonSizes, dialect: Dialect, config: ImportSettings) -> 
     return said
 
 
-# Key maps of skeleton networks: blocks of graph and temporal convolutions.
-#
-# Our names are those of continual-skeletons. A dialect maps each of them to its own; sizes are read
-# from its tensors, and every tensor must be accounted for.
-
-
+# Key maps. Our names are those of continual-skeletons; a dialect maps each of them to its own.
 SUBSETS = 3  # of a joint's neighbours: itself, inwards, outwards
 ATTENTION_FROM = 4  # the first block of an S-TR with attention instead of the graph
 BRANCHES = 6  # of ST-GCN++: four dilations, max pooling, 1x1

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from costream.importers.base import importer
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.rules import ImportedNetwork
@@ -44,6 +45,13 @@ def detect(tensors: Mapping[str, Tensor]) -> bool:
     return any(name.startswith("layers.layer1.gcn.") for name in tensors)
 
 
+@importer(
+    "continual-skeletons",
+    summary="ST-GCN, AGCN or S-TR of continual-skeletons, regular or continual",
+    detect=detect,
+    keys=KEYS,
+    order=7,
+)
 def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
     """Return the network; ModelError for missing or unused tensors and unknown settings."""
     tensors = with_counters(foreign.tensors)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from costream.importers.base import importer
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.rules import ImportedNetwork
@@ -48,6 +49,7 @@ def detect(tensors: Mapping[str, Tensor]) -> bool:
     return any(name.startswith("backbone.gcn.0.") for name in tensors)
 
 
+@importer("pyskl", summary="ST-GCN or ST-GCN++ of pyskl", detect=detect, keys=KEYS, order=10)
 def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
     """Return the network; ModelError for missing or unused tensors and unknown settings."""
     tensors = with_counters(foreign.tensors)

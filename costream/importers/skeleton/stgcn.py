@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from costream.importers.base import importer
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.rules import ImportedNetwork
@@ -51,6 +52,7 @@ def detect(tensors: Mapping[str, Tensor]) -> bool:
     return any(name.startswith("st_gcn_networks.0.") for name in tensors)
 
 
+@importer("st-gcn", summary="original ST-GCN", detect=detect, keys=KEYS, order=8)
 def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
     """Return the network; ModelError for missing or unused tensors and unknown settings."""
     tensors = with_counters(foreign.tensors)

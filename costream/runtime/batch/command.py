@@ -16,7 +16,7 @@ from costream.formatting import clean
 from costream.models.identity import identify
 from costream.runtime.batch.folders import Outcome
 from costream.runtime.batch.inputs import Inputs, collect
-from costream.runtime.batch.journal import BatchJournal, Entry
+from costream.runtime.batch.journal import BatchJournal, JournalEntry
 from costream.runtime.batch.plan import BatchPlan, check_folder, identity, make_plan, remove_results
 from costream.runtime.batch.pool import Pool, Progress, auto_jobs
 from costream.runtime.batch.ray_engine import RayEngine, require_ray
@@ -144,7 +144,7 @@ class _Batch:
                         discard(self.work, outcome.name)
                         raise FatalError(outcome)
                     if outcome.status != "interrupted":
-                        self._settle(Entry(outcome, plan.prints[outcome.name]))
+                        self._settle(JournalEntry(outcome, plan.prints[outcome.name]))
                 progress.show()
 
     def _engine(self) -> Pool | RayEngine:
@@ -181,7 +181,7 @@ class _Batch:
         state.failed += outcome.status in ("failed", "partial")
         state.skipped += outcome.status == "skipped"
 
-    def _settle(self, entry: Entry) -> None:
+    def _settle(self, entry: JournalEntry) -> None:
         """Add an entry to the journal, and log it unless the input is done."""
         outcome = entry.outcome
         self.journal.add(entry)

@@ -26,7 +26,7 @@ _LOCK_S = 5.0  # workers of a killed batch exit within this time
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """One line: an outcome and the fingerprint of the input at that time."""
 
     outcome: Outcome
@@ -39,7 +39,7 @@ class Entry:
         return json.dumps({**outcome, "input": print_}) + "\n"
 
     @classmethod
-    def from_json(cls, line: str) -> Entry | None:
+    def from_json(cls, line: str) -> JournalEntry | None:
         """Parse a line; None when it is truncated or invalid."""
         try:
             row = json.loads(line)
@@ -58,7 +58,7 @@ class BatchJournal:
     """
 
     folder: Path
-    entries: dict[str, Entry] = field(default_factory=dict)  # by name
+    entries: dict[str, JournalEntry] = field(default_factory=dict)  # by name
     _file: IO[str] | None = None
     _lock: IO[str] | None = None
 
@@ -86,7 +86,7 @@ class BatchJournal:
             lines = self._path.read_text("utf-8", "replace").split("\n")
         except FileNotFoundError:
             return
-        for entry in map(Entry.from_json, lines):
+        for entry in map(JournalEntry.from_json, lines):
             if entry is not None:
                 self.entries[entry.outcome.name] = entry
 
@@ -114,7 +114,7 @@ class BatchJournal:
         self._rewrite()  # the next line must not continue a truncated one
         self._file = self._path.open("a", encoding="utf-8", newline="")
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: JournalEntry) -> None:
         """Append an entry and flush it. OutputError when it cannot be written."""
         self.entries[entry.outcome.name] = entry
         if self._file is None:

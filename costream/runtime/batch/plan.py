@@ -14,7 +14,7 @@ from costream.models.identity import WeightsIdentity
 from costream.records import SCHEMA, plain
 from costream.runtime.batch.folders import PRIVATE, Outcome
 from costream.runtime.batch.inputs import Input
-from costream.runtime.batch.journal import MARK, BatchJournal, Entry
+from costream.runtime.batch.journal import MARK, BatchJournal, JournalEntry
 from costream.runtime.batch.stores import Fingerprint, fingerprint
 from costream.runtime.batch.tables import TABLES
 from costream.runtime.batch.work import BatchJob, Task, result_paths
@@ -30,7 +30,9 @@ class BatchPlan:
     tasks: list[Task] = field(default_factory=list)  # largest first
     uris: dict[str, str] = field(default_factory=dict)  # of the tasks, by name
     prints: dict[str, Fingerprint] = field(default_factory=dict)  # of the tasks, by name
-    settled: list[Entry] = field(default_factory=list)  # nothing to run: refused or unreadable
+    settled: list[JournalEntry] = field(
+        default_factory=list
+    )  # nothing to run: refused or unreadable
     kept: int = 0  # inputs whose results exist, complete and up to date
 
 
@@ -43,14 +45,16 @@ def make_plan(
         if item.refusal is not None:
             told = item.refusal
             outcome = Outcome(item.name, told.status, told.reason, told.exit)
-            plan.settled.append(Entry(outcome))
+            plan.settled.append(JournalEntry(outcome))
             continue
         try:
             found = fingerprint(item.uri, content=content)
         except OSError as error:
             reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
             code = int(ExitCode.INPUT)
-            plan.settled.append(Entry(Outcome(item.name, "failed", reason or str(error), code)))
+            plan.settled.append(
+                JournalEntry(Outcome(item.name, "failed", reason or str(error), code))
+            )
             continue
         if _is_kept(journal.entries.get(item.name), found, output):
             plan.kept += 1
@@ -100,7 +104,7 @@ def _check_foreign(inputs: Iterable[Input], work: BatchJob) -> None:
             )
 
 
-def remove_results(output: Path, entries: Iterable[Entry]) -> None:
+def remove_results(output: Path, entries: Iterable[JournalEntry]) -> None:
     """Remove the files of earlier results, so that none from another command remains."""
     for entry in entries:
         for name in entry.outcome.files:
@@ -110,7 +114,7 @@ def remove_results(output: Path, entries: Iterable[Entry]) -> None:
                 part_path(path).unlink(missing_ok=True)
 
 
-def _is_kept(entry: Entry | None, found: Fingerprint, output: Path) -> bool:
+def _is_kept(entry: JournalEntry | None, found: Fingerprint, output: Path) -> bool:
     """Return whether an input is settled and unchanged, and its results are complete."""
     if entry is None or entry.fingerprint != found:
         return False
