@@ -8,19 +8,15 @@ neck between the shoulders, "hips" the midpoint of the hips.
 from __future__ import annotations
 
 import difflib
+import errno
 import math
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from costream.errors import SourceError, UsageError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from costream.settings import read_toml
 
 
 @dataclass(frozen=True)
@@ -107,13 +103,7 @@ def _other_side(name: str) -> str:
 
 
 def _declared(path: Path) -> Layout:
-    try:
-        with path.open("rb") as file:
-            table = tomllib.load(file)
-    except OSError as error:
-        raise UsageError(f"cannot be read ({error.strerror})", where=path) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"not valid TOML ({error})", where=path) from error
+    table = read_toml(path, f"cannot be read ({os.strerror(errno.ENOENT)})")
     try:
         return _from_table(table, path.stem)
     except ValueError as error:

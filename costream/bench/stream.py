@@ -10,8 +10,8 @@ from pathlib import Path
 
 from costream.errors import SourceError
 from costream.models.base import Model
+from costream.options import Options
 from costream.records import VideoFrame
-from costream.runtime.options import RunOptions
 from costream.runtime.pipeline import run
 from costream.sinks.registry import make_sinks
 from costream.sources.base import SourceOptions
@@ -87,7 +87,5 @@ def _decode(uri: str, options: SourceOptions, *, resize: bool) -> float:
 def _run(uri: str, options: SourceOptions, model: Model) -> float:
     with tempfile.TemporaryDirectory() as folder:
         sinks = make_sinks(("jsonl",), Path(folder), "bench")
-        summary = run(
-            open_source(uri, options), model, sinks, options=RunOptions(end_s=options.end_s)
-        )
+        summary = run(open_source(uri, options), model, sinks, options=Options(end_s=options.end_s))
     return summary.media_s

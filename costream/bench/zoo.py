@@ -20,7 +20,7 @@ from costream.labels.reading import read_recordings
 from costream.labels.recording import Recording
 from costream.models.base import Model
 from costream.models.registry import list_models, load_model
-from costream.runtime.options import RunOptions
+from costream.options import Options
 from costream.runtime.pipeline import run
 from costream.runtime.stop import StopHandler
 from costream.sources.base import SourceOptions
@@ -107,7 +107,7 @@ def _row(
     kilobytes = _state_bytes(model, settings.uri, options) / 1e3
     listener = PredictionCollector()
     source = open_source(settings.uri, options)
-    run(source, model, [listener], options=RunOptions(scores=True, end_s=settings.end_s), stop=stop)
+    run(source, model, [listener], options=Options(scores=True, end_s=settings.end_s), stop=stop)
     precision, accuracy = _accuracy(card, listener, settings, truth)
     macs = statistics.fmean(listener.macs) / 1e6
     return (

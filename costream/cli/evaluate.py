@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from costream.cli.options import config_option, option, positive, seconds
-from costream.errors import UsageError
+from costream.cli.options import config_option, option, shared, verbosity_options
+from costream.options import seconds
 
 
 def _tokens(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
@@ -23,7 +23,7 @@ def _tokens(ctx: click.Context, param: click.Parameter, value: str | None) -> An
 
 @click.command(no_args_is_help=True)
 @option("-m", "--model", metavar="NAME|FILE", help="See 'costream models list'.")
-@option("--weights", metavar="PATH", help="Weight file, or a folder that holds NAME.safetensors.")
+@shared("weights", envvar="COSTREAM_WEIGHTS")
 @option(
     "--data",
     type=click.Path(path_type=Path),
@@ -61,9 +61,9 @@ def _tokens(ctx: click.Context, param: click.Parameter, value: str | None) -> An
     help="Objects: number of tokens computed per frame; one row for each.  [default: all]",
 )
 @option("--group", metavar="COLUMN", help="Column that groups examples (person, song).")
-@option("--fps", type=float, callback=positive, help="Steps per second of the model.")
-@option("--layout", metavar="NAME|FILE", help="Joint layout of skeletons.")
-@option("--columns", metavar="LIST", help="Columns of tables of joints.")
+@shared("rate_hz", help="Steps per second of the model.")
+@shared("layout", metavar="NAME|FILE", help="Joint layout of skeletons.")
+@shared("columns", help="Columns of tables of joints.")
 @option(
     "--joined",
     type=click.IntRange(0),
@@ -71,9 +71,7 @@ def _tokens(ctx: click.Context, param: click.Parameter, value: str | None) -> An
     help="Examples concatenated to a stream for frame metrics; 0: no frame metrics.",
 )
 @option("--seed", type=click.IntRange(0), default=0, help="Seed of the order in streams.")
-@option("--device", default="auto", metavar="auto|cpu|cuda:N|mps", help="Where the model runs.")
-@option("--dtype", type=click.Choice(["float32", "float64", "bfloat16"]), default="float32")
-@option("--threads", type=click.IntRange(1), default=1, help="Threads of the network.")
+@shared("device", "dtype", "threads")
 @option("--json", "as_json", is_flag=True, default=False, help="Print JSON.")
 @option(
     "--png",
@@ -81,10 +79,9 @@ def _tokens(ctx: click.Context, param: click.Parameter, value: str | None) -> An
     metavar="FILE.png",
     help="Draw classes, reliability, and precision against cost.",
 )
-@option("-v", "--verbose", count=True, default=0, help="More messages; -vv: tracebacks.")
-@option("-q", "--quiet", is_flag=True, default=False, help="Only errors on stderr.")
+@verbosity_options
 @config_option()
-def command(**values: Any) -> int:
+def command(tolerance: float | None, **values: Any) -> int:
     """Evaluate a model on labelled recordings, run step by step as in 'detect' and 'listen'.
 
     Whole recordings (--labels): average precision of frames, plain and calibrated, accuracy,
@@ -103,31 +100,7 @@ def command(**values: Any) -> int:
     costream evaluate -m cotrans --data genres.csv --group song
     costream evaluate -m eventful-vitdet --data clips/ --labels boxes.json --tokens 64,128,all
     """
-    if values["quiet"] and values["verbose"]:
-        raise UsageError("--quiet and --verbose exclude each other")
     from costream.evaluation.command import evaluate
     from costream.evaluation.settings import EvaluateSettings
 
-    settings = EvaluateSettings(
-        model=values["model"],
-        weights=values["weights"],
-        data=values["data"],
-        labels=values["labels"],
-        results=values["results"],
-        protocol=values["protocol"],
-        tolerance_s=values["tolerance"] or 0.0,
-        tokens=values["tokens"],
-        group=values["group"],
-        rate_hz=values["fps"],
-        layout=values["layout"],
-        columns=values["columns"],
-        joined=values["joined"],
-        seed=values["seed"],
-        device=values["device"],
-        dtype=values["dtype"],
-        threads=values["threads"],
-        png=values["png"],
-        as_json=values["as_json"],
-        verbosity=-1 if values["quiet"] else values["verbose"],
-    )
-    return int(evaluate(settings))
+    return int(evaluate(EvaluateSettings(tolerance_s=tolerance or 0.0, **values)))

@@ -14,7 +14,7 @@ import click
 from costream.checkpoints.card import Card
 from costream.checkpoints.file import SUFFIX, read_card, read_header
 from costream.cli.models_fetch import fetch_command, import_command, path_command, remove_command
-from costream.cli.options import print_json, print_table
+from costream.cli.options import check_weight_file, print_json, print_table
 from costream.errors import CostreamError, ExitCode, UsageError
 from costream.models.registry import find_weights, list_models
 from costream.models.spec import architectures
@@ -68,8 +68,7 @@ def init_command(
     costream train mine.safetensors --data recordings/ --labels corrected/
     """
     target = output or Path(f"{architecture}-random{SUFFIX}")
-    if target.suffix != SUFFIX:
-        raise UsageError(f"-o {target}: the name must end in {SUFFIX}")
+    check_weight_file(target, f"-o {target}")
     if target.exists() and not overwrite:
         raise UsageError("exists already", where=target, hint="use -o or --overwrite")
     settings = _settings(pairs)

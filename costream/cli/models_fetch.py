@@ -14,7 +14,7 @@ import click
 from costream.checkpoints.file import SUFFIX
 from costream.checkpoints.published import FILE, NO_LICENCE, Published, read_published
 from costream.checkpoints.store import cache_folder, downloads_folder, published, shipped_folder
-from costream.cli.options import option, print_json, print_table
+from costream.cli.options import check_weight_file, option, print_json, print_table
 from costream.errors import ModelError, OutputError, UsageError
 from costream.formatting import suggest_names
 from costream.importers.base import IMPORTERS
@@ -284,8 +284,7 @@ def import_command(
     if not name or set(name) & set("/\\"):
         raise UsageError(f"--name {name!r}: not a file name")
     target = output or cache_folder() / f"{name}{SUFFIX}"
-    if target.suffix != SUFFIX:
-        raise UsageError(f"-o {target}: the name must end in {SUFFIX}")
+    check_weight_file(target, f"-o {target}")
     if target.exists() and not overwrite:
         raise UsageError("exists already", where=target, hint="use --name, -o or --overwrite")
     convert(checkpoints, name, config, target, form)

@@ -1,37 +1,37 @@
-"""Option types and decorators shared by several commands."""
+"""Click commands and options, made from the declarations of ``costream.options``."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import wraps
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from costream.clock import parse_time
-from costream.errors import UsageError
+from costream.checkpoints.file import SUFFIX
+from costream.errors import ExitCode, UsageError
+from costream.layouts import find_layout
+from costream.options import Options
+from costream.runtime.budget.budget import Budget, BudgetFile
 from costream.settings import load_config
+from costream.sources.skeletons.headings import parse_columns
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def seconds(ctx: click.Context, param: click.Parameter, value: Any) -> float | None:
-    """Parse ``62``, ``5s``, ``1:02`` or ``HH:MM:SS.mmm`` as seconds."""
-    if value is None:
-        return None
-    try:
-        return parse_time(str(value))
-    except UsageError as error:
-        raise click.BadParameter(str(error), ctx, param) from error
-
-
 def option(*names: str, **kwargs: Any) -> Callable[[F], F]:
     """Return a ``click.option`` that can also be set by ``COSTREAM_<LONG NAME>``."""
+    return click.option(*names, **_with_variable(names, kwargs))
+
+
+def _with_variable(names: Sequence[str], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     long = next(n for n in names if n.startswith("--")).split("/")[0]
     variable = "COSTREAM_" + long.removeprefix("--").removeprefix("no-").replace("-", "_").upper()
-    kwargs.setdefault("envvar", variable)
-    kwargs.setdefault("show_default", kwargs.get("default") is not None)
-    return click.option(*names, **kwargs)
+    shown = kwargs.get("default") is not None
+    return {"envvar": variable, "show_default": shown, **kwargs}
 
 
 def config_option() -> Callable[[F], F]:
@@ -65,14 +65,182 @@ def config_option() -> Callable[[F], F]:
     )
 
 
-def positive(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-    """Raise BadParameter for zero, negative and non-finite numbers."""
-    if value is not None and not 0 < value < float("inf"):
-        raise click.BadParameter(f"{value} is not a positive number", ctx, param)
-    return value
+# Commands of a run: their options are the fields of ``Options``.
 
 
-# Printing of tables and JSON.
+def run_command(
+    name: str, argument: str, kind: type[Options] = Options, **changes: dict[str, Any]
+) -> Callable[[Callable[[Any, list[str]], ExitCode]], click.Command]:
+    """Return a decorator that makes a command of a function of options and settings in force.
+
+    The command has the options that the fields of ``kind`` declare for ``name``, in their order.
+    ``argument``: shown for its sources; optional in brackets. ``changes``: for a field, other
+    arguments of ``click.Option``; "after" names the field whose option it follows.
+    """
+    required = not argument.startswith("[")
+    sources = click.Argument(
+        [argument.strip("[.]").lower() + "s"], nargs=-1, required=required, metavar=argument
+    )
+    params: dict[str, click.Parameter] = {"sources": sources}
+    parsers: dict[str, Callable[[Any], Any]] = {}
+    for field in fields(kind):
+        flag = field.metadata.get("flag")
+        if flag is None or name not in flag.commands:
+            continue
+        arguments = {**flag.click, **changes.get(field.name, {})}
+        arguments.pop("after", None)
+        params[field.name] = click.Option(flag.names, **_with_variable(flag.names, arguments))
+        if flag.parse is not None:
+            parsers[field.name] = flag.parse
+    order = list(params)
+    for field_name, change in changes.items():
+        if "after" in change:
+            order.remove(field_name)
+            order.insert(order.index(change["after"]) + 1, field_name)
+
+    def decorate(function: Callable[[Any, list[str]], ExitCode]) -> click.Command:
+        @click.command(
+            params=[params[each] for each in order],
+            no_args_is_help=required,
+            help=function.__doc__,
+        )
+        @config_option()
+        @click.pass_context
+        def command(ctx: click.Context, /, **_: Any) -> int:
+            values = {each: ctx.params[str(param.name)] for each, param in params.items()}
+            for each, parse in parsers.items():
+                if values[each] is not None:
+                    values[each] = parse(values[each])
+            return int(function(checked(kind(**values), name), effective(ctx)))
+
+        return command
+
+    return decorate
+
+
+def effective(ctx: click.Context) -> list[str]:
+    """Return a line for each setting that is not a default: its value and its origin."""
+    lines = []
+    for name, value in ctx.params.items():
+        origin = ctx.get_parameter_source(name)
+        if origin is not None and origin.name != "DEFAULT":
+            lines.append(f"{name} = {value} ({origin.name.lower().replace('_', ' ')})")
+    return lines
+
+
+def checked(options: Options, command: str) -> Options:
+    """Check the combination of a command's options, before anything is loaded.
+
+    Return them with --mic as a source, --duration as the end, and a batch's output as a path.
+    """
+    if command == "listen":
+        options = replace(options, sources=_with_microphone(options))
+    if command == "batch":
+        options = replace(options, output=_batch_folder(options))
+    start_s, end_s = options.start_s, options.end_s
+    if options.duration_s is not None:
+        if end_s is not None:
+            raise UsageError("--end and --duration exclude each other")
+        end_s = start_s + options.duration_s
+        options = replace(options, end_s=end_s)
+    if end_s is not None and end_s <= start_s:
+        raise UsageError(f"the end ({end_s:g} s) is not after the start ({start_s:g} s)")
+    if options.columns is not None:
+        parse_columns(options.columns)
+    if options.layout is not None:
+        find_layout(options.layout)
+    if options.overwrite and options.skip_existing and command != "batch":
+        raise UsageError("--overwrite and --skip-existing exclude each other")
+    if options.budget is not None and options.tokens is not None:
+        raise UsageError("--tokens and --budget exclude each other")
+    if "coco" in options.formats and start_s > 0:
+        hint = "omit --start"
+        raise UsageError("needs the frames of the whole video", where="--format coco", hint=hint)
+    _check_quiet(options.quiet, options.verbose)
+    if command == "batch" and not _is_reproducible(options.budget):
+        hint = "give it in operations (2GMAC), or use: costream detect"
+        raise UsageError("is not reproducible", where="--budget", hint=hint)
+    if options.clips is not None and options.output in (None, "-"):
+        raise UsageError("clips need a folder", where="--clips", hint="name one with -o")
+    return options
+
+
+def _with_microphone(options: Options) -> tuple[str, ...]:
+    """Return the sources of ``listen``."""
+    mic, sources = options.mic, options.sources
+    if mic is None and not sources:
+        raise UsageError("nothing to listen to", hint="name a file, or give --mic")
+    if mic is None:
+        return sources
+    if sources:
+        raise UsageError(
+            "--mic and files exclude each other",
+            hint="a name after --mic is the name of a microphone",
+        )
+    return (f"mic:{mic}" if mic else "mic",)
+
+
+def _is_reproducible(budget: Budget | BudgetFile | None) -> bool:
+    """Return whether a budget has the same results on any machine."""
+    return budget is None or (isinstance(budget, Budget) and budget.kind == "macs")
+
+
+def _batch_folder(options: Options) -> str:
+    """Return the output folder of a batch."""
+    from costream.runtime.batch.stores import is_url, local_path
+
+    if options.output == "-":
+        raise UsageError("must be a folder, not stdout", where="-o -")
+    output = local_path(str(options.output))
+    if is_url(output):
+        raise UsageError(
+            "must be a local or mounted folder, not a URL",
+            where=f"-o {output}",
+            hint="mount the store, or copy the folder there afterwards",
+        )
+    if options.ray_address and options.engine != "ray":
+        raise UsageError("--ray-address needs --engine ray")
+    return output
+
+
+# What other commands share.
+
+
+def shared(*names: str, **changes: Any) -> Callable[[F], F]:
+    """Return a decorator that adds options of these fields of ``Options``, named like the fields.
+
+    ``changes``: other arguments of ``click.Option``.
+    """
+
+    def decorate(function: F) -> F:
+        for name in reversed(names):
+            flag = Options.__dataclass_fields__[name].metadata["flag"]
+            function = option(*flag.names, name, **{**flag.click, **changes})(function)
+        return function
+
+    return decorate
+
+
+def verbosity_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Add -v and -q to a command, which takes them as ``verbosity``: -1 quiet, 1 and 2 more."""
+
+    @wraps(function)
+    def call(*args: Any, verbose: int, quiet: bool, **values: Any) -> int:
+        _check_quiet(quiet, verbose)
+        return function(*args, verbosity=-1 if quiet else verbose, **values)
+
+    return shared("verbose", "quiet")(call)
+
+
+def _check_quiet(quiet: bool, verbose: int) -> None:
+    if quiet and verbose:
+        raise UsageError("--quiet and --verbose exclude each other")
+
+
+def check_weight_file(target: Path, where: object) -> None:
+    """Raise UsageError for a file of weights to be written that has another suffix."""
+    if target.suffix != SUFFIX:
+        raise UsageError(f"the name must end in {SUFFIX}", where=where)
 
 
 def print_table(rows: Sequence[tuple[str, ...]]) -> None:

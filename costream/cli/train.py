@@ -7,7 +7,14 @@ from typing import Any
 
 import click
 
-from costream.cli.options import config_option, option, positive
+from costream.checkpoints.file import SUFFIX
+from costream.cli.options import (
+    check_weight_file,
+    config_option,
+    option,
+    shared,
+    verbosity_options,
+)
 from costream.errors import UsageError
 
 
@@ -27,7 +34,11 @@ from costream.errors import UsageError
     help="Timelines of whole recordings, from detect, batch or other tools: time without a label"
     " is background. For objects: boxes, as COCO JSON or YOLO text files.",
 )
-@option("--weights", metavar="PATH", help="Weights to start from, instead of MODEL's own.")
+@shared(
+    "weights",
+    envvar="COSTREAM_WEIGHTS",
+    help="Weights to start from, instead of MODEL's own.",
+)
 @option(
     "-o",
     "--output",
@@ -56,10 +67,10 @@ from costream.errors import UsageError
     "  [default: objects yes, video no]",
 )
 @option("--seed", type=click.IntRange(0), default=0)
-@option("--fps", type=float, callback=positive, help="Frame rate of recordings without times.")
-@option("--layout", metavar="NAME|FILE", help="Joint layout of the recordings.")
-@option("--columns", metavar="LIST", help="Columns of tables of joints.")
-@option("--threads", type=click.IntRange(1), default=1)
+@shared("rate_hz", help="Frame rate of recordings without times.")
+@shared("layout", metavar="NAME|FILE", help="Joint layout of the recordings.")
+@shared("columns", help="Columns of tables of joints.")
+@shared("threads", help=None)
 @option(
     "--cache",
     type=click.Path(file_okay=False, path_type=Path),
@@ -72,10 +83,11 @@ from costream.errors import UsageError
     default=False,
     help="Replace existing weights, and an unfinished training with other options or data.",
 )
-@option("-v", "--verbose", count=True, default=0, help="More messages; -vv: tracebacks.")
-@option("-q", "--quiet", is_flag=True, default=False, help="Only errors on stderr.")
+@verbosity_options
 @config_option()
-def command(**values: Any) -> int:
+def command(
+    model: str, output: Path | None, cache: Path | None, no_cache: bool, **values: Any
+) -> int:
     """Train MODEL on labelled actions, sounds or objects, in minutes on one core.
 
     Training starts from MODEL's weights; its labels are replaced by those of the data. For video
@@ -91,35 +103,13 @@ def command(**values: Any) -> int:
     costream train eventful-vitdet --data pictures/ --labels boxes.json -o things.safetensors
     costream detect new.mp4 -m mine.safetensors
     """
-    if values["quiet"] and values["verbose"]:
-        raise UsageError("--quiet and --verbose exclude each other")
-    if values["cache"] and values["no_cache"]:
+    if cache and no_cache:
         raise UsageError("--cache and --no-cache exclude each other")
-    output = values["output"] or Path(f"{Path(values['model']).stem}-own.safetensors")
-    if output.suffix != ".safetensors":
-        raise UsageError("the name must end in .safetensors", where=output)
+    output = output or Path(f"{Path(model).stem}-own{SUFFIX}")
+    check_weight_file(output, output)
     from costream.training.base import TrainSettings
     from costream.training.command import train
     from costream.training.feature_cache import features_folder
 
-    settings = TrainSettings(
-        model=values["model"],
-        weights=values["weights"],
-        data=values["data"],
-        labels=values["labels"],
-        group=values["group"],
-        output=output,
-        validation=values["validation"],
-        steps=values["steps"],
-        scratch=values["scratch"],
-        fine_tune=values["fine_tune"],
-        seed=values["seed"],
-        rate_hz=values["fps"],
-        layout=values["layout"],
-        columns=values["columns"],
-        threads=values["threads"],
-        cache=None if values["no_cache"] else values["cache"] or features_folder(),
-        overwrite=values["overwrite"],
-        verbosity=-1 if values["quiet"] else values["verbose"],
-    )
-    return int(train(settings))
+    cache = None if no_cache else cache or features_folder()
+    return int(train(TrainSettings(model=model, output=output, cache=cache, **values)))

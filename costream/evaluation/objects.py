@@ -19,8 +19,8 @@ from costream.evaluation.predictions import ConcatenatedSource, CostCollector
 from costream.evaluation.settings import EvaluateSettings, card_of, load, progress, source_options
 from costream.labels.boxes import ClipWithBoxes, fit_boxes, read_boxes
 from costream.models.base import Model
+from costream.options import Options
 from costream.records import Box, Objects, Picture, Record, VideoFrame
-from costream.runtime.options import RunOptions
 from costream.runtime.pipeline import run
 from costream.runtime.stop import StopHandler
 from costream.runtime.tracking import corners_of
@@ -110,7 +110,7 @@ def _row(
     """Return the precision over all images and the cost per image with ``tokens`` tokens."""
     labels = model.card.labels
     collector, title = _Collector(labels), "pictures" if tokens is None else f"{tokens} tokens"
-    asked = RunOptions(rate_hz=settings.rate_hz, threshold=_ANY_SCORE, tokens=tokens)
+    asked = Options(rate_hz=settings.rate_hz, threshold=_ANY_SCORE, tokens=tokens)
     places: list[int] = []
     groups = sorted({clip.apart for clip in clips})
     for clip in progress(clips, title):

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from costream.errors import SourceError
 from costream.labels.examples import Example, located
 from costream.models.base import Model
+from costream.options import Options
 from costream.records import (
     Compute,
     Data,
@@ -24,7 +25,6 @@ from costream.records import (
     SourceInfo,
     Summary,
 )
-from costream.runtime.options import RunOptions
 from costream.runtime.pipeline import run
 from costream.runtime.stop import StopHandler
 from costream.sources.base import Source, SourceOptions
@@ -214,7 +214,7 @@ def run_into(
 
     SourceError if it cannot be read or ends before the first output.
     """
-    run(source, model, [collector], options=RunOptions(rate_hz=rate_hz, scores=True), stop=stop)
+    run(source, model, [collector], options=Options(rate_hz=rate_hz, scores=True), stop=stop)
     if collector.silent and not stop.requested:
         uri = None if collector.header is None else collector.header.source
         raise SourceError("ends before the first output of the model", where=uri)

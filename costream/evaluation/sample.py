@@ -21,8 +21,8 @@ from costream.errors import CostreamError, ModelError
 from costream.evaluation.predictions import CostCollector
 from costream.models.base import Model
 from costream.models.registry import load_model
+from costream.options import Options
 from costream.records import OBJECT_DETECTION, Objects, Prediction, Record
-from costream.runtime.options import RunOptions
 from costream.runtime.pipeline import run
 from costream.runtime.segments import best_scores
 from costream.sources.base import SourceOptions
@@ -64,7 +64,7 @@ def measure(model: Model, path: Path, truth: SampleTruth, end_s: float | None = 
         rate_hz=model.card.rate_hz,
     )
     detects = card.task == OBJECT_DETECTION
-    run_options = RunOptions(scores=True, threshold=_LEAST if detects else None)
+    run_options = Options(scores=True, threshold=_LEAST if detects else None)
     run(open_source(str(path), options), model, [sink], options=run_options)
     rows = np.array(sink.rows, np.float64)
     labels: list[str | None] = list(card.labels)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from costream.errors import CostreamError, ExitCode, SourceError, UsageError
 from costream.models.base import GatedModel, Model
+from costream.options import Options
 from costream.records import OBJECT_DETECTION
-from costream.runtime.options import check_options, run_options, source_options
+from costream.runtime.options import check_options, source_options
 from costream.runtime.pipeline import run
-from costream.runtime.setup import logging_to
+from costream.runtime.setup import load, logging_to
 from costream.runtime.stop import StopHandler
-from costream.settings import DetectSettings
 from costream.sinks.base import Sink
 from costream.sinks.registry import check_outputs, is_complete, make_sinks
 from costream.sources.registry import expand, name_of, open_source, sniff
@@ -36,24 +36,23 @@ class _Plan:
     report: bool  # a readable timeline on stdout
 
 
-def detect(settings: DetectSettings, effective: Sequence[str] = ()) -> ExitCode:
+def detect(options: Options, effective: Sequence[str] = ()) -> ExitCode:
     """Run the model over every source and return the overall exit code.
 
     Options and inputs are checked before the model is loaded. ``effective`` holds lines that
     say which settings are in force, shown with -v.
     """
-    with StopHandler() as stop, logging_to(settings.verbosity, settings.color, settings.log_file):
-        for line in effective:
-            log.info("%s", line)
-        plan = _plan(settings)
-        inputs, failures = _inputs(settings, plan)
+    logged = logging_to(options.verbosity, options.color, options.log_file, effective)
+    with StopHandler() as stop, logged:
+        plan = _plan(options)
+        inputs, failures = _inputs(options, plan)
         if not inputs:
             return _verdict(0, failures)
-        model = load(settings)
+        model = load_checked(options)
         done = 0
         for uri in inputs:
             try:
-                code = _one(uri, model, settings, plan, stop)
+                code = _one(uri, model, options, plan, stop)
             except BrokenPipeError:
                 return ExitCode.OK  # the reader closed the pipe; files are finalised
             except (SourceError, OSError) as error:
@@ -70,22 +69,22 @@ def detect(settings: DetectSettings, effective: Sequence[str] = ()) -> ExitCode:
         return _verdict(done, failures)
 
 
-def _plan(settings: DetectSettings) -> _Plan:
-    if settings.output is not None and settings.output != "-":
-        return _Plan(settings.formats or ("jsonl",), Path(settings.output), sys.stdout.isatty())
-    if settings.output is None and not settings.formats and sys.stdout.isatty():
+def _plan(options: Options) -> _Plan:
+    if options.output is not None and options.output != "-":
+        return _Plan(options.formats or ("jsonl",), Path(options.output), sys.stdout.isatty())
+    if options.output is None and not options.formats and sys.stdout.isatty():
         return _Plan((), None, report=True)
-    formats = settings.formats or ("jsonl",)
+    formats = options.formats or ("jsonl",)
     check_outputs(formats, None, "", overwrite=False)
     return _Plan(formats, None, report=False)
 
 
-def _inputs(settings: DetectSettings, plan: _Plan) -> tuple[list[str], list[ExitCode]]:
+def _inputs(options: Options, plan: _Plan) -> tuple[list[str], list[ExitCode]]:
     """Return the inputs to run, and the exit codes of those that cannot be."""
     inputs: list[str] = []
     failures: list[ExitCode] = []
     outputs: dict[str, str] = {}
-    for argument in settings.sources:
+    for argument in options.sources:
         try:
             uris = expand(argument)
             for uri in uris:
@@ -103,68 +102,60 @@ def _inputs(settings: DetectSettings, plan: _Plan) -> tuple[list[str], list[Exit
                 )
             outputs[name] = uri
             if (
-                settings.skip_existing
+                options.skip_existing
                 and plan.directory is not None
                 and is_complete(plan.formats, plan.directory, name)
             ):
                 log.warning("%s: results exist already, skipped", uri)
                 continue
-            overwrite = settings.overwrite or settings.skip_existing
+            overwrite = options.overwrite or options.skip_existing
             check_outputs(plan.formats, plan.directory, name, overwrite=overwrite)
             inputs.append(uri)
     return inputs, failures
 
 
-def load(settings: DetectSettings) -> Model:
-    """Set up torch and load the model. Raises ModelError, and UsageError as ``check_options``."""
-    from costream.models.registry import load_model
-    from costream.runtime.setup import prepare_torch
-
-    prepare_torch(settings.threads)
-    model = load_model(
-        settings.model, weights=settings.weights, device=settings.device, dtype=settings.dtype
-    )
-    found, gated = model.card.task == OBJECT_DETECTION, isinstance(model, GatedModel)
-    check_options(settings, found=found, gated=gated)
+def load_checked(options: Options) -> Model:
+    """Load the model. UsageError, as ``check_options``, for an option that does not apply to it."""
+    model = load(options)
+    finds_objects = model.card.task == OBJECT_DETECTION
+    check_options(options, finds_objects=finds_objects, gated=isinstance(model, GatedModel))
     log.info("%s: weights %s", model.card.name, model.weights_sha256[:12])
     return model
 
 
-def _one(
-    uri: str, model: Model, settings: DetectSettings, plan: _Plan, stop: StopHandler
-) -> ExitCode:
+def _one(uri: str, model: Model, options: Options, plan: _Plan, stop: StopHandler) -> ExitCode:
     sinks: list[Sink] = make_sinks(
         plan.formats,
         plan.directory,
         name_of(uri),
         stream=sys.stdout,
-        overwrite=settings.overwrite or settings.skip_existing,
+        overwrite=options.overwrite or options.skip_existing,
     )
     summary = run(
-        open_source(uri, source_options(settings, model, plan.formats)),
+        open_source(uri, source_options(options, model, plan.formats)),
         model,
-        [*sinks, *_views(settings, plan, name_of(uri))],
-        options=run_options(settings, model),
+        [*sinks, *_views(options, plan, name_of(uri))],
+        options=options,
         stop=stop,
     )
     return ExitCode(summary.exit)
 
 
-def _views(settings: DetectSettings, plan: _Plan, name: str) -> list[Sink]:
+def _views(options: Options, plan: _Plan, name: str) -> list[Sink]:
     views: list[Sink] = []
-    console = stderr_console(settings.color)
+    console = stderr_console(options.color)
     if live_allowed(
         sys.stderr,
-        quiet=settings.verbosity < 0,
-        no_live=not settings.live,
-        flag=settings.color,
+        quiet=options.verbosity < 0,
+        no_live=not options.live,
+        flag=options.color,
         data_on_terminal=plan.directory is None and bool(plan.formats) and sys.stdout.isatty(),
     ):
         views.append(LiveView(console, name))
-    elif settings.verbosity >= 0:
+    elif options.verbosity >= 0:
         views.append(PlainLines(console, name, last=not plan.report))
     if plan.report:
-        views.append(FinalTimeline(stdout_console(settings.color), name))
+        views.append(FinalTimeline(stdout_console(options.color), name))
     return views
 
 

@@ -15,34 +15,17 @@ from costream.clock import Tick, format_time, resample, tick_per_item
 from costream.errors import ExitCode, SourceError, UsageError
 from costream.models.fitting import check_flow, source_kind
 from costream.models.streaming import StreamingModel
+from costream.options import Options
 from costream.records import Gap
-from costream.runtime.setup import logging_to
+from costream.runtime.options import source_options
+from costream.runtime.setup import load, logging_to
 from costream.runtime.stop import StopHandler
 from costream.sinks.atomic import BinaryFile, exists_error
-from costream.sources.base import SourceOptions
 from costream.sources.registry import expand, name_of, open_source, sniff
 
 log = logging.getLogger("costream")
 
 FEATURE_SUFFIX = ".npz"
-
-
-@dataclass(frozen=True)
-class FeatureSettings:
-    """The checked options of ``costream features``."""
-
-    sources: tuple[str, ...]
-    model: str
-    weights: str | None
-    output: Path  # a file for one source, else a folder
-    start_s: float
-    end_s: float | None
-    rate_hz: float | None  # None: the model's
-    device: str
-    dtype: str
-    threads: int
-    overwrite: bool
-    verbosity: int
 
 
 @dataclass(frozen=True)
@@ -54,19 +37,19 @@ class FeatureTokens:
     whole: bool  # False: the source could not be read to its end
 
 
-def features(settings: FeatureSettings) -> ExitCode:
+def features(options: Options) -> ExitCode:
     """Write a feature file for each source, print its name, and return the overall exit code.
 
     Nothing is written for a source that was stopped. Raises UsageError for a model without video
     or audio features and for files that exist already, ModelError, OutputError.
     """
-    with StopHandler() as stop, logging_to(settings.verbosity, "auto", None):
-        targets = _targets(settings)
-        model = _load(settings)
+    with StopHandler() as stop, logging_to(options.verbosity, "auto", None):
+        targets = _targets(options)
+        model = _load(options)
         failed: list[ExitCode] = []
         for uri, target in targets.items():
             try:
-                found = read_features(uri, model, settings, stop)
+                found = read_features(uri, model, options, stop)
             except SourceError as error:
                 if stop.exit_code is not None:
                     return stop.exit_code
@@ -75,7 +58,7 @@ def features(settings: FeatureSettings) -> ExitCode:
                 continue
             if stop.exit_code is not None:
                 return stop.exit_code
-            _write(target, found, model, settings)
+            _write(target, found, model, options)
             print(target)
             if not found.whole:
                 failed.append(ExitCode.PARTIAL)
@@ -85,22 +68,16 @@ def features(settings: FeatureSettings) -> ExitCode:
 
 
 def read_features(
-    uri: str, model: StreamingModel, settings: FeatureSettings, stop: StopHandler
+    uri: str, model: StreamingModel, options: Options, stop: StopHandler
 ) -> FeatureTokens:
     """Return the tokens of a source. SourceError when it cannot be read or is too short."""
     card = model.card
-    rate_hz = settings.rate_hz or card.rate_hz
-    options = SourceOptions(
-        start_s=settings.start_s,
-        end_s=settings.end_s,
-        box=model.box,
-        sound=model.sound,
-        beside=model.beside,
-    )
-    kind, wanted = sniff(uri, options), source_kind(model.frontend)
+    rate_hz = options.rate_hz or card.rate_hz
+    reading = source_options(options, model, ())
+    kind, wanted = sniff(uri, reading), source_kind(model.frontend)
     if kind != wanted:
         raise SourceError(f"not {wanted}, which {card.name} takes", where=uri)
-    source = open_source(uri, options)
+    source = open_source(uri, reading)
     rows: list[npt.NDArray[np.float32]] = []
     times: list[float] = []
     whole, state = True, model.init_state()
@@ -130,10 +107,10 @@ def read_features(
     return FeatureTokens(np.concatenate(rows), np.array(times), whole)
 
 
-def _targets(settings: FeatureSettings) -> dict[str, Path]:
+def _targets(options: Options) -> dict[str, Path]:
     """Return the file for each source. UsageError when one exists or two are the same."""
-    sources = [uri for argument in settings.sources for uri in expand(argument)]
-    output = settings.output
+    sources = [uri for argument in options.sources for uri in expand(argument)]
+    output = Path(str(options.output))  # a file for one source, else a folder
     if output.suffix == FEATURE_SUFFIX:
         if len(sources) > 1:
             raise UsageError("several sources", where=output, hint="give a folder: -o FOLDER")
@@ -143,18 +120,14 @@ def _targets(settings: FeatureSettings) -> dict[str, Path]:
     if len(set(targets.values())) < len(sources):
         raise UsageError("several sources would write the same file", where=output)
     for target in targets.values():
-        if target.exists() and not settings.overwrite:
+        if target.exists() and not options.overwrite:
             raise exists_error(target)
     return targets
 
 
-def _load(settings: FeatureSettings) -> StreamingModel:
+def _load(options: Options) -> StreamingModel:
     """Load the model. UsageError when its frontend takes neither video nor audio."""
-    from costream.models.registry import load_model
-    from costream.runtime.setup import prepare_torch
-
-    prepare_torch(settings.threads)
-    model = load_model(settings.model, settings.weights, settings.device, settings.dtype)
+    model = load(options)
     if not isinstance(model, StreamingModel) or source_kind(model.frontend) not in (
         "video",
         "audio",
@@ -162,21 +135,19 @@ def _load(settings: FeatureSettings) -> StreamingModel:
         raise UsageError(
             f"{model.card.name} computes no features from video or audio", where="--model"
         )
-    if model.sound is not None and settings.rate_hz is not None:
+    if model.sound is not None and options.rate_hz is not None:
         raise UsageError(f"the steps of {model.card.name} are blocks of audio", where="--fps")
     check_flow(model.card, model.frontend)
     return model
 
 
-def _write(
-    target: Path, found: FeatureTokens, model: StreamingModel, settings: FeatureSettings
-) -> None:
+def _write(target: Path, found: FeatureTokens, model: StreamingModel, options: Options) -> None:
     """Write rows under the names that the feature reader expects, with times and rate."""
     parts: dict[str, int] = getattr(model.frontend, "parts", {"features": found.rows.shape[1]})
     ends = np.cumsum(list(parts.values()))
     arrays: dict[str, Any] = dict(zip(parts, np.split(found.rows, ends[:-1], 1), strict=True))
-    arrays |= {"times": found.times, "rate_hz": settings.rate_hz or model.card.rate_hz}
-    file = BinaryFile(target, overwrite=settings.overwrite)
+    arrays |= {"times": found.times, "rate_hz": options.rate_hz or model.card.rate_hz}
+    file = BinaryFile(target, overwrite=options.overwrite)
     file.open()
     content = file.file
     if content is not None:

@@ -10,9 +10,9 @@ from typing import Any
 from costream.clock import Tick, TickItem, resample, tick_per_item
 from costream.errors import CostreamError, ExitCode, SourceError
 from costream.models.base import GatedModel, Model
+from costream.options import Options
 from costream.records import Fault, Gap, SourceInfo, Summary, VideoFrame
 from costream.runtime.budget.controller import TokenController
-from costream.runtime.options import RunOptions
 from costream.runtime.stop import StopHandler
 from costream.runtime.writer import StreamRecorder
 from costream.sinks.base import Sink
@@ -24,7 +24,7 @@ def run(
     model: Model,
     sinks: Sequence[Sink] = (),
     *,
-    options: RunOptions | None = None,
+    options: Options | None = None,
     stop: StopHandler | None = None,
 ) -> Summary:
     """Step ``model`` over ``source`` until it ends or ``stop`` is set, and return the summary.
@@ -33,7 +33,7 @@ def run(
     when the source cannot be opened or holds no data, OutputError when a sink cannot write,
     BrokenPipeError when the reader of a sink's stream has closed it.
     """
-    return _Run(source, model, sinks, options or RunOptions(), stop or StopHandler()).go()
+    return _Run(source, model, sinks, options or Options(), stop or StopHandler()).go()
 
 
 class _Run:
@@ -42,7 +42,7 @@ class _Run:
         source: Source,
         model: Model,
         sinks: Sequence[Sink],
-        options: RunOptions,
+        options: Options,
         stop: StopHandler,
     ) -> None:
         self.source, self.model, self.stop = source, model, stop

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from costream.errors import UsageError, redact
-from costream.ui.console import ColorMode, stderr_console
+from costream.models.base import Model
+from costream.options import Options
+from costream.settings import ColorMode
+from costream.ui.console import stderr_console
 
 LOGGER = "costream"
 
@@ -35,11 +38,13 @@ class _Redacting(logging.Formatter):
 
 
 @contextmanager
-def logging_to(verbosity: int, color: ColorMode, log_file: str | None) -> Iterator[None]:
+def logging_to(
+    verbosity: int, color: ColorMode, log_file: str | None, effective: Iterable[str] = ()
+) -> Iterator[None]:
     """Send the package's log to stderr (and ``log_file``) while the block runs.
 
-    ``verbosity``: -1 errors, 0 warnings too, 1 settings too, 2 everything. UsageError when the
-    file cannot be opened.
+    ``verbosity``: -1 errors, 0 warnings too, 1 settings too, 2 everything. ``effective``: lines
+    that say which settings are in force, logged first. UsageError when the file cannot be opened.
     """
     logger = logging.getLogger(LOGGER)
     console = _ConsoleHandler(color)
@@ -57,6 +62,8 @@ def logging_to(verbosity: int, color: ColorMode, log_file: str | None) -> Iterat
         logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
+    for line in effective:
+        logger.info("%s", line)
     try:
         yield
     finally:
@@ -85,6 +92,19 @@ def prepare_torch(threads: int = 1) -> None:
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
     keep_freed_memory()
+
+
+def load(options: Options) -> Model:
+    """Set up torch and load the model. ModelError as ``load_model``."""
+    from costream.models.registry import load_model
+
+    prepare_torch(options.threads)
+    return load_model(
+        options.model,
+        weights=options.weights,
+        device=options.device,
+        dtype=options.dtype or "float32",
+    )
 
 
 def processor() -> str:

@@ -14,6 +14,7 @@ from costream.checkpoints.card import UNTRAINED, Card, Timeline
 from costream.clock import Tick, utc
 from costream.errors import CostreamError, ExitCode
 from costream.models.base import Model, ModelHead, StepResult
+from costream.options import Options
 from costream.records import (
     OBJECT_DETECTION,
     AudioBlock,
@@ -35,7 +36,6 @@ from costream.records import (
     Summary,
     VideoFrame,
 )
-from costream.runtime.options import RunOptions
 from costream.runtime.segments import PresenceSegmenter, Segmenter, best_scores
 from costream.runtime.tracking import ObjectTracker
 from costream.sinks.base import PictureSink, Sink
@@ -59,7 +59,7 @@ class _HeadTimeline:
 class StreamRecorder:
     """One stream of a run: turns the results of its steps into records for its sinks."""
 
-    def __init__(self, model: Model, options: RunOptions, sinks: Sequence[Sink]) -> None:
+    def __init__(self, model: Model, options: Options, sinks: Sequence[Sink]) -> None:
         self.model, self.options, self.sinks = model, options, sinks
         self.open_sinks: list[Sink] = []
         # Evaluated once: a protocol's isinstance check takes longer than writing a record.

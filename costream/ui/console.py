@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import cache
-from typing import Literal, TextIO
+from typing import TextIO
 
 from rich.console import Console
 from rich.text import Text
 
-ColorMode = Literal["auto", "always", "never"]
+from costream.settings import ColorMode
+
 PLAIN_S = 5.0  # interval of plain progress lines
 
 

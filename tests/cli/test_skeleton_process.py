@@ -111,3 +111,12 @@ def test_ctrl_c_leaves_a_video_that_plays(weights: Path, tmp_path: Path) -> None
     assert child.returncode == 130, stderr
     assert 10 < pictures(tmp_path / "poses.csv.mp4") < 20_000
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_table_that_cannot_be_opened(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("name,age,town,job\nA,3,B,C\n")
+    done = costream("detect", path, "-m", "cooadtr", cwd=tmp_path)
+    assert done.returncode == 4
+    assert "there are no joints in it" in done.stderr
+    assert "Traceback" not in done.stderr

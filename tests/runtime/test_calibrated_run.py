@@ -18,6 +18,7 @@ from costream.clock import Tick
 from costream.models.joint import combine_models
 from costream.models.registry import load_model
 from costream.models.streaming import StreamingModel
+from costream.options import Options
 from costream.records import (
     AnyRecord,
     FeatureRow,
@@ -31,7 +32,6 @@ from costream.records import (
 )
 from costream.runtime.alerts.alerts import AlertOptions
 from costream.runtime.alerts.rules import RuleLabels
-from costream.runtime.options import RunOptions
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.state_dir import Snapshot, StateDirectory
 from costream.runtime.writer import StreamRecorder
@@ -91,7 +91,7 @@ def play(
 
 def track_of(model: StreamingModel, **options: Any) -> tuple[StreamRecorder, Kept]:
     kept = Kept()
-    track = StreamRecorder(model, RunOptions(scores=True, **options), [kept])
+    track = StreamRecorder(model, Options(scores=True, **options), [kept])
     track.open(INFO)
     return track, kept
 
@@ -165,7 +165,7 @@ def test_each_head_goes_by_its_own(shipped: StreamingModel) -> None:
     about: list[dict[str, Any]] = [{"temperature": 2.0}, {"timeline": Timeline(smooth_s=1.0)}]
     joint = combine_models([with_card(m, **more) for m, more in zip(sounds, about, strict=True)])
     kept = Kept()
-    StreamRecorder(joint, RunOptions(), [kept]).open(SourceInfo("x", "x", "audio", None, None))
+    StreamRecorder(joint, Options(), [kept]).open(SourceInfo("x", "x", "audio", None, None))
     header = kept.records[0]
     assert isinstance(header, Header)
     assert header.heads is not None

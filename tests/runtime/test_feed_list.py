@@ -7,7 +7,6 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import fields
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,22 +18,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from costream.errors import UsageError
+from costream.options import Options
 from costream.runtime.watch.feed_list import FeedSpec, parse_url, read_feeds
-from costream.settings import WatchSettings
 from kit.media import make_video
 
 SECRET = "p@:/#?%41 ä"
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 
 
-def settings(*arguments: object, **told: Any) -> WatchSettings:
-    values: dict[str, Any] = dict.fromkeys(f.name for f in fields(WatchSettings))
-    values |= dict.fromkeys(("on", "run", "post", "append"), ())
-    return WatchSettings(**{**values, "arguments": tuple(map(str, arguments)), **told})
-
-
-def feeds(*arguments: object, **told: Any) -> tuple[FeedSpec, ...]:
-    return read_feeds(settings(*arguments, **told))
+def feeds(*arguments: object, **options: Any) -> tuple[FeedSpec, ...]:
+    return read_feeds(Options(tuple(map(str, arguments)), **options))
 
 
 def listed(folder: Path, text: str, **told: Any) -> tuple[FeedSpec, ...]:

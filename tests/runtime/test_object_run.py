@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from costream.models.eventful.detector import ObjectModel
+from costream.options import Options
 from costream.records import (
     OBJECT_DETECTION,
     Compute,
@@ -26,7 +27,6 @@ from costream.records import (
 from costream.report.command import ReportBuilder
 from costream.report.digest import Digest
 from costream.results.reader import read_results
-from costream.runtime.options import RunOptions
 from costream.runtime.pipeline import run
 from costream.runtime.watch.loop import FeedStates
 from costream.sinks.atomic import AtomicFile
@@ -81,7 +81,7 @@ class Kept:
 def played(clip: Path, model: ObjectModel, **options: Any) -> Kept:
     kept = Kept()
     source = open_source(str(clip), SourceOptions(box=model.box))
-    run(source, model, [kept], options=RunOptions(**options))
+    run(source, model, [kept], options=Options(**options))
     return kept
 
 
@@ -147,7 +147,7 @@ class Interrupted:
 
 def test_a_gap_forgets_objects_but_not_how_many_tokens() -> None:
     kept = Kept()
-    run(Interrupted(), bright_model(), [kept], options=RunOptions(tokens=4, track=True))
+    run(Interrupted(), bright_model(), [kept], options=Options(tokens=4, track=True))
     assert len(kept.of(Gap)) == 1
     assert [c.tokens for c in kept.of(Compute)] == [35, 4, 4, 4, 35, 4, 4, 4]
     assert [o.boxes[0].id for o in kept.of(Objects)] == 4 * [1] + 4 * [2]
@@ -180,7 +180,7 @@ def test_every_format_and_a_report(clip: Path, tmp_path: Path) -> None:
         source,
         model,
         make_sinks(tuple(FORMATS), tmp_path, "street.mp4"),
-        options=RunOptions(tokens=6),
+        options=Options(tokens=6),
     )
     for format in FORMATS:
         for path in paths_for(format, tmp_path, "street.mp4", objects=True):

@@ -14,8 +14,8 @@ from costream.errors import ExitCode, OutputError, SourceError
 from costream.frontends.tdn import TemporalDifferenceNet
 from costream.models.oad.cooadtr import CoOadTR
 from costream.models.streaming import StreamingModel
+from costream.options import Options
 from costream.records import Fault, FeatureRow, Gap, Prediction, SourceInfo, VideoFrame
-from costream.runtime.options import RunOptions
 from costream.runtime.pipeline import run
 from costream.runtime.stop import StopHandler
 from costream.sinks.registry import make_sinks
@@ -101,7 +101,7 @@ def test_equals_the_offline_network_on_the_same_pictures(model, tmp_path):
     path = make_video(tmp_path / "clip.mp4", frames=75, rate=25, size=(224, 168))
     options = SourceOptions(box=model.box)
     kept = Kept()
-    summary = run(open_source(str(path), options), model, [kept], options=RunOptions(scores=True))
+    summary = run(open_source(str(path), options), model, [kept], options=Options(scores=True))
     source = open_source(str(path), options)
     source.open()
     pictures = [
@@ -135,14 +135,14 @@ def test_feature_rows_cost_no_frontend(model, tmp_path):
 def test_a_delay_is_so_many_steps_whatever_time_they_take(model):
     kept = Kept()
     model.card = replace(model.card, delay_s=0.25)
-    run(Given(rows(4)), model, [kept], options=RunOptions(rate_hz=4.0))
+    run(Given(rows(4)), model, [kept], options=Options(rate_hz=4.0))
     assert (kept.header.rate_hz, kept.header.delay_s) == (4.0, 0.5)
 
 
 def test_a_gap_resets_the_state_and_is_told(model):
     before, after = rows(20), rows(20, start_s=60.0, seed=5)
     joined, alone = Kept(), Kept()
-    options = RunOptions(scores=True)
+    options = Options(scores=True)
     run(Given([*before, *after]), model, [joined], options=options)
     run(Given(rows(20, seed=5)), model, [alone], options=options)
     (gap,) = joined.of(Gap)
@@ -215,7 +215,7 @@ def test_steps_without_a_new_picture_are_marked(model, tmp_path):
 
 def test_wait_writes_no_predictions_before_the_window_is_full(model):
     kept = Kept()
-    summary = run(Given(rows(20)), model, [kept], options=RunOptions(wait=True))
+    summary = run(Given(rows(20)), model, [kept], options=Options(wait=True))
     assert [p.i for p in kept.of(Prediction)] == list(range(11, 20))
     assert summary.steps == 20
 

@@ -17,6 +17,7 @@ from costream.frontends.joints import JointStreams
 from costream.layouts import BODY_15
 from costream.models.skeleton.network import SkeletonNet
 from costream.models.streaming import StreamingModel
+from costream.options import Options
 from costream.records import (
     Compute,
     Gap,
@@ -27,7 +28,6 @@ from costream.records import (
     SourceInfo,
     Summary,
 )
-from costream.runtime.options import RunOptions
 from costream.runtime.pipeline import run
 from costream.sinks.registry import make_sinks, paths_for
 
@@ -131,7 +131,7 @@ def test_an_output_stands_for_the_steps_until_the_next() -> None:
 
 def test_a_rate_that_is_given_is_the_recordings_not_the_models() -> None:
     kept = Kept()
-    run(Skeletons(40), made("causal"), [kept], options=RunOptions(rate_hz=30.0))
+    run(Skeletons(40), made("causal"), [kept], options=Options(rate_hz=30.0))
     assert (kept.header.rate_hz, kept.header.delay_s) == (RATE_HZ, 0.2)
     assert len(kept.of(Prediction)) == 20  # of two steps each
 
@@ -139,10 +139,10 @@ def test_a_rate_that_is_given_is_the_recordings_not_the_models() -> None:
 def test_a_gap_begins_anew() -> None:
     model, joined, alone = made("causal"), Kept(), Kept()
     source = Skeletons(40, break_at=20)
-    run(source, model, [joined], options=RunOptions(scores=True))
+    run(source, model, [joined], options=Options(scores=True))
     rest = Skeletons(0)
     rest.all = source.all[20:]
-    run(rest, model, [alone], options=RunOptions(scores=True))
+    run(rest, model, [alone], options=Options(scores=True))
     assert len(joined.of(Gap)) == 1
     late = [p.scores for p in joined.of(Prediction) if p.time_s > 10]
     np.testing.assert_allclose(late, [p.scores for p in alone.of(Prediction)], atol=1e-6)

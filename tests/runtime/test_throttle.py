@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from costream.models.registry import load_model
+from costream.options import Options
 from costream.records import Compute, Header, Record, Summary
 from costream.runtime.budget import budget as budgetfile
 from costream.runtime.budget.budget import Budget, BudgetFile
 from costream.runtime.budget.controller import TokenController
-from costream.runtime.options import RunOptions
 from costream.runtime.pipeline import run
 from costream.runtime.watch.loop import FeedStates
 from costream.sources.base import SourceOptions
@@ -51,7 +51,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def costs(clip: Path, budget: Budget | BudgetFile | None) -> list[Compute]:
     model, sink = random_model(), Costs()
     source = open_source(str(clip), SourceOptions(box=model.box))
-    run(source, model, [sink], options=RunOptions(budget=budget))
+    run(source, model, [sink], options=Options(budget=budget))
     return sink.kept
 
 
@@ -64,7 +64,7 @@ def test_steps_stay_within_their_operations(tmp_path: Path) -> None:
         source,
         load_model("eventful-vitdet"),
         [sink],
-        options=RunOptions(budget=Budget.parse("500MMAC")),
+        options=Options(budget=Budget.parse("500MMAC")),
     )
     assert sink.kept[0].macs > 1.3 * target  # a stream begins in full
     off = np.array([abs(cost.macs / target - 1) for cost in sink.kept[3:]])

@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from costream.errors import CostreamError, ExitCode
 from costream.formatting import clean
 from costream.models.identity import identify
+from costream.options import Options
 from costream.runtime.batch.folders import Outcome
 from costream.runtime.batch.inputs import Inputs, collect
 from costream.runtime.batch.journal import BatchJournal, JournalEntry
@@ -26,7 +26,6 @@ from costream.runtime.batch.work import BatchJob, discard, record_path, remove_c
 from costream.runtime.options import check_options
 from costream.runtime.setup import logging_to
 from costream.runtime.stop import StopHandler
-from costream.settings import BatchSettings, DetectSettings
 from costream.sinks.parquet import require_parquet
 from costream.sinks.registry import check_outputs
 from costream.ui.console import live_allowed, stderr_console
@@ -35,54 +34,48 @@ from costream.ui.progress import BatchProgress, BatchState
 log = logging.getLogger("costream")
 
 
-def batch(settings: BatchSettings, effective: Sequence[str] = ()) -> ExitCode:
+def batch(options: Options, effective: Sequence[str] = ()) -> ExitCode:
     """Run the model over every input that has no results yet, and return the exit code.
 
     Everything is checked before the first worker starts. ``effective`` holds lines that say which
     settings are in force, shown with -v.
     """
-    told = settings.detect
-    with StopHandler() as stop, logging_to(told.verbosity, told.color, told.log_file):
-        for line in effective:
-            log.info("%s", line)
-        return _Batch(settings, stop).go()
+    logged = logging_to(options.verbosity, options.color, options.log_file, effective)
+    with StopHandler() as stop, logged:
+        return _Batch(options, stop).go()
 
 
 class _Batch:
-    def __init__(self, settings: BatchSettings, stop: StopHandler) -> None:
-        self.settings, self.stop = settings, stop
-        self.output = Path(os.path.abspath(settings.output))
-        self.weights = identify(settings.detect.model, settings.detect.weights)
-        check_options(settings.detect, found=self.weights.finds_objects, gated=self.weights.gated)
-        self.work = BatchJob(
-            _absolute(settings.detect),
-            str(self.output),
-            self.weights.weights_sha256,
-            settings.timings,
-        )
+    def __init__(self, options: Options, stop: StopHandler) -> None:
+        self.options, self.stop = options, stop
+        self.weights = identify(options.model, options.weights)
+        finds_objects, gated = self.weights.finds_objects, self.weights.gated
+        check_options(options, finds_objects=finds_objects, gated=gated)
+        self.work = BatchJob(_absolute(options), self.weights.weights_sha256)
+        self.output = self.work.folder
         self.journal = BatchJournal(self.output)
         self.fatal: CostreamError | None = None
         self.failed = False
 
     def go(self) -> ExitCode:
-        settings = self.settings
-        if settings.engine == "ray":
+        options = self.options
+        if options.engine == "ray":
             require_ray()
-        if settings.predictions == "parquet":
+        if options.predictions == "parquet":
             require_parquet()
         check_outputs((), self.output, "", overwrite=True)
         found = self._collect()
-        mark = identity(self.work, self.weights, found.root, content=settings.hash)
+        mark = identity(self.work, self.weights, found.root, content=options.hash)
         self.journal.read()
-        if not settings.overwrite:
-            check_folder(self.journal, mark, found.items, self.work, keep=settings.skip_existing)
-        if settings.dry_run:
+        if not options.overwrite:
+            check_folder(self.journal, mark, found.items, self.work, keep=options.skip_existing)
+        if options.dry_run:
             _list(self._plan(found))
             return ExitCode.OK
         self.journal.lock()
         try:
             self.journal.read()  # again: another batch may just have ended
-            old = list(self.journal.entries.values()) if settings.overwrite else []
+            old = list(self.journal.entries.values()) if options.overwrite else []
             plan = self._plan(found)
             remove_results(self.output, old)
             return self._run(plan, mark)
@@ -91,20 +84,20 @@ class _Batch:
             self.journal.close()
 
     def _plan(self, found: Inputs) -> BatchPlan:
-        if self.settings.overwrite:
+        if self.options.overwrite:
             self.journal.entries.clear()
-        return make_plan(found.items, self.journal, self.output, content=self.settings.hash)
+        return make_plan(found.items, self.journal, self.output, content=self.options.hash)
 
     def _collect(self) -> Inputs:
-        settings = self.settings
+        options = self.options
         found = collect(
-            settings.arguments,
+            options.sources,
             self.output,
-            include=settings.include,
-            exclude=settings.exclude,
+            include=options.include,
+            exclude=options.exclude,
             stdin=sys.stdin.buffer,
         )
-        return Inputs(found.root, found.items[: settings.limit])
+        return Inputs(found.root, found.items[: options.limit])
 
     def _run(self, plan: BatchPlan, mark: dict[str, Any]) -> ExitCode:
         for task in plan.tasks:
@@ -148,14 +141,14 @@ class _Batch:
                 progress.show()
 
     def _engine(self) -> Pool | RayEngine:
-        settings, threads = self.settings, self.settings.detect.threads
-        if settings.engine == "ray":
-            return RayEngine(self.work, settings.jobs, settings.timeout_s, settings.ray_address)
-        jobs = settings.jobs or auto_jobs(threads)
-        return Pool(self.work, jobs, settings.timeout_s, self.journal.descriptor)
+        options = self.options
+        if options.engine == "ray":
+            return RayEngine(self.work, options.jobs, options.file_timeout_s, options.ray_address)
+        jobs = options.jobs or auto_jobs(options.threads)
+        return Pool(self.work, jobs, options.file_timeout_s, self.journal.descriptor)
 
     def _stopped(self) -> bool:
-        return self.stop.requested or (self.settings.fail_fast and self.failed)
+        return self.stop.requested or (self.options.fail_fast and self.failed)
 
     def _checked(self, outcome: Outcome, plan: BatchPlan) -> Outcome:
         """Turn the outcome into a failure if the file changed while it was read."""
@@ -163,7 +156,7 @@ class _Batch:
             return outcome
         uri, before = plan.uris[outcome.name], plan.prints[outcome.name]
         try:
-            same = fingerprint(uri, content=self.settings.hash, fresh=True) == before
+            same = fingerprint(uri, content=self.options.hash, fresh=True) == before
         except OSError:
             same = False
         if same:
@@ -214,7 +207,7 @@ class _Batch:
     def _tables(self, plan: BatchPlan, told: dict[str, Any]) -> None:
         """Write the tables over all inputs, in their order."""
         objects = self.weights.finds_objects
-        tables = MergedTables(self.output, self.settings.predictions, objects=objects)
+        tables = MergedTables(self.output, self.options.predictions, objects=objects)
         tables.open()
         for item in plan.inputs:
             entry = self.journal.entries.get(item.name)
@@ -229,10 +222,9 @@ class _Batch:
         tables.close(told)
 
     def _progress(self, state: BatchState) -> BatchProgress:
-        told = self.settings.detect
-        quiet = told.verbosity < 0
-        live = live_allowed(sys.stderr, quiet=quiet, no_live=not told.live, flag=told.color)
-        return BatchProgress(stderr_console(told.color), state, live=live, quiet=quiet)
+        color, quiet = self.options.color, self.options.quiet
+        live = live_allowed(sys.stderr, quiet=quiet, no_live=not self.options.live, flag=color)
+        return BatchProgress(stderr_console(color), state, live=live, quiet=quiet)
 
 
 class FatalError(CostreamError):
@@ -243,14 +235,16 @@ class FatalError(CostreamError):
         self.exit_code = ExitCode(outcome.exit)
 
 
-def _absolute(told: DetectSettings) -> DetectSettings:
-    """Return the settings with absolute paths, valid in every process and on every run."""
-    weights = None if told.weights is None else os.path.abspath(told.weights)
-    model = os.path.abspath(told.model) if os.path.isfile(told.model) else told.model
-    layout = told.layout
-    if layout is not None and os.path.isfile(layout):
-        layout = os.path.abspath(layout)
-    return replace(told, model=model, weights=weights, layout=layout)
+def _absolute(options: Options) -> Options:
+    """Return the options with absolute paths, valid in every process and on every run."""
+    model, layout = options.model, options.layout
+    return replace(
+        options,
+        model=os.path.abspath(model) if os.path.isfile(model) else model,
+        weights=None if options.weights is None else os.path.abspath(options.weights),
+        layout=os.path.abspath(layout) if layout and os.path.isfile(layout) else layout,
+        output=os.path.abspath(str(options.output)),
+    )
 
 
 def _list(plan: BatchPlan) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -94,7 +93,7 @@ def check_folder(
 
 def _check_foreign(inputs: Iterable[Input], work: BatchJob) -> None:
     """Raise UsageError when a result would replace a file that no batch made."""
-    paths = [Path(work.output) / table for table in TABLES]
+    paths = [work.folder / table for table in TABLES]
     for item in inputs:
         paths += result_paths(work, item.name)
     for path in paths:
@@ -133,12 +132,6 @@ def _is_kept(entry: JournalEntry | None, found: Fingerprint, output: Path) -> bo
 
 
 BATCH_SCHEMA = "costream-batch/1"
-# Settings that change how a batch runs and what it prints, not its results. All others count,
-# so that one added later is included by default.
-_IRRELEVANT = {
-    *("sources", "output", "formats", "weights", "threads", "overwrite", "skip_existing"),
-    *("live", "color", "verbosity", "log_file"),
-}
 
 
 def identity(
@@ -148,7 +141,7 @@ def identity(
 
     ``root``: the input folder that is mirrored; ``content``: fingerprints use content hashes.
     """
-    told = dataclasses.asdict(work.detect)
+    options = work.options
     return {
         "schema": BATCH_SCHEMA,
         "records": SCHEMA,
@@ -157,9 +150,9 @@ def identity(
         "weights_sha256": weights.weights_sha256,
         "card_sha256": weights.card_sha256,
         "formats": list(work.formats),
-        "timings": work.timings,
+        "timings": options.timings,
         "hash": content,
-        "options": {k: plain(v) for k, v in told.items() if k not in _IRRELEVANT},
+        "options": {name: plain(value) for name, value in options.identity.items()},
     }
 
 

@@ -74,7 +74,7 @@ class RayEngine:
                 ray.shutdown()
 
     def _connect(self, ray: Any) -> None:
-        threads = self._work.detect.threads
+        threads = self._work.options.threads
         if self._address is not None:
             _check_address(self._address)
         joined = self._address or os.environ.get("RAY_ADDRESS")
@@ -93,7 +93,7 @@ class RayEngine:
     def _run(
         self, ray: Any, pending: deque[Task], stopped: Callable[[], bool]
     ) -> Iterator[Outcome | None]:
-        threads = self._work.detect.threads
+        threads = self._work.options.threads
         remote = ray.remote(num_cpus=threads, max_retries=_RETRIES)(process)
         shared = ray.put(self._work)
         running: dict[Any, tuple[Task, float]] = {}

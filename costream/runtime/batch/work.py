@@ -22,6 +22,7 @@ import av
 
 from costream.errors import CostreamError, ExitCode, ModelError, OutputError, SourceError
 from costream.models.base import Model
+from costream.options import Options
 from costream.records import (
     Compute,
     Fault,
@@ -34,10 +35,10 @@ from costream.records import (
 )
 from costream.runtime.batch.folders import PRIVATE, Outcome, Status
 from costream.runtime.batch.stores import fetched
-from costream.runtime.options import run_options, source_options
+from costream.runtime.options import source_options
 from costream.runtime.pipeline import run
+from costream.runtime.setup import load as load_model
 from costream.runtime.stop import StopHandler
-from costream.settings import DetectSettings
 from costream.sinks.atomic import part_path
 from costream.sinks.base import Sink
 from costream.sinks.filters import DeterministicSink
@@ -57,17 +58,20 @@ _FOR_ALL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 @dataclass(frozen=True)
 class BatchJob:
-    """Settings shared by all inputs of a batch. Sent to every worker; holds no arrays."""
+    """What all inputs of a batch share. Sent to every worker; holds no arrays."""
 
-    detect: DetectSettings
-    output: str  # absolute
+    options: Options  # with absolute paths
     weights_sha256: str  # of the weights that every worker must load
-    timings: bool = False  # include wall-clock times in the results
+
+    @property
+    def folder(self) -> Path:
+        """The output folder."""
+        return Path(str(self.options.output))
 
     @property
     def formats(self) -> tuple[str, ...]:
         """The formats of the results; never empty."""
-        return self.detect.formats or ("jsonl",)
+        return self.options.formats or ("jsonl",)
 
 
 @dataclass(frozen=True)
@@ -80,13 +84,13 @@ class Task:
 
 def record_path(work: BatchJob, name: str) -> Path:
     """Return the file of an input's records, from which the tables are built."""
-    folder = Path(work.output)
+    folder = work.folder
     return paths_for("jsonl", folder if "jsonl" in work.formats else folder / RECORDS, name)[0]
 
 
 def result_paths(work: BatchJob, name: str) -> list[Path]:
     """Return all files that an input's results may be in, including the records."""
-    folder = Path(work.output)
+    folder = work.folder
     asked = [path for format in work.formats for path in paths_for(format, folder, name)]
     return list(dict.fromkeys([*asked, record_path(work, name)]))
 
@@ -102,30 +106,27 @@ def discard(work: BatchJob, name: str) -> None:
 
 def remove_copies(work: BatchJob) -> None:
     """Remove copies of inputs from stores that killed workers left behind."""
-    shutil.rmtree(Path(work.output) / COPIES, ignore_errors=True)
+    shutil.rmtree(work.folder / COPIES, ignore_errors=True)
 
 
 def _copy_folder(work: BatchJob, name: str) -> Path:
     own = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]  # a name may be long or contain "/"
-    return Path(work.output) / COPIES / own
+    return work.folder / COPIES / own
 
 
 @lru_cache(maxsize=1)
 def load(work: BatchJob) -> Model:
     """Return the model of a batch, loaded once per process. ModelError as ``load_model``."""
-    from costream.models.registry import load_model
-    from costream.runtime.setup import prepare_torch
-
-    told = work.detect
-    os.environ["OMP_NUM_THREADS"] = str(told.threads)
-    prepare_torch(told.threads)
-    model = load_model(told.model, weights=told.weights, device=told.device, dtype=told.dtype)
+    os.environ["OMP_NUM_THREADS"] = str(work.options.threads)
+    model = load_model(work.options)
     if not model.card.labels:
         raise ModelError(
             f"{model.card.name} is an encoder without a classifier: it returns no scores"
         )
     if model.weights_sha256 != work.weights_sha256:
-        raise ModelError("the weights have changed since the batch began", where=told.weights)
+        raise ModelError(
+            "the weights have changed since the batch began", where=work.options.weights
+        )
     return model
 
 
@@ -174,28 +175,28 @@ def _process(
 def _run(
     task: Task, path: str, work: BatchJob, model: Model, sinks: Sequence[Sink], stop: StopHandler
 ) -> Summary:
-    source: Source = open_source(path, source_options(work.detect, model, work.formats))
+    source: Source = open_source(path, source_options(work.options, model, work.formats))
     if path != task.uri:
         source = _Copied(source, task.uri)
     return run(
         _CheckedSource(source, model),
         model,
         sinks,
-        options=run_options(work.detect, model),
+        options=work.options,
         stop=stop,
     )
 
 
 def _sinks(work: BatchJob, name: str) -> list[Sink]:
-    folder = Path(work.output)
+    folder = work.folder
     sinks = make_sinks(work.formats, folder, name, overwrite=True)
     if "jsonl" not in work.formats:
         sinks += make_sinks(("jsonl",), folder / RECORDS, name, overwrite=True)
-    return sinks if work.timings else [DeterministicSink(sink) for sink in sinks]
+    return sinks if work.options.timings else [DeterministicSink(sink) for sink in sinks]
 
 
 def _sizes(work: BatchJob, name: str) -> dict[str, int]:
-    folder = Path(work.output)
+    folder = work.folder
     return {
         path.relative_to(folder).as_posix(): path.stat().st_size
         for path in result_paths(work, name)
@@ -209,7 +210,7 @@ def _explained(error: Exception, name: str, path: str, work: BatchJob) -> Outcom
         return Outcome(name, "skipped", _reason(error, path))
     if isinstance(error, (SourceError, OSError)) and not isinstance(error, OutputError):
         model = load(work)
-        skipped = why_skipped(path, model, source_options(work.detect, model, work.formats))
+        skipped = why_skipped(path, model, source_options(work.options, model, work.formats))
         if skipped is not None:
             return Outcome(name, "skipped", skipped)
         return Outcome(name, "failed", _reason(error, path), int(ExitCode.INPUT))

@@ -191,15 +191,16 @@ class BudgetController:
 
 def parse_budget(text: str) -> Budget | BudgetFile:
     """Parse a budget, or for @FILE read it from that file. Raises UsageError."""
-    return BudgetFile(Path(text[1:])) if text.startswith("@") else Budget.parse(text)
+    return BudgetFile(text[1:]) if text.startswith("@") else Budget.parse(text)
 
 
 class BudgetFile:
     """The budget in a text file, read again when the file has changed."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
         """Read the file. Raises UsageError when it cannot be read or holds no valid budget."""
-        self._path = path
+        self._path = Path(path)
+        self.text = f"@{path}"  # as the user wrote it
         self._checked_s = time.monotonic()
         self._stamp = self._changed()
         self.budget = self._read()

@@ -1,4 +1,4 @@
-"""``costream watch``: check the settings, load one network, watch every feed."""
+"""``costream watch``: check the options, load one network, watch every feed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from typing import Protocol
 from costream.clock import resample, tick_per_item
 from costream.errors import CostreamError, ExitCode, UsageError
 from costream.models.base import GatedModel, Model
+from costream.options import Options
 from costream.records import WatchStatus
 from costream.runtime.alerts.alerts import Alerts
 from costream.runtime.alerts.rules import RuleLabels
-from costream.runtime.budget.budget import BudgetFile, parse_budget
+from costream.runtime.budget.budget import BudgetFile
 from costream.runtime.budget.controller import TokenController
-from costream.runtime.detect import load
-from costream.runtime.options import run_options, source_options
+from costream.runtime.detect import load_checked
+from costream.runtime.options import source_options
 from costream.runtime.setup import logging_to
 from costream.runtime.stop import StopHandler
 from costream.runtime.watch.channel import FeedChannel
@@ -35,7 +36,6 @@ from costream.runtime.watch.state_dir import StateDirectory
 from costream.runtime.watch.status import StatusCollector, StatusFile
 from costream.runtime.watch.systemd import SystemdNotifier
 from costream.runtime.writer import StreamRecorder
-from costream.settings import WatchSettings
 from costream.sinks.atomic import StreamOutput
 from costream.sinks.base import Sink
 from costream.sinks.journal import Journal
@@ -65,51 +65,50 @@ class WatchView(Protocol):
     def close(self) -> None: ...  # noqa: D102
 
 
-def watch(settings: WatchSettings, effective: Sequence[str] = ()) -> ExitCode:
+def watch(options: Options, effective: Sequence[str] = ()) -> ExitCode:
     """Watch every feed until all have ended or a signal arrives; return the exit code.
 
     Everything is checked before the model is loaded. ``effective`` holds lines that say which
     settings are in force, shown with -v.
     """
-    detect = settings.detect
-    with StopHandler() as stop, logging_to(detect.verbosity, detect.color, detect.log_file):
-        for line in effective:
-            log.info("%s", line)
-        specs = read_feeds(settings)
+    logged = logging_to(options.verbosity, options.color, options.log_file, effective)
+    with StopHandler() as stop, logged:
+        specs = read_feeds(options)
         with ExitStack() as stack:
-            views = _views(settings, stack)
-            return _Watch(settings, specs, load(detect), views, stop).run()
+            views = _views(options, stack)
+            # Its budget may be a share of real time, for which any model is suitable.
+            model = load_checked(replace(options, budget=None))
+            return _Watch(options, specs, model, views, stop).run()
 
 
-def _views(settings: WatchSettings, stack: ExitStack) -> list[WatchView]:
+def _views(options: Options, stack: ExitStack) -> list[WatchView]:
     """Return the views of the watch; ``stack`` will close them."""
-    detect = settings.detect
     views: list[WatchView] = [SystemdNotifier()]
-    if settings.status_file is not None:
-        views.append(StatusFile(Path(settings.status_file)))
-    if settings.metrics is not None:
-        views.append(Metrics(settings.metrics))
-    console = stderr_console(detect.color)
+    if options.status_file is not None:
+        views.append(StatusFile(Path(options.status_file)))
+    if options.metrics is not None:
+        views.append(Metrics(options.metrics))
+    console = stderr_console(options.color)
     if live_allowed(
         sys.stderr,
-        quiet=detect.verbosity < 0,
-        no_live=not detect.live,
-        flag=detect.color,
-        data_on_terminal=detect.output == "-" and sys.stdout.isatty(),
+        quiet=options.verbosity < 0,
+        no_live=not options.live,
+        flag=options.color,
+        data_on_terminal=options.output == "-" and sys.stdout.isatty(),
     ):
         views.append(Dashboard(console))
-    elif detect.verbosity >= 0:
+    elif options.verbosity >= 0:
         views.append(WatchLines(console))
     for view in views:
         stack.callback(view.close)
     return views
 
 
-def _share(settings: WatchSettings, model: Model) -> float | None:
+def _share(options: Options, model: Model) -> float | None:
     """Return the share of real time to be met by leaving out steps; None: not applicable."""
-    if settings.budget is None or isinstance(model, GatedModel):
+    if options.budget is None or isinstance(model, GatedModel):
         return None
-    budget = parse_budget(settings.budget)
+    budget = options.budget
     if isinstance(budget, BudgetFile) or budget.kind != "share":
         hint = "use a share of real time (0.5x), or a token-gated model"
         raise UsageError(
@@ -119,37 +118,35 @@ def _share(settings: WatchSettings, model: Model) -> float | None:
 
 
 def _throttles(
-    settings: WatchSettings, model: Model, specs: Sequence[FeedSpec]
+    options: Options, model: Model, specs: Sequence[FeedSpec]
 ) -> list[TokenController] | None:
     """Return a token controller for each feed; None without a budget or a token-gated model."""
-    if settings.budget is None or not isinstance(model, GatedModel):
+    if options.budget is None or not isinstance(model, GatedModel):
         return None
     # The budget is shared by the steps of all feeds.
-    rate_hz = len(specs) * (settings.detect.rate_hz or model.card.rate_hz)
-    return [TokenController(model, parse_budget(settings.budget), rate_hz) for _ in specs]
+    rate_hz = len(specs) * (options.rate_hz or model.card.rate_hz)
+    return [TokenController(model, options.budget, rate_hz) for _ in specs]
 
 
 class _Watch:
     def __init__(
         self,
-        settings: WatchSettings,
+        options: Options,
         specs: Sequence[FeedSpec],
         model: Model,
         views: Sequence[WatchView],
         stop: StopHandler,
     ) -> None:
-        self._settings, self._model, self._views, self._stop = settings, model, views, stop
+        self._options, self._model, self._views, self._stop = options, model, views, stop
         self._arrived = Condition()
-        self._share = TimeShare(_share(settings, model))
-        self._alerts = _alerts(settings, specs, model)
+        self._share = TimeShare(_share(options, model))
+        self._alerts = _alerts(options, specs, model)
         self._keeper = (
-            None if settings.state_dir is None else StateDirectory(Path(settings.state_dir), model)
+            None if options.state_dir is None else StateDirectory(Path(options.state_dir), model)
         )
         self._lanes = [self._lane(row, spec) for row, spec in enumerate(specs)]
         self._overview = StatusCollector(model.card.name, self._lanes)
-        rows = FeedStates(
-            model, len(specs), settings.detect.tokens, _throttles(settings, model, specs)
-        )
+        rows = FeedStates(model, len(specs), options.tokens, _throttles(options, model, specs))
         self._loop = Loop(model, rows, self._lanes, self._share, self._alerts, self._overview)
         self._shown_s = self._told_s = self._kept_s = 0.0
 
@@ -175,22 +172,19 @@ class _Watch:
         return exit_code
 
     def _lane(self, row: int, spec: FeedSpec) -> FeedChannel:
-        settings, model = self._settings, self._model
-        options = replace(
-            source_options(settings.detect, model, ()),
-            channel=spec.channel or settings.detect.channel,
+        options, model = self._options, self._model
+        reading = replace(
+            source_options(options, model, ()),
+            channel=spec.channel or options.channel,
             connecting=ConnectionOptions(
-                timeout_s=spec.timeout_s or settings.timeout_s,
-                retries=settings.retries,
-                transport=spec.transport or settings.transport,
-                speed=settings.speed if settings.realtime else None,
+                timeout_s=spec.timeout_s or options.timeout_s,
+                retries=options.retries,
+                transport=spec.transport or options.transport,
+                speed=options.speed if options.realtime else None,
                 keeper=self._alerts.ring(spec.name),
             ),
         )
-        told = run_options(settings.detect, model)
-        if settings.budget is not None:
-            told = replace(told, recorded={**told.recorded, "budget": settings.budget})
-        track = StreamRecorder(model, told, _sinks(settings, spec.name))
+        track = StreamRecorder(model, options, _sinks(options, spec.name))
         clock: Clock = tick_per_item
         if model.sound is None:
             clock = partial(
@@ -199,10 +193,10 @@ class _Watch:
                 gap_tolerance_s=model.card.gap_tolerance_s,
                 frames=model.frames,
             )
-        size = max(1, min(BUFFER_STEPS, math.ceil(settings.max_lag_s * track.rate_hz)))
-        block = settings.on_late == "block"
-        buffer = Buffer(size, settings.max_lag_s, block=block, arrived=self._arrived)
-        source = open_source(spec.uri, options)
+        size = max(1, min(BUFFER_STEPS, math.ceil(options.max_lag_s * track.rate_hz)))
+        block = options.on_late == "block"
+        buffer = Buffer(size, options.max_lag_s, block=block, arrived=self._arrived)
+        source = open_source(spec.uri, reading)
         if not isinstance(source, (LiveSource, PipeSource)):
             hint = "play it with --realtime, or use: costream detect"
             raise UsageError("this is a file, not a live feed", where=spec.shown, hint=hint)
@@ -275,23 +269,21 @@ class _Watch:
         return ExitCode.INPUT if any(lane.lost for lane in self._lanes) else ExitCode.OK
 
 
-def _alerts(settings: WatchSettings, specs: Sequence[FeedSpec], model: Model) -> Alerts:
+def _alerts(options: Options, specs: Sequence[FeedSpec], model: Model) -> Alerts:
     """Return the alerts of all feeds. UsageError for rules that do not fit the model's labels."""
-    detect = settings.detect
-    folder = None if detect.output in (None, "-") else Path(str(detect.output))
+    folder = None if options.output in (None, "-") else Path(str(options.output))
     alerts = Alerts(folder)
-    options = run_options(detect, model)
     classes = RuleLabels.of((head.card, options.timeline(head.card)) for head in model.heads)
     for spec in specs:
         alerts.add(spec.name, spec.alerts, classes)
     return alerts
 
 
-def _sinks(settings: WatchSettings, name: str) -> list[Sink]:
+def _sinks(options: Options, name: str) -> list[Sink]:
     """Return the sinks for the records of a feed."""
-    output = settings.detect.output
+    output = options.output
     if output is not None and output != "-":
-        return [Journal(Path(output), name, Rotation.parse(settings.rotate, settings.keep))]
+        return [Journal(Path(output), name, Rotation.parse(options.rotate, options.keep))]
     if output == "-" or not sys.stdout.isatty():
         return [JsonLines(StreamOutput(sys.stdout), feed=name)]
     return []

@@ -32,8 +32,9 @@ from urllib.parse import quote, unquote_to_bytes
 
 from costream.clock import parse_time
 from costream.errors import UsageError
+from costream.options import Options
 from costream.runtime.alerts.alerts import KEYS, AlertOptions, read_options
-from costream.settings import WatchSettings, read_toml
+from costream.settings import read_toml
 from costream.sources.media.container import display_name
 from costream.sources.registry import name_of
 
@@ -59,15 +60,15 @@ class FeedSpec:
     timeout_s: float | None = None
 
 
-def read_feeds(settings: WatchSettings) -> tuple[FeedSpec, ...]:
+def read_feeds(options: Options) -> tuple[FeedSpec, ...]:
     """Return the feeds that the arguments name: URLs, cameras, mic, files and TOML files of feeds.
 
     Default names are made unique. UsageError names the file and the mistake; only lists of feeds
     and password files are opened.
     """
-    flags: dict[str, Any] = {key: getattr(settings, key) for key in KEYS}
-    flags["password-file"] = settings.password_file
-    entries = [entry for text in settings.arguments for entry in _entries(text, flags)]
+    flags: dict[str, Any] = {key: getattr(options, key) for key in KEYS}
+    flags["password-file"] = options.password_file
+    entries = [entry for text in options.sources for entry in _entries(text, flags)]
     taken: dict[str, str] = {}
     for entry in entries:
         name = entry.name()

@@ -1,0 +1,189 @@
+"""Options: each is declared once, for its commands, their help, files and variables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from costream.__main__ import main
+from costream.cli.options import run_command
+from costream.errors import ExitCode
+from costream.options import EVERY, Options, flag
+from costream.records import RawAudioFormat
+from costream.runtime.budget.budget import Budget
+from kit.program import costream
+
+RUNNERS = {
+    "detect": "costream.runtime.detect.detect",
+    "listen": "costream.runtime.detect.detect",
+    "batch": "costream.runtime.batch.command.batch",
+    "watch": "costream.runtime.watch.command.watch",
+    "features": "costream.runtime.features.features",
+}
+
+
+@dataclass(frozen=True)
+class MoreOptions(Options):
+    sparkle: int = flag("--sparkle", "Number of sparkles.", default=1, type=click.IntRange(1))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder without settings of the user."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("APPDATA", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def parse(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Options]:
+    """Return the options that a command line makes."""
+
+    def options(command: str, *args: str) -> Options:
+        made: list[Options] = []
+
+        def run(options: Options, effective: object = ()) -> ExitCode:
+            made.append(options)
+            return ExitCode.OK
+
+        monkeypatch.setattr(RUNNERS[command], run)
+        assert main([command, *args]) == 0
+        return made[0]
+
+    return options
+
+
+def test_a_new_option_is_one_declaration(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[MoreOptions] = []
+
+    @run_command("detect", "SOURCE...", MoreOptions)
+    def command(options: MoreOptions, effective: list[str]) -> ExitCode:
+        made.append(options)
+        return ExitCode.OK
+
+    def sparkle(*args: str) -> int:
+        command.main([*args, "clip.mp4"], prog_name="detect", standalone_mode=False)
+        return made[-1].sparkle
+
+    shown = command.get_help(click.Context(command))
+    assert "--sparkle" in shown
+    assert "Number of sparkles.  [default: 1; x>=1]" in " ".join(shown.split()).replace(" [", "  [")
+    assert sparkle() == 1
+    (folder / "costream.toml").write_text("sparkle = 2\n")
+    assert sparkle() == 2
+    monkeypatch.setenv("COSTREAM_SPARKLE", "3")
+    assert sparkle() == 3
+    assert sparkle("--sparkle", "4") == 4
+    assert {"sparkle": 4}.items() <= made[-1].identity.items()
+    with pytest.raises(click.BadParameter):
+        sparkle("--sparkle", "0")
+
+
+def test_every_field_has_one_declaration() -> None:
+    declared = {f.name: f.metadata["flag"] for f in fields(Options) if f.name != "sources"}
+    names = Counter(
+        name for each in declared.values() for part in each.names for name in part.split("/")
+    )
+    assert set(names.values()) == {1}
+    for command in EVERY:
+        click_command = import_module(f"costream.cli.{command}").command
+        options = [p for p in click_command.params if isinstance(p, click.Option)]
+        known = Counter(
+            (*p.opts, *p.secondary_opts) for p in options if p.name not in ("config", "help")
+        )
+        assert set(known.values()) == {1}
+        assert len(known) == sum(command in each.commands for each in declared.values())
+
+
+@pytest.mark.parametrize(
+    ("command", "args", "changed"),
+    [
+        ("detect", (), {}),
+        ("listen", (), {"model": "cotrans,cosounds"}),
+        ("batch", ("-o", "out"), {"output": "out", "skip_existing": True}),
+        ("watch", (), {}),
+        ("features", ("-o", "out"), {"output": "out"}),
+    ],
+)
+def test_defaults_of_the_command_line_are_those_of_the_fields(parse, command, args, changed):
+    assert parse(command, "x.mp4", *args) == Options(("x.mp4",), dtype="float32", **changed)
+
+
+def test_values_are_stored_parsed(parse):
+    got = parse(
+        "detect", "x", "--start", "1:00", "--duration", "5s", "-f", "csv,jsonl", "-f", "CSV"
+    )
+    assert (got.start_s, got.end_s, got.formats) == (60.0, 65.0, ("csv", "jsonl"))
+    got = parse("detect", "x", "--budget", "20MMAC", "-vv", "--fps", "5")
+    assert (got.budget, got.verbosity, got.rate_hz) == (Budget.parse("20MMAC"), 2, 5.0)
+    assert parse("listen", "x", "--raw", "s16le:8000:2").raw == RawAudioFormat("s16le", 8000, 2)
+    assert parse("listen", "--mic").sources == ("mic",)
+    assert parse("listen", "--mic", "2", "-q").sources == ("mic:2",)
+    got = parse("batch", "x", "-o", "file:///tmp/out", "--jobs", "2", "--timeout-per-file", "1:00")
+    assert (got.output, got.jobs, got.file_timeout_s) == ("/tmp/out", 2, 60.0)
+
+
+def test_the_identity_of_a_batch_is_that_of_earlier_versions() -> None:
+    earlier: dict[str, Any] = {
+        "model": "cooadtr",
+        "start_s": 0.0,
+        "end_s": None,
+        "rate_hz": None,
+        "layout": None,
+        "columns": None,
+        "threshold": None,
+        "min_length_s": None,
+        "min_gap_s": None,
+        "top_k": 3,
+        "scores": False,
+        "wait": False,
+        "device": "auto",
+        "dtype": "float32",
+        "channel": None,
+        "raw": None,
+        "tokens": None,
+        "budget": None,
+        "track": False,
+    }
+    options = Options(dtype="float32", output="out", formats=("csv",), threads=2, quiet=True)
+    assert options.identity == earlier
+    options = replace(options, budget=Budget.parse("2GMAC"), duration_s=3.0, end_s=3.0)
+    assert options.identity == {**earlier, "budget": "2GMAC", "end_s": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--columns", "a,b"), "--columns: cannot parse 'a'"),
+        (("--layout", "ntu"), "there is no joint layout 'ntu'"),
+        (("--layout", "gone.toml"), "gone.toml: cannot be read"),
+    ],
+)
+def test_wrong_values_are_reported_before_anything_is_opened(tmp_path, options, message):
+    done = costream("detect", "no-such-file.csv", *options, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_file_environment_and_flag(tmp_path):
+    """The flag wins over the environment, that over the file."""
+    (tmp_path / "costream.toml").write_text('layout = "of-the-file"\n[detect]\ncolumns = "x,y"\n')
+    arguments = ("detect", "no-such-file.csv", "-v")
+    done = costream(*arguments, cwd=tmp_path)
+    assert (done.returncode, "'of-the-file'" in done.stderr) == (2, True)
+    named = {"COSTREAM_LAYOUT": "of-the-environment"}
+    done = costream(*arguments, cwd=tmp_path, env=named)
+    assert (done.returncode, "'of-the-environment'" in done.stderr) == (2, True)
+    done = costream(*arguments, "--layout", "coco-17", cwd=tmp_path, env=named)
+    assert done.returncode == 4  # nothing is wrong but that there is no such file
+    assert "layout = coco-17 (commandline)" in done.stderr
+    assert "columns = x,y (default map)" in done.stderr
