@@ -162,26 +162,26 @@ class Ticker:
 
     def run(self, items: Iterable[Item]) -> Iterator[TickItem]:
         """Yield ticks, gaps and faults in order. May be called once only."""
-        gap_told = False
+        gap_reported = False
         for item in items:
             if not isinstance(item, (Gap, Fault)):
-                yield from self._take(item, gap_told)
-                gap_told = False
+                yield from self._take(item, gap_reported)
+                gap_reported = False
             else:
                 # Ticks of earlier items must come before the Gap or Fault.
                 yield from self._settle()
-                gap_told = gap_told or isinstance(item, Gap)
+                gap_reported = gap_reported or isinstance(item, Gap)
                 yield item
         yield from self._settle()
 
-    def _take(self, item: Data, gap_told: bool) -> Iterator[TickItem]:
+    def _take(self, item: Data, gap_reported: bool) -> Iterator[TickItem]:
         """Accept a new item; first yield the ticks that still belong to the previous one."""
         before = self._newest
         if before is None:
             self._t0 = item.time_s
-        elif gap_told or item.time_s - before.time_s > self._tolerance_s:
+        elif gap_reported or item.time_s - before.time_s > self._tolerance_s:
             yield from self._settle()
-            if not gap_told:
+            if not gap_reported:
                 seconds = item.time_s - before.time_s
                 yield Gap(before.time_s, item.time_s, f"no data for {seconds:.3f} s")
             ahead = (item.time_s - self._slack_s - self._t0) * self._rate_hz

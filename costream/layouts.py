@@ -67,7 +67,7 @@ def joint_mapping(source: Layout, target: Layout) -> tuple[tuple[int, ...], ...]
     A joint with double weight is listed twice. SourceError names the joints that are missing.
     """
     place = {name: k for k, name in enumerate(source.joints)}
-    found = [_made(name, place, frozenset()) for name in target.joints]
+    found = [_derived(name, place, frozenset()) for name in target.joints]
     missing = [name for name, parts in zip(target.joints, found, strict=True) if parts is None]
     if missing:
         raise SourceError(
@@ -76,17 +76,17 @@ def joint_mapping(source: Layout, target: Layout) -> tuple[tuple[int, ...], ...]
     return tuple(parts for parts in found if parts is not None)
 
 
-def _made(name: str, place: dict[str, int], asked: frozenset[str]) -> tuple[int, ...] | None:
-    """Return the joints whose mean is ``name``, derived by STAND_INS if it is missing, or None."""
+def _derived(name: str, place: dict[str, int], tried: frozenset[str]) -> tuple[int, ...] | None:
+    """Return the joints whose mean is ``name``, by JOINT_SUBSTITUTES if missing, or None."""
     if name in place:
         return (place[name],)
     side, _, rest = name.partition(" ")
     prefix = f"{side} " if side in ("left", "right") else ""
     for recipe in JOINT_SUBSTITUTES.get(rest if prefix else name, ()):
         wanted = [part.replace("* ", prefix) for part in recipe]
-        if asked.intersection(wanted):
+        if tried.intersection(wanted):
             continue
-        parts = [_made(part, place, asked | {name}) for part in wanted]
+        parts = [_derived(part, place, tried | {name}) for part in wanted]
         known = [part for part in parts if part is not None]
         if len(known) == len(parts):
             # All parts have the same weight, however many joints each is the mean of.
@@ -115,13 +115,14 @@ def _from_table(table: dict[str, Any], stem: str) -> Layout:
     unknown = set(table) - {"name", "joints", "bones", "centre"}
     if unknown:
         raise ValueError(f"unknown keys of a layout: {', '.join(sorted(unknown))}")
-    said = table.get("joints")
-    said = {str(k): name for k, name in enumerate(said)} if isinstance(said, list) else said
-    named = list(said.items()) if isinstance(said, dict) else []
+    declared = table.get("joints")
+    if isinstance(declared, list):
+        declared = {str(k): name for k, name in enumerate(declared)}
+    named = list(declared.items()) if isinstance(declared, dict) else []
     if len(named) < 2 or not all(isinstance(name, str) for _, name in named):
         raise ValueError("joints must be two or more names, or a table of names")
     joints = [name for _, name in named]
-    headings = [heading for heading, _ in named] if table["joints"] is said else joints
+    headings = [heading for heading, _ in named] if table["joints"] is declared else joints
     if len(set(joints)) < len(joints):
         raise ValueError("two joints have the same name")
     pairs = table.get("bones")

@@ -145,23 +145,23 @@ class Comparison:
             },
             "cost": {key: {"a": x, "b": y} for key, x, y in self.costs()},
         }
-        found: dict[str, Any] = plain(out)
-        return found
+        values: dict[str, Any] = plain(out)
+        return values
 
 
 def compare_runs(name: str, a: Iterable[Content], b: Iterable[Content]) -> Comparison:
     """Read two runs to their ends, in parallel and in constant memory, and compare them."""
-    found = Comparison(
+    comparison = Comparison(
         name, Digest(80, most_segments=_MOST_SEGMENTS), Digest(80, most_segments=_MOST_SEGMENTS)
     )
-    for pair in align_runs(_predictions(a, found.a), _predictions(b, found.b)):
-        _add(found, pair)
-    for head_a, head_b in _heads_of_both(found.a, found.b):
-        for moment in align_runs(_segments(found.a, head_a), _segments(found.b, head_b)):
-            say_a = None if moment.a is None else moment.a.value
-            say_b = None if moment.b is None else moment.b.value
-            found.timeline.add(moment.start_s, moment.end_s, say_a, say_b)
-    return found
+    for pair in align_runs(_predictions(a, comparison.a), _predictions(b, comparison.b)):
+        _add(comparison, pair)
+    for head_a, head_b in _heads_of_both(comparison.a, comparison.b):
+        for moment in align_runs(_segments(comparison.a, head_a), _segments(comparison.b, head_b)):
+            label_a = None if moment.a is None else moment.a.value
+            label_b = None if moment.b is None else moment.b.value
+            comparison.timeline.add(moment.start_s, moment.end_s, label_a, label_b)
+    return comparison
 
 
 _Step: TypeAlias = "list[Prediction]"  # of one time, one per head
@@ -206,18 +206,18 @@ def _by_model(digest: Digest) -> dict[str, str | None]:
     return {alone if head is None else head: head for head in digest.heads.names}
 
 
-def _add(found: Comparison, pair: Pair[_Step]) -> None:
+def _add(comparison: Comparison, pair: Pair[_Step]) -> None:
     if pair.a is None or pair.b is None:
         return  # only times that both runs cover are compared
     a, b = pair.a.value, pair.b.value
-    heads = _heads_of_both(found.a, found.b)
+    heads = _heads_of_both(comparison.a, comparison.b)
     best_a = _best(a, [head for head, _ in heads])
     best_b = _best(b, [head for _, head in heads])
-    found.steps.add(pair.start_s, pair.end_s, best_a, best_b)
+    comparison.steps.add(pair.start_s, pair.end_s, best_a, best_b)
     time_a, time_b = a[0].time_s, b[0].time_s
     at_once = abs(time_a - time_b) < _SAME_TIME_S
     if at_once and abs(pair.start_s - max(time_a, time_b)) < _SAME_TIME_S:
-        found.scores.add(_scores(a, found.a), _scores(b, found.b), time_a)
+        comparison.scores.add(_scores(a, comparison.a), _scores(b, comparison.b), time_a)
 
 
 def _best(step: _Step, heads: Iterable[str | None]) -> str:
@@ -282,12 +282,12 @@ def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _agreement(found: Agreement) -> dict[str, Any]:
+def _agreement(agreement: Agreement) -> dict[str, Any]:
     return {
-        "compared_s": found.compared_s,
-        "agreement": found.ratio,
-        "count": found.count,
-        "differences": found.differences,
+        "compared_s": agreement.compared_s,
+        "agreement": agreement.ratio,
+        "count": agreement.count,
+        "differences": agreement.differences,
     }
 
 
@@ -314,8 +314,8 @@ def compare(a: Path, b: Path, *, as_json: bool) -> ExitCode:
     out.begin()
     for name, path_a, path_b in pairs.both:
         try:
-            for found in _compare(name, path_a, path_b):
-                out.add(found)
+            for comparison in _compare(name, path_a, path_b):
+                out.add(comparison)
                 compared += 1
         except NotAResultError as error:
             click.echo(f"costream: skipped: {error}", err=True)
@@ -357,12 +357,12 @@ class _TextOut:
     def begin(self) -> None:
         click.echo(f"A: {self._names[0]}\nB: {self._names[1]}")
 
-    def add(self, found: Comparison) -> None:
-        click.echo("\n" + describe(found))
+    def add(self, comparison: Comparison) -> None:
+        click.echo("\n" + describe(comparison))
         self._files += 1
-        self._equal += found.equal
-        self._compared_s += found.steps.compared_s
-        self._same_s += found.steps.same_s
+        self._equal += comparison.equal
+        self._compared_s += comparison.steps.compared_s
+        self._same_s += comparison.steps.same_s
 
     def end(self, only_a: list[str], only_b: list[str]) -> None:
         line = total(self._files, self._equal, self._same_s, self._compared_s, only_a, only_b)
@@ -379,20 +379,21 @@ class _JsonOut:
     def begin(self) -> None:
         click.echo(f'{{"a": {dumps(self._names[0])}, "b": {dumps(self._names[1])}, "files": [')
 
-    def add(self, found: Comparison) -> None:
-        click.echo(("," if self._files else "") + dumps(found.to_json()))
+    def add(self, comparison: Comparison) -> None:
+        click.echo(("," if self._files else "") + dumps(comparison.to_json()))
         self._files += 1
 
     def end(self, only_a: list[str], only_b: list[str]) -> None:
         click.echo(f'], "only_a": {dumps(only_a)}, "only_b": {dumps(only_b)}}}')
 
 
-def describe(found: Comparison) -> str:
+def describe(comparison: Comparison) -> str:
     """Return the lines of one run."""
-    lines = [clean(found.name) + ("  the same" if found.equal else "")]
-    lines += _columns([(key, _short(key, a), _short(key, b)) for key, a, b in found.settings()])
-    lines += _agreement_lines("steps", found.steps)
-    scores = found.scores
+    lines = [clean(comparison.name) + ("  the same" if comparison.equal else "")]
+    settings = comparison.settings()
+    lines += _columns([(key, _short(key, a), _short(key, b)) for key, a, b in settings])
+    lines += _agreement_lines("steps", comparison.steps)
+    scores = comparison.scores
     if scores.count and scores.most > 0:
         mean = scores.total / scores.count
         where = "" if scores.time_s is None else f" at {short_time(scores.time_s, 2)}"
@@ -400,11 +401,11 @@ def describe(found: Comparison) -> str:
             f"  scores differ by {mean:.3g} on average, by {scores.most:.3g} at most"
             f"{where} ({clean(scores.label or '')})"
         )
-    lines += _agreement_lines("timeline", found.timeline)
+    lines += _agreement_lines("timeline", comparison.timeline)
     lines += _columns(
         [
             (key.replace("_", " "), _cost_lines(key, a), _cost_lines(key, b) + _ratio(key, a, b))
-            for key, a, b in found.costs()
+            for key, a, b in comparison.costs()
             if a != b
         ]
     )
@@ -426,25 +427,26 @@ def total(
     return "\n".join(lines)
 
 
-def _agreement_lines(what: str, found: Agreement) -> list[str]:
-    if found.ratio is None:
+def _agreement_lines(what: str, agreement: Agreement) -> list[str]:
+    if agreement.ratio is None:
         return [f"  {what}: nothing to compare"]
-    length = short_time(found.compared_s)
+    length = short_time(agreement.compared_s)
     over = {"steps": f"agree for {{}} of {length}", "timeline": f"agrees for {{}} of the {length}"}
-    head = f"  {what} {over[what].format(_percent(found.ratio))}"
+    head = f"  {what} {over[what].format(_percent(agreement.ratio))}"
     head += " in which either has an event" if what == "timeline" else ""
-    if not found.count:
+    if not agreement.count:
         return [head]
-    longest = sorted(found.differences, key=lambda d: d.start_s - d.end_s)[:_SHOWN]
-    more = f", the {_SHOWN} longest of" if found.count > _SHOWN else ","
-    lines = [f"{head}{more} {counted(found.count, 'difference')}:"]
+    longest = sorted(agreement.differences, key=lambda d: d.start_s - d.end_s)[:_SHOWN]
+    more = f", the {_SHOWN} longest of" if agreement.count > _SHOWN else ","
+    lines = [f"{head}{more} {counted(agreement.count, 'difference')}:"]
     return lines + [_line(d) for d in sorted(longest, key=lambda d: d.start_s)]
 
 
-def _line(found: Difference) -> str:
-    when = f"{short_time(found.start_s, 2):>10} {short_time(found.end_s, 2):>10}"
-    length = f"{found.end_s - found.start_s:7.2f} s"
-    sides = " | ".join("–" if label is None else clean(label) for label in (found.a, found.b))
+def _line(difference: Difference) -> str:
+    when = f"{short_time(difference.start_s, 2):>10} {short_time(difference.end_s, 2):>10}"
+    length = f"{difference.end_s - difference.start_s:7.2f} s"
+    labels = (difference.a, difference.b)
+    sides = " | ".join("–" if label is None else clean(label) for label in labels)
     return f"  {when} {length}  {sides}"
 
 

@@ -12,7 +12,7 @@ from costream.errors import SourceError
 from costream.formatting import counted, saving, short_time, si, times
 from costream.report.digest import LabelStats
 from costream.report.markup import Html, Palette, name, tag
-from costream.report.section import Run, status
+from costream.report.section import Run, fact, status
 from costream.report.tables import Cell, label_table, number, table
 from costream.report.timeline import TimeAxis, small_strip, stretches
 
@@ -88,28 +88,19 @@ class ReportOverview:
         macs, dense = sum(r.macs for r in rows), sum(r.dense_macs for r in rows)
         speed = f"{times(media_s / wall_s)} real time" if wall_s > 0 else "all files together"
         bad = sum(r.word != "complete" for r in rows)
+        outcome = f"{bad} not complete" if bad else "all complete"
         segments = sum(r.segments for r in rows)
-        cards: list[tuple[str, str, str, bool]] = [
-            ("Files", f"{len(rows):,}", f"{bad} not complete" if bad else "all complete", bad > 0),
-            ("Length", short_time(media_s, 0), speed, False),
-            ("Segments", f"{segments:,}", counted(len(self.stats), "label"), False),
+        cards = [
+            fact("Files", f"{len(rows):,}", outcome, warn=bad > 0),
+            fact("Length", short_time(media_s, 0), speed),
+            fact("Segments", f"{segments:,}", counted(len(self.stats), "label")),
         ]
         if macs:
             less = saving(macs, dense) or "as much as dense"
-            cards.append(("Cost", si(macs, "MAC"), f"{si(dense, 'MAC')} dense: {less}", False))
+            cards.append(fact("Cost", si(macs, "MAC"), f"{si(dense, 'MAC')} dense: {less}"))
         if self.refused:
-            cards.append(("Without results", f"{len(self.refused):,}", "see below", True))
-        made = (
-            tag(
-                "div",
-                tag("dt", title),
-                tag("dd", value, class_="value"),
-                tag("dd", more, class_="more"),
-                class_="warn" if warn else None,
-            )
-            for title, value, more, warn in cards
-        )
-        return tag("dl", made, class_="facts")
+            cards.append(fact("Without results", f"{len(self.refused):,}", "see below", warn=True))
+        return tag("dl", cards, class_="facts")
 
     def _labels(self, palette: Palette) -> Html | None:
         if not self.stats:

@@ -21,7 +21,7 @@ from costream.report.markup import Html, Palette, join, name, percent, tag
 from costream.report.page import page_foot, page_head
 from costream.report.tables import Cell, label_table, number, score_bar, table
 from costream.report.thumbnails import Thumbnails
-from costream.report.timeline import TimeAxis, strip, swatch
+from costream.report.timeline import TimeAxis, plain_swatch, strip, swatch
 from costream.sinks.atomic import AtomicFile
 
 MOST_OPEN = 60  # cards that are shown at once
@@ -64,16 +64,16 @@ def facts(digest: Digest) -> Html:
     start_s, end_s = digest.span_s
     media_s = summary.media_s if summary is not None else end_s - start_s
     cards = [
-        _fact("Segments", f"{digest.segment_count:,}", counted(len(digest.stats), "label")),
-        _fact("Length", short_time(media_s), f"{digest.steps:,} steps"),
+        fact("Segments", f"{digest.segment_count:,}", counted(len(digest.stats), "label")),
+        fact("Length", short_time(media_s), f"{digest.steps:,} steps"),
     ]
     if summary is not None and summary.x_realtime:
         took = f"{short_time(summary.wall_s)} of work"
-        cards.append(_fact("Speed", f"{times(summary.x_realtime)} real time", took))
+        cards.append(fact("Speed", f"{times(summary.x_realtime)} real time", took))
     macs, dense = costs.get("macs_per_step"), costs.get("dense_macs_per_step")
     if macs and dense:
         less = saving(macs, dense) or "as much as dense"
-        cards.append(_fact("Cost a step", si(macs, "MAC"), f"{si(dense, 'MAC')} dense: {less}"))
+        cards.append(fact("Cost a step", si(macs, "MAC"), f"{si(dense, 'MAC')} dense: {less}"))
     cards.append(_status(digest))
     return tag("dl", cards, class_="facts")
 
@@ -96,12 +96,13 @@ def status(digest: Digest) -> tuple[str, str]:
 
 def _status(digest: Digest) -> Html:
     word, sentence = status(digest)
-    return _fact("Status", word, sentence, "" if word == "complete" else "warn")
+    return fact("Status", word, sentence, warn=word != "complete")
 
 
-def _fact(title: str, value: str, more: str, class_: str = "") -> Html:
+def fact(title: str, value: str, more: str, *, warn: bool = False) -> Html:
+    """Return a key figure: its name, its value and a remark; ``warn``: highlighted."""
     inner = (tag("dt", title), tag("dd", value, class_="value"), tag("dd", more, class_="more"))
-    return tag("div", *inner, class_=class_ or None)
+    return tag("div", *inner, class_="warn" if warn else None)
 
 
 def _who(run: Run) -> Html:
@@ -149,34 +150,32 @@ def _legend(digest: Digest, palette: Palette) -> Html:
         rest = len(digest.stats) - len(shown)
         items.append(tag("li", f"and {rest} more, listed below", class_="dim"))
     if digest.gap_count:
-        box = tag("rect", width="14", height="14", fill="url(#gap)")
-        hatch = tag("svg", box, class_="swatch", width="14", height="14", aria_hidden="true")
-        items.append(tag("li", hatch, "gap"))
+        items.append(tag("li", plain_swatch(fill="url(#gap)"), "gap"))
     return tag("ul", items, class_="legend")
 
 
 def _how_drawn(digest: Digest) -> str:
     curves = digest.curves
-    said = []
+    sentences = []
     if curves is not None and curves.most_in_a_bin() > 1:
-        said.append(
+        sentences.append(
             f"A point stands for up to {curves.most_in_a_bin()} steps: their mean and, lighter, "
             "their highest score."
         )
     if digest.finds_objects:
-        said.append("The score is that of the label's best object, 0 without an object.")
+        sentences.append("The score is that of the label's best object, 0 without an object.")
     elif not digest.all_scores:
-        said.append(
+        sentences.append(
             "If a label is not among the best of a step, its score was not written and is "
             "drawn as 0 (detect --scores writes all scores)."
         )
-    said.append("The line at the bottom marks the label's segments")
+    sentences.append("The line at the bottom marks the label's segments")
     dashes = "" if not _has_threshold(digest) else ", the dashes mark the threshold"
-    said[-1] += f"{dashes}."
+    sentences[-1] += f"{dashes}."
     left = len(digest.labels) - len(shown_labels(digest))
     if left > 0:
-        said.append(f"Not drawn: {counted(left, 'other label')} with lower scores.")
-    return " ".join(said)
+        sentences.append(f"Not drawn: {counted(left, 'other label')} with lower scores.")
+    return " ".join(sentences)
 
 
 def _has_threshold(digest: Digest) -> bool:
@@ -204,8 +203,7 @@ def _segments(run: Run, palette: Palette) -> Html:
         rest_of = tag("ol", cards[MOST_OPEN:], class_="segments", start=MOST_OPEN + 1)
         words = f"Show {len(cards) - MOST_OPEN:,} more"
         more = tag("details", tag("summary", words), rest_of)
-    said = (tag("p", note, class_="note") for note in notes if note)
-    return tag("section", title, shown, more, said)
+    return tag("section", title, shown, more, (tag("p", n, class_="note") for n in notes if n))
 
 
 def _card(segment: Segment, anchor: str, run: Run, palette: Palette) -> Html:
@@ -278,8 +276,8 @@ def _troubles(digest: Digest) -> Html | None:
         counted(digest.fault_count, "error"),
     ]
     listed = table(("What", "When", "Why"), rows, numbers=(1,))
-    said = ", ".join(c for c in counts if not c.startswith("0 "))
-    note = tag("p", said + ".", class_="note") if said else None
+    words = ", ".join(c for c in counts if not c.startswith("0 "))
+    note = tag("p", words + ".", class_="note") if words else None
     return tag("section", tag("h3", "Gaps and errors"), note, listed)
 
 
@@ -360,8 +358,7 @@ def _stages(costs: dict[str, Any]) -> Html | None:
         found = ms.get(stage)
         if not isinstance(found, dict):
             continue
-        box = tag("rect", width="14", height="14", style=f"fill:var(--stage{k})")
-        square = tag("svg", box, class_="swatch", width="14", height="14", aria_hidden="true")
+        square = plain_swatch(style=f"fill:var(--stage{k})")
         shown = "all together" if stage == "step" else stage
         title = tag("span", square if stage != "step" else None, shown, class_="label")
         values = [_ms(found.get(key)) for key in ("mean", "p50", "p90", "p99", "max")]
@@ -379,14 +376,14 @@ def _ms(value: object) -> str:
 
 
 def _losses(digest: Digest, costs: dict[str, Any]) -> Html | None:
-    said = []
+    losses = []
     if digest.warmup_steps:
-        said.append(f"{counted(digest.warmup_steps, 'step')} before the window was full")
+        losses.append(f"{counted(digest.warmup_steps, 'step')} before the window was full")
     if costs.get("dropped"):
-        said.append(f"{counted(int(costs['dropped']), 'frame')} dropped")
+        losses.append(f"{counted(int(costs['dropped']), 'frame')} dropped")
     if costs.get("max_lag_s"):
-        said.append(f"{costs['max_lag_s']:.2f} s late at most")
-    return tag("p", ", ".join(said) + ".", class_="note") if said else None
+        losses.append(f"{costs['max_lag_s']:.2f} s late at most")
+    return tag("p", ", ".join(losses) + ".", class_="note") if losses else None
 
 
 _OURS = re.compile(r"r\d+\.html")

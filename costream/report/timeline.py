@@ -120,21 +120,29 @@ def bands(digest: Digest, label: str, axis: TimeAxis, paint: Paint) -> Html:
 
 def swatch(paint: Paint) -> Html:
     """Return a small square of the label's colour and pattern."""
-    inner = _block("0", "100%", "14", paint)
+    return _swatch(_block("0", "100%", "14", paint))
+
+
+def plain_swatch(**fill: str) -> Html:
+    """Return a small square with this ``fill`` or ``style``."""
+    return _swatch(tag("rect", width="14", height="14", **fill))
+
+
+def _swatch(inner: Html) -> Html:
     return tag("svg", inner, class_="swatch", width="14", height="14", aria_hidden="true")
 
 
 def describe(digest: Digest, head: str | None, most: int = 20) -> str:
     """Return the timeline of a head in words, for screen readers."""
-    told = [
+    parts = [
         f"{s.label} {short_time(s.start_s)} to {short_time(s.end_s)}"
         for _, s in islice(digest.timeline(head), most)
     ]
     own = (s.count for label, s in digest.stats.items() if digest.heads.owns(head, label))
     count = sum(own)
-    more = [f"and {count - len(told)} more"] if count > len(told) and told else []
+    more = [f"and {count - len(parts)} more"] if count > len(parts) and parts else []
     begin = f"Timeline{'' if head is None else f' of {head}'}: {counted(count, 'segment')}"
-    return f"{begin}: {', '.join(told + more)}" if told else begin
+    return f"{begin}: {', '.join(parts + more)}" if parts else begin
 
 
 def _segment(segment: Segment, axis: TimeAxis, palette: Palette, href: str, link: bool) -> Html:

@@ -47,7 +47,7 @@ class _Run:
     ) -> None:
         self.source, self.model, self.stop = source, model, stop
         self._live = source if isinstance(source, LiveSource) else None
-        self.track = StreamRecorder(model, options, sinks)
+        self.recorder = StreamRecorder(model, options, sinks)
 
     def go(self) -> Summary:
         began = time.perf_counter()
@@ -57,7 +57,7 @@ class _Run:
             info = self.source.open()
             exit_code = ExitCode.BUG
             try:
-                self.track.open(info)
+                self.recorder.open(info)
                 self._loop(info)
                 exit_code = self._exit_code()
             except CostreamError as error:
@@ -71,8 +71,8 @@ class _Run:
                 raise
             finally:
                 summary = self._summary(exit_code, time.perf_counter() - began)
-                self.track.close(summary)
-        if self.track.steps == 0 and not self.stop.requested:
+                self.recorder.close(summary)
+        if self.recorder.steps == 0 and not self.stop.requested:
             raise SourceError(
                 "nothing could be read", where=info.uri, hint="it is damaged, or the range is empty"
             )
@@ -80,7 +80,7 @@ class _Run:
 
     def _loop(self, info: SourceInfo) -> None:
         state = self.model.init_state(1)
-        throttle = self._throttle(state)
+        controller = self._controller(state)
         mark = time.perf_counter()
         for events in self._events(info):
             if self.stop.requested:
@@ -92,34 +92,34 @@ class _Run:
                         for frame in (*tick.item.earlier, tick.item):
                             _ = frame.rgb  # convert and resize here: it counts as decoding
                 decode_s = (time.perf_counter() - mark) / len(ticks)
-                if throttle is not None:
-                    throttle.before(state)
-                    self.track.budget = throttle.step_budget
+                if controller is not None:
+                    controller.before(state)
+                    self.recorder.budget = controller.step_budget
                 results = self.model.steps([tick.item for tick in ticks], state)
-                if throttle is not None:
-                    throttle.after(results[-1])
+                if controller is not None:
+                    controller.after(results[-1])
                 if self._live is not None:
-                    self.track.dropped = self._live.dropped
+                    self.recorder.dropped = self._live.dropped
                 for tick, result in zip(ticks, results, strict=True):
-                    self.track.step(tick, result, decode_s)
+                    self.recorder.step(tick, result, decode_s)
             for event in events:
                 if isinstance(event, Gap):
-                    self.track.gap(event)
+                    self.recorder.gap(event)
                     self.model.reset(state, [0])
                 elif isinstance(event, Fault):
-                    self.track.fault(event)
+                    self.recorder.fault(event)
             mark = time.perf_counter()
-        self.track.flush()
+        self.recorder.flush()
 
-    def _throttle(self, state: Any) -> TokenController | None:
+    def _controller(self, state: Any) -> TokenController | None:
         """Set the stream's token count; return its controller if there is a budget."""
-        options = self.track.options
+        options = self.recorder.options
         if not isinstance(self.model, GatedModel):
             return None
         self.model.set_tokens(state, options.tokens)
         if options.budget is None:
             return None
-        return TokenController(self.model, options.budget, self.track.rate_hz)
+        return TokenController(self.model, options.budget, self.recorder.rate_hz)
 
     def _events(self, info: SourceInfo) -> Iterator[list[TickItem]]:
         """Yield lists of events: ticks of one chunk together, everything else alone."""
@@ -128,7 +128,7 @@ class _Run:
             events = tick_per_item(items)
         else:
             tolerance_s = self.model.card.gap_tolerance_s
-            events = resample(items, self.track.rate_hz, tolerance_s, self.model.frames)
+            events = resample(items, self.recorder.rate_hz, tolerance_s, self.model.frames)
         size = 1 if info.live else self.model.chunk
         together: list[TickItem] = []
         for event in events:
@@ -149,14 +149,14 @@ class _Run:
     def _exit_code(self) -> ExitCode:
         if self.stop.exit_code is not None:
             return self.stop.exit_code
-        if self.track.steps == 0:
+        if self.recorder.steps == 0:
             return ExitCode.INPUT
-        return ExitCode.PARTIAL if self.track.fatal else ExitCode.OK
+        return ExitCode.PARTIAL if self.recorder.fatal else ExitCode.OK
 
     def _summary(self, exit_code: ExitCode, wall_s: float) -> Summary:
         live = self._live
         if live is not None:
-            self.track.dropped = live.dropped
+            self.recorder.dropped = live.dropped
         complete = exit_code is ExitCode.OK and not self.stop.requested
         drift_ppm = None if live is None else live.drift_ppm
-        return self.track.summary(exit_code, wall_s, complete=complete, drift_ppm=drift_ppm)
+        return self.recorder.summary(exit_code, wall_s, complete=complete, drift_ppm=drift_ppm)

@@ -43,7 +43,7 @@ class _Piece:
     tail_most: int | None = None
     open: bool = True
 
-    def pass_(self, score: float, count: int | None) -> None:
+    def add_tail(self, score: float, count: int | None) -> None:
         """Add a step to the tail, until it is known to belong to the piece."""
         self.tail_total += score
         self.tail_steps += 1
@@ -109,11 +109,11 @@ class Segmenter:
         self._covered_s = end_s
         for piece in (self._long, self._short):
             if piece is not None:
-                piece.pass_(float(p[piece.label]), count)
+                piece.add_tail(float(p[piece.label]), count)
         current = next((x.label for x in (self._short, self._long) if x and x.open), None)
         out = self._assign(self._hysteresis.step(p, current), start_s, end_s, p, count)
         if self._long and not self._long.open and not self._near(self._long, end_s):
-            out += self._give(self._long)
+            out += self._finished(self._long)
             self._long = None
         return out
 
@@ -134,7 +134,7 @@ class Segmenter:
 
     def flush(self) -> list[Segment]:
         """End open segments and return all that were not returned yet."""
-        out = self._give(self._long) + self._give(self._short)
+        out = self._finished(self._long) + self._finished(self._short)
         self._long = self._short = None
         return out
 
@@ -161,7 +161,7 @@ class Segmenter:
             if piece is self._long:
                 self._short = None
         if piece is self._short and self._is_long(piece):
-            out = self._give(self._long)
+            out = self._finished(self._long)
             self._long, self._short = piece, None
             return out
         return []
@@ -178,7 +178,7 @@ class Segmenter:
     def _is_long(self, piece: _Piece) -> bool:
         return piece.length_s > 0 and piece.length_s >= self._min_length_s - SLACK_S
 
-    def _give(self, piece: _Piece | None) -> list[Segment]:
+    def _finished(self, piece: _Piece | None) -> list[Segment]:
         return [self._segment(piece)] if piece is not None and self._is_long(piece) else []
 
     def _segment(self, piece: _Piece) -> Segment:

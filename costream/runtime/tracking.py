@@ -39,7 +39,7 @@ class _Object:
             return self.corners
         return self.corners + np.tile(self.speed * (time_s - self.seen_s), 2)
 
-    def see(self, time_s: float, corners: Corners) -> None:
+    def update(self, time_s: float, corners: Corners) -> None:
         """Update it with the box observed at ``time_s``."""
         if time_s > self.seen_s:
             shift = (corners - self.corners).reshape(2, 2).mean(0) / (time_s - self.seen_s)
@@ -73,16 +73,16 @@ class ObjectTracker:
         order = sorted(range(len(boxes)), key=lambda k: _rank(boxes[k]))
         ranked = [boxes[k] for k in order]
         corners = corners_of(ranked)
-        found = self._assign(time_s, ranked, corners)
+        matches = self._assign(time_s, ranked, corners)
         ids: dict[int, int] = {}
         for k, (place, box) in enumerate(zip(order, ranked, strict=True)):
-            if k in found:
-                found[k].see(time_s, corners[k])
+            if k in matches:
+                matches[k].update(time_s, corners[k])
             else:
                 self._ids += 1
-                found[k] = _Object(self._ids, box.label, corners[k], time_s)
-                self._objects.append(found[k])
-            ids[place] = found[k].id
+                matches[k] = _Object(self._ids, box.label, corners[k], time_s)
+                self._objects.append(matches[k])
+            ids[place] = matches[k].id
         return tuple(replace(box, id=ids[place]) for place, box in enumerate(boxes))
 
     def _assign(self, time_s: float, boxes: Sequence[Box], corners: Corners) -> dict[int, _Object]:
@@ -94,13 +94,13 @@ class ObjectTracker:
         shared[labels[:, None] != np.array([box.label for box in boxes])] = -1
         which, of = np.nonzero(shared >= self._overlap)
         free = set(which.tolist())
-        found: dict[int, _Object] = {}
+        matches: dict[int, _Object] = {}
         for pair in np.argsort(-shared[which, of], kind="stable"):
             known, box = int(which[pair]), int(of[pair])
-            if known in free and box not in found:
+            if known in free and box not in matches:
                 free.remove(known)
-                found[box] = self._objects[known]
-        return found
+                matches[box] = self._objects[known]
+        return matches
 
 
 def corners_of(boxes: Sequence[Box]) -> Corners:

@@ -74,7 +74,7 @@ class StreamRecorder:
         self.lag_s = 0.0
         self.fatal = False
         self.top: dict[str | None, tuple[Scored, ...]] = {}  # newest, by head
-        self.voices: list[_HeadTimeline] = []
+        self.timelines: list[_HeadTimeline] = []
         self._tracker = ObjectTracker() if options.track else None
         self.budget: dict[str, float] = {}  # of the next steps: field of Compute, value
         self._sink_s = 0.0
@@ -82,14 +82,14 @@ class StreamRecorder:
     @property
     def active(self) -> str | None:
         """The best label now at or above its threshold, not background; of the first such head."""
-        for voice in self.voices:
-            card, scores = voice.head.card, voice.segmenter.smoother.scores
+        for entry in self.timelines:
+            card, scores = entry.head.card, entry.segmenter.smoother.scores
             if scores is None:
                 continue
             sure = [
                 (score, label)
                 for label, score in zip(card.labels, scores.tolist(), strict=True)
-                if label != card.background and score >= voice.timeline.threshold_of(label)
+                if label != card.background and score >= entry.timeline.threshold_of(label)
             ]
             if sure:
                 return max(sure)[1]
@@ -114,12 +114,12 @@ class StreamRecorder:
         # A network's delay is a number of steps, whatever the duration of a step.
         self.scale = card.rate_hz / self.rate_hz
         several = len(self.model.heads) > 1
-        self.voices = []
+        self.timelines = []
         for head in self.model.heads:
             name = head.card.name if several else None
             timeline = options.timeline(head.card)
             segmenter = self._segmenter(head.card, timeline)
-            self.voices.append(_HeadTimeline(head, name, timeline, segmenter))
+            self.timelines.append(_HeadTimeline(head, name, timeline, segmenter))
 
     def _segmenter(self, card: Card, timeline: Timeline) -> Segmenter | PresenceSegmenter:
         rate_hz, delay_s = self.rate_hz / self.model.stride, card.delay_s * self.scale
@@ -159,19 +159,19 @@ class StreamRecorder:
         )
         began = time.perf_counter()
         scores: list[npt.NDArray[np.float64]] = []
-        for voice in self.voices:
-            if isinstance(voice.segmenter, PresenceSegmenter):
+        for entry in self.timelines:
+            if isinstance(entry.segmenter, PresenceSegmenter):
                 boxes = () if result.objects is None else result.objects[0]
-                self.write(self._objects(step, tick, boxes, voice))
-                self._emit(voice, voice.segmenter.push(tick.time_s, boxes))
+                self.write(self._objects(step, tick, boxes, entry))
+                self._emit(entry, entry.segmenter.push(tick.time_s, boxes))
             elif result.probabilities is not None and not (self.options.wait and result.warmup[0]):
-                probabilities = result.probabilities[0, voice.head.columns]
-                self.write(self._prediction(step, tick, probabilities, result, voice))
-                self._emit(voice, voice.segmenter.push(tick.time_s, probabilities))
+                probabilities = result.probabilities[0, entry.head.columns]
+                self.write(self._prediction(step, tick, probabilities, result, entry))
+                self._emit(entry, entry.segmenter.push(tick.time_s, probabilities))
             else:
                 continue
-            if voice.segmenter.smoother.scores is not None:
-                scores.append(voice.segmenter.smoother.scores)
+            if entry.segmenter.smoother.scores is not None:
+                scores.append(entry.segmenter.smoother.scores)
         self.write(compute)
         self._draw(tick, result)
         self._sink_s = time.perf_counter() - began
@@ -182,8 +182,8 @@ class StreamRecorder:
         self.gaps += 1
         if self._tracker is not None:
             self._tracker.reset()
-        for voice in self.voices:
-            self._emit(voice, voice.segmenter.gap(gap.start_s, gap.end_s))
+        for entry in self.timelines:
+            self._emit(entry, entry.segmenter.gap(gap.start_s, gap.end_s))
         self.write(gap)
 
     def smoothed(self) -> tuple[float, ...]:
@@ -191,7 +191,7 @@ class StreamRecorder:
 
         Empty when no scores are smoothed, or before the first ones.
         """
-        smoothers = [voice.segmenter.smoother for voice in self.voices]
+        smoothers = [entry.segmenter.smoother for entry in self.timelines]
         scores = [s.scores for s in smoothers if s.scores is not None]
         if not scores or not any(s.smooth_s for s in smoothers):
             return ()
@@ -200,8 +200,8 @@ class StreamRecorder:
     def go_on(self, smoothed: Sequence[float]) -> None:
         """Resume the smoothing from the state that ``smoothed`` returned."""
         time_s, scores = smoothed[0], np.array(smoothed[1:])
-        for voice in self.voices:
-            smoother, count = voice.segmenter.smoother, len(voice.head.card.labels)
+        for entry in self.timelines:
+            smoother, count = entry.segmenter.smoother, len(entry.head.card.labels)
             smoother.time_s, smoother.scores = time_s, scores[:count]
             scores = scores[count:]
 
@@ -216,8 +216,8 @@ class StreamRecorder:
 
     def flush(self) -> None:
         """End the open segments of the timeline."""
-        for voice in self.voices:
-            self._emit(voice, voice.segmenter.flush())
+        for entry in self.timelines:
+            self._emit(entry, entry.segmenter.flush())
 
     def write(self, record: Record) -> None:
         """Write a record to every open sink."""
@@ -265,11 +265,11 @@ class StreamRecorder:
                 sink.draw(picture)
 
     def _objects(
-        self, step: int, tick: Tick, boxes: Sequence[Box], voice: _HeadTimeline
+        self, step: int, tick: Tick, boxes: Sequence[Box], entry: _HeadTimeline
     ) -> Objects:
-        card, least = voice.head.card, voice.timeline.threshold_of
+        card, least = entry.head.card, entry.timeline.threshold_of
         scores = best_scores(boxes, card.labels)
-        self.top[voice.name] = tuple(top for top in self._top(scores, card.labels) if top[1] > 0)
+        self.top[entry.name] = tuple(top for top in self._top(scores, card.labels) if top[1] > 0)
         sure = tuple(box for box in boxes if box.score >= least(box.label))[:MAX_BOXES]
         if self._tracker is not None:
             sure = self._tracker.update(tick.time_s, sure)
@@ -281,10 +281,10 @@ class StreamRecorder:
         tick: Tick,
         probabilities: npt.NDArray[np.float32],
         result: StepResult,
-        voice: _HeadTimeline,
+        entry: _HeadTimeline,
     ) -> Prediction:
-        labels = voice.head.card.labels
-        top = self.top[voice.name] = self._top(probabilities, labels)
+        labels = entry.head.card.labels
+        top = self.top[entry.name] = self._top(probabilities, labels)
         future = None if result.anticipation is None else result.anticipation[0]
         return Prediction(
             i=step,
@@ -298,7 +298,7 @@ class StreamRecorder:
             ),
             warmup=result.warmup[0],
             fresh=tick.fresh,
-            model=voice.name,
+            model=entry.name,
         )
 
     def _top(
@@ -307,13 +307,13 @@ class StreamRecorder:
         best = np.argsort(-probabilities, kind="stable")[: self.options.top_k]
         return tuple((labels[k], float(probabilities[k])) for k in best)
 
-    def _emit(self, voice: _HeadTimeline, segments: Sequence[Segment]) -> None:
+    def _emit(self, entry: _HeadTimeline, segments: Sequence[Segment]) -> None:
         for segment in segments:
             self.segments += 1
-            self.write(segment if voice.name is None else replace(segment, model=voice.name))
+            self.write(segment if entry.name is None else replace(segment, model=entry.name))
 
     def _header(self, info: SourceInfo) -> Header:
-        card, options, several = self.model.card, self.options, len(self.voices) > 1
+        card, options, several = self.model.card, self.options, len(self.timelines) > 1
         end = options.end_s if info.duration_s is None else info.duration_s
         if options.end_s is not None and end is not None:
             end = min(end, options.end_s)
@@ -339,16 +339,16 @@ class StreamRecorder:
                 **options.recorded,
                 **self.model.notes(info),
             },
-            heads=tuple(self._head(voice) for voice in self.voices) if several else None,
+            heads=tuple(self._head(entry) for entry in self.timelines) if several else None,
             began=None if info.began_s is None else utc(info.began_s),
             task=card.task,
         )
 
-    def _head(self, voice: _HeadTimeline) -> Head:
-        card, timeline = voice.head.card, voice.timeline
+    def _head(self, entry: _HeadTimeline) -> Head:
+        card, timeline = entry.head.card, entry.timeline
         return Head(
             card.name,
-            voice.head.weights_sha256,
+            entry.head.weights_sha256,
             card.labels,
             card.background,
             card.delay_s * self.scale,

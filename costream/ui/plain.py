@@ -56,13 +56,13 @@ class PlainLines:
 def _line(state: RunState, now_s: float) -> str:
     time_s = 0.0 if state.time_s is None else state.time_s
     parts = [f"t={time_s:.1f} s", times(state.x_realtime(now_s))]
-    for voice in state.voices.values():
-        if voice.top:
-            label, score = voice.top[0]
+    for head_state in state.head_states.values():
+        if head_state.top:
+            label, score = head_state.top[0]
             parts.append(f"{clean(label)} {score:.2f}")
-    if state.sight is not None:
-        parts.append(state.sight.words or "nothing")
-        compute = state.sight.compute
+    if state.object_state is not None:
+        parts.append(state.object_state.words or "nothing")
+        compute = state.object_state.compute
         if compute is not None and compute.tokens is not None:
             parts.append(f"{tokens_text(compute, None)}, {share_text(compute)}")
     if state.lag_s:

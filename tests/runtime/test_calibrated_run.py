@@ -184,7 +184,7 @@ def test_alerts_and_status_go_by_the_thresholds_of_labels(shipped: StreamingMode
     by_label = dict(zip(classes.labels, classes.thresholds, strict=True))
     assert (by_label["walk"], by_label["fall"], by_label["sit"]) == (0.15, 0.9, 0.3)
     track, _ = track_of(with_card(shipped, timeline=replace(TIMELINE, smooth_s=0.0)))
-    smoother = track.voices[0].segmenter.smoother
+    smoother = track.timelines[0].segmenter.smoother
     for label, score, active in (("walk", 0.2, "walk"), ("fall", 0.85, None), ("sit", 0.2, None)):
         scores = np.array([1 - score if name == "background" else 0.0 for name in classes.labels])
         scores[classes.labels.index(label)] = score

@@ -102,11 +102,11 @@ def play(args: argparse.Namespace, header: Header, sinks: list[Sink]) -> int:
         Segmenter(head.labels, Timeline(), rate_hz, 0.0, head.background) for head in heads.values()
     ]
     # The second head is some steps behind the first, so that they do not say the same.
-    voices = [
+    head_states = [
         itertools.islice(probabilities(args.steps + 20 * k, rate_hz), 20 * k, None)
         for k in range(len(heads))
     ]
-    for i, scores in enumerate(zip(*voices, strict=True)):
+    for i, scores in enumerate(zip(*head_states, strict=True)):
         if i == args.die_at:
             if args.how == "exit":
                 sys.exit(7)

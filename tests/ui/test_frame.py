@@ -143,13 +143,13 @@ def test_the_current_label_has_hysteresis() -> None:
     state = state_of(*steps("walk", "walk"))
     for record in steps("walk", begin=2, score=0.35):  # above 0.6 x 0.5
         state.add(record)
-    assert state.voices[None].current is not None
+    assert state.head_states[None].current is not None
     for record in steps("walk", begin=3, score=0.25):
         state.add(record)
-    assert state.voices[None].current is None
+    assert state.head_states[None].current is None
     for record in [*steps("walk", begin=4), *steps("sit", begin=5), Gap(0.5, 9.0, "lost")]:
         state.add(record)
-    assert state.voices[None].current is None
+    assert state.head_states[None].current is None
 
 
 def test_streams_of_unknown_length() -> None:
@@ -186,7 +186,7 @@ def hearing_state(*, heads: bool, duration_s: float | None = None) -> RunState:
         ms = StageTimes(0.5, 1.0, 2.0, 0.25)
         state.add(Compute(i, time_s, 9_600_000, 410_000_000, ms, 0.125, dropped=2))
         spectrum = np.random.default_rng(i).normal(-8, 4, (16, 64)).astype(np.float32)
-        state.look(Picture(time_s, AudioBlock(i, time_s, sound), None, spectrum))
+        state.add_input(Picture(time_s, AudioBlock(i, time_s, sound), None, spectrum))
     return state
 
 

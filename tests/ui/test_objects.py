@@ -59,7 +59,7 @@ def state_of(*records: Record, header: Header = HEADER) -> RunState:
     state = RunState(header, 100.0)
     for record in records:
         state.add(record)
-    state.look(
+    state.add_input(
         Picture(
             0.0, FeatureRow(0, 0.0, np.zeros(1, np.float32)), None, None, np.ones((30, 34), bool)
         )

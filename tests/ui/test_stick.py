@@ -80,7 +80,7 @@ def text_of(shown: RunState, name: str, look: Viewport) -> str:
 def test_the_figure_stands_beside_the_scores(width: int, height: int) -> None:
     shown = state()
     without = text_of(shown, "poses.csv", Viewport(width, height))
-    shown.look(Picture(1.0, skeleton(), skeleton()))
+    shown.add_input(Picture(1.0, skeleton(), skeleton()))
     text = text_of(shown, "poses.csv", Viewport(width, height))
     lines = text.split("\n")
     assert len(lines) <= height
@@ -94,7 +94,7 @@ def test_the_figure_stands_beside_the_scores(width: int, height: int) -> None:
 
 def test_no_figure_where_there_is_no_room_or_no_braille() -> None:
     shown = state()
-    shown.look(Picture(1.0, skeleton(), skeleton()))
+    shown.add_input(Picture(1.0, skeleton(), skeleton()))
     for look in (Viewport(50, 23), Viewport(79, 10), Viewport(79, 23, unicode=False)):
         text = text_of(shown, "poses.csv", look)
         assert not dots(text)
@@ -103,7 +103,7 @@ def test_no_figure_where_there_is_no_room_or_no_braille() -> None:
 
 def test_a_run_without_skeletons_has_none() -> None:
     shown = state()
-    shown.look(Picture(1.0, skeleton(), None))
+    shown.add_input(Picture(1.0, skeleton(), None))
     assert shown.figure is None
 
 
@@ -126,7 +126,7 @@ def test_persons_in_a_picture_stand_where_they_are_seen() -> None:
 def test_steps_without_output_leave_no_holes_in_the_timeline() -> None:
     text = text_of(state(), "poses.csv", Viewport(79, 23))
     (strip,) = [line for line in text.split("\n") if line.startswith("walk  ") and "0." not in line]
-    cells = state().voices[None].strip.cells(40, 4.0)  # type: ignore[union-attr]
+    cells = state().head_states[None].strip.cells(40, 4.0)  # type: ignore[union-attr]
     assert all(label == "walk" for label, _ in cells)
     assert strip
 

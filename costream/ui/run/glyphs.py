@@ -58,25 +58,25 @@ _SOUND_COLORS = (None, *(Style(color=f"color({k})") for k in (61, 97, 133, 168, 
 _ASCII = " .:-=+*#%@"
 
 
-def level_line(hearing: AudioMeter, name: Text, width: int, *, unicode: bool) -> Text:
+def level_line(meter: AudioMeter, name: Text, width: int, *, unicode: bool) -> Text:
     """Return the meter, ``width`` wide with its ``name``: level, held peak as a mark, numbers."""
-    rms, held = round(hearing.rms_db), round(hearing.held_db)
-    told = f" {rms:4d} dBFS, peak {held:3d}" if width >= 60 else f" {rms:4d} dBFS"
-    room = max(4, width - name.cell_len - len(told))
+    rms, held = round(meter.rms_db), round(meter.held_db)
+    numbers = f" {rms:4d} dBFS, peak {held:3d}" if width >= 60 else f" {rms:4d} dBFS"
+    room = max(4, width - name.cell_len - len(numbers))
     full, rest, mark = _MARKS[0] if unicode else _MARKS[1]
-    level, peak = _place(hearing.rms_db, room), min(_place(hearing.held_db, room), room - 1)
+    level, peak = _place(meter.rms_db, room), min(_place(meter.held_db, room), room - 1)
     level = min(level, peak)  # not above the peak
-    style = "red" if hearing.held_db >= _FULL_DB else "yellow"
+    style = "red" if meter.held_db >= _FULL_DB else "yellow"
     line = name.append(full * level, "green").append(rest * (peak - level), "dim")
-    return line.append(mark, style).append(rest * (room - peak - 1), "dim").append(told)
+    return line.append(mark, style).append(rest * (room - peak - 1), "dim").append(numbers)
 
 
-def spectrum_lines(hearing: AudioMeter, width: int, height: int, *, unicode: bool) -> list[Text]:
+def spectrum_lines(meter: AudioMeter, width: int, height: int, *, unicode: bool) -> list[Text]:
     """Return the spectrogram as ``height`` lines, time from left to right, the newest last."""
     if not unicode:
-        shades = (hearing.levels(width, height) * (len(_ASCII) - 0.01)).astype(int).tolist()
+        shades = (meter.levels(width, height) * (len(_ASCII) - 0.01)).astype(int).tolist()
         return [Text("".join(_ASCII[level] for level in row)) for row in shades]
-    rows = (hearing.levels(width, 2 * height) * (len(_SOUND_COLORS) - 0.01)).astype(int)
+    rows = (meter.levels(width, 2 * height) * (len(_SOUND_COLORS) - 0.01)).astype(int)
     if len(rows) % 2:  # fewer bands than rows
         rows = rows.repeat(2, axis=0)
     codes = (rows[0::2] * len(_SOUND_COLORS) + rows[1::2]).tolist()

@@ -38,31 +38,31 @@ class LineGroups:
 
     def __init__(self, state: RunState, name: str) -> None:
         self._state, self._name = state, name
-        self._look, self._now_s = Viewport(0, 0), 0.0
+        self._viewport, self._now_s = Viewport(0, 0), 0.0
         self._slow: dict[str, list[Text]] = {}
         self._slow_s = -math.inf  # time at which these were built
-        longest = max((cell_len(clean(head)) + 1 for head in state.voices if head), default=0)
+        longest = max((cell_len(clean(head)) + 1 for head in state.head_states if head), default=0)
         self._gutter = min(max(_GUTTER, longest), MOST_GUTTER)
 
-    def make(self, look: Viewport, now_s: float) -> dict[str, list[Text]]:
+    def make(self, viewport: Viewport, now_s: float) -> dict[str, list[Text]]:
         """Return the lines of all groups. Those of the spectrogram are only placeholders."""
-        if look != self._look or not 0 <= now_s - self._slow_s < _SLOW_S:
+        if viewport != self._viewport or not 0 <= now_s - self._slow_s < _SLOW_S:
             # Lines built before the first step have no content yet and are not cached.
             made_s = now_s if self._state.steps else -math.inf
-            self._look, self._now_s, self._slow_s = look, now_s, made_s
+            self._viewport, self._now_s, self._slow_s = viewport, now_s, made_s
             self._slow = self._make_slow()
         self._now_s = now_s
         blank = [Text("")]
         groups = {**self._slow, "progress": [self._progress()], "lost": [self._lost()]}
         groups |= {f"blank {k}": blank for k in range(1, 5)}
-        for k, (head, voice) in enumerate(self._state.voices.items()):
-            groups[f"scores {k}"] = self._scores(voice, self._state.legends[head])
-            groups[f"now {k}"] = [self._now(head, voice)]
-        hearing = self._state.hearing
-        if hearing is not None:
-            width, unicode = look.width, look.unicode
-            groups["level"] = [level_line(hearing, self._named("level"), width, unicode=unicode)]
-            groups["spectrum"] = blank * (_SPECTRUM_ROWS if hearing.has_spectrum else 0)
+        for k, (head, head_state) in enumerate(self._state.head_states.items()):
+            groups[f"scores {k}"] = self._scores(head_state, self._state.legends[head])
+            groups[f"now {k}"] = [self._now(head, head_state)]
+        meter = self._state.audio_meter
+        if meter is not None:
+            width, unicode = viewport.width, viewport.unicode
+            groups["level"] = [level_line(meter, self._named("level"), width, unicode=unicode)]
+            groups["spectrum"] = blank * (_SPECTRUM_ROWS if meter.has_spectrum else 0)
         return groups
 
     def _make_slow(self) -> dict[str, list[Text]]:
@@ -72,8 +72,8 @@ class LineGroups:
             "speed": self._speed(),
             "cost": [self._cost()],
         }
-        for k, (head, voice) in enumerate(self._state.voices.items()):
-            groups[f"timeline {k}"] = self._timeline(voice, self._state.legends[head])
+        for k, (head, head_state) in enumerate(self._state.head_states.items()):
+            groups[f"timeline {k}"] = self._timeline(head_state, self._state.legends[head])
         return groups
 
     def _title(self) -> Text:
@@ -92,25 +92,25 @@ class LineGroups:
         share = min(1.0, state.media_s / length_s)
         eta_s = state.eta_s(self._now_s)
         text = f" {100 * share:3.0f} %"
-        if self._look.width >= 50:
+        if self._viewport.width >= 50:
             text += f"  {short_time(state.media_s, 0)} / {short_time(length_s, 0)}"
         text += "" if eta_s is None else f"  {short_time(eta_s, 0)} left"
-        width = max(4, self._look.width - len(text))
+        width = max(4, self._viewport.width - len(text))
         full = round(share * width)
-        on, off = ("━", "─") if self._look.unicode else ("=", "-")
+        on, off = ("━", "─") if self._viewport.unicode else ("=", "-")
         return Text.assemble((on * full, "green"), (off * (width - full), "dim"), text)
 
-    def _scores(self, voice: HeadState, legend: Legend) -> list[Text]:
-        if not voice.top:
+    def _scores(self, head_state: HeadState, legend: Legend) -> list[Text]:
+        if not head_state.top:
             what = "output" if self._state.steps else "step"
             return [Text(f"waiting for the first {what}", "dim")]
         longest = max(each.width for each in self._state.legends.values())
-        width = max(_GUTTER - 1, min(longest, self._look.width // 3))
+        width = max(_GUTTER - 1, min(longest, self._viewport.width // 3))
         lines = []
-        for label, score in voice.top:
+        for label, score in head_state.top:
             name = clean(label)
-            bar = self._bar(score, self._look.width - width - 7)
-            quiet = label == voice.head.background
+            bar = self._bar(score, self._viewport.width - width - 7)
+            quiet = label == head_state.head.background
             style = "dim" if quiet else legend.color(label)
             line = Text.assemble((set_cell_size(name, width), "dim" if quiet else ""), " ")
             lines.append(line.append(bar, style).append(f" {score:5.2f}"))
@@ -119,16 +119,16 @@ class LineGroups:
     def _bar(self, share: float, width: int) -> str:
         width = max(1, width)
         eighths = round(max(0.0, min(1.0, share)) * width * 8)
-        if not self._look.unicode:
+        if not self._viewport.unicode:
             return ("#" * round(eighths / 8)).ljust(width)
         return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()).ljust(width)
 
-    def _now(self, head: str | None, voice: HeadState) -> Text:
-        current, time_s = voice.current, self._state.time_s
+    def _now(self, head: str | None, head_state: HeadState) -> Text:
+        current, time_s = head_state.current, self._state.time_s
         name = "now" if head is None else clean(head)
         if current is None or time_s is None:
-            return self._named(name).append("nothing" if voice.top else "", "dim")
-        length_s = max(0.0, time_s - voice.head.delay_s - current.since_s)
+            return self._named(name).append("nothing" if head_state.top else "", "dim")
+        length_s = max(0.0, time_s - head_state.head.delay_s - current.since_s)
         short = f"  for {length_s:.1f} s"
         ends = ("", short, f"{short}, since {short_time(current.since_s)}")
         line = self._named(name).append(clean(current.label), "bold")
@@ -136,9 +136,9 @@ class LineGroups:
 
     def _before(self) -> list[Text]:
         segments = list(reversed(self._state.segments))
-        dash = "–" if self._look.unicode else "-"
+        dash = "–" if self._viewport.unicode else "-"
         spans = [f"{short_time(s.start_s)} {dash} {short_time(s.end_s)}" for s in segments]
-        sign = "×" if self._look.unicode else "x"
+        sign = "×" if self._viewport.unicode else "x"
         several = [f" {sign}{s.count}" if s.count and s.count > 1 else "" for s in segments]
         labels = [clean(s.label) + more for s, more in zip(segments, several, strict=True)]
         span_width = max(map(len, spans), default=0)
@@ -150,15 +150,15 @@ class LineGroups:
             lines.append(line.append(f"  {segments[k].score:.2f}", "dim"))
         return lines
 
-    def _timeline(self, voice: HeadState, legend: Legend) -> list[Text]:
-        if voice.strip is None:
+    def _timeline(self, head_state: HeadState, legend: Legend) -> list[Text]:
+        if head_state.strip is None:
             return [Text("")]
-        cells = voice.strip.cells(self._look.width, self._state.header.duration_s)
+        cells = head_state.strip.cells(self._viewport.width, self._state.header.duration_s)
         strip = Text()
         for (label, seen), run in groupby(cells):
             self._append_run(strip, legend, label, seen, len(list(run)))
         words = Text()
-        for label in voice.seen:
+        for label in head_state.seen:
             words.append(f" {legend.letter[label]} ", legend.block(label))
             words.append(f" {clean(label)}  ")
         return [strip, words] if words else [strip]
@@ -168,7 +168,7 @@ class LineGroups:
     ) -> None:
         """Append a run of cells: the label's name if it fits, else its letter."""
         if label is None:
-            dot = "·" if self._look.unicode else "."
+            dot = "·" if self._viewport.unicode else "."
             strip.append((dot if seen else " ") * width, "dim")
             return
         name = clean(label)
@@ -210,11 +210,8 @@ class LineGroups:
 
     def _longest(self, *lines: Text) -> Text:
         """Return the last of ``lines`` that fits, or the first."""
-        fitting = [line for line in lines if line.cell_len <= self._look.width]
+        fitting = [line for line in lines if line.cell_len <= self._viewport.width]
         return fitting[-1] if fitting else lines[0]
-
-
-# Line groups of the live view for objects and the cost of detecting them.
 
 
 _MOST_BOXES = 5
@@ -231,82 +228,83 @@ class ObjectLineGroups(LineGroups):
     per label, with the number of objects.
     """
 
-    def __init__(self, state: RunState, sight: DetectionState, name: str) -> None:
+    def __init__(self, state: RunState, objects: DetectionState, name: str) -> None:
         super().__init__(state, name)
-        self._sight = sight
+        self._objects = objects
         longest = max(legend.width + 1 for legend in state.legends.values())
         self._gutter = min(max(self._gutter, longest), MOST_GUTTER)
 
-    def make(self, look: Viewport, now_s: float) -> dict[str, list[Text]]:
+    def make(self, viewport: Viewport, now_s: float) -> dict[str, list[Text]]:
         """Return the lines of all groups, with those of tokens and of the share of dense cost."""
-        groups = super().make(look, now_s)
-        sight, compute = self._sight, self._sight.compute
+        groups = super().make(viewport, now_s)
+        objects, compute = self._objects, self._objects.compute
         if compute is None:
             return groups
         words = {
-            "tokens": tokens_text(compute, sight.most_tokens),
+            "tokens": tokens_text(compute, objects.most_tokens),
             "share": ", ".join(w for w in (share_text(compute), budget_text(compute)) if w),
         }
         width = max(map(len, words.values()))  # so that values of one step are aligned
         if words["tokens"]:
-            most = sight.most_tokens or max(sight.tokens)
-            shares = [count / max(most, 1) for count in sight.tokens]
+            most = objects.most_tokens or max(objects.tokens)
+            shares = [count / max(most, 1) for count in objects.tokens]
             groups["tokens"] = [self._curve("tokens", shares, words["tokens"], width)]
-        groups["share"] = [self._curve("dense", sight.shares, words["share"], width)]
+        groups["share"] = [self._curve("dense", objects.shares, words["share"], width)]
         return groups
 
-    def _scores(self, voice: HeadState, legend: Legend) -> list[Text]:
-        sight = self._sight
-        if sight.strip is None:
-            return super()._scores(voice, legend)
-        width = max(self._gutter - 1, legend.width + sight.tracked * _ID_WIDTH)
-        width = min(width, self._look.width // 3)
+    def _scores(self, head_state: HeadState, legend: Legend) -> list[Text]:
+        objects = self._objects
+        if objects.strip is None:
+            return super()._scores(head_state, legend)
+        width = max(self._gutter - 1, legend.width + objects.tracked * _ID_WIDTH)
+        width = min(width, self._viewport.width // 3)
         lines = []
-        for box in sight.boxes[:_MOST_BOXES]:
+        for box in objects.boxes[:_MOST_BOXES]:
             name = clean(box.label) if box.id is None else f"{clean(box.label)} #{box.id}"
-            bar = self._bar(box.score, self._look.width - width - 7)
+            bar = self._bar(box.score, self._viewport.width - width - 7)
             line = Text.assemble(set_cell_size(name, width), " ", (bar, legend.color(box.label)))
             lines.append(line.append(f" {box.score:5.2f}"))
         # A constant number of lines, so that nothing below moves when an object comes or goes.
-        rows = max(1, min(sight.most_boxes, _MOST_BOXES))
+        rows = max(1, min(objects.most_boxes, _MOST_BOXES))
         return lines + [Text("") for _ in range(rows - len(lines))]
 
-    def _now(self, head: str | None, voice: HeadState) -> Text:
-        words = self._sight.words
+    def _now(self, head: str | None, head_state: HeadState) -> Text:
+        words = self._objects.words
         line = self._named("now")
-        if words or self._sight.strip is None:
+        if words or self._objects.strip is None:
             return line.append(words, "bold")
         return line.append("nothing", "dim")
 
-    def _timeline(self, voice: HeadState, legend: Legend) -> list[Text]:
-        strip = self._sight.strip
-        if strip is None or not self._sight.seen:
+    def _timeline(self, head_state: HeadState, legend: Legend) -> list[Text]:
+        strip = self._objects.strip
+        if strip is None or not self._objects.seen:
             return [Text("")]
-        labels = [label for label, _ in self._sight.seen.most_common()]
-        width = max(1, self._look.width - self._gutter)
+        labels = [label for label, _ in self._objects.seen.most_common()]
+        width = max(1, self._viewport.width - self._gutter)
         slices = strip.counts(width, self._state.header.duration_s)
+        none = "·" if self._viewport.unicode else "."
         lines = []
         for label in labels:
             line = self._named(clean(label))
-            marks = (_mark(counts, label, "·" if self._look.unicode else ".") for counts in slices)
+            marks = (_mark(counts, label, none) for counts in slices)
             for mark, run in groupby(marks):
                 style = legend.block(label) if mark in _COUNTS else "dim"
                 line.append(mark * len(list(run)), style)
             lines.append(line)
         return lines
 
-    def _curve(self, name: str, shares: Iterable[float], told: str, width: int) -> Text:
-        """Return a line with the latest shares as a curve, newest last, and the text ``told``."""
+    def _curve(self, name: str, shares: Iterable[float], text: str, width: int) -> Text:
+        """Return a line with the latest shares as a curve, newest last, and the text ``text``."""
         line = self._named(name)
-        room = self._look.width - self._gutter - width - 1
+        room = self._viewport.width - self._gutter - width - 1
         if room < _LEAST_CURVE:
-            return line.append(told, "bold")
-        levels = _LEVELS[0] if self._look.unicode else _LEVELS[1]
+            return line.append(text, "bold")
+        levels = _LEVELS[0] if self._viewport.unicode else _LEVELS[1]
         top = len(levels) - 1
         newest = list(shares)[-room:]
         marks = (levels[min(top, int(len(levels) * max(0.0, share)))] for share in newest)
         line.append("".join(marks).rjust(room), "cyan").append(" ")
-        return line.append(told, "bold")
+        return line.append(text, "bold")
 
 
 def _mark(counts: dict[str | None, int], label: str, none: str) -> str:

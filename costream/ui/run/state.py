@@ -38,15 +38,15 @@ class RunState:
         self.start_s: float | None = None  # time of the first step
         self.time_s: float | None = None  # time of the newest step
         self.steps = 0
-        self.voices = {
+        self.head_states = {
             name: HeadState(head, header.duration_s, step_s)
             for name, head in heads_of(header).items()
         }
         self.legends: dict[str | None, Legend] = {}
         taken = 0  # colours
-        for name, voice in self.voices.items():
-            self.legends[name] = Legend(voice.head.labels, voice.events, taken)
-            taken += len(voice.events)
+        for name, head_state in self.head_states.items():
+            self.legends[name] = Legend(head_state.head.labels, head_state.events, taken)
+            taken += len(head_state.events)
         self.segments: deque[Segment] = deque(maxlen=8)
         self.ms = dict.fromkeys(STAGES, 0.0)
         self.macs = 0
@@ -56,8 +56,10 @@ class RunState:
         self.lag_s = 0.0
         self.figure: Figure | None = None  # the persons of the newest step
         self._view = SkeletonView()
-        self.hearing = AudioMeter(step_s) if header.kind == "audio" else None
-        self.sight = DetectionState(header.duration_s, step_s) if finds_objects(header) else None
+        self.audio_meter = AudioMeter(step_s) if header.kind == "audio" else None
+        self.object_state = (
+            DetectionState(header.duration_s, step_s) if finds_objects(header) else None
+        )
 
     def add(self, record: Record) -> None:
         """Add one record."""
@@ -72,19 +74,19 @@ class RunState:
         elif isinstance(record, Fault):
             self.errors += record.count
         elif isinstance(record, Gap):
-            for voice in self.voices.values():
-                voice.interrupt()
-            if self.sight is not None:
-                self.sight.interrupt()
+            for head_state in self.head_states.values():
+                head_state.interrupt()
+            if self.object_state is not None:
+                self.object_state.interrupt()
 
-    def look(self, picture: Picture) -> None:
+    def add_input(self, picture: Picture) -> None:
         """Add the input of the newest step: persons, objects or audio."""
         if picture.skeleton is not None:
             self.figure = self._view.figure(picture.skeleton)
-        if self.sight is not None:
-            self.sight.look(picture)
-        if self.hearing is not None and isinstance(picture.item, AudioBlock):
-            self.hearing.add(picture.time_s, picture.item.samples, picture.spectrum)
+        if self.object_state is not None:
+            self.object_state.add_input(picture)
+        if self.audio_meter is not None and isinstance(picture.item, AudioBlock):
+            self.audio_meter.add(picture.time_s, picture.item.samples, picture.spectrum)
 
     @property
     def media_s(self) -> float:
@@ -106,21 +108,21 @@ class RunState:
 
     def _predict(self, record: Prediction) -> None:
         self._tick(record.time_s)
-        voice = self.voices.get(record.model)
-        if voice is not None:
-            voice.predict(record, self.start_s or 0.0)
+        head_state = self.head_states.get(record.model)
+        if head_state is not None:
+            head_state.predict(record, self.start_s or 0.0)
 
     def _see(self, record: Objects) -> None:
         self._tick(record.time_s)
-        if self.sight is not None:
-            self.sight.see(record)
+        if self.object_state is not None:
+            self.object_state.see(record)
 
     def _spend(self, record: Compute) -> None:
         self._tick(record.time_s)
-        if self.sight is not None:
-            self.sight.spend(record)
-        for voice in self.voices.values():
-            voice.pass_(record.time_s)
+        if self.object_state is not None:
+            self.object_state.spend(record)
+        for head_state in self.head_states.values():
+            head_state.pass_(record.time_s)
         weight = _NEWEST if self.steps else 1.0
         for name in STAGES:
             self.ms[name] += weight * (getattr(record.ms, name) - self.ms[name])

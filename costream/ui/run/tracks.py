@@ -203,7 +203,7 @@ class DetectionState:
         if record.tokens is not None:
             self.tokens.append(record.tokens)
 
-    def look(self, picture: Picture) -> None:
+    def add_input(self, picture: Picture) -> None:
         """Store the number of tokens of a frame."""
         if picture.updated is not None:
             self.most_tokens = picture.updated.size

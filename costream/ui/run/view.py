@@ -35,13 +35,13 @@ class LiveView:
         self._name = name
         self._screen: Screen | None = None
         self._state: RunState | None = None
-        self._frame: LiveLayout | None = None
+        self._layout: LiveLayout | None = None
         self._drawn_s = 0.0
 
     def open(self, header: Header) -> None:
         """Show the view."""
         self._state = RunState(header, time.monotonic())
-        self._frame = LiveLayout(self._state, self._name)
+        self._layout = LiveLayout(self._state, self._name)
         self._screen = Screen(self._console)
         self._screen.open()
         self._draw()
@@ -57,7 +57,7 @@ class LiveView:
     def draw(self, picture: Picture) -> None:
         """Add the input of a step; it is shown with the next redraw."""
         if self._state is not None:
-            self._state.look(picture)
+            self._state.add_input(picture)
 
     def close(self, summary: Summary) -> None:
         """Remove the view from the screen and restore the cursor."""
@@ -66,11 +66,11 @@ class LiveView:
             screen.close()
 
     def _draw(self) -> None:
-        screen, frame = self._screen, self._frame
-        if screen is None or frame is None:
+        screen, layout = self._screen, self._layout
+        if screen is None or layout is None:
             return
         self._drawn_s = time.monotonic()
-        screen.draw(frame.lines(screen.viewport, self._drawn_s))
+        screen.draw(layout.lines(screen.viewport, self._drawn_s))
 
 
 _MOST_WIDTH = 100  # longer bars give no more information
@@ -106,39 +106,39 @@ class LiveLayout:
         self._groups = _groups(state, clean(name))
         self._narrow = _groups(state, clean(name))  # beside a figure
         self._spectrum: list[Text] = []
-        self._spectrum_of: tuple[Viewport, int] | None = None  # look and rows of these lines
+        self._spectrum_of: tuple[Viewport, int] | None = None  # viewport and rows of these lines
         self._spectrum_s = -math.inf  # time at which they were built
 
-    def lines(self, look: Viewport, now_s: float) -> list[Text]:
-        """Return at most ``look.height`` lines, none wider than ``look.width``."""
+    def lines(self, viewport: Viewport, now_s: float) -> list[Text]:
+        """Return at most ``viewport.height`` lines, none wider than ``viewport.width``."""
         state = self._state
-        look = replace(look, width=min(look.width, _MOST_WIDTH))
-        groups = self._groups.make(look, now_s)
-        figure = state.figure if _has_room(look) else None
-        narrow = replace(look, width=look.width - _FIGURE_WIDTH)
+        viewport = replace(viewport, width=min(viewport.width, _MOST_WIDTH))
+        groups = self._groups.make(viewport, now_s)
+        figure = state.figure if _has_room(viewport) else None
+        narrow = replace(viewport, width=viewport.width - _FIGURE_WIDTH)
         each = [key for key in _each(_BESIDE, state) if key in groups]
         if figure is not None:
             beside = self._narrow.make(narrow, now_s)
             groups |= {key: beside[key] for key in each}
-        count = self._count(groups, look.height)
-        if state.hearing is not None and count["spectrum"]:
-            self._paint(state.hearing, look, count["spectrum"], now_s)
+        count = self._count(groups, viewport.height)
+        if state.audio_meter is not None and count["spectrum"]:
+            self._paint(state.audio_meter, viewport, count["spectrum"], now_s)
             groups["spectrum"] = self._spectrum
         order = [key for key in _each(_ORDER, state) if key in groups]
         lines = {key: groups[key][: count[key]] for key in order}
         if figure is not None:
-            _put_beside(lines, each, figure, narrow.width, look.height - sum(count.values()))
-        shown = [line for key in order for line in lines[key]][: look.height]
+            _put_beside(lines, each, figure, narrow.width, viewport.height - sum(count.values()))
+        shown = [line for key in order for line in lines[key]][: viewport.height]
         for line in shown:
-            line.truncate(look.width, overflow="ellipsis" if look.unicode else "crop")
+            line.truncate(viewport.width, overflow="ellipsis" if viewport.unicode else "crop")
         return shown
 
-    def _paint(self, hearing: AudioMeter, look: Viewport, rows: int, now_s: float) -> None:
+    def _paint(self, meter: AudioMeter, viewport: Viewport, rows: int, now_s: float) -> None:
         """Rebuild the spectrogram, unless it is recent."""
         age_s = now_s - self._spectrum_s
-        if self._spectrum_of != (look, rows) or not 0 <= age_s < _SPECTRUM_S:
-            self._spectrum = spectrum_lines(hearing, look.width, rows, unicode=look.unicode)
-            self._spectrum_of, self._spectrum_s = (look, rows), now_s
+        if self._spectrum_of != (viewport, rows) or not 0 <= age_s < _SPECTRUM_S:
+            self._spectrum = spectrum_lines(meter, viewport.width, rows, unicode=viewport.unicode)
+            self._spectrum_of, self._spectrum_s = (viewport, rows), now_s
 
     def _count(self, groups: Mapping[str, Sequence[Text]], height: int) -> dict[str, int]:
         """Return the number of lines of each group that fit."""
@@ -155,14 +155,14 @@ class LiveLayout:
 def _groups(state: RunState, name: str) -> LineGroups:
     return (
         LineGroups(state, name)
-        if state.sight is None
-        else ObjectLineGroups(state, state.sight, name)
+        if state.object_state is None
+        else ObjectLineGroups(state, state.object_state, name)
     )
 
 
 def _each(keys: Sequence[str], state: RunState) -> list[str]:
     """Return the names of the groups, those of heads once per head."""
-    heads = range(len(state.voices))
+    heads = range(len(state.head_states))
     return [
         name
         for key in keys
@@ -170,8 +170,8 @@ def _each(keys: Sequence[str], state: RunState) -> list[str]:
     ]
 
 
-def _has_room(look: Viewport) -> bool:
-    return look.unicode and look.width >= 60 and look.height >= 16
+def _has_room(viewport: Viewport) -> bool:
+    return viewport.unicode and viewport.width >= 60 and viewport.height >= 16
 
 
 def _put_beside(

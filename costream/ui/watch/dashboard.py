@@ -86,26 +86,26 @@ class Board:
         self._legend = Legend((), ())
         self._labels: dict[str, None] = {}  # that have a colour, in order of appearance
 
-    def lines(self, status: WatchStatus, look: Viewport) -> list[Text]:
-        """Return at most ``look.height`` lines, none wider than ``look.width``."""
+    def lines(self, status: WatchStatus, viewport: Viewport) -> list[Text]:
+        """Return at most ``viewport.height`` lines, none wider than ``viewport.width``."""
         clock = time.strftime("%H:%M:%S")
         self._alerts.extend(_Seen(clock, *pair) for pair in self._new.take(status))
         self._learn(status)
-        shown, left_out = _chosen(status.feeds, _room(look.height))
-        more = [_more(left_out, look)] if left_out else []
-        spare = look.height - _FIXED - len(shown) - len(more)
-        alerts = self._alert_lines(look)
-        table, strips = self._feeds(status, shown, look, spare - min(1, len(alerts)))
+        shown, left_out = _chosen(status.feeds, _room(viewport.height))
+        more = [_more(left_out, viewport)] if left_out else []
+        spare = viewport.height - _FIXED - len(shown) - len(more)
+        alerts = self._alert_lines(viewport)
+        table, strips = self._feeds(status, shown, viewport, spare - min(1, len(alerts)))
         spare -= len(strips)
         del alerts[max(0, spare) :]
         spare -= len(alerts)
-        title = _title(status, look)
+        title = _title(status, viewport)
         lines = _spaced([[title], [*table, *more], strips, [_totals(status)], alerts], spare)
-        if look.height < _FIXED + 2:  # the most important lines only
+        if viewport.height < _FIXED + 2:  # the most important lines only
             lines = [title, *table[1:]]
         for line in lines:
-            line.truncate(look.width, overflow="ellipsis" if look.unicode else "crop")
-        return lines[: look.height]
+            line.truncate(viewport.width, overflow="ellipsis" if viewport.unicode else "crop")
+        return lines[: viewport.height]
 
     def _learn(self, status: WatchStatus) -> None:
         """Assign a colour and a letter to new labels; known labels keep theirs."""
@@ -119,7 +119,7 @@ class Board:
             self._legend = Legend(self._labels, list(self._labels))
 
     def _feeds(
-        self, status: WatchStatus, feeds: Sequence[FeedStatus], look: Viewport, spare: int
+        self, status: WatchStatus, feeds: Sequence[FeedStatus], viewport: Viewport, spare: int
     ) -> tuple[list[Text], list[Text]]:
         """Return the table and the lines below it, at most ``spare``: strips and legend.
 
@@ -128,22 +128,23 @@ class Board:
         names = [feed.name for feed in status.feeds]
         strips = [status.strips.get(feed.name, ()) for feed in feeds]
         longest = max(_RECENT_S, *map(len, status.strips.values())) if status.strips else 0
-        cells = min(max(_FEWEST_CELLS, look.width - _ROW), longest)
+        cells = min(max(_FEWEST_CELLS, viewport.width - _ROW), longest)
         below = cells < min(longest, _RECENT_S - 1) and spare > len(feeds)
-        if below or look.width < _ROOM_FOR_STRIP:
+        if below or viewport.width < _ROOM_FOR_STRIP:
             cells = 0
-        rows = FeedRows(names, look.width - (cells + 1 if cells else 0), unicode=look.unicode)
+        width = viewport.width - (cells + 1 if cells else 0)
+        rows = FeedRows(names, width, unicode=viewport.unicode)
         table = [rows.head(), *(rows.row(feed, self._legend) for feed in feeds)]
         if below:
-            return table, self._strips_below(feeds, strips, longest, look)
+            return table, self._strips_below(feeds, strips, longest, viewport)
         if not cells:
             return table, []
         each_s = max(1, round(_RECENT_S / cells))
         strips = [strip[-cells * each_s :] for strip in strips]
         table[0].append(f" last {min(longest, cells * each_s)} s"[: cells + 1], "dim")
         for line, strip in zip(table[1:], strips, strict=True):
-            line.append(" ").append_text(self._strip(strip, cells, each_s, look))
-        legend = self._words(strips, look)
+            line.append(" ").append_text(self._strip(strip, cells, each_s, viewport))
+        legend = self._words(strips, viewport)
         return table, [legend] if legend and spare > 0 else []
 
     def _strips_below(
@@ -151,41 +152,41 @@ class Board:
         feeds: Sequence[FeedStatus],
         strips: Sequence[Sequence[str | None]],
         longest: int,
-        look: Viewport,
+        viewport: Viewport,
     ) -> list[Text]:
         """Return a line for each feed, one cell per second, and the legend."""
-        widest = max(cell_len(display_text(feed.name, unicode=look.unicode)) for feed in feeds)
-        name = min(widest, 24, look.width // 3)
-        cells = min(longest, look.width - name - 1)
+        widest = max(cell_len(display_text(feed.name, unicode=viewport.unicode)) for feed in feeds)
+        name = min(widest, 24, viewport.width // 3)
+        cells = min(longest, viewport.width - name - 1)
         strips = [strip[-cells:] for strip in strips]
         lines = []
         for feed, strip in zip(feeds, strips, strict=True):
-            line = Text(fitted(feed.name, name, unicode=look.unicode) + " ")
-            lines.append(line.append_text(self._strip(strip, cells, 1, look)))
-        return [*lines, self._words(strips, look)]
+            line = Text(fitted(feed.name, name, unicode=viewport.unicode) + " ")
+            lines.append(line.append_text(self._strip(strip, cells, 1, viewport)))
+        return [*lines, self._words(strips, viewport)]
 
     def _strip(
-        self, seconds: Sequence[str | None], width: int, each_s: int, look: Viewport
+        self, seconds: Sequence[str | None], width: int, each_s: int, viewport: Viewport
     ) -> Text:
-        return recent_strip(seconds, self._legend, width, each_s, unicode=look.unicode)
+        return recent_strip(seconds, self._legend, width, each_s, unicode=viewport.unicode)
 
-    def _words(self, seconds: Sequence[Sequence[str | None]], look: Viewport) -> Text:
+    def _words(self, seconds: Sequence[Sequence[str | None]], viewport: Viewport) -> Text:
         """Return the legend of these strips."""
         there = {label for strip in seconds for label in strip}
         line = Text()
         for label in self._labels:
             if label in there:
                 line.append(f" {self._legend.letter[label]} ", self._legend.block(label))
-                line.append(f" {display_text(label, unicode=look.unicode)}  ")
+                line.append(f" {display_text(label, unicode=viewport.unicode)}  ")
         return line
 
-    def _alert_lines(self, look: Viewport) -> list[Text]:
+    def _alert_lines(self, viewport: Viewport) -> list[Text]:
         """Return the newest alerts, the newest first."""
         lines = []
         for seen in reversed(self._alerts):
-            name = display_text(seen.feed, unicode=look.unicode)
+            name = display_text(seen.feed, unicode=viewport.unicode)
             line = Text.assemble((f"{seen.clock}  ", "dim"), (name, "bold"), "  ")
-            lines.append(line.append(alert_line(seen.alert, unicode=look.unicode), "red"))
+            lines.append(line.append(alert_line(seen.alert, unicode=viewport.unicode), "red"))
         return lines
 
 
@@ -205,15 +206,15 @@ def _chosen(
     return worst[:fit], worst[fit:]
 
 
-def _more(left_out: Sequence[FeedStatus], look: Viewport) -> Text:
+def _more(left_out: Sequence[FeedStatus], viewport: Viewport) -> Text:
     states = {feed.state for feed in left_out}
     what = f"all {states.pop()}" if len(states) == 1 else health(left_out)
-    dots = "…" if look.unicode else "..."
+    dots = "…" if viewport.unicode else "..."
     is_bad = any(feed.state == "lost" for feed in left_out)
     return Text(f"{dots} and {len(left_out)} more, {what}", "red" if is_bad else "dim")
 
 
-def _title(status: WatchStatus, look: Viewport) -> Text:
+def _title(status: WatchStatus, viewport: Viewport) -> Text:
     states = {feed.state for feed in status.feeds}
     style = "black on green" if states <= {"live", "ended"} else "black on cyan"
     if states & {"waiting", "stalled"}:
@@ -223,7 +224,7 @@ def _title(status: WatchStatus, look: Viewport) -> Text:
     return Text.assemble(
         (f" {health(status.feeds)} ", style),
         f"  up {uptime(status.uptime_s)}",
-        (f"  {display_text(status.model, unicode=look.unicode)}", "dim"),
+        (f"  {display_text(status.model, unicode=viewport.unicode)}", "dim"),
     )
 
 
