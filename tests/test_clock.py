@@ -1,4 +1,4 @@
-"""Times in and out, and the fixed-rate clock against its definition."""
+"""Times as text, and the fixed-rate clock against its definition."""
 
 from __future__ import annotations
 

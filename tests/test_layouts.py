@@ -21,8 +21,8 @@ from costream.layouts import (
     joint_mapping,
     leads_to_centre,
 )
+from kit.paths import PACKS, REFS, SHARED
 
-SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 every_layout = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 
 
@@ -106,14 +106,14 @@ def test_joints_that_cannot_be_made_are_named() -> None:
     ],
 )
 def test_bones_are_those_of_the_published_graphs(name: str, layout: Layout) -> None:
-    graph = np.load(SHARED / "refs" / "skeleton" / "adjacency.npz")[name]
+    graph = np.load(REFS / "skeleton" / "adjacency.npz")[name]
     wanted = {(child, parent) for parent, child in zip(*np.nonzero(graph[1]), strict=True)}
     assert set(layout.bones) == {(int(a), int(b)) for a, b in wanted}
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="needs ../shared (the skeleton packs)")
 def test_bandai_headings_are_those_of_the_pack() -> None:
-    pack = np.load(SHARED / "packs" / "skel_bandai.npz")
+    pack = np.load(PACKS / "skel_bandai.npz")
     assert tuple(pack["joints"]) == BANDAI_21.headings
 
 
@@ -125,7 +125,7 @@ def test_bandai_headings_are_those_of_the_pack() -> None:
 def test_bones_have_the_same_length_all_the_time(pack: str, layout: str) -> None:
     """And left and right are what they are called: seen from above, hips and feet agree."""
     found = find_layout(layout)
-    x = np.load(SHARED / "packs" / f"skel_{pack}.npz")["x"][::50].astype(np.float32)
+    x = np.load(PACKS / f"skel_{pack}.npz")["x"][::50].astype(np.float32)
     x = x[np.abs(x).sum((1, 2)) > 0]
     lengths = np.stack([np.linalg.norm(x[:, a] - x[:, b], axis=1) for a, b in found.bones])
     limbs = [

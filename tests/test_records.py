@@ -1,4 +1,4 @@
-"""Records as JSON: plain values, absent fields left out, nothing that is not JSON."""
+"""Records as JSON: plain values, absent fields, budgets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Made-up runs of any length, written by the very sinks that detect uses."""
+"""Fixtures: synthetic runs of any length, written by the sinks of detect."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from costream.records import (
 from costream.report.command import MOST_ON_A_PAGE
 from costream.sinks.journal import Journal
 from costream.sinks.registry import make_sinks
+from kit.paths import SAMPLES
 
 LABELS = ("background", "walk", "sit down", "sit", "stand up", "fall", "lie")
 MACS, DENSE = 43_464_000, 66_688_320
@@ -168,7 +169,7 @@ def crowded(tmp_path_factory) -> Path:
         seconds=120.0,
         gap=(20.0, 31.5),
         fault_s=10.0,
-        source=str(Path(__file__).parents[2] / "samples" / "room.mp4"),
+        source=str(SAMPLES / "room.mp4"),
     )
     assert main(["report", str(path)]) == 0
     return path.with_suffix(".html")

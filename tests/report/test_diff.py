@@ -1,4 +1,4 @@
-"""Where two runs disagree: as text, as JSON, against a plain count over their steps."""
+"""Comparison of two runs: as text and JSON, against plain counts over their steps."""
 
 from __future__ import annotations
 

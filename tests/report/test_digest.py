@@ -1,4 +1,4 @@
-"""What is gathered of a run equals what a plain sum over all its records gives."""
+"""Digest of a run, against plain sums over all its records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of several models that have listened to the same source."""
+"""Reports on runs with several models."""
 
 from __future__ import annotations
 

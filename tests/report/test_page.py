@@ -1,4 +1,4 @@
-"""What is on the page, and that nothing in a result can break out of its place."""
+"""Page of a report: content, escaping and size."""
 
 from __future__ import annotations
 

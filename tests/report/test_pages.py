@@ -1,4 +1,4 @@
-"""Reports of many runs: a short overview, and a page of its own for each run."""
+"""Reports on many runs: a short overview, and a page for each run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels keep their colours, and everybody can tell them apart."""
+"""Palette: colours of labels are stable and distinguishable."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""The reader gives back what the sinks wrote, and takes damage without a word too many."""
+"""Reader of results: round trip with the sinks, damaged and foreign files."""
 
 from __future__ import annotations
 
 import json
 import tracemalloc
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -14,8 +13,9 @@ from hypothesis import strategies as st
 from costream.errors import SourceError
 from costream.records import Alert, Compute, Header, Prediction, Segment, Summary, to_json
 from costream.results.reader import NotAResultError, Totals, UnreadableRecord, read_results, runs
+from kit.paths import ROOT
 
-GOLDEN = Path(__file__).parents[1] / "sinks" / "golden"
+GOLDEN = ROOT / "tests" / "sinks" / "golden"
 
 
 def kinds(contents):

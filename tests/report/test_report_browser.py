@@ -1,4 +1,4 @@
-"""The page in a real browser: it opens from disk without one message on the console."""
+"""Report in a real browser: no messages on the console, fit to the screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``costream report`` as a command: where it writes, what it says, how it ends."""
+"""``costream report``: output files, messages and exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What alerts do: real programs, a real server on loopback, real files."""
+"""Alert actions: real programs, a real server on loopback, real files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When rules fire: single cases by example, everything else against a reading of the whole past."""
+"""Firing of alert rules: examples, and a reference that reads the whole past."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules as they are written: what they mean, and where a mistake is."""
+"""Syntax of alert rules: meaning, and the place of a mistake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Actions that are slow, fail or hang hold up nothing, and leave nothing behind."""
+"""Workers of alert actions: slow, failing and hanging actions block nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Budgets: how they are written, and how a controller keeps them on machines that are not still."""
+"""Budgets: syntax, cost model and controller on simulated machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A card's temperature, thresholds and smoothing in a run: who goes by them, what is recorded."""
+"""Temperature, thresholds and smoothing of a card in a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of models that find objects: records, timeline, ids, files and reports of them."""
+"""Runs of models that find objects: records, timeline, ids, files and reports."""
 
 from __future__ import annotations
 

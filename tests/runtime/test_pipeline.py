@@ -1,4 +1,4 @@
-"""One source through one model into sinks: what is written, also when things go wrong."""
+"""Runs of one source and one model into sinks, failures included."""
 
 from __future__ import annotations
 

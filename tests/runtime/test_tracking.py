@@ -1,4 +1,4 @@
-"""Objects keep their ids through frames: single rules by example, the rest for all inputs."""
+"""Object tracking: ids across frames, by example and for all inputs."""
 
 from __future__ import annotations
 

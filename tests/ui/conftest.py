@@ -1,4 +1,4 @@
-"""A process with a real terminal: POSIX pseudo-terminals, and tmux for what a person sees."""
+"""Fixtures: processes on POSIX pseudo-terminals, and tmux, whose screen can be read."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from kit.paths import ROOT
+
 DRIVER = Path(__file__).with_name("driver.py")
-ROOT = Path(__file__).parents[2]
 COLOR_SETTINGS = ("CI", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE")
 
 

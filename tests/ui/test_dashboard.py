@@ -1,4 +1,4 @@
-"""The dashboard: what it says, that it fits, and what a person sees of it."""
+"""Dashboard of a watch: content, fit to any size, and its screen in tmux."""
 
 from __future__ import annotations
 

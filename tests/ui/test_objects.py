@@ -1,4 +1,4 @@
-"""The views of a run that finds objects: what they say and that it always fits."""
+"""Views of a run that finds objects: content and fit to any size."""
 
 from __future__ import annotations
 

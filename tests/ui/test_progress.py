@@ -1,4 +1,4 @@
-"""Bars on a terminal, plain lines elsewhere, and figures that can be believed."""
+"""Progress of a batch: bars on a terminal, plain lines elsewhere, estimates."""
 
 from __future__ import annotations
 

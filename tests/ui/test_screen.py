@@ -1,4 +1,4 @@
-"""What is written to the terminal for lines that change, and for what others print."""
+"""Screen: only changed lines are written, and other output appears above them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The views in real processes: where escapes go, what stays on the screen, who sees the cursor."""
+"""Views in real processes: escape sequences, screen content and cursor."""
 
 from __future__ import annotations
 

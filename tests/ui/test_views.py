@@ -1,4 +1,4 @@
-"""Plain lines, the final timeline, the consoles, and the small parts below them."""
+"""Plain lines, the final timeline, consoles and formatting."""
 
 from __future__ import annotations
 

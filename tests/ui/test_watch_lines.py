@@ -1,4 +1,4 @@
-"""Plain lines of a watch: each change once and at once, all feeds now and then, the end."""
+"""Plain lines of a watch: changes at once, all feeds at intervals, totals at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live view as text, without a terminal: what it says and that it always fits."""
+"""Live view as text, without a terminal: content and fit to any size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Levels and spectrogram of what is heard."""
+"""Audio meter of the live view: levels and spectrogram."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two timelines side by side equal a comparison moment by moment."""
+"""Alignment of two runs, against a comparison of single moments."""
 
 from __future__ import annotations
 

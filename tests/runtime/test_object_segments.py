@@ -1,4 +1,4 @@
-"""The timeline of objects: each label by itself, and how many were seen at once."""
+"""Timeline of objects: independent labels and their counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No password of a URL survives ``redact``."""
+"""Errors: one line, without credentials of URLs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps that are kept to their time while they run, on a machine whose clock is told."""
+"""Token count at the gates of a step, on a machine with a simulated clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Machine:
 
     def __init__(self, speeds: Callable[[int, float], float]) -> None:
         self.now, self._speeds = 0.0, speeds
-        self.pacer = GateController(lambda: self.now)
+        self.controller = GateController(lambda: self.now)
 
     def _work(self, step: int, share: float, ms: float) -> None:
         self.now += 1e-3 * ms * self._speeds(step, share)
@@ -32,15 +32,15 @@ class Machine:
     def step(self, number: int, count: int, target: float, paced: bool) -> tuple[float, list[int]]:
         """Return how long a step takes, in milliseconds, and the tokens of its gates."""
         began, counts = self.now, []
-        pace = self.pacer.begin(count, MOST, target, cost)
+        pace = self.controller.begin(count, MOST, target, cost)
         self._work(number, 0.0, BEFORE)
         for gate in range(GATES):
-            asked = pace(gate)
-            counts.append(asked if paced else count)
+            wanted = pace(gate)
+            counts.append(wanted if paced else count)
             self._work(number, gate / GATES, TOKEN / GATES * counts[-1])
         self._work(number, 1.0, AFTER)
         ms = 1e3 * (self.now - began)
-        self.pacer.end(ms)
+        self.controller.end(ms)
         return ms, counts
 
 
@@ -80,10 +80,10 @@ def test_tokens_stay_between_one_and_all() -> None:
             assert all(1 <= count <= MOST for count in counts)
 
 
-def test_the_tokens_of_a_step_are_told_once() -> None:
-    pacer = GateController(lambda: 0.0)
-    assert pacer.end(10.0) is None
-    pace = pacer.begin(7, MOST, 50.0, cost)
+def test_the_tokens_of_a_step_are_returned_once() -> None:
+    controller = GateController(lambda: 0.0)
+    assert controller.end(10.0) is None
+    pace = controller.begin(7, MOST, 50.0, cost)
     assert [pace(gate) for gate in range(3)] == [7, 7, 7]
-    assert pacer.end(50.0) == 7
-    assert pacer.end(50.0) is None
+    assert controller.end(50.0) == 7
+    assert controller.end(50.0) is None

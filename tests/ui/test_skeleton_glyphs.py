@@ -1,4 +1,4 @@
-"""Stick figures beside the scores: what they show, and that the view still fits."""
+"""Skeletons in the live view: glyphs, position and fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Budgets in runs: which tokens real steps compute, what they cost, and what the log says."""
+"""Budgets in runs: tokens of real steps, their cost and the log."""
 
 from __future__ import annotations
 
