@@ -59,9 +59,6 @@ class OutputError(CostreamError):
     exit_code = ExitCode.PARTIAL
 
 
-# Removal of credentials from URLs, for every message, record and file name.
-
-
 # user:password@ of a URL. The password may itself hold '@' and '/', so the user-info part runs
 # to the last '@' that is still followed by something host-like before whitespace or a quote.
 _USERINFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^\s'\"<>]*@(?=[^\s'\"<>@]*)")

@@ -373,8 +373,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-# Status of a watch and its feeds, for its views, its status file and its metrics endpoint.
-
+# --- status of a watch: for its views, its status file and its metrics ------------------------
 
 # "connecting": not open yet; "live": receiving data; "stalled": open, but no data for a while;
 # "waiting": lost, will be retried; "lost": given up; "ended": finished, or stopped

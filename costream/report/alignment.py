@@ -61,8 +61,8 @@ def align_runs(a: Iterable[Stretch[T]], b: Iterable[Stretch[T]]) -> Iterator[Pai
         if end > now and (in_a is not None or in_b is not None):
             yield Pair(now, end, in_a, in_b)
         now = max(now, end)
-        left.pass_(now)
-        right.pass_(now)
+        left.skip_to(now)
+        right.skip_to(now)
 
 
 class _Side(Generic[T]):
@@ -80,7 +80,7 @@ class _Side(Generic[T]):
     def end_s(self) -> float:
         return self.now.end_s if self.now is not None else float("inf")
 
-    def pass_(self, time_s: float) -> None:
+    def skip_to(self, time_s: float) -> None:
         """Skip the stretches that have ended."""
         while self.now is not None and self.now.end_s <= time_s:
             self.now = next(self._rest, None)

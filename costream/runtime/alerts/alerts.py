@@ -27,6 +27,8 @@ log = logging.getLogger("costream")
 # An alert that fires up to this long after its event still gets its whole clip.
 _LATE_S = 5.0
 _NAMES = 1000
+CLIPS = "5,5"  # value of a bare --clips
+LONGEST_S = 600.0  # limit for either part of a clip: packets are held in memory
 _NAME_BYTES = 80  # limit for a feed or a label in the file name of a clip
 
 
@@ -162,19 +164,6 @@ def _safe(text: str) -> str:
     return kept.encode()[:_NAME_BYTES].decode(errors="ignore").strip("._") or "unnamed"
 
 
-# Alert options of a feed: --on, --run, --post, --append and --clips.
-#
-# The same names are keys of a feed's table in a TOML file, each a string or a list of strings::
-#
-# on = ["falling>=0.8 for 2s", "gap>=10s"]
-# run = "notify-send {feed} {label}"
-# clips = "5,10"                        # or [5, 10], or true
-
-
-CLIPS = "5,5"  # value of a bare --clips
-LONGEST_S = 600.0  # limit for either part of a clip: packets are held in memory
-
-
 @dataclass(frozen=True)
 class ClipSpan:
     """The length of a clip before and after the alert."""
@@ -185,7 +174,14 @@ class ClipSpan:
 
 @dataclass(frozen=True)
 class AlertOptions:
-    """The alert options, checked as far as possible without a model."""
+    """The alert options, checked as far as possible without a model.
+
+    The same names are keys of a feed's table in a TOML file, each a string or a list of strings::
+
+        on = ["falling>=0.8 for 2s", "gap>=10s"]
+        run = "notify-send {feed} {label}"
+        clips = "5,10"  # or [5, 10], or true
+    """
 
     on: tuple[Rule, ...] = ()
     run: tuple[str, ...] = ()

@@ -115,14 +115,14 @@ class RunState:
     def _see(self, record: Objects) -> None:
         self._tick(record.time_s)
         if self.object_state is not None:
-            self.object_state.see(record)
+            self.object_state.add_objects(record)
 
     def _spend(self, record: Compute) -> None:
         self._tick(record.time_s)
         if self.object_state is not None:
             self.object_state.spend(record)
         for head_state in self.head_states.values():
-            head_state.pass_(record.time_s)
+            head_state.end_step(record.time_s)
         weight = _NEWEST if self.steps else 1.0
         for name in STAGES:
             self.ms[name] += weight * (getattr(record.ms, name) - self.ms[name])

@@ -52,7 +52,7 @@ class HeadState:
             self.seen.setdefault(self.current.label)
         self._mark(record.time_s)
 
-    def pass_(self, time_s: float) -> None:
+    def end_step(self, time_s: float) -> None:
         """Mark a step as over; without a prediction of its own, the current label continues."""
         if self.top and time_s != self._marked_s:
             self._mark(time_s)
@@ -184,7 +184,7 @@ class DetectionState:
         self.shares: deque[float] = deque(maxlen=_STEPS)  # of the dense cost
         self._length_s, self._step_s = length_s, step_s
 
-    def see(self, record: Objects) -> None:
+    def add_objects(self, record: Objects) -> None:
         """Add the objects of a step."""
         self.boxes = record.boxes
         self.most_boxes = max(self.most_boxes, len(record.boxes))
