@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from costream.errors import SourceError, UsageError
 from costream.labels.collector import abbreviate
 from costream.sources.features.arrays import split_video
-from costream.sources.features.source import file_name
+from costream.sources.file import file_name
 from costream.sources.media.container import (
     audio_stream,
     end_s,

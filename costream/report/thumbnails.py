@@ -16,10 +16,10 @@ from av.video.reformatter import VideoReformatter
 
 from costream.errors import SourceError
 from costream.records import Header
+from costream.sources.base import SAME_TIME_S
 from costream.sources.media.container import NO_TIME_STAMPS, end_s, open_container, video_stream
 from costream.sources.media.packets import DecodeErrors
 from costream.sources.media.picture import LazyImage
-from costream.sources.media.video import SAME_TIME_S
 from costream.sources.media.video_decoder import DecodedFrame, VideoDecoder
 
 BOX = (240, 180)  # pixels; a card is about half as wide
@@ -131,7 +131,7 @@ class _Shots:
             self._now = None
             if self._seeks:
                 self._container.seek(decoder.clock.ticks(time_s), stream=self._stream)
-        for decoded in decoder.pictures:
+        for decoded in decoder.frames:
             self._now = decoded
             if decoded.time_s >= time_s - SAME_TIME_S:
                 break

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from costream.records import AudioFormat, Item, RawAudioFormat, SourceInfo
+from costream.registry import Registry
 
 if TYPE_CHECKING:
     from av import Packet
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 # "waiting": lost, will be retried; "lost": given up; "ended": over, or stopped
 ConnectionState = Literal["connecting", "live", "waiting", "lost", "ended"]
+
+# Times within half of Matroska's resolution are equal: "--start 0.067" selects the frame there.
+SAME_TIME_S = 0.5e-3
 
 
 class PacketListener(Protocol):
@@ -80,6 +84,16 @@ class Source(Protocol):
     def stop(self) -> None: ...  # noqa: D102
 
     def close(self) -> None: ...  # noqa: D102
+
+
+# Sources by name. Keywords of ``@source``:
+# kind: of its data; a live source without one has sound if the options request it, else video
+# order: place in which sources of files (sources/file.py) are asked whether they read some data;
+#     those without one are asked first
+# address: live sources: pattern of what the command line names them by
+# connecting: live sources that need ``SourceOptions.connecting``
+SOURCES = Registry[type[Source]]("costream.sources", "source")
+source = SOURCES.register
 
 
 @dataclass(frozen=True)

@@ -12,19 +12,13 @@ from typing import BinaryIO
 from costream.errors import SourceError
 from costream.records import Item, SourceInfo
 from costream.sources.base import SourceOptions
-from costream.sources.features.arrays import NUMPY_MAGIC, ZIP_MAGIC
-from costream.sources.features.source import FeatureSource
-from costream.sources.media.audio import AudioSource
+from costream.sources.file import HEAD_BYTES, READ_BYTES, FileSource, find_file_source
 from costream.sources.media.container import display_name
-from costream.sources.media.video import VideoSource
-from costream.sources.skeletons.lines import first_line, is_text, text_format
-from costream.sources.skeletons.source import SkeletonSource
+from costream.sources.skeletons.lines import first_line, is_text
 
 # Interval at which a wait for data checks the stop flag.
 POLL_S = 0.1
-HEAD_BYTES = 16
-LINE_BYTES = 1 << 16  # maximum length of the first line of a text
-READ_BYTES = 1 << 16
+MAGIC_BYTES = 16
 STDIN = 0
 
 
@@ -52,16 +46,14 @@ class PipeReader:
         while b"\n" not in self._ahead or not (
             first_line(self._ahead[: self._ahead.rindex(b"\n")])
         ):
-            more = self._wait(READ_BYTES) if len(self._ahead) < LINE_BYTES else b""
+            more = self._wait(READ_BYTES) if len(self._ahead) < HEAD_BYTES else b""
             if not more:
                 break
             self._ahead += more
         return self._ahead
 
-    def read(self, size: int = -1, /) -> bytes:
-        """Return some bytes, at most ``size``; all if it is negative; b"" at the end."""
-        if size < 0:
-            return b"".join(iter(lambda: self.read(READ_BYTES), b""))
+    def read(self, size: int, /) -> bytes:
+        """Return some bytes, at most ``size``; b"" at the end."""
         if self._ahead:
             out, self._ahead = self._ahead[:size], self._ahead[size:]
             return out
@@ -95,7 +87,7 @@ class PipeSource:
         self._descriptor: int | None = None
         self._reader: PipeReader | None = None
         self._file: BinaryIO | None = None
-        self._inner: VideoSource | AudioSource | FeatureSource | SkeletonSource | None = None
+        self._inner: FileSource | None = None
 
     @property
     def errors(self) -> int:
@@ -108,39 +100,31 @@ class PipeSource:
         descriptor = self._descriptor = self._open_descriptor(name)
         if stat.S_ISREG(os.fstat(descriptor).st_mode):  # "< clip.mp4": a file after all
             file = self._file = os.fdopen(os.dup(descriptor), "rb")
-            head = file.read(LINE_BYTES)
+            head = file.read(HEAD_BYTES)
             file.seek(0)
-            inner = self._inner = self._fitting(name, head, file)
+            inner = self._inner = self._made(name, file, head)
         else:
             reader = self._reader = PipeReader(descriptor)
             if self._stopped:
                 reader.stop()
-            head = reader.peek(HEAD_BYTES)
+            head = reader.peek(MAGIC_BYTES)
             if is_text(head) and not self._raw:
                 head = reader.peek_line()
-            inner = self._inner = self._fitting(name, head, reader)
+            inner = self._inner = self._made(name, reader, head)
         if self._stopped:
             inner.stop()
         return inner.open()
 
-    def _fitting(
-        self, name: str, head: bytes, file: BinaryIO | PipeReader
-    ) -> VideoSource | AudioSource | FeatureSource | SkeletonSource:
+    def _made(self, name: str, file: BinaryIO | PipeReader, head: bytes) -> FileSource:
         """Return the source for data that begin with ``head``."""
-        if not head or (self._stopped and isinstance(file, PipeReader)):
+        piped = isinstance(file, PipeReader)
+        if not head or (self._stopped and piped):
             what = "stopped before any data came" if self._stopped else "no data received"
             raise SourceError(what, where=display_name(name))
-        arrays = head.startswith((NUMPY_MAGIC, ZIP_MAGIC)) and not self._raw
-        if (text_format(head) and not self._raw) or (arrays and self._options.layout):
-            return SkeletonSource(name, self._options, file=file, head=head)
-        if arrays:
-            return FeatureSource(name, self._options, data=file.read())
-        piped = isinstance(file, PipeReader)
-        if not piped:
-            head = b""  # only needed to explain failures on pipes
-        if self._options.sound is not None:
-            return AudioSource(name, self._options, file=file, head=head, live=piped)
-        return VideoSource(name, self._options, file=file, head=head)
+        made = find_file_source(b"" if self._raw else head, None, self._options)
+        if made is None:
+            raise SourceError("no source reads this", where=display_name(name))
+        return made[1](name, self._options, file=file, head=head if piped else b"")
 
     def items(self) -> Iterator[Item]:
         """Yield the items of the inner source."""

@@ -5,18 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TypeAlias
 
 from costream.records import AudioBlock, Fault, Gap, Item, SourceInfo, VideoFrame
 from costream.sources.base import Connection
-from costream.sources.features.source import FeatureSource
-from costream.sources.live.connection import StopEvent
-from costream.sources.media.audio import AudioSource
-from costream.sources.media.audiovisual import AudioVisualSource
-from costream.sources.media.video import VideoSource
-from costream.sources.skeletons.source import SkeletonSource
-
-File: TypeAlias = VideoSource | AudioSource | AudioVisualSource | SkeletonSource | FeatureSource
+from costream.sources.file import FileSource
+from costream.sources.live.stop_event import StopEvent
 
 
 class RealtimeSource:
@@ -25,11 +18,11 @@ class RealtimeSource:
     The first is due at once, the others relative to it according to their times.
     """
 
-    def __init__(self, source: File, speed: float = 1.0) -> None:
+    def __init__(self, source: FileSource, speed: float = 1.0) -> None:
         """``source``: the file. ``speed``: playback speed factor."""
         self._source = source
         self._speed = speed
-        self._halt = StopEvent()
+        self._stop = StopEvent()
         self._state = Connection("connecting")
         self._zero_s: float | None = None  # time.monotonic() when media time 0 was due
 
@@ -62,7 +55,7 @@ class RealtimeSource:
         """Yield the items of the file when they are due."""
         for item in self._source.items():
             due_s = self._due_s(item)
-            if due_s is not None and self._halt.wait(due_s - time.monotonic()):
+            if due_s is not None and self._stop.wait(due_s - time.monotonic()):
                 break
             self._state = Connection("live")
             if isinstance(item, (VideoFrame, AudioBlock)):
@@ -73,7 +66,7 @@ class RealtimeSource:
     def stop(self) -> None:
         """End ``items`` at once, even while it waits; safe in a signal handler."""
         self._source.stop()
-        self._halt.set()
+        self._stop.set()
 
     def close(self) -> None:
         """Close the file. Frames already yielded stay usable."""

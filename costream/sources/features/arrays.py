@@ -25,6 +25,7 @@ ROWS_APART = 2
 
 NUMPY_MAGIC = b"\x93NUMPY"
 ZIP_MAGIC = b"PK\x03\x04"
+_PICKLE_SUFFIXES = (".pickle", ".pkl", ".p")
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,27 @@ class FeatureArrays:
             return np.concatenate(
                 [part[i] for part in self.parts], dtype=np.float32, casting="unsafe"
             )
+
+
+def is_pickle(head: bytes, path: str) -> bool:
+    """Return whether a file that begins with ``head`` is a pickle."""
+    # Protocols 2 to 5 begin with PROTO; 0 and 1 can be recognised only by the file name.
+    if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
+        return True
+    return bool(head) and path.lower().endswith(_PICKLE_SUFFIXES)
+
+
+def has_arrays(head: bytes, path: str | None) -> bool:
+    """Return whether data that begin with ``head`` are arrays; ``path``: None for a pipe."""
+    if path is None:
+        return head.startswith((NUMPY_MAGIC, ZIP_MAGIC))
+    if head.startswith(ZIP_MAGIC):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                return any(name.endswith(".npy") for name in archive.namelist())
+        except (zipfile.BadZipFile, OSError):
+            return path.lower().endswith(".npz")
+    return head.startswith(NUMPY_MAGIC) or is_pickle(head, path)
 
 
 def load_features(uri: str, data: bytes | None = None) -> FeatureArrays:

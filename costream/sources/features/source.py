@@ -3,59 +3,54 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
 
-from costream.errors import UsageError
 from costream.records import Fault, FeatureRow, Item, SourceInfo
-from costream.sources.base import SourceOptions
-from costream.sources.features.arrays import FeatureArrays, load_features
-from costream.sources.media.container import display_name
-from costream.sources.media.packets import DecodeErrors
+from costream.sources.base import SourceOptions, source
+from costream.sources.features.arrays import (
+    FeatureArrays,
+    has_arrays,
+    is_pickle,
+    load_features,
+    video_names,
+)
+from costream.sources.file import FileSource, file_name, read_all, require_rate
 
 
-class FeatureSource:
+@source("features", kind="features", order=2)
+class FeatureSource(FileSource):
     """Rows of a feature file; row i has the time i / rate_hz.
 
     Rows with NaN or infinite values are left out and reported: they would stay in a network's
     state for ever, while the other rows are usable. ``errors`` counts them.
     """
 
-    def __init__(
-        self, uri: str, options: SourceOptions | None = None, *, data: bytes | None = None
-    ) -> None:
-        """``uri``: a file, or FILE.pickle#VIDEO. ``data``: content of the file, if already read."""
-        self._uri = uri
-        self._options = options or SourceOptions()
-        self._data = data
-        self._damage = DecodeErrors()
-        self._stopped = False
-        self._features: FeatureArrays | None = None
+    _features: FeatureArrays | None = None
 
-    @property
-    def errors(self) -> int:
-        """Number of rows left out so far."""
-        return self._damage.total
+    @staticmethod
+    def sniff(head: bytes, path: str | None, options: SourceOptions) -> bool:
+        """Return whether these are arrays."""
+        return has_arrays(head, path)
+
+    @staticmethod
+    def names(head: bytes, path: str) -> list[str]:
+        """Return the names of the videos in a pickle."""
+        return video_names(path) if is_pickle(head, path) else []
 
     def open(self) -> SourceInfo:
         """Load or memory-map the file. Raises SourceError if it contains no features.
 
         Raises UsageError if ``options.rate_hz`` is missing: rows have no time stamps.
         """
-        rate_hz = self._options.rate_hz
-        if rate_hz is None or not (rate_hz > 0 and math.isfinite(rate_hz)):
-            raise UsageError(
-                "feature rows have no times",
-                where=display_name(self._uri),
-                hint="give their rate: --fps",
-            )
-        features = self._features = load_features(self._uri, self._data)
+        rate_hz = require_rate(self._options.rate_hz, self._where, "feature rows")
+        data = None if self._file is None else read_all(self._file)
+        features = self._features = load_features(self._uri, data)
         return SourceInfo(
             name=file_name(self._uri),
-            uri=display_name(self._uri),
+            uri=self._where,
             kind="features",
             duration_s=features.rows / rate_hz,
             rate_hz=rate_hz,
@@ -87,10 +82,6 @@ class FeatureSource:
             cut_off = features.cut_off and last == features.rows
             yield Fault(features.rows / rate_hz, features.note, fatal=cut_off)
 
-    def stop(self) -> None:
-        """End ``items`` soon."""
-        self._stopped = True
-
     def close(self) -> None:
         """Close the file. Rows already yielded stay usable."""
         self._features = None
@@ -105,11 +96,3 @@ class FeatureSource:
         end_s = self._options.end_s
         last = rows if end_s is None else min(rows, first_at(end_s))
         return first_at(self._options.start_s), last
-
-
-def file_name(uri: str) -> str:
-    """Return the base name for output files; video names in a pickle may contain "/"."""
-    path, mark, video = uri.partition("#") if not os.path.exists(uri) else (uri, "", "")
-    safe = "".join("_" if c in '/\\:*?"<>|' or not c.isprintable() else c for c in video)
-    name = os.path.basename(os.path.abspath(path) if os.path.isdir(path) else path)
-    return display_name(name + mark + safe)

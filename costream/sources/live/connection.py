@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import random
 import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 from typing import Any
 
 import av
@@ -21,6 +19,7 @@ from av.video.stream import VideoStream
 from costream.errors import SourceError, redact
 from costream.sources.base import ConnectionOptions
 from costream.sources.live.address import address_of, host_of, scheme_of
+from costream.sources.live.stop_event import StopEvent
 from costream.sources.media.container import audio_stream, video_stream
 
 # Timeout factor for the first frame, which may take longer: keyframes are rare.
@@ -38,15 +37,15 @@ class FeedConnection:
         self,
         uri: str,
         connecting: ConnectionOptions,
-        halt: StopEvent,
+        stop: StopEvent,
         began_s: float,
         *,
         sound: bool,
     ) -> None:
-        """Connect or raise LostError. ``began_s``: the zero of the keeper's times."""
+        """Connect or raise ConnectionFailedError. ``began_s``: the zero of the keeper's times."""
         self._uri = uri
         self._connecting = connecting
-        self._halt = halt
+        self._stop = stop
         self._began_s = began_s
         self._sound = sound
         self.loss = ConnectionFailure(ENDED)
@@ -61,7 +60,7 @@ class FeedConnection:
         self._patience_s = FIRST * connecting.timeout_s
         self._alive_s = self.begun_s = time.monotonic()
 
-    def alive(self) -> None:
+    def mark_alive(self) -> None:
         """Reset the timeout after a successful decode."""
         self._patience_s = self._connecting.timeout_s
         self._alive_s = time.monotonic()
@@ -71,10 +70,10 @@ class FeedConnection:
         begun, before_s = False, time.monotonic()
         try:
             for packet in self.container.demux():
-                if self._halt.told:
+                if self._stop.is_set:
                     return
                 if packet.size:
-                    self._keep(packet)
+                    self._record(packet)
                     now_s = time.monotonic()
                     if now_s - self._alive_s > self._patience_s:
                         self.loss = self._silence(now_s - self._alive_s, now_s - before_s)
@@ -103,7 +102,7 @@ class FeedConnection:
         what = "sound" if self._sound else "frame"
         return ConnectionFailure(f"data arrive, but no {what} for {silent_s:.0f} s")
 
-    def _keep(self, packet: Packet[Any]) -> None:
+    def _record(self, packet: Packet[Any]) -> None:
         if self._connecting.keeper is not None:
             self._connecting.keeper.add(packet, time.monotonic() - self._began_s)
 
@@ -128,7 +127,7 @@ def _open(uri: str, connecting: ConnectionOptions) -> InputContainer:
 
 
 def _choose(container: InputContainer, sound: bool) -> VideoStream | AudioStream:
-    """Return the requested stream; raises LostError if there is none."""
+    """Return the requested stream; raises ConnectionFailedError if there is none."""
     try:
         return audio_stream(container, "") if sound else video_stream(container, "")
     except SourceError as error:
@@ -163,29 +162,6 @@ class Backoff:
     def reset(self) -> None:
         """Start with FIRST_S again."""
         self._next_s = FIRST_S
-
-
-# Stop event that interrupts waits.
-
-
-class StopEvent:
-    """Event set by any thread or a signal handler: SimpleQueue.put is reentrant."""
-
-    def __init__(self) -> None:
-        self._words: SimpleQueue[None] = SimpleQueue()
-        self.told = False
-
-    def set(self) -> None:
-        """End the wait in progress and every later one."""
-        self.told = True
-        self._words.put(None)
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for this time or until the event is set; return whether it is set."""
-        if not self.told and seconds > 0:
-            with contextlib.suppress(Empty):
-                self._words.get(timeout=seconds)
-        return self.told
 
 
 # Failures of live feeds: one-line messages, and whether a retry can help.

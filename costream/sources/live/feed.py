@@ -9,15 +9,21 @@ from dataclasses import dataclass
 
 from costream.errors import SourceError, UsageError
 from costream.records import Fault, Gap, Item, SourceInfo
-from costream.sources.base import Connection, ConnectionOptions, ConnectionState, SourceOptions
+from costream.sources.base import (
+    Connection,
+    ConnectionOptions,
+    ConnectionState,
+    SourceOptions,
+    source,
+)
 from costream.sources.live.address import display_feed, feed_name, is_camera
 from costream.sources.live.connection import (
     Backoff,
     ConnectionFailedError,
     ConnectionFailure,
     FeedConnection,
-    StopEvent,
 )
+from costream.sources.live.stop_event import StopEvent
 from costream.sources.live.tracks import AudioTrack, FeedTrack, VideoTrack
 
 log = logging.getLogger("costream")
@@ -42,6 +48,12 @@ class _Outage:
         return f"{self.first}{then}{tries}"
 
 
+@source(
+    "feed",
+    address=r"(?s:(?!file:)[A-Za-z][A-Za-z0-9+.-]+://.*)|(?i:camera:)?[0-9]+|(?i:camera:).+|"
+    r"/dev/(?:video[0-9]+|v4l/.+)",
+    connecting=True,
+)
 class FeedSource:
     """Video frames or sound of a live feed.
 
@@ -68,7 +80,7 @@ class FeedSource:
                 hint="use its microphone: mic or mic:NAME",
             )
         self._connecting = self._options.connecting or ConnectionOptions()
-        self._halt = StopEvent()
+        self._stop = StopEvent()
         self._backoff = Backoff()
         self._state = Connection("connecting")
         self._retry_s = 0.0  # time.monotonic() of the next attempt
@@ -77,6 +89,11 @@ class FeedSource:
         self._been_live = False
         self._track: FeedTrack | None = None
         self._link: FeedConnection | None = None
+
+    @staticmethod
+    def name_of(uri: str) -> str:
+        """Return the base name of its output files."""
+        return feed_name(uri)
 
     @property
     def connection(self) -> Connection:
@@ -127,25 +144,25 @@ class FeedSource:
         for item in self._items(self._track):
             if self._track is None:  # closed
                 return
-            if isinstance(item, Gap) or self._state.state == "lost" or not self._halt.told:
+            if isinstance(item, Gap) or self._state.state == "lost" or not self._stop.is_set:
                 yield item
         if self._state.state != "lost":
-            self._tell("ended")
+            self._set_state("ended")
 
     def stop(self) -> None:
         """End ``items`` soon; safe in a signal handler."""
-        self._halt.set()
+        self._stop.set()
 
     def close(self) -> None:
         """Close the connection. Frames already yielded stay usable."""
-        self._halt.set()
+        self._stop.set()
         self._unlink()
         self._track = None
 
     def _items(self, track: FeedTrack) -> Iterator[Item]:
-        while not (self._halt.told or track.over):
+        while not (self._stop.is_set or track.over):
             loss = yield from self._attempt(track)
-            if self._halt.told or track.over:
+            if self._stop.is_set or track.over:
                 break
             outage = self._note(loss)
             if loss.fatal or 0 <= self._connecting.retries <= outage.failures:
@@ -153,7 +170,7 @@ class FeedSource:
                 message = loss.message
                 if not loss.fatal:
                     message += f"; gave up after {_attempts(outage.failures)}"
-                self._tell("lost", message)
+                self._set_state("lost", message)
                 yield Fault(track.now_s(), message, fatal=True)
                 return
             if outage.failures == 0:  # reported at once; the gap is known only when it is over
@@ -165,11 +182,11 @@ class FeedSource:
     def _attempt(self, track: FeedTrack) -> Generator[Item, None, ConnectionFailure]:
         """Connect once and yield its items; return why the connection ended."""
         outage = self._outage
-        self._tell("connecting", "" if outage is None else outage.last)
+        self._set_state("connecting", "" if outage is None else outage.last)
         sound = self._options.sound is not None
         try:
             link = FeedConnection(
-                self._uri, self._connecting, self._halt, track.began_s, sound=sound
+                self._uri, self._connecting, self._stop, track.began_s, sound=sound
             )
         except ConnectionFailedError as error:
             return error.loss
@@ -199,8 +216,8 @@ class FeedSource:
         self._live_s = None
         if live_s is not None and time.monotonic() - live_s >= LIVELY_S:
             self._backoff.reset()
-        told = live_s is not None if outage is None else outage.last == message
-        if not (told or loss.fatal):
+        reported = live_s is not None if outage is None else outage.last == message
+        if not (reported or loss.fatal):
             log.warning("%s: %s", self._where, message)
         if outage is None:
             outage = self._outage = _Outage(message, message, 1 if live_s is None else 0)
@@ -212,10 +229,10 @@ class FeedSource:
     def _wait(self, track: FeedTrack, loss: ConnectionFailure) -> None:
         wait_s = min(self._backoff.next_s(), track.left_s)
         self._retry_s = time.monotonic() + wait_s
-        self._tell("waiting", loss.message)
-        self._halt.wait(wait_s)
+        self._set_state("waiting", loss.message)
+        self._stop.wait(wait_s)
 
-    def _tell(self, state: ConnectionState, message: str = "") -> None:
+    def _set_state(self, state: ConnectionState, message: str = "") -> None:
         self._state = Connection(state, message, self._state.reconnects)
 
     def _unlink(self) -> None:

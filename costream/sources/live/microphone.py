@@ -14,7 +14,7 @@ import numpy as np
 
 from costream.errors import SourceError, UsageError
 from costream.records import Gap, Item, SourceInfo
-from costream.sources.base import Connection, SourceOptions
+from costream.sources.base import Connection, SourceOptions, source
 from costream.sources.live.clock import SILENT, TOO_SLOW, LiveClock
 from costream.sources.live.devices import WHERE
 from costream.sources.live.recorder import AudioChunk, MicrophoneRecorder
@@ -28,6 +28,7 @@ log = logging.getLogger("costream")
 END_S = 0.5
 
 
+@source("microphone", kind="audio", address="(?is:mic(:.*)?)")
 class MicrophoneSource:
     """Live audio from a microphone in blocks of one model step.
 
@@ -56,6 +57,11 @@ class MicrophoneSource:
         self._dropped_s = 0.0
         self._stopped = False
         self._recorder: MicrophoneRecorder | None = None
+
+    @staticmethod
+    def name_of(uri: str) -> str:
+        """Return the base name of its output files."""
+        return "".join(c if c.isalnum() or c in " .-" else "_" for c in uri)
 
     @property
     def connection(self) -> Connection:
@@ -105,7 +111,7 @@ class MicrophoneSource:
             if self._recorder is None:
                 return
             if isinstance(item, Gap):
-                self._tell(item)
+                self._report(item)
             yield item
             if self._stopped:
                 return
@@ -172,7 +178,7 @@ class MicrophoneSource:
             self._cutter = AudioBlockCutter(frame, self._sound, self._options, self._uri, live=True)
         yield from self._cutter.take(frame, jump, chunk.arrived_s)
 
-    def _tell(self, gap: Gap) -> None:
+    def _report(self, gap: Gap) -> None:
         lost_s = gap.end_s - gap.start_s
         if gap.reason == TOO_SLOW:
             self._dropped_s += lost_s

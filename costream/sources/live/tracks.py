@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import av
 from av.audio.stream import AudioStream
@@ -19,7 +20,7 @@ from costream.sources.base import SourceOptions
 from costream.sources.live.clock import FeedClock
 from costream.sources.live.connection import FeedConnection
 from costream.sources.media.audio_decoder import JITTER_S, AudioDecoder, Discontinuity
-from costream.sources.media.packets import DecodeErrors
+from costream.sources.media.packets import DecodeErrors, StreamDecoder
 from costream.sources.media.picture import Framer
 from costream.sources.media.resample import AudioBlockCutter
 from costream.sources.media.video_decoder import DecodedFrame, VideoDecoder
@@ -36,6 +37,7 @@ class FeedTrack(ABC):
         self.clock = FeedClock()
         self.damage = _FeedDecodeErrors(self.clock)
         self.ended = False  # the requested end is reached
+        self._decoder: StreamDecoder[Any] | None = None  # of the current connection
 
     @abstractmethod
     def run(self, link: FeedConnection, reason: str) -> Iterator[Item]:
@@ -45,9 +47,11 @@ class FeedTrack(ABC):
     def leave(self, reason: str) -> Iterator[Item]:
         """Yield the remaining items and the Gap up to now, at the end of the feed."""
 
-    @abstractmethod
     def close(self) -> None:
         """Close the decoder, before the connection is closed and in the same thread."""
+        if self._decoder is not None:
+            self._decoder.close()
+            self._decoder = None
 
     @property
     def left_s(self) -> float:
@@ -92,7 +96,6 @@ class VideoTrack(FeedTrack):
         """Take the arguments of the base class."""
         super().__init__(options, where, began_s)
         self._framer = Framer(options)
-        self._decoder: VideoDecoder | None = None
         self._count = 0
         self._size: tuple[int, int] | None = None
 
@@ -104,7 +107,7 @@ class VideoTrack(FeedTrack):
         self.clock.restart()
         decoder = VideoDecoder(link.container, stream, self.damage, -math.inf, link.packets)
         self._decoder, epoch, arrived_s = decoder, 0, None
-        for decoded in decoder.pictures:
+        for decoded in decoder.frames:
             if decoder.clock.epoch != epoch:
                 epoch = decoder.clock.epoch
                 self.clock.restart()
@@ -120,21 +123,15 @@ class VideoTrack(FeedTrack):
                 if reason:
                     yield Gap(before_s, time_s, reason)
                     reason = ""
-                yield from self._give(replace(decoded, time_s=time_s), stream)
-            link.alive()
+                yield from self._frame(replace(decoded, time_s=time_s), stream)
+            link.mark_alive()
         yield from filter(None, (self.damage.flush(),))
 
     def leave(self, reason: str) -> Iterator[Item]:
         """Yield the Gap from the last frame until now."""
         yield Gap(self.clock.last_s, self.now_s() + min(0.0, self.left_s), reason)
 
-    def close(self) -> None:
-        """Close the decoder."""
-        if self._decoder is not None:
-            self._decoder.close()
-            self._decoder = None
-
-    def _give(self, decoded: DecodedFrame, stream: VideoStream) -> Iterator[Item]:
+    def _frame(self, decoded: DecodedFrame, stream: VideoStream) -> Iterator[Item]:
         picture = decoded.picture
         size = (picture.width, picture.height)
         if self._size not in (None, size):
@@ -161,7 +158,6 @@ class AudioTrack(FeedTrack):
         """Take the arguments of the base class; ``sound`` sets rate and block length."""
         super().__init__(options, where, began_s)
         self._sound = sound
-        self._decoder: AudioDecoder | None = None
         self._cutter: AudioBlockCutter | None = None
         self._next_s = Fraction(0)  # start of the next frame on the cutter's clock
 
@@ -189,7 +185,7 @@ class AudioTrack(FeedTrack):
                 if self.ended and self._cutter is not None:
                     yield from self._cutter.finish()
                     return
-            link.alive()
+            link.mark_alive()
         yield from filter(None, (self.damage.flush(),))
 
     def leave(self, reason: str) -> Iterator[Item]:
@@ -198,12 +194,6 @@ class AudioTrack(FeedTrack):
             yield Gap(0.0, self.now_s() + min(0.0, self.left_s), reason)
         else:
             yield from self._cutter.go_on(Fraction(self.now_s()), reason)
-
-    def close(self) -> None:
-        """Close the decoder."""
-        if self._decoder is not None:
-            self._decoder.close()
-            self._decoder = None
 
     def _take(
         self,

@@ -11,20 +11,17 @@ from av.audio.stream import AudioStream
 from av.container import InputContainer
 from av.stream import Discard
 
-from costream.clock import format_time
 from costream.errors import SourceError
 from costream.records import AudioBlock, Fault, Item, SourceInfo
-from costream.sources.base import SourceOptions
+from costream.sources.base import SourceOptions, source
 from costream.sources.media.audio_decoder import AudioDecoder
 from costream.sources.media.container import (
     HEADERLESS,
     NO_TIME_STAMPS,
-    Readable,
     audio_stream,
     display_name,
     end_s,
     length_is_guessed,
-    not_media,
     open_container,
     open_raw,
     origin,
@@ -32,8 +29,8 @@ from costream.sources.media.container import (
     time_base,
     wav_seconds,
 )
-from costream.sources.media.packets import DecodeErrors
 from costream.sources.media.resample import AudioBlockCutter
+from costream.sources.media.source import MediaSource
 
 # Decoding starts this long before the requested time: codecs and filters need to settle.
 SETTLE_S = 1.0
@@ -41,76 +38,53 @@ SETTLE_S = 1.0
 SETTLED_S = 0.2
 
 
-class AudioSource:
+@source("audio", kind="audio", order=3)
+class AudioSource(MediaSource[AudioDecoder]):
     """Sound of a file in blocks of one model step; tolerates damaged files.
 
     Time is the container's own clock, as in VideoSource. From the first time stamp on, samples are
     counted; where stamps show missing samples there is silence (up to half a second) or a Gap,
-    after which the blocks restart. ``errors`` counts the errors found so far.
+    after which the blocks restart. ``options.sound`` sets rate and block length; ValueError
+    without it. From a pipe, each block is yielded as soon as its samples have arrived, at some
+    cost.
     """
 
-    def __init__(
-        self,
-        path: str,
-        options: SourceOptions,
-        *,
-        file: Readable | None = None,
-        head: bytes = b"",
-        live: bool = False,
-    ) -> None:
-        """``options.sound`` sets rate and block length; ValueError without it.
+    _cutter: AudioBlockCutter | None = None
+    _first: av.AudioFrame | None = None
 
-        ``file``: read this instead of the file ``path``; ``head``: its start if it is a pipe.
-        ``live``: yield each block as soon as its samples have arrived, at some cost.
-        """
-        if options.sound is None:
+    def _prepare(self) -> None:
+        if self._options.sound is None:
             raise ValueError("options.sound is missing")
-        self._path = path
-        self._options = options
-        self._sound = options.sound
-        self._file = file
-        self._head = head
-        self._live = live
-        self._stopped = False
-        self._damage = DecodeErrors()
-        self._container: InputContainer | None = None
-        self._decoder: AudioDecoder | None = None
-        self._cutter: AudioBlockCutter | None = None
-        self._first: av.AudioFrame | None = None
+        self._sound = self._options.sound
+        self._live = bool(self._head)  # from a pipe
 
-    @property
-    def errors(self) -> int:
-        """Number of errors found so far."""
-        return self._damage.total
+    @staticmethod
+    def sniff(head: bytes, path: str | None, options: SourceOptions) -> bool:
+        """Return whether sound is requested of what may be media."""
+        return options.sound is not None and (bool(head) or path is None)
 
     def open(self) -> SourceInfo:
         """Open the file and decode its first samples; raises SourceError on failure."""
         container, stream = self._open_container()
         guessed = length_is_guessed(container, stream)
         duration_s = None if guessed else end_s(container, stream)
-        if duration_s is not None and self._options.start_s > duration_s:
-            raise SourceError(
-                f"the start ({format_time(self._options.start_s)}) is after the end "
-                f"({format_time(duration_s)})",
-                where=display_name(self._path),
-            )
+        self._check_start(duration_s)
         # From here on use only the returned decoder: the container may have been reopened.
         decoder, origin_s = self._go_to_start(container, stream)
         if self._first is None:
-            raise self._no_samples(decoder)
-        where = display_name(self._path)
+            raise self._no_samples()
         self._cutter = AudioBlockCutter(
             self._first,
             self._sound,
             self._options,
-            where,
+            self._where,
             live=self._live,
             time_s=decoder.start_s,
             origin_s=origin_s,
         )
         return SourceInfo(
-            name=display_name(os.path.basename(self._path)),
-            uri=where,
+            name=display_name(os.path.basename(self._uri)),
+            uri=self._where,
             kind="audio",
             duration_s=duration_s,
             rate_hz=self._sound.rate_hz / self._sound.block,
@@ -128,22 +102,8 @@ class AudioSource:
                     yield fault
             yield item
 
-    def stop(self) -> None:
-        """End ``items`` soon; safe in a signal handler."""
-        self._stopped = True
-        if self._decoder is not None:
-            self._decoder.stop()
-
-    def close(self) -> None:
-        """Close the file. Blocks already yielded stay usable."""
-        # PyAV does not check for a closed container: no reader may remain.
-        if self._decoder is not None:
-            self._decoder.close()
-            self._decoder = None
+    def _forget(self) -> None:
         self._first = self._cutter = None
-        if self._container is not None:
-            self._container.close()
-            self._container = None
 
     def _items(self) -> Iterator[Item]:
         decoder, cutter, first = self._decoder, self._cutter, self._first
@@ -171,11 +131,11 @@ class AudioSource:
     def _open_container(self) -> tuple[InputContainer, AudioStream]:
         self.close()
         if self._options.raw is not None and self._file is not None:
-            container = open_raw(self._path, self._file, self._options.raw)
+            container = open_raw(self._uri, self._file, self._options.raw)
         else:
-            container = open_container(self._path, self._file, self._head, wanted="sound")
+            container = open_container(self._uri, self._file, self._head, wanted="sound")
         self._container = container
-        stream = audio_stream(container, self._path)
+        stream = audio_stream(container, self._uri)
         stream.codec_context.thread_count = 1
         for other in container.streams:
             if other is not stream:
@@ -207,16 +167,12 @@ class AudioSource:
 
     def _decode(self, container: InputContainer, stream: AudioStream) -> AudioDecoder:
         """Start decoding at the current position, up to the first samples."""
-        if self._decoder is not None:
-            self._decoder.close()
-        self._damage = DecodeErrors()  # errors of an earlier attempt are found again
+        damage = self._replace_decoder()
         stated_s = stated_end_s(container, stream)
         if self._file is None:
-            stated_s = wav_seconds(self._path) or stated_s
-        decoder = AudioDecoder(container, stream, self._damage, self._options.start_s, stated_s)
-        self._decoder = decoder
-        if self._stopped:
-            decoder.stop()
+            stated_s = wav_seconds(self._uri) or stated_s
+        decoder = AudioDecoder(container, stream, damage, self._options.start_s, stated_s)
+        self._begin(decoder)
         first = next(decoder.frames, None)
         self._first = None if first is None else first[0]
         return decoder
@@ -225,12 +181,6 @@ class AudioSource:
         flags, name = container.format.flags, container.format.name
         return self._file is None and name not in HEADERLESS and not flags & NO_TIME_STAMPS
 
-    def _no_samples(self, decoder: AudioDecoder) -> SourceError:
-        where = display_name(self._path)
-        if self._stopped:
-            return SourceError("stopped before any sound was read", where=where)
-        if self._head[4:8] == b"ftyp":  # a short MP4 opens, but its sound has been read past
-            return not_media(self._path, False, self._head, None)
-        if self._damage.total:
-            return SourceError("the sound cannot be decoded", where=where, hint=decoder.fatal)
-        return SourceError("there are no samples in it", where=where, hint=decoder.fatal)
+    def _no_samples(self) -> SourceError:
+        what = "the sound cannot be decoded" if self._damage.total else "there are no samples in it"
+        return self._nothing("stopped before any sound was read", what)

@@ -13,16 +13,12 @@ from av.audio.stream import AudioStream
 from av.container import InputContainer
 
 from costream.sources.media.container import origin, time_base
-from costream.sources.media.packets import DecodeErrors, PacketDecoder, PacketReader
+from costream.sources.media.packets import DecodeErrors, PacketDecoder, PacketReader, StreamDecoder
 from costream.sources.media.video_decoder import EPOCH_JUMP_S, FAR_JUMP_S, FOLLOWS_S
 
 
-class AudioDecoder:
-    """Decoded sound of one stream from the current position to the end.
-
-    After the last frame, ``fatal`` is the reason why the rest is lost, or None if the stream ended
-    normally.
-    """
+class AudioDecoder(StreamDecoder["tuple[av.AudioFrame, Discontinuity | None]"]):
+    """Decoder of an audio stream: its frames with their discontinuities."""
 
     def __init__(
         self,
@@ -40,26 +36,11 @@ class AudioDecoder:
         self._stated_end_s = stated_end_s
         self.clock = SoundClock(time_base(stream), origin(container, stream))
         read = read or partial(container.demux, stream)
-        self._frames = PacketDecoder(read, stream.decode, self.clock, damage, from_s)
         self.start_s = Fraction(0)  # time of the first sample, once known
-        # All decodable frames with their discontinuities; to be consumed once.
-        self.frames = self._run()
-
-    @property
-    def fatal(self) -> str | None:
-        """Reason why the rest is lost."""
-        return self._frames.fatal
-
-    def close(self) -> None:
-        """End the frames at once; call from the consuming thread, before closing the container."""
-        self.frames.close()
-
-    def stop(self) -> None:
-        """End the frames soon; may be called from a signal handler."""
-        self._frames.stop()
+        super().__init__(PacketDecoder(read, stream.decode, self.clock, damage, from_s))
 
     def _run(self) -> Generator[tuple[av.AudioFrame, Discontinuity | None], None, None]:
-        raw = (frame for frame in self._frames.run() if frame.samples)
+        raw = (frame for frame in self._packets.run() if frame.samples)
         ahead: list[av.AudioFrame] = []  # at most one frame, if the clock had to look ahead
 
         def peek() -> int | None:
@@ -75,11 +56,11 @@ class AudioDecoder:
             jump = clock.advance(frame.pts, frame.samples, frame.sample_rate, peek)
             if jump is not None and jump.damage is not None:
                 began_s = clock.next_s - frame.samples / frame.sample_rate
-                self._frames.count(jump.damage, began_s)
+                self._packets.count(jump.damage, began_s)
             if frame.is_corrupt:
-                self._frames.count("damaged packet(s)", clock.next_s)
+                self._packets.count("damaged packet(s)", clock.next_s)
             yield frame, jump
-        self._frames.check_end(self._stated_end_s)
+        self._packets.check_end(self._stated_end_s)
 
 
 # Sample clock of an audio stream; gaps are detected from time stamps.

@@ -8,29 +8,35 @@ from dataclasses import replace
 from costream.clock import format_time
 from costream.errors import SourceError
 from costream.records import AudioBlock, Fault, Gap, Item, SourceInfo
-from costream.sources.base import SourceOptions
+from costream.sources.base import SourceOptions, source
+from costream.sources.file import FileSource
 from costream.sources.media.audio import AudioSource
 from costream.sources.media.video import VideoSource
 
 
-class AudioVisualSource:
+@source("audiovisual", kind="video", order=4)
+class AudioVisualSource(FileSource):
     """Video file with each AudioBlock before the first frame at or after the block's end.
 
     The video determines duration and gaps; missing sound, at all or for a while, does not end
     the source. ``errors`` counts the errors of both so far.
     """
 
-    def __init__(self, path: str, options: SourceOptions) -> None:
-        """``options.beside`` sets rate and block length; ValueError without it."""
-        if options.beside is None:
+    def _prepare(self) -> None:
+        if self._options.beside is None:
             raise ValueError("options.beside is missing")
-        self._video = VideoSource(path, options)
-        self._sound = AudioSource(path, replace(options, sound=options.beside))
-        self._heard = False
+        self._video = VideoSource(self._uri, self._options)
+        self._sound = AudioSource(self._uri, replace(self._options, sound=self._options.beside))
+        self._has_sound = False
+
+    @staticmethod
+    def sniff(head: bytes, path: str | None, options: SourceOptions) -> bool:
+        """Return whether sound beside the video is requested of a media file."""
+        return options.beside is not None and bool(head) and path is not None
 
     @property
     def errors(self) -> int:
-        """Number of errors found so far."""
+        """Number of errors found so far, in both."""
         return self._video.errors + self._sound.errors
 
     def open(self) -> SourceInfo:
@@ -41,12 +47,12 @@ class AudioVisualSource:
         except SourceError as error:
             self._sound.close()
             return replace(info, silent=str(error))
-        self._heard = True
+        self._has_sound = True
         return replace(info, beside=True)
 
     def items(self) -> Iterator[Item]:
         """Yield the items of both. Gaps in the sound become Faults; its Faults are not fatal."""
-        blocks = self._sound.items() if self._heard else iter(())
+        blocks = self._sound.items() if self._has_sound else iter(())
         block = next(blocks, None)
         for item in self._video.items():
             time_s = item.start_s if isinstance(item, Gap) else item.time_s

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import av
@@ -15,6 +16,7 @@ READ_ATTEMPTS = 16
 # A file that ends this much before the length in its header was cut off.
 CUT_OFF_S = 1.0
 FrameT = TypeVar("FrameT")
+ItemT = TypeVar("ItemT")
 # Returns the packets of one stream, from the current position of its container.
 PacketReader: TypeAlias = "Callable[[], Iterator[Packet[Any] | None]]"
 
@@ -114,6 +116,35 @@ class PacketDecoder(Generic[FrameT]):
                     self.fatal = f"the rest is lost: it cannot be read ({error.strerror})"
                     yield None
                     return
+
+
+class StreamDecoder(ABC, Generic[ItemT]):
+    """Base of the decoders: items of one stream from the current position to the end.
+
+    ``frames`` yields them in time order, once. After the last one, ``fatal`` is the reason why the
+    rest is lost, or None if the stream ended normally.
+    """
+
+    def __init__(self, packets: PacketDecoder[Any]) -> None:
+        self._packets = packets
+        self.frames = self._run()
+
+    @property
+    def fatal(self) -> str | None:
+        """Reason why the rest is lost."""
+        return self._packets.fatal
+
+    def close(self) -> None:
+        """End the frames at once; call from the consuming thread, before closing the container."""
+        self.frames.close()
+
+    def stop(self) -> None:
+        """End the frames soon; may be called from a signal handler."""
+        self._packets.stop()
+
+    @abstractmethod
+    def _run(self) -> Generator[ItemT, None, None]:
+        """Yield the items."""
 
 
 # Counting and rate-limited reporting of decode errors.

@@ -9,30 +9,26 @@ import av
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
-from costream.clock import format_time
 from costream.errors import SourceError
 from costream.records import Fault, Item, SourceInfo, VideoFrame
-from costream.sources.base import SourceOptions
+from costream.sources.base import SAME_TIME_S, SourceOptions, source
 from costream.sources.media.container import (
     NO_TIME_STAMPS,
-    Readable,
     display_name,
     end_s,
-    not_media,
     open_container,
     video_stream,
 )
-from costream.sources.media.packets import DecodeErrors
 from costream.sources.media.picture import Framer, Orientation, display_size
+from costream.sources.media.source import MediaSource
 from costream.sources.media.video_decoder import DecodedFrame, VideoDecoder
 
-# Times within half of Matroska's resolution are equal: "--start 0.067" selects the frame there.
-SAME_TIME_S = 0.5e-3
 # Distances before the start to seek to; the second is for when the nearest keyframe fails.
 SEEK_BACK_S = (0.0, 10.0)
 
 
-class VideoSource:
+@source("video", kind="video", order=5)
+class VideoSource(MediaSource[VideoDecoder]):
     """Frames of a video in time order; tolerates damaged files.
 
     Time is the container's own clock, so a stream that starts late keeps its offset. Transport
@@ -44,42 +40,22 @@ class VideoSource:
     cannot be decoded and frames that the decoder flags.
     """
 
-    def __init__(
-        self,
-        path: str,
-        options: SourceOptions | None = None,
-        *,
-        file: Readable | None = None,
-        head: bytes = b"",
-    ) -> None:
-        """``file``: read this instead of the file ``path``; ``head``: its start if it is a pipe."""
-        self._path = path
-        self._options = options or SourceOptions()
-        self._file = file
-        self._head = head
-        self._stopped = False
-        self._damage = DecodeErrors()
-        self._framer = Framer(self._options)
-        self._container: InputContainer | None = None
-        self._stream: VideoStream | None = None
-        self._decoder: VideoDecoder | None = None
-        self._first: DecodedFrame | None = None
+    _stream: VideoStream | None = None
+    _first: DecodedFrame | None = None
 
-    @property
-    def errors(self) -> int:
-        """Number of errors found so far."""
-        return self._damage.total
+    def _prepare(self) -> None:
+        self._framer = Framer(self._options)
+
+    @staticmethod
+    def sniff(head: bytes, path: str | None, options: SourceOptions) -> bool:
+        """Return whether these are data: what nothing else reads is taken to be a video."""
+        return bool(head) or path is None
 
     def open(self) -> SourceInfo:
         """Open the file and decode its first frame; raises SourceError on failure."""
         container, stream = self._open_container()
         duration_s = end_s(container, stream)
-        if duration_s is not None and self._options.start_s > duration_s:
-            raise SourceError(
-                f"the start ({format_time(self._options.start_s)}) is after the end "
-                f"({format_time(duration_s)})",
-                where=display_name(self._path),
-            )
+        self._check_start(duration_s)
         # From here on use only the returned stream: the container may have been reopened.
         first, stream = self._go_to_start(container, stream)
         rate = stream.average_rate or stream.guessed_rate
@@ -89,11 +65,11 @@ class VideoSource:
         except (av.FFmpegError, ValueError) as error:
             raise SourceError(
                 f"frames of the format {first.picture.format.name} cannot be converted ({error})",
-                where=display_name(self._path),
+                where=self._where,
             ) from error
         return SourceInfo(
-            name=display_name(os.path.basename(self._path)),
-            uri=display_name(self._path),
+            name=display_name(os.path.basename(self._uri)),
+            uri=self._where,
             kind="video",
             duration_s=duration_s,
             rate_hz=float(rate) if rate else None,
@@ -123,28 +99,14 @@ class VideoSource:
         if decoder.fatal is not None:
             yield Fault(decoder.clock.last_s, decoder.fatal, fatal=True)
 
-    def stop(self) -> None:
-        """End ``items`` soon; safe in a signal handler."""
-        self._stopped = True
-        if self._decoder is not None:
-            self._decoder.stop()
-
-    def close(self) -> None:
-        """Close the file. Frames already yielded stay usable."""
-        # PyAV does not check for a closed container: no reader may remain.
-        if self._decoder is not None:
-            self._decoder.close()
-            self._decoder = None
-        self._first = None
-        if self._container is not None:
-            self._container.close()
-            self._container = self._stream = None
+    def _forget(self) -> None:
+        self._first = self._stream = None
 
     def _open_container(self) -> tuple[InputContainer, VideoStream]:
         self.close()
-        container = open_container(self._path, self._file, self._head)
+        container = open_container(self._uri, self._file, self._head)
         self._container = container
-        stream = self._stream = video_stream(container, self._path)
+        stream = self._stream = video_stream(container, self._uri)
         self._framer.prepare(stream)
         return container, stream
 
@@ -170,36 +132,25 @@ class VideoSource:
             container, stream = self._open_container()
         first = self._decode(container, stream)
         if first is None:
-            raise self._no_picture()
+            raise self._nothing("stopped before a frame was read", "no frame can be decoded")
         return first, stream
-
-    def _no_picture(self) -> SourceError:
-        if self._stopped:
-            return SourceError("stopped before a frame was read", where=display_name(self._path))
-        if self._head[4:8] == b"ftyp":  # a short MP4 opens, but its frames have been read past
-            return not_media(self._path, False, self._head, None)
-        reason = None if self._decoder is None else self._decoder.fatal
-        return SourceError("no frame can be decoded", where=display_name(self._path), hint=reason)
 
     def _can_seek(self, container: InputContainer) -> bool:
         return self._file is None and not container.format.flags & NO_TIME_STAMPS
 
     def _decode(self, container: InputContainer, stream: VideoStream) -> DecodedFrame | None:
         """Start decoding at the current position; return the first frame."""
-        if self._decoder is not None:
-            self._decoder.close()
-        self._damage = DecodeErrors()  # errors of an earlier attempt are found again
-        self._decoder = VideoDecoder(container, stream, self._damage, self._options.start_s)
-        if self._stopped:
-            self._decoder.stop()
-        self._first = next(self._decoder.pictures, None)
+        damage = self._replace_decoder()
+        decoder = VideoDecoder(container, stream, damage, self._options.start_s)
+        self._begin(decoder)
+        self._first = next(decoder.frames, None)
         return self._first
 
     def _pictures(self) -> Iterator[DecodedFrame]:
         """Yield the first frame, which ``open`` has decoded, and then the others."""
         if self._decoder is None or self._first is None:
             return
-        pictures, first, self._first = self._decoder.pictures, self._first, None
+        pictures, first, self._first = self._decoder.frames, self._first, None
         yield first
         yield from pictures
 

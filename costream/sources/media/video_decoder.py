@@ -13,7 +13,7 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 
 from costream.sources.media.container import ends_in_a_packet, origin, stated_end_s, time_base
-from costream.sources.media.packets import DecodeErrors, PacketDecoder, PacketReader
+from costream.sources.media.packets import DecodeErrors, PacketDecoder, PacketReader, StreamDecoder
 
 DEFAULT_RATE = Fraction(25)
 
@@ -28,12 +28,8 @@ class DecodedFrame:
     estimated: bool
 
 
-class VideoDecoder:
-    """Decoded frames of one video stream from the current position to the end.
-
-    After the last frame, ``fatal`` is the reason why the rest is lost, or None if the stream ended
-    normally.
-    """
+class VideoDecoder(StreamDecoder[DecodedFrame]):
+    """Decoder of a video stream."""
 
     def __init__(
         self,
@@ -49,25 +45,10 @@ class VideoDecoder:
         rate = stream.average_rate or stream.guessed_rate or DEFAULT_RATE
         self.clock = MediaClock(time_base(stream), origin(container, stream), float(1 / rate))
         read = read or partial(container.demux, stream)
-        self._frames = PacketDecoder(read, stream.decode, self.clock, damage, from_s)
-        # All decodable frames in time order; to be consumed once.
-        self.pictures = self._pictures()
+        super().__init__(PacketDecoder(read, stream.decode, self.clock, damage, from_s))
 
-    @property
-    def fatal(self) -> str | None:
-        """Reason why the rest is lost."""
-        return self._frames.fatal
-
-    def close(self) -> None:
-        """End the frames at once; call from the consuming thread, before closing the container."""
-        self.pictures.close()
-
-    def stop(self) -> None:
-        """End the frames soon; may be called from a signal handler."""
-        self._frames.stop()
-
-    def _pictures(self) -> Generator[DecodedFrame, None, None]:
-        raw = self._frames.run()
+    def _run(self) -> Generator[DecodedFrame, None, None]:
+        raw = self._packets.run()
         ahead: list[av.VideoFrame] = []  # at most one frame, if the clock had to look ahead
 
         def peek() -> int | None:
@@ -77,9 +58,9 @@ class VideoDecoder:
 
         while (frame := ahead.pop() if ahead else next(raw, None)) is not None:
             yield self._timed(frame, peek)
-        self._frames.check_end(stated_end_s(self._container, self._stream))
+        self._packets.check_end(stated_end_s(self._container, self._stream))
         if ends_in_a_packet(self._container):
-            self._frames.count("packet(s) cut off by the end of the file", self.clock.next_s)
+            self._packets.count("packet(s) cut off by the end of the file", self.clock.next_s)
 
     def _timed(self, frame: av.VideoFrame, peek: Callable[[], int | None]) -> DecodedFrame:
         stamp = known = self._stamp(frame)
@@ -88,11 +69,11 @@ class VideoDecoder:
         epoch = self.clock.epoch
         time_s, estimated = self.clock.advance(stamp, peek)
         if self.clock.epoch != epoch:
-            self._frames.count("backward clock jump(s)", time_s)
+            self._packets.count("backward clock jump(s)", time_s)
         if estimated and known is not None:
-            self._frames.count("impossible time stamp(s)", time_s)
+            self._packets.count("impossible time stamp(s)", time_s)
         if frame.is_corrupt:
-            self._frames.count("damaged frame(s)", time_s)
+            self._packets.count("damaged frame(s)", time_s)
         return DecodedFrame(frame, known, time_s, estimated or known is None)
 
     def _stamp(self, frame: av.VideoFrame) -> int | None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from costream.errors import SourceError, UsageError
 from costream.layouts import BODY_25, COCO_17, NTU_25, OPENPOSE_18, Layout
 from costream.sources.features.pickles import load_pickle
+from costream.sources.file import require_rate
 from costream.sources.media.container import check_file
 from costream.sources.skeletons.headings import AXES, IMAGE_LAYOUTS, Columns, orientation
 from costream.sources.skeletons.persons import Event, PersonFrame, SkeletonRecording, make_person
@@ -184,8 +185,7 @@ def _recording(
     shift: npt.ArrayLike = 0.0,
 ) -> SkeletonRecording:
     """Return the recording of [M, T, V, C]; the index along M identifies a person."""
-    if rate_hz is None:
-        raise UsageError("its frames have no times", where=where, hint="give their rate: --fps")
+    rate_hz = require_rate(rate_hz, where)
 
     def events() -> Iterator[Event]:
         for t in range(places.shape[1]):

@@ -7,10 +7,9 @@ import os
 from collections.abc import Iterator
 from typing import Literal
 
+from costream.sources.file import HEAD_BYTES, READ_BYTES
 from costream.sources.media.container import Readable
 
-READ_BYTES = 1 << 16
-HEAD_BYTES = 1 << 16
 DELIMITERS = ",;\t"
 
 TextFormat = Literal["table", "json", "ntu"]

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from costream.errors import SourceError, UsageError
+from costream.errors import SourceError
 from costream.layouts import BODY_25, OPENPOSE_18, Layout
+from costream.sources.file import require_rate
 from costream.sources.media.container import display_name
 from costream.sources.skeletons.persons import (
     Event,
@@ -123,8 +124,7 @@ def read_openpose(
     names = keypoint_files(folder)
     if not names:
         raise SourceError("there are no *_keypoints.json in this folder", where=where)
-    if rate_hz is None:
-        raise UsageError("its frames have no times", where=where, hint="give their rate: --fps")
+    rate_hz = require_rate(rate_hz, where)
     count = _joint_count(folder, names)
     known = layout or _BY_COUNT.get(count)
     if known is None or count not in (0, len(known.joints)):

@@ -14,16 +14,24 @@ import numpy as np
 from costream.errors import SourceError
 from costream.layouts import find_layout
 from costream.records import Fault, Item, SkeletonFrame, SourceInfo
-from costream.sources.base import SourceOptions
-from costream.sources.features.arrays import NUMPY_MAGIC, ZIP_MAGIC, load_arrays, split_video
-from costream.sources.features.source import file_name
-from costream.sources.media.container import Readable, check_file, display_name
+from costream.sources.base import SAME_TIME_S, SourceOptions, source
+from costream.sources.features.arrays import (
+    NUMPY_MAGIC,
+    ZIP_MAGIC,
+    clip_count,
+    has_arrays,
+    is_pickle,
+    load_arrays,
+    split_video,
+)
+from costream.sources.file import HEAD_BYTES, FileSource, file_name, read_all
+from costream.sources.media.container import check_file, display_name
 from costream.sources.media.packets import DecodeErrors
 from costream.sources.skeletons.arrays import pyskl_recordings, read_annotation, read_array
 from costream.sources.skeletons.headings import parse_columns
-from costream.sources.skeletons.lines import HEAD_BYTES, Lines, text_format
+from costream.sources.skeletons.lines import Lines, text_format
 from costream.sources.skeletons.ntu import read_ntu
-from costream.sources.skeletons.openpose import read_kinetics, read_openpose
+from costream.sources.skeletons.openpose import keypoint_files, read_kinetics, read_openpose
 from costream.sources.skeletons.persons import (
     Event,
     PersonFrame,
@@ -34,15 +42,14 @@ from costream.sources.skeletons.persons import (
 )
 from costream.sources.skeletons.table import read_table
 
-# As for video: times this close are equal.
-SAME_TIME_S = 0.5e-3
 # Frames read when a table is opened: they show whether its times make sense.
 TRIED = 2
 
 _LATE = "frame(s) out of time order, left out"
 
 
-class SkeletonSource:
+@source("skeleton", kind="skeleton", order=1)
+class SkeletonSource(FileSource):
     """Skeletons of a recording in time order.
 
     Persons keep their slots while they are seen: by their ids if the format has them, else by
@@ -53,28 +60,26 @@ class SkeletonSource:
     are left out and reported; ``errors`` counts them.
     """
 
-    def __init__(
-        self,
-        uri: str,
-        options: SourceOptions | None = None,
-        *,
-        file: Readable | None = None,
-        head: bytes = b"",
-    ) -> None:
-        """``uri``: a file, a folder, or FILE#NAME. ``file``: read this; it begins with ``head``."""
-        self._uri = uri
-        self._options = options or SourceOptions()
-        self._file = file
-        self._head = head
-        self._opened: Any = None
-        self._damage = DecodeErrors()
-        self._stopped = False
-        self._recording: SkeletonRecording | None = None
+    _opened: Any = None
+    _recording: SkeletonRecording | None = None
 
-    @property
-    def errors(self) -> int:
-        """Number of rows or frames left out so far."""
-        return self._damage.total
+    @staticmethod
+    def sniff(head: bytes, path: str | None, options: SourceOptions) -> bool:
+        """Return whether these are skeletons; of arrays, a layout in the options says so."""
+        if path is not None and os.path.isdir(path):
+            return bool(keypoint_files(path))
+        if not has_arrays(head, path):
+            return text_format(head, path or "") is not None
+        if path is not None and is_pickle(head, path):
+            return bool(pyskl_recordings(path))
+        return options.layout is not None
+
+    @staticmethod
+    def names(head: bytes, path: str) -> list[str]:
+        """Return the names of the recordings in a pickle, and the numbers of clips in an array."""
+        if is_pickle(head, path):
+            return list(pyskl_recordings(path))
+        return list(map(str, range(clip_count(path)))) if head.startswith(NUMPY_MAGIC) else []
 
     def open(self) -> SourceInfo:
         """Open the recording and read its beginning.
@@ -87,14 +92,12 @@ class SkeletonSource:
             recording = self._open()
         except SourceError:
             if self._stopped:
-                raise SourceError(
-                    "stopped before any data came", where=display_name(self._uri)
-                ) from None
+                raise SourceError("stopped before any data came", where=self._where) from None
             raise
         self._recording = recording
         return SourceInfo(
             name=file_name(self._uri),
-            uri=display_name(self._uri),
+            uri=self._where,
             kind="skeleton",
             duration_s=recording.duration_s,
             rate_hz=recording.rate_hz,
@@ -136,10 +139,6 @@ class SkeletonSource:
         if fatal is not None and not self._stopped:
             yield Fault(max(last_s, 0.0), fatal, fatal=True)
 
-    def stop(self) -> None:
-        """End ``items`` soon; safe in a signal handler."""
-        self._stopped = True
-
     def close(self) -> None:
         """Close the file. Frames already yielded stay usable."""
         self._recording = None
@@ -160,7 +159,7 @@ class SkeletonSource:
             yield event
 
     def _open(self) -> SkeletonRecording:
-        options, where = self._options, display_name(self._uri)
+        options, where = self._options, self._where
         layout = find_layout(options.layout) if options.layout else None
         columns = parse_columns(options.columns) if options.columns else None
         rate_hz = options.frame_rate_hz
@@ -169,13 +168,13 @@ class SkeletonSource:
             return read_openpose(path, layout, rate_hz, where)
         file, head = self._open_file(path)
         if head.startswith((NUMPY_MAGIC, ZIP_MAGIC)):
-            content, whole = load_arrays(path, None if self._file is None else _all(file))
+            content, whole = load_arrays(path, None if self._file is None else read_all(file))
             clip = int(name) if name is not None and name.isdecimal() else 0
             array = _only(content, where)
             return _cut(read_array(array, layout, columns, rate_hz, where, clip), whole)
         format_ = text_format(head, path)
         if format_ == "json":
-            return read_kinetics(_all(file).decode("utf-8-sig", "replace"), rate_hz, where)
+            return read_kinetics(read_all(file).decode("utf-8-sig", "replace"), rate_hz, where)
         if format_ == "ntu":
             return read_ntu(Lines(file), rate_hz, where)
         if format_ == "table" or self._file is not None:
@@ -186,10 +185,12 @@ class SkeletonSource:
 
     def _open_file(self, path: str) -> tuple[Any, bytes]:
         """Return the file to read from, and its first bytes."""
-        if self._file is not None:
-            return self._file, self._head
-        check_file(path)
-        file = self._opened = open(path, "rb")  # noqa: SIM115  (closed by close)
+        file: Any = self._file
+        if file is None:
+            check_file(path)
+            file = self._opened = open(path, "rb")  # noqa: SIM115  (closed by close)
+        if self._head:
+            return file, self._head
         head = file.read(HEAD_BYTES)
         file.seek(0)
         return file, head
@@ -224,10 +225,6 @@ def _cut(recording: SkeletonRecording, whole: bool) -> SkeletonRecording:
         return recording
     end = TruncatedRecording("the file is cut off after this frame")
     return replace(recording, events=itertools.chain(recording.events, [end]))
-
-
-def _all(file: Readable) -> bytes:
-    return b"".join(iter(lambda: file.read(HEAD_BYTES), b""))
 
 
 def _only(content: Any, where: str) -> Any:

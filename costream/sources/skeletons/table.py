@@ -14,6 +14,7 @@ import numpy as np
 from costream.clock import parse_time
 from costream.errors import SourceError, UsageError
 from costream.layouts import Layout
+from costream.sources.file import require_rate
 from costream.sources.skeletons.headings import (
     IMAGE_LAYOUTS,
     TIMES,
@@ -77,9 +78,8 @@ def read_table(
         rows = itertools.chain(begin, rows)
         begin, joints = _first_moment(rows, joint_column(headings), when, len(headings))
     plan = make_schema(headings, columns, layout, joints, where)
-    if plan.time < 0 and rate_hz is None:
-        what = "frames" if plan.frame >= 0 else "rows"
-        raise UsageError(f"its {what} have no times", where=where, hint="give their rate: --fps")
+    if plan.time < 0:
+        require_rate(rate_hz, where, "its frames" if plan.frame >= 0 else "its rows")
 
     def clock() -> TableClock:
         heading = head[plan.time] if headed and plan.time >= 0 else "time"

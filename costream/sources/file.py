@@ -1,0 +1,122 @@
+"""Base of the sources of files and pipes, and the choice of the one for given data."""
+
+from __future__ import annotations
+
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import cast
+
+from costream.errors import UsageError
+from costream.records import Item, SourceInfo, SourceKind
+from costream.registry import Entry
+from costream.sources.base import SOURCES, Source, SourceOptions
+from costream.sources.media.container import Readable, display_name
+from costream.sources.media.packets import DecodeErrors
+
+READ_BYTES = 1 << 16
+HEAD_BYTES = 1 << 16  # of a file, by which its source is chosen
+
+
+class FileSource(ABC):
+    """Source of a file, or of a pipe with the same content.
+
+    A class below this one is declared by ``@source``, and tells by ``sniff`` what it reads.
+    ``errors`` counts the errors found so far.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        options: SourceOptions | None = None,
+        *,
+        file: Readable | None = None,
+        head: bytes = b"",
+    ) -> None:
+        """``uri``: a file, a folder, or FILE#NAME.
+
+        ``file``: read this instead; ``head``: its first bytes if it is a pipe, already read.
+        """
+        self._uri = uri
+        self._where = display_name(uri)
+        self._options = options or SourceOptions()
+        self._file = file
+        self._head = head
+        self._damage = DecodeErrors()
+        self._stopped = False
+        self._prepare()
+
+    def _prepare(self) -> None:  # noqa: B027
+        """Set what depends on the options; ValueError if one is missing."""
+
+    @staticmethod
+    @abstractmethod
+    def sniff(head: bytes, path: str | None, options: SourceOptions) -> bool:
+        """Return whether this source reads data that begin with ``head``.
+
+        ``path``: the file, or a folder, and then ``head`` is empty; None: a pipe.
+        """
+
+    @staticmethod
+    def names(head: bytes, path: str) -> list[str]:
+        """Return NAME of each recording in a file, of FILE#NAME; none if it is a single one."""
+        return []
+
+    @property
+    def errors(self) -> int:
+        """Number of errors found so far."""
+        return self._damage.total
+
+    @abstractmethod
+    def open(self) -> SourceInfo:
+        """Open the file; raises SourceError on failure."""
+
+    @abstractmethod
+    def items(self) -> Iterator[Item]:
+        """Yield the items."""
+
+    def stop(self) -> None:
+        """End ``items`` soon; safe in a signal handler."""
+        self._stopped = True
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the file. Items already yielded stay usable."""
+
+
+def find_file_source(
+    head: bytes, path: str | None, options: SourceOptions
+) -> tuple[SourceKind, type[FileSource]] | None:
+    """Return the source, and its kind, for the arguments of ``FileSource.sniff``."""
+    for entry, made in file_sources():
+        if made.sniff(head, path, options):
+            return entry.info["kind"], made
+    return None
+
+
+def file_sources() -> Iterator[tuple[Entry[type[Source]], type[FileSource]]]:
+    """Yield the declared sources of files in the order in which they are tried."""
+    entries = (e for e in SOURCES.entries().values() if "address" not in e.info)
+    for entry in sorted(entries, key=lambda entry: entry.info.get("order", 0)):
+        yield entry, cast(type[FileSource], SOURCES.load(entry.name))
+
+
+def require_rate(rate_hz: float | None, where: str, what: str = "its frames") -> float:
+    """Return the rate; raise UsageError if there is none, or it is not a positive number."""
+    if rate_hz is None or not (rate_hz > 0 and math.isfinite(rate_hz)):
+        raise UsageError(f"{what} have no times", where=where, hint="give their rate: --fps")
+    return rate_hz
+
+
+def read_all(file: Readable) -> bytes:
+    """Return everything up to the end."""
+    return b"".join(iter(lambda: file.read(READ_BYTES), b""))
+
+
+def file_name(uri: str) -> str:
+    """Return the base name for output files; video names in a pickle may contain "/"."""
+    path, mark, video = uri.partition("#") if not os.path.exists(uri) else (uri, "", "")
+    safe = "".join("_" if c in '/\\:*?"<>|' or not c.isprintable() else c for c in video)
+    name = os.path.basename(os.path.abspath(path) if os.path.isdir(path) else path)
+    return display_name(name + mark + safe)
