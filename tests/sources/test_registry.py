@@ -1,19 +1,26 @@
-"""From what is typed to what is opened."""
+"""Resolution of SOURCE arguments: addresses, files, pipes, and sources added from outside."""
 
 from __future__ import annotations
 
+import importlib
+import io
+import json
 import os
 import pickle
-import subprocess
-import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from costream.checkpoints.card import Card, Timeline
 from costream.errors import SourceError, UsageError
-from costream.records import AudioFormat
-from costream.sources.base import SourceOptions
+from costream.models.oad.cooadtr import CoOadTR
+from costream.models.streaming import StreamingModel
+from costream.records import AudioFormat, FeatureRow
+from costream.runtime.pipeline import run
+from costream.sinks.registry import make_sinks
+from costream.sources.base import SOURCES, SourceOptions
 from costream.sources.features.source import FeatureSource
 from costream.sources.media.audio import AudioSource
 from costream.sources.media.video import VideoSource
@@ -21,6 +28,7 @@ from costream.sources.pipe import PipeSource
 from costream.sources.registry import expand, name_of, open_source, sniff
 from costream.sources.skeletons.source import SkeletonSource
 from kit.media import make_sound, make_video, noise
+from kit.program import python
 
 LISTENING = SourceOptions(sound=AudioFormat(16000, 4000))
 ROWS = np.ones((4, 2), np.float32)
@@ -218,10 +226,106 @@ def test_names_with_credentials_are_hidden(folder: Path) -> None:
     assert info.uri == "rtsp://***@host/x.mp4"
 
 
-def test_the_registry_imports_no_torch() -> None:
-    code = "import sys, costream.sources.registry, costream.clock; print('torch' in sys.modules)"
-    root = Path(__file__).parents[2]
-    out = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+ADDED = """
+import numpy as np
+
+from costream.records import FeatureRow, SourceInfo
+from costream.sources.base import source
+from costream.sources.file import FileSource, file_name, read_all, require_rate
+
+@source("numbers", kind="features")
+class NumbersSource(FileSource):
+    @staticmethod
+    def sniff(head, path, options):
+        return head.startswith(b"%NUMBERS")
+
+    @staticmethod
+    def names(head, path):
+        return head.splitlines()[0].decode().split()[1:]
+
+    def open(self):
+        self._rate_hz = require_rate(self._options.rate_hz, self._where)
+        data = read_all(self._file) if self._file else open(self._uri.split("#")[0], "rb").read()
+        self._rows = [line.split() for line in data.splitlines()[1:]]
+        count = len(self._rows)
+        return SourceInfo(
+            file_name(self._uri), self._where, "features", count / self._rate_hz, self._rate_hz,
+            width=len(self._rows[0]),
+        )
+
+    def items(self):
+        for i, row in enumerate(self._rows):
+            if not self._stopped:
+                yield FeatureRow(i, i / self._rate_hz, np.array(row, np.float32))
+
+    def close(self):
+        self._rows = []
+"""
+
+
+def test_a_source_from_outside_is_one_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = SourceOptions(rate_hz=4.0)
+    (folder / "a.numbers").write_text("%NUMBERS\n1 2\n3 4\n5 6\n")
+    (folder / "two.csv").write_text("%NUMBERS left right\n1 2\n")
+    assert sniff("a.numbers") == "video"
+    assert sniff("two.csv") == "skeleton"
+    monkeypatch.setattr(SOURCES, "_added", dict(SOURCES._added))
+    (folder / "numbers_source.py").write_text(ADDED)
+    monkeypatch.syspath_prepend(folder)
+    added = importlib.import_module("numbers_source")
+    assert sniff("a.numbers") == sniff("two.csv") == "features"
+    assert sniff("a.mp4") == "video"
+    assert expand("a.numbers") == ["a.numbers"]
+    assert expand("two.csv") == ["two.csv#left", "two.csv#right"]
+    assert name_of("two.csv#left") == "two.csv#left"
+    source = open_source("a.numbers", options)
+    assert type(source) is added.NumbersSource
+    model = feature_model(width=2)
+    lines = io.StringIO()
+    summary = run(source, model, make_sinks(["jsonl"], None, "a", stream=lines))
+    assert (summary.steps, summary.exit) == (3, 0)
+    assert json.loads(lines.getvalue().splitlines()[0])["source"] == "a.numbers"
+    # The same through a pipe.
+    os.mkfifo(folder / "pipe")
+    writer = threading.Thread(
+        target=lambda: (folder / "pipe").write_bytes((folder / "a.numbers").read_bytes())
     )
-    assert out.stdout.strip() == "False"
+    writer.start()
+    piped = open_source("pipe", options)
+    assert piped.open().width == 2
+    rows = [item.values.tolist() for item in piped.items() if isinstance(item, FeatureRow)]
+    assert rows == [[1, 2], [3, 4], [5, 6]]
+    piped.close()
+    writer.join()
+
+
+def feature_model(width: int) -> StreamingModel:
+    arguments = {"input_width": width, "num_classes": 2, "embed_dim": 8, "window": 4}
+    arguments |= {"num_heads": 2, "feedforward": 8}
+    card = Card(
+        name="tiny",
+        task="online action detection",
+        architecture="cooadtr",
+        arguments=arguments,
+        labels=("none", "walk"),
+        background="none",
+        rate_hz=4.0,
+        timeline=Timeline(threshold=0.5),
+    )
+    return StreamingModel(card, CoOadTR(**arguments), weights_sha256="0" * 64)
+
+
+def test_the_registry_imports_neither_torch_nor_live_sources() -> None:
+    code = """
+import sys
+from costream.sources.registry import SOURCES, name_of, sniff
+assert sniff("mic") == "audio" and list(SOURCES)
+try:
+    sniff("rtsp://camera/1")
+except Exception:
+    print(*sys.modules)
+"""
+    modules = set(python("-c", code).stdout.split())
+    assert "costream.sources.registry" in modules
+    live = {f"costream.sources.live.{name}" for name in ("feed", "microphone", "tracks")}
+    assert not modules & {"torch", "sounddevice", *live}
