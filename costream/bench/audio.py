@@ -10,8 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from costream.bench.encoders import measure, quiet_torch
-from costream.bench.timing import Contender
+from costream.bench.timing import Contender, measure, quiet_torch, timing_cells
 from costream.frontends.audio import ContinualAudioNet
 from costream.models.oad.cooadtr import CoTrans
 from costream.nn.fast import store_by_columns
@@ -68,9 +67,7 @@ def compare(
     rows: list[tuple[Cell, ...]] = []
     for way in [*ways, _chunked(backbone, head)]:
         share = _CHUNK if way.name not in errors else 1
-        given = sorted(t / share for t in times[way.name])
-        middle, tenth = statistics.median(given), given[len(given) // 10]
-        numbers = (round(middle, 1), round(tenth, 1), round(middle / base, 2))
+        numbers = timing_cells([t / share for t in times[way.name]], base)
         rows.append((way.name, *numbers, way.macs, errors.get(way.name)))
     notes = (
         f"{threads} thread(s), float32, one stream, {rounds} rounds in turns, random weights.",

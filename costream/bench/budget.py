@@ -54,12 +54,12 @@ def budget_trace(uri: str, model: GatedModel, budget: Budget, steps: int = 240) 
     video is too short for half of ``steps``.
     """
     frames = _frames(uri, model, steps)
-    least = model.card.timeline.threshold_of
+    least = model.info.card.timeline.threshold_of
     dense = [
         tuple(b for b in boxes if b.score >= least(b.label)) for boxes in _dense(model, frames)
     ]
     throttle, state, trace = (
-        TokenController(model, budget, model.card.rate_hz),
+        TokenController(model, budget, model.info.card.rate_hz),
         model.init_state(1),
         [],
     )
@@ -154,7 +154,7 @@ def _arrays(
 
 def _frames(uri: str, model: GatedModel, steps: int) -> list[VideoFrame]:
     """Return the frames of all steps."""
-    source = open_source(uri, SourceOptions(box=model.box))
+    source = open_source(uri, SourceOptions(box=model.info.box))
     try:
         source.open()
         items = (item for item in source.items() if isinstance(item, VideoFrame))
@@ -177,7 +177,6 @@ def _held(frame: VideoFrame, pixels: npt.NDArray[np.uint8]) -> VideoFrame:
 def _dense(model: GatedModel, frames: Sequence[VideoFrame]) -> list[tuple[Box, ...]]:
     """Return the detections when every frame is computed in full."""
     state, found = model.init_state(1), []
-    model.set_tokens(state, None)
     for frame in frames:
         objects = model.step([frame], state).objects
         assert objects is not None

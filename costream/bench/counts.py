@@ -71,7 +71,7 @@ def cooadtr_macs(width: int, depth: int, s: OadSizes) -> int:
     return (width + s.classes) * s.embed_dim + continual_encoder_macs(depth, s)
 
 
-def published_macs(network: str, width: int, s: OadSizes | None = None) -> int:
+def published_oad_macs(network: str, width: int, s: OadSizes | None = None) -> int:
     """Return the multiply-accumulates of a prediction as counted in the papers."""
     s = s or OadSizes()
     if network == "OadTR":
@@ -81,7 +81,7 @@ def published_macs(network: str, width: int, s: OadSizes | None = None) -> int:
     return count(width, depth, s)
 
 
-def costream_macs(network: str, width: int) -> int:
+def oad_step_macs(network: str, width: int) -> int:
     """Return the multiply-accumulates of costream's step of this network, all products counted.
 
     OadTR-b1 and -b2 stand for the encoder of CoOadTR recomputed over the whole window.
@@ -102,7 +102,7 @@ def ops_table() -> Table:
     for k, network in enumerate(NETWORKS):
         row: list[str | float] = [network]
         for name, width in FEATURE_WIDTH.items():
-            counted = published_macs(network, width) / 1e6, costream_macs(network, width) / 1e6
+            counted = published_oad_macs(network, width) / 1e6, oad_step_macs(network, width) / 1e6
             row += [round(counted[0], 2), PUBLISHED[name][k], round(counted[1], 2)]
         rows.append(tuple(row))
     notes = (

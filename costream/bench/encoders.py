@@ -4,28 +4,51 @@ from __future__ import annotations
 
 import copy
 import statistics
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, cast
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
+from costream.bench.counts import OadSizes, continual_encoder_macs
 from costream.bench.timing import (
     Contender,
-    EncoderBench,
-    bound,
-    build_encoder,
-    continual,
-    peer,
+    measure,
     peer_name,
-    torch_encoder,
-    window_matmul,
-    window_sdpa,
-    window_torch,
+    quiet_torch,
+    state_size,
+    timing_cells,
 )
-from costream.nn.fast import keep_freed_memory
+from costream.nn.encoder import Encoder
+from costream.nn.fast import store_by_columns
 from costream.tables import Cell, Table
+
+# queries [1, h, m, e], keys and values [1, h, n, e] -> [1, h, m, e]
+Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class EncoderBench:
+    """Sizes of a post-norm encoder with all biases."""
+
+    embed_dim: int
+    num_heads: int
+    window: int
+    feedforward: int
+    depth: int
+    activation: str
+
+    @property
+    def name(self) -> str:
+        """The sizes in one line."""
+        return (
+            f"d={self.embed_dim} h={self.num_heads} n={self.window} ff={self.feedforward} "
+            f"L={self.depth} {self.activation}"
+        )
+
 
 CONFIGS = (
     EncoderBench(192, 16, 120, 384, 1, "relu"),
@@ -34,8 +57,7 @@ CONFIGS = (
     EncoderBench(1024, 8, 64, 1024, 2, "gelu"),
 )
 COLUMNS = ("way", "median us", "p10 us", "x bound", "MACs", "state bytes", "max error")
-_BLOCK_S = 0.01  # approximate duration of the steps between two clock readings
-_MAX_BLOCK = 50
+_PARTS = ("self_attn", "linear1", "linear2", "norm1", "norm2")
 
 
 def steps_table(config: EncoderBench, rounds: int = 60, threads: int = 1) -> Table:
@@ -59,7 +81,16 @@ def steps_table(config: EncoderBench, rounds: int = 60, threads: int = 1) -> Tab
         inputs = list(torch.randn(64, 1, config.embed_dim))
         times = measure(everyone, inputs, rounds)
     base = statistics.median(times[floor.name])
-    rows = [_row(way, times[way.name], base, errors.get(way.name)) for way in everyone]
+    rows: list[tuple[Cell, ...]] = [
+        (
+            way.name,
+            *timing_cells(times[way.name], base),
+            way.macs,
+            way.state_bytes(),
+            errors.get(way.name),
+        )
+        for way in everyone
+    ]
     if other is None:
         rows.insert(-1, (peer_name(), None, None, None, None, None, None))
     notes = (
@@ -69,40 +100,6 @@ def steps_table(config: EncoderBench, rounds: int = 60, threads: int = 1) -> Tab
         f"Max error: against float64, over {3 * config.window} steps.",
     )
     return Table(config.name, COLUMNS, tuple(rows), notes)
-
-
-def _row(
-    way: Contender, times: Sequence[float], base: float, error: float | None
-) -> tuple[Cell, ...]:
-    median = statistics.median(times)
-    p10 = sorted(times)[len(times) // 10]
-    ratio = round(median / base, 2)
-    return (way.name, round(median, 1), round(p10, 1), ratio, way.macs, way.state_bytes(), error)
-
-
-def measure(
-    ways: Sequence[Contender], inputs: Sequence[Tensor], rounds: int
-) -> dict[str, list[float]]:
-    """Return microseconds per step of each implementation, one number per round."""
-    blocks = {way.name: _block_length(way, inputs) for way in ways}
-    times: dict[str, list[float]] = {way.name: [] for way in ways}
-    for _ in range(rounds):
-        for way in ways:
-            way.step(inputs[0])  # refill the caches after the other implementations' turns
-            count = blocks[way.name]
-            start = time.perf_counter()
-            for k in range(count):
-                way.step(inputs[k % len(inputs)])
-            times[way.name].append((time.perf_counter() - start) / count * 1e6)
-    return times
-
-
-def _block_length(way: Contender, inputs: Sequence[Tensor]) -> int:
-    start = time.perf_counter()
-    for x in inputs[:3]:
-        way.step(x)
-    step_s = (time.perf_counter() - start) / 3
-    return max(1, min(_MAX_BLOCK, int(_BLOCK_S / step_s)))
 
 
 def _errors(ways: Sequence[Contender], config: EncoderBench) -> dict[str, float]:
@@ -123,15 +120,173 @@ def _errors(ways: Sequence[Contender], config: EncoderBench) -> dict[str, float]
     return worst
 
 
-@contextmanager
-def quiet_torch(threads: int) -> Iterator[None]:
-    """Use ``threads`` threads, retain freed memory, and flush denormal numbers, which are slow."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    torch.set_flush_denormal(True)
-    keep_freed_memory()
+def build_encoder(config: EncoderBench, seed: int = 0) -> Encoder:
+    """Return an encoder with random weights of usual magnitude, in evaluation mode."""
+    torch.manual_seed(seed)
+    encoder = Encoder(
+        config.embed_dim,
+        config.num_heads,
+        config.feedforward,
+        config.depth,
+        config.window,
+        activation=config.activation,
+    )
+    return encoder.eval()
+
+
+def continual(encoder: Encoder) -> Contender:
+    """Return costream's own step, with the weights in their runtime layout."""
+    encoder = copy.deepcopy(encoder)
+    store_by_columns(encoder)
+    state = encoder.init_state()
+    size = state_size(state.tensors().values())
+    return Contender(
+        "costream", lambda x: encoder.forward_step(x, state), encoder.count_macs(), lambda: size
+    )
+
+
+class WindowRing:
+    """Ring buffer of the last n input rows, in slot order, which attention does not depend on."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.rows = torch.zeros(1, encoder.window, encoder.embed_dim)
+        self.steps = 0
+
+    def push(self, row: Tensor) -> tuple[Tensor, int]:
+        """Store a row, return the filled rows [1, m, d] and the slot of the newest."""
+        n = self.rows.shape[1]
+        slot = self.steps % n
+        self.rows[:, slot] = row
+        self.steps += 1
+        return self.rows[:, : min(self.steps, n)], slot
+
+    def size(self) -> int:
+        """Return the size in bytes."""
+        return self.rows.numel() * self.rows.element_size()
+
+
+def window_sdpa(encoder: Encoder, config: EncoderBench) -> Contender:
+    """Return the window recomputed; the last block computes only the newest row's output."""
+    return _window("scaled_dot_product_attention", encoder, config, F.scaled_dot_product_attention)
+
+
+def window_matmul(encoder: Encoder, config: EncoderBench) -> Contender:
+    """Return the same, with attention as two products around a softmax."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        logits = q.shape[3] ** -0.5 * q @ k.transpose(2, 3)
+        return torch.matmul(logits.softmax(3), v)
+
+    return _window("matmul and softmax", encoder, config, attend)
+
+
+def _window(name: str, encoder: Encoder, config: EncoderBench, attend: Attend) -> Contender:
+    ring = WindowRing(encoder)
+    layers = torch_encoder(encoder, config).layers
+    blocks = [cast(nn.TransformerEncoderLayer, layer) for layer in layers]
+
+    def step(x: Tensor) -> Tensor:
+        rows, slot = ring.push(x)
+        for block in blocks[:-1]:
+            rows = _block(block, rows, rows, attend)
+        return _block(blocks[-1], rows[:, slot : slot + 1], rows, attend)[:, 0]
+
+    d, n, ff = config.embed_dim, config.window, config.feedforward
+    whole = 4 * n * d**2 + 2 * n**2 * d + 2 * n * d * ff
+    newest = 2 * (n + 1) * d**2 + 2 * n * d + 2 * d * ff
+    macs = (config.depth - 1) * whole + newest
+    return Contender(f"window, {name}", step, macs, ring.size)
+
+
+def _block(layer: nn.TransformerEncoderLayer, x: Tensor, rows: Tensor, attend: Attend) -> Tensor:
+    """Return the block's output [1, m, d] for queries ``x``, keys and values ``rows`` [1, n, d]."""
+    a, d = layer.self_attn, x.shape[2]
+    weight, bias = cast(Tensor, a.in_proj_weight), cast(Tensor, a.in_proj_bias)
+    q = F.linear(x, weight[:d], bias[:d])
+    k, v = F.linear(rows, weight[d:], bias[d:]).chunk(2, 2)
+    q, k, v = (t.view(1, -1, a.num_heads, a.head_dim).transpose(1, 2) for t in (q, k, v))
+    y = layer.norm1(x + a.out_proj(attend(q, k, v).transpose(1, 2).flatten(2)))
+    hidden = layer.activation(layer.linear1(y))
+    return cast(Tensor, layer.norm2(y + layer.linear2(hidden)))
+
+
+def window_torch(encoder: Encoder, config: EncoderBench) -> Contender:
+    """Return ``nn.TransformerEncoder`` over the window, on its own fast path."""
+    ring = WindowRing(encoder)
+    model = torch_encoder(encoder, config)
+
+    def step(x: Tensor) -> Tensor:
+        rows, slot = ring.push(x)
+        return cast(Tensor, model(rows)[:, slot])
+
+    return Contender("window, nn.TransformerEncoder", step, encoder.dense_macs, ring.size)
+
+
+def torch_encoder(encoder: Encoder, config: EncoderBench) -> nn.TransformerEncoder:
+    """Return the encoder as ``nn.TransformerEncoder``, sharing its parameters."""
+    layer = nn.TransformerEncoderLayer(
+        config.embed_dim,
+        config.num_heads,
+        config.feedforward,
+        0.0,
+        config.activation,
+        batch_first=True,
+    )
+    model = nn.TransformerEncoder(layer, config.depth, enable_nested_tensor=False)
+    model.load_state_dict(encoder.state_dict(), assign=True)
+    return model.eval()
+
+
+def bound(encoder: Encoder, config: EncoderBench) -> Contender:
+    """Return the lower bound: every matrix times one row by F.linear, that is, reading weights."""
+    # A copy, as in the continual step: memory that others also read stays in the caches longer.
+    matrices = [p.detach().clone() for p in encoder.parameters() if p.dim() == 2]
+    rows = {width: torch.randn(1, width) for width in (config.embed_dim, config.feedforward)}
+    products = [(rows[m.shape[1]], m) for m in matrices]
+
+    def step(x: Tensor) -> Tensor:
+        for row, matrix in products:
+            F.linear(row, matrix)
+        return x
+
+    macs = sum(m.numel() for m in matrices)
+    return Contender("bound: weights times one row", step, macs, int)
+
+
+def peer(encoder: Encoder, config: EncoderBench) -> Contender | None:
+    """Return the package's encoder with our weights; None if not installed or not supported."""
     try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-        torch.set_flush_denormal(False)
+        import continual
+    except ImportError:
+        return None
+    if config.depth > 2:
+        return None  # the package only supports one and two blocks
+    activation = nn.GELU() if config.activation == "gelu" else nn.ReLU()
+    factory = continual.TransformerEncoderLayerFactory(
+        config.embed_dim,
+        config.num_heads,
+        config.feedforward,
+        0.0,
+        activation,
+        sequence_len=config.window,
+    )
+    model = continual.TransformerEncoder(factory, num_layers=config.depth).eval()
+    own = encoder.state_dict()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # it calls a deprecated function of torch
+        model.load_state_dict({key: own[_own_name(key)] for key in model.state_dict()})
+
+    def step(x: Tensor) -> Tensor:
+        out = model.forward_step(x)
+        return out if isinstance(out, Tensor) else x  # no output until its window is full
+
+    sizes = OadSizes(config.embed_dim, config.feedforward, config.window)
+    macs = continual_encoder_macs(config.depth, sizes)
+    return Contender(peer_name(), step, macs, lambda: state_size(model.buffers()))
+
+
+def _own_name(key: str) -> str:
+    """Translate ``layers.0.1.fn._ff_block.fn.linear1.bias`` to ``layers.0.linear1.bias``."""
+    parts = key.split(".")
+    start = next(k for k, part in enumerate(parts) if part in _PARTS)
+    return ".".join([*parts[:2], *(part for part in parts[start:] if part != "fn")])

@@ -11,7 +11,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from costream.bench.encoders import quiet_torch
+from costream.bench.timing import quiet_torch, state_size
 from costream.models.eventful.backbone import ViTDetBackbone
 from costream.models.eventful.vivit import ViViT
 from costream.nn.eventful.block import VARIANTS, EventfulBlock, use_bfloat16_products
@@ -113,7 +113,7 @@ def _gated(name: str, backbone: ViTDetBackbone, side: int, tokens: int) -> Backb
     def step(x: Tensor, operations: Operations) -> Tensor:
         return backbone.forward_step(x, state, policy, operations)
 
-    size = sum(t.numel() * t.element_size() for t in state.tensors().values())
+    size = state_size(state.tensors().values())
     return BackboneContender(name, tokens, step, size)
 
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from costream.bench.counts import attention_ops
-from costream.bench.encoders import measure, quiet_torch
-from costream.bench.timing import Contender
+from costream.bench.timing import Contender, measure, quiet_torch
 from costream.nn.attention import MultiheadAttention, RetroactiveAttention, SingleOutputAttention
 from costream.nn.fast import store_by_columns
 from costream.nn.nystrom.continual import RetroactiveNystrom, SingleOutputNystrom

@@ -12,10 +12,18 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from costream.bench.encoders import measure, quiet_torch
-from costream.bench.timing import Contender, peer_name
+from costream.bench.timing import (
+    Contender,
+    fit_norms,
+    measure,
+    peer_name,
+    peer_state_size,
+    quiet_torch,
+    state_size,
+    timing_cells,
+)
 from costream.models.skeleton.blocks import SkeletonBlock, TemporalUnit
-from costream.models.skeleton.network import STRIDES, WIDTHS, SkeletonNet
+from costream.models.skeleton.network import ATTENTION_FROM, STRIDES, WIDTHS, SkeletonNet
 from costream.models.spec import model_spec
 from costream.nn.graph import GraphConvolution
 from costream.tables import Cell, Table
@@ -35,18 +43,9 @@ def skeleton_steps_table(model: str, rounds: int = 60, threads: int = 1) -> Tabl
     with quiet_torch(threads), torch.inference_mode():
         torch.manual_seed(0)
         net = SkeletonNet(**model_spec(model).arguments or {})
-        fit_norms(net)
+        frames = 2 * net.layer_timing.receptive_field
+        fit_norms(net, torch.randn(1, frames, net.persons, net.joints, net.channels))
         return compare(model, net, rounds, threads)
-
-
-def fit_norms(net: SkeletonNet) -> None:
-    """Fit batch norms to noise, so that features have the magnitude of a trained network's."""
-    for module in net.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.momentum = 1.0
-    frames = 2 * net.layer_timing.receptive_field
-    net.train()(torch.randn(1, frames, net.persons, net.joints, net.channels))
-    net.eval()
 
 
 def compare(title: str, net: SkeletonNet, rounds: int, threads: int = 1) -> Table:
@@ -68,9 +67,7 @@ def compare(title: str, net: SkeletonNet, rounds: int, threads: int = 1) -> Tabl
     base = {persons: statistics.median(times[way.name]) for way, persons in ways[-2:]}
     rows: list[tuple[Cell, ...]] = []
     for way, persons in ways:
-        given = sorted(times[way.name])
-        middle, tenth = statistics.median(given), given[len(given) // 10]
-        numbers = (round(middle, 1), round(tenth, 1), round(middle / base[persons], 2))
+        numbers = timing_cells(times[way.name], base[persons])
         rows.append(
             (way.name, persons, *numbers, way.macs, way.state_bytes(), errors.get(way.name))
         )
@@ -94,7 +91,7 @@ def continual(name: str, net: SkeletonNet, frames: Tensor) -> Contender:
         out = net.forward_step(next(turn), state)
         return x if out is None else out.logits
 
-    size = sum(t.numel() * t.element_size() for t in state.tensors().values())
+    size = state_size(state.tensors().values())
     return Contender(name, step, net.count_macs(persons), lambda: size)
 
 
@@ -150,7 +147,6 @@ def _errors(
 
 
 _KERNEL, _FRAMES, _PERSONS, _JOINTS, _CLASSES, _AXES = 9, 300, 2, 25, 60, 3
-_ATTENTION_FROM = 4  # S-TR
 # NTU RGB+D; the bones do not affect the counts
 _BONES = tuple((joint, joint - 1) for joint in range(1, _JOINTS))
 
@@ -199,7 +195,7 @@ def build_net(kind: str, starred: bool) -> SkeletonNet:
     )
 
 
-def published_macs(count: PublishedSkeletonCount) -> int:
+def published_skeleton_macs(count: PublishedSkeletonCount) -> int:
     """Return the multiply-accumulates of a prediction as the paper counts them.
 
     Convolutions with biases, 2 per number for batch norms, 1 for ReLU and for means, and the
@@ -227,7 +223,7 @@ def published_macs(count: PublishedSkeletonCount) -> int:
 
 def _spatial(kind: str, number: int, width: int, out: int) -> int:
     """Return the cost of a spatial unit per joint and frame."""
-    if kind == "str" and number >= _ATTENTION_FROM:
+    if kind == "str" and number >= ATTENTION_FROM:
         qkv = 3 * out // 2
         return 2 * width + (width + 1) * qkv + (out + 1) * out + 3 * out
     convolutions = 3 * (width + 1) * out + 3 * out
@@ -236,7 +232,7 @@ def _spatial(kind: str, number: int, width: int, out: int) -> int:
     return convolutions + ((width + 3) * out if width != out else 0)
 
 
-def costream_macs(count: PublishedSkeletonCount, persons: int = _PERSONS) -> int:
+def skeleton_macs(count: PublishedSkeletonCount, persons: int = _PERSONS) -> int:
     """Return the multiply-accumulates of costream's prediction, all products counted."""
     with torch.device("meta"):  # only sizes are needed
         net = build_net(count.kind, count.starred)
@@ -249,8 +245,8 @@ def skeleton_ops_table() -> Table:
     """Return the table of operation counts, in billions of multiply-accumulates per prediction."""
     rows = []
     for count in COUNTS:
-        given = [published_macs(count), costream_macs(count)]
-        alone = round(costream_macs(count, 1) / 1e9, 4) if count.continual else None
+        given = [published_skeleton_macs(count), skeleton_macs(count)]
+        alone = round(skeleton_macs(count, 1) / 1e9, 4) if count.continual else None
         numbers = [round(n / 1e9, 4) for n in given]
         rows.append((count.name, numbers[0], count.published, numbers[1], alone))
     columns = ("network", "paper's way", "published", "costream", "costream, one person")
@@ -308,7 +304,7 @@ def skeleton_peer(net: SkeletonNet, name: str, macs: int) -> Contender | None:
             y = mean.forward_step(y.mean((0, 2))[None])
         return cast(Tensor, net.fc(y)) if isinstance(y, Tensor) else x  # no output until full
 
-    return Contender(name, step, macs, lambda: state_bytes([blocks, mean]))
+    return Contender(name, step, macs, lambda: peer_state_size([blocks, mean]))
 
 
 def _block(continual: Any, block: SkeletonBlock) -> Any:
@@ -326,15 +322,3 @@ def _block(continual: Any, block: SkeletonBlock) -> Any:
     elif block.has_residual:
         path = continual.Residual(path, residual_shrink=True)
     return continual.Sequential(path, nn.ReLU())
-
-
-def state_bytes(modules: list[nn.Module]) -> int:
-    """Return the size in bytes of the stream state in the package's own modules."""
-    own = [
-        m
-        for whole in modules
-        for m in whole.modules()
-        if type(m).__module__.startswith("continual.")
-    ]
-    buffers = [buffer for module in own for buffer in module.buffers(recurse=False)]
-    return sum(b.numel() * b.element_size() for b in buffers)

@@ -33,7 +33,7 @@ def stream_table(uri: str, model: Model, rounds: int = 3, duration_s: float | No
     """
     if sniff(uri) != "video":
         raise SourceError("not a video file", where=uri)
-    options = SourceOptions(end_s=duration_s, box=model.box)
+    options = SourceOptions(end_s=duration_s, box=model.info.box)
     ways: dict[str, Callable[[], float]] = {
         "decode": lambda: _decode(uri, options, resize=False),
         BASELINE: lambda: _decode(uri, options, resize=True),
@@ -58,8 +58,8 @@ def stream_table(uri: str, model: Model, rounds: int = 3, duration_s: float | No
         for name, times in spent.items()
     )
     notes = (
-        f"{media_s[BASELINE]:.1f} s of video, model {model.card.name},"
-        f" {model.card.rate_hz:g} steps per second, {rounds} rounds in turns",
+        f"{media_s[BASELINE]:.1f} s of video, model {model.info.card.name},"
+        f" {model.info.card.rate_hz:g} steps per second, {rounds} rounds in turns",
     )
     return Table(f"stream: {uri}", COLUMNS, rows, notes)
 

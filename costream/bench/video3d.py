@@ -12,9 +12,16 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from costream.bench.encoders import measure, quiet_torch
-from costream.bench.skeletons import state_bytes
-from costream.bench.timing import Contender, peer_name
+from costream.bench.timing import (
+    Contender,
+    fit_norms,
+    measure,
+    peer_name,
+    peer_state_size,
+    quiet_torch,
+    state_size,
+    timing_cells,
+)
 from costream.models.spec import model_spec
 from costream.models.video3d import VideoNet
 from costream.nn.video3d.blocks import Bottleneck3d, SqueezeExcitation
@@ -37,18 +44,9 @@ def video_steps_table(model: str, rounds: int = 60, threads: int = 1) -> Table:
     with quiet_torch(threads), torch.inference_mode():
         torch.manual_seed(0)
         net = VideoNet(**model_spec(model).arguments or {})
-        fit_norms(net)
+        size = net.encoder.size
+        fit_norms(net, torch.randn(2, 8, 3, size, size))
         return compare(model, net, rounds, threads)
-
-
-def fit_norms(net: VideoNet) -> None:
-    """Fit batch norms to noise, so that features have the magnitude of a trained network's."""
-    for module in net.modules():
-        if isinstance(module, nn.BatchNorm3d):
-            module.momentum = 1.0
-    size = net.encoder.size
-    net.train()(torch.randn(2, 8, 3, size, size))
-    net.eval()
 
 
 def compare(title: str, net: VideoNet, rounds: int, threads: int = 1) -> Table:
@@ -62,9 +60,7 @@ def compare(title: str, net: VideoNet, rounds: int, threads: int = 1) -> Table:
     base = statistics.median(times[ways[0].name])
     rows: list[tuple[Cell, ...]] = []
     for way in ways:
-        given = sorted(times[way.name])
-        middle, tenth = statistics.median(given), given[len(given) // 10]
-        numbers = (round(middle, 1), round(tenth, 1), round(middle / base, 2))
+        numbers = timing_cells(times[way.name], base)
         rows.append((way.name, *numbers, way.macs, way.state_bytes(), errors.get(way.name)))
     if other is None:
         rows.insert(1, (peer_name(), *[None] * (len(COLUMNS) - 1)))
@@ -82,7 +78,7 @@ def continual(net: VideoNet) -> Contender:
     """Return costream's own step."""
     encoder = net.encoder
     state = encoder.init_state()
-    bytes_held = sum(t.numel() * t.element_size() for t in state.tensors().values())
+    bytes_held = state_size(state.tensors().values())
 
     def step(x: Tensor) -> Tensor:
         out = encoder.forward_step(x, state)
@@ -152,7 +148,7 @@ def build_net(name: str) -> VideoNet:
     return VideoNet(_CLASSES, **size.arguments(), pool=size.features)
 
 
-def published_macs(net: VideoNet, frames: int | None) -> int:
+def published_video_macs(net: VideoNet, frames: int | None) -> int:
     """Return the multiply-accumulates of a clip, or (None) of a step, as the paper counts them.
 
     Convolutions and fully connected layers with biases, 2 per number for batch norms, 1 for ReLU
@@ -205,7 +201,7 @@ def video_ops_table() -> Table:
             net = build_net(count.name)
         frames = 0 if size is None else size.frames
         weights = round(sum(p.numel() for p in net.parameters()) / 1e6, 3)
-        clip, step = published_macs(net, frames) / 1e6, published_macs(net, None) / 1e6
+        clip, step = published_video_macs(net, frames) / 1e6, published_video_macs(net, None) / 1e6
         whole, own = net.count_clip_macs(frames) / 1e6, net.count_macs() / 1e6
         clip_row = (round(clip, 3), count.clip, round(whole, 3), weights, frames, None)
         step_row = (round(step, 3), count.step, round(own, 3), weights)
@@ -268,7 +264,7 @@ def video_peer(net: VideoEncoder, name: str, macs: int) -> Contender | None:
             y = mean.forward_step(y.mean((2, 3)))
         return torch.relu(net.linear(y)) if isinstance(y, Tensor) else x  # no output until full
 
-    return Contender(name, step, macs, lambda: state_bytes([layers, mean]))
+    return Contender(name, step, macs, lambda: peer_state_size([layers, mean]))
 
 
 def _block(continual: Any, block: Bottleneck3d) -> Any:

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from costream.bench.timing import state_size
 from costream.checkpoints.card import Card
 from costream.clock import Tick, resample, tick_per_item
 from costream.errors import ModelError, SourceError, UsageError
@@ -96,12 +97,12 @@ def _row(
     truth: Sequence[Recording] | None,
     stop: StopHandler,
 ) -> tuple[Cell, ...]:
-    card = model.card
+    card = model.info.card
     options = SourceOptions(
         end_s=settings.end_s,
-        box=model.box,
-        sound=model.sound,
-        beside=model.beside,
+        box=model.info.box,
+        sound=model.info.sound,
+        beside=model.info.beside,
         rate_hz=card.rate_hz,
     )
     kilobytes = _state_bytes(model, settings.uri, options) / 1e3
@@ -133,12 +134,12 @@ def _state_bytes(model: Model, uri: str, options: SourceOptions) -> int:
         items = source.items()
         events: Iterable[Any] = tick_per_item(items)
         if info.kind != "audio":
-            card = model.card
-            events = resample(items, card.rate_hz, card.gap_tolerance_s, model.frames)
+            card = model.info.card
+            events = resample(items, card.rate_hz, card.gap_tolerance_s, model.info.frames)
         state = model.init_state(1)
         for tick in islice((e for e in events if isinstance(e, Tick)), 1):
             model.step([tick.item], state)
-        return sum(t.numel() * t.element_size() for t in state.tensors().values())
+        return state_size(state.tensors().values())
     finally:
         source.close()
 

@@ -15,7 +15,7 @@ from costream.errors import OutputError, UsageError
 from costream.models.spec import model_benches
 
 if TYPE_CHECKING:
-    from costream.bench.timing import EncoderBench
+    from costream.bench.encoders import EncoderBench
     from costream.tables import Table
 
 _SIZE = click.IntRange(min=1)
@@ -74,8 +74,7 @@ def steps(
             raise UsageError("-d and --model exclude each other")
         show([resolve_name(_BENCHES[model])(model, rounds, threads)], as_json)
         return
-    from costream.bench.encoders import CONFIGS, steps_table
-    from costream.bench.timing import EncoderBench
+    from costream.bench.encoders import CONFIGS, EncoderBench, steps_table
 
     configs: Sequence[EncoderBench] = CONFIGS
     if width is not None:
@@ -174,12 +173,12 @@ def budget(
     prepare_torch(threads)
     loaded = load_model(model, weights=weights, device="cpu")
     if not isinstance(loaded, GatedModel):
-        raise UsageError(f"{loaded.card.name} has a fixed cost per step", where="--model")
-    if loaded.card.task != OBJECT_DETECTION:
-        raise UsageError(f"{loaded.card.name} does not detect objects", where="--model")
+        raise UsageError(f"{loaded.info.card.name} has a fixed cost per step", where="--model")
+    if loaded.info.card.task != OBJECT_DETECTION:
+        raise UsageError(f"{loaded.info.card.name} does not detect objects", where="--model")
     trace = budget_trace(file, loaded, told, count)
-    target = told.target(loaded.card.rate_hz)
-    show([budget_table(trace, told, target, f"budget: {file}, {loaded.card.name}")], as_json)
+    target = told.target(loaded.info.card.rate_hz)
+    show([budget_table(trace, told, target, f"budget: {file}, {loaded.info.card.name}")], as_json)
     if png is not None:
         try:
             Path(png).write_bytes(draw(trace, told, target))

@@ -47,7 +47,7 @@ def measure(
     The background label can be predicted only if examples have it. UsageError for a rate if the
     model takes audio.
     """
-    names = model.card.labels
+    names = model.info.card.labels
     options = source_options(settings, model)
     predictions = []
     for example in progress(examples, "examples"):
@@ -56,12 +56,14 @@ def measure(
             return {}
     labels = np.array([names.index(e.label) for e in examples])
     present = {e.label for e in examples}
-    if model.card.background is not None and model.card.background not in present:
+    if model.info.card.background is not None and model.info.card.background not in present:
         # No example is of the background: classify among the actions only.
-        predictions = [without(rows, names.index(model.card.background)) for rows in predictions]
+        predictions = [
+            without(rows, names.index(model.info.card.background)) for rows in predictions
+        ]
     result = {
-        "model": model.card.name,
-        "weights_sha256": model.weights_sha256,
+        "model": model.info.card.name,
+        "weights_sha256": model.info.weights_sha256,
         "labels": list(names),
         "examples": len(examples),
         "sequences": sequence_scores(predictions, labels, [e.group for e in examples], names),
@@ -173,6 +175,6 @@ def _streams(
         if stop.requested:
             return {}
         rows.append(predictions.probabilities)
-        truth += [model.card.labels.index(label) for label in labels]
-    scores = stream_scores(np.concatenate(rows), np.array(truth), model.card.labels)
+        truth += [model.info.card.labels.index(label) for label in labels]
+    scores = stream_scores(np.concatenate(rows), np.array(truth), model.info.card.labels)
     return {"streams": len(groups), **scores}

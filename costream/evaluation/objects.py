@@ -91,9 +91,9 @@ def measure(
             return {}
         rows.append({"tokens": tokens, **row})
     return {
-        "model": model.card.name,
-        "weights_sha256": model.weights_sha256,
-        "labels": list(model.card.labels),
+        "model": model.info.card.name,
+        "weights_sha256": model.info.weights_sha256,
+        "labels": list(model.info.card.labels),
         "clips": len(clips),
         "budgets": rows,
     }
@@ -108,7 +108,7 @@ def _row(
     stop: StopHandler,
 ) -> dict[str, Any]:
     """Return the precision over all images and the cost per image with ``tokens`` tokens."""
-    labels = model.card.labels
+    labels = model.info.card.labels
     collector, title = _Collector(labels), "pictures" if tokens is None else f"{tokens} tokens"
     asked = Options(rate_hz=settings.rate_hz, threshold=_ANY_SCORE, tokens=tokens)
     places: list[int] = []

@@ -229,7 +229,7 @@ def run_concatenated(
 ) -> tuple[ModelPredictions, list[str]]:
     """Return the predictions for consecutive examples as one stream, and the label of each row."""
     parts = [_open(example, options) for example in examples]
-    concatenated = ConcatenatedSource(parts, 1 / (rate_hz or model.card.rate_hz))
+    concatenated = ConcatenatedSource(parts, 1 / (rate_hz or model.info.card.rate_hz))
     collector = PredictionCollector()
     try:
         run_into(collector, model, concatenated, rate_hz, stop)

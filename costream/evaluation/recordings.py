@@ -223,7 +223,7 @@ def watch_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, Any
     cost = {"macs_per_step": float(np.mean(macs)), "ms_per_step": float(np.median(ms))}
     return {
         "model": card.name,
-        "weights_sha256": model.weights_sha256,
+        "weights_sha256": model.info.weights_sha256,
         "failed": len(failed),
         **evaluator.scores(pairs),
         "cost": cost,

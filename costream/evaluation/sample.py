@@ -55,13 +55,13 @@ def measure(model: Model, path: Path, truth: SampleTruth, end_s: float | None = 
     label is the best score of its boxes; without a box at the threshold there is no object.
     Raises the errors of a run.
     """
-    card, sink = model.card, _Collector(model)
+    card, sink = model.info.card, _Collector(model)
     options = SourceOptions(
         end_s=end_s,
-        box=model.box,
-        sound=model.sound,
-        beside=model.beside,
-        rate_hz=model.card.rate_hz,
+        box=model.info.box,
+        sound=model.info.sound,
+        beside=model.info.beside,
+        rate_hz=model.info.card.rate_hz,
     )
     detects = card.task == OBJECT_DETECTION
     run_options = Options(scores=True, threshold=_LEAST if detects else None)
@@ -102,7 +102,7 @@ def reproduce(weights: Path, folder: Path | None = None) -> dict[str, Any] | Non
     Raises ModelError if the metrics differ or cannot be measured.
     """
     model = load_model(str(weights), device="cpu")
-    sample = model.card.sample
+    sample = model.info.card.sample
     if not sample:
         return None
     try:
@@ -140,7 +140,7 @@ class _Collector(CostCollector):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self._labels = model.card.labels
+        self._labels = model.info.card.labels
         self.times: list[float] = []
         self.rows: list[Sequence[float] | npt.NDArray[np.float32]] = []  # [T, K]
 

@@ -91,13 +91,13 @@ def load(settings: EvaluateSettings) -> Model:
 
 def source_options(settings: EvaluateSettings, model: Model) -> SourceOptions:
     """Return the source options for a model. UsageError for a rate if the model takes audio."""
-    if model.sound is not None and settings.rate_hz is not None:
-        raise UsageError(f"the steps of {model.card.name} are blocks of audio", where="--fps")
+    if model.info.sound is not None and settings.rate_hz is not None:
+        raise UsageError(f"the steps of {model.info.card.name} are blocks of audio", where="--fps")
     return SourceOptions(
-        box=model.box,
-        sound=model.sound,
-        beside=model.beside,
-        rate_hz=settings.rate_hz or model.card.rate_hz,
+        box=model.info.box,
+        sound=model.info.sound,
+        beside=model.info.beside,
+        rate_hz=settings.rate_hz or model.info.card.rate_hz,
         frame_rate_hz=settings.rate_hz,
         layout=settings.layout,
         columns=settings.columns,

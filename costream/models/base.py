@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -59,58 +59,41 @@ class ModelHead:
     columns: slice
 
 
-class Model(Protocol):
-    """Frontend, continual network, labels and post-processing.
-
-    Models hold weights only; the memory of streams is in the state from ``init_state``.
-    """
+@dataclass(frozen=True)
+class ModelInfo:
+    """Properties of a model, which do not change while it runs."""
 
     card: Card
     weights_sha256: str
+    heads: tuple[ModelHead, ...]  # at least one; each has its own labels and timeline
+    stride: int = 1  # steps from one output to the next
+    # Width and height that frames should be fitted into; None: it takes no frames.
+    box: tuple[int, int] | None = None
+    frames: int = 1  # video frames per step
+    sound: AudioFormat | None = None  # of its audio input; None: it takes no audio
+    beside: AudioFormat | None = None  # of the audio it takes in addition to frames
+    # Best number of items of one stream per call of ``steps``; 1: batching gains nothing.
+    chunk: int = 1
+    in_time: bool = False  # the streams of a batch must step together; else each is independent
 
-    @property
-    def heads(self) -> tuple[ModelHead, ...]:
-        """Classifiers, at least one; each has its own labels and timeline."""
 
-    @property
-    def stride(self) -> int:
-        """Steps from one output to the next."""
+class Model(Protocol):
+    """Frontend, continual network, labels and post-processing.
 
-    @property
-    def box(self) -> tuple[int, int] | None:
-        """Width and height that frames should be fitted into; None if it takes no frames."""
+    Models hold weights only; the memory of streams is in the state from ``init_state``, which has
+    methods to reset, save, copy and exchange streams, see ``nn.state.State``.
+    """
 
-    @property
-    def frames(self) -> int:
-        """Video frames per step."""
+    info: ModelInfo
 
-    @property
-    def sound(self) -> AudioFormat | None:
-        """Format of its audio input; None if it takes no audio."""
+    def check(self, source: SourceInfo) -> dict[str, Any]:
+        """Raise SourceError if this source does not fit the model.
 
-    @property
-    def beside(self) -> AudioFormat | None:
-        """Format of the audio it takes in addition to frames; None if it takes none."""
-
-    @property
-    def chunk(self) -> int:
-        """Best number of items of one stream per call of ``steps``; 1: batching gains nothing."""
-
-    @property
-    def in_time(self) -> bool:
-        """Whether the streams of a batch must step together; otherwise each is independent."""
-
-    def check(self, info: SourceInfo) -> None:
-        """Raise SourceError if this source does not fit the model."""
-
-    def notes(self, info: SourceInfo) -> dict[str, Any]:
-        """Return entries for the run's header on how this source reaches the network."""
+        Return entries for the run's header on how it reaches the network.
+        """
 
     def init_state(self, batch_size: int = 1) -> Any:
         """Return an initial state for ``batch_size`` streams."""
-
-    def reset(self, state: Any, rows: Sequence[int]) -> None:
-        """Reset these streams."""
 
     def step(self, items: Sequence[Data], state: Any) -> StepResult:
         """Take one item per stream, advance the state, return the newest output."""
@@ -122,24 +105,16 @@ class Model(Protocol):
         """
 
 
-Pace: TypeAlias = Callable[[int], int]  # index of a gate -> tokens that it may pass
-
-
 @runtime_checkable
 class GatedModel(Model, Protocol):
     """A token-gated model: it updates only a settable number of tokens of a frame.
 
-    The number is part of a stream's state, so it may change from frame to frame.
+    The number is in the stream's state (``gated.GatedState``), so it may change from frame to
+    frame.
     """
 
     def token_count(self, state: Any) -> int | None:
         """Return the number of tokens of a frame of this stream; None before its first."""
-
-    def set_tokens(self, state: Any, count: int | None, pace: Pace | None = None) -> None:
-        """Set the largest number of tokens updated in the next frames; None: all.
-
-        A ``pace`` is called for the number at every gate of a frame instead.
-        """
 
     def step_macs(self, state: Any, count: int) -> int:
         """Return the approximate cost of a step with ``count`` tokens, after the first frame.

@@ -1,36 +1,49 @@
-"""Base class of token-gated models."""
+"""Base classes of token-gated models and their states."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
 from torch import nn
 
 from costream.checkpoints.card import Card
 from costream.errors import ModelError
-from costream.models.base import ModelHead, Pace, StepResult
+from costream.models.base import ModelHead, ModelInfo, StepResult
 from costream.models.fitting import check_source
-from costream.models.streaming import DTYPES, find_device
+from costream.models.streaming import find_device, find_dtype
 from costream.nn.eventful.block import use_bfloat16_products
 from costream.nn.eventful.gates import PerGateTokens, RecordedPolicy, TopTokens
+from costream.nn.state import State
 from costream.records import Data, SourceInfo
 
+Pace: TypeAlias = Callable[[int], int]  # index of a gate -> tokens that it may pass
 
-class _GatedState(Protocol):
-    """Settings of a stream, which are retained by a reset."""
 
-    tokens: int | None  # computed at most; None: all
-    pace: Pace | None  # sets the number at every gate
+@dataclass(kw_only=True)
+class GatedState(State):
+    """State of one stream, and how many tokens to update.
 
-    def reset(self, rows: Sequence[int] | None = None) -> None: ...
+    ``tokens`` and ``pace`` are settings, not memory: a copy has them, and they are retained by a
+    reset and when the state of another stream is copied in.
+    """
+
+    tokens: int | None = None  # updated per step, at most; None: all
+    pace: Pace | None = None  # called for the number at every gate instead
+
+    def policy(self, count: int) -> RecordedPolicy:
+        """Return the policy that selects among the ``count`` tokens of a step."""
+        if self.pace is not None:
+            return RecordedPolicy(PerGateTokens(self.pace), count)
+        return RecordedPolicy(TopTokens(count if self.tokens is None else self.tokens), count)
 
 
 N = TypeVar("N", bound=nn.Module)
 F = TypeVar("F", bound=Any)
-S = TypeVar("S", bound=_GatedState)
+S = TypeVar("S", bound=GatedState)
 
 
 class GatedModelBase(ABC, Generic[N, F, S]):
@@ -41,12 +54,6 @@ class GatedModelBase(ABC, Generic[N, F, S]):
     only, see ``compute_in_half``. Raises ModelError for an unavailable device or dtype, and if
     the number of labels is not ``classes``.
     """
-
-    sound = None
-    beside = None
-    frames = 1
-    chunk = 1
-    in_time = True  # streams may differ in size and start at different times
 
     def __init__(
         self,
@@ -60,42 +67,26 @@ class GatedModelBase(ABC, Generic[N, F, S]):
     ) -> None:
         if len(card.labels) != classes:
             raise ModelError(f"{card.name} has {len(card.labels)} labels for {classes} classes")
-        self.card, self.weights_sha256 = card, weights_sha256
-        self.heads = (ModelHead(card, weights_sha256, slice(None)),)
         self.device = find_device(device)
-        known = ("float32", "float64", "bfloat16")
-        if dtype not in known:
-            raise ModelError(f"unknown type {dtype!r}", hint=f"known are {', '.join(known)}")
-        of_weights = torch.float32 if dtype == "bfloat16" else DTYPES[dtype]
+        find_dtype(dtype, ("float32", "float64", "bfloat16"))
+        of_weights = torch.float64 if dtype == "float64" else torch.float32
         self.network: N = network.to(self.device, of_weights).eval().requires_grad_(False)
         self.frontend: F = frontend.to(self.device, of_weights)
         if dtype == "bfloat16":
             use_bfloat16_products(self.network)
+        self.info = ModelInfo(
+            card,
+            weights_sha256,
+            (ModelHead(card, weights_sha256, slice(None)),),
+            stride=int(getattr(network, "stride", 1)),
+            box=self.frontend.box,
+            in_time=True,  # streams may differ in size and start at different times
+        )
 
-    @property
-    def box(self) -> tuple[int, int]:
-        """Width and height that frames should be fitted into."""
-        box: tuple[int, int] = self.frontend.box
-        return box
-
-    def check(self, info: SourceInfo) -> None:
-        """Raise SourceError if this source is not video."""
-        check_source(self.card, self.frontend, info)
-
-    def notes(self, info: SourceInfo) -> dict[str, Any]:
-        """Return entries for the run's header on how this source reaches the network."""
+    def check(self, source: SourceInfo) -> dict[str, Any]:
+        """Raise SourceError if this source is not video; return no entries for the header."""
+        check_source(self.info.card, self.frontend, source)
         return {}
-
-    def reset(self, state: S, rows: Sequence[int]) -> None:
-        """Reset the stream."""
-        state.reset(rows)
-
-    def set_tokens(self, state: S, count: int | None, pace: Pace | None = None) -> None:
-        """Set the largest number of tokens updated from now on; None: all.
-
-        A ``pace`` is called for the number at every gate instead.
-        """
-        state.tokens, state.pace = count, pace
 
     @abstractmethod
     def step(self, items: Sequence[Data], state: S) -> StepResult:
@@ -104,13 +95,6 @@ class GatedModelBase(ABC, Generic[N, F, S]):
     def steps(self, items: Sequence[Data], state: S) -> list[StepResult]:
         """Take consecutive frames, return their results."""
         return [self.step([item], state) for item in items]
-
-
-def gate_policy(state: _GatedState, count: int) -> RecordedPolicy:
-    """Return the policy that selects among the ``count`` tokens of a step, by its settings."""
-    if state.pace is not None:
-        return RecordedPolicy(PerGateTokens(state.pace), count)
-    return RecordedPolicy(TopTokens(count if state.tokens is None else state.tokens), count)
 
 
 def check_single_stream(batch_size: int) -> None:

@@ -79,30 +79,30 @@ def combine_models(models: Sequence[StreamingModel]) -> StreamingModel:
     the frontends differ, a model is named twice or is not an audio model.
     """
     first = models[0]
-    names = [model.card.name for model in models]
+    names = [model.info.card.name for model in models]
     joined = ",".join(names)
     if len(set(names)) < len(names):
         raise ModelError("a model is named twice", where=joined)
     for model in models[1:]:
         if not _same_frontend(first, model):
             raise ModelError(
-                f"{model.card.name} does not share the frontend of {first.card.name}",
+                f"{model.info.card.name} does not share the frontend of {first.info.card.name}",
                 where=joined,
                 hint="run them one after another, into folders of their own",
             )
-    if any(model.sound is None for model in models):
+    if any(model.info.sound is None for model in models):
         raise ModelError("only audio models can be combined", where=joined)
     heads, begin = [], 0
     for model in models:
-        end = begin + len(model.card.labels)
-        heads.append(ModelHead(model.card, model.weights_sha256, slice(begin, end)))
+        end = begin + len(model.info.card.labels)
+        heads.append(ModelHead(model.info.card, model.info.weights_sha256, slice(begin, end)))
         begin = end
-    labels = tuple(label for model in models for label in model.card.labels)
+    labels = tuple(label for model in models for label in model.info.card.labels)
     return StreamingModel(
-        replace(first.card, name=joined, labels=labels, background=None),
+        replace(first.info.card, name=joined, labels=labels, background=None),
         JointNetwork([model.network for model in models]),
         first.frontend,
-        weights_sha256=",".join(model.weights_sha256 for model in models),
+        weights_sha256=",".join(model.info.weights_sha256 for model in models),
         heads=heads,
         device=str(first.device),
         dtype=str(first.dtype).removeprefix("torch."),
@@ -110,9 +110,12 @@ def combine_models(models: Sequence[StreamingModel]) -> StreamingModel:
 
 
 def _same_frontend(a: StreamingModel, b: StreamingModel) -> bool:
-    if (a.card.frontend, a.card.rate_hz) != (b.card.frontend, b.card.rate_hz):
+    if (a.info.card.frontend, a.info.card.rate_hz) != (b.info.card.frontend, b.info.card.rate_hz):
         return False
-    if a.card.frontend is None or a.card.frontend_arguments != b.card.frontend_arguments:
+    if (
+        a.info.card.frontend is None
+        or a.info.card.frontend_arguments != b.info.card.frontend_arguments
+    ):
         return False
     own, other = a.frontend.state_dict(), b.frontend.state_dict()
     return own.keys() == other.keys() and all(torch.equal(own[k], other[k]) for k in own)

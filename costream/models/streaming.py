@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from costream.checkpoints.card import Card
 from costream.errors import ModelError, SourceError
 from costream.frontends.audiovisual import stack_audio_blocks
 from costream.frontends.pose import BOX, PoseTrackers
-from costream.models.base import ModelHead, StepResult
+from costream.models.base import ModelHead, ModelInfo, StepResult
 from costream.models.fitting import (
     check_source,
     extra_audio,
@@ -122,69 +122,37 @@ class StreamingModel:
 
         ``heads``: the classifiers of a network with several, whose logits are concatenated.
         """
-        self.card, self.weights_sha256 = card, weights_sha256
-        alone = ModelHead(card, weights_sha256, slice(None))
-        self.heads = tuple(heads) or (alone,)
-        self.device = find_device(device)
-        if dtype not in DTYPES:
-            raise ModelError(f"unknown type {dtype!r}", hint=f"known are {', '.join(DTYPES)}")
-        self.dtype = DTYPES[dtype]
+        self.device, self.dtype = find_device(device), find_dtype(dtype)
         if self.device.type == "mps" and self.dtype is torch.float64:
             raise ModelError("mps has no float64", hint="use --dtype float32")
-        if self.dtype.itemsize < 4 and (source_kind(frontend) == "audio" or extra_audio(frontend)):
+        kind, beside = source_kind(frontend), extra_audio(frontend)
+        if self.dtype.itemsize < 4 and (kind == "audio" or beside):
             raise ModelError(f"no spectrograms in {dtype}", hint="use --dtype float32")
         self.network = self._settle(network)
         if self.device.type == "cpu":
             store_by_columns(self.network)
         # Preparing a few joints takes many small operations, which are slow on an accelerator.
-        settled = source_kind(frontend) in ("video", "audio")
+        settled = kind in ("video", "audio")
         self.frontend: Any = self._settle(frontend) if settled else frontend
-
-    @property
-    def box(self) -> tuple[int, int] | None:
-        """Width and height that frames should be fitted into; None if it takes no frames."""
-        kind = source_kind(self.frontend)
-        if kind == "skeleton":
-            return BOX
-        return (self.frontend.box[0], self.frontend.box[1]) if kind == "video" else None
-
-    @property
-    def frames(self) -> int:
-        """Video frames per step."""
-        return int(getattr(self.frontend, "frames", 1))
-
-    @property
-    def sound(self) -> AudioFormat | None:
-        """Format of the frontend's audio input; None if it takes no audio."""
-        if source_kind(self.frontend) != "audio":
-            return None
-        return AudioFormat(self.frontend.sample_rate_hz, self.frontend.block)
-
-    @property
-    def beside(self) -> AudioFormat | None:
-        """Format of the audio the frontend takes in addition to frames; None if it takes none."""
-        return extra_audio(self.frontend)
-
-    @property
-    def chunk(self) -> int:
-        """Best number of items per call of ``steps``."""
-        return CHUNK if source_kind(self.frontend) == "audio" else 1
-
-    @property
-    def in_time(self) -> bool:
-        """Whether streams must step together: with strides in time, or a pose tracker each."""
-        parts = (self.frontend, self.network)
-        return source_kind(self.frontend) == "skeleton" or any(hasattr(p, "in_time") for p in parts)
+        pose_box = BOX if kind == "skeleton" else None
+        self.info = ModelInfo(
+            card,
+            weights_sha256,
+            tuple(heads) or (ModelHead(card, weights_sha256, slice(None)),),
+            stride=int(getattr(network, "stride", 1)),
+            box=(frontend.box[0], frontend.box[1]) if kind == "video" else pose_box,
+            frames=int(getattr(frontend, "frames", 1)),
+            sound=AudioFormat(frontend.sample_rate_hz, frontend.block) if kind == "audio" else None,
+            beside=beside,
+            chunk=CHUNK if kind == "audio" else 1,
+            # With strides in time, or a pose tracker each.
+            in_time=kind == "skeleton" or any(hasattr(p, "in_time") for p in (frontend, network)),
+        )
 
     @property
     def input_width(self) -> int:
         """Number of values of a feature row."""
-        return input_width(self.card)
-
-    @property
-    def stride(self) -> int:
-        """Steps from one output to the next."""
-        return int(getattr(self.network, "stride", 1))
+        return input_width(self.info.card)
 
     @cached_property
     def macs(self) -> int:
@@ -200,25 +168,19 @@ class StreamingModel:
         frontend = getattr(self.frontend, "dense_macs", None) or self._frontend_macs()
         return int(frontend) + int(self.network.dense_macs)
 
-    def check(self, info: SourceInfo) -> None:
+    def check(self, source: SourceInfo) -> dict[str, Any]:
         """Raise SourceError if this source does not fit the model.
 
-        Raises ModelError if the model has no classifier (an imported encoder).
+        Return entries for the run's header on how it reaches the network. Raises ModelError if the
+        model has no classifier (an imported encoder).
         """
-        check_source(self.card, self.frontend, info)
-
-    def notes(self, info: SourceInfo) -> dict[str, Any]:
-        """Return entries for the run's header on how this source reaches the network."""
-        return source_notes(self.frontend, info)
+        check_source(self.info.card, self.frontend, source)
+        return source_notes(self.frontend, source)
 
     def init_state(self, batch_size: int = 1) -> ModelState:
         """Return an initial state for ``batch_size`` streams."""
         frontend = None if self.frontend is None else self.frontend.init_state(batch_size)
         return ModelState(frontend, self.network.init_state(batch_size))
-
-    def reset(self, state: ModelState, rows: Sequence[int]) -> None:
-        """Reset these streams."""
-        state.reset(rows)
 
     @torch.inference_mode()
     def step(self, items: Sequence[Data], state: ModelState) -> StepResult:
@@ -244,9 +206,9 @@ class StreamingModel:
         out: NetworkOutput | None = self.network.forward_step(tokens, state.network)
         future = None if out is None else out.anticipation
         probabilities = None if out is None else self._probabilities(out.logits)
-        if probabilities is not None and skeletons is not None and self.card.background:
+        if probabilities is not None and skeletons is not None and self.info.card.background:
             nobody = ~tokens.flatten(1).any(1).cpu().numpy()
-            probabilities[nobody] = np.equal(self.card.labels, self.card.background)
+            probabilities[nobody] = np.equal(self.info.card.labels, self.info.card.background)
         # The temperature was fitted for the present; anticipation has a classifier of its own.
         anticipation = None if future is None else future.float().softmax(-1).cpu().numpy()
         skip = rows and self.frontend is not None  # feature rows bypass it
@@ -307,7 +269,7 @@ class StreamingModel:
         """Return the softmax over the logits [..., K] of each head, at its temperature."""
         parts = [
             torch.softmax(logits[..., h.columns].float() / h.card.temperature, -1)
-            for h in self.heads
+            for h in self.info.heads
         ]
         probabilities: npt.NDArray[np.float32] = torch.cat(parts, -1).cpu().numpy()
         return probabilities
@@ -326,13 +288,13 @@ class StreamingModel:
     def see(self, items: Sequence[Data], state: ModelState) -> Tensor:
         """Take one item per stream, no feature rows, and return their tokens [B, ...]."""
         if self.frontend is None:
-            raise SourceError(f"{self.card.name} takes precomputed features")
+            raise SourceError(f"{self.info.card.name} takes precomputed features")
         given = torch.from_numpy(np.stack([self._prepare(item) for item in items]))
         if self.frontend.takes == "video":
             given = given.to(self.device)
         elif self.frontend.takes == "audio":
             given = given.to(self.device, self.dtype)
-        if self.beside is None:
+        if self.info.beside is None:
             tokens: Tensor = self.frontend.forward_step(given, state.frontend)
         else:
             sound = [self._hear(item) for item in items]
@@ -347,7 +309,7 @@ class StreamingModel:
     def _prepare(self, item: Data) -> npt.NDArray[Any]:
         if isinstance(item, AudioBlock):
             return item.samples
-        if self.frames > 1 and isinstance(item, VideoFrame):
+        if self.info.frames > 1 and isinstance(item, VideoFrame):
             given: Any = (*item.earlier, item)
         else:
             given = item.rgb if isinstance(item, VideoFrame) else item
@@ -370,6 +332,13 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
+
+
+def find_dtype(name: str, known: Collection[str] = DTYPES) -> torch.dtype:
+    """Return a type of weights. Raises ModelError for one that is not among ``known``."""
+    if name not in known:
+        raise ModelError(f"unknown type {name!r}", hint=f"known are {', '.join(known)}")
+    return DTYPES[name]
 
 
 def find_device(name: str) -> torch.device:

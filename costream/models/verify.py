@@ -55,7 +55,7 @@ def verify(path: Path) -> str:
 
 def _check_classifier(model: StreamingModel) -> None:
     first, second = (_run(model, _items(model)) for _ in range(2))
-    labels = len(model.card.labels)
+    labels = len(model.info.card.labels)
     if first.shape[1] != labels:
         raise ModelError(f"the card has {labels} labels, the network {first.shape[1]} classes")
     _compare(first, second)
@@ -79,13 +79,13 @@ def _items(model: StreamingModel) -> list[Data]:
         return [FeatureRow(i, float(i), row) for i, row in enumerate(rows)]
     if kind == "skeleton":
         return [_skeleton(i, model.frontend, random) for i in range(steps)]
-    if model.sound is not None:
-        waves = 0.1 * random.standard_normal((steps, model.sound.block)).astype(np.float32)
+    if model.info.sound is not None:
+        waves = 0.1 * random.standard_normal((steps, model.info.sound.block)).astype(np.float32)
         return [AudioBlock(i, float(i), wave) for i, wave in enumerate(waves)]
     width, height = model.frontend.box
     pictures = random.integers(0, 256, (steps, height, width, 3), dtype=np.uint8)
     frames = [VideoFrame(i, float(i), i, picture.copy) for i, picture in enumerate(pictures)]
-    return [replace(frame, earlier=(frame,) * (model.frames - 1)) for frame in frames]
+    return [replace(frame, earlier=(frame,) * (model.info.frames - 1)) for frame in frames]
 
 
 def _skeleton(i: int, frontend: Any, random: np.random.Generator) -> SkeletonFrame:

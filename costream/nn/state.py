@@ -29,6 +29,8 @@ def zeros(*shape: int, like: Tensor | None = None) -> Tensor:
 class State:
     """Base of all states: a dataclass whose fields are tensors, States or tuples of States.
 
+    Other fields are settings: copies have them, and no operation changes those of a state.
+
     Two conventions make the operations below generic: the leading dimension of every tensor is
     the stream, and a stream that has seen nothing is all zeros. Counters are int64 [B].
     """
@@ -38,7 +40,7 @@ class State:
             value = getattr(self, f.name)
             if isinstance(value, tuple):
                 yield from ((f"{f.name}.{k}", part) for k, part in enumerate(value))
-            elif value is not None:
+            elif isinstance(value, Tensor | State):
                 yield f.name, value
 
     def tensors(self) -> dict[str, Tensor]:
@@ -111,7 +113,7 @@ class State:
                 return head._map(parts, join)  # type: ignore[arg-type]
             if isinstance(head, tuple):
                 return tuple(one(column) for column in zip(*parts, strict=True))
-            return None if head is None else join(parts)  # type: ignore[arg-type]
+            return join(parts) if isinstance(head, Tensor) else head  # type: ignore[arg-type]
 
         with torch.inference_mode(False):
             values = {

@@ -117,9 +117,9 @@ def _inputs(options: Options, plan: _Plan) -> tuple[list[str], list[ExitCode]]:
 def load_checked(options: Options) -> Model:
     """Load the model. UsageError, as ``check_options``, for an option that does not apply to it."""
     model = load(options)
-    finds_objects = model.card.task == OBJECT_DETECTION
+    finds_objects = model.info.card.task == OBJECT_DETECTION
     check_options(options, finds_objects=finds_objects, gated=isinstance(model, GatedModel))
-    log.info("%s: weights %s", model.card.name, model.weights_sha256[:12])
+    log.info("%s: weights %s", model.info.card.name, model.info.weights_sha256[:12])
     return model
 
 

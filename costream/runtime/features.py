@@ -13,7 +13,7 @@ import torch
 
 from costream.clock import Tick, format_time, resample, tick_per_item
 from costream.errors import ExitCode, SourceError, UsageError
-from costream.models.fitting import check_flow, source_kind
+from costream.models.fitting import check_flow, source_kind, source_notes
 from costream.models.streaming import StreamingModel
 from costream.options import Options
 from costream.records import Gap
@@ -71,7 +71,7 @@ def read_features(
     uri: str, model: StreamingModel, options: Options, stop: StopHandler
 ) -> FeatureTokens:
     """Return the tokens of a source. SourceError when it cannot be read or is too short."""
-    card = model.card
+    card = model.info.card
     rate_hz = options.rate_hz or card.rate_hz
     reading = source_options(options, model, ())
     kind, wanted = sniff(uri, reading), source_kind(model.frontend)
@@ -83,10 +83,10 @@ def read_features(
     whole, state = True, model.init_state()
     try:
         with stop.while_running(source.stop):
-            for what, note in model.notes(source.open()).items():
+            for what, note in source_notes(model.frontend, source.open()).items():
                 log.warning("%s: %s: %s", uri, what, note)
             items = source.items()
-            ticks = resample(items, rate_hz, card.gap_tolerance_s, model.frames)
+            ticks = resample(items, rate_hz, card.gap_tolerance_s, model.info.frames)
             for tick in tick_per_item(items) if kind == "audio" else ticks:
                 if isinstance(tick, Tick):
                     with torch.inference_mode():
@@ -96,7 +96,7 @@ def read_features(
                 elif isinstance(tick, Gap):
                     start_s, end_s = format_time(tick.start_s), format_time(tick.end_s)
                     log.warning("%s: no rows from %s to %s (%s)", uri, start_s, end_s, tick.reason)
-                    model.reset(state, [0])
+                    state.reset([0])
                 else:
                     log.warning("%s: %s", uri, tick.message)
                     whole = whole and not tick.fatal
@@ -133,11 +133,11 @@ def _load(options: Options) -> StreamingModel:
         "audio",
     ):
         raise UsageError(
-            f"{model.card.name} computes no features from video or audio", where="--model"
+            f"{model.info.card.name} computes no features from video or audio", where="--model"
         )
-    if model.sound is not None and options.rate_hz is not None:
-        raise UsageError(f"the steps of {model.card.name} are blocks of audio", where="--fps")
-    check_flow(model.card, model.frontend)
+    if model.info.sound is not None and options.rate_hz is not None:
+        raise UsageError(f"the steps of {model.info.card.name} are blocks of audio", where="--fps")
+    check_flow(model.info.card, model.frontend)
     return model
 
 
@@ -146,7 +146,7 @@ def _write(target: Path, found: FeatureTokens, model: StreamingModel, options: O
     parts: dict[str, int] = getattr(model.frontend, "parts", {"features": found.rows.shape[1]})
     ends = np.cumsum(list(parts.values()))
     arrays: dict[str, Any] = dict(zip(parts, np.split(found.rows, ends[:-1], 1), strict=True))
-    arrays |= {"times": found.times, "rate_hz": options.rate_hz or model.card.rate_hz}
+    arrays |= {"times": found.times, "rate_hz": options.rate_hz or model.info.card.rate_hz}
     file = BinaryFile(target, overwrite=options.overwrite)
     file.open()
     content = file.file

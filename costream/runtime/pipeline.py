@@ -105,7 +105,7 @@ class _Run:
             for event in events:
                 if isinstance(event, Gap):
                     self.recorder.gap(event)
-                    self.model.reset(state, [0])
+                    state.reset([0])
                 elif isinstance(event, Fault):
                     self.recorder.fault(event)
             mark = time.perf_counter()
@@ -116,7 +116,7 @@ class _Run:
         options = self.recorder.options
         if not isinstance(self.model, GatedModel):
             return None
-        self.model.set_tokens(state, options.tokens)
+        state.tokens = options.tokens
         if options.budget is None:
             return None
         return TokenController(self.model, options.budget, self.recorder.rate_hz)
@@ -127,9 +127,9 @@ class _Run:
         if info.kind == "audio":
             events = tick_per_item(items)
         else:
-            tolerance_s = self.model.card.gap_tolerance_s
-            events = resample(items, self.recorder.rate_hz, tolerance_s, self.model.frames)
-        size = 1 if info.live else self.model.chunk
+            tolerance_s = self.model.info.card.gap_tolerance_s
+            events = resample(items, self.recorder.rate_hz, tolerance_s, self.model.info.frames)
+        size = 1 if info.live else self.model.info.chunk
         together: list[TickItem] = []
         for event in events:
             if isinstance(event, Tick):

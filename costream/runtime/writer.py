@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -64,7 +64,7 @@ class StreamRecorder:
         self.open_sinks: list[Sink] = []
         # Evaluated once: a protocol's isinstance check takes longer than writing a record.
         self._pictures = [sink for sink in sinks if isinstance(sink, PictureSink)]
-        self.rate_hz = options.rate_hz or model.card.rate_hz
+        self.rate_hz = options.rate_hz or model.info.card.rate_hz
         self.first_step = 0  # number of the first step: above 0 in a resumed watch
         self.steps = self.segments = self.errors = self.gaps = self.macs = self.dense_macs = 0
         self.dropped = 0
@@ -97,32 +97,32 @@ class StreamRecorder:
 
     def open(self, info: SourceInfo) -> None:
         """Write the header. SourceError when the model does not take this source."""
-        self.model.check(info)
+        notes = self.model.check(info)
         self.uri = info.uri
         self._set_clock(info)
-        header = self._header(info)
+        header = self._header(info, notes)
         for sink in self.sinks:
             sink.open(header)
             self.open_sinks.append(sink)
 
     def _set_clock(self, info: SourceInfo) -> None:
         """Set the step rate and the timelines, once the kind of the source is known."""
-        card, options = self.model.card, self.options
+        card, options = self.model.info.card, self.options
         # For skeletons, a given rate is that of the recording, whose frames may have no times.
         given = None if info.kind == "skeleton" else options.rate_hz
         self.rate_hz = given or card.rate_hz
         # A network's delay is a number of steps, whatever the duration of a step.
         self.scale = card.rate_hz / self.rate_hz
-        several = len(self.model.heads) > 1
+        several = len(self.model.info.heads) > 1
         self.timelines = []
-        for head in self.model.heads:
+        for head in self.model.info.heads:
             name = head.card.name if several else None
             timeline = options.timeline(head.card)
             segmenter = self._segmenter(head.card, timeline)
             self.timelines.append(_HeadTimeline(head, name, timeline, segmenter))
 
     def _segmenter(self, card: Card, timeline: Timeline) -> Segmenter | PresenceSegmenter:
-        rate_hz, delay_s = self.rate_hz / self.model.stride, card.delay_s * self.scale
+        rate_hz, delay_s = self.rate_hz / self.model.info.stride, card.delay_s * self.scale
         if card.task == OBJECT_DETECTION:
             return PresenceSegmenter(card.labels, timeline, rate_hz, delay_s)
         return Segmenter(card.labels, timeline, rate_hz, delay_s, card.background)
@@ -312,15 +312,15 @@ class StreamRecorder:
             self.segments += 1
             self.write(segment if entry.name is None else replace(segment, model=entry.name))
 
-    def _header(self, info: SourceInfo) -> Header:
-        card, options, several = self.model.card, self.options, len(self.timelines) > 1
+    def _header(self, info: SourceInfo, notes: Mapping[str, object]) -> Header:
+        card, options, several = self.model.info.card, self.options, len(self.timelines) > 1
         end = options.end_s if info.duration_s is None else info.duration_s
         if options.end_s is not None and end is not None:
             end = min(end, options.end_s)
         return Header(
             version=__version__,
             model=card.name,
-            weights_sha256=self.model.weights_sha256,
+            weights_sha256=self.model.info.weights_sha256,
             labels=card.labels,
             background=card.background,
             rate_hz=self.rate_hz,
@@ -337,7 +337,7 @@ class StreamRecorder:
                 "temperature": card.temperature,
                 **({"weights": UNTRAINED} if card.untrained else {}),
                 **options.recorded,
-                **self.model.notes(info),
+                **notes,
             },
             heads=tuple(self._head(entry) for entry in self.timelines) if several else None,
             began=None if info.began_s is None else utc(info.began_s),

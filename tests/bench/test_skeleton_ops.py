@@ -5,8 +5,8 @@ import pytest
 from costream.bench.skeletons import (
     COUNTS,
     PublishedSkeletonCount,
-    costream_macs,
-    published_macs,
+    published_skeleton_macs,
+    skeleton_macs,
     skeleton_ops_table,
 )
 
@@ -18,7 +18,7 @@ EXACT |= {"CoST-GCN*": 0.1558, "CoAGCN*": 0.1722, "CoS-TR*": 0.1505, "CoST-GCN":
 
 @pytest.mark.parametrize("count", COUNTS, ids=lambda count: count.name)
 def test_counts_are_those_of_the_paper(count: PublishedSkeletonCount) -> None:
-    given = published_macs(count) / 1e9
+    given = published_skeleton_macs(count) / 1e9
     assert given == pytest.approx(count.published, rel=0.02, abs=0.005)
     assert given == pytest.approx(EXACT.get(count.name, given), rel=0.008)
 
@@ -26,16 +26,16 @@ def test_counts_are_those_of_the_paper(count: PublishedSkeletonCount) -> None:
 def test_outputs_that_are_thrown_away_make_the_difference() -> None:
     thrown = next(count for count in COUNTS if count.name == "CoST-GCN")
     kept = PublishedSkeletonCount(thrown.name, thrown.kind, False, True, 0.22, discarded=False)
-    assert published_macs(kept) / 1e9 == pytest.approx(0.2235, rel=0.008)
+    assert published_skeleton_macs(kept) / 1e9 == pytest.approx(0.2235, rel=0.008)
 
 
 def test_what_costream_spends() -> None:
-    own = {count.name: costream_macs(count) for count in COUNTS}
+    own = {count.name: skeleton_macs(count) for count in COUNTS}
     assert own["ST-GCN"] / 1e9 == pytest.approx(17.25, rel=0.001)
     classifier = 256 * 60
     for count in COUNTS:
         if count.continual:
-            assert costream_macs(count, 1) * 2 == pytest.approx(own[count.name] + classifier, abs=8)
+            assert skeleton_macs(count, 1) * 2 == pytest.approx(own[count.name] + classifier, abs=8)
             assert own[count.name] < own[count.name.removeprefix("Co")] / 60
 
 

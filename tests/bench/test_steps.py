@@ -5,8 +5,7 @@ import sys
 import pytest
 import torch
 
-from costream.bench.encoders import COLUMNS, steps_table
-from costream.bench.timing import EncoderBench
+from costream.bench.encoders import COLUMNS, EncoderBench, steps_table
 
 WAYS = [
     "costream",

@@ -35,7 +35,7 @@ RUN = """
     model = costream.load_model("genres,sounds", folder)
     heard = Collector()
     costream.run(
-        costream.open_source("mic", SourceOptions(sound=model.sound, end_s=3.0)),
+        costream.open_source("mic", SourceOptions(sound=model.info.sound, end_s=3.0)),
         model,
         [heard, *make_sinks(["jsonl"], directory=folder, name="mic")],
     )

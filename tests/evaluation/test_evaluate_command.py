@@ -30,7 +30,7 @@ def by_hand(weights):
                 places = np.round(data_skeleton.act(label, 100 * k + i).astype(np.float64), 4)
                 tokens = model.frontend(torch.from_numpy(single(places))[None])
                 rows.append(model.network(tokens)[0].softmax(-1).double().numpy())
-                labels.append(model.card.labels.index(label))
+                labels.append(model.info.card.labels.index(label))
     return rows, np.array(labels)
 
 

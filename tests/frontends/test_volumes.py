@@ -49,8 +49,8 @@ def test_cooadtr_from_pixel_to_label() -> None:
     network = CoOadTR(10, 3, embed_dim=8, num_heads=2, feedforward=8, window=5)
     card = Card("x", "online action detection", "cooadtr", {"input_width": 10}, ("a", "b", "c"), 5)
     model = StreamingModel(card, network, frontend, device="cpu", dtype="float64")
-    assert model.box == (72, 48)
-    assert model.in_time
+    assert model.info.box == (72, 48)
+    assert model.info.in_time
     pictures = [torch.randint(0, 256, (24, 30, 3), dtype=torch.uint8).numpy() for _ in range(12)]
     frames = [VideoFrame(i, i / 5, i, rgb.copy) for i, rgb in enumerate(pictures)]
     both, alone = model.init_state(2), model.init_state()

@@ -53,7 +53,7 @@ def test_it_runs_on_sound(files: Callable[..., list[Path]], order: tuple[int, in
     assert (card.architecture, card.frontend, card.rate_hz) == ("cotrans", "vggish", 4.0)
     assert card.description.endswith("VGGish of torchvggish.")
     model = StreamingModel(card, *build(card, tensors))
-    sound = model.sound
+    sound = model.info.sound
     assert sound is not None
     assert (sound.rate_hz, sound.block) == (16_000, 4000)
     front = VGGish(**SIZES).eval()

@@ -20,7 +20,7 @@ from costream.importers.run import import_checkpoint
 from costream.importers.vitdet import detect
 from costream.labels.names import COCO, VID
 from costream.models.build import build
-from costream.models.eventful.vitdet import ViTDet, build_vitdet
+from costream.models.eventful.vitdet import ViTDet
 from costream.models.registry import load_model
 from costream.models.verify import verify
 from costream.nn.eventful.gates import TopTokens
@@ -95,11 +95,11 @@ def test_pickles_of_detectron2(cascade: bool, tmp_path: Path) -> None:
     write_weights(tmp_path / "x.safetensors", card, tensors)
     assert verify(tmp_path / "x.safetensors")
     model = load_model(str(tmp_path / "x.safetensors"))
-    assert model.box == (128, 128)  # 8 x 8 tokens, for which its positions were learned
+    assert model.info.box == (128, 128)  # 8 x 8 tokens, for which its positions were learned
     rgb = np.random.default_rng(0).integers(0, 256, (96, 64, 3), np.uint8)
     frame = VideoFrame(0, 0.0, 0, lambda: rgb, size=(128, 192))
     with torch.no_grad():
-        seen = Pixels(model.box)(torch.from_numpy(rgb.transpose(2, 0, 1))[None])
+        seen = Pixels(model.info.box)(torch.from_numpy(rgb.transpose(2, 0, 1))[None])
         expected = imported(seen)[0].scores
     (boxes,) = model.step([frame], model.init_state()).objects or ()
     assert np.allclose([box.score for box in boxes], expected, rtol=0, atol=1e-5)
@@ -160,7 +160,7 @@ def test_the_names_of_the_published_checkpoints(file: str, classes: int, cascade
     lines = (REFS / file).read_text().splitlines()
     published = {line.split(" ")[0] for line in lines if not line.startswith("#")}
     with torch.device("meta"):
-        network = build_vitdet("b", classes, cascade=cascade)
+        network = ViTDet(classes, cascade=cascade)
     assert published - network.state_dict().keys() == {n for n in published if "mask_head" in n}
     assert network.state_dict().keys() <= published
     assert detect(network.state_dict())

@@ -87,7 +87,7 @@ def test_tadaconv(load: Import, tmp_path: Path) -> None:
     write_weights(path, card, {f"network.{k}": v for k, v in net.state_dict().items()})
     assert verify(path)
     model = load_model(str(path))
-    assert model.box == (24, 24)  # twice the crop
+    assert model.info.box == (24, 24)  # twice the crop
     state, rgb = model.init_state(), np.zeros((12, 12, 3), np.uint8)
     frames = [VideoFrame(k, k / 30, k, lambda: rgb) for k in range(2)]
     probabilities = model.steps(frames, state)[-1].probabilities

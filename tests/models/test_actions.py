@@ -50,14 +50,19 @@ def told(results: list[StepResult]) -> list[Any]:
 def test_it_is_a_token_gated_model_with_an_output_for_every_tubelet() -> None:
     model: Model = small_model()
     assert isinstance(model, GatedModel)
-    assert (model.box, model.sound, model.in_time, model.stride) == ((24, 24), None, True, 2)
+    assert (model.info.box, model.info.sound, model.info.in_time, model.info.stride) == (
+        (24, 24),
+        None,
+        True,
+        2,
+    )
 
 
 @torch.no_grad()
 def test_it_gives_what_the_network_gives_by_hand() -> None:
     model, network, crops = small_model(), small_vivit(), Crops(SIDE)
     state, memory, pictures = model.init_state(), network.init_state(1), video(16)
-    model.set_tokens(state, 4)
+    state.tokens = 4
     results = model.steps(frames(pictures), state)  # type: ignore[arg-type]
     for k, result in enumerate(results):
         assert result.warmup == (k < 2 * WINDOW - 1,)
@@ -80,7 +85,7 @@ def test_what_a_step_costs_is_foreseen() -> None:
     state, pictures = model.init_state(), frames(video(16))
     assert model.token_count(state) is None
     for k, picture in enumerate(pictures):
-        model.set_tokens(state, k)
+        state.tokens = k
         result = model.step([picture], state)
         if k > 2 * WINDOW and k % 2:
             assert result.macs == model.step_macs(state, k)
@@ -95,7 +100,7 @@ def test_saved_and_restored_bit_for_bit_in_the_middle_of_a_tubelet() -> None:
 
     def fresh() -> ActionState:
         state = model.init_state()
-        model.set_tokens(state, 4)
+        state.tokens = 4
         return state
 
     state, other, third = fresh(), fresh(), fresh()
@@ -105,7 +110,7 @@ def test_saved_and_restored_bit_for_bit_in_the_middle_of_a_tubelet() -> None:
     expected = told(model.steps(pictures[7:], state))  # type: ignore[arg-type]
     assert told(model.steps(pictures[7:], other)) == expected  # type: ignore[arg-type]
     assert told(model.steps(pictures[7:], third)) == expected  # type: ignore[arg-type]
-    model.reset(state, [0])
+    state.reset([0])
     again = told(model.steps(pictures, state))  # type: ignore[arg-type]
     assert again == told(model.steps(pictures, fresh()))  # type: ignore[arg-type]
 

@@ -73,16 +73,20 @@ def told(results: list[StepResult]) -> list[Any]:
 def test_it_is_a_token_gated_model() -> None:
     model: Model = random_model()
     assert isinstance(model, GatedModel)
-    assert (model.box, model.sound, model.in_time, model.stride, model.chunk) == (
-        *(BOX, None, True, 1, 1),
-    )
+    assert (
+        model.info.box,
+        model.info.sound,
+        model.info.in_time,
+        model.info.stride,
+        model.info.chunk,
+    ) == (*(BOX, None, True, 1, 1),)
 
 
 @torch.no_grad()
 def test_it_gives_what_the_network_gives_by_hand(frames: list[VideoFrame]) -> None:
     model, network, pixels = random_model(), random_network(), Pixels(BOX)
     state, memory = model.init_state(), network.init_state(1, 80, 112)
-    model.set_tokens(state, 9)
+    state.tokens = 9
     found = 0
     for frame, result in zip(frames, run(model, frames, state), strict=True):
         operations = Operations()
@@ -124,7 +128,7 @@ def test_tokens_are_what_was_told_and_cost_less(frames: list[VideoFrame]) -> Non
     assert model.token_count(state) is None
     with pytest.raises(ValueError, match="unknown before the first frame"):
         model.step_macs(state, 5)
-    model.set_tokens(state, 5)
+    state.tokens = 5
     results = run(model, frames, state)
     assert [int(r.updated[0].sum()) for r in results] == [TOKENS] + 7 * [5]  # type: ignore[index]
     assert results[0].macs == results[0].dense_macs  # the first frame is computed in full
@@ -135,8 +139,8 @@ def test_tokens_are_what_was_told_and_cost_less(frames: list[VideoFrame]) -> Non
     assert costs[-1] == costs[-2]
     # Maps are foreseen roughly: what they cost hangs on where the tokens lie.
     assert results[-1].macs <= 1.25 * costs[4]  # type: ignore[operator]
-    model.set_tokens(state, 12)
-    model.reset(state, [0])
+    state.tokens = 12
+    state.reset([0])
     counts = [int(r.updated[0].sum()) for r in run(model, frames[:2], state)]  # type: ignore[index]
     assert counts == [TOKENS, 12]  # the number stays when all else is forgotten
 
@@ -144,11 +148,11 @@ def test_tokens_are_what_was_told_and_cost_less(frames: list[VideoFrame]) -> Non
 def test_saved_and_restored_bit_for_bit(frames: list[VideoFrame]) -> None:
     model = random_model()
     state = model.init_state()
-    model.set_tokens(state, 7)
+    state.tokens = 7
     run(model, frames[:3], state)
     other, third = model.init_state(), model.init_state()
     for fresh in (other, third):
-        model.set_tokens(fresh, 7)
+        fresh.tokens = 7
     other.load_tensors({name: tensor.clone() for name, tensor in state.tensors().items()})
     third.put([0], state.take([0]))
     expected = told(run(model, frames[3:], state))
@@ -161,7 +165,7 @@ def test_a_state_before_its_first_picture_is_saved_too() -> None:
     model = random_model()
     state = model.init_state()
     state.load_tensors(model.init_state().tensors())
-    assert state.size is None
+    assert state.frame_size is None
     step = model.step([plain((60, 40), 1)], state)
     state.load_tensors(model.init_state().tensors())
     assert told([model.step([plain((60, 40), 1)], state)]) == told([step])
@@ -187,7 +191,7 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
 def test_a_picture_of_another_size_begins_anew() -> None:
     model = random_model()
     state = model.init_state()
-    model.set_tokens(state, 3)
+    state.tokens = 3
     sizes = [(112, 80), (112, 80), (80, 80), (80, 80), (112, 80)]
     results = run(model, [plain(size, k) for k, size in enumerate(sizes)], state)
     counts = [int(r.updated[0].sum()) for r in results]  # type: ignore[index]

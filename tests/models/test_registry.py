@@ -197,7 +197,7 @@ def test_load_model_gives_the_stored_network(places: dict[str, Path]) -> None:
     torch.manual_seed(0)
     expected = CoOadTR(**ARGUMENTS).state_dict()
     assert all(torch.equal(v, expected[k]) for k, v in model.network.state_dict().items())
-    assert len(model.weights_sha256) == 64
+    assert len(model.info.weights_sha256) == 64
     assert not model.network.training
 
 

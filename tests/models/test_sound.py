@@ -35,8 +35,8 @@ def told(results):
 
 def test_says_what_sound_it_takes(folder):
     model = load_model("genres", folder)
-    assert (model.sound, model.box) == (AudioFormat(16_000, 4000), None)
-    assert model.chunk > 1
+    assert (model.info.sound, model.info.box) == (AudioFormat(16_000, 4000), None)
+    assert model.info.chunk > 1
     model.check(SourceInfo("a.wav", "a.wav", "audio", 1.0, 4.0))
     with pytest.raises(Exception, match=r"genres takes sound, not video.*--mic"):
         model.check(SourceInfo("a.mp4", "a.mp4", "video", 1.0, 25.0))
@@ -61,12 +61,12 @@ def test_chunks_are_steps(folder, name, sizes):
 def test_heads_side_by_side_say_what_they_say_alone(folder):
     both, items = load_model("genres,sounds", folder), blocks(20)
     results = told(both.steps(items, both.init_state()))
-    for head in both.heads:
+    for head in both.info.heads:
         alone = load_model(head.card.name, folder)
         expected = told(alone.steps(items, alone.init_state()))
         np.testing.assert_allclose(results[:, head.columns], expected, atol=1e-6)
-        assert head.weights_sha256 == alone.weights_sha256
-    assert both.card.labels == ("jazz", "rock", "none", "dog", "rain", "wind", "silence")
+        assert head.weights_sha256 == alone.info.weights_sha256
+    assert both.info.card.labels == ("jazz", "rock", "none", "dog", "rain", "wind", "silence")
     single = load_model("genres", folder)
     other = load_model("sounds", folder)
     shared = single.frontend.count_macs()
@@ -78,7 +78,7 @@ def test_streams_of_a_batch_and_one_that_begins_anew(folder):
     state = model.init_state(2)
     for k in range(8):
         model.step([items[k], items[k + 8]], state)
-    model.reset(state, [1])
+    state.reset([1])
     results = [model.step([items[8 + k], items[8 + k]], state) for k in range(8)]
     rows = np.stack([r.probabilities for r in results])
     alone = model.init_state()
@@ -130,7 +130,7 @@ def test_verifies(folder):
 
 def test_half_precision_weights_are_loaded_as_asked(folder, tmp_path):
     model = load_model("genres", folder)
-    card = replace(model.card, name="half")
+    card = replace(model.info.card, name="half")
     save_model(tmp_path / "half.safetensors", card, model.network.half(), model.frontend.half())
     loaded = load_model("half", tmp_path)
     assert {p.dtype for p in loaded.network.parameters()} == {torch.float32}

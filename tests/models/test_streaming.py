@@ -67,8 +67,8 @@ def run(model: StreamingModel, items: list[Any]) -> np.ndarray:
 
 def test_it_is_a_model() -> None:
     model: Model = features_model()
-    assert model.box is None
-    assert model.card.labels == LABELS
+    assert model.info.box is None
+    assert model.info.card.labels == LABELS
 
 
 def test_feature_rows_go_straight_to_the_network() -> None:
@@ -82,7 +82,7 @@ def test_feature_rows_go_straight_to_the_network() -> None:
 
 def test_frames_go_through_the_frontend() -> None:
     model, items = video_model(), frames(6, (20, 30))
-    assert model.box == (32, 24)
+    assert model.info.box == (32, 24)
     pictures = torch.from_numpy(np.stack([model.frontend.prepare(f.rgb) for f in items]))
     with torch.inference_mode():
         tokens = model.frontend(pictures[None])
@@ -105,7 +105,7 @@ def test_a_batch_is_its_streams_one_by_one(make: Any) -> None:
     state = model.init_state(3)
     for t in range(9):
         if t == 5:
-            model.reset(state, [1])
+            state.reset([1])
         result = model.step([s[t] for s in streams], state)
         assert result.probabilities.shape == (3, 3)
         assert result.macs == 3 * model.macs

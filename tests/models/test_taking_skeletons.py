@@ -17,6 +17,7 @@ from costream.frontends import pose
 from costream.frontends.joints import JointStreams
 from costream.layouts import BODY_15, BODY_25, NTU_25
 from costream.models.build import save_model
+from costream.models.fitting import source_notes
 from costream.models.registry import load_model
 from costream.models.skeleton.network import SkeletonNet
 from costream.models.streaming import StreamingModel
@@ -95,7 +96,7 @@ def test_most_steps_of_a_strided_network_give_nothing() -> None:
     state = model.init_state()
     results = [model.step([item], state) for item in frames(60)]
     given = [k for k, r in enumerate(results) if r.probabilities is not None]
-    assert model.stride == 2
+    assert model.info.stride == 2
     assert given[0] == model.network.delay
     assert set(np.diff(given)) == {2}
     assert all(r.macs > 0 and r.network_s > 0 for r in results)
@@ -116,12 +117,15 @@ def test_a_batch_is_its_streams_one_by_one() -> None:
 
 def test_where_nobody_is_the_background_is_certain() -> None:
     model = made()
-    model.card = replace(model.card, background=model.card.labels[1])
+    card = replace(model.info.card, background=model.info.card.labels[1])
+    model.info = replace(model.info, card=card)
     state, someone = model.init_state(2), frames(1)[0]
     nobody = replace(someone, joints=0 * someone.joints, scores=0 * someone.scores)
     got = [model.step([nobody, someone], state).probabilities for _ in range(4)]
     for probabilities in (p for p in got if p is not None):
-        assert probabilities[0].tolist() == [float(k == 1) for k in range(len(model.card.labels))]
+        assert probabilities[0].tolist() == [
+            float(k == 1) for k in range(len(model.info.card.labels))
+        ]
         assert 0 < probabilities[1, 1] < 1
     assert any(p is not None for p in got)
 
@@ -137,13 +141,13 @@ def test_verify_steps_until_there_is_an_output(tmp_path: Path) -> None:
     for padding in ("same", "causal"):
         model = made(padding)
         path = tmp_path / f"{padding}.safetensors"
-        digest = save_model(path, model.card, model.network, model.frontend)
+        digest = save_model(path, model.info.card, model.network, model.frontend)
         assert verify(path) == digest
         loaded = load_model(str(path), device="cpu")
         assert loaded.frontend.layout == BODY_15
         with torch.no_grad():
             model.network.fc.weight[:] = float("nan")
-        save_model(path, model.card, model.network, model.frontend)
+        save_model(path, model.info.card, model.network, model.frontend)
         with pytest.raises(ModelError, match="not finite"):
             verify(path)
 
@@ -216,7 +220,7 @@ def test_persons_of_a_video_go_through_the_frontend(monkeypatch: Any) -> None:
 
     monkeypatch.setattr(pose, "PoseTracker", Tracker)
     model = made()
-    assert model.box == pose.BOX
+    assert model.info.box == pose.BOX
     seen, direct = model.init_state(), model.init_state()
     for i, skeleton in enumerate(given):
         video = VideoFrame(i, i / 15, i, lambda: np.zeros((4, 4, 3), np.uint8))
@@ -224,8 +228,8 @@ def test_persons_of_a_video_go_through_the_frontend(monkeypatch: Any) -> None:
         assert result.skeletons == (skeleton,)
         if expected.probabilities is not None:
             assert np.array_equal(result.probabilities, expected.probabilities)
-    assert model.notes(info("skeleton")) == {}
-    assert "not counted" in model.notes(info("video"))["pose"]
+    assert model.check(info("skeleton", layout="body-15", axes=3)) == {}
+    assert "not counted" in source_notes(model.frontend, info("video"))["pose"]
 
 
 def test_pictures_of_two_axes() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from costream.frontends.crops import Placing
 from costream.models.eventful.rcnn import Detections, anchors, levels, pool, pyramid_anchors
-from costream.models.eventful.vitdet import SIZES, ViTDet, build_vitdet
+from costream.models.eventful.vitdet import ViTDet
 from costream.nn.eventful.gates import Operations, TopTokens
 from kit.eventful_nets import NEEDS, REFS, randomise, video
 
@@ -139,12 +139,13 @@ def test_boxes_are_looked_up_in_the_map_that_fits_their_size() -> None:
 
 
 def test_published_sizes() -> None:
-    millions = {"b": 108, "l": 330, "h": 662}
-    for size in SIZES:
+    large = {"dim": 1024, "heads": 16, "depth": 24, "global_blocks": (5, 11, 17, 23)}
+    huge = {"dim": 1280, "heads": 16, "depth": 32, "global_blocks": (7, 15, 23, 31)}
+    for millions, size in ((108, {}), (330, large), (662, huge)):
         with torch.device("meta"):
-            network = build_vitdet(size, 30)
+            network = ViTDet(30, **size)
         count = sum(p.numel() for p in network.parameters()) / 1e6
-        assert count == pytest.approx(millions[size], rel=0.02)
+        assert count == pytest.approx(millions, rel=0.02)
 
 
 # --- the reference arrays ----------------------------------------------------------------------
@@ -170,8 +171,7 @@ def test_parameters_have_the_names_of_the_published_ones(
         pytest.skip(NEEDS)
     with torch.device("meta"):
         own = {
-            k: tuple(v.shape)
-            for k, v in build_vitdet("b", **{"classes": 30} | options).state_dict().items()
+            k: tuple(v.shape) for k, v in ViTDet(**{"classes": 30} | options).state_dict().items()
         }
     published = {}
     for line in (REFS / file).read_text().splitlines():

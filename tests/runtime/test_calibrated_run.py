@@ -65,8 +65,8 @@ def shipped() -> StreamingModel:
 
 def with_card(model: StreamingModel, **changed: Any) -> StreamingModel:
     """The same network under another card; features go straight to it."""
-    card: Card = replace(model.card, **changed)
-    sha256 = model.weights_sha256
+    card: Card = replace(model.info.card, **changed)
+    sha256 = model.info.weights_sha256
     return StreamingModel(card, model.network, model.frontend, weights_sha256=sha256)
 
 
@@ -172,7 +172,7 @@ def test_each_head_goes_by_its_own(shipped: StreamingModel) -> None:
     first, second = header.heads
     assert (first.temperature, first.smooth_s) == (2.0, 0.0)
     assert (second.temperature, second.smooth_s) == (1.0, 1.0)
-    logits = torch.randn(1, len(joint.card.labels))
+    logits = torch.randn(1, len(joint.info.card.labels))
     told = joint._probabilities(logits)
     split = len(first.labels)
     np.testing.assert_array_equal(told[:, :split], (logits[:, :split] / 2).softmax(-1).numpy())
@@ -180,7 +180,7 @@ def test_each_head_goes_by_its_own(shipped: StreamingModel) -> None:
 
 
 def test_alerts_and_status_go_by_the_thresholds_of_labels(shipped: StreamingModel) -> None:
-    classes = RuleLabels.of([(shipped.card, TIMELINE)])
+    classes = RuleLabels.of([(shipped.info.card, TIMELINE)])
     by_label = dict(zip(classes.labels, classes.thresholds, strict=True))
     assert (by_label["walk"], by_label["fall"], by_label["sit"]) == (0.15, 0.9, 0.3)
     track, _ = track_of(with_card(shipped, timeline=replace(TIMELINE, smooth_s=0.0)))

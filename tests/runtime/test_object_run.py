@@ -80,7 +80,7 @@ class Kept:
 
 def played(clip: Path, model: ObjectModel, **options: Any) -> Kept:
     kept = Kept()
-    source = open_source(str(clip), SourceOptions(box=model.box))
+    source = open_source(str(clip), SourceOptions(box=model.info.box))
     run(source, model, [kept], options=Options(**options))
     return kept
 
@@ -175,7 +175,7 @@ def test_every_format_and_a_report(clip: Path, tmp_path: Path) -> None:
     model = ObjectModel(
         replace(object_card(), rate_hz=5.0), random_model().network, bright_model().frontend
     )
-    source = open_source(str(clip), SourceOptions(box=model.box, drawing=(320, 240)))
+    source = open_source(str(clip), SourceOptions(box=model.info.box, drawing=(320, 240)))
     run(
         source,
         model,

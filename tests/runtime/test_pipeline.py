@@ -99,7 +99,7 @@ def rows(count, start_s=0.0, seed=0):
 
 def test_equals_the_offline_network_on_the_same_pictures(model, tmp_path):
     path = make_video(tmp_path / "clip.mp4", frames=75, rate=25, size=(224, 168))
-    options = SourceOptions(box=model.box)
+    options = SourceOptions(box=model.info.box)
     kept = Kept()
     summary = run(open_source(str(path), options), model, [kept], options=Options(scores=True))
     source = open_source(str(path), options)
@@ -126,7 +126,7 @@ def test_feature_rows_cost_no_frontend(model, tmp_path):
     assert summary.macs == 4 * network.count_macs()
     assert summary.dense_macs == 4 * network.dense_macs
     path = make_video(tmp_path / "clip.mp4", frames=4, rate=8, size=(64, 48))
-    video = run(open_source(str(path), SourceOptions(box=model.box)), model, [])
+    video = run(open_source(str(path), SourceOptions(box=model.info.box)), model, [])
     frontend = 4 * model.frontend.count_macs()
     assert video.macs == summary.macs + frontend
     assert video.dense_macs == summary.dense_macs + frontend
@@ -134,7 +134,7 @@ def test_feature_rows_cost_no_frontend(model, tmp_path):
 
 def test_a_delay_is_so_many_steps_whatever_time_they_take(model):
     kept = Kept()
-    model.card = replace(model.card, delay_s=0.25)
+    model.info = replace(model.info, card=replace(model.info.card, delay_s=0.25))
     run(Given(rows(4)), model, [kept], options=Options(rate_hz=4.0))
     assert (kept.header.rate_hz, kept.header.delay_s) == (4.0, 0.5)
 
@@ -207,7 +207,7 @@ def test_stop_ends_between_steps_and_nothing_is_lost(model):
 def test_steps_without_a_new_picture_are_marked(model, tmp_path):
     path = make_video(tmp_path / "slow.mp4", frames=12, rate=4, size=(64, 48))
     kept = Kept()
-    run(open_source(str(path), SourceOptions(box=model.box)), model, [kept])
+    run(open_source(str(path), SourceOptions(box=model.info.box)), model, [kept])
     fresh = [p.fresh for p in kept.of(Prediction)]
     assert fresh == [k % 2 == 0 for k in range(len(fresh))]
     assert [p.frame for p in kept.of(Prediction)] == [k // 2 for k in range(len(fresh))]
@@ -239,7 +239,7 @@ def test_memory_is_flat(model, tmp_path):
             pass
 
     sinks = make_sinks(("jsonl", "json", "csv"), tmp_path / "out", "long.mp4")
-    run(open_source(str(path), SourceOptions(box=model.box)), model, [*sinks, Watch()])
+    run(open_source(str(path), SourceOptions(box=model.info.box)), model, [*sinks, Watch()])
     assert len(seen) >= 9
     # 800 pictures of the frame's size would be 184 MB.
     assert max(seen[2:]) - seen[2] < 20e6
@@ -248,7 +248,7 @@ def test_memory_is_flat(model, tmp_path):
 def test_frames_are_not_converted_unless_a_step_needs_them(model, tmp_path):
     converted = []
     path = make_video(tmp_path / "fast.mp4", frames=50, rate=50, size=(64, 48))
-    source = open_source(str(path), SourceOptions(box=model.box))
+    source = open_source(str(path), SourceOptions(box=model.info.box))
 
     class Counting:
         open, stop, close = source.open, source.stop, source.close

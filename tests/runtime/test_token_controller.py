@@ -50,7 +50,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def costs(clip: Path, budget: Budget | BudgetFile | None) -> list[Compute]:
     model, sink = random_model(), Costs()
-    source = open_source(str(clip), SourceOptions(box=model.box))
+    source = open_source(str(clip), SourceOptions(box=model.info.box))
     run(source, model, [sink], options=Options(budget=budget))
     return sink.kept
 
@@ -92,7 +92,7 @@ def test_a_file_changes_the_budget(
     model, file = random_model(), BudgetFile(path)
     throttle, state = TokenController(model, file, 10.0), model.init_state(1)
     counts = []
-    source = open_source(str(clip), SourceOptions(box=model.box))
+    source = open_source(str(clip), SourceOptions(box=model.info.box))
     source.open()
     for k, item in enumerate(source.items()):
         if k == 20:
@@ -110,7 +110,7 @@ def test_each_feed_of_a_watch_has_its_own(clip: Path) -> None:
     model = random_model()
     throttles = [TokenController(model, Budget.parse(text), 10.0) for text in ("1000TMAC", "1kMAC")]
     rows = FeedStates(model, 2, None, throttles)
-    source = open_source(str(clip), SourceOptions(box=model.box))
+    source = open_source(str(clip), SourceOptions(box=model.info.box))
     source.open()
     for k, item in enumerate(source.items()):
         results = rows.step([0, 1], [item, item])  # type: ignore[list-item]

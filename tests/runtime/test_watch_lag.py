@@ -28,7 +28,7 @@ class SlowModel:
         return getattr(self._model, name)
 
     def step(self, items, state):
-        until_s = time.perf_counter() + 3 / self._model.card.rate_hz
+        until_s = time.perf_counter() + 3 / self._model.info.card.rate_hz
         result = self._model.step(items, state)
         time.sleep(max(0.0, until_s - time.perf_counter()))
         return result

@@ -40,7 +40,7 @@ def script():
 def kept():
     sink = Kept()
     model = costream.load_model("cooadtr", SAMPLES.parent / "weights", device="cpu")
-    source = costream.open_source(str(SAMPLES / "room.mp4"), SourceOptions(box=model.box))
+    source = costream.open_source(str(SAMPLES / "room.mp4"), SourceOptions(box=model.info.box))
     costream.run(source, model, [sink])
     return sink
 

@@ -47,7 +47,7 @@ def test_recordings_are_cut_up_and_memory_is_bounded(tmp_path, monkeypatch):
     examples = to_examples(read_recordings(media, labels), "background")
 
     def read(seed):
-        return read_pieces(model.card, model.frontend, examples, data_video.LABELS, seed)
+        return read_pieces(model.info.card, model.frontend, examples, data_video.LABELS, seed)
 
     pieces = read(0)
     per_recording = 12 + 6 * (16 + 12)

@@ -103,7 +103,7 @@ def test_steps_say_what_the_whole_clip_says(trained, classes):
     records = [json.loads(line) for line in done.stdout.splitlines()]
     stepped = [r["scores"] for r in records if r["type"] == "prediction"]
     model = load_model(str(trained[0]))
-    source = open_source(str(file), SourceOptions(box=model.box))
+    source = open_source(str(file), SourceOptions(box=model.info.box))
     source.open()
     pictures = [item.rgb for item in source.items()]
     source.close()

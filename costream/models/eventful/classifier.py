@@ -14,32 +14,24 @@ from torch import Tensor
 from costream.checkpoints.card import Card
 from costream.errors import ModelError
 from costream.frontends.crops import Crops, temporal_views
-from costream.models.base import Pace, StepResult
+from costream.models.base import StepResult
 from costream.models.eventful.vivit import ViViT, ViViTState
-from costream.models.gated import GatedModelBase, check_single_stream, gate_policy
+from costream.models.gated import GatedModelBase, GatedState, check_single_stream
 from costream.models.streaming import synchronize
 from costream.nn.eventful.gates import Operations, TopTokens
-from costream.nn.state import State, zeros
+from costream.nn.state import zeros
 from costream.records import Data, VideoFrame
 
 VIEWS = (4, 3)  # views of a video in time and in space, in the paper
 
 
 @dataclass
-class ActionState(State):
-    """State of a stream: of the network, and the frames of an incomplete tubelet.
-
-    ``tokens`` and ``pace`` are settings, not memory: they are retained by a reset and when the
-    state of another stream is copied in.
-    """
+class ActionState(GatedState):
+    """State of a stream: of the network, and the frames of an incomplete tubelet."""
 
     network: ViViTState
     pictures: Tensor  # [B, t - 1, 3, S, S]
     count: Tensor  # int64 [B], frames so far
-
-    def __post_init__(self) -> None:
-        self.tokens: int | None = None  # computed per tubelet, at most; None: all
-        self.pace: Pace | None = None  # sets the number at every gate
 
 
 class ActionModel(GatedModelBase[ViViT, Crops, ActionState]):
@@ -74,11 +66,6 @@ class ActionModel(GatedModelBase[ViViT, Crops, ActionState]):
             card, network, frontend, network.num_classes, weights_sha256, device, dtype
         )
 
-    @property
-    def stride(self) -> int:
-        """Frames from one output to the next."""
-        return self.network.stride
-
     def init_state(self, batch_size: int = 1) -> ActionState:
         """Return an initial state. ValueError for more than one stream: each has its own state."""
         check_single_stream(batch_size)
@@ -88,7 +75,7 @@ class ActionModel(GatedModelBase[ViViT, Crops, ActionState]):
 
     def token_count(self, state: ActionState) -> int | None:
         """Return the number of tokens of a tubelet of this stream; None before its first."""
-        return self.network.tokens if int(state.count) >= self.stride else None
+        return self.network.tokens if int(state.count) >= self.network.stride else None
 
     def step_macs(self, state: ActionState, count: int) -> int:
         """Return the approximate cost of a step with an output and ``count`` tokens."""
@@ -105,15 +92,14 @@ class ActionModel(GatedModelBase[ViViT, Crops, ActionState]):
         (picture,) = self.frontend(prepared[None].to(self.device))
         synchronize(self.device)
         seen = time.perf_counter()
-        place = int(state.count) % self.stride
-        state.count += 1
-        if place < self.stride - 1:
-            state.pictures[:, place] = picture
-            warmup = self.network.warmup(state.network)
-            return StepResult(None, None, warmup, 0, 0, seen - began, time.perf_counter() - seen)
         network, spent = self.network, Operations()
-        count = network.tokens
-        gates = gate_policy(state, count)
+        place = int(state.count) % network.stride
+        state.count += 1
+        if place < network.stride - 1:
+            state.pictures[:, place] = picture
+            warmup = network.warmup(state.network)
+            return StepResult(None, None, warmup, 0, 0, seen - began, time.perf_counter() - seen)
+        gates = state.policy(network.tokens)
         tubelet = torch.cat([state.pictures, picture[:, None]], 1)
         logits = network.forward_step(tubelet, state.network, gates, spent)
         return StepResult(
@@ -157,6 +143,6 @@ class ActionModel(GatedModelBase[ViViT, Crops, ActionState]):
         return probabilities
 
     def _probabilities(self, logits: Tensor) -> npt.NDArray[np.float32]:
-        scaled = logits.float() / self.card.temperature
+        scaled = logits.float() / self.info.card.temperature
         probabilities: npt.NDArray[np.float32] = scaled.softmax(-1).cpu().numpy()
         return probabilities

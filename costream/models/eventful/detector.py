@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,10 +14,10 @@ from torch import Tensor
 from costream.checkpoints.card import Card
 from costream.errors import ModelError
 from costream.frontends.crops import Pixels
-from costream.models.base import Pace, StepResult
+from costream.models.base import StepResult
 from costream.models.eventful.rcnn import Detections
 from costream.models.eventful.vitdet import ViTDet, ViTDetState
-from costream.models.gated import GatedModelBase, check_single_stream, gate_policy
+from costream.models.gated import GatedModelBase, GatedState, check_single_stream
 from costream.models.streaming import synchronize
 from costream.nn.boxes import clip_boxes
 from costream.nn.eventful.gates import Operations
@@ -25,74 +27,49 @@ from costream.records import Box, Data, VideoFrame
 Size = tuple[int, int]  # height, width
 
 
-class ObjectState(State):
-    """State of a stream. Memory is allocated at the first frame, for frames of its size.
+@dataclass
+class ObjectState(GatedState):
+    """State of a stream. Memory is allocated at the first frame, for frames of its size."""
 
-    ``tokens`` and ``pace`` are settings, not memory: they are retained by a reset and when the
-    state of another stream is copied in.
-    """
-
-    def __init__(self, begin: Callable[[int, int], ViTDetState]) -> None:
-        """``begin`` returns the state of a network for frames of a height and width, in pixels."""
-        self._begin = begin
-        self._size = zeros(1, 2)  # height and width of its frames, in pixels; zeros: none yet
-        self._network: ViTDetState | None = None
-        self.tokens: int | None = None  # computed per frame, at most; None: all
-        self.pace: Pace | None = None  # sets the number at every gate
-        self.rest_macs: int | None = None  # of the newest frame, outside the gates
+    begin: Callable[[int, int], ViTDetState]  # (height, width): the network's initial state
+    size: Tensor  # int64 [1, 2], height and width of its frames in pixels; zeros: none yet
+    network: ViTDetState | None = None
+    rest_macs: int | None = None  # of the newest frame, outside the gates
 
     @property
-    def size(self) -> Size | None:
+    def frame_size(self) -> Size | None:
         """Height and width of the frames in pixels; None before the first."""
-        height, width = self._size[0].tolist()
+        height, width = self.size[0].tolist()
         return (height, width) if height else None
 
-    def network(self, height: int, width: int) -> ViTDetState:
+    def network_for(self, height: int, width: int) -> ViTDetState:
         """Return the network's state; an initial one if frames had another size so far."""
-        if self._network is None or self.size != (height, width):
-            self._network = self._begin(height, width)
-            self._size[0] = torch.tensor((height, width))
-        return self._network
-
-    @property
-    def batch_size(self) -> int:
-        """Number of streams: one."""
-        return 1
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return every tensor under a flat name, without copying. For saving."""
-        kept = {} if self._network is None else self._network.tensors()
-        return {"size": self._size, **{f"network.{name}": t for name, t in kept.items()}}
+        if self.network is None or self.frame_size != (height, width):
+            self.network = self.begin(height, width)
+            self.size[0] = torch.tensor((height, width))
+        return self.network
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Restore the values of ``tensors()``, bit for bit.
 
         Raises KeyError for missing or unknown names, ValueError for other shapes or dtypes.
         """
-        kept = {k.removeprefix("network."): t for k, t in tensors.items() if k != "size"}
-        if tensors["size"].shape != self._size.shape:
+        rest = {k.removeprefix("network."): t for k, t in tensors.items() if k != "size"}
+        if tensors["size"].shape != self.size.shape:
             raise ValueError(f"state size: {tuple(tensors['size'].shape)}, not (1, 2)")
         height, width = tensors["size"][0].tolist()
-        network = self._begin(height, width) if height else None
+        network = self.begin(height, width) if height else None
         if network is not None:
-            network.load_tensors(kept)
-        elif kept:
-            raise KeyError(f"state does not fit: {sorted(kept)}")
-        self._size, self._network = tensors["size"].clone(), network
-
-    def clone(self) -> ObjectState:
-        """Return an independent copy."""
-        copy = ObjectState(self._begin)
-        copy._size = self._size.clone()
-        copy._network = None if self._network is None else self._network.clone()
-        copy.tokens, copy.pace, copy.rest_macs = self.tokens, self.pace, self.rest_macs
-        return copy
+            network.load_tensors(rest)
+        elif rest:
+            raise KeyError(f"state does not fit: {sorted(rest)}")
+        self.size, self.network = tensors["size"].clone(), network
 
     def reset(self, rows: Sequence[int] | None = None) -> None:
         """Reset the stream."""
         if rows is None or len(rows):
-            self._size.zero_()
-            self._network = self.rest_macs = None
+            self.size.zero_()
+            self.network = self.rest_macs = None
 
     def take(self, rows: Sequence[int]) -> ObjectState:
         """Return a copy of the stream, which is row 0."""
@@ -112,8 +89,6 @@ class ObjectModel(GatedModelBase[ViTDet, Pixels, ObjectState]):
     "float64", or "bfloat16" for the matrix products of the backbone only, see
     ``compute_in_half``.
     """
-
-    stride = 1
 
     def __init__(
         self,
@@ -142,22 +117,22 @@ class ObjectModel(GatedModelBase[ViTDet, Pixels, ObjectState]):
     def init_state(self, batch_size: int = 1) -> ObjectState:
         """Return an initial state. ValueError for more than one stream: each has its own state."""
         check_single_stream(batch_size)
-        return ObjectState(lambda height, width: self.network.init_state(1, height, width))
+        return ObjectState(partial(self.network.init_state, 1), zeros(1, 2))
 
     def token_count(self, state: ObjectState) -> int | None:
         """Return the number of tokens of a frame of this stream; None before its first."""
-        if state.size is None or state.rest_macs is None:
+        if state.frame_size is None or state.rest_macs is None:
             return None
-        return math.prod(self._grid(*state.size))
+        return math.prod(self._grid(*state.frame_size))
 
     def step_macs(self, state: ObjectState, count: int) -> int:
         """Return the approximate cost of a step with ``count`` tokens.
 
         The cost outside the gates is that of the newest frame. ValueError before the first frame.
         """
-        if state.size is None or state.rest_macs is None:
+        if state.frame_size is None or state.rest_macs is None:
             raise ValueError("the cost of a step is unknown before the first frame")
-        height, width = self._grid(*state.size)
+        height, width = self._grid(*state.frame_size)
         count = min(count, height * width)
         return state.rest_macs + self.network.count_macs(height, width, count)
 
@@ -179,9 +154,8 @@ class ObjectModel(GatedModelBase[ViTDet, Pixels, ObjectState]):
         network, size = self.network, (pictures.shape[2], pictures.shape[3])
         tokens = network.embed(pictures, rest)
         height, width = tokens.shape[1:3]
-        count = height * width
-        gates = gate_policy(state, count)
-        view = network.view_step(tokens, state.network(*size), gates, gated)
+        gates = state.policy(height * width)
+        view = network.view_step(tokens, state.network_for(*size), gates, gated)
         boxes = self._boxes(network.detect(view, size, rest)[0], frame)
         updated = gates.updated.view(height, width).cpu().numpy()
         state.rest_macs = rest.total
@@ -210,7 +184,7 @@ class ObjectModel(GatedModelBase[ViTDet, Pixels, ObjectState]):
         rows = zip(boxes, found.scores.tolist(), found.labels.tolist(), strict=True)
         # Boxes in the padding beside the image have no area left.
         return tuple(
-            Box(x1, y1, x2, y2, score, self.card.labels[label])
+            Box(x1, y1, x2, y2, score, self.info.card.labels[label])
             for (x1, y1, x2, y2), score, label in rows
             if x1 < x2 and y1 < y2
         )

@@ -27,13 +27,6 @@ from costream.nn.eventful.gates import Operations, Policy, pass_tokens
 from costream.nn.state import State, zeros
 from costream.records import OBJECT_DETECTION
 
-# dim, heads, depth and global blocks of the published backbones
-SIZES: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
-    "b": (768, 12, 12, (2, 5, 8, 11)),
-    "l": (1024, 16, 24, (5, 11, 17, 23)),
-    "h": (1280, 16, 32, (7, 15, 23, 31)),
-}
-
 
 class PatchEmbedding(nn.Module):
     """One token of width ``dim`` for each square of ``patch`` x ``patch`` pixels.
@@ -110,7 +103,7 @@ class ViTDet(nn.Module):
 
     Args:
         classes: K.
-        dim, heads, depth, global_blocks: of the backbone; see ``SIZES``.
+        dim, heads, depth, global_blocks: of the backbone; the defaults are ViT-B.
         size: height and width, in tokens, that its relative positions are learned for.
         window, position_size, mlp_ratio, rule, variant, scene_cut, refresh: see
             ``ViTDetBackbone``.
@@ -262,13 +255,6 @@ class ViTDet(nn.Module):
     def _check(self, height: int, width: int) -> None:
         if height % self.patch or width % self.patch:
             raise ValueError(f"{width}x{height} pixels are not multiples of {self.patch}")
-
-
-def build_vitdet(size: str, classes: int, **options: object) -> ViTDet:
-    """Return a network of a published size, "b", "l" or "h", with random weights."""
-    dim, heads, depth, global_blocks = SIZES[size]
-    sizes = {"dim": dim, "heads": heads, "depth": depth, "global_blocks": global_blocks}
-    return ViTDet(classes, **sizes | options)  # type: ignore[arg-type]
 
 
 # Feature maps and proposals of video, updated where tokens have changed.

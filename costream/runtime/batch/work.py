@@ -119,11 +119,11 @@ def load(work: BatchJob) -> Model:
     """Return the model of a batch, loaded once per process. ModelError as ``load_model``."""
     os.environ["OMP_NUM_THREADS"] = str(work.options.threads)
     model = load_model(work.options)
-    if not model.card.labels:
+    if not model.info.card.labels:
         raise ModelError(
-            f"{model.card.name} is an encoder without a classifier: it returns no scores"
+            f"{model.info.card.name} is an encoder without a classifier: it returns no scores"
         )
-    if model.weights_sha256 != work.weights_sha256:
+    if model.info.weights_sha256 != work.weights_sha256:
         raise ModelError(
             "the weights have changed since the batch began", where=work.options.weights
         )
@@ -342,10 +342,10 @@ def why_skipped(uri: str, model: Model, options: SourceOptions) -> str | None:
     if not os.path.isfile(path):
         return None
     hears, shows = _streams(path)
-    if hears and not shows and model.sound is None:
-        return f"only sound, and {model.card.name} takes no sound"
-    if shows and not hears and model.sound is not None:
-        return f"no sound in it, and {model.card.name} takes only sound"
+    if hears and not shows and model.info.sound is None:
+        return f"only sound, and {model.info.card.name} takes no sound"
+    if shows and not hears and model.info.sound is not None:
+        return f"no sound in it, and {model.info.card.name} takes only sound"
     try:
         kind = sniff(path, options)
     except (SourceError, OSError):
@@ -357,7 +357,7 @@ def why_skipped(uri: str, model: Model, options: SourceOptions) -> str | None:
     if not claims:
         return "not a media file"
     if kind is not None and not takes(model, kind):
-        return f"{kind}, which {model.card.name} does not take"
+        return f"{kind}, which {model.info.card.name} does not take"
     return None
 
 

@@ -27,7 +27,7 @@ class TokenController:
         self._model = model
         self._file = budget if isinstance(budget, BudgetFile) else None
         first = budget.budget if isinstance(budget, BudgetFile) else budget
-        self._controller = BudgetController(first, rate_hz / model.stride)
+        self._controller = BudgetController(first, rate_hz / model.info.stride)
         self._state: Any = None
         self._gates = GateController()
         self._macs: Callable[[int], float] | None = None  # by token count; None: first frame
@@ -52,8 +52,8 @@ class TokenController:
         self._macs = macs = partial(model.step_macs, state)
         self._count = count = controller.tokens(most, macs)
         cost_ms = controller.cost_ms(macs)
-        pace = self._gates.begin(count, most, controller.target, cost_ms) if cost_ms else None
-        model.set_tokens(state, count, pace)
+        state.tokens = count
+        state.pace = self._gates.begin(count, most, controller.target, cost_ms) if cost_ms else None
 
     def after(self, result: StepResult) -> None:
         """Take the result of the step and its cost (B = 1)."""

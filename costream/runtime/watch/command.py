@@ -112,7 +112,7 @@ def _share(options: Options, model: Model) -> float | None:
     if isinstance(budget, BudgetFile) or budget.kind != "share":
         hint = "use a share of real time (0.5x), or a token-gated model"
         raise UsageError(
-            f"every step of {model.card.name} costs the same", where="--budget", hint=hint
+            f"every step of {model.info.card.name} costs the same", where="--budget", hint=hint
         )
     return budget.amount
 
@@ -124,7 +124,7 @@ def _throttles(
     if options.budget is None or not isinstance(model, GatedModel):
         return None
     # The budget is shared by the steps of all feeds.
-    rate_hz = len(specs) * (options.rate_hz or model.card.rate_hz)
+    rate_hz = len(specs) * (options.rate_hz or model.info.card.rate_hz)
     return [TokenController(model, options.budget, rate_hz) for _ in specs]
 
 
@@ -145,7 +145,7 @@ class _Watch:
             None if options.state_dir is None else StateDirectory(Path(options.state_dir), model)
         )
         self._lanes = [self._lane(row, spec) for row, spec in enumerate(specs)]
-        self._overview = StatusCollector(model.card.name, self._lanes)
+        self._overview = StatusCollector(model.info.card.name, self._lanes)
         rows = FeedStates(model, len(specs), options.tokens, _throttles(options, model, specs))
         self._loop = Loop(model, rows, self._lanes, self._share, self._alerts, self._overview)
         self._shown_s = self._told_s = self._kept_s = 0.0
@@ -186,12 +186,12 @@ class _Watch:
         )
         track = StreamRecorder(model, options, _sinks(options, spec.name))
         clock: Clock = tick_per_item
-        if model.sound is None:
+        if model.info.sound is None:
             clock = partial(
                 resample,
                 rate_hz=track.rate_hz,
-                gap_tolerance_s=model.card.gap_tolerance_s,
-                frames=model.frames,
+                gap_tolerance_s=model.info.card.gap_tolerance_s,
+                frames=model.info.frames,
             )
         size = max(1, min(BUFFER_STEPS, math.ceil(options.max_lag_s * track.rate_hz)))
         block = options.on_late == "block"
@@ -273,7 +273,7 @@ def _alerts(options: Options, specs: Sequence[FeedSpec], model: Model) -> Alerts
     """Return the alerts of all feeds. UsageError for rules that do not fit the model's labels."""
     folder = None if options.output in (None, "-") else Path(str(options.output))
     alerts = Alerts(folder)
-    classes = RuleLabels.of((head.card, options.timeline(head.card)) for head in model.heads)
+    classes = RuleLabels.of((head.card, options.timeline(head.card)) for head in model.info.heads)
     for spec in specs:
         alerts.add(spec.name, spec.alerts, classes)
     return alerts

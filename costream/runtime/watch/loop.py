@@ -37,7 +37,7 @@ class Loop:
         self.rows = rows
         self._model, self._lanes = model, lanes
         self._share, self._alerts, self._overview = share, alerts, overview
-        self._together_s = TOGETHER / model.card.rate_hz if len(lanes) > 1 else 0.0
+        self._together_s = TOGETHER / model.info.card.rate_hz if len(lanes) > 1 else 0.0
 
     def run(self, stop: StopHandler, arrived: Condition, turn: Callable[[float], None]) -> None:
         """Run until the end. ``turn(now_s)`` is called between rounds, at least every POLL_S."""
@@ -113,7 +113,7 @@ class Loop:
         if not self._share.admit(lane.row):
             lane.skipped += 1
             return False
-        self._forget(lane, lane.before(ready, self._model.card.gap_tolerance_s))
+        self._forget(lane, lane.before(ready, self._model.info.card.gap_tolerance_s))
         return True
 
     def _forget(self, lane: FeedChannel, gap: Gap | None) -> None:
@@ -146,17 +146,17 @@ class FeedStates:
         """
         self._model, self._count = model, count
         self._throttles = throttles
-        alone = model.in_time
+        alone = model.info.in_time
         self._states: list[Any] = (
             [model.init_state(1) for _ in range(count)] if alone else [model.init_state(count)]
         )
         if isinstance(model, GatedModel):
             for state in self._states:
-                model.set_tokens(state, tokens)
+                state.tokens = tokens
 
     def step(self, rows: Sequence[int], items: Sequence[Data]) -> list[StepResult]:
         """Step these rows, in ascending order, with one item each; return their results."""
-        if self._model.in_time:
+        if self._model.info.in_time:
             return [self._alone(row, item) for row, item in zip(rows, items, strict=True)]
         state = self._states[0]
         if len(rows) == self._count:
@@ -173,7 +173,8 @@ class FeedStates:
 
     def reset(self, row: int) -> None:
         """Reset the state of this feed."""
-        self._model.reset(*self._at(row))
+        state, rows = self._at(row)
+        state.reset(rows)
 
     def take(self, row: int) -> Any:
         """Return a copy of the network's state for this feed, as the state of one stream."""
@@ -195,7 +196,7 @@ class FeedStates:
         return result
 
     def _at(self, row: int) -> tuple[Any, list[int]]:
-        return (self._states[row], [0]) if self._model.in_time else (self._states[0], [row])
+        return (self._states[row], [0]) if self._model.info.in_time else (self._states[0], [row])
 
 
 # A time budget shared by all feeds: runs the same fraction of each feed's steps.

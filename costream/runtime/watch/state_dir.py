@@ -117,7 +117,11 @@ class StateDirectory:
     def _about(self, spec: FeedSpec) -> dict[str, str]:
         """Return the values that must match for a state to be valid."""
         model = self._model
-        return {"model": model.card.name, "weights": model.weights_sha256, "source": spec.shown}
+        return {
+            "model": model.info.card.name,
+            "weights": model.info.weights_sha256,
+            "source": spec.shown,
+        }
 
     def _write(self, name: str) -> None:
         with self._guard:
@@ -165,7 +169,7 @@ class StateDirectory:
             smoothed = tuple(map(float, json.loads(told.get("smoothed", "[]"))))
         except (KeyError, TypeError, ValueError) as error:
             raise _UnfitError("it is damaged") from error
-        fits = len(smoothed) in (0, 1 + len(self._model.card.labels))
+        fits = len(smoothed) in (0, 1 + len(self._model.info.card.labels))
         if not fits or not all(map(math.isfinite, smoothed)):
             raise _UnfitError("it is damaged")
         latest_s = time.time() + 1

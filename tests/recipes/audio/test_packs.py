@@ -62,7 +62,7 @@ def test_the_recipe_from_packs_to_weights(packs, tmp_path):
     model = load_model("cotrans,cosounds", tmp_path)
     wave = np.random.default_rng(0).normal(0, 0.1, 4000).astype(np.float32)
     (result,) = model.steps([AudioBlock(0, 0.25, wave)], model.init_state())
-    for head in model.heads:
+    for head in model.info.heads:
         assert result.probabilities[0, head.columns].sum() == pytest.approx(1, abs=1e-5)
         card = (tmp_path / f"{head.card.name}.md").read_text("utf-8")
         assert "linear classifier" in card

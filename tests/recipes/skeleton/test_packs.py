@@ -64,7 +64,7 @@ def test_bodies_stand_upright_and_left_is_left(packs, name):
 def test_the_card_is_reproduced(name):
     folder = needed(PACKS[name])
     model = load_model("costgcn", device="cpu")
-    card, part = model.card, PARTS[name]
+    card, part = model.info.card, PARTS[name]
     motions = read_pack(folder, name)
     own = sorted({m.label for m in motions})
     held_out = [m for m in motions if m.group in part.held_out][:: EVERY.get(name, 1)]
@@ -81,7 +81,7 @@ def test_the_card_is_reproduced(name):
 def test_the_recipe_makes_weights_that_run(packs, tmp_path):
     pytest.importorskip("sklearn")
     path = make(packs, SkeletonRecipeSize(steps=2, every=40, trees=2), 0, tmp_path)
-    card = load_model(str(path)).card
+    card = load_model(str(path)).info.card
     assert card.background == card.labels[0] == "background"
     assert list(card.metrics) == [part.title for part in PARTS.values()]
     for models in card.metrics.values():
