@@ -54,7 +54,8 @@ def verify(path: Path) -> str:
 
 
 def _check_classifier(model: StreamingModel) -> None:
-    first, second = (_run(model, _items(model)) for _ in range(2))
+    steps = max(_STEPS, int(model.network.delay) + 1)
+    first, second = (_run(model, random_items(model, steps)) for _ in range(2))
     labels = len(model.info.card.labels)
     if first.shape[1] != labels:
         raise ModelError(f"the card has {labels} labels, the network {first.shape[1]} classes")
@@ -70,9 +71,9 @@ def _run(model: StreamingModel, items: Sequence[Data]) -> Rows:
     return np.stack(rows)
 
 
-def _items(model: StreamingModel) -> list[Data]:
-    random = np.random.default_rng(0)
-    steps = max(_STEPS, int(model.network.delay) + 1)
+def random_items(model: StreamingModel, steps: int, seed: int = 0) -> list[Data]:
+    """Return items of noise, of the kind that the model takes."""
+    random = np.random.default_rng(seed)
     kind = source_kind(model.frontend)
     if kind == "features":
         rows = random.standard_normal((steps, model.input_width)).astype(np.float32)

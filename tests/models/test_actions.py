@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from costream.errors import ModelError, SourceError
+from costream.errors import ModelError
 from costream.frontends.crops import Crops, temporal_views
-from costream.models.base import GatedModel, Model, StepResult
-from costream.models.eventful.classifier import ActionModel, ActionState
+from costream.models.base import StepResult
+from costream.models.eventful.classifier import ActionModel
 from costream.nn.eventful.gates import Operations, TopTokens
-from costream.records import SourceInfo, VideoFrame
+from costream.records import VideoFrame
 from kit.action_nets import LABELS, SIDE, action_card, small_model, small_vivit
 
 TOKENS, WINDOW = 10, 5
@@ -45,17 +45,6 @@ def told(results: list[StepResult]) -> list[Any]:
         (None if r.probabilities is None else r.probabilities.tolist(), r.macs, r.tokens, r.warmup)
         for r in results
     ]
-
-
-def test_it_is_a_token_gated_model_with_an_output_for_every_tubelet() -> None:
-    model: Model = small_model()
-    assert isinstance(model, GatedModel)
-    assert (model.info.box, model.info.sound, model.info.in_time, model.info.stride) == (
-        (24, 24),
-        None,
-        True,
-        2,
-    )
 
 
 @torch.no_grad()
@@ -95,26 +84,6 @@ def test_what_a_step_costs_is_foreseen() -> None:
     assert costs[-1] == costs[TOKENS - 1]
 
 
-def test_saved_and_restored_bit_for_bit_in_the_middle_of_a_tubelet() -> None:
-    model, pictures = small_model(), frames(video(16))
-
-    def fresh() -> ActionState:
-        state = model.init_state()
-        state.tokens = 4
-        return state
-
-    state, other, third = fresh(), fresh(), fresh()
-    model.steps(pictures[:7], state)  # type: ignore[arg-type]
-    other.load_tensors({name: tensor.clone() for name, tensor in state.tensors().items()})
-    third.put([0], state.take([0]))
-    expected = told(model.steps(pictures[7:], state))  # type: ignore[arg-type]
-    assert told(model.steps(pictures[7:], other)) == expected  # type: ignore[arg-type]
-    assert told(model.steps(pictures[7:], third)) == expected  # type: ignore[arg-type]
-    state.reset([0])
-    again = told(model.steps(pictures, state))  # type: ignore[arg-type]
-    assert again == told(model.steps(pictures, fresh()))  # type: ignore[arg-type]
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("tokens", [None, 3])
 def test_a_video_in_the_views_of_the_paper(tokens: int | None) -> None:
@@ -137,22 +106,14 @@ def test_a_video_in_the_views_of_the_paper(tokens: int | None) -> None:
     assert spent.total == total
 
 
-@pytest.mark.parametrize(("dtype", "near"), [("float64", 1e-6), ("bfloat16", 0.05)])
-def test_other_types_give_nearly_the_same(dtype: str, near: float) -> None:
+def test_bfloat16_gives_nearly_the_same() -> None:
     pictures = frames(video(10))
-    model, other = small_model(), small_model(dtype)
+    model, other = small_model(), small_model("bfloat16")
     mine, theirs = (m.steps(pictures, m.init_state())[-1] for m in (model, other))  # type: ignore
-    assert np.abs(mine.probabilities - theirs.probabilities).max() < near  # type: ignore[operator]
+    assert np.abs(mine.probabilities - theirs.probabilities).max() < 0.05  # type: ignore[operator]
 
 
 def test_what_does_not_fit() -> None:
-    model = small_model()
-    model.check(SourceInfo("x", "x", "video", None, None, size=(10, 10)))
-    for kind in ("audio", "features", "skeleton"):
-        with pytest.raises(SourceError, match="takes video, not"):
-            model.check(SourceInfo("x", "x", kind, None, None, width=16))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="holds one stream, not 2"):
-        model.init_state(2)
     with pytest.raises(ModelError, match="unknown type 'float16'"):
         small_model("float16")
     with pytest.raises(ModelError, match="does not name the frontend crops"):

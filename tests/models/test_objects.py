@@ -12,13 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.errors import ModelError, SourceError
+from costream.errors import ModelError
 from costream.frontends.crops import Pixels
-from costream.models.base import GatedModel, Model, StepResult
+from costream.models.base import StepResult
 from costream.models.eventful.detector import ObjectModel, ObjectState
 from costream.models.eventful.rcnn import Detections
 from costream.nn.eventful.gates import Operations, TopTokens
-from costream.records import Box, SourceInfo, VideoFrame
+from costream.records import Box, VideoFrame
 from costream.sources.base import SourceOptions
 from costream.sources.media.picture import fit
 from costream.sources.registry import open_source
@@ -68,18 +68,6 @@ def told(results: list[StepResult]) -> list[Any]:
         for r in results
         if r.updated is not None
     ]
-
-
-def test_it_is_a_token_gated_model() -> None:
-    model: Model = random_model()
-    assert isinstance(model, GatedModel)
-    assert (
-        model.info.box,
-        model.info.sound,
-        model.info.in_time,
-        model.info.stride,
-        model.info.chunk,
-    ) == (*(BOX, None, True, 1, 1),)
 
 
 @torch.no_grad()
@@ -145,22 +133,6 @@ def test_tokens_are_what_was_told_and_cost_less(frames: list[VideoFrame]) -> Non
     assert counts == [TOKENS, 12]  # the number stays when all else is forgotten
 
 
-def test_saved_and_restored_bit_for_bit(frames: list[VideoFrame]) -> None:
-    model = random_model()
-    state = model.init_state()
-    state.tokens = 7
-    run(model, frames[:3], state)
-    other, third = model.init_state(), model.init_state()
-    for fresh in (other, third):
-        fresh.tokens = 7
-    other.load_tensors({name: tensor.clone() for name, tensor in state.tensors().items()})
-    third.put([0], state.take([0]))
-    expected = told(run(model, frames[3:], state))
-    assert told(run(model, frames[3:], other)) == expected
-    assert told(run(model, frames[3:], third)) == expected
-    assert all(torch.equal(t, other.tensors()[name]) for name, t in state.tensors().items())
-
-
 def test_a_state_before_its_first_picture_is_saved_too() -> None:
     model = random_model()
     state = model.init_state()
@@ -184,8 +156,6 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
         model.init_state().load_tensors({**tensors, "size": torch.zeros(1).long()})
     with pytest.raises(IndexError, match="of 1 stream"):
         state.take([1])
-    with pytest.raises(ValueError, match="holds one stream, not 2"):
-        model.init_state(2)
 
 
 def test_a_picture_of_another_size_begins_anew() -> None:
@@ -291,15 +261,6 @@ def test_what_is_bright_is_found_in_pixels_of_the_upright_source(
 
 
 # --- what does not fit -----------------------------------------------------------------------
-
-
-def test_only_pictures_are_taken() -> None:
-    model = random_model()
-    info = SourceInfo("x", "x", "video", None, None, size=(10, 10))
-    model.check(info)
-    for kind in ("audio", "features", "skeleton"):
-        with pytest.raises(SourceError, match="takes video, not"):
-            model.check(SourceInfo("x", "x", kind, None, None, width=16))  # type: ignore[arg-type]
 
 
 def test_types_and_frontends_that_there_are_not() -> None:

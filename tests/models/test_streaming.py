@@ -9,7 +9,6 @@ import torch
 from costream.checkpoints.card import Card
 from costream.errors import ModelError, SourceError
 from costream.frontends.base import load_frontend
-from costream.models.base import Model
 from costream.models.oad.cooadtr import CoOadTR
 from costream.models.oad.oadtr import OadTR
 from costream.models.registry import load_model
@@ -65,12 +64,6 @@ def run(model: StreamingModel, items: list[Any]) -> np.ndarray:
     return np.concatenate([model.step([item], state).probabilities for item in items])
 
 
-def test_it_is_a_model() -> None:
-    model: Model = features_model()
-    assert model.info.box is None
-    assert model.info.card.labels == LABELS
-
-
 def test_feature_rows_go_straight_to_the_network() -> None:
     model, items = features_model(), rows(10, 6)
     state = model.network.init_state(1)
@@ -112,18 +105,6 @@ def test_a_batch_is_its_streams_one_by_one(make: Any) -> None:
         assert result.warmup == (t < 3, t < 3 or t - 5 in range(3), t < 3)
     alone = [run(model, streams[0]), run(model, streams[1][5:]), run(model, streams[2])]
     np.testing.assert_allclose(result.probabilities, [a[-1] for a in alone], atol=1e-5)
-
-
-def test_state_can_be_saved_and_restored() -> None:
-    model, items = video_model(), frames(8)
-    state = model.init_state()
-    for item in items[:5]:
-        model.step([item], state)
-    copy = model.init_state()
-    copy.load_tensors({name: value.clone() for name, value in state.tensors().items()})
-    for item in items[5:]:
-        results = [model.step([item], s).probabilities for s in (state, copy)]
-        assert np.array_equal(*results)
 
 
 def test_costs_and_times() -> None:

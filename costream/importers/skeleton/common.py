@@ -20,6 +20,7 @@ from costream.errors import ModelError
 from costream.importers.config import ImportSettings
 from costream.importers.rules import ImportedNetwork, TensorRule, apply, shape_of
 from costream.layouts import LAYOUTS, Layout, find_layout
+from costream.models.skeleton.network import ATTENTION_FROM
 from costream.nn.graph import adjacency
 from costream.nn.timing import Timing, in_sequence
 
@@ -255,7 +256,6 @@ def _persons(sizes: SkeletonSizes, dialect: Dialect, config: ImportSettings) -> 
 
 # Key maps. Our names are those of continual-skeletons; a dialect maps each of them to its own.
 SUBSETS = 3  # of a joint's neighbours: itself, inwards, outwards
-ATTENTION_FROM = 4  # the first block of an S-TR with attention instead of the graph
 BRANCHES = 6  # of ST-GCN++: four dilations, max pooling, 1x1
 _COUNTER = ".num_batches_tracked"
 Naming = Callable[[str], str]  # our name -> theirs

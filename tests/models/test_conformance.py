@@ -1,0 +1,306 @@
+"""Conformance suite: what every registered network does through the ``Model`` protocol."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from costream.errors import ModelError, SourceError
+from costream.frontends.base import FRONTENDS
+from costream.models.base import GatedModel, StepResult
+from costream.models.build import model_class
+from costream.models.fitting import source_kind
+from costream.models.joint import combine_models
+from costream.models.random_init import random_model
+from costream.models.spec import architectures, is_gated
+from costream.models.verify import random_items
+from costream.records import SourceInfo, VideoFrame
+from kit import action_nets, object_nets
+
+ROWS = {"input_width": 6, "num_classes": 3, "embed_dim": 8}
+TRANSFORMER = {**ROWS, "num_heads": 2, "feedforward": 8, "window": 4}
+DECODER = {"depth": 1, "decoder_depth": 1, "decoder_heads": 2, "decoder_feedforward": 8}
+SKELETON = {"num_classes": 3, "widths": [4, 4, 8, 8], "strides": [1, 2, 1, 2], "kernel": 3}
+SKELETON |= {"pool": 3}
+ATTENDING = {**SKELETON, "widths": [4, 4, 8, 32, 32], "strides": [1, 2, 1, 2, 1]}
+MEMBER = {**SKELETON, "joints": 25, "bones": [[k, k - 1] for k in range(1, 25)]}
+CROP = {"num_classes": 3, "size": 19, "pool": 3, "frontend.size": 19, "frontend.short_side": 20}
+X3D = {**CROP, "widths": [8, 12], "depths": [2, 3], "stem_width": 4, "head": [6, 7]}
+SLOW = {**CROP, "widths": [8, 12, 16, 8], "depths": [1, 1, 2, 1], "stem_width": 4}
+I3D = {**CROP, "widths": [8, 12, 16], "depths": [2, 3, 2], "stem_width": 4}
+AUDIO = {"frontend.token_width": 5, "frontend.feature_width": 7}
+AUDIO |= {"frontend.widths": [4, 6, 6, 8, 8, 10, 10]}
+VIDEO = {"frontend.box": [32, 24], "frontend.widths": [4, 4, 6, 8], "frontend.motion_width": 4}
+# architecture -> arguments that make it small; without any it has the size of its paper
+SMALL: dict[str, dict[str, Any]] = {
+    "cooadtr": TRANSFORMER,
+    "cotrans": TRANSFORMER,
+    "conystrom": {**TRANSFORMER, "num_landmarks": 2},
+    "conystrom-audio": {**TRANSFORMER, "num_landmarks": 2},
+    "oadtr": {**TRANSFORMER, **DECODER, "num_queries": 2},
+    "deepcot": TRANSFORMER,
+    "miniroad": {**ROWS, "hidden": 8},
+    "features": {"embed_dim": 6},
+    "encoder": {"embed_dim": 8, "num_heads": 2, "feedforward": 8, "window": 4},
+    "deepcot-encoder": {"embed_dim": 8, "num_heads": 2, "feedforward": 8, "window": 4},
+    "costgcn": SKELETON,
+    "coagcn": {**SKELETON, "padding": "causal"},
+    "costr": {**ATTENDING, "kernel": 5, "padding": "none"},
+    "stgcn": {**SKELETON, "window": 12},
+    "agcn": {**SKELETON, "window": 12, "hop": 2},
+    "str": {**ATTENDING, "window": 12},
+    "skeleton-ensemble": {"members": [MEMBER] * 2},
+    "cox3d": X3D,
+    "coslow": SLOW,
+    "coi3d": I3D,
+    "x3d": {**X3D, "window": 5},
+    "slow": {**SLOW, "window": 5},
+    "i3d": {**I3D, "window": 5},
+    "vitdet": {**object_nets.ARGUMENTS, "frontend.box": list(object_nets.BOX)},
+    "vivit": {**action_nets.ARGUMENTS, "frontend.size": action_nets.SIDE},
+}
+
+
+def build(
+    architecture: str, dtype: str = "float32", frontend: str | None = None, **more: Any
+) -> Any:
+    """Return a model with small random weights, always the same."""
+    settings = {**SMALL.get(architecture, {}), **more}
+    card, network, front = random_model(architecture, architecture, settings, frontend)
+    if frontend == "audio":
+        front.mel.fill(16_000, 50, 7800)  # type: ignore[union-attr, operator]
+    return model_class(card)(card, network, front, weights_sha256="ab" * 32, dtype=dtype)
+
+
+def joint(dtype: str = "float32") -> Any:
+    """Return two networks on one audio frontend."""
+    one, other = (build("cotrans", dtype, "audio", **AUDIO, window=n) for n in (4, 6))
+    second = type(other.info.card)(**{**vars(other.info.card), "name": "other"})
+    other = type(other)(second, other.network, other.frontend, dtype=dtype)
+    return combine_models([one, other])
+
+
+SILENT = ("features", "encoder", "deepcot-encoder")  # no classifier
+MODELS = {name: partial(build, name) for name in architectures() if name not in SILENT}
+MODELS |= {
+    "cooadtr, tdn": partial(build, "cooadtr", frontend="tdn", **VIDEO),
+    "cotrans, audio": partial(build, "cotrans", frontend="audio", **AUDIO),
+    "two on audio": joint,
+}
+EVERY = pytest.mark.parametrize("name", MODELS)
+model_of = cache(lambda name: MODELS[name]())
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> None:
+    torch.set_num_threads(1)
+
+
+def initial(model: Any) -> Any:
+    """Return an initial state; few tokens of a token-gated model are computed."""
+    state = model.init_state()
+    if isinstance(model, GatedModel):
+        state.tokens = 4
+    return state
+
+
+def length(model: Any) -> int:
+    """Return a number of steps after which every window is full, with some outputs more."""
+    frames = model.network.window if hasattr(model.network, "window") else 1
+    return int((frames + 3) * (model.info.stride if isinstance(model, GatedModel) else 1))
+
+
+def items_of(model: Any, count: int, seed: int = 0) -> list[Any]:
+    """Return items of noise; for a token-gated model frames of which little changes."""
+    if not isinstance(model, GatedModel):
+        return random_items(model, count, seed)
+    picture, items = random_items(model, 1, seed)[0].rgb.copy(), []
+    for k in range(count):
+        picture[k % 8 : k % 8 + 4, :8] = 255 - picture[k % 8 : k % 8 + 4, :8]
+        items.append(VideoFrame(k, k / 10, k, picture.copy().copy))
+    return items
+
+
+def values(result: StepResult) -> tuple[Any, ...]:
+    """Return all that does not depend on the clock or on rounding."""
+    return (result.warmup, result.macs, result.dense_macs, result.tokens)
+
+
+def assert_equal(results: list[StepResult], expected: list[StepResult], atol: float = 0.0) -> None:
+    assert len(results) == len(expected)
+    for a, b in zip(results, expected, strict=True):
+        assert values(a) == values(b)
+        assert (a.objects == b.objects) or atol
+        for x, y in ((a.probabilities, b.probabilities), (a.anticipation, b.anticipation)):
+            assert (x is None) == (y is None)
+            if x is not None:
+                np.testing.assert_allclose(x, y, rtol=0, atol=atol)
+
+
+def step(model: Any, items: list[Any], state: Any) -> list[StepResult]:
+    return [model.step([item], state) for item in items]
+
+
+def source(kind: Any) -> SourceInfo:
+    return SourceInfo("x", "x", kind, 1.0, 4.0)
+
+
+@EVERY
+def test_the_info_describes_what_it_takes(name: str) -> None:
+    model = model_of(name)
+    info, kind = model.info, source_kind(model.frontend)
+    assert (info.box is not None) == (kind in ("video", "skeleton"))
+    assert (info.sound is not None) == (kind == "audio")
+    assert info.beside is None
+    assert (info.frames, info.chunk > 1) == (1, kind == "audio")
+    assert info.in_time or kind in ("features", "audio") or name == "cooadtr, tdn"
+    assert [label for head in info.heads for label in head.card.labels] == list(info.card.labels)
+    assert all(head.weights_sha256 is not None for head in info.heads)
+    assert isinstance(model, GatedModel) == is_gated(info.card.architecture)
+    with pytest.raises(FrozenInstanceError):
+        info.stride = 3
+
+
+@EVERY
+def test_only_sources_of_its_kind_are_taken(name: str) -> None:
+    model = model_of(name)
+    kind = source_kind(model.frontend)
+    assert isinstance(model.check(source(kind)), dict)
+    refused = {"features", "skeleton", "video", "audio"} - {kind}
+    if hasattr(model.frontend, "token_width"):  # its tokens may come as features
+        refused -= {"features"}
+    if kind == "skeleton":  # detected in video, where MediaPipe is installed
+        refused -= {"video"}
+    for other in refused:
+        with pytest.raises(SourceError, match=f"{model.info.card.name} takes .*, not"):
+            model.check(source(other))
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_without_a_classifier_no_source_is_taken(name: str) -> None:
+    model = build(name, frontend="tdn" if name == "features" else None)
+    with pytest.raises(ModelError, match="without a classifier"):
+        model.check(source("video"))
+
+
+@EVERY
+def test_steps_are_single_steps(name: str) -> None:
+    model = model_of(name)
+    items = items_of(model, length(model))
+    results = model.steps(items, initial(model))
+    assert_equal(results, step(model, items, initial(model)), 1e-5)
+
+
+@EVERY
+def test_outputs_come_every_stride_and_are_probabilities(name: str) -> None:
+    model = model_of(name)
+    results = step(model, items_of(model, length(model)), initial(model))
+    if model.info.card.task == "object detection":
+        assert all(result.objects is not None for result in results)
+        return
+    steps = [k for k, result in enumerate(results) if result.probabilities is not None]
+    assert steps == list(range(steps[0], len(results), model.info.stride))
+    for k in steps:
+        rows = results[k].probabilities
+        assert rows is not None
+        assert rows.shape == (1, len(model.info.card.labels))
+        for head in model.info.heads:
+            assert rows[:, head.columns].sum() == pytest.approx(1, abs=1e-5)
+
+
+@EVERY
+def test_the_window_fills_once_and_steps_have_a_cost(name: str) -> None:
+    model = model_of(name)
+    results = step(model, items_of(model, length(model)), initial(model))
+    flags = [result.warmup[0] for result in results]
+    assert flags == sorted(flags, reverse=True)
+    assert not flags[-1]
+    assert sum(result.macs for result in results) > 0
+    assert all((result.macs > 0) == (result.dense_macs > 0) for result in results)
+    assert all(result.macs <= result.dense_macs for result in results[1:])
+
+
+@EVERY
+def test_a_batch_is_its_streams_one_by_one(name: str) -> None:
+    model = model_of(name)
+    if isinstance(model, GatedModel):
+        with pytest.raises(ValueError, match="holds one stream, not 2"):
+            model.init_state(2)
+        return
+    streams = [items_of(model, length(model), seed) for seed in range(3)]
+    state, begin = model.init_state(3), 0 if model.info.in_time else 2
+    together = []
+    for k, items in enumerate(zip(*streams, strict=True)):
+        if k == begin:
+            state.reset([1] if begin else None)
+        result = model.step(items, state)
+        assert len(result.warmup) == 3
+        together.append([result.row(row) for row in range(3)])
+    for row, items in enumerate(streams):
+        first = begin if row == 1 else 0
+        alone = step(model, items[first:], model.init_state())
+        assert_equal([results[row] for results in together[first:]], alone, 1e-5)
+
+
+@EVERY
+def test_a_state_that_is_reset_is_a_fresh_one(name: str) -> None:
+    model = model_of(name)
+    items, state = items_of(model, length(model)), initial(model)
+    first = step(model, items, state)
+    state.reset()
+    assert_equal(step(model, items, state), first)
+
+
+@EVERY
+def test_copies_of_a_state_go_on_bit_for_bit(name: str) -> None:
+    model = model_of(name)
+    items = items_of(model, length(model))
+    half = len(items) // 2 + 1
+    state, loaded, put = initial(model), initial(model), initial(model)
+    step(model, items[:half], state)
+    loaded.load_tensors({key: tensor.clone() for key, tensor in state.tensors().items()})
+    put.put([0], state.take([0]))
+    copies = [state.clone(), state.take([0]), loaded, put]
+    expected = step(model, items[half:], state)
+    for copy in copies:
+        assert_equal(step(model, items[half:], copy), expected)
+        for key, tensor in copy.tensors().items():
+            assert torch.equal(tensor, state.tensors()[key])
+
+
+@EVERY
+def test_float64_gives_nearly_the_same(name: str) -> None:
+    model, other = model_of(name), MODELS[name](dtype="float64")
+    items = items_of(model, length(model))
+    assert_equal(step(other, items, initial(other)), step(model, items, initial(model)), 1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if is_gated(name)])
+def test_tokens_are_a_setting_of_the_state(name: str) -> None:
+    model = model_of(name)
+    state, other = model.init_state(), model.init_state()
+    state.tokens = 3
+    counts = [r.tokens for r in step(model, items_of(model, 4 * model.info.stride), state)]
+    assert [count for count in counts if count][1:] == [(3,)] * 3
+    state.pace = lambda gate: 2 + gate % 2
+    for copy in (state.clone(), state.take([0])):
+        assert (copy.tokens, copy.pace) == (state.tokens, state.pace)
+    state.reset([0])
+    state.load_tensors(other.tensors())
+    state.put([0], other)
+    assert (state.tokens, state.pace(0)) == (3, 2)
+    other.put([0], state)
+    assert (other.tokens, other.pace) == (None, None)
+    assert "tokens" not in state.tensors()
+
+
+def test_every_kind_of_frontend_source_is_covered() -> None:
+    kinds = {source_kind(model_of(name).frontend) for name in MODELS}
+    assert kinds == {"features", "skeleton", "video", "audio"}
+    assert set(SMALL) >= set(architectures())
+    assert {"tdn", "audio", "joints", "crop", "crops", "pixels"} <= set(FRONTENDS)
