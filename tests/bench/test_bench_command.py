@@ -1,3 +1,5 @@
+"""``costream bench``: tables, JSON and usage errors."""
+
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-"""What ``bench budget`` says of a model that keeps a budget in operations to a token."""
+"""``costream bench budget``: a table of steps under a budget."""
 
 from __future__ import annotations
 

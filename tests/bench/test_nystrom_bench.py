@@ -1,3 +1,5 @@
+"""Benchmark of Nyström attention: closed forms, memory, timed steps."""
+
 from __future__ import annotations
 
 import pytest

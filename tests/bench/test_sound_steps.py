@@ -1,4 +1,4 @@
-"""The ways to a hop of sound: which are exact, and what each computes."""
+"""Benchmark of the audio network: exactness and cost of each implementation."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Benchmark of the encoder step: equal outputs of all implementations."""
+
 from __future__ import annotations
 
 import sys

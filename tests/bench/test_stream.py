@@ -1,4 +1,4 @@
-"""``costream bench stream``: the ways through a file beside each other."""
+"""``costream bench stream``: a run compared with decoding alone."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Tables as text and JSON."""
+
 from __future__ import annotations
 
 import json

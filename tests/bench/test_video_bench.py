@@ -1,3 +1,5 @@
+"""Benchmark of 3D networks: published counts, equal outputs of all implementations."""
+
 from __future__ import annotations
 
 import sys

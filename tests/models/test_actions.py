@@ -1,4 +1,4 @@
-"""Models that say what is done: equal to the network by hand, in the views of the paper too."""
+"""Token-gated action recognition: equality with the network by hand, and the views of the paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cards as text, and what a temperature does."""
+"""Cards as text, and the effect of a temperature."""
 
 from __future__ import annotations
 

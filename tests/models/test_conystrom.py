@@ -1,3 +1,5 @@
+"""CoNystrom: steps against clips, and its published sizes."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,3 +1,5 @@
+"""DeepCoT: steps against clips, several rows per step."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

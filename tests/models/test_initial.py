@@ -1,4 +1,4 @@
-"""Random weights: any network, the same for the same seed, and nobody takes them for trained."""
+"""Random weights of any network: the same for the same seed, and marked as untrained."""
 
 from __future__ import annotations
 

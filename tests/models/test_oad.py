@@ -1,7 +1,8 @@
+"""CoOadTR against the ordinary encoder over a window."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from costream.models.oad.cooadtr import CoOadTR
+from kit.paths import REFS
 
-REFERENCES = Path(__file__).resolve().parents[2].parent / "shared/refs/transformers"
+REFERENCES = REFS / "transformers"
 needs_references = pytest.mark.skipif(
     not REFERENCES.exists(), reason="needs ../shared/refs beside the repository"
 )

@@ -1,7 +1,8 @@
+"""OadTR against torch's own modules and the released code."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,10 +10,9 @@ import torch
 from torch import Tensor
 
 from costream.models.oad.oadtr import OadTR
+from kit.paths import REFS
 
-REFERENCE = (
-    Path(__file__).resolve().parents[2].parent / "shared/refs/transformers/oadtr_learned.npz"
-)
+REFERENCE = REFS / "transformers/oadtr_learned.npz"
 
 
 @pytest.fixture(autouse=True)

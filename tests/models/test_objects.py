@@ -1,4 +1,4 @@
-"""Models that find objects: equal to the network by hand, exact, and right where they say."""
+"""Token-gated object detection: equality with the network by hand, places of boxes, states."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from costream.sources.media.picture import fit
 from costream.sources.registry import open_source
 from kit.media import make_video
 from kit.object_nets import BOX, LABELS, bright_model, object_card, random_model, random_network
+from kit.paths import SAMPLES
 
-ROOM = Path(__file__).resolve().parents[2] / "samples" / "room.mp4"
+ROOM = SAMPLES / "room.mp4"
 TOKENS = 35
 
 

@@ -1,4 +1,4 @@
-"""Streams that enter the rows of a running batch: ``State.put``, for every kind of state."""
+"""``State.put`` for every kind of state: streams that enter rows of a running batch."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Search for weights, the list of models, loading."""
+
 from __future__ import annotations
 
 import subprocess

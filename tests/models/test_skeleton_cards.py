@@ -1,4 +1,4 @@
-"""Every skeleton architecture from a weight file and back."""
+"""Weight files of every skeleton architecture, written and read."""
 
 from __future__ import annotations
 

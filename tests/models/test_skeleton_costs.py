@@ -1,4 +1,4 @@
-"""Counted multiply-accumulates against the products that torch is seen to compute."""
+"""Counted multiply-accumulates against the products that torch computes."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Ensembles of skeleton networks."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,3 +1,5 @@
+"""Skeleton networks over a sliding window."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Models for sound: blocks alone, in chunks and side by side give the same."""
+"""Audio models: single blocks, chunks and combined models are equal."""
 
 from __future__ import annotations
 

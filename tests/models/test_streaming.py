@@ -1,3 +1,5 @@
+"""Streaming models: frontend and network together, sources, devices, types."""
+
 from __future__ import annotations
 
 from typing import Any

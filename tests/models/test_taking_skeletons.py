@@ -1,4 +1,4 @@
-"""Skeletons, and video with people in it, through a model."""
+"""Skeleton models: skeletons, and persons detected in video."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Verification of weight files."""
+
 from __future__ import annotations
 
 from pathlib import Path

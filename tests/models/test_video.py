@@ -1,3 +1,5 @@
+"""Continual 3D networks: steps against clips, in every form."""
+
 from __future__ import annotations
 
 import copy

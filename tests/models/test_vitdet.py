@@ -1,3 +1,5 @@
+"""ViTDet: feature pyramid, proposals, box heads and names of parameters."""
+
 from __future__ import annotations
 
 from typing import Any

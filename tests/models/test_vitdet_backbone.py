@@ -1,3 +1,5 @@
+"""ViTDet's backbone, in full and token-gated."""
+
 from __future__ import annotations
 
 import copy

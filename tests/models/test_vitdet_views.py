@@ -1,4 +1,4 @@
-"""Maps and proposals that are brought up to date, against those computed in full."""
+"""Feature maps and proposals updated where tokens changed, against those computed in full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ViViT: equal to the dense network, to its own window, and to itself after a restart."""
+"""ViViT: equality with the dense network, with its own window, and after a restart."""
 
 from __future__ import annotations
 
