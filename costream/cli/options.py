@@ -17,7 +17,6 @@ from costream.layouts import find_layout
 from costream.options import Options
 from costream.runtime.budget.budget import Budget, BudgetFile
 from costream.settings import load_config
-from costream.sources.skeletons.headings import parse_columns
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -146,6 +145,8 @@ def checked(options: Options, command: str) -> Options:
     if end_s is not None and end_s <= start_s:
         raise UsageError(f"the end ({end_s:g} s) is not after the start ({start_s:g} s)")
     if options.columns is not None:
+        from costream.sources.skeletons.headings import parse_columns
+
         parse_columns(options.columns)
     if options.layout is not None:
         find_layout(options.layout)

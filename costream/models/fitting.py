@@ -32,13 +32,9 @@ def check_source(card: Card, frontend: Any, info: SourceInfo) -> None:
     come as features, unless they are whole images. Raises ModelError if the model has no
     classifier.
     """
-    if not card.labels:
-        raise ModelError(
-            f"{card.name} is an encoder without a classifier: it returns no scores",
-            hint="use costream features to write the output of its frontend"
-            if frontend is not None
-            else "use it from Python: load_model(...).network",
-        )
+    if frontend is not None:
+        check_classifier(card, "use costream features to write the output of its frontend")
+    check_classifier(card, "use it from Python: load_model(...).network")
     wanted = source_kind(frontend)
     tokens = frontend is None or hasattr(frontend, "token_width")
     if info.kind == "features" and wanted != "skeleton" and tokens:
@@ -54,6 +50,13 @@ def check_source(card: Card, frontend: Any, info: SourceInfo) -> None:
         raise SourceError(
             f"{card.name} takes {_NAMES[wanted]}, not {_NAMES[info.kind]}", hint=_hint(card, wanted)
         )
+
+
+def check_classifier(card: Card, hint: str | None = None) -> None:
+    """Raise ModelError for an encoder without a classifier."""
+    if not card.labels:
+        what = f"{card.name} is an encoder without a classifier: it returns no scores"
+        raise ModelError(what, hint=hint)
 
 
 def check_flow(card: Card, frontend: Any) -> None:

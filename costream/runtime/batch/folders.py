@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from costream.errors import ExitCode, UsageError
+from costream.sources.features.arrays import PARTS
 
 PRIVATE = ".costream"  # folder for a batch's internal files, below its output folder
+KEYPOINTS = "_keypoints.json"  # a folder of these files is one input
+_FIRST = f"_{PARTS[0]}.npy"  # the part of a recording's features that is the input
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ def is_recording(path: str) -> bool:
     """Return whether a folder is one input: the keypoints of a video, one file per frame."""
     try:
         with os.scandir(path) as entries:
-            return any(entry.name.endswith("_keypoints.json") for entry in entries)
+            return any(entry.name.endswith(KEYPOINTS) for entry in entries)
     except OSError:
         return False
 
@@ -165,16 +168,40 @@ def _unfit(path: str) -> Refusal | None:
 
     Reading a pipe or a device may block for ever.
     """
-    for ending in ("_flow.npy", "_audio.npy"):
-        first = path.removesuffix(ending) + "_rgb.npy"
-        if path.endswith(ending) and os.path.exists(first):
-            return Refusal("skipped", f"read together with {os.path.basename(first)}")
+    first = first_part(path)
+    if first is not None and os.path.exists(first):
+        return part_refusal(first)
     try:
         mode = os.stat(path).st_mode
     except OSError:
         return None  # opening it will say why
     special = not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
     return Refusal("skipped", "neither a file nor a folder") if special else None
+
+
+def first_part(path: str) -> str | None:
+    """Return the file that features are opened by, for another part of them; else None."""
+    for part in PARTS[1:]:
+        if path.endswith(f"_{part}.npy"):
+            return path.removesuffix(f"_{part}.npy") + _FIRST
+    return None
+
+
+def further_parts(path: str) -> list[str]:
+    """Return the files that may be read together with features."""
+    stem = path.removesuffix(_FIRST)
+    return [f"{stem}_{part}.npy" for part in PARTS[1:]] if stem != path else []
+
+
+def part_refusal(first: str) -> Refusal:
+    """Return why a part of features is not an input of its own."""
+    return Refusal("skipped", f"read together with {os.path.basename(first)}")
+
+
+def parents(name: str) -> list[str]:
+    """Return the folders that contain a file, the outermost first."""
+    parts = name.split("/")[:-1]
+    return ["/".join(parts[: k + 1]) for k in range(len(parts))]
 
 
 # Outcomes of inputs, sent from workers to the command and stored in the journal.

@@ -18,6 +18,7 @@ from costream.runtime.batch.folders import (
     Refusal,
     each_once,
     is_recording,
+    parents,
 )
 from costream.runtime.batch.stores import (
     absolute,
@@ -182,7 +183,7 @@ class ResultNames:
     def give(self, inputs: Iterable[Input]) -> list[Input]:
         """Return the inputs in the same order, each with a unique name."""
         items = [replace(item, name=self._below_tables(item.name)) for item in inputs]
-        self._folders = {folder for item in items for folder in _folders(item.name)}
+        self._folders = {folder for item in items for folder in parents(item.name)}
         return [self._named(item) for item in items]
 
     def _below_tables(self, name: str) -> str:
@@ -197,11 +198,6 @@ class ResultNames:
         if item.refusal is None:
             self._taken.update(_files(name))
         return replace(item, name=name)
-
-
-def _folders(name: str) -> list[str]:
-    parts = name.split("/")[:-1]
-    return ["/".join(parts[: k + 1]) for k in range(len(parts))]
 
 
 def _files(name: str) -> list[str]:

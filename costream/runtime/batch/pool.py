@@ -21,11 +21,18 @@ from typing import Any
 
 from costream.errors import CostreamError, ExitCode, ModelError
 from costream.runtime.batch.folders import Outcome
-from costream.runtime.batch.work import BatchJob, Task, discard, load, process
+from costream.runtime.batch.work import (
+    TICK_S,
+    BatchJob,
+    Task,
+    discard,
+    load,
+    process,
+    too_late,
+)
 from costream.runtime.stop import StopHandler
 
 log = logging.getLogger("costream")
-_TICK_S = 0.2  # interval at which control returns to the caller and time limits are checked
 _GRACE_S = 10.0  # time to finish files after a stop
 
 
@@ -78,7 +85,7 @@ class Pool:
                 if stopped() and self._ending_s is None:
                     self._end()
                 self._fill()
-                for pipe in wait([w.pipe for w in self._workers], _TICK_S):
+                for pipe in wait([w.pipe for w in self._workers], TICK_S):
                     yield from self._read(next(w for w in self._workers if w.pipe is pipe))
                 yield from self._late()
                 yield None
@@ -161,9 +168,7 @@ class Pool:
                 and worker.began_s is not None
                 and now_s - worker.began_s > self._timeout_s
             ):
-                reason = f"took longer than {self._timeout_s:g} s"
-                outcome = Outcome(task.name, "failed", reason, int(ExitCode.INPUT))
-                yield self._give_up(worker, outcome)
+                yield self._give_up(worker, too_late(task, self._timeout_s))
 
     def _give_up(self, worker: _Worker, outcome: Outcome) -> Outcome:
         self._kill(worker)
@@ -182,7 +187,8 @@ class Pool:
                 if worker.task is not None:
                     discard(self._work, worker.task.name)
             else:
-                _send(worker.pipe, "stop")
+                with suppress(OSError):  # it died; _read will see the closed pipe
+                    worker.pipe.send(("stop",))
 
     def _kill(self, worker: _Worker) -> None:
         worker.pipe.close()
@@ -196,13 +202,6 @@ class _BrokenError(CostreamError):
     def __init__(self, what: str, code: ExitCode) -> None:
         super().__init__(what)
         self.exit_code = code
-
-
-def _send(pipe: Connection, *message: Any) -> None:
-    try:
-        pipe.send(message)
-    except OSError:
-        return  # it died; _read will see the closed pipe
 
 
 def _cause(code: int | None) -> str:
@@ -303,13 +302,13 @@ def serve(pipe: Connection, work: BatchJob, lock: InheritedFile) -> None:
     try:
         load(work)
     except CostreamError as error:
-        _send_result(pipe, "broken", str(error), int(error.exit_code))
+        _send(pipe, "broken", str(error), int(error.exit_code))
         return
     while True:
         task = tasks.get()
-        _send_result(pipe, "began")
-        outcome = process(task, work, stop, lambda media_s: _send_result(pipe, "progress", media_s))
-        _send_result(pipe, "outcome", outcome)
+        _send(pipe, "began")
+        outcome = process(task, work, stop, lambda media_s: _send(pipe, "progress", media_s))
+        _send(pipe, "outcome", outcome)
 
 
 def _listen(pipe: Connection, tasks: queue.SimpleQueue[Task], stop: StopHandler) -> None:
@@ -325,7 +324,7 @@ def _listen(pipe: Connection, tasks: queue.SimpleQueue[Task], stop: StopHandler)
             tasks.put(message[1])
 
 
-def _send_result(pipe: Connection, *message: Any) -> None:
+def _send(pipe: Connection, *message: Any) -> None:
     try:
         pipe.send(message)
     except OSError:  # as in _listen
@@ -340,7 +339,7 @@ class _ToCommand(logging.Handler):
         self._pipe = pipe
 
     def emit(self, record: logging.LogRecord) -> None:
-        _send_result(self._pipe, "log", record.levelno, record.getMessage())
+        _send(self._pipe, "log", record.levelno, record.getMessage())
 
 
 def _log_to(pipe: Connection) -> None:

@@ -12,9 +12,8 @@ from typing import Any
 
 from costream.errors import ExitCode, UsageError
 from costream.runtime.batch.folders import Outcome
-from costream.runtime.batch.work import BatchJob, Task, discard, process
+from costream.runtime.batch.work import TICK_S, BatchJob, Task, discard, process, too_late
 
-_TICK_S = 0.2
 _CONNECT_S = 10.0
 _RETRIES = 2  # per file, when its worker or machine is lost
 
@@ -107,7 +106,7 @@ class RayEngine:
             while pending and len(running) < slots:
                 task = pending.popleft()
                 running[remote.remote(task, shared)] = (task, time.monotonic())
-            ready, _ = ray.wait(list(running), timeout=_TICK_S)
+            ready, _ = ray.wait(list(running), timeout=TICK_S)
             for reference in ready:
                 yield self._outcome(ray, reference, running.pop(reference)[0])
             yield from self._late(ray, running)
@@ -134,5 +133,4 @@ class RayEngine:
                 ray.cancel(reference, force=True)
                 del running[reference]
                 discard(self._work, task.name)
-                reason = f"took longer than {self._timeout_s:g} s"
-                yield Outcome(task.name, "failed", reason, int(ExitCode.INPUT))
+                yield too_late(task, self._timeout_s)

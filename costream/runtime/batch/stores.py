@@ -20,16 +20,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
 from costream.errors import ExitCode, UsageError, redact
-from costream.runtime.batch.folders import PRIVATE, FoundPath, Patterns, Refusal
-from costream.sources.features.arrays import PARTS, split_video
-
-if TYPE_CHECKING:
-    pass
+from costream.runtime.batch.folders import (
+    KEYPOINTS,
+    PRIVATE,
+    FoundPath,
+    Patterns,
+    Refusal,
+    first_part,
+    further_parts,
+    parents,
+    part_refusal,
+)
+from costream.sources.features.arrays import split_video
 
 _URL = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]+::)*[A-Za-z][A-Za-z0-9+.-]+://")
 _FILE = "file://"
@@ -138,9 +145,8 @@ def stored_files(url: str, *, fresh: bool = False) -> list[StoredFile]:
         if told["type"] == "directory":  # a recording, one file per frame
             inside = fs.find(path, maxdepth=1, detail=True)
             return [_stored(name, inside[name]) for name in sorted(inside)]
-        stem = path.removesuffix("_rgb.npy")
-        others = [f"{stem}_{part}.npy" for part in PARTS[1:]] if stem != path else []
-        more = [_stored(other, fs.info(other)) for other in others if fs.exists(other)]
+        others = [other for other in further_parts(path) if fs.exists(other)]
+        more = [_stored(other, fs.info(other)) for other in others]
         return [_stored(path, told), *more]
 
 
@@ -170,7 +176,7 @@ def fetch(url: str, folder: Path, stopped: Callable[[], bool] = lambda: False) -
     progress = Callback(hooks={"stop": check})
     files = stored_files(url)
     name = place(url).rpartition("/")[2]
-    many = len(files) > 1 and not name.endswith("_rgb.npy")
+    many = len(files) > 1 and not further_parts(name)
     target = folder / name if many else folder
     target.mkdir(parents=True, exist_ok=True)
     fs, _ = _opened(url)
@@ -309,16 +315,10 @@ def _files(path: str) -> list[str]:
     if os.path.isdir(path):
         inside = [os.path.join(path, name) for name in sorted(os.listdir(path))]
         return [file for file in inside if os.path.isfile(file)] or [path]
-    stem = path.removesuffix("_rgb.npy")
-    others = [f"{stem}_{part}.npy" for part in PARTS[1:]] if stem != path else []
-    return [path, *(file for file in others if os.path.exists(file))]
+    return [path, *filter(os.path.exists, further_parts(path))]
 
 
 # Recursive search of folders in stores, by the same rules as for local folders.
-
-
-_FRAMES = "_keypoints.json"  # a folder of these files is one input
-_PARTS = ("_flow.npy", "_audio.npy")
 
 
 def search_store(url: str, patterns: Patterns, *, is_folder: bool) -> Iterator[FoundPath]:
@@ -335,20 +335,21 @@ def search_store(url: str, patterns: Patterns, *, is_folder: bool) -> Iterator[F
         return
     names = {name for name, _ in pairs}
     outputs = {_folder(name, 2) for name in names if f"/{name}".endswith(f"/{PRIVATE}/batch.json")}
-    recordings = {_folder(name) for name in names if name.endswith(_FRAMES)}
+    recordings = {_folder(name) for name in names if name.endswith(KEYPOINTS)}
     if "" in recordings:
         yield FoundPath(url, "")
         return
     told: set[str] = set()
     for name, file in sorted(pairs, key=lambda pair: pair[0].split("/")):
-        folders = _folders(name)
+        folders = parents(name)
         hidden = any(part.startswith(".") for part in name.split("/"))
         if hidden or outputs & {"", *folders} or not all(map(patterns.enters, folders)):
             continue
         recording = next((folder for folder in folders if folder in recordings), None)
         if recording is None:
             if patterns.takes(name):
-                yield FoundPath(file, name, _part_of_another(name, names))
+                first = first_part(name)
+                yield FoundPath(file, name, part_refusal(first) if first in names else None)
         elif recording not in told:
             told.add(recording)
             if patterns.takes(recording):
@@ -363,20 +364,6 @@ def _folder_of(url: str, up: int) -> str:
     """Return the URL of a folder above a file."""
     head, colons, chain = url.partition("::")
     return _folder(head, up) + colons + chain
-
-
-def _folders(name: str) -> list[str]:
-    """Return the folders that contain a file, the outermost first."""
-    parts = name.split("/")[:-1]
-    return ["/".join(parts[: k + 1]) for k in range(len(parts))]
-
-
-def _part_of_another(name: str, names: set[str]) -> Refusal | None:
-    for ending in _PARTS:
-        first = name.removesuffix(ending) + "_rgb.npy"
-        if name.endswith(ending) and first in names:
-            return Refusal("skipped", f"read together with {posixpath.basename(first)}")
-    return None
 
 
 def safe(part: str) -> str:

@@ -51,6 +51,7 @@ from costream.sources.registry import open_source, sniff
 log = logging.getLogger("costream")
 RECORDS = f"{PRIVATE}/records"  # folder for records when "jsonl" is not an output format
 COPIES = f"{PRIVATE}/fetched"  # folder for temporary copies of inputs from stores
+TICK_S = 0.2  # interval at which an engine returns control and checks time limits
 _REPORT_S = 0.5
 # Error numbers that will affect every other file too.
 _FOR_ALL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
@@ -80,6 +81,12 @@ class Task:
 
     uri: str
     name: str
+
+
+def too_late(task: Task, timeout_s: float) -> Outcome:
+    """Return the outcome of an input that took longer than allowed."""
+    reason = f"took longer than {timeout_s:g} s"
+    return Outcome(task.name, "failed", reason, int(ExitCode.INPUT))
 
 
 def record_path(work: BatchJob, name: str) -> Path:
@@ -117,12 +124,11 @@ def _copy_folder(work: BatchJob, name: str) -> Path:
 @lru_cache(maxsize=1)
 def load(work: BatchJob) -> Model:
     """Return the model of a batch, loaded once per process. ModelError as ``load_model``."""
+    from costream.models.fitting import check_classifier
+
     os.environ["OMP_NUM_THREADS"] = str(work.options.threads)
     model = load_model(work.options)
-    if not model.info.card.labels:
-        raise ModelError(
-            f"{model.info.card.name} is an encoder without a classifier: it returns no scores"
-        )
+    check_classifier(model.info.card)
     if model.info.weights_sha256 != work.weights_sha256:
         raise ModelError(
             "the weights have changed since the batch began", where=work.options.weights

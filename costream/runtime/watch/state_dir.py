@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from costream.checkpoints.file import SUFFIX
 from costream.errors import UsageError
 from costream.models.base import Model
 from costream.runtime.watch.feed_list import FeedSpec
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("costream")
 
 FORMAT = "costream-state/1"
-SUFFIX = ".safetensors"
 
 
 @dataclass(frozen=True)
