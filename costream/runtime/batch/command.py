@@ -204,7 +204,7 @@ class _Batch:
             return ExitCode.OK
         return ExitCode(codes.pop()) if not done and len(codes) == 1 else ExitCode.PARTIAL
 
-    def _tables(self, plan: BatchPlan, told: dict[str, Any]) -> None:
+    def _tables(self, plan: BatchPlan, head: dict[str, Any]) -> None:
         """Write the tables over all inputs, in their order."""
         objects = self.weights.finds_objects
         tables = MergedTables(self.output, self.options.predictions, objects=objects)
@@ -219,7 +219,7 @@ class _Batch:
             tables.add(
                 MergedInput(it.name, it.status, it.reason, it.exit, it.kind, it.summary, records)
             )
-        tables.close(told)
+        tables.close(head)
 
     def _progress(self, state: BatchState) -> BatchProgress:
         color, quiet = self.options.color, self.options.quiet

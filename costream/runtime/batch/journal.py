@@ -43,8 +43,8 @@ class JournalEntry:
         """Parse a line; None when it is truncated or invalid."""
         try:
             row = json.loads(line)
-            told = row.pop("input")
-            return cls(Outcome(**row), None if told is None else Fingerprint(**told))
+            stamp = row.pop("input")
+            return cls(Outcome(**row), None if stamp is None else Fingerprint(**stamp))
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
 

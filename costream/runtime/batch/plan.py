@@ -42,8 +42,8 @@ def make_plan(
     plan = BatchPlan(inputs)
     for item in inputs:
         if item.refusal is not None:
-            told = item.refusal
-            outcome = Outcome(item.name, told.status, told.reason, told.exit)
+            refusal = item.refusal
+            outcome = Outcome(item.name, refusal.status, refusal.reason, refusal.exit)
             plan.settled.append(JournalEntry(outcome))
             continue
         try:

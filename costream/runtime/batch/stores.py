@@ -141,13 +141,13 @@ def stored_files(url: str, *, fresh: bool = False) -> list[StoredFile]:
         fs, path = _opened(url)
         if fresh:
             fs.invalidate_cache()
-        told = fs.info(path)
-        if told["type"] == "directory":  # a recording, one file per frame
+        info = fs.info(path)
+        if info["type"] == "directory":  # a recording, one file per frame
             inside = fs.find(path, maxdepth=1, detail=True)
             return [_stored(name, inside[name]) for name in sorted(inside)]
         others = [other for other in further_parts(path) if fs.exists(other)]
         more = [_stored(other, fs.info(other)) for other in others]
-        return [_stored(path, told), *more]
+        return [_stored(path, info), *more]
 
 
 @contextmanager
@@ -238,9 +238,9 @@ def _opened(url: str) -> tuple[Any, str]:
     return fs, path
 
 
-def _stored(path: str, told: dict[str, Any]) -> StoredFile:
-    version = " ".join(str(told[key]) for key in _VERSIONS if told.get(key) is not None)
-    return StoredFile(path, int(told.get("size") or 0), version)
+def _stored(path: str, info: dict[str, Any]) -> StoredFile:
+    version = " ".join(str(info[key]) for key in _VERSIONS if info.get(key) is not None)
+    return StoredFile(path, int(info.get("size") or 0), version)
 
 
 @contextmanager
@@ -339,7 +339,7 @@ def search_store(url: str, patterns: Patterns, *, is_folder: bool) -> Iterator[F
     if "" in recordings:
         yield FoundPath(url, "")
         return
-    told: set[str] = set()
+    yielded: set[str] = set()
     for name, file in sorted(pairs, key=lambda pair: pair[0].split("/")):
         folders = parents(name)
         hidden = any(part.startswith(".") for part in name.split("/"))
@@ -350,8 +350,8 @@ def search_store(url: str, patterns: Patterns, *, is_folder: bool) -> Iterator[F
             if patterns.takes(name):
                 first = first_part(name)
                 yield FoundPath(file, name, part_refusal(first) if first in names else None)
-        elif recording not in told:
-            told.add(recording)
+        elif recording not in yielded:
+            yielded.add(recording)
             if patterns.takes(recording):
                 yield FoundPath(_folder_of(file, name.count("/") - recording.count("/")), recording)
 

@@ -106,14 +106,14 @@ class MergedTables:
             elif record["type"] == self._steps_type and self._steps is not None:
                 self._steps.add(item.name, record, header)
 
-    def close(self, told: dict[str, Any]) -> None:
-        """Finish the tables, and write ``summary.json``, which begins with ``told``."""
+    def close(self, head: dict[str, Any]) -> None:
+        """Finish the tables, and write ``summary.json``, which begins with ``head``."""
         for rows in (self._timeline, self._compute, self._failures):
             rows.finish()
         if self._steps is not None:
             self._steps.finish()
         document = {
-            **told,
+            **head,
             "inputs": {"total": sum(self._counts.values()), **dict(sorted(self._counts.items()))},
             "skipped": dict(sorted(self._skipped.items())),
             "media_s": self._media_s,
@@ -136,14 +136,14 @@ class MergedTables:
         total[1] += length_s
 
     def _cost(self, item: MergedInput) -> None:
-        told = item.summary
-        steps = told["steps"]
-        each = [told[key] / steps if steps else None for key in ("macs", "dense_macs")]
-        counts = [told[key] for key in _COST_COLUMNS[2:10]]
+        summary = item.summary
+        steps = summary["steps"]
+        each = [summary[key] / steps if steps else None for key in ("macs", "dense_macs")]
+        counts = [summary[key] for key in _COST_COLUMNS[2:10]]
         self._compute.add((item.name, item.kind, *counts, *each))
         for key in self._sums:
-            self._sums[key] += told[key]
-        self._media_s += told["media_s"]
+            self._sums[key] += summary[key]
+        self._media_s += summary["media_s"]
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:

@@ -275,7 +275,7 @@ class _OutcomeSink:
 
     def __init__(self, on_progress: Callable[[float], None] | None) -> None:
         self._on_progress = on_progress
-        self._told_s = time.monotonic()
+        self._reported_s = time.monotonic()
         self._first_s: float | None = None
         self._damage = ""  # the first fault of the source, or the fatal one
         self._kind: str | None = None
@@ -291,8 +291,8 @@ class _OutcomeSink:
         elif isinstance(record, Compute) and self._on_progress is not None:
             self._first_s = record.time_s if self._first_s is None else self._first_s
             now_s = time.monotonic()
-            if now_s - self._told_s >= _REPORT_S:
-                self._told_s = now_s
+            if now_s - self._reported_s >= _REPORT_S:
+                self._reported_s = now_s
                 self._on_progress(record.time_s - self._first_s)
 
     def close(self, summary: Summary) -> None:
@@ -300,13 +300,13 @@ class _OutcomeSink:
 
     def outcome(self, name: str, summary: Summary, files: dict[str, int]) -> Outcome:
         """Return the outcome of the input."""
-        told = to_json(summary)
+        values = to_json(summary)
         for key in ("type", "wall_s", "x_realtime"):
-            del told[key]
+            del values[key]
         if summary.exit == ExitCode.OK:
-            return Outcome(name, "done", self._damage, 0, self._kind, told, files)
+            return Outcome(name, "done", self._damage, 0, self._kind, values, files)
         status: Status = "partial" if summary.exit == ExitCode.PARTIAL else "interrupted"
-        return Outcome(name, status, self._damage, summary.exit, self._kind, told, files)
+        return Outcome(name, status, self._damage, summary.exit, self._kind, values, files)
 
 
 # Classification of inputs that cannot be opened: damaged, or not for this model.

@@ -21,7 +21,7 @@ from costream.sources.base import Connection
 
 log = logging.getLogger("costream")
 
-TELL_DROPS_S = 10.0
+LOG_DROPS_S = 10.0
 STRIP_S = 180  # seconds of history in the strip of a feed
 STALLED_S = 2.0  # an open feed without data for this long is reported as stalled
 
@@ -32,8 +32,8 @@ class FeedChannel:
     ``row``: its row of the network's state.
     """
 
-    def __init__(self, spec: FeedSpec, row: int, feed: Feed, track: StreamRecorder) -> None:
-        self.spec, self.row, self.feed, self.track = spec, row, feed, track
+    def __init__(self, spec: FeedSpec, row: int, feed: Feed, recorder: StreamRecorder) -> None:
+        self.spec, self.row, self.feed, self.recorder = spec, row, feed, recorder
         self.ended = False
         self._complete = False  # the source ended by itself
         self.lost = False  # given up, or unreadable
@@ -41,11 +41,11 @@ class FeedChannel:
         self.alerts = 0
         self.strip: deque[str | None] = deque(maxlen=STRIP_S)
         self.began_s = time.time()
-        self._goes_on = False  # resumed from an earlier watch, before the first step
+        self._resumed = False  # resumed from an earlier watch, before the first step
         self._smoothed: tuple[float, ...] = ()  # smoothing state of the earlier watch
         self._opened_s = time.monotonic()
         self._rate = Rate()
-        self._told_s, self._told = 0.0, 0  # time and count of the last message about drops
+        self._logged_s, self._logged = 0.0, 0  # time and count of the last message about drops
         self._jumped = 0  # drops at the newest step
         self._network_ms = 0.0
         self._last_s: float | None = None  # media time of the newest step
@@ -60,18 +60,21 @@ class FeedChannel:
         """The current time on the feed's clock."""
         return time.monotonic() - self._opened_s + self.feed.offset_s
 
-    def go_on(self, saved: SavedState) -> None:
+    def resume(self, saved: SavedState) -> None:
         """Resume where an earlier watch stopped; call it before the thread starts."""
-        self._goes_on, self._last_s, self._smoothed = True, saved.time_s, saved.smoothed
-        self.track.first_step = saved.next_step
+        self._resumed, self._last_s, self._smoothed = True, saved.time_s, saved.smoothed
+        self.recorder.first_step = saved.next_step
         self.feed.offset_s = self.began_s - saved.began_s
         self.began_s = saved.began_s
 
     def snapshot(self) -> Snapshot | None:
         """Return the position of the feed; None before its first step."""
-        if self._last_s is None or not self.track.steps:
+        if self._last_s is None or not self.recorder.steps:
             return None
-        next_step, smoothed = self.track.first_step + self.track.steps, self.track.smoothed()
+        next_step, smoothed = (
+            self.recorder.first_step + self.recorder.steps,
+            self.recorder.smoothed(),
+        )
         return Snapshot(next_step, self.began_s, self._last_s, smoothed)
 
     def stop(self) -> None:
@@ -84,11 +87,11 @@ class FeedChannel:
         if isinstance(event, SourceOpened):
             self._open(event)
         elif isinstance(event, Gap):
-            self.track.gap(event)
+            self.recorder.gap(event)
             self._smoothed = ()
             return event
         elif isinstance(event, Fault):
-            self.track.fault(event)
+            self.recorder.fault(event)
             self.lost = self.lost or event.fatal
         elif isinstance(event, SourceEnded):
             self._end(event.error)
@@ -101,56 +104,58 @@ class FeedChannel:
         lost, self._jumped = dropped - self._jumped, dropped
         if last_s is None:
             return None
-        if self._goes_on:  # the restored state of the network stays valid
-            self._goes_on = False
-            self.track.gap(Gap(last_s, time_s, "not running"))
+        if self._resumed:  # the restored state of the network stays valid
+            self._resumed = False
+            self.recorder.gap(Gap(last_s, time_s, "not running"))
             if self._smoothed:
-                self.track.go_on(self._smoothed)
+                self.recorder.go_on(self._smoothed)
             return None
         if not lost or time_s - last_s <= tolerance_s:
             return None
         gap = Gap(last_s, time_s, f"{lost} steps dropped to keep up")
-        self.track.gap(gap)
+        self.recorder.gap(gap)
         return gap
 
     def step(self, ready: ReadyStep, result: StepResult) -> npt.NDArray[np.float64] | None:
         """Record the network's result; return the scores of ``Track.step``."""
-        self.track.dropped = self.dropped
-        scores = self.track.step(ready.tick, result, ready.decode_s)
+        self.recorder.dropped = self.dropped
+        scores = self.recorder.step(ready.tick, result, ready.decode_s)
         spent_ms = 1e3 * (result.network_s + result.frontend_s)
         self._network_ms += (spent_ms - self._network_ms) * (0.05 if self._network_ms else 1.0)
         self._rate.add(time.monotonic())
         return scores
 
-    def tell_drops(self, now_s: float) -> None:
+    def log_drops(self, now_s: float) -> None:
         """Log the number of dropped steps: at the first one, then every ten seconds."""
         dropped = self.dropped
-        if dropped > self._told and now_s - self._told_s >= TELL_DROPS_S:
+        if dropped > self._logged and now_s - self._logged_s >= LOG_DROPS_S:
             log.warning("%s: %d steps dropped so far to keep up", self.spec.name, dropped)
-            self._told_s, self._told = now_s, dropped
+            self._logged_s, self._logged = now_s, dropped
 
     def close(self, exit_code: ExitCode) -> None:
         """Finish the files. A connection that is down at the end is recorded as a gap."""
-        if not self.track.open_sinks:
+        if not self.recorder.open_sinks:
             return
         if not self.ended:
             connection = self.feed.connection
             if connection.state != "live":
                 last_s = 0.0 if self._last_s is None else self._last_s
                 reason = connection.message or "not connected yet"
-                self.track.gap(Gap(last_s, max(self.now_s, last_s), reason))
-        self.track.flush()
-        self.track.dropped = self.dropped
+                self.recorder.gap(Gap(last_s, max(self.now_s, last_s), reason))
+        self.recorder.flush()
+        self.recorder.dropped = self.dropped
         code = ExitCode.INPUT if self.lost else ExitCode.OK if self._complete else exit_code
         wall_s = time.monotonic() - self._opened_s
         complete, drift_ppm = self._complete, self.feed.drift_ppm
-        self.track.close(self.track.summary(code, wall_s, complete=complete, drift_ppm=drift_ppm))
+        self.recorder.close(
+            self.recorder.summary(code, wall_s, complete=complete, drift_ppm=drift_ppm)
+        )
 
     def status(self, now_s: float) -> FeedStatus:
         """Return the status of the feed."""
-        track, connection = self.track, self.feed.connection
+        recorder, connection = self.recorder, self.feed.connection
         age_s = None if self.feed.newest_s is None else now_s - self.feed.newest_s
-        top = next(iter(track.top.values()), ())
+        top = next(iter(recorder.top.values()), ())
         return FeedStatus(
             name=self.spec.name,
             source=self.spec.shown,
@@ -160,18 +165,18 @@ class FeedChannel:
             time_s=self._last_s,
             frames_hz=self.feed.rate.at(now_s),
             steps_hz=self._rate.at(now_s),
-            steps=track.steps,
-            lag_s=track.lag_s,
+            steps=recorder.steps,
+            lag_s=recorder.lag_s,
             dropped=self.dropped,
             reconnects=connection.reconnects,
-            gaps=track.gaps,
-            errors=track.errors,
+            gaps=recorder.gaps,
+            errors=recorder.errors,
             alerts=self.alerts,
             top=top,
-            active=track.active if connection.state == "live" else None,
+            active=recorder.active if connection.state == "live" else None,
             network_ms=self._network_ms,
-            macs=track.macs,
-            dense_macs=track.dense_macs,
+            macs=recorder.macs,
+            dense_macs=recorder.dense_macs,
         )
 
     def _state(self, connection: Connection, age_s: float | None) -> FeedState:
@@ -186,7 +191,7 @@ class FeedChannel:
     def _open(self, event: SourceOpened) -> None:
         began_s = None if event.info.began_s is None else self.began_s
         try:
-            self.track.open(replace(event.info, began_s=began_s))
+            self.recorder.open(replace(event.info, began_s=began_s))
         except SourceError as error:
             self.feed.stop()
             self._fail(error)

@@ -51,7 +51,7 @@ from costream.ui.watch.lines import WatchLines
 log = logging.getLogger("costream")
 
 VIEW_S = 0.25  # interval between status updates
-KEEP_S = 10.0  # interval between savings of the network's state
+SAVE_S = 10.0  # interval between savings of the network's state
 RESUME_S = 60.0  # a saved state is used for a restart within this time
 BUFFER_STEPS = 64  # most waiting steps per feed, if the lag allows it
 STOP_S = 1.0  # time for all feeds to end; one that hangs in a library is abandoned
@@ -141,25 +141,25 @@ class _Watch:
         self._arrived = Condition()
         self._share = TimeShare(_share(options, model))
         self._alerts = _alerts(options, specs, model)
-        self._keeper = (
+        self._state_directory = (
             None if options.state_dir is None else StateDirectory(Path(options.state_dir), model)
         )
-        self._lanes = [self._lane(row, spec) for row, spec in enumerate(specs)]
-        self._overview = StatusCollector(model.info.card.name, self._lanes)
+        self._channels = [self._channel(row, spec) for row, spec in enumerate(specs)]
+        self._overview = StatusCollector(model.info.card.name, self._channels)
         rows = FeedStates(model, len(specs), options.tokens, _throttles(options, model, specs))
-        self._loop = Loop(model, rows, self._lanes, self._share, self._alerts, self._overview)
-        self._shown_s = self._told_s = self._kept_s = 0.0
+        self._loop = Loop(model, rows, self._channels, self._share, self._alerts, self._overview)
+        self._shown_s = self._saved_s = 0.0
 
     def run(self) -> ExitCode:
         """Watch to the end; every file is finished, whatever happens."""
-        for lane in self._lanes:
-            self._restore(lane)
+        for channel in self._channels:
+            self._resume(channel)
         exit_code = ExitCode.BUG
         try:
             with self._stop.while_running(_nothing):
-                for lane in self._lanes:
-                    lane.feed.start()
-                self._loop.run(self._stop, self._arrived, self._turn)
+                for channel in self._channels:
+                    channel.feed.start()
+                self._loop.run(self._stop, self._arrived, self._periodic)
                 self._end()
             exit_code = self._exit_code()
         except CostreamError as error:
@@ -171,7 +171,7 @@ class _Watch:
             self._finish(exit_code)
         return exit_code
 
-    def _lane(self, row: int, spec: FeedSpec) -> FeedChannel:
+    def _channel(self, row: int, spec: FeedSpec) -> FeedChannel:
         options, model = self._options, self._model
         reading = replace(
             source_options(options, model, ()),
@@ -202,52 +202,52 @@ class _Watch:
             raise UsageError("this is a file, not a live feed", where=spec.shown, hint=hint)
         return FeedChannel(spec, row, Feed(spec.name, source, clock, buffer), track)
 
-    def _restore(self, lane: FeedChannel) -> None:
+    def _resume(self, channel: FeedChannel) -> None:
         """Resume this feed where an earlier watch stopped, if its state was saved."""
-        if self._keeper is None:
+        if self._state_directory is None:
             return
-        saved = self._keeper.restore(lane.spec)
+        saved = self._state_directory.restore(channel.spec)
         if saved is None:
             return
-        lane.go_on(saved)
+        channel.resume(saved)
         if time.time() - saved.saved_s <= RESUME_S:
-            self._loop.rows.put(lane.row, saved.state)
+            self._loop.rows.put(channel.row, saved.state)
 
-    def _turn(self, now_s: float) -> None:
+    def _periodic(self, now_s: float) -> None:
         """Do the periodic work besides the steps."""
         if now_s - self._shown_s >= VIEW_S:
             self._shown_s = now_s
             self._show()
-            for lane in self._lanes:
-                lane.tell_drops(now_s)
-        if self._keeper is not None and now_s - self._kept_s >= KEEP_S:
-            self._kept_s = now_s
-            self._keep()
+            for channel in self._channels:
+                channel.log_drops(now_s)
+        if self._state_directory is not None and now_s - self._saved_s >= SAVE_S:
+            self._saved_s = now_s
+            self._save_states()
 
     def _show(self) -> None:
         status = self._overview.status(self._share.load, self._alerts.failed)
-        for lane, feed in zip(self._lanes, status.feeds, strict=True):
-            if lane.track.open_sinks:
-                for alert in self._alerts.state(feed.name, lane.now_s, feed.state, feed.age_s):
-                    self._loop.tell(lane, alert)
+        for channel, feed in zip(self._channels, status.feeds, strict=True):
+            if channel.recorder.open_sinks:
+                for alert in self._alerts.state(feed.name, channel.now_s, feed.state, feed.age_s):
+                    self._loop.record_alert(channel, alert)
         for view in self._views:
             view.show(status)
 
-    def _keep(self) -> None:
-        for lane in self._lanes:
-            snapshot = lane.snapshot()
-            if self._keeper is not None and snapshot is not None:
-                state = self._loop.rows.take(lane.row)
-                self._keeper.save(lane.spec, snapshot, state)
+    def _save_states(self) -> None:
+        for channel in self._channels:
+            snapshot = channel.snapshot()
+            if self._state_directory is not None and snapshot is not None:
+                state = self._loop.rows.take(channel.row)
+                self._state_directory.save(channel.spec, snapshot, state)
 
     def _end(self) -> None:
         """End the threads of the feeds, and handle their remaining events."""
-        for lane in self._lanes:
-            lane.stop()
+        for channel in self._channels:
+            channel.stop()
         until_s = time.monotonic() + STOP_S
-        for lane in self._lanes:
-            if not lane.feed.join(max(0.0, until_s - time.monotonic())):
-                log.info("%s: its thread hangs in a library and is abandoned", lane.spec.name)
+        for channel in self._channels:
+            if not channel.feed.join(max(0.0, until_s - time.monotonic())):
+                log.info("%s: its thread hangs in a library and is abandoned", channel.spec.name)
         self._loop.drain()
 
     def _finish(self, exit_code: ExitCode) -> None:
@@ -257,16 +257,16 @@ class _Watch:
                 stack.callback(view.close)
             stack.callback(self._show)
             stack.callback(self._alerts.close, STOP_S)
-            if self._keeper is not None:
-                self._keep()
-                stack.callback(self._keeper.close)
-            for lane in self._lanes:
-                stack.callback(lane.close, exit_code)
+            if self._state_directory is not None:
+                self._save_states()
+                stack.callback(self._state_directory.close)
+            for channel in self._channels:
+                stack.callback(channel.close, exit_code)
 
     def _exit_code(self) -> ExitCode:
         if self._stop.exit_code is not None:
             return self._stop.exit_code
-        return ExitCode.INPUT if any(lane.lost for lane in self._lanes) else ExitCode.OK
+        return ExitCode.INPUT if any(channel.lost for channel in self._channels) else ExitCode.OK
 
 
 def _alerts(options: Options, specs: Sequence[FeedSpec], model: Model) -> Alerts:

@@ -119,7 +119,7 @@ class _Entry:
     """The settings of a feed: its own, those of its file, those of the command line."""
 
     where: str  # for messages
-    told: ChainMap[str, Any]
+    settings: ChainMap[str, Any]
 
     def name(self) -> str | None:
         """Return the given name, or None. UsageError when it is not valid in a file name."""
@@ -138,14 +138,14 @@ class _Entry:
                 number += 1
                 name = f"{stem}~{number}"
             taken[name.casefold()] = self.where
-        said, channel = self._text("transport"), self.told.get("channel")
-        transport = next((t for t in _TRANSPORTS if t == said), None)
-        if transport != said:
-            raise self.error("transport", f"{said!r} is neither tcp nor udp")
+        text, channel = self._text("transport"), self.settings.get("channel")
+        transport = next((t for t in _TRANSPORTS if t == text), None)
+        if transport != text:
+            raise self.error("transport", f"{text!r} is neither tcp nor udp")
         if channel is not None and (type(channel) is not int or channel < 1):
             raise self.error("channel", f"{channel!r} is not a whole number from 1 on")
         try:
-            alerts = read_options(self.told)
+            alerts = read_options(self.settings)
         except UsageError as error:
             raise UsageError(str(error), where=self.where) from error
         return FeedSpec(name, uri, display_name(uri), alerts, channel, transport, self._timeout_s())
@@ -162,7 +162,7 @@ class _Entry:
         whole = text.startswith("${")
         if whole:
             text = fill(text)
-        own, user = self.told.maps[0], self._text("user")
+        own, user = self.settings.maps[0], self._text("user")
         url = parse_url(text, variables=not whole)
         if url is None:
             if own.keys() & {"user", *_PASSWORDS}:
@@ -182,7 +182,7 @@ class _Entry:
 
     def _password(self) -> str | None:
         """Return the password from the most specific table that has one."""
-        for table in self.told.maps:
+        for table in self.settings.maps:
             keys = [key for key in _PASSWORDS if table.get(key) is not None]
             if len(keys) > 1:
                 raise self.error(keys[0], f"cannot be combined with {keys[1]}")
@@ -194,7 +194,7 @@ class _Entry:
         return None
 
     def _timeout_s(self) -> float | None:
-        value = self.told.get("timeout")
+        value = self.settings.get("timeout")
         if value is None:
             return None
         try:
@@ -207,7 +207,7 @@ class _Entry:
 
     def _text(self, key: str) -> str | None:
         """Return a string, or None; UsageError, which does not show the value, for other types."""
-        value = self.told.get(key)
+        value = self.settings.get(key)
         if value is not None and not isinstance(value, str):
             raise self.error(key, "must be a string")
         return value

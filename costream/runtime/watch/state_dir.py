@@ -98,11 +98,11 @@ class StateDirectory:
         ``state`` must not be changed afterwards. When the disk is slower than the calls, only the
         newest state of a feed is written. A failure is logged once, until writing succeeds again.
         """
-        told = {"format": FORMAT, **self._about(spec), "saved_s": repr(time.time())}
-        told |= {f.name: json.dumps(getattr(at, f.name)) for f in fields(Snapshot)}
+        metadata = {"format": FORMAT, **self._about(spec), "saved_s": repr(time.time())}
+        metadata |= {f.name: json.dumps(getattr(at, f.name)) for f in fields(Snapshot)}
         with self._guard:
             waiting = spec.name in self._newest
-            self._newest[spec.name] = (told, state)
+            self._newest[spec.name] = (metadata, state)
         if not waiting:
             self._writing.submit(self._write, spec.name)
 
@@ -125,9 +125,9 @@ class StateDirectory:
 
     def _write(self, name: str) -> None:
         with self._guard:
-            told, state = self._newest.pop(name)
+            metadata, state = self._newest.pop(name)
         try:
-            self._replace(self._path(name), told, state)
+            self._replace(self._path(name), metadata, state)
         except Exception as error:  # any error is logged, and the watch goes on
             if not self._failing:
                 log.warning("the state of the feeds cannot be saved: %s", error)
@@ -135,12 +135,12 @@ class StateDirectory:
         else:
             self._failing = False
 
-    def _replace(self, path: Path, told: dict[str, str], state: Any) -> None:
+    def _replace(self, path: Path, metadata: dict[str, str], state: Any) -> None:
         from safetensors.torch import save
 
         # Separate copies: tensors that share memory cannot be saved.
         tensors = {key: t.detach().cpu().contiguous().clone() for key, t in state.tensors().items()}
-        data = save(tensors, {**told, "sha256": _digest(tensors)})
+        data = save(tensors, {**metadata, "sha256": _digest(tensors)})
         file = BinaryFile(path, overwrite=True)
         file.open()
         if file.file is not None:
@@ -152,21 +152,23 @@ class StateDirectory:
 
         try:
             with safe_open(path, framework="pt") as file:
-                told = file.metadata() or {}
+                metadata = file.metadata() or {}
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         except SafetensorError as error:
             raise _UnfitError("it is damaged") from error
-        if told.get("format") != FORMAT:
-            raise _UnfitError(f"format {told.get('format')!r:.40}, not {FORMAT!r}")
+        if metadata.get("format") != FORMAT:
+            raise _UnfitError(f"format {metadata.get('format')!r:.40}, not {FORMAT!r}")
         for key, value in self._about(spec).items():
-            if told.get(key) != value:
-                raise _UnfitError(f"{key} {told.get(key)!r:.80}, not {value!r:.80}")
-        if told.get("sha256") != _digest(tensors):
+            if metadata.get(key) != value:
+                raise _UnfitError(f"{key} {metadata.get(key)!r:.80}, not {value!r:.80}")
+        if metadata.get("sha256") != _digest(tensors):
             raise _UnfitError("it is damaged")
         try:
-            began_s, time_s, saved_s = (float(told[k]) for k in ("began_s", "time_s", "saved_s"))
-            next_step = int(told["next_step"])
-            smoothed = tuple(map(float, json.loads(told.get("smoothed", "[]"))))
+            began_s, time_s, saved_s = (
+                float(metadata[k]) for k in ("began_s", "time_s", "saved_s")
+            )
+            next_step = int(metadata["next_step"])
+            smoothed = tuple(map(float, json.loads(metadata.get("smoothed", "[]"))))
         except (KeyError, TypeError, ValueError) as error:
             raise _UnfitError("it is damaged") from error
         fits = len(smoothed) in (0, 1 + len(self._model.info.card.labels))

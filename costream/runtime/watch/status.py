@@ -26,24 +26,24 @@ _ALERTS = 20
 class StatusCollector:
     """Collects the status of a watch; adds one strip cell per second to each channel."""
 
-    def __init__(self, model: str, lanes: Sequence[FeedChannel]) -> None:
-        self._model, self._lanes = model, lanes
+    def __init__(self, model: str, channels: Sequence[FeedChannel]) -> None:
+        self._model, self._channels = model, channels
         self._began_s, self._start_s = time.time(), time.monotonic()
         self._strip_s = self._start_s
         self._alerts: deque[tuple[str, Alert]] = deque(maxlen=_ALERTS)
 
-    def tell(self, feed: str, alert: Alert) -> None:
+    def add_alert(self, feed: str, alert: Alert) -> None:
         """Add an alert to the newest ones."""
         self._alerts.append((feed, alert))
 
     def status(self, load: float, failed_actions: int) -> WatchStatus:
         """Return the current status."""
         now_s = time.monotonic()
-        feeds = tuple(lane.status(now_s) for lane in self._lanes)
+        feeds = tuple(channel.status(now_s) for channel in self._channels)
         while self._strip_s + 1.0 <= now_s:
             self._strip_s += 1.0
-            for lane, feed in zip(self._lanes, feeds, strict=True):
-                lane.strip.append(feed.active)
+            for channel, feed in zip(self._channels, feeds, strict=True):
+                channel.strip.append(feed.active)
         return WatchStatus(
             version=__version__,
             model=self._model,
@@ -55,7 +55,7 @@ class StatusCollector:
             load=load,
             memory_mb=_resident_mb(),
             failed_actions=failed_actions,
-            strips={lane.spec.name: tuple(lane.strip) for lane in self._lanes},
+            strips={channel.spec.name: tuple(channel.strip) for channel in self._channels},
         )
 
 

@@ -29,7 +29,7 @@ class SystemdNotifier:
         self._socket: socket.socket | None = None
         self._watchdog_s = _watchdog_s(env)
         self._ready = False
-        self._alive_s = self._told_s = float("-inf")
+        self._alive_s = self._sent_s = float("-inf")
         self._failed = False
         if self._address is not None:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -44,9 +44,9 @@ class SystemdNotifier:
         is_due = self._watchdog_s is not None and now_s - self._alive_s >= self._watchdog_s / 2
         if is_due:
             lines.append("WATCHDOG=1")
-        is_told = lines or now_s - self._told_s >= _STATUS_S
-        if is_told and self._send(*lines, f"STATUS={status_line(status)}"):
-            self._ready, self._told_s = True, now_s
+        must_send = lines or now_s - self._sent_s >= _STATUS_S
+        if must_send and self._send(*lines, f"STATUS={status_line(status)}"):
+            self._ready, self._sent_s = True, now_s
             self._alive_s = now_s if is_due else self._alive_s
 
     def close(self) -> None:
