@@ -8,9 +8,21 @@ it reads (see ``importers.config.KEYS``), ``order`` is its place in the order of
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 from costream.registry import Registry
 
 IMPORTERS: Registry[Any] = Registry("costream.importers", "importer")
 importer = IMPORTERS.register
+Detect: TypeAlias = Callable[[Mapping[str, object]], bool]
+
+
+def has_tensors(*names: str) -> Detect:
+    """Return a ``detect`` for checkpoints that contain all of these tensors."""
+    return lambda tensors: all(name in tensors for name in names)
+
+
+def has_prefix(prefix: str) -> Detect:
+    """Return a ``detect`` for checkpoints with a tensor whose name begins with ``prefix``."""
+    return lambda tensors: any(name.startswith(prefix) for name in tensors)

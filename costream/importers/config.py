@@ -124,14 +124,14 @@ CARD_KEYS = ("labels", "background", "rate_hz", "trained_on", "licence")
 
 
 class ImportSettings:
-    """Settings of one import: the user's values, then those in the checkpoint's arguments."""
+    """Settings of one import: the user's values, then the checkpoint's arguments and defaults."""
 
-    def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
+    def __init__(self, config: Mapping[str, str], known: Iterable[str]) -> None:
         """Parse the pairs; UsageError for a key not in ``known`` or a value of the wrong type."""
         known = tuple(known)
         self._given: dict[str, Any] = {}
-        self._said: dict[str, Any] = {}
-        for key, text in given.items():
+        self._defaults: dict[str, Any] = {}
+        for key, text in config.items():
             if key not in known:
                 near = difflib.get_close_matches(key, known, 1)
                 ask = f"did you mean {near[0]}? " if near else ""
@@ -142,13 +142,13 @@ class ImportSettings:
             except (ValueError, KeyError) as error:
                 raise UsageError(f"--config {key}={text}: not {kind}") from error
 
-    def adopt(self, settings: Mapping[str, Any], aliases: Mapping[str, str]) -> None:
+    def adopt(self, args: Mapping[str, Any], aliases: Mapping[str, str]) -> None:
         """Adopt values from the checkpoint's own arguments; ``aliases``: their name -> ours.
 
         Raises ModelError when the user gave another value.
         """
         for theirs, ours in aliases.items():
-            value = settings.get(theirs)
+            value = args.get(theirs)
             if not isinstance(value, int) or isinstance(value, bool):
                 continue
             if self._given.get(ours, value) != value:
@@ -156,13 +156,13 @@ class ImportSettings:
                     f"--config {ours}={self._given[ours]} contradicts the checkpoint, whose"
                     f" arguments say {theirs}={value}"
                 )
-            self._said[ours] = value
+            self._defaults[ours] = value
 
     def default(self, key: str, value: Any) -> bool:
         """Set ``value`` as a default if the key has no value; return whether it was set."""
         if self.get(key) is not None:
             return False
-        self._said[key] = value
+        self._defaults[key] = value
         return True
 
     def check(self, key: str, value: Any) -> Any:
@@ -186,7 +186,7 @@ class ImportSettings:
 
     def get(self, key: str) -> Any:
         """Return a value, or None when it is unknown."""
-        return self._given.get(key, self._said.get(key))
+        return self._given.get(key, self._defaults.get(key))
 
     def heads(self, key: str, width: int) -> int:
         """Return a number of heads that divides ``width``; ModelError when it does not."""

@@ -1,14 +1,18 @@
-"""Importer of continual-inference 0.17 encoders (continual-transformers) of one or two blocks.
+"""Importers of the encoders of continual-inference, versions 0.17 and 1.x.
 
-The names are the positions in nested ``Sequential``s; ``fn`` marks a wrapped module. CoOadTR
-contains such an encoder as its module ``3``.
+0.17 (continual-transformers): one or two blocks, whose names are the positions in nested
+``Sequential``s; ``fn`` marks a wrapped module. CoOadTR contains such an encoder as its module
+``3``.
+
+1.x: encoders and single layers. A layer (single-output or retroactive) becomes an encoder of one
+block; a retroactive one then yields only its newest output. The package accepts the activation
+"gelu" but runs ReLU (1.2.4): give the activation that training really used, ``relu`` for that
+string. A stack of single-output layers is a DeepCoT encoder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from torch import Tensor
 
 from costream.importers.base import importer
 from costream.importers.config import ImportSettings
@@ -21,15 +25,15 @@ from costream.importers.encoder_blocks import (
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.rules import ImportedNetwork
 
-KEYS_017 = ENCODER_KEYS
+_ATTENTION = "0.self_attn.in_proj_weight"
 
 
-def detect_017(tensors: Mapping[str, Tensor]) -> bool:
-    """Return whether the names are those of such an encoder without a classifier."""
-    return "0.1.in_proj_weight" in tensors or "0.0.1.in_proj_weight" in tensors
+def detect_017(tensors: Mapping[str, object], at: str = "") -> bool:
+    """Return whether the names with prefix ``at`` are those of an encoder of 0.17."""
+    return any(f"{at}{first}.in_proj_weight" in tensors for first in ("0.1", "0.0.1"))
 
 
-def find_blocks_017(tensors: Mapping[str, Tensor], at: str = "") -> list[EncoderBlockNames]:
+def find_blocks_017(tensors: Mapping[str, object], at: str = "") -> list[EncoderBlockNames]:
     """Return the blocks of the encoder whose names begin with ``at``."""
     if f"{at}0.0.1.in_proj_weight" not in tensors:
         return [_single(at)]
@@ -44,42 +48,30 @@ def find_blocks_017(tensors: Mapping[str, Tensor], at: str = "") -> list[Encoder
     "continual-0.17",
     summary="encoder of one or two blocks, continual-inference 0.17",
     detect=detect_017,
-    keys=KEYS_017,
+    keys=ENCODER_KEYS,
     order=5,
 )
-def convert_017(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
+def convert_017(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:
     """Return the encoder; heads, window and activation are not in the file and must be given."""
     blocks = find_blocks_017(foreign.tensors)
-    return encoder(foreign.tensors, blocks, config, final_norm=None, norm_first=False)
+    return encoder(foreign.tensors, blocks, settings, final_norm=None, norm_first=False)
 
 
 def _single(at: str) -> EncoderBlockNames:
     return EncoderBlockNames(f"{at}0.1", f"{at}1.fn", f"{at}2.1.0", f"{at}2.1.3", f"{at}3.fn")
 
 
-# Importer of continual-inference 1.x encoders and encoder layers.
-#
-# A single layer (single-output or retroactive) becomes an encoder of one block; a retroactive layer
-# then yields only its newest output. The package accepts the activation "gelu" but runs ReLU
-# (1.2.4): give the activation that training really used, ``relu`` for that string. A stack of
-# single-output layers is a DeepCoT encoder.
-
-
-KEYS = ENCODER_KEYS
-_ATTENTION = "0.self_attn.in_proj_weight"
-
-
-def detect(tensors: Mapping[str, Tensor], at: str = "") -> bool:
-    """Return whether the names with prefix ``at`` are those of such an encoder or layer."""
+def detect(tensors: Mapping[str, object], at: str = "") -> bool:
+    """Return whether the names with prefix ``at`` are those of an encoder or layer of 1.x."""
     return any(f"{at}{first}{_ATTENTION}" in tensors for first in ("", "layers.0."))
 
 
-def is_deep(tensors: Mapping[str, Tensor], at: str = "") -> bool:
+def is_deep(tensors: Mapping[str, object], at: str = "") -> bool:
     """Return whether the second block is single-output, too: a DeepCoT stack."""
     return f"{at}layers.1.{_ATTENTION}" in tensors
 
 
-def find_blocks(tensors: Mapping[str, Tensor], at: str = "") -> list[EncoderBlockNames]:
+def find_blocks(tensors: Mapping[str, object], at: str = "") -> list[EncoderBlockNames]:
     """Return the blocks of a single layer or of an encoder with one or more blocks."""
     if f"{at}{_ATTENTION}" in tensors:
         return [_block(tensors, at)]
@@ -94,21 +86,21 @@ def find_blocks(tensors: Mapping[str, Tensor], at: str = "") -> list[EncoderBloc
     "continual",
     summary="encoder or encoder layer, continual-inference 1.x",
     detect=detect,
-    keys=KEYS,
+    keys=ENCODER_KEYS,
     order=6,
 )
-def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
+def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:
     """Return the encoder; heads, window and activation are not in the file and must be given."""
     blocks = find_blocks(foreign.tensors)
     last = "norm.fn" if "norm.fn.weight" in foreign.tensors else None
-    imported = encoder(foreign.tensors, blocks, config, final_norm=last, norm_first=False)
+    imported = encoder(foreign.tensors, blocks, settings, final_norm=last, norm_first=False)
     if not is_deep(foreign.tensors):
         return imported
-    config.check("stack", "deepcot")
-    return convert_to_deepcot(imported, config, trained=True)
+    settings.check("stack", "deepcot")
+    return convert_to_deepcot(imported, settings, trained=True)
 
 
-def _block(tensors: Mapping[str, Tensor], at: str) -> EncoderBlockNames:
+def _block(tensors: Mapping[str, object], at: str) -> EncoderBlockNames:
     if f"{at}1.fn.norm1.weight" in tensors:  # retroactive: the whole tail is one wrapped module
         tail, ff = f"{at}1.fn", f"{at}1.fn._ff_block.fn"
         return EncoderBlockNames(

@@ -1,7 +1,9 @@
 """Importer of CoOadTR and CoTrans checkpoints (Hedegaard et al., ICLR 2023).
 
-Continual Transformers: one or two blocks of continual-inference 0.17 or 1.x in a ``Sequential``,
-see ``sequential``. They are the same network; the input of CoTrans is the 128 features of VGGish.
+Continual Transformers: a ``Sequential`` of input projection (0), recycling positions (1), dropout
+(2, omitted in the audio networks), encoder, LayerNorm and head. The encoder is one of
+continual-inference 0.17 or 1.x, or a stack of single-output layers (DeepCoT). CoOadTR and CoTrans
+are the same network; the input of CoTrans is the 128 features of VGGish.
 """
 
 from __future__ import annotations
@@ -9,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from torch import Tensor
 
 from costream.errors import ModelError
 from costream.importers import continual_inference
@@ -37,96 +37,8 @@ KEYS = (
 PAPER = "https://arxiv.org/abs/2201.06268"
 _VGGISH = 128  # features
 _GTZAN_WIDTH = 192  # of the paper's audio networks
-_GTZAN = {"num_heads": 16, "window": 120}
+_GTZAN = {"num_heads": 16, "window": 120}  # not in their tensors
 _ALIASES = {"num_heads": "num_heads", "enc_layers": "window"}
-
-
-def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Return whether the names are those of CoOadTR or CoTrans."""
-    layout = find_layout(tensors)
-    return layout is not None and not layout.deep
-
-
-@importer(
-    "cooadtr", summary="CoOadTR or CoTrans, one or two blocks", detect=detect, keys=KEYS, order=3
-)
-def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
-    """Return the network. The tensors do not determine the window: the table may be longer.
-
-    For a CoTrans of the paper's size, heads and window have defaults.
-    """
-    layout = need_layout(foreign.tensors)
-    if layout.deep:
-        raise ModelError("a stack of DeepCoT", hint="import it with --as deepcot")
-    return read(foreign, config, layout)
-
-
-def need_layout(tensors: Mapping[str, Tensor]) -> SequentialLayout:
-    """Return the parameter layout; ModelError when it is not that of such a network."""
-    layout = find_layout(tensors)
-    if layout is None:
-        raise ModelError(
-            "the checkpoint does not fit: no encoder at the position of CoOadTR and CoTrans"
-        )
-    return layout
-
-
-def read(
-    foreign: ForeignCheckpoint, config: ImportSettings, layout: SequentialLayout
-) -> ImportedNetwork:
-    """Return the network, whichever memory its blocks have."""
-    tensors, blocks = foreign.tensors, layout.blocks
-    config.adopt(foreign.settings, _ALIASES)
-    sizes = read_sizes(tensors, blocks[0])
-    d, width = shape_of(tensors, "0.weight", 2)
-    learned = "1.pe.weight" in tensors
-    table = "1.pe.weight" if learned else "1.pe.pattern"
-    rows = shape_of(tensors, table, 2)[0]
-    classes = shape_of(tensors, f"{layout.head}.weight", 2)[0]
-    audio = width == _VGGISH
-    supposed = []
-    if audio and d == rows == _GTZAN_WIDTH and not layout.deep:
-        supposed = [f"{key} {value}" for key, value in _GTZAN.items() if config.default(key, value)]
-    arguments: dict[str, Any] = {
-        "input_width": config.check("input_width", width),
-        "num_classes": config.check("num_classes", classes),
-        "embed_dim": config.check("embed_dim", d),
-        "depth": config.check("depth", len(blocks)),
-        "num_heads": config.heads("num_heads", d),
-        "feedforward": config.check("feedforward", sizes.feedforward),
-        "window": config.require("window"),
-        "positions": "learned" if learned else "fixed",
-        "activation": config.get("activation") or "gelu",
-        "num_positions": config.check("num_positions", rows),
-        "qkv_bias": sizes.qkv_bias,
-        "out_bias": sizes.out_bias,
-    }
-    rules = [
-        *linear("input_projection", "0", d, width),
-        TensorRule("positions.table", (table,), (rows, d)),
-        *block_rules(blocks, sizes, "encoder."),
-        *norm("encoder.norm", layout.norm, d),
-        *linear("head", layout.head, classes, d),
-    ]
-    names = class_names(foreign.settings, classes)
-    limits = f"Not in the checkpoint, taken from the paper: {', '.join(supposed)}."
-    return ImportedNetwork(
-        "cotrans" if audio else "cooadtr",
-        arguments,
-        apply(rules, tensors),
-        classes,
-        names,
-        PAPER,
-        task="sound classification" if audio else "online action detection",
-        limits=limits if supposed else "",
-    )
-
-
-# Parameter layout of the published continual networks.
-#
-# They are a ``Sequential`` of input projection (0), recycling positions (1), dropout (2, omitted in
-# the audio networks), encoder, LayerNorm and head. The encoder is one of continual-inference 0.17
-# or 1.x, or a stack of single-output layers (DeepCoT).
 
 
 @dataclass(frozen=True)
@@ -139,12 +51,95 @@ class SequentialLayout:
     deep: bool  # two blocks or more, each single-output
 
 
-def find_layout(tensors: Mapping[str, Tensor]) -> SequentialLayout | None:
+def detect(tensors: Mapping[str, object]) -> bool:
+    """Return whether the names are those of CoOadTR or CoTrans."""
+    layout = find_layout(tensors)
+    return layout is not None and not layout.deep
+
+
+@importer(
+    "cooadtr", summary="CoOadTR or CoTrans, one or two blocks", detect=detect, keys=KEYS, order=3
+)
+def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:
+    """Return the network. The tensors do not determine the window: the table may be longer.
+
+    For a CoTrans of the paper's size, heads and window have defaults.
+    """
+    layout = require_layout(foreign.tensors)
+    if layout.deep:
+        raise ModelError("a stack of DeepCoT", hint="import it with --as deepcot")
+    return read(foreign, settings, layout)
+
+
+def require_layout(tensors: Mapping[str, object]) -> SequentialLayout:
+    """Return the parameter layout; ModelError when it is not that of such a network."""
+    layout = find_layout(tensors)
+    if layout is None:
+        raise ModelError(
+            "the checkpoint does not fit: no encoder at the position of CoOadTR and CoTrans"
+        )
+    return layout
+
+
+def read(
+    foreign: ForeignCheckpoint, settings: ImportSettings, layout: SequentialLayout
+) -> ImportedNetwork:
+    """Return the network, whichever memory its blocks have."""
+    tensors, blocks = foreign.tensors, layout.blocks
+    settings.adopt(foreign.args, _ALIASES)
+    sizes = read_sizes(tensors, blocks[0])
+    d, width = shape_of(tensors, "0.weight", 2)
+    learned = "1.pe.weight" in tensors
+    table = "1.pe.weight" if learned else "1.pe.pattern"
+    rows = shape_of(tensors, table, 2)[0]
+    classes = shape_of(tensors, f"{layout.head}.weight", 2)[0]
+    audio = width == _VGGISH
+    defaults: list[str] = []
+    if audio and d == rows == _GTZAN_WIDTH and not layout.deep:
+        defaults = [
+            f"{key} {value}" for key, value in _GTZAN.items() if settings.default(key, value)
+        ]
+    arguments: dict[str, Any] = {
+        "input_width": settings.check("input_width", width),
+        "num_classes": settings.check("num_classes", classes),
+        "embed_dim": settings.check("embed_dim", d),
+        "depth": settings.check("depth", len(blocks)),
+        "num_heads": settings.heads("num_heads", d),
+        "feedforward": settings.check("feedforward", sizes.feedforward),
+        "window": settings.require("window"),
+        "positions": "learned" if learned else "fixed",
+        "activation": settings.get("activation") or "gelu",
+        "num_positions": settings.check("num_positions", rows),
+        "qkv_bias": sizes.qkv_bias,
+        "out_bias": sizes.out_bias,
+    }
+    rules = [
+        *linear("input_projection", "0", d, width),
+        TensorRule("positions.table", (table,), (rows, d)),
+        *block_rules(blocks, sizes, "encoder."),
+        *norm("encoder.norm", layout.norm, d),
+        *linear("head", layout.head, classes, d),
+    ]
+    names = class_names(foreign.args, classes)
+    limits = f"Not in the checkpoint, taken from the paper: {', '.join(defaults)}."
+    return ImportedNetwork(
+        "cotrans" if audio else "cooadtr",
+        arguments,
+        apply(rules, tensors),
+        classes,
+        names,
+        PAPER,
+        task="sound classification" if audio else "online action detection",
+        limits=limits if defaults else "",
+    )
+
+
+def find_layout(tensors: Mapping[str, object]) -> SequentialLayout | None:
     """Return the parameter layout; None when the names are not those of such a network."""
     for position in (2, 3):
         at = f"{position}."
         deep = continual_inference.is_deep(tensors, at)
-        if any(f"{at}{first}in_proj_weight" in tensors for first in ("0.1.", "0.0.1.")):
+        if continual_inference.detect_017(tensors, at):
             blocks = continual_inference.find_blocks_017(tensors, at)
         elif continual_inference.detect(tensors, at):
             blocks = continual_inference.find_blocks(tensors, at)

@@ -79,7 +79,7 @@ def block_rules(
 def encoder(
     tensors: Mapping[str, Tensor],
     blocks: Sequence[EncoderBlockNames],
-    config: ImportSettings,
+    settings: ImportSettings,
     *,
     final_norm: str | None,
     norm_first: bool,
@@ -93,13 +93,13 @@ def encoder(
     if final_norm:
         rules += norm("norm", final_norm, sizes.embed_dim)
     arguments: dict[str, Any] = {
-        "embed_dim": config.check("embed_dim", sizes.embed_dim),
-        "num_heads": config.heads("num_heads", sizes.embed_dim),
-        "feedforward": config.check("feedforward", sizes.feedforward),
-        "depth": config.check("depth", len(blocks)),
-        "window": config.require("window"),
+        "embed_dim": settings.check("embed_dim", sizes.embed_dim),
+        "num_heads": settings.heads("num_heads", sizes.embed_dim),
+        "feedforward": settings.check("feedforward", sizes.feedforward),
+        "depth": settings.check("depth", len(blocks)),
+        "window": settings.require("window"),
         "norm_first": norm_first,
-        "activation": config.require("activation"),
+        "activation": settings.require("activation"),
         "qkv_bias": sizes.qkv_bias,
         "out_bias": sizes.out_bias,
         "final_norm": final_norm is not None,
@@ -115,21 +115,21 @@ PAPER = "https://arxiv.org/abs/2511.17693"
 _TWINS = {"cooadtr": "deepcot", "cotrans": "deepcot", "encoder": "deepcot-encoder"}
 
 
-def apply_stack_setting(imported: ImportedNetwork, config: ImportSettings) -> ImportedNetwork:
-    """Return an imported network with the ``stack`` and ``attention`` of ``config``.
+def apply_stack_setting(imported: ImportedNetwork, settings: ImportSettings) -> ImportedNetwork:
+    """Return an imported network with the ``stack`` and ``attention`` of ``settings``.
 
     Raises ModelError for ``attention=soft`` where blocks have no memory of their own, and where
     ``stack=deepcot`` is not possible.
     """
-    if config.get("stack") == "deepcot" and imported.architecture not in _TWINS.values():
-        return convert_to_deepcot(imported, config, trained=False)
-    if config.get("attention") == "soft" and "attention" not in imported.arguments:
+    if settings.get("stack") == "deepcot" and imported.architecture not in _TWINS.values():
+        return convert_to_deepcot(imported, settings, trained=False)
+    if settings.get("attention") == "soft" and "attention" not in imported.arguments:
         raise ModelError("attention=soft requires DeepCoT", hint="add --config stack=deepcot")
     return imported
 
 
 def convert_to_deepcot(
-    imported: ImportedNetwork, config: ImportSettings, *, trained: bool
+    imported: ImportedNetwork, settings: ImportSettings, *, trained: bool
 ) -> ImportedNetwork:
     """Return an imported encoder or classifier as DeepCoT.
 
@@ -137,7 +137,7 @@ def convert_to_deepcot(
     ``attention=soft`` the key projections are dropped; the query projections replace them.
     """
     arguments, tensors = dict(imported.arguments), imported.tensors
-    if config.get("attention") == "soft":
+    if settings.get("attention") == "soft":
         arguments["attention"] = "soft"
         tensors = {name: _without_keys(name, value) for name, value in tensors.items()}
     depth, window = arguments["depth"], arguments["window"]

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from torch import Tensor
-
-from costream.importers.base import importer
+from costream.importers.base import has_tensors, importer
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.rules import ImportedNetwork, TensorRule, apply, linear, norm, shape_of
 from costream.labels.names import class_names
 
-KEYS = ("input_width", "embed_dim", "num_classes")
 PAPER = "https://arxiv.org/abs/2308.16444"
 
 
-def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Return whether the names are those of MiniROAD."""
-    return {"layer1.0.weight", "gru.weight_ih_l0", "f_classification.0.weight"} <= tensors.keys()
-
-
-@importer("miniroad", summary="MiniROAD", detect=detect, keys=KEYS, order=2)
-def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
+@importer(
+    "miniroad",
+    summary="MiniROAD",
+    detect=has_tensors("layer1.0.weight", "gru.weight_ih_l0", "f_classification.0.weight"),
+    keys=("input_width", "embed_dim", "num_classes"),
+    order=2,
+)
+def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:
     """Return the network; ModelError for missing or unused tensors and contradictory settings.
 
     A network with more than one recurrent layer, or with anticipation, has unused tensors.
@@ -40,10 +36,10 @@ def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwo
             name = f"gru.{kind}_{part}_l0"
             rules.append(TensorRule(name, (name,), shape))
     arguments = {
-        "input_width": config.check("input_width", width),
-        "num_classes": config.check("num_classes", classes),
-        "embed_dim": config.check("embed_dim", d),
+        "input_width": settings.check("input_width", width),
+        "num_classes": settings.check("num_classes", classes),
+        "embed_dim": settings.check("embed_dim", d),
         "hidden": hidden,
     }
-    names = class_names(foreign.settings, classes)
+    names = class_names(foreign.args, classes)
     return ImportedNetwork("miniroad", arguments, apply(rules, tensors), classes, names, PAPER)

@@ -12,10 +12,18 @@ from typing import Any
 
 from torch import Tensor
 
-from costream.importers.base import importer
+from costream.importers.base import has_tensors, importer
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
-from costream.importers.rules import ImportedNetwork, TensorRule, apply, linear, norm, shape_of
+from costream.importers.rules import (
+    ImportedNetwork,
+    TensorRule,
+    apply,
+    linear,
+    matrix,
+    norm,
+    shape_of,
+)
 from costream.labels.names import class_names
 
 KEYS = (
@@ -42,54 +50,56 @@ _UNUSED = (
 )
 
 
-def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Return whether the names are those of OadTR."""
-    return "linear_encoding.weight" in tensors and "decoder_cls_token" in tensors
-
-
-@importer("oadtr", summary="official OadTR", detect=detect, keys=KEYS, order=1)
-def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
+@importer(
+    "oadtr",
+    summary="official OadTR",
+    detect=has_tensors("linear_encoding.weight", "decoder_cls_token"),
+    keys=KEYS,
+    order=1,
+)
+def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:
     """Return the network; ModelError for missing or unused tensors and contradictory settings."""
     tensors = foreign.tensors
-    config.adopt(foreign.settings, _ALIASES)
+    settings.adopt(foreign.args, _ALIASES)
     learned = "position_encoding.pe.weight" in tensors
-    arguments = _arguments(tensors, config, learned)
+    arguments = _arguments(tensors, settings, learned)
     rules = [*_encoder_rules(arguments, tensors, learned), *_decoder_rules(arguments)]
     return ImportedNetwork(
         "oadtr",
         arguments,
         apply(rules, tensors, _UNUSED),
         arguments["num_classes"],
-        class_names(foreign.settings, arguments["num_classes"]),
+        class_names(foreign.args, arguments["num_classes"]),
         PAPER,
     )
 
 
 def _arguments(
-    tensors: Mapping[str, Tensor], config: ImportSettings, learned: bool
+    tensors: Mapping[str, Tensor], settings: ImportSettings, learned: bool
 ) -> dict[str, Any]:
     d, width = shape_of(tensors, "linear_encoding.weight", 2)
     nets = {name.split(".")[2] for name in tensors if name.startswith("encoder.net.")}
     layers = {name.split(".")[2] for name in tensors if name.startswith("decoder.layers.")}
     if learned:
-        window = config.check("window", shape_of(tensors, "position_encoding.pe.weight", 2)[0] - 1)
+        rows = shape_of(tensors, "position_encoding.pe.weight", 2)[0]
+        window = settings.check("window", rows - 1)
     else:
-        window = config.require("window")
+        window = settings.require("window")
     feedforward = shape_of(tensors, "encoder.net.1.fn.fn.net.0.weight", 2)[0]
     decoder_feedforward = shape_of(tensors, "decoder.layers.0.conv1.weight", 3)[0]
     return {
-        "input_width": config.check("input_width", width),
-        "num_classes": config.check("num_classes", shape_of(tensors, "classifier.weight", 2)[0]),
-        "embed_dim": config.check("embed_dim", d),
-        "depth": config.check("depth", len(nets) // 2),
-        "num_heads": config.heads("num_heads", d),
-        "feedforward": config.check("feedforward", feedforward),
+        "input_width": settings.check("input_width", width),
+        "num_classes": settings.check("num_classes", shape_of(tensors, "classifier.weight", 2)[0]),
+        "embed_dim": settings.check("embed_dim", d),
+        "depth": settings.check("depth", len(nets) // 2),
+        "num_heads": settings.heads("num_heads", d),
+        "feedforward": settings.check("feedforward", feedforward),
         "window": window,
         "positions": "learned" if learned else "fixed",
-        "num_queries": config.check("num_queries", shape_of(tensors, "decoder_cls_token", 3)[1]),
-        "decoder_depth": config.check("decoder_depth", len(layers)),
-        "decoder_heads": config.heads("decoder_heads", d),
-        "decoder_feedforward": config.check("decoder_feedforward", decoder_feedforward),
+        "num_queries": settings.check("num_queries", shape_of(tensors, "decoder_cls_token", 3)[1]),
+        "decoder_depth": settings.check("decoder_depth", len(layers)),
+        "decoder_heads": settings.heads("decoder_heads", d),
+        "decoder_feedforward": settings.check("decoder_feedforward", decoder_feedforward),
         "qkv_bias": "encoder.net.0.fn.fn.qkv.bias" in tensors,
         "out_bias": "encoder.net.0.fn.fn.proj.bias" in tensors,
     }
@@ -151,9 +161,7 @@ def _decoder_rules(a: Mapping[str, Any]) -> list[TensorRule]:
             # Convolutions of kernel size one are linear layers.
             weight = (rows, columns, 1)
             rules.append(
-                TensorRule(
-                    f"{at}.{ours}.weight", (f"{at}.{theirs}.weight",), weight, _without_kernel
-                )
+                TensorRule(f"{at}.{ours}.weight", (f"{at}.{theirs}.weight",), weight, matrix)
             )
             rules.append(TensorRule(f"{at}.{ours}.bias", (f"{at}.{theirs}.bias",), (rows,)))
         for part in ("norm1", "norm2", "norm3"):
@@ -161,8 +169,3 @@ def _decoder_rules(a: Mapping[str, Any]) -> list[TensorRule]:
     rules += norm("decoder.norm", "decoder.norm", d)
     rules += linear("head", "mlp_head", classes, 2 * d)
     return rules + linear("anticipation_head", "classifier", classes, d)
-
-
-def _without_kernel(parts: Any) -> Tensor:
-    tensor: Tensor = parts[0]
-    return tensor.squeeze(-1)

@@ -1,8 +1,12 @@
 """Readers of foreign checkpoint files: named tensors, without executing anything in the file.
 
 Supported are torch files (zip and old), safetensors, .npz, and plain pickles of NumPy arrays.
-Containers that training scripts put around the weights are removed; the settings in an ``args``
+Containers that training scripts put around the weights are removed; the arguments in an ``args``
 entry are kept.
+
+A pickle is a program: loading one without restrictions runs arbitrary code. Checkpoints need
+tensors, NumPy arrays, plain containers and the argparse.Namespace of a training script; any other
+name aborts loading before anything is called.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from costream.checkpoints.file import FORMAT, read_header
 from costream.errors import ModelError
 
 _WRAPPERS = ("model", "state_dict", "model_state_dict", "model_state", "blobs")
-_SETTINGS = ("args", "config", "hyper_parameters")
+_ARGUMENTS = ("args", "config", "hyper_parameters")
 _PREFIXES = ("module.", "model.", "_orig_mod.")  # DataParallel, Lightning, torch.compile
 _OLD_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number of torch < 1.6
 _HINT = "save the weights alone: torch.save(model.state_dict(), FILE)"
@@ -38,7 +42,7 @@ class ForeignCheckpoint:
 
     path: Path
     tensors: dict[str, Tensor]  # floating point ones as float32
-    settings: dict[str, Any]  # from an ``args`` namespace or a ``config``; often empty
+    args: dict[str, Any]  # of its training script, an ``args`` namespace or ``config``; often empty
 
 
 def read_foreign(path: Path) -> ForeignCheckpoint:
@@ -48,16 +52,16 @@ def read_foreign(path: Path) -> ForeignCheckpoint:
     when its pickle references anything but arrays and plain containers.
     """
     content = _load(path)
-    settings: dict[str, Any] = {}
+    args: dict[str, Any] = {}
     while isinstance(content, Mapping):
-        settings = {**_settings(content), **settings}
+        args = {**_arguments(content), **args}
         inner = next((content[k] for k in _WRAPPERS if isinstance(content.get(k), Mapping)), None)
         if inner is None:
             break
         content = inner
     if not isinstance(content, Mapping):
         raise ModelError(f"holds a {type(content).__name__}, not weights", where=path, hint=_HINT)
-    return ForeignCheckpoint(path, _tensors(content, path), settings)
+    return ForeignCheckpoint(path, _tensors(content, path), args)
 
 
 def _load(path: Path) -> Any:
@@ -111,8 +115,8 @@ def _stand_ins(path: Path) -> list[tuple[Any, str]]:
     if not zipfile.is_zipfile(path):
         return []
     names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    found: list[tuple[Any, str]] = [(stand_in(n), n) for n in names if n.startswith(TRAINERS)]
-    return [*found, (stand_in_attribute, "builtins.getattr")] if found else []
+    pairs: list[tuple[Any, str]] = [(stand_in(n), n) for n in names if n.startswith(TRAINERS)]
+    return [*pairs, (stand_in_attribute, "builtins.getattr")] if pairs else []
 
 
 def _load_safetensors(path: Path) -> Any:
@@ -138,21 +142,21 @@ def _unreadable(path: Path, error: Exception) -> ModelError:
             hint=_HINT,
         )
     # torch's message begins with a page of advice on how to load the file unsafely.
-    told = re.search(r"WeightsUnpickler error: (.+)|\n\s*\n(.+)", text)
-    reason = (told[1] or told[2] if told else text).strip().partition("\n")[0][:120]
+    match = re.search(r"WeightsUnpickler error: (.+)|\n\s*\n(.+)", text)
+    reason = (match[1] or match[2] if match else text).strip().partition("\n")[0][:120]
     reason = reason or type(error).__name__
     return ModelError(f"damaged or not a checkpoint ({reason})", where=path)
 
 
-def _settings(content: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key in _SETTINGS:
+def _arguments(content: Mapping[str, Any]) -> dict[str, Any]:
+    args: dict[str, Any] = {}
+    for key in _ARGUMENTS:
         value = content.get(key)
         if isinstance(value, argparse.Namespace):
-            found.update(vars(value))
+            args.update(vars(value))
         elif isinstance(value, Mapping):
-            found.update(value)
-    return found
+            args.update(value)
+    return args
 
 
 def _tensors(content: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
@@ -164,7 +168,7 @@ def _tensors(content: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
         if isinstance(value, Tensor) and value.layout is torch.strided and not value.is_quantized:
             value = value.detach()
             tensors[str(name)] = value.float() if value.is_floating_point() else value
-        elif name not in _SETTINGS:
+        elif name not in _ARGUMENTS:
             strange.append(f"{name} ({type(value).__name__})")
     if not tensors:
         raise ModelError(
@@ -186,13 +190,6 @@ def _is_array(value: object) -> bool:
     if not isinstance(value, np.ndarray):
         return False
     return value.dtype.kind in "fiub" and value.dtype.itemsize <= 8
-
-
-# Restricted unpickling of foreign checkpoints: an allow-list of global names.
-#
-# A pickle is a program: loading one without restrictions runs arbitrary code. Checkpoints need
-# tensors, NumPy arrays, plain containers and the argparse.Namespace of a training script; any other
-# name aborts loading before anything is called.
 
 
 # Files written before NumPy 2 use numpy.core, later ones numpy._core.

@@ -8,15 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from torch import Tensor
-
-from costream.importers.base import importer
+from costream.importers.base import has_tensors, importer
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
-from costream.importers.rules import ImportedNetwork
+from costream.importers.rules import ImportedNetwork, rename
 from costream.importers.video3d import VIDEO_KEYS, convert_video
 
-KEYS = VIDEO_KEYS
 _RENAMED = (
     (r"blocks\.0\.conv\.conv_t\.", "encoder.stem.conv_xy."),
     (r"blocks\.0\.conv\.(conv_xy\.)?", "encoder.stem.conv."),
@@ -38,33 +35,24 @@ _WITHIN = (
 )
 
 
-def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Return whether the names are those of PyTorchVideo's networks."""
-    return "blocks.1.res_blocks.0.branch2.conv_a.weight" in tensors
-
-
 @importer(
-    "pytorchvideo", summary="X3D, Slow or I3D of PyTorchVideo", detect=detect, keys=KEYS, order=13
+    "pytorchvideo",
+    summary="X3D, Slow or I3D of PyTorchVideo",
+    detect=has_tensors("blocks.1.res_blocks.0.branch2.conv_a.weight"),
+    keys=VIDEO_KEYS,
+    order=13,
 )
-def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
+def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:
     """Return the network; ModelError for missing or unused tensors and unknown settings."""
-    found = {int(match[1]) for name in foreign.tensors if (match := _BLOCK.match(name))}
+    numbers = {int(match[1]) for name in foreign.tensors if (match := _BLOCK.match(name))}
     # I3D has a pooling layer, without tensors, between its stages.
-    stages = {number: stage for stage, number in enumerate(sorted(found))}
-    return convert_video(foreign.tensors, lambda name: _rename(name, stages), config)
+    stages = {number: stage for stage, number in enumerate(sorted(numbers))}
+    return convert_video(foreign.tensors, lambda name: _rename(name, stages), settings)
 
 
 def _rename(name: str, stages: Mapping[int, int]) -> str | None:
-    found = _BLOCK.match(name)
-    if found is None:
-        return _first(name, _RENAMED)
-    within = _first(found[3], _WITHIN)
-    return within and f"encoder.stages.{stages[int(found[1])]}.{found[2]}.{within}"
-
-
-def _first(name: str, rules: tuple[tuple[str, str], ...]) -> str | None:
-    for pattern, ours in rules:
-        renamed, count = re.subn(f"^{pattern}", ours, name)
-        if count:
-            return renamed
-    return None
+    match = _BLOCK.match(name)
+    if match is None:
+        return rename(name, _RENAMED)
+    rest = rename(match[3], _WITHIN)
+    return rest and f"encoder.stages.{stages[int(match[1])]}.{match[2]}.{rest}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -12,9 +13,20 @@ from torch import Tensor
 from costream.errors import ModelError
 from costream.formatting import listed
 
+EVENTFUL_PAPER = "https://arxiv.org/abs/2308.13494"
+BATCH_NORM = ("weight", "bias", "running_mean", "running_var")
+Make: TypeAlias = Callable[[Sequence[Tensor]], Tensor]
+COUNTER = "num_batches_tracked"  # of a batch normalisation, unused in evaluation
 
-def _rows(parts: Sequence[Tensor]) -> Tensor:
+
+def rows(parts: Sequence[Tensor]) -> Tensor:
+    """Return the tensors concatenated along the rows."""
     return torch.cat(list(parts)) if len(parts) > 1 else parts[0]
+
+
+def matrix(parts: Sequence[Tensor]) -> Tensor:
+    """Return the weight of a pointwise convolution as that of a linear layer."""
+    return parts[0].flatten(1)
 
 
 @dataclass(frozen=True)
@@ -24,7 +36,7 @@ class TensorRule:
     ours: str
     theirs: tuple[str, ...]
     shape: tuple[int, ...]
-    make: Callable[[Sequence[Tensor]], Tensor] = _rows  # default: concatenates along the rows
+    make: Make = rows
 
 
 @dataclass(frozen=True)
@@ -53,7 +65,7 @@ class ImportedFrontend:
     arguments: dict[str, Any]
     tensors: dict[str, Tensor]
     token_width: int
-    what: str  # description for the card
+    description: str  # for the card
 
 
 def apply(
@@ -81,6 +93,42 @@ def apply(
     return {
         rule.ours: rule.make([tensors[name] for name in rule.theirs]).contiguous() for rule in rules
     }
+
+
+def rename(name: str, patterns: Iterable[tuple[str, str]]) -> str | None:
+    """Return a name with the first pattern that its start matches replaced, None without a match.
+
+    ``patterns``: regular expressions and their replacements.
+    """
+    for pattern, ours in patterns:
+        renamed, count = re.subn(f"^{pattern}", ours, name)
+        if count:
+            return renamed
+    return None
+
+
+def rename_rules(
+    tensors: Mapping[str, Tensor],
+    ours: Callable[[str], str | None],
+    make: Callable[[str], Make] = lambda _: rows,
+) -> list[TensorRule]:
+    """Return the rules of the tensors that have a name of ``ours``; ``make``: by that name.
+
+    Their shapes are checked when the network is built.
+    """
+    names = {ours(name): name for name in tensors}
+    return [
+        TensorRule(own, (name,), tuple(tensors[name].shape), make(own))
+        for own, name in names.items()
+        if own is not None
+    ]
+
+
+def with_counters(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Add the counters of batch normalisations, which checkpoints before torch 0.4.1 lack."""
+    names = [name for name in tensors if name.endswith("running_var")]
+    counters = {name.replace("running_var", COUNTER): torch.tensor(0) for name in names}
+    return {**counters, **tensors}
 
 
 def linear(

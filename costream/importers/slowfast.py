@@ -8,15 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from torch import Tensor
-
 from costream.importers.base import importer
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
-from costream.importers.rules import ImportedNetwork
+from costream.importers.rules import BATCH_NORM, ImportedNetwork, rename
 from costream.importers.video3d import VIDEO_KEYS, convert_video
 
-KEYS = VIDEO_KEYS
 _RENAMED = (
     (r"s1\.pathway0_stem\.(conv|conv_xy|bn)\.", r"encoder.stem.\1."),
     (r"head\.conv_5\.", "encoder.conv."),
@@ -25,8 +22,13 @@ _RENAMED = (
     (r"head\.projection\.", "classifier."),
 )
 _BLOCK = re.compile(r"s([2-5])\.pathway0_res(\d+)\.(.+)$")
-_WITHIN = (("branch1.", "shortcut."), ("branch1_bn.", "shortcut_bn."), ("branch2.se.", "squeeze."))
-_CAFFE_NORM = {"s": "weight", "b": "bias", "rm": "running_mean", "riv": "running_var"}
+_WITHIN = (
+    (r"branch1\.", "shortcut."),
+    (r"branch1_bn\.", "shortcut_bn."),
+    (r"branch2\.se\.", "squeeze."),
+    (r"branch2\.", ""),
+)
+_CAFFE_NORM = dict(zip(("s", "b", "rm", "riv"), BATCH_NORM, strict=True))
 _CAFFE = re.compile(r"res([2-5])_(\d+)_branch(1|2[abc])_(w|bn_(?:s|b|rm|riv))$")
 _CAFFE_PLAIN = {
     "conv1_w": "encoder.stem.conv.weight",
@@ -37,7 +39,7 @@ _CAFFE_PLAIN = {
 _TRAINING = re.compile(r"(.*_momentum|lr|model_iter)$")  # training state of Caffe2
 
 
-def detect(tensors: Mapping[str, Tensor]) -> bool:
+def detect(tensors: Mapping[str, object]) -> bool:
     """Return whether the names are those of SlowFast's networks."""
     return "s1.pathway0_stem.conv.weight" in tensors or "res_conv1_bn_s" in tensors
 
@@ -46,32 +48,22 @@ def detect(tensors: Mapping[str, Tensor]) -> bool:
     "slowfast",
     summary="X3D, Slow or I3D of SlowFast, its PyTorch or Caffe2 files",
     detect=detect,
-    keys=KEYS,
+    keys=VIDEO_KEYS,
     order=12,
 )
-def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
+def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:
     """Return the network; ModelError for missing or unused tensors and unknown settings."""
     unused = [name for name in foreign.tensors if _TRAINING.match(name)]
-    return convert_video(foreign.tensors, rename, config, unused)
+    return convert_video(foreign.tensors, _rename, settings, unused)
 
 
-def rename(name: str) -> str | None:
-    """Return our name for a tensor, None for one that is not part of the networks."""
-    if found := _BLOCK.match(name):
-        stage, number, rest = int(found[1]) - 2, found[2], found[3]
-        for theirs, ours in _WITHIN:
-            if rest.startswith(theirs):
-                return f"encoder.stages.{stage}.{number}.{ours}{rest.removeprefix(theirs)}"
-        if rest.startswith("branch2."):
-            return f"encoder.stages.{stage}.{number}.{rest.removeprefix('branch2.')}"
-        return None
-    if found := _CAFFE.match(name):
-        part = "shortcut" if found[3] == "1" else found[3][1]
-        kind = found[4].removeprefix("bn_")
+def _rename(name: str) -> str | None:
+    if match := _BLOCK.match(name):
+        rest = rename(match[3], _WITHIN)
+        return rest and f"encoder.stages.{int(match[1]) - 2}.{match[2]}.{rest}"
+    if match := _CAFFE.match(name):
+        part = "shortcut" if match[3] == "1" else match[3][1]
+        kind = match[4].removeprefix("bn_")
         end = f"{part}.weight" if kind == "w" else f"{part}_bn.{_CAFFE_NORM[kind]}"
-        return f"encoder.stages.{int(found[1]) - 2}.{found[2]}.{end}"
-    for pattern, ours in _RENAMED:
-        renamed, count = re.subn(f"^{pattern}", ours, name)
-        if count:
-            return renamed
-    return _CAFFE_PLAIN.get(name)
+        return f"encoder.stages.{int(match[1]) - 2}.{match[2]}.{end}"
+    return rename(name, _RENAMED) or _CAFFE_PLAIN.get(name)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from costream.errors import ModelError
-from costream.importers.base import importer
+from costream.importers.base import has_tensors, importer
 from costream.importers.config import ImportSettings
 from costream.importers.encoder_blocks import ENCODER_KEYS, EncoderBlockNames, encoder
 from costream.importers.pickles import ForeignCheckpoint
@@ -18,14 +17,15 @@ from costream.importers.rules import ImportedNetwork
 KEYS = (*ENCODER_KEYS, "norm_first")
 
 
-def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Return whether the names are those of a TransformerEncoder."""
-    return "layers.0.self_attn.in_proj_weight" in tensors and "layers.0.linear1.weight" in tensors
-
-
-@importer("torch", summary="torch.nn.TransformerEncoder", detect=detect, keys=KEYS, order=15)
-def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
-    """Return the encoder; heads, window, activation and norm_first must come from ``config``."""
+@importer(
+    "torch",
+    summary="torch.nn.TransformerEncoder",
+    detect=has_tensors("layers.0.self_attn.in_proj_weight", "layers.0.linear1.weight"),
+    keys=KEYS,
+    order=15,
+)
+def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:
+    """Return the encoder; heads, window, activation and norm_first must come from ``settings``."""
     tensors = foreign.tensors
     depth = len({name.split(".")[1] for name in tensors if name.startswith("layers.")})
     blocks = [
@@ -35,8 +35,8 @@ def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwo
         for at in (f"layers.{i}" for i in range(depth))
     ]
     last = "norm" if "norm.weight" in tensors else None
-    norm_first = config.require("norm_first")
-    return encoder(tensors, blocks, config, final_norm=last, norm_first=norm_first)
+    norm_first = settings.require("norm_first")
+    return encoder(tensors, blocks, settings, final_norm=last, norm_first=norm_first)
 
 
 def convert_module(module: nn.TransformerEncoder, window: int) -> ImportedNetwork:
@@ -51,14 +51,14 @@ def convert_module(module: nn.TransformerEncoder, window: int) -> ImportedNetwor
     for part in module.modules():
         if isinstance(part, nn.LayerNorm) and part.eps != 1e-5:
             raise ModelError(f"LayerNorm eps {part.eps}; only 1e-5 is supported")
-    settings = {
+    config = {
         "num_heads": str(layer.self_attn.num_heads),
         "window": str(window),
         "activation": _activation(layer),
         "norm_first": str(layer.norm_first).lower(),
     }
     tensors = {name: value.detach().float() for name, value in module.state_dict().items()}
-    return convert(ForeignCheckpoint(Path("module"), tensors, {}), ImportSettings(settings, KEYS))
+    return convert(ForeignCheckpoint(Path("module"), tensors, {}), ImportSettings(config, KEYS))
 
 
 def _activation(layer: nn.TransformerEncoderLayer) -> str:

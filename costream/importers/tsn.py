@@ -10,27 +10,32 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from costream.errors import ModelError
+from costream.importers.base import has_tensors
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
-from costream.importers.rules import ImportedFrontend, TensorRule, apply, shape_of
+from costream.importers.rules import (
+    BATCH_NORM,
+    COUNTER,
+    ImportedFrontend,
+    TensorRule,
+    apply,
+    shape_of,
+    with_counters,
+)
 
 PAPER = "https://arxiv.org/abs/1608.00859"
 RATE_HZ = 4.0  # chunks of 6 frames at 24 frames per second
 _FIRST = "backbone.conv1.conv.weight"
-_NORM = ("weight", "bias", "running_mean", "running_var")
 
 
-def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Return whether the names are those of a TSN with a bottleneck ResNet."""
-    return _FIRST in tensors and "backbone.layer1.0.conv3.conv.weight" in tensors
+detect = has_tensors(_FIRST, "backbone.layer1.0.conv3.conv.weight")  # a bottleneck ResNet
 
 
 def read_frontend(
-    parts: Sequence[ForeignCheckpoint], config: ImportSettings, rate_hz: float
+    parts: Sequence[ForeignCheckpoint], settings: ImportSettings, rate_hz: float
 ) -> ImportedFrontend:
     """Return the frontend of these files: RGB, flow or both.
 
@@ -49,9 +54,9 @@ def read_frontend(
         f"networks.{name}.{key}": value for name in order for key, value in streams[name][1].items()
     }
     width = 4 * (sizes["width"] << len(sizes["layers"]) - 1)
-    what = f"TSN of MMAction2 ({' and '.join(order)})"
+    description = f"TSN of MMAction2 ({' and '.join(order)})"
     arguments: dict[str, Any] = {"streams": order, **sizes}
-    return ImportedFrontend("tsn", arguments, tensors, width * len(order), what)
+    return ImportedFrontend("tsn", arguments, tensors, width * len(order), description)
 
 
 def _stream(tensors: Mapping[str, Tensor]) -> tuple[str, dict[str, Any], dict[str, Tensor]]:
@@ -76,16 +81,14 @@ def _stream(tensors: Mapping[str, Tensor]) -> tuple[str, dict[str, Any], dict[st
                 rules += _unit(f"{at}.downsample", 4 * inner, inputs, 1)
             inputs = 4 * inner
     unused = [n for n in tensors if n.startswith(("cls_head.", "data_preprocessor."))]
-    unused += [n for n in tensors if n.endswith("num_batches_tracked")]
-    taken = apply(rules, tensors, unused)
-    counts = [name.removesuffix("weight") for name in taken if name.endswith("bn.weight")]
-    taken |= {f"{name}num_batches_tracked": torch.tensor(0) for name in counts}
-    return "rgb" if channels == 3 else "flow", {"layers": layers, "width": width}, taken
+    unused += [n for n in tensors if n.endswith(COUNTER)]
+    renamed = with_counters(apply(rules, tensors, unused))
+    return "rgb" if channels == 3 else "flow", {"layers": layers, "width": width}, renamed
 
 
 def _unit(name: str, outputs: int, inputs: int, size: int) -> list[TensorRule]:
     """Return the rules of a convolution and its BatchNorm."""
     weight = f"{name}.conv.weight"
     rules = [TensorRule(weight, (f"backbone.{weight}",), (outputs, inputs, size, size))]
-    names = [f"{name}.bn.{part}" for part in _NORM]
+    names = [f"{name}.bn.{part}" for part in BATCH_NORM]
     return rules + [TensorRule(n, (f"backbone.{n}",), (outputs,)) for n in names]

@@ -24,14 +24,14 @@ _VECTORS, _MEANS = "pca_eigen_vectors", "pca_means"
 _PLACES = 24  # positions in the last feature maps
 
 
-def detect(tensors: Mapping[str, Tensor]) -> bool:
+def detect(tensors: Mapping[str, object]) -> bool:
     """Return whether the names are those of VGGish, of its PCA, or of both."""
     names = {name.removeprefix(_POST) for name in tensors}
     return _VECTORS in names or {"features.0.weight", "embeddings.0.weight"} <= names
 
 
 def read_frontend(
-    parts: Sequence[ForeignCheckpoint], config: ImportSettings, rate_hz: float
+    parts: Sequence[ForeignCheckpoint], settings: ImportSettings, rate_hz: float
 ) -> ImportedFrontend:
     """Return the frontend of these files for a network with ``rate_hz`` steps per second.
 
@@ -45,7 +45,7 @@ def read_frontend(
             if name in tensors:
                 raise ModelError(f"tensor given twice: {name}")
             tensors[name] = value
-    output = config.get("embedding") or ("relu-pca" if _VECTORS in tensors else "relu")
+    output = settings.get("embedding") or ("relu-pca" if _VECTORS in tensors else "relu")
     hop = FRAME_RATE_HZ / rate_hz
     if hop != int(hop) or hop > _MOST_FRAMES:
         raise ModelError(
@@ -90,5 +90,5 @@ def _frontend(tensors: dict[str, Tensor], output: str, hop_frames: int) -> Impor
         "width": width,
     }
     token_width = hidden if output == "penultimate" else width
-    taken = apply(rules, tensors, unused)
-    return ImportedFrontend("vggish", arguments, taken, token_width, "VGGish of torchvggish")
+    renamed = apply(rules, tensors, unused)
+    return ImportedFrontend("vggish", arguments, renamed, token_width, "VGGish of torchvggish")

@@ -6,7 +6,7 @@ The sizes are read from the tensors; they identify the published network and so 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,12 +14,20 @@ from torch import Tensor
 
 from costream.errors import ModelError
 from costream.importers.config import ImportSettings
-from costream.importers.rules import ImportedNetwork, TensorRule, apply, shape_of
+from costream.importers.rules import (
+    BATCH_NORM,
+    ImportedNetwork,
+    apply,
+    matrix,
+    rename_rules,
+    rows,
+    shape_of,
+    with_counters,
+)
 from costream.nn.video3d.encoder import VideoEncoder
 from costream.nn.video3d.sizes import PAPER, SIZES, TASK, VideoNetSize
 
 VIDEO_KEYS = ("network", "pool", "start", "sliding", "num_classes")
-_COUNTER = "num_batches_tracked"
 _FLAT = ("squeeze.fc1.weight", "squeeze.fc2.weight", "encoder.linear.weight")
 _EPS = 1e-5  # of batch norms
 
@@ -27,7 +35,7 @@ _EPS = 1e-5  # of batch norms
 def convert_video(
     tensors: Mapping[str, Tensor],
     rename: Callable[[str], str | None],
-    config: ImportSettings,
+    settings: ImportSettings,
     unused: Iterable[str] = (),
 ) -> ImportedNetwork:
     """Return the network of a checkpoint.
@@ -35,20 +43,17 @@ def convert_video(
     ``rename``: their name -> ours, None for an unknown one; ``unused``: names that are optional.
     Raises ModelError for missing or unused tensors and unknown settings.
     """
-    rules = [
-        TensorRule(ours, (theirs,), tuple(value.shape), _flat if ours.endswith(_FLAT) else _first)
-        for theirs, value in tensors.items()
-        if (ours := rename(theirs)) is not None
-    ]
-    named = _completed(apply(rules, tensors, unused))
+    rules = rename_rules(tensors, rename, lambda ours: matrix if ours.endswith(_FLAT) else rows)
+    named = with_counters(_with_norms(apply(rules, tensors, unused)))
     sizes = _sizes(named)
-    size = _known(sizes, config)
-    arguments = {"num_classes": _classes(named, config), **sizes, "size": size.size}
-    hop = config.get("sliding")
+    size = _known(sizes, settings)
+    classes = settings.check("num_classes", shape_of(named, "classifier.weight", 2)[0])
+    arguments = {"num_classes": classes, **sizes, "size": size.size}
+    hop = settings.get("sliding")
     if hop is None:
         arguments |= {
-            "pool": config.get("pool") or size.features,
-            "start": config.get("start") or "zeros",
+            "pool": settings.get("pool") or size.features,
+            "start": settings.get("start") or "zeros",
         }
         with torch.device("meta"):  # only sizes are needed
             own = {k: v for k, v in arguments.items() if k != "num_classes"}
@@ -60,7 +65,7 @@ def convert_video(
         f"co{size.kind}" if hop is None else size.kind,
         arguments,
         named,
-        arguments["num_classes"],
+        classes,
         paper=PAPER,
         task=TASK,
         frontend="crop",
@@ -74,9 +79,9 @@ def convert_video(
 def _sizes(named: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the network arguments that the tensors determine."""
     numbers = [
-        (int(found[1]), int(found[2]))
+        (int(match[1]), int(match[2]))
         for name in named
-        if (found := re.match(r"encoder\.stages\.(\d+)\.(\d+)\.a\.weight$", name))
+        if (match := re.match(r"encoder\.stages\.(\d+)\.(\d+)\.a\.weight$", name))
     ]
     stages = 1 + max((stage for stage, _ in numbers), default=-1)
     depths = [1 + max((n for s, n in numbers if s == k), default=-1) for k in range(stages)]
@@ -101,43 +106,25 @@ def _sizes(named: Mapping[str, Tensor]) -> dict[str, Any]:
     }
 
 
-def _known(sizes: Mapping[str, Any], config: ImportSettings) -> VideoNetSize:
+def _known(sizes: Mapping[str, Any], settings: ImportSettings) -> VideoNetSize:
     """Return the published network that has these sizes."""
-    fitting = [s for s in SIZES if {**s.arguments(), "size": 0} == {**sizes, "size": 0}]
-    if not fitting:
+    known = [s for s in SIZES if {**s.arguments(), "size": 0} == {**sizes, "size": 0}]
+    if not known:
         raise ModelError(
             f"no published {sizes['kind']} has blocks {sizes['depths']} of widths {sizes['widths']}"
         )
-    if len(fitting) == 1:
-        return fitting[0]
-    name = config.require("network")
-    return next(size for size in fitting if size.clip == name)
+    if len(known) == 1:
+        return known[0]
+    name = settings.require("network")
+    return next(size for size in known if size.clip == name)
 
 
-def _classes(named: Mapping[str, Tensor], config: ImportSettings) -> int:
-    classes: int = config.check("num_classes", shape_of(named, "classifier.weight", 2)[0])
-    return classes
-
-
-def _completed(named: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add tensors that a dialect omits: counters, and batch norms that are the identity."""
+def _with_norms(named: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Add the batch norms of shortcuts, which a dialect omits, as the identity."""
     for name, value in list(named.items()):
-        if name.endswith("shortcut.weight"):
-            norm = name.replace("shortcut.weight", "shortcut_bn.")
-            if f"{norm}weight" not in named:
-                ones, zeros = torch.ones(len(value)), torch.zeros(len(value))
-                named |= {f"{norm}weight": ones, f"{norm}bias": zeros}
-                named |= {f"{norm}running_mean": zeros.clone(), f"{norm}running_var": ones - _EPS}
-    for name in list(named):
-        if name.endswith("running_var"):
-            named.setdefault(name.replace("running_var", _COUNTER), torch.tensor(0))
+        norm = name.replace("shortcut.weight", "shortcut_bn.")
+        if norm != name and f"{norm}weight" not in named:
+            ones, zeros = torch.ones(len(value)), torch.zeros(len(value))
+            values = (ones, zeros, zeros.clone(), ones - _EPS)
+            named |= {f"{norm}{part}": v for part, v in zip(BATCH_NORM, values, strict=True)}
     return named
-
-
-def _first(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0]
-
-
-def _flat(parts: Sequence[Tensor]) -> Tensor:
-    """Return a pointwise convolution as a matrix."""
-    return parts[0].flatten(1)

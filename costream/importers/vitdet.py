@@ -19,17 +19,24 @@ from costream.errors import ModelError
 from costream.importers.base import importer
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
-from costream.importers.rules import ImportedNetwork, TensorRule, apply, shape_of
+from costream.importers.rules import (
+    EVENTFUL_PAPER,
+    ImportedNetwork,
+    apply,
+    rename,
+    rename_rules,
+    rows,
+    shape_of,
+)
 from costream.records import OBJECT_DETECTION
 
-KEYS = ("num_heads",)
 PAPER = "https://arxiv.org/abs/2203.16527"
-EVENTFUL_PAPER = "https://arxiv.org/abs/2308.13494"
-_BLOCK = "backbone.net.blocks."
+_DETECTRON2 = "backbone.net.blocks.0.attn.rel_pos_h"
+_POSITIONS = "backbone.position_encoding.encoding"
 # detectron2's names -> the Eventful Transformers', which are ours
 _RENAMED = (
     (r"backbone\.net\.patch_embed\.proj\.", "embedding.conv."),
-    (r"backbone\.net\.pos_embed$", "backbone.position_encoding.encoding"),
+    (r"backbone\.net\.pos_embed$", _POSITIONS),
     (r"backbone\.net\.blocks\.(\d+)\.norm1\.", r"backbone.blocks.\1.input_layer_norm."),
     (r"backbone\.net\.blocks\.(\d+)\.norm2\.", r"backbone.blocks.\1.mlp_layer_norm."),
     (r"backbone\.net\.blocks\.(\d+)\.attn\.qkv\.", r"backbone.blocks.\1.qkv."),
@@ -67,35 +74,33 @@ _UNUSED = re.compile(r"roi_heads\.mask_|pixel_(mean|std)$|.*anchor_generator\.")
 _KNOWN = re.compile(r"(embedding|backbone|pyramid|proposal_generator|roi_heads)\.")
 
 
-def detect(tensors: Mapping[str, Tensor]) -> bool:
+def detect(tensors: Mapping[str, object]) -> bool:
     """Return whether the names are those of a ViTDet."""
     eventful = "backbone.blocks.0.relative_position.y_embedding" in tensors
-    return eventful or f"{_BLOCK}0.attn.rel_pos_h" in tensors
+    return eventful or _DETECTRON2 in tensors
 
 
 @importer(
     "vitdet",
     summary="ViTDet of detectron2 or of the Eventful Transformers",
     detect=detect,
-    keys=KEYS,
+    keys=("num_heads",),
     order=11,
 )
-def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
+def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:
     """Return the network; ModelError for missing or unused tensors and contradictory settings."""
-    of_detectron2 = f"{_BLOCK}0.attn.rel_pos_h" in foreign.tensors
+    of_detectron2 = _DETECTRON2 in foreign.tensors
     unused = sorted(name for name in foreign.tensors if _UNUSED.match(name))
-    names = {_rename(name): name for name in foreign.tensors if name not in unused}
-    tensors = {ours: foreign.tensors[theirs] for ours, theirs in names.items()}
-    arguments = _arguments(tensors, config)
+    used = {name: value for name, value in foreign.tensors.items() if name not in unused}
+    arguments = _arguments({_rename(name): value for name, value in used.items()}, settings)
     arguments["rule"] = "linear" if of_detectron2 else "bicubic"
     # from detectron2's configurations, and from that for video object detection
     arguments["proposals"] = 1000 if of_detectron2 or arguments["cascade"] else 300
-    # The shapes are checked when the network is built.
-    rules = [
-        TensorRule(ours, (theirs,), tuple(foreign.tensors[theirs].shape), _table_of(ours))
-        for ours, theirs in names.items()
-        if _KNOWN.match(ours)
-    ]
+    rules = rename_rules(
+        used,
+        lambda name: ours if _KNOWN.match(ours := _rename(name)) else None,
+        lambda ours: _square if ours == _POSITIONS else rows,
+    )
     return ImportedNetwork(
         "vitdet",
         arguments,
@@ -109,7 +114,7 @@ def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwo
     )
 
 
-def _arguments(tensors: Mapping[str, Tensor], config: ImportSettings) -> dict[str, Any]:
+def _arguments(tensors: Mapping[str, Tensor], settings: ImportSettings) -> dict[str, Any]:
     dim, _, patch, _ = shape_of(tensors, "embedding.conv.weight", 4)
     numbers = {int(m[1]) for name in tensors if (m := re.match(r"backbone\.blocks\.(\d+)\.", name))}
     depth = len(numbers)
@@ -121,12 +126,12 @@ def _arguments(tensors: Mapping[str, Tensor], config: ImportSettings) -> dict[st
     cascade = "roi_heads.box_head.0.fc1.weight" in tensors
     stage = ".0" if cascade else ""
     convolution = re.compile(rf"roi_heads\.box_head{re.escape(stage)}\.conv\d+\.weight$")
-    rows = shape_of(tensors, "backbone.position_encoding.encoding", 3)[1]
+    rows = shape_of(tensors, _POSITIONS, 3)[1]
     classes = shape_of(tensors, f"roi_heads.box_predictor{stage}.cls_score.weight", 2)[0] - 1
     return {
         "classes": classes,
         "dim": dim,
-        "heads": config.check("num_heads", dim // head_dim),
+        "heads": settings.check("num_heads", dim // head_dim),
         "depth": depth,
         "global_blocks": [number for number, table in enumerate(tables) if table == size],
         "size": list(size),
@@ -155,19 +160,7 @@ def _sizes(tensors: Mapping[str, Tensor], number: int) -> tuple[int, int]:
 
 
 def _rename(name: str) -> str:
-    for pattern, ours in _RENAMED:
-        renamed, found = re.subn(f"^{pattern}", ours, name)
-        if found:
-            return renamed
-    return name
-
-
-def _table_of(name: str) -> Any:
-    return _square if name == "backbone.position_encoding.encoding" else _first
-
-
-def _first(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0]
+    return rename(name, _RENAMED) or name
 
 
 def _square(parts: Sequence[Tensor]) -> Tensor:

@@ -21,10 +21,15 @@ from costream.formatting import listed
 from costream.importers.base import importer
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
-from costream.importers.rules import ImportedNetwork, TensorRule, apply, shape_of
+from costream.importers.rules import (
+    EVENTFUL_PAPER,
+    ImportedNetwork,
+    apply,
+    rename,
+    rename_rules,
+    shape_of,
+)
 
-KEYS = ("num_heads",)
-PAPER = "https://arxiv.org/abs/2308.13494"
 _HEAD = 64  # width of a head where the number of heads is not given
 _BLOCK = r"\.(\d+)\."
 # TAdaConv's names -> the Eventful Transformers', which are ours
@@ -55,7 +60,7 @@ _KNOWN = re.compile(r"(embedding|spatial_model|temporal_model|classifier)\.")
 _TUNED = ("temporal_model.", "classifier.")
 
 
-def detect(tensors: Mapping[str, Tensor]) -> bool:
+def detect(tensors: Mapping[str, object]) -> bool:
     """Return whether the names are those of a ViViT or of its temporal encoder."""
     return "temporal_model.class_token" in tensors or "backbone.cls_token_out" in tensors
 
@@ -82,35 +87,29 @@ def overlay(parts: Sequence[ForeignCheckpoint]) -> list[ForeignCheckpoint]:
             where=parts[1].path,
             hint="give the file of the whole network first",
         )
-    return [ForeignCheckpoint(parts[0].path, base | tuned, parts[0].settings | parts[1].settings)]
+    return [ForeignCheckpoint(parts[0].path, base | tuned, parts[0].args | parts[1].args)]
 
 
 @importer(
     "vivit",
     summary="ViViT, factorised encoder, of TAdaConv or of the Eventful Transformers",
     detect=detect,
-    keys=KEYS,
+    keys=("num_heads",),
     order=14,
 )
-def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
+def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:
     """Return the network; ModelError for missing or unused tensors and contradictory settings."""
     unused = sorted(name for name in foreign.tensors if _UNUSED.match(name))
-    names = {_rename(name): name for name in foreign.tensors if name not in unused}
-    tensors = {ours: foreign.tensors[theirs] for ours, theirs in names.items()}
-    arguments = _arguments(tensors, config)
-    # The shapes are checked when the network is built.
-    rules = [
-        TensorRule(ours, (theirs,), tuple(foreign.tensors[theirs].shape))
-        for ours, theirs in names.items()
-        if _KNOWN.match(ours)
-    ]
+    used = {name: value for name, value in foreign.tensors.items() if name not in unused}
+    arguments = _arguments({_rename(name): value for name, value in used.items()}, settings)
+    rules = rename_rules(used, lambda name: ours if _KNOWN.match(ours := _rename(name)) else None)
     frames = arguments["tubelet"] * arguments["window"]
     return ImportedNetwork(
         "vivit",
         arguments,
         apply(rules, foreign.tensors, unused),
         arguments["num_classes"],
-        paper=PAPER,
+        paper=EVENTFUL_PAPER,
         task="action recognition",
         frontend="crops",
         frontend_arguments={"size": arguments["size"][0] * arguments["patch"]},
@@ -119,7 +118,7 @@ def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwo
     )
 
 
-def _arguments(tensors: Mapping[str, Tensor], config: ImportSettings) -> dict[str, Any]:
+def _arguments(tensors: Mapping[str, Tensor], settings: ImportSettings) -> dict[str, Any]:
     dim, _, tubelet, patch, _ = shape_of(tensors, "embedding.conv.weight", 5)
     rows = shape_of(tensors, "spatial_model.backbone.position_encoding.encoding", 3)[1]
     steps = shape_of(tensors, "temporal_model.backbone.position_encoding.encoding", 3)[1]
@@ -127,12 +126,12 @@ def _arguments(tensors: Mapping[str, Tensor], config: ImportSettings) -> dict[st
     if side**2 != rows - 1:
         raise ModelError(f"the checkpoint does not fit: {rows - 1} tokens are no square")
     if dim % _HEAD == 0:
-        config.default("num_heads", dim // _HEAD)
+        settings.default("num_heads", dim // _HEAD)
     hidden = shape_of(tensors, "spatial_model.backbone.blocks.0.mlp_1.weight", 2)[0]
     return {
         "num_classes": shape_of(tensors, "classifier.weight", 2)[0],
         "dim": dim,
-        "heads": config.heads("num_heads", dim),
+        "heads": settings.heads("num_heads", dim),
         "depth": _depth(tensors, "spatial_model"),
         "size": [side, side],
         "window": steps - 1,
@@ -149,8 +148,4 @@ def _depth(tensors: Mapping[str, Tensor], part: str) -> int:
 
 
 def _rename(name: str) -> str:
-    for pattern, ours in _RENAMED:
-        renamed, found = re.subn(f"^{pattern}", ours, name)
-        if found:
-            return renamed
-    return name
+    return rename(name, _RENAMED) or name

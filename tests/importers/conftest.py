@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from costream.checkpoints.card import Card
-from costream.importers.run import import_checkpoint
+from costream.importers.run import import_files
 from costream.models.build import build
 
 REFS = Path(__file__).resolve().parents[2].parent / "shared" / "refs" / "transformers"
@@ -46,7 +46,7 @@ def load(tmp_path: Path) -> Import:
         path = tmp_path / "checkpoint.pth"
         torch.save(content, path)
         pairs = {key: str(value) for key, value in config.items()}
-        card, tensors = import_checkpoint(path, "test", pairs, form)
+        card, tensors = import_files([path], "test", pairs, form)
         return card, build(card, tensors)[0].eval()
 
     return run

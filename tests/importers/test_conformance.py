@@ -13,7 +13,7 @@ import torch
 from costream.errors import ModelError
 from costream.importers.base import IMPORTERS
 from costream.importers.config import KEYS
-from costream.importers.run import import_checkpoint
+from costream.importers.run import import_files
 from costream.models.build import build
 from kit.paths import ROOT
 
@@ -40,7 +40,7 @@ def test_a_checkpoint_without_its_tensors_is_refused_in_one_line(name: str, tmp_
     path = tmp_path / "checkpoint.pth"
     torch.save({"weight": torch.zeros(2, 2)}, path)
     with pytest.raises(ModelError) as caught:
-        import_checkpoint(path, "test", {}, name)
+        import_files([path], "test", {}, name)
     assert "\n" not in str(caught.value)
 
 
@@ -62,10 +62,10 @@ from costream.importers.rules import ImportedNetwork
     detect=lambda tensors: "cell.weight_ih" in tensors,
     keys=("num_classes",),
 )
-def convert(foreign, config):
+def convert(foreign, settings):
     """Return the network."""
     t = foreign.tensors
-    config.check("num_classes", t["out.weight"].shape[0])
+    settings.check("num_classes", t["out.weight"].shape[0])
     width = t["embed.weight"].shape[1]
     return ImportedNetwork("features", {"embed_dim": width}, {}, None, None, "", task="features")
 '''
@@ -84,12 +84,12 @@ def test_one_file_outside_adds_an_importer(tmp_path: Path, monkeypatch: pytest.M
         "out.bias": torch.randn(2),
     }
     torch.save(tensors, tmp_path / "zoo.pth")
-    card, weights = import_checkpoint(tmp_path / "zoo.pth", "zoo", {"num_classes": "2"})
+    card, weights = import_files([tmp_path / "zoo.pth"], "zoo", {"num_classes": "2"})
     assert (card.architecture, card.arguments) == ("features", {"embed_dim": 3})
     assert card.description == "Imported from a checkpoint of: GRU of a made-up project."
     assert build(card, weights)[0] is not None
     with pytest.raises(ModelError, match="num_classes"):
-        import_checkpoint(tmp_path / "zoo.pth", "zoo", {"num_classes": "3"})
+        import_files([tmp_path / "zoo.pth"], "zoo", {"num_classes": "3"})
 
 
 def test_listing_imports_no_torch() -> None:

@@ -59,7 +59,7 @@ def test_torch_files_and_their_wrappers(
 def test_arguments_of_a_training_script_are_kept(tmp_path: Path, save: Save) -> None:
     optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(2))]).state_dict()
     save({"model": WEIGHTS, "args": ARGS, "optimizer": optimizer}, tmp_path / "x.pth")
-    settings = read_foreign(tmp_path / "x.pth").settings
+    settings = read_foreign(tmp_path / "x.pth").args
     assert (settings["num_heads"], settings["class_index"]) == (4, ["a", "b"])
     check(tmp_path / "x.pth")
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from costream.errors import ModelError
-from costream.importers.run import import_checkpoint
+from costream.importers.run import import_files
 from costream.labels.names import THUMOS14
 from costream.models.build import build
 
@@ -49,7 +49,7 @@ def test_a_checkpoint_says_what_it_said(tmp_path: Path, kind: str) -> None:
     nn.init.normal_(theirs.layer1[1].weight)
     nn.init.normal_(theirs.layer1[1].bias)
     torch.save(wrapped(theirs.state_dict(), kind), tmp_path / "best_71.82.pth")
-    card, tensors = import_checkpoint(tmp_path / "best_71.82.pth", "mine", LABELS)
+    card, tensors = import_files([tmp_path / "best_71.82.pth"], "mine", LABELS)
     assert (card.architecture, card.rate_hz, card.background) == ("miniroad", 4.0, "Background")
     assert card.labels == THUMOS14.names
     network, _ = build(card, tensors)
@@ -70,15 +70,15 @@ def test_what_does_not_fit(tmp_path: Path, change: dict[str, Any], message: str)
     file = tmp_path / "x.pth"
     torch.save({name: value for name, value in state.items() if value is not None}, file)
     with pytest.raises(ModelError, match=message):
-        import_checkpoint(file, "x", LABELS)
+        import_files([file], "x", LABELS)
 
 
 def test_more_layers_and_other_sizes_are_told(tmp_path: Path) -> None:
     torch.save(Published(2).state_dict(), tmp_path / "x.pth")
     with pytest.raises(ModelError, match=r"left over: gru\.bias_hh_l1"):
-        import_checkpoint(tmp_path / "x.pth", "x", LABELS)
+        import_files([tmp_path / "x.pth"], "x", LABELS)
     torch.save(Published().state_dict(), tmp_path / "x.pth")
     with pytest.raises(ModelError, match="embed_dim=13 contradicts"):
-        import_checkpoint(tmp_path / "x.pth", "x", {**LABELS, "embed_dim": "13"})
+        import_files([tmp_path / "x.pth"], "x", {**LABELS, "embed_dim": "13"})
     with pytest.raises(ModelError, match="does not contain labels"):
-        import_checkpoint(tmp_path / "x.pth", "x", {})
+        import_files([tmp_path / "x.pth"], "x", {})

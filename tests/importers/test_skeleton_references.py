@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from costream.checkpoints.card import Card
-from costream.importers.run import import_checkpoint
+from costream.importers.run import import_files
 from costream.models.skeleton.network import SkeletonNet
 
 REFS = Path(__file__).resolve().parents[2].parent / "shared" / "refs" / "skeleton"
@@ -47,7 +47,7 @@ def arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Tensor]]:
 
 
 def imported(path: Path, **config: object) -> tuple[Card, dict[str, Tensor]]:
-    return import_checkpoint(path, "test", {key: str(value) for key, value in config.items()})
+    return import_files([path], "test", {key: str(value) for key, value in config.items()})
 
 
 @pytest.mark.parametrize(("file", "form", "config"), FULL)

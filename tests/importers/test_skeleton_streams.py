@@ -11,7 +11,7 @@ import torch
 
 from costream.checkpoints.file import read_card, read_weights
 from costream.errors import ModelError, UsageError
-from costream.importers.run import import_streams
+from costream.importers.run import import_files
 from costream.models.build import build
 from costream.models.verify import verify
 from kit.foreign_skeletons import CHANNELS, JOINTS, Pyskl, StGcn
@@ -77,22 +77,22 @@ def test_two_streams_become_one_model(saved: list[tuple[StGcn, Path]], tmp_path:
 def test_streams_must_go_together(saved: list[tuple[StGcn, Path]], tmp_path: Path) -> None:
     paths = [path for _, path in saved]
     with pytest.raises(UsageError, match="stream: 1 given for 2 checkpoints"):
-        import_streams(paths, "x", {"stream": "joint"})
+        import_files(paths, "x", {"stream": "joint"})
     with pytest.raises(UsageError, match="fusion: 3 given for 2 checkpoints"):
-        import_streams(paths, "x", {"stream": "joint,bone", "fusion": "1,1,1"})
+        import_files(paths, "x", {"stream": "joint,bone", "fusion": "1,1,1"})
     with pytest.raises(ModelError, match="does not contain stream"):
-        import_streams(paths, "x", {})
+        import_files(paths, "x", {})
     torch.save(Pyskl(plus=True).w, tmp_path / "other.pt")
     config = {"stream": "joint,bone", "rate_hz": "30"}
     with pytest.raises(ModelError, match=r"are not compatible: .*normalise \(kinetics and pyskl\)"):
-        import_streams([paths[0], tmp_path / "other.pt"], "x", config)
+        import_files([paths[0], tmp_path / "other.pt"], "x", config)
     with pytest.raises(ModelError, match=r"sliding: .* only run step by step"):
-        import_streams(paths, "x", {"stream": "joint,bone", "sliding": "30"})
+        import_files(paths, "x", {"stream": "joint,bone", "sliding": "30"})
     weights = dict(saved[1][0].w)
     del weights["fcn.bias"]
     torch.save(weights, paths[1])
     with pytest.raises(ModelError, match=r"bone\.pt: .*missing: fcn\.bias"):
-        import_streams(paths, "x", {"stream": "joint,bone"})
+        import_files(paths, "x", {"stream": "joint,bone"})
 
 
 def test_several_checkpoints_need_a_name(saved: list[tuple[StGcn, Path]]) -> None:

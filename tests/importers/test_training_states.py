@@ -61,7 +61,7 @@ def test_the_weights_are_found_and_the_trainer_is_not_needed(
     monkeypatch.delitem(sys.modules, trainer.__module__)
     found = read_foreign(tmp_path / "x.ckpt")
     assert torch.equal(found.tensors["a"], WEIGHTS["model.a"])
-    assert found.settings == {"pool_size": -1}
+    assert found.args == {"pool_size": -1}
 
 
 @pytest.mark.parametrize("kind", ["system", "getattr", "import"])

@@ -17,7 +17,7 @@ from costream.importers import video3d
 from costream.importers.config import KEYS, ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.pytorchvideo import convert as from_pytorchvideo
-from costream.importers.run import import_checkpoint
+from costream.importers.run import import_files
 from costream.importers.slowfast import convert as from_slowfast
 from costream.labels.names import KINETICS400
 from costream.models.build import build, new_network
@@ -142,7 +142,7 @@ def test_the_network_is_the_same(dialect: str, kind: str, sliding: bool, tmp_pat
     config = {"labels": str(labels)} | ({"sliding": "2"} if sliding else {"pool": "3"})
     if kind == "x3d":
         config["network"] = "x3d-s"
-    card, tensors = import_checkpoint(path, "mine", config)
+    card, tensors = import_files([path], "mine", config)
     assert card.architecture == (kind if sliding else f"co{kind}")
     assert (card.labels, card.rate_hz, card.task) == (("walk", "run", "jump"), 5.0, TASK)
     assert (card.frontend, card.frontend_arguments) == ("crop", {"size": 19, "short_side": 24})
@@ -177,13 +177,13 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     whole = foreign_tensors(small_net("slow"), "slowfast")
     more = {**whole, "s1.pathway1_stem.conv.weight": torch.zeros(2, 3, 5, 7, 7)}
     with pytest.raises(ModelError, match=r"left over: s1\.pathway1_stem\.conv\.weight"):
-        import_checkpoint(written(more, "slowfast", tmp_path / "a"), "mine", {})
+        import_files([written(more, "slowfast", tmp_path / "a")], "mine", {})
     less = {k: v for k, v in whole.items() if not k.startswith("s3.")}
     with pytest.raises(ModelError, match="stages are missing"):
-        import_checkpoint(written(less, "slowfast", tmp_path / "b"), "mine", {})
+        import_files([written(less, "slowfast", tmp_path / "b")], "mine", {})
     odd = {k: v for k, v in whole.items() if not k.startswith("s4.pathway0_res1")}
     with pytest.raises(ModelError, match=r"no published slow has blocks \[1, 1, 1, 1\]"):
-        import_checkpoint(written(odd, "slowfast", tmp_path / "c"), "mine", {})
+        import_files([written(odd, "slowfast", tmp_path / "c")], "mine", {})
 
 
 def test_x3d_of_the_same_sizes_have_to_be_told_apart(tmp_path: Path) -> None:
@@ -198,8 +198,8 @@ def test_x3d_of_the_same_sizes_have_to_be_told_apart(tmp_path: Path) -> None:
         tensors[in_slowfast(name)] = torch.zeros([*value.shape, *([1] * 3 if wide else [])])
     path = written(tensors, "slowfast", tmp_path / "x3d_m.pyth")
     with pytest.raises(ModelError, match=r"does not contain network .* but image sizes"):
-        import_checkpoint(path, "mine", SAID)
-    card, _ = import_checkpoint(path, "mine", {**SAID, "network": "x3d-m"})
+        import_files([path], "mine", SAID)
+    card, _ = import_files([path], "mine", {**SAID, "network": "x3d-m"})
     assert card.labels == KINETICS400.names
     assert (card.rate_hz, card.arguments["size"], card.arguments["pool"]) == (6.0, 224, 16)
     assert card.delay_s == pytest.approx((56 + 15) / 2 / 6)

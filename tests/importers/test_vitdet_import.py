@@ -16,7 +16,7 @@ from torch import Tensor
 from costream.checkpoints.file import write_weights
 from costream.errors import ModelError
 from costream.frontends.crops import Pixels
-from costream.importers.run import import_checkpoint
+from costream.importers.run import import_files
 from costream.importers.vitdet import detect
 from costream.labels.names import COCO, VID
 from costream.models.build import build
@@ -82,7 +82,7 @@ def test_pickles_of_detectron2(cascade: bool, tmp_path: Path) -> None:
     network = small_network(cascade=cascade, rule="linear", proposals=1000)
     path = tmp_path / "model_final.pkl"
     path.write_bytes(pickle.dumps(detectron2_file(network)))
-    card, tensors = import_checkpoint(path, "test", {"labels": "coco"})
+    card, tensors = import_files([path], "test", {"labels": "coco"})
     imported = build(card, tensors)[0].eval()
     assert card.labels == COCO.names
     assert card.task == "object detection"
@@ -110,10 +110,10 @@ def test_what_is_left_over_or_missing_is_named(tmp_path: Path) -> None:
     path = tmp_path / "x.pkl"
     path.write_bytes(pickle.dumps(content))
     with pytest.raises(ModelError, match="left over: strange"):
-        import_checkpoint(path, "test", {"labels": "coco"})
+        import_files([path], "test", {"labels": "coco"})
     del content["model"]["strange"], content["model"]["backbone.simfp_3.1.norm.bias"]
     path.write_bytes(pickle.dumps(content))
-    card, tensors = import_checkpoint(path, "test", {"labels": "coco"})
+    card, tensors = import_files([path], "test", {"labels": "coco"})
     with pytest.raises(ModelError, match=r"missing: network\.pyramid\.stages\.1\.2\.bias"):
         build(card, tensors)
 

@@ -6,35 +6,17 @@ it follows from the joint layout.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from torch import Tensor
-
-from costream.importers.base import importer
+from costream.importers.base import has_prefix, importer
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.rules import ImportedNetwork
 from costream.importers.skeleton.common import (
     SKELETON_KEYS,
     Dialect,
-    SkeletonPreprocessing,
     block_naming,
-    complete_setting,
-    read_sizes,
-    take,
-    with_counters,
+    convert_skeleton,
 )
 
-KEYS = SKELETON_KEYS
-PAPER = "https://arxiv.org/abs/1805.07694"
-DATA = SkeletonPreprocessing(
-    window=300,
-    rate_hz=30.0,
-    space="ntu",
-    picture="kinetics",
-    score="difference",
-    min_score=0.0,
-)
 _theirs = block_naming(
     lambda number: f"l{number}.",
     {
@@ -50,21 +32,16 @@ _theirs = block_naming(
     },
     {},
 )
+_DIALECT = Dialect(_theirs, "agcn", "https://arxiv.org/abs/1805.07694", graph="learned")
 
 
-def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Return whether the names are those of 2s-AGCN."""
-    return any(name.startswith("l1.gcn1.") for name in tensors)
-
-
-@importer("2s-agcn", summary="a stream of 2s-AGCN", detect=detect, keys=KEYS, order=9)
-def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
+@importer(
+    "2s-agcn",
+    summary="a stream of 2s-AGCN",
+    detect=has_prefix("l1.gcn1."),
+    keys=SKELETON_KEYS,
+    order=9,
+)
+def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:
     """Return the network; ModelError for missing or unused tensors and unknown settings."""
-    tensors = with_counters(foreign.tensors)
-    dialect = Dialect(_theirs, "agcn", graph="learned")
-    sizes = read_sizes(tensors, dialect)
-    setting = complete_setting(sizes, dialect, DATA, config)
-    weights = take(tensors, sizes, dialect, setting.persons)
-    fixed = setting.graph()
-    weights |= {f"{block.at}gcn.A": fixed.clone() for block in sizes.blocks}
-    return setting.imported(weights, PAPER)
+    return convert_skeleton(foreign, _DIALECT, settings)

@@ -18,7 +18,19 @@ from torch import Tensor
 
 from costream.errors import ModelError
 from costream.importers.config import ImportSettings
-from costream.importers.rules import ImportedNetwork, TensorRule, apply, shape_of
+from costream.importers.pickles import ForeignCheckpoint
+from costream.importers.rules import (
+    BATCH_NORM,
+    COUNTER,
+    ImportedNetwork,
+    Make,
+    TensorRule,
+    apply,
+    matrix,
+    rows,
+    shape_of,
+    with_counters,
+)
 from costream.layouts import LAYOUTS, Layout, find_layout
 from costream.models.skeleton.network import ATTENTION_FROM
 from costream.nn.graph import adjacency
@@ -26,25 +38,30 @@ from costream.nn.timing import Timing, in_sequence
 
 _DATA_KEYS = ("layout", "stream", "padding", "window", "sliding", "persons", "axes", "normalise")
 SKELETON_KEYS = (*_DATA_KEYS, "num_classes")
-
 _ARCHITECTURES = {"stgcn": "costgcn", "agcn": "coagcn", "str": "costr"}
+SUBSETS = 3  # of a joint's neighbours: itself, inwards, outwards
+BRANCHES = 6  # of ST-GCN++: four dilations, max pooling, 1x1
+Naming = Callable[[str], str]  # our name, that of continual-skeletons -> theirs
 _AXES = {"ntu-25": 3, "openpose-18": 2, "body-25": 2, "coco-17": 2}
 
 
 @dataclass(frozen=True)
 class SkeletonPreprocessing:
-    """Preprocessing of the skeletons that a dialect's published weights were trained on."""
+    """Preprocessing of the skeletons that a dialect's published weights were trained on.
 
-    window: int  # frames of a clip
-    rate_hz: float | None  # None: clips were resampled to ``window`` frames, whatever their length
-    space: str  # normalisation of NTU skeletons, by the frontend's name for it
-    picture: str  # normalisation of skeletons with two axes
-    score: str  # how bones and motion combine scores
-    min_score: float  # a joint with at most this score counts as missing
+    The defaults are those of 2s-AGCN and continual-skeletons.
+    """
+
+    window: int = 300  # frames of a clip
+    rate_hz: float | None = 30.0  # None: clips were resampled to ``window`` frames
+    space: str = "ntu"  # normalisation of NTU skeletons, by the frontend's name for it
+    image: str = "kinetics"  # normalisation of skeletons with two axes
+    score: str = "difference"  # how bones and motion combine scores
+    min_score: float = 0.0  # a joint with at most this score counts as missing
 
 
 @dataclass(frozen=True)
-class SkeletonNetworkSetting:
+class SkeletonSpec:
     """Complete description of a network, with every setting determined."""
 
     sizes: SkeletonSizes
@@ -58,7 +75,7 @@ class SkeletonNetworkSetting:
     sliding: int | None  # recomputed over the last clip every N steps; None: continual
     axes: int
     normalise: str
-    data: SkeletonPreprocessing
+    compat: str | None  # the defective attention of AGCN*, see ``Dialect.compat``
 
     @property
     def strides(self) -> list[int]:
@@ -84,36 +101,35 @@ class SkeletonNetworkSetting:
         layout = self.layout
         return adjacency(self.sizes.joints, layout.bones, layout.centre, self.dialect.partition)
 
-    def imported(
-        self, tensors: dict[str, Tensor], paper: str, compat: str | None = None
-    ) -> ImportedNetwork:
+    def imported(self, tensors: dict[str, Tensor]) -> ImportedNetwork:
         """Return network, frontend and numbered labels."""
         classes, kind = self.sizes.num_classes, self.dialect.kind
         return ImportedNetwork(
             _ARCHITECTURES[kind] if self.sliding is None else kind,
-            self._arguments(compat),
+            self._arguments(),
             tensors,
             classes,
             tuple(f"class {k}" for k in range(classes)),
-            paper,
+            self.dialect.paper,
             task="skeleton action recognition",
             frontend="joints",
             frontend_arguments=self._frontend(),
-            rate_hz=self.data.rate_hz,
+            rate_hz=self.dialect.data.rate_hz,
             delay_steps=self._delay(),
-            limits=" ".join(self._limits(compat)),
+            limits=" ".join(self._limits()),
         )
 
-    def _limits(self, compat: str | None) -> Iterator[str]:
+    def _limits(self) -> Iterator[str]:
+        data = self.dialect.data
         if self.sliding is None and self.padding == "same":
             yield "Trained on whole clips, not on streams."
             if self.dialect.kind == "agcn":
                 yield "Attends to each frame separately; in training, to the clip as a whole."
-        if compat is not None:
+        if self.compat is not None:
             yield "Its attention is defective, as in its training, and does not mix joints."
-        if self.data.rate_hz is None:
+        if data.rate_hz is None:
             yield (
-                f"Trained on clips that were resampled to {self.data.window} frames whatever"
+                f"Trained on clips that were resampled to {data.window} frames whatever"
                 " their length; a stream has a fixed rate."
             )
 
@@ -125,7 +141,7 @@ class SkeletonNetworkSetting:
         return (timing.receptive_field - 1) / 2 + (self.pool - 1) * timing.stride / 2
 
     def _frontend(self) -> dict[str, Any]:
-        scores = self.sizes.channels > self.axes
+        data, scores = self.dialect.data, self.sizes.channels > self.axes
         return {
             "layout": self.layout_name,
             "axes": self.axes,
@@ -133,11 +149,11 @@ class SkeletonNetworkSetting:
             "streams": [self.stream],
             "normalise": self.normalise,
             "missing": "zero",
-            "score": self.data.score if scores else None,
-            "min_score": self.data.min_score if scores else 0.0,
+            "score": data.score if scores else None,
+            "min_score": data.min_score if scores else 0.0,
         }
 
-    def _arguments(self, compat: str | None) -> dict[str, Any]:
+    def _arguments(self) -> dict[str, Any]:
         sizes, dialect = self.sizes, self.dialect
         arguments = {
             "kind": dialect.kind,
@@ -153,7 +169,7 @@ class SkeletonNetworkSetting:
             "padding": self.padding,
             "pool": self.pool,
             "partition": dialect.partition,
-            "compat": compat,
+            "compat": self.compat,
             "conv_first": dialect.stacked,
             "inner_residual": dialect.inner_residual,
             "temporal": "branches" if dialect.branches else "convolution",
@@ -166,53 +182,67 @@ class SkeletonNetworkSetting:
         return arguments
 
 
-def complete_setting(
-    sizes: SkeletonSizes,
-    dialect: Dialect,
-    data: SkeletonPreprocessing,
-    config: ImportSettings,
-    padding: str | None = "same",
-) -> SkeletonNetworkSetting:
-    """Return the complete setting; ModelError for one that neither tensors nor config determine.
+def convert_skeleton(
+    foreign: ForeignCheckpoint, dialect: Dialect, settings: ImportSettings
+) -> ImportedNetwork:
+    """Return the network of a checkpoint.
 
-    ``padding``: the form of the dialect's network, None when it has two.
+    Raises ModelError for missing or unused tensors, and for a setting that neither tensors nor
+    ``settings`` determine.
     """
-    config.check("num_classes", sizes.num_classes)
-    layout = _layout(sizes, config)
-    axes = _axes(sizes, layout, config)
-    usual = data.picture if axes == 2 else data.space if layout.name == "ntu-25" else None
-    setting = SkeletonNetworkSetting(
+    tensors = with_counters(foreign.tensors)
+    sizes = read_sizes(tensors, dialect)
+    spec = _complete(sizes, dialect, settings)
+    # S-TR also stores the graph in its attention blocks but does not use it there.
+    unused = [dialect.theirs(f"{b.at}gcn.A") for b in sizes.blocks if _attends(b, dialect)]
+    renamed = apply(_rules(sizes, dialect, spec.persons), tensors, unused)
+    if dialect.graph == "learned":
+        renamed |= {f"{block.at}gcn.A": spec.graph().clone() for block in sizes.blocks}
+    elif dialect.graph == "fixed":
+        ones = torch.ones(SUBSETS, sizes.joints, sizes.joints)
+        renamed |= {f"{block.at}gcn.graph_attn": ones.clone() for block in sizes.blocks}
+    return spec.imported(renamed)
+
+
+def _complete(sizes: SkeletonSizes, dialect: Dialect, settings: ImportSettings) -> SkeletonSpec:
+    settings.check("num_classes", sizes.num_classes)
+    layout = _layout(sizes, settings)
+    axes = _axes(sizes, layout, settings)
+    data = dialect.data
+    usual = data.image if axes == 2 else data.space if layout.name == "ntu-25" else None
+    streams: list[str] = settings.require("stream")
+    if len(streams) > 1:
+        raise ModelError(f"stream={','.join(streams)}: a checkpoint has a single stream")
+    persons = _persons(sizes, dialect, settings)
+    padding = settings.get("padding") or dialect.padding or settings.require("padding")
+    compat = None
+    if dialect.kind == "agcn":
+        compat = settings.get("compat") or (dialect.compat if padding == "none" else None)
+    spec = SkeletonSpec(
         sizes,
         dialect,
         layout,
-        layout_name=layout.name if layout.name in LAYOUTS else config.get("layout"),
-        stream=_stream(config),
-        persons=_persons(sizes, dialect, config),
-        padding=config.get("padding") or padding or config.require("padding"),
-        window=config.get("window") or data.window,
-        sliding=config.get("sliding"),
+        layout_name=layout.name if layout.name in LAYOUTS else settings.get("layout"),
+        stream=streams[0],
+        persons=persons,
+        padding=padding,
+        window=settings.get("window") or data.window,
+        sliding=settings.get("sliding"),
         axes=axes,
-        normalise=config.get("normalise") or usual or config.require("normalise"),
-        data=data,
+        normalise=settings.get("normalise") or usual or settings.require("normalise"),
+        compat=None if compat == "none" else compat,
     )
-    if setting.padding == "none" and setting.window < setting.timing.receptive_field:
+    if spec.padding == "none" and spec.window < spec.timing.receptive_field:
         raise ModelError(
-            f"window={setting.window} frames are fewer than the {setting.timing.receptive_field}"
+            f"window={spec.window} frames are fewer than the {spec.timing.receptive_field}"
             " that the blocks see without padding"
         )
-    return setting
+    return spec
 
 
-def _stream(config: ImportSettings) -> str:
-    streams: list[str] = config.require("stream")
-    if len(streams) > 1:
-        raise ModelError(f"stream={','.join(streams)}: a checkpoint has a single stream")
-    return streams[0]
-
-
-def _axes(sizes: SkeletonSizes, layout: Layout, config: ImportSettings) -> int:
-    told = {2: 2, 4: 3}.get(sizes.channels) or _AXES.get(layout.name)
-    axes: int = config.get("axes") or told or config.require("axes")
+def _axes(sizes: SkeletonSizes, layout: Layout, settings: ImportSettings) -> int:
+    usual = {2: 2, 4: 3}.get(sizes.channels) or _AXES.get(layout.name)
+    axes: int = settings.get("axes") or usual or settings.require("axes")
     if sizes.channels not in (axes, axes + 1):
         raise ModelError(
             f"the checkpoint takes {sizes.channels} values per joint, which is not {axes} axes with"
@@ -221,13 +251,11 @@ def _axes(sizes: SkeletonSizes, layout: Layout, config: ImportSettings) -> int:
     return axes
 
 
-def _layout(sizes: SkeletonSizes, config: ImportSettings) -> Layout:
-    fitting = [name for name, layout in LAYOUTS.items() if len(layout.joints) == sizes.joints]
-    name: str | None = config.get("layout")
-    if name is None and len(fitting) == 1:
-        name = fitting[0]
+def _layout(sizes: SkeletonSizes, settings: ImportSettings) -> Layout:
+    known = [name for name, layout in LAYOUTS.items() if len(layout.joints) == sizes.joints]
+    name: str | None = settings.get("layout") or (known[0] if len(known) == 1 else None)
     if name is None:
-        several = f" ({' and '.join(fitting)} have as many)" if fitting else ""
+        several = f" ({' and '.join(known)} have as many)" if known else ""
         raise ModelError(
             f"the checkpoint has {sizes.joints} joints of an unknown layout{several}",
             hint="set the layout: --config layout=...",
@@ -240,7 +268,7 @@ def _layout(sizes: SkeletonSizes, config: ImportSettings) -> Layout:
     return layout
 
 
-def _persons(sizes: SkeletonSizes, dialect: Dialect, config: ImportSettings) -> int:
+def _persons(sizes: SkeletonSizes, dialect: Dialect, settings: ImportSettings) -> int:
     persons, rest = divmod(sizes.norm_width, sizes.joints * sizes.channels)
     if rest:
         raise ModelError(
@@ -249,16 +277,8 @@ def _persons(sizes: SkeletonSizes, dialect: Dialect, config: ImportSettings) -> 
         )
     if dialect.shared_norm and persons == 1:
         # Its features are averaged over the persons; the published data have two.
-        return config.get("persons") or 2
-    said: int = config.check("persons", persons)
-    return said
-
-
-# Key maps. Our names are those of continual-skeletons; a dialect maps each of them to its own.
-SUBSETS = 3  # of a joint's neighbours: itself, inwards, outwards
-BRANCHES = 6  # of ST-GCN++: four dilations, max pooling, 1x1
-_COUNTER = ".num_batches_tracked"
-Naming = Callable[[str], str]  # our name -> theirs
+        return settings.get("persons") or 2
+    return int(settings.check("persons", persons))
 
 
 @dataclass(frozen=True)
@@ -278,10 +298,14 @@ class SkeletonBlockSizes:
 
 @dataclass(frozen=True)
 class Dialect:
-    """Structure and parameter names of one implementation's network."""
+    """Structure, parameter names and training data of one implementation's networks."""
 
     theirs: Naming
     kind: str  # "stgcn", "agcn" or "str"
+    paper: str
+    data: SkeletonPreprocessing = SkeletonPreprocessing()
+    padding: str | None = "same"  # None: networks with and without padding have the same tensors
+    compat: str | None = None  # of its AGCN without padding, trained with a defective attention
     stacked: bool = False  # one convolution for all subsets, applied before mixing the joints
     inner_residual: bool = True  # around the graph convolution
     branches: bool = False  # temporal convolutions of several dilations (ST-GCN++)
@@ -334,20 +358,6 @@ def read_sizes(tensors: Mapping[str, Tensor], dialect: Dialect) -> SkeletonSizes
     )
 
 
-def take(
-    tensors: Mapping[str, Tensor], sizes: SkeletonSizes, dialect: Dialect, persons: int
-) -> dict[str, Tensor]:
-    """Return the tensors under our names.
-
-    A normalisation that the persons share is repeated for each of them. Raises ModelError that
-    names the tensors that are missing, left over or of another shape.
-    """
-    # S-TR also stores the graph in its attention blocks but does not use it there.
-    idle = [b for b in sizes.blocks if _attends(b, dialect)]
-    unused = [dialect.theirs(f"{block.at}gcn.A") for block in idle]
-    return apply(_rules(sizes, dialect, persons), tensors, unused)
-
-
 def _rules(sizes: SkeletonSizes, dialect: Dialect, persons: int) -> list[TensorRule]:
     shared = persons * sizes.joints * sizes.channels // sizes.norm_width
     rules = batch_norm("data_bn", sizes.norm_width, dialect.theirs, shared)
@@ -357,14 +367,10 @@ def _rules(sizes: SkeletonSizes, dialect: Dialect, persons: int) -> list[TensorR
         else:
             rules += _graph(block, sizes.joints, dialect)
         rules += _temporal(block, sizes.kernel, dialect)
-    width = sizes.blocks[-1].outputs
-    shape = (sizes.num_classes, width, 1, 1)[: dialect.head_dims]
-    weight = TensorRule("fc.weight", (dialect.theirs("fc.weight"),), shape, _as_linear)
-    return [
-        *rules,
-        weight,
-        TensorRule("fc.bias", (dialect.theirs("fc.bias"),), (sizes.num_classes,)),
-    ]
+    shape = (sizes.num_classes, sizes.blocks[-1].outputs, 1, 1)[: dialect.head_dims]
+    rules.append(TensorRule("fc.weight", (dialect.theirs("fc.weight"),), shape, matrix))
+    rules.append(TensorRule("fc.bias", (dialect.theirs("fc.bias"),), shape[:1]))
+    return rules
 
 
 def _attends(block: SkeletonBlockSizes, dialect: Dialect) -> bool:
@@ -400,35 +406,32 @@ def batch_norm(name: str, width: int, theirs: Naming, repeats: int = 1) -> list[
     def repeated(parts: Sequence[Tensor]) -> Tensor:
         return parts[0].repeat(repeats)
 
-    parts = ("weight", "bias", "running_mean", "running_var")
-    rules = [TensorRule(f"{name}.{p}", (theirs(f"{name}.{p}"),), (width,), repeated) for p in parts]
-    return [*rules, TensorRule(name + _COUNTER, (theirs(name + _COUNTER),), ())]
+    names = [f"{name}.{part}" for part in BATCH_NORM]
+    rules = [TensorRule(ours, (theirs(ours),), (width,), repeated) for ours in names]
+    counter = f"{name}.{COUNTER}"
+    return [*rules, TensorRule(counter, (theirs(counter),), ())]
 
 
-def with_counters(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Add the counters of batch normalisations that checkpoints older than torch 0.4.1 lack."""
-    if any(name.endswith(_COUNTER) for name in tensors):
-        return dict(tensors)
-    means = [name for name in tensors if name.endswith(".running_mean")]
-    zero = torch.tensor(0)
-    return {**tensors, **{n.removesuffix(".running_mean") + _COUNTER: zero for n in means}}
-
-
-def _convolution(name: str, shape: tuple[int, ...], theirs: Naming) -> list[TensorRule]:
+def _convolution(
+    name: str, shape: tuple[int, ...], theirs: Naming, whole: str = "", make: Make = rows
+) -> list[TensorRule]:
+    """Return the rules of a convolution; ``whole``: name of one that it is made from."""
+    stored = whole or name
     return [
-        TensorRule(f"{name}.weight", (theirs(f"{name}.weight"),), shape),
-        TensorRule(f"{name}.bias", (theirs(f"{name}.bias"),), shape[:1]),
+        TensorRule(f"{name}.weight", (theirs(f"{stored}.weight"),), shape, make),
+        TensorRule(f"{name}.bias", (theirs(f"{stored}.bias"),), shape[:1], make),
     ]
 
 
 def _graph(block: SkeletonBlockSizes, joints: int, dialect: Dialect) -> list[TensorRule]:
     i, o, theirs, at = block.inputs, block.outputs, dialect.theirs, f"{block.at}gcn."
     stored = {"both": ("A", "graph_attn"), "fixed": ("A",), "learned": ("graph_attn",)}
-    shape = (SUBSETS, joints, joints)
-    rules = [TensorRule(at + part, (theirs(at + part),), shape) for part in stored[dialect.graph]]
+    names = [at + part for part in stored[dialect.graph]]
+    rules = [TensorRule(name, (theirs(name),), (SUBSETS, joints, joints)) for name in names]
     for k in range(SUBSETS):
         if dialect.stacked:
-            rules += _part(f"{at}g_conv.{k}", f"{at}conv", (SUBSETS * o, i, 1, 1), k, theirs)
+            shape = (SUBSETS * o, i, 1, 1)
+            rules += _convolution(f"{at}g_conv.{k}", shape, theirs, f"{at}conv", _subset(k))
         else:
             rules += _convolution(f"{at}g_conv.{k}", (o, i, 1, 1), theirs)
         if dialect.kind == "agcn":
@@ -440,16 +443,8 @@ def _graph(block: SkeletonBlockSizes, joints: int, dialect: Dialect) -> list[Ten
     return rules + batch_norm(f"{at}bn", o, theirs)
 
 
-def _part(
-    name: str, whole: str, shape: tuple[int, ...], k: int, theirs: Naming
-) -> list[TensorRule]:
-    def part(parts: Sequence[Tensor]) -> Tensor:
-        return parts[0].chunk(SUBSETS)[k].clone()
-
-    return [
-        TensorRule(f"{name}.weight", (theirs(f"{whole}.weight"),), shape, part),
-        TensorRule(f"{name}.bias", (theirs(f"{whole}.bias"),), shape[:1], part),
-    ]
+def _subset(k: int) -> Make:
+    return lambda parts: parts[0].chunk(SUBSETS)[k].clone()
 
 
 def _attention(block: SkeletonBlockSizes, joints: int, theirs: Naming) -> list[TensorRule]:
@@ -491,7 +486,3 @@ def _branches(at: str, o: int, theirs: Naming) -> list[TensorRule]:
             rules += _convolution(f"{to}.3.conv", (width, width, 3, 1), theirs)
     rules += batch_norm(f"{at}transform.0", o, theirs)
     return rules + _convolution(f"{at}transform.2", (o, o, 1, 1), theirs)
-
-
-def _as_linear(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0].flatten(1)

@@ -12,58 +12,29 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from costream.importers.base import importer
+from costream.importers.base import has_prefix, importer
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.rules import ImportedNetwork
-from costream.importers.skeleton.common import (
-    SKELETON_KEYS,
-    Dialect,
-    Naming,
-    SkeletonPreprocessing,
-    complete_setting,
-    read_sizes,
-    take,
-    with_counters,
-)
+from costream.importers.skeleton.common import SKELETON_KEYS, Dialect, Naming, convert_skeleton
 
-KEYS = (*SKELETON_KEYS, "compat")
 PAPER = "https://arxiv.org/abs/2203.11009"
-DATA = SkeletonPreprocessing(
-    window=300,
-    rate_hz=30.0,
-    space="ntu",
-    picture="kinetics",
-    score="difference",
-    min_score=0.0,
-)
-COMPAT = "continual-skeletons"
-
-
-def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Return whether the names are those of continual-skeletons."""
-    return any(name.startswith("layers.layer1.gcn.") for name in tensors)
 
 
 @importer(
     "continual-skeletons",
     summary="ST-GCN, AGCN or S-TR of continual-skeletons, regular or continual",
-    detect=detect,
-    keys=KEYS,
+    detect=has_prefix("layers.layer1.gcn."),
+    keys=(*SKELETON_KEYS, "compat"),
     order=7,
 )
-def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
+def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:
     """Return the network; ModelError for missing or unused tensors and unknown settings."""
-    tensors = with_counters(foreign.tensors)
-    dialect = Dialect(_naming(tensors), _kind(tensors))
-    sizes = read_sizes(tensors, dialect)
-    setting = complete_setting(sizes, dialect, DATA, config, padding=None)
+    tensors = foreign.tensors
     # The published "*" weights of AGCN were trained with a defective attention and need it.
-    compat = None
-    if dialect.kind == "agcn":
-        compat = config.get("compat") or (COMPAT if setting.padding == "none" else None)
-    weights = take(tensors, sizes, dialect, setting.persons)
-    return setting.imported(weights, PAPER, compat=None if compat == "none" else compat)
+    compat = "continual-skeletons"
+    dialect = Dialect(_naming(tensors), _kind(tensors), PAPER, padding=None, compat=compat)
+    return convert_skeleton(foreign, dialect, settings)
 
 
 def _kind(tensors: Mapping[str, Tensor]) -> str:

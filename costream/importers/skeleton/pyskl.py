@@ -5,34 +5,24 @@ ST-GCN++ learns the whole graph and has temporal convolutions with several dilat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import torch
-from torch import Tensor
-
-from costream.importers.base import importer
+from costream.importers.base import has_prefix, importer
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.rules import ImportedNetwork
 from costream.importers.skeleton.common import (
     SKELETON_KEYS,
     Dialect,
-    Naming,
     SkeletonPreprocessing,
     block_naming,
-    complete_setting,
-    read_sizes,
-    take,
-    with_counters,
+    convert_skeleton,
 )
 
-KEYS = SKELETON_KEYS
 PAPER = "https://arxiv.org/abs/2205.09443"
 DATA = SkeletonPreprocessing(
     window=100,
     rate_hz=None,
     space="pyskl",
-    picture="pyskl",
+    image="pyskl",
     score="mean",
     min_score=0.01,
 )
@@ -44,19 +34,25 @@ _BLOCK = {
 }
 
 
-def detect(tensors: Mapping[str, Tensor]) -> bool:
-    """Return whether the names are those of pyskl's graph networks."""
-    return any(name.startswith("backbone.gcn.0.") for name in tensors)
-
-
-@importer("pyskl", summary="ST-GCN or ST-GCN++ of pyskl", detect=detect, keys=KEYS, order=10)
-def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwork:
+@importer(
+    "pyskl",
+    summary="ST-GCN or ST-GCN++ of pyskl",
+    detect=has_prefix("backbone.gcn.0."),
+    keys=SKELETON_KEYS,
+    order=10,
+)
+def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:
     """Return the network; ModelError for missing or unused tensors and unknown settings."""
-    tensors = with_counters(foreign.tensors)
+    tensors = foreign.tensors
     plus = any(".tcn.branches." in name for name in tensors)
+    # MMAction2, which adopted pyskl's networks, names the classifier differently.
+    head = "cls_head.fc." if "cls_head.fc.weight" in tensors else "cls_head.fc_cls."
+    others = {"data_bn.": "backbone.data_bn.", "fc.": head}
     dialect = Dialect(
-        _naming(tensors),
+        block_naming(lambda number: f"backbone.gcn.{number - 1}.", _BLOCK, others),
         "stgcn",
+        PAPER,
+        DATA,
         stacked=True,
         inner_residual=plus,
         branches=plus,
@@ -64,17 +60,4 @@ def convert(foreign: ForeignCheckpoint, config: ImportSettings) -> ImportedNetwo
         shared_norm=True,
         partition="in_out" if plus else "distance",
     )
-    sizes = read_sizes(tensors, dialect)
-    setting = complete_setting(sizes, dialect, DATA, config)
-    weights = take(tensors, sizes, dialect, setting.persons)
-    if plus:
-        ones = torch.ones_like(weights["layers.layer1.gcn.A"])
-        weights |= {f"{block.at}gcn.graph_attn": ones.clone() for block in sizes.blocks}
-    return setting.imported(weights, PAPER)
-
-
-def _naming(tensors: Mapping[str, Tensor]) -> Naming:
-    # MMAction2, which adopted pyskl's networks, names the classifier differently.
-    head = "cls_head.fc." if "cls_head.fc.weight" in tensors else "cls_head.fc_cls."
-    others = {"data_bn.": "backbone.data_bn.", "fc.": head}
-    return block_naming(lambda number: f"backbone.gcn.{number - 1}.", _BLOCK, others)
+    return convert_skeleton(foreign, dialect, settings)
