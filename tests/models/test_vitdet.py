@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.frontends.crops import Placing
+from costream.frontends.crops import Pixels
 from costream.models.eventful.rcnn import Detections, anchors, levels, pool, pyramid_anchors
 from costream.models.eventful.vitdet import ViTDet
 from costream.nn.eventful.gates import Operations, TopTokens
@@ -199,7 +199,8 @@ def test_detections_are_the_reference(variant: str) -> None:
     network.eval()
     kept = network.init_state(1, 256, 256)
     for t, rgb in enumerate(arrays["video_uint8"].transpose(0, 2, 3, 1)):
-        x, placement = Placing(256, 176).prepare(rgb)
+        pixels = Pixels((256, 176))(torch.from_numpy(rgb.transpose(2, 0, 1).copy())[None])[0]
+        x = torch.nn.functional.pad(pixels, (0, 0, 0, 80))  # the square of the training
         if variant == "eventful_top48":
             found = network.forward_step(x[None], kept, TopTokens(48))[0]
         else:
@@ -214,8 +215,6 @@ def test_detections_are_the_reference(variant: str) -> None:
             near = (found.boxes - torch.from_numpy(box)).abs().amax(1) < 2e-3
             near &= ((found.scores - float(score)).abs() < 1e-4) & (found.labels == int(label))
             assert near.any()
-        inside = placement.to_source(found.boxes)
-        assert inside[:, 3].max() <= 176
 
 
 def check_parts(network: ViTDet, x: Tensor, arrays: dict[str, np.ndarray]) -> None:
