@@ -30,7 +30,7 @@ MAY = {
     "draw": set(),
     "sources": set(),
     "sinks": {"draw"},
-    "checkpoints": {"importers"},
+    "checkpoints": set(),
     "frontends": {"nn"},
     "models": {"frontends", "nn", "checkpoints"},
     "importers": {"models", "checkpoints", "nn", "labels"},

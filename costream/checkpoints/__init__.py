@@ -1,1 +1,1 @@
-"""Weight files (safetensors with a model card) and importers of foreign checkpoints."""
+"""Weight files (safetensors with a model card) and published checkpoints."""

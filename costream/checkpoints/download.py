@@ -28,8 +28,9 @@ from typing import Any, Protocol, TypeVar
 from costream.errors import ModelError, OutputError
 from costream.version import __version__
 
+_T = TypeVar("_T")
 _BLOCK = 1 << 16  # bytes
-_PASSING = {408, 425, 429}  # transient HTTP errors, besides those from 500 on
+_TRANSIENT = {408, 425, 429}  # HTTP errors, besides those from 500 on
 _LONGEST_PAUSE_S = 60.0
 
 
@@ -157,15 +158,15 @@ def _receive(
 
 
 def _refused(url: str, part: PartFile, error: urllib.error.HTTPError) -> Exception:
-    said = f"the server answers {error.code} ({error.reason})"
+    message = f"the server answers {error.code} ({error.reason})"
     if error.code == 416:  # the stored part is longer than the file
         part.delete()
-        return _LostError(said)
-    if error.code >= 500 or error.code in _PASSING:
+        return _LostError(message)
+    if error.code >= 500 or error.code in _TRANSIENT:
         after = (error.headers.get("Retry-After") or "").strip()
         pause_s = float(after) if after.isdecimal() else 0.0
-        return _LostError(said, min(pause_s, _LONGEST_PAUSE_S))
-    return ModelError(said, where=url)
+        return _LostError(message, min(pause_s, _LONGEST_PAUSE_S))
+    return ModelError(message, where=url)
 
 
 def _unreachable(url: str, error: Exception) -> Exception:
@@ -182,13 +183,13 @@ def _unreachable(url: str, error: Exception) -> Exception:
 
 
 def _reason(error: object) -> str:
-    told = getattr(error, "strerror", None) or str(error)
-    return str(told) or type(error).__name__
+    text = getattr(error, "strerror", None) or str(error)
+    return str(text) or type(error).__name__
 
 
-def _advice(kept: int) -> str:
-    if kept:
-        return f"{kept / 1e6:.1f} MB are stored: run the same command again to resume"
+def _advice(stored: int) -> str:
+    if stored:
+        return f"{stored / 1e6:.1f} MB are stored: run the same command again to resume"
     return "check the network connection; HTTPS_PROXY sets a proxy"
 
 
@@ -217,26 +218,20 @@ def _length(headers: Message) -> int | None:
 
 
 def _check(part: PartFile, url: str, algorithm: str, digest: str) -> None:
-    found = part.digest(algorithm)[: len(digest)]
-    if found != digest:
+    received = part.digest(algorithm)[: len(digest)]
+    if received != digest:
         part.delete()
         raise ModelError(
-            f"the {algorithm.upper()} of the download begins with {found}, not {digest}: deleted",
+            f"the {algorithm.upper()} of the download begins with {received}, not {digest}: deleted",
             where=url,
             hint="fetch it again; a proxy or login portal may have sent a page of its own",
         )
 
 
-# Incomplete downloads: ``NAME.part``, and ``NAME.part.json`` with the version of the file.
-
-
-_T = TypeVar("_T")
-
-
 class PartFile:
-    """The part of ``url`` received so far, which will become ``target``.
+    """The part of ``url`` received so far, ``NAME.part``, which will become ``target``.
 
-    All writing methods raise OutputError when the system cannot write.
+    ``NAME.part.json`` has the version of the file. All writing methods raise OutputError when the system cannot write.
     """
 
     def __init__(self, target: Path, url: str) -> None:
@@ -280,11 +275,11 @@ class PartFile:
 
     def digest(self, algorithm: str) -> str:
         """Return the hexadecimal digest of the stored part."""
-        found = hashlib.new(algorithm, usedforsecurity=False)
+        digest = hashlib.new(algorithm, usedforsecurity=False)
         with self.path.open("rb") as file:
             while block := file.read(1 << 20):
-                found.update(block)
-        return found.hexdigest()
+                digest.update(block)
+        return digest.hexdigest()
 
     def delete(self) -> None:
         """Delete the part and its version file."""
@@ -307,8 +302,6 @@ class PartFile:
         try:
             return action()
         except OSError as error:
-            kept = "the data received so far are kept" if self.size() else None
-            reason = error.strerror or str(error)
-            raise OutputError(
-                f"cannot be written ({reason})", where=self.path, hint=kept
-            ) from error
+            hint = "the data received so far are kept" if self.size() else None
+            message = f"cannot be written ({error.strerror or error})"
+            raise OutputError(message, where=self.path, hint=hint) from error

@@ -1,7 +1,7 @@
 """Weight files: safetensors with a model card and a checksum in the metadata.
 
 The metadata of a file contains ``format`` ("costream-weights/1"), ``card`` (JSON, see
-models/card.py) and ``tensors_sha256``: the digest of names, types, shapes and bytes of all tensors,
+card.py) and ``tensors_sha256``: the digest of names, types, shapes and bytes of all tensors,
 which makes a file self-checking. Reading the header needs only the standard library.
 """
 
@@ -114,14 +114,14 @@ def read_weights(path: Path) -> Weights:
         tensors = load_file(path)
     except SafetensorError as error:
         raise ModelError(f"not a valid safetensors file ({error})", where=path) from error
-    said = header.metadata.get("tensors_sha256", "")
-    if tensors_digest(tensors) != said:
+    sha256 = header.metadata.get("tensors_sha256", "")
+    if tensors_digest(tensors) != sha256:
         raise ModelError(
             "the tensors do not match their checksum: the file is damaged",
             where=path,
             hint="copy or import it again",
         )
-    return Weights(card, said, tensors)
+    return Weights(card, sha256, tensors)
 
 
 def write_weights(path: Path, card: Card, tensors: Mapping[str, Tensor]) -> str:
@@ -178,10 +178,10 @@ def _card(header: SafetensorsHeader, path: Path) -> Card:
             where=path,
             hint="convert it with: costream models import FILE",
         )
-    said = header.metadata.get("format", "")
-    if said != FORMAT:
+    version = header.metadata.get("format", "")
+    if version != FORMAT:
         raise ModelError(
-            f"its format is {said!r}, but this version reads {FORMAT!r}",
+            f"its format is {version!r}, but this version reads {FORMAT!r}",
             where=path,
             hint="update costream",
         )

@@ -13,8 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from costream.errors import ModelError, UsageError
-from costream.importers.config import KEYS, ImportSettings
+from costream.errors import ModelError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,13 +22,13 @@ else:
 
 FILE = "published.toml"
 NO_LICENCE = "NOASSERTION"
-_NEEDED: dict[str, type | tuple[type, ...]] = {
+_REQUIRED: dict[str, type | tuple[type, ...]] = {
     "url": str,
     "megabytes": (int, float),
     "licence": str,
     "source": str,
 }
-_MAY: dict[str, type | tuple[type, ...]] = {"by_hand": str, "import": dict, "note": str}
+_OPTIONAL: dict[str, type | tuple[type, ...]] = {"by_hand": str, "import": dict, "note": str}
 _DIGESTS = ("sha256", "sha256_prefix", "md5_prefix")
 
 
@@ -44,7 +43,8 @@ class Published:
     source: str  # its authors
     algorithm: str | None = None  # of hashlib; None: its authors publish no digest
     digest: str = ""  # the beginning of the file's hexadecimal digest
-    config: Mapping[str, str] | None = field(default_factory=dict)  # None: not a model by itself
+    # settings of its import, which ``importers.config`` checks; None: not a model by itself
+    config: Mapping[str, str] | None = field(default_factory=dict)
     note: str = ""
     by_hand: str | None = None  # the file to download from a page that only a browser opens
 
@@ -76,9 +76,9 @@ def _entry(name: str, table: Any, where: str) -> Published:
         raise ModelError("not a table", where=where)
     if not _is_file_name(name):
         raise ModelError("not a valid file name", where=where)
-    for key in _NEEDED.keys() - table.keys():
+    for key in _REQUIRED.keys() - table.keys():
         raise ModelError(f"missing key {key!r}", where=where)
-    kinds = {**_NEEDED, **_MAY, **dict.fromkeys(_DIGESTS, str)}
+    kinds = {**_REQUIRED, **_OPTIONAL, **dict.fromkeys(_DIGESTS, str)}
     for key, value in table.items():
         if key not in kinds:
             raise ModelError(f"unknown key {key!r}", where=where, hint=f"known: {_list(kinds)}")
@@ -89,6 +89,7 @@ def _entry(name: str, table: Any, where: str) -> Published:
     if not 0 < table["megabytes"] < float("inf"):
         raise ModelError(f"megabytes is invalid: {table['megabytes']}", where=where)
     algorithm, digest = _digest(table, where)
+    pairs = table.get("import")
     entry = Published(
         name,
         table["url"],
@@ -97,7 +98,7 @@ def _entry(name: str, table: Any, where: str) -> Published:
         table["source"],
         algorithm,
         digest,
-        _config(table.get("import"), where),
+        None if pairs is None else {key: str(value) for key, value in pairs.items()},
         table.get("note", ""),
         table.get("by_hand"),
     )
@@ -107,26 +108,15 @@ def _entry(name: str, table: Any, where: str) -> Published:
 
 
 def _digest(table: dict[str, Any], where: str) -> tuple[str | None, str]:
-    said = [key for key in _DIGESTS if key in table]
-    if not said:
+    keys = [key for key in _DIGESTS if key in table]
+    if not keys:
         return None, ""
-    key, digest = said[0], table[said[0]].lower()
+    key, digest = keys[0], table[keys[0]].lower()
     whole = {"sha256": 64, "sha256_prefix": 64, "md5_prefix": 32}[key]
     fits = len(digest) == whole if key == "sha256" else 0 < len(digest) <= whole
-    if len(said) > 1 or not fits or set(digest) - set("0123456789abcdef"):
-        raise ModelError(f"{_list(said)}: not the digest of a file", where=where)
+    if len(keys) > 1 or not fits or set(digest) - set("0123456789abcdef"):
+        raise ModelError(f"{_list(keys)}: not the digest of a file", where=where)
     return key.removesuffix("_prefix"), digest
-
-
-def _config(pairs: dict[str, Any] | None, where: str) -> dict[str, str] | None:
-    if pairs is None:
-        return None
-    config = {key: str(value) for key, value in pairs.items()}
-    try:
-        ImportSettings(config, KEYS)
-    except UsageError as error:
-        raise ModelError(str(error).replace("--config", "import:"), where=where) from error
-    return config
 
 
 def _is_http(url: str) -> bool:

@@ -6,12 +6,8 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from costream.checkpoints.published import FILE, Published, read_published
-
-if TYPE_CHECKING:
-    pass
 
 VARIABLE = "COSTREAM_WEIGHTS"
 

@@ -18,7 +18,7 @@ from costream.cli.options import check_weight_file, option, print_json, print_ta
 from costream.errors import ModelError, OutputError, UsageError
 from costream.formatting import suggest_names
 from costream.importers.base import IMPORTERS
-from costream.importers.config import KEYS, ImportSettings, read_pairs
+from costream.importers.config import KEYS, ImportSettings, check_published, read_pairs
 from costream.models.registry import find_weights
 from costream.runtime.stop import StopHandler, Stopped
 from costream.sinks.journal import try_lock
@@ -46,7 +46,10 @@ def fetch_command(
     Repeat the command to resume a download that was interrupted. No code in a checkpoint is
     executed. Proxies are taken from HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
     """
-    known = read_published(table or shipped_folder() / FILE)
+    table = table or shipped_folder() / FILE
+    known = read_published(table)
+    for name, entry in known.items():
+        check_published(entry.config or {}, f"{table}: [{name}]")
     if not names:
         _print_list(known, as_json)
         return

@@ -196,6 +196,14 @@ class ImportSettings:
         return heads
 
 
+def check_published(config: Mapping[str, str], where: str) -> None:
+    """Raise ModelError, which names ``where``, for an invalid setting in a table of checkpoints."""
+    try:
+        ImportSettings(config, KEYS)
+    except UsageError as error:
+        raise ModelError(str(error).replace("--config", "import:"), where=where) from error
+
+
 def read_pairs(pairs: Iterable[str]) -> dict[str, str]:
     """Split ``key=value`` texts; UsageError for one without ``=`` and for a repeated key."""
     out: dict[str, str] = {}

@@ -1,17 +1,21 @@
-"""The table of published checkpoints says what whoever fetches one must know."""
+"""The table of published checkpoints: the shipped one, and damaged ones."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from costream.checkpoints.published import read_published
+from costream.cli.models_fetch import fetch_command
 from costream.errors import ModelError
+from costream.importers.config import check_published
+from kit.paths import WEIGHTS
 
-TABLE = Path(__file__).resolve().parents[2] / "weights" / "published.toml"
+TABLE = WEIGHTS / "published.toml"
 ENTRY = """[net]
 url = "https://host/net.pth"
 megabytes = 1.5
@@ -27,11 +31,12 @@ def test_the_table_that_comes_with_costream() -> None:
         assert entry.name == name
         assert entry.url.startswith("https://")
         # The zoos of SlowFast and PyTorchVideo give no digests.
-        told = entry.algorithm is not None or entry.by_hand is not None
-        assert told or entry.url.startswith("https://dl.fbaipublicfiles.com/py"), name
+        checked = entry.algorithm is not None or entry.by_hand is not None
+        assert checked or entry.url.startswith("https://dl.fbaipublicfiles.com/py"), name
         assert entry.digest in entry.url
         assert entry.config is not None or entry.note, name
         assert "." in entry.file
+        check_published(entry.config or {}, name)
 
 
 def test_every_key(tmp_path: Path) -> None:
@@ -69,16 +74,31 @@ def test_every_key(tmp_path: Path) -> None:
         (ENTRY + 'sha256_prefix = ""', "sha256_prefix: not the digest"),
         (ENTRY + 'md5_prefix = "xyz"', "md5_prefix: not the digest"),
         (ENTRY + 'md5_prefix = "ab"\nsha256_prefix = "ab"', "not the digest of a file"),
-        (ENTRY + 'import = {label = "coco"}', "import: label: unknown; did you mean labels"),
-        (ENTRY + "import = {window = 0}", "import: window=0: not a whole number above 0"),
     ],
 )
-def test_damage_is_told_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+def test_damage_is_one_clear_error(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "list.toml"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(ModelError, match=message) as caught:
         read_published(path)
     assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ('{label = "coco"}', r"\[net\]: import: label: unknown; did you mean labels"),
+        ("{window = 0}", r"\[net\]: import: window=0: not a whole number above 0"),
+    ],
+)
+def test_wrong_import_settings_are_reported_before_anything_is_fetched(
+    tmp_path: Path, settings: str, message: str
+) -> None:
+    path = tmp_path / "list.toml"
+    path.write_text(ENTRY + f"import = {settings}", "utf-8")
+    with pytest.raises(ModelError, match=message) as caught:
+        CliRunner().invoke(fetch_command, ["net", "--list", str(path)], catch_exceptions=False)
     assert str(path) in str(caught.value)
 
 
