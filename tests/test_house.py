@@ -93,7 +93,7 @@ def test_counts_hold():
     package, tests = list(sources(ROOT).values()), list((ROOT / "tests").rglob("*.py"))
     assert len(package) <= 380
     assert count_lines(package) <= 61_000
-    assert count_lines(tests) <= 47_200
+    assert count_lines(tests) <= 47_600
     assert {p.name: n for p in package if (n := count_lines([p])) > 500} == {}
 
 

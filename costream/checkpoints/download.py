@@ -222,7 +222,8 @@ def _check(part: PartFile, url: str, algorithm: str, digest: str) -> None:
     if received != digest:
         part.delete()
         raise ModelError(
-            f"the {algorithm.upper()} of the download begins with {received}, not {digest}: deleted",
+            f"the {algorithm.upper()} of the download begins with {received}, not {digest}:"
+            " deleted",
             where=url,
             hint="fetch it again; a proxy or login portal may have sent a page of its own",
         )
@@ -231,7 +232,8 @@ def _check(part: PartFile, url: str, algorithm: str, digest: str) -> None:
 class PartFile:
     """The part of ``url`` received so far, ``NAME.part``, which will become ``target``.
 
-    ``NAME.part.json`` has the version of the file. All writing methods raise OutputError when the system cannot write.
+    ``NAME.part.json`` has the version of the file. All writing methods raise OutputError when the
+    system cannot write.
     """
 
     def __init__(self, target: Path, url: str) -> None:
