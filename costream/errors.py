@@ -69,6 +69,11 @@ _SECRET_QUERY = re.compile(
 )
 
 
+def display_name(path: str) -> str:
+    """Return a path or URL for display and output: UTF-8, without credentials."""
+    return redact(path.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+
+
 def redact(text: str) -> str:
     """Return ``text`` with user names, passwords and secret query values of URLs replaced.
 

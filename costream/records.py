@@ -424,6 +424,9 @@ class WatchStatus:
     # feed -> active label of each of the newest seconds, oldest first (None: nothing)
 
 
+PixelSize: TypeAlias = tuple[int, int]  # width, height
+# Suffixes of sources that are a still image.
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 SourceKind = Literal["video", "audio", "features", "skeleton"]
 
 

@@ -42,10 +42,6 @@ class PixelAxis:
 
     def clock(self, time_s: float) -> str:
         """Return ``M:SS.s`` since the start, or since time zero if the length is unknown."""
-        return short_clock(time_s if self._scrolls else time_s - (self._left_s or 0.0))
-
-
-def short_clock(seconds: float) -> str:
-    """Return ``M:SS.s``."""
-    tenths = round(10 * max(0.0, seconds))
-    return f"{tenths // 600}:{tenths // 10 % 60:02d}.{tenths % 10}"
+        seconds = time_s if self._scrolls else time_s - (self._left_s or 0.0)
+        tenths = round(10 * max(0.0, seconds))
+        return f"{tenths // 600}:{tenths // 10 % 60:02d}.{tenths % 10}"

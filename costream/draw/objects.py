@@ -8,13 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.draw.canvas import DARK, GREY, HEIGHT, WHITE, Canvas, Color, fill, text_width, write
-from costream.records import Box
+from costream.records import Box, PixelSize
 
 # Translucent grid of the tokens that a step has computed.
 
 
 _TINT = np.array([0, 220, 255], np.uint8)
-PixelSize = tuple[int, int]  # width, height
 
 
 def draw_tokens(

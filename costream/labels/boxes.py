@@ -33,10 +33,9 @@ from costream.labels.formats.boxes import (
     read_coco,
     read_lines,
 )
+from costream.records import IMAGE_SUFFIXES
 
 log = logging.getLogger("costream")
-
-PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ def _yolo(data: Path, files: Sequence[Path], labels: Path, empty: list[str]) -> 
     clips = []
     for path in files:
         place = path.relative_to(data) if data.is_dir() else Path(path.name)
-        if path.suffix.lower() in PICTURES:
+        if path.suffix.lower() in IMAGE_SUFFIXES:
             own = (labels / place).with_suffix(".txt")
             # By convention, an image without a file contains no objects.
             found = read_lines(own, names) if own.is_file() else Rectangles()
@@ -161,7 +160,7 @@ def _coco(
     data: Path, files: Sequence[Path], labels: Path, group: str | None, empty: list[str]
 ) -> list[ClipWithBoxes]:
     """Return the clips; append the places of boxes without width or height to ``empty``."""
-    videos = [p for p in files if p.suffix.lower() not in PICTURES]
+    videos = [p for p in files if p.suffix.lower() not in IMAGE_SUFFIXES]
     if data.is_dir():  # only the video that the file is named after
         videos = [
             p for p in videos if labels.name.startswith(f"{p.name}.") or labels.stem == p.stem

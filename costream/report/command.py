@@ -15,7 +15,7 @@ import click
 from tqdm import tqdm
 
 from costream import formatting
-from costream.errors import ExitCode, SourceError, UsageError
+from costream.errors import ExitCode, SourceError, UsageError, display_name
 from costream.report.digest import Digest
 from costream.report.markup import Html
 from costream.report.overview import MissingResult, Report, read_failures
@@ -24,7 +24,6 @@ from costream.report.section import MOST_OPEN, Pages, Run, section
 from costream.report.thumbnails import Thumbnails, find_media, take
 from costream.results.reader import NotAResultError, runs
 from costream.sinks.atomic import AtomicFile, BinaryFile, StreamOutput, TextOutput
-from costream.sources.media.container import display_name
 
 
 def make_report(options: ReportOptions) -> ExitCode:

@@ -11,10 +11,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
-from costream.errors import SourceError
+from costream.errors import SourceError, display_name
 from costream.records import SCHEMA, AnyRecord, Header
 from costream.results.decode import from_json
-from costream.sources.media.container import display_name
 
 _LINE = 1 << 24  # bytes; longer than any record
 _HEAD = 1 << 20

@@ -7,12 +7,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from costream.records import Header, Objects, Picture, Record, Summary, VideoFrame, dumps, plain
+from costream.records import (
+    IMAGE_SUFFIXES,
+    Header,
+    Objects,
+    Picture,
+    Record,
+    Summary,
+    VideoFrame,
+    dumps,
+    plain,
+)
 from costream.sinks.atomic import Spool, TextOutput
 from costream.sinks.base import TextSink, output_file
-
-# Suffixes of sources that are a still image if they have a single frame.
-_PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 
 
 @output_file("coco.json", format="coco", about="boxes as COCO JSON", objects=True, order=10)
@@ -83,7 +90,7 @@ class Coco(TextSink):
     def close(self, summary: Summary) -> None:
         """Write the video and the images, and finish."""
         self._out.write("\n]" if self._box else "]")
-        is_picture = self._image < 2 and self._source.lower().endswith(_PICTURES)
+        is_picture = self._image < 2 and self._source.lower().endswith(IMAGE_SUFFIXES)
         if not is_picture:
             video = {"id": 1, "name": self._source, "file_name": self._source}
             self._out.write(f',\n"videos": [{dumps(video)}]')

@@ -116,15 +116,15 @@ def _media(header: Header, result: Path | None) -> list[str]:
     path = Path(header.source)
     # ELAN expects paths in URLs without %-escapes.
     whole = path.absolute().as_posix()
-    given = {
+    attributes = {
         "MEDIA_URL": f"file://{whole}" if whole.startswith("/") else f"file:///{whole}",
         "MIME_TYPE": _MIME_TYPES.get(path.suffix.lower(), f"{header.kind}/*"),
     }
     with suppress(ValueError):  # Windows has no relative path between drives
         near = os.path.relpath(path, None if result is None else result.parent)
         near = Path(near).as_posix()
-        given["RELATIVE_MEDIA_URL"] = near if near.startswith("../") else f"./{near}"
-    words = " ".join(f'{key}="{_valid(value)}"' for key, value in given.items())
+        attributes["RELATIVE_MEDIA_URL"] = near if near.startswith("../") else f"./{near}"
+    words = " ".join(f'{key}="{_valid(value)}"' for key, value in attributes.items())
     return [f"{head}>", f"<MEDIA_DESCRIPTOR {words}/>", "</HEADER>"]
 
 

@@ -218,7 +218,7 @@ class Journal:
             self._prepare(now_s, len(line))
             self._file.append(self._due() + line)
         except OSError as error:
-            self._tell(error)
+            self._report(error)
             if record is not None:
                 self._lost += 1
                 if self._lost == 1:
@@ -277,7 +277,7 @@ class Journal:
             lines += _line(Fault(self._lost_from_s, message, count=self._lost))
         return lines
 
-    def _tell(self, error: OSError) -> None:
+    def _report(self, error: OSError) -> None:
         """Log a write failure, once."""
         if not self._trouble:
             self._trouble = error.strerror or type(error).__name__

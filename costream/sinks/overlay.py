@@ -198,20 +198,20 @@ class CostPanel:
         if self._compute is not None:
             self._add(share_of_dense(self._compute), time_s + self._step_s)
             most = None if picture.updated is None else picture.updated.size
-            self._tell(panel, self._compute, most)
+            self._write_cost(panel, self._compute, most)
         write_clock(panel, self._axis.clock(time_s), 10)
         top = PANEL - _BELOW - _CURVE
         panel[top:-_BELOW] = _BACK
         panel[top:-_BELOW][self._curve()] = _COLOR
         fill(panel, self._axis.x(time_s) - 1, top - 3, 2, _CURVE + 6, WHITE)
 
-    def _tell(self, panel: Canvas, compute: Compute, most: int | None) -> None:
+    def _write_cost(self, panel: Canvas, compute: Compute, most: int | None) -> None:
         """Write as much text as fits beside the clock."""
         words = (share_text(compute), tokens_text(compute, most), budget_text(compute))
-        told = [word for word in words if word]
-        while text_width(", ".join(told), 2) > panel.shape[1] - 130 and len(told) > 1:
-            del told[-1]
-        write(panel, 12, 10, ", ".join(told), WHITE)
+        shown = [word for word in words if word]
+        while text_width(", ".join(shown), 2) > panel.shape[1] - 130 and len(shown) > 1:
+            del shown[-1]
+        write(panel, 12, 10, ", ".join(shown), WHITE)
 
     def _add(self, share: float, end_s: float) -> None:
         """Add a step's share of the dense cost to the columns that it covers."""

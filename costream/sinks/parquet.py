@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from costream.errors import OutputError, UsageError
-from costream.sinks.atomic import part_path
+from costream.errors import UsageError
+from costream.sinks.atomic import BinaryFile
 
 _GROUP_ROWS = 1 << 16  # rows buffered in memory before they are written
 _TYPES = {
@@ -34,9 +34,8 @@ class ParquetRows:
 
     def __init__(self, path: Path) -> None:
         require_parquet()
-        self._path = path
+        self._file = BinaryFile(path, overwrite=True)
         self._writer: Any = None
-        self._schema: Any = None
         self._columns: list[list[Any]] = []
 
     def open(self, columns: Iterable[str]) -> None:
@@ -47,12 +46,10 @@ class ParquetRows:
         types = {"string": pyarrow.string(), "double": pyarrow.float64()}
         types |= {"int64": pyarrow.int64(), "bool": pyarrow.bool_()}
         fields = [pyarrow.field(name, types[_type(name)]) for name in columns]
-        self._schema = pyarrow.schema(fields)
         self._columns = [[] for _ in fields]
-        try:
-            self._writer = parquet.ParquetWriter(str(part_path(self._path)), self._schema)
-        except OSError as error:
-            raise OutputError(f"cannot write ({error})", where=self._path) from error
+        self._file.open()
+        make = partial(parquet.ParquetWriter, self._file.file, pyarrow.schema(fields))
+        self._writer = self._file.attempt(make)
 
     def add(self, values: Iterable[Any]) -> None:
         """Append a row."""
@@ -66,28 +63,21 @@ class ParquetRows:
     def finish(self) -> None:
         """Flush the file to disk and rename it to its final name."""
         self._flush()
-        part = part_path(self._path)
-        try:
-            self._writer.close()
-            with part.open("rb") as file:
-                os.fsync(file.fileno())
-            os.replace(part, self._path)
-        except OSError as error:
-            raise OutputError(f"cannot write ({error})", where=self._path) from error
+        self._file.attempt(self._writer.close)
+        self._file.finish()
 
     def _flush(self) -> None:
         import pyarrow
 
         if not self._columns[0]:
             return
+        schema = self._writer.schema
         arrays = [
             pyarrow.array(column, type=field.type)
-            for column, field in zip(self._columns, self._schema, strict=True)
+            for column, field in zip(self._columns, schema, strict=True)
         ]
-        try:
-            self._writer.write_table(pyarrow.Table.from_arrays(arrays, schema=self._schema))
-        except OSError as error:
-            raise OutputError(f"cannot write ({error})", where=self._path) from error
+        table = pyarrow.Table.from_arrays(arrays, schema=schema)
+        self._file.attempt(partial(self._writer.write_table, table))
         self._columns = [[] for _ in self._columns]
 
 

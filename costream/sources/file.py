@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import cast
 
-from costream.errors import UsageError
+from costream.errors import UsageError, display_name
 from costream.records import Item, SourceInfo, SourceKind
 from costream.registry import Entry
 from costream.sources.base import SOURCES, Source, SourceOptions
-from costream.sources.media.container import Readable, display_name
+from costream.sources.media.container import Readable
 from costream.sources.media.packets import DecodeErrors
 
 READ_BYTES = 1 << 16
@@ -107,6 +107,12 @@ def require_rate(rate_hz: float | None, where: str, what: str = "its frames") ->
     if rate_hz is None or not (rate_hz > 0 and math.isfinite(rate_hz)):
         raise UsageError(f"{what} have no times", where=where, hint="give their rate: --fps")
     return rate_hz
+
+
+def first_of(names: Iterable[str], count: int = 4) -> str:
+    """Return the first names for a message: ``a, b, c, d, ...``."""
+    names = list(names)
+    return ", ".join(names[:count]) + (", ..." if len(names) > count else "")
 
 
 def read_all(file: Readable) -> bytes:

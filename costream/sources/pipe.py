@@ -9,11 +9,10 @@ import sys
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from costream.errors import SourceError
+from costream.errors import SourceError, display_name
 from costream.records import Item, SourceInfo
 from costream.sources.base import SourceOptions
 from costream.sources.file import HEAD_BYTES, READ_BYTES, FileSource, find_file_source
-from costream.sources.media.container import display_name
 from costream.sources.skeletons.lines import first_line, is_text
 
 # Interval at which a wait for data checks the stop flag.

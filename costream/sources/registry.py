@@ -10,7 +10,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from costream.errors import SourceError, UsageError
+from costream.errors import SourceError, UsageError, display_name
 from costream.records import SourceKind
 from costream.registry import Entry
 from costream.sources.base import SOURCES, Source, SourceOptions
@@ -23,7 +23,7 @@ from costream.sources.file import (
     find_file_source,
 )
 from costream.sources.live.address import display_feed, scheme_of
-from costream.sources.media.container import check_file, display_name
+from costream.sources.media.container import check_file
 from costream.sources.pipe import PipeSource
 from costream.sources.realtime import RealtimeSource
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costream.labels.boxes import PICTURES, read_boxes
-from costream.records import Box, Objects, Picture, VideoFrame
+from costream.labels.boxes import read_boxes
+from costream.records import IMAGE_SUFFIXES, Box, Objects, Picture, VideoFrame
 from costream.sinks.base import PictureSink
 from costream.sinks.registry import is_complete, make_sinks
 
@@ -98,7 +98,7 @@ def test_boxes_come_back(run_of_objects: Any, tmp_path: Path) -> None:
         assert np.abs(marks.pixels(SIZE) - corners).max(initial=0) < 2e-6
 
 
-@pytest.mark.parametrize("ending", PICTURES)
+@pytest.mark.parametrize("ending", IMAGE_SUFFIXES)
 def test_a_picture_is_no_video(ending: str, run_of_objects: Any, tmp_path: Path) -> None:
     source = tmp_path / f"photo{ending.upper()}"
     source.touch()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from costream.errors import SourceError, UsageError
+from costream.errors import SourceError, UsageError, display_name
 from costream.runtime.batch.folders import (
     PRIVATE,
     FolderWalk,
@@ -32,7 +32,6 @@ from costream.runtime.batch.stores import (
 )
 from costream.runtime.batch.tables import TABLES
 from costream.sinks.registry import FORMATS
-from costream.sources.media.container import display_name
 from costream.sources.registry import expand
 
 

@@ -20,7 +20,14 @@ from typing import Any
 
 import av
 
-from costream.errors import CostreamError, ExitCode, ModelError, OutputError, SourceError
+from costream.errors import (
+    CostreamError,
+    ExitCode,
+    ModelError,
+    OutputError,
+    SourceError,
+    display_name,
+)
 from costream.models.base import Model
 from costream.options import Options
 from costream.records import (
@@ -45,7 +52,7 @@ from costream.sinks.filters import DeterministicSink
 from costream.sinks.registry import make_sinks, paths_for
 from costream.sources.base import Source, SourceOptions
 from costream.sources.features.arrays import split_video
-from costream.sources.media.container import ATTACHED_PICTURE, display_name
+from costream.sources.media.container import ATTACHED_PICTURE
 from costream.sources.registry import open_source, sniff
 
 log = logging.getLogger("costream")

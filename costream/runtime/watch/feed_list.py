@@ -31,11 +31,10 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from costream.clock import parse_time
-from costream.errors import UsageError
+from costream.errors import UsageError, display_name
 from costream.options import Options
 from costream.runtime.alerts.alerts import KEYS, AlertOptions, read_options
 from costream.settings import read_toml
-from costream.sources.media.container import display_name
 from costream.sources.registry import name_of
 
 Transport = Literal["tcp", "udp"]

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from costream.errors import SourceError
+from costream.errors import SourceError, display_name
 from costream.sources.features.pickles import load_pickle
-from costream.sources.media.container import check_file, display_name
+from costream.sources.media.container import check_file
 
 # The parts of a row, in this order: appearance, motion, sound.
 PARTS = ("rgb", "flow", "audio")

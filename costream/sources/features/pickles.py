@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from costream.errors import SourceError
-from costream.sources.media.container import check_file, display_name
+from costream.errors import SourceError, display_name
+from costream.sources.media.container import check_file
 
 _NUMBER_TYPE = re.compile(r"[<>=|]?[biuf][0-9]{1,2}|\?")
 

@@ -8,8 +8,8 @@ import sys
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
+from costream.errors import display_name
 from costream.sources.base import ConnectionOptions
-from costream.sources.media.container import display_name
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _CAMERA = re.compile(r"(?:camera:)?([0-9]+)|camera:(.+)", re.IGNORECASE)
@@ -39,14 +39,9 @@ def scheme_of(argument: str) -> str | None:
     return None if match is None else match[1].lower()
 
 
-def is_device(argument: str) -> bool:
-    """Return whether this is the path of a camera device; the file system is not checked."""
-    return bool(_DEVICE.fullmatch(argument))
-
-
 def is_camera(argument: str) -> bool:
     """Return whether this names a camera: 0, camera:0, camera:NAME, /dev/video0."""
-    return bool(_CAMERA.fullmatch(argument)) or is_device(argument)
+    return bool(_CAMERA.fullmatch(argument)) or bool(_DEVICE.fullmatch(argument))
 
 
 def address_of(uri: str, connecting: ConnectionOptions) -> Address:

@@ -75,7 +75,7 @@ class _Recording:
 class PacketRing:
     """Ring buffer of the newest packets of a feed's first video stream and its sound.
 
-    Implements PacketKeeper (sources/base.py): ``begin`` and ``add`` are called by the thread that
+    Implements PacketListener (sources/base.py): ``begin`` and ``add`` are called by the thread that
     reads the feed, ``save`` and ``close`` by any other. Clips are written by a separate thread.
     """
 
@@ -124,7 +124,7 @@ class PacketRing:
         with self._changed:
             if lead:
                 self._check_clock(kept)
-            self._keep(kept, lead and kept.key)
+            self._store(kept, lead and kept.key)
             for recording in self._recordings:
                 if recording.stretch is self._stretch:
                     recording.take(kept)
@@ -181,7 +181,7 @@ class PacketRing:
             recording.full = True
         self._changed.notify()
 
-    def _keep(self, kept: KeptPacket, begins: bool) -> None:
+    def _store(self, kept: KeptPacket, begins: bool) -> None:
         groups = self._groups
         if begins and self._stretch is not None:
             groups.append(_Group(self._stretch))

@@ -227,7 +227,7 @@ class LiveClock:
     def _place(self) -> list[tuple[AudioChunk, Discontinuity | None]]:
         late_s, broken = self._late_s(), self._broken
         if late_s < LATE_S and broken != REOPENED:
-            return self._give(
+            return self._placed(
                 Discontinuity(begins_s=self._time(0), reason=broken) if broken else None
             )
         if not self._waited():
@@ -235,7 +235,7 @@ class LiveClock:
         begins_s = self._time(0) + Fraction(round(max(0.0, late_s) * self._rate_hz), self._rate_hz)
         self._go_on(begins_s, self._rate_hz)
         self.delays.restart()
-        return self._give(Discontinuity(begins_s=begins_s, reason=broken or SILENT))
+        return self._placed(Discontinuity(begins_s=begins_s, reason=broken or SILENT))
 
     def _late_s(self) -> float:
         """Return the minimum lateness of the held chunks compared with the usual delay."""
@@ -255,7 +255,7 @@ class LiveClock:
         before, last = self._held[-2:]
         return 2 * (last.arrived_s - before.arrived_s) * self._rate_hz >= last.frames
 
-    def _give(self, jump: Discontinuity | None) -> list[tuple[AudioChunk, Discontinuity | None]]:
+    def _placed(self, jump: Discontinuity | None) -> list[tuple[AudioChunk, Discontinuity | None]]:
         placed = self._held
         self._held, self._broken = [], ""
         for chunk in placed:

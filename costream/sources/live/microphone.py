@@ -12,14 +12,13 @@ from queue import Empty
 import av
 import numpy as np
 
-from costream.errors import SourceError, UsageError
+from costream.errors import SourceError, UsageError, display_name
 from costream.records import Gap, Item, SourceInfo
 from costream.sources.base import Connection, SourceOptions, source
 from costream.sources.live.clock import SILENT, TOO_SLOW, LiveClock
 from costream.sources.live.devices import WHERE
 from costream.sources.live.recorder import AudioChunk, MicrophoneRecorder
 from costream.sources.media.audio_decoder import Discontinuity
-from costream.sources.media.container import display_name
 from costream.sources.media.resample import AudioBlockCutter
 
 log = logging.getLogger("costream")

@@ -77,9 +77,9 @@ class MicrophoneRecorder:
                 self.opened.put(error)
                 return
             self.opened.put(None)
-            self._keep(recording)
+            self._record(recording)
 
-    def _keep(self, recording: DeviceRecording) -> None:
+    def _record(self, recording: DeviceRecording) -> None:
         numbers, attempts = itertools.count(1), 0
         while True:
             reason = self._watch(recording)
@@ -101,7 +101,7 @@ class MicrophoneRecorder:
     def _open(self, number: int) -> DeviceRecording:
         device = choose_device(input_devices(), self._wanted)
         recording = DeviceRecording(
-            number, device, self._sound, self._channel, self._give, self._wake
+            number, device, self._sound, self._channel, self._deliver, self._wake
         )
         if self._wanted:
             self._wanted = device.name  # its index may differ next time
@@ -121,7 +121,7 @@ class MicrophoneRecorder:
             if recording.over:
                 return "the device is gone"
             patience_s = STALL_S if recording.lively else FIRST_S
-            left_s = recording.heard_s + patience_s - time.monotonic()
+            left_s = recording.arrived_s + patience_s - time.monotonic()
             if left_s <= 0:
                 return "no sound received"
             self._wait(left_s)
@@ -139,7 +139,7 @@ class MicrophoneRecorder:
     def _wake(self) -> None:
         self._wakes.put(None)
 
-    def _give(self, chunk: AudioChunk) -> None:
+    def _deliver(self, chunk: AudioChunk) -> None:
         if self.lost:
             self.lost = ""
             self.reconnects += 1
@@ -183,7 +183,7 @@ class AudioChunk:
 
 
 class DeviceRecording:
-    """Records from its creation on. ``lively``: data arrived, most recently at ``heard_s``.
+    """Records from its creation on. ``lively``: data arrived, most recently at ``arrived_s``.
 
     PortAudio's overflow flags are ignored: they do not report lost frames (ALSA on PulseAudio).
     The consumer of the chunks detects losses by their times.
@@ -195,23 +195,23 @@ class DeviceRecording:
         device: InputDevice,
         sound: AudioFormat,
         channel: int | None,
-        give: Callable[[AudioChunk], None],
+        deliver: Callable[[AudioChunk], None],
         wake: Callable[[], None],
     ) -> None:
         """Open the device at the rate of ``sound``, or else at its native rate.
 
-        ``channel``: the required one, from 1; None: all. ``give`` receives the chunks, and
+        ``channel``: the required one, from 1; None: all. ``deliver`` receives the chunks, and
         ``wake`` is called at the end of the recording, both in PortAudio's thread. Raises
         SourceError if the device cannot be opened.
         """
-        self._number, self._give, self._wake = number, give, wake
+        self._number, self._deliver, self._wake = number, deliver, wake
         self._parts = math.ceil(sound.block / sound.rate_hz / PIECE_S)  # pieces per chunk
         self._pieces: list[bytes] = []
         self._frames = 0  # delivered
         self._closing = False
         self._over = threading.Event()
         self.lively = False
-        self.heard_s = time.monotonic()  # last arrival of data, or the start
+        self.arrived_s = time.monotonic()  # last arrival of data, or the start
         self._stream = self._open(device, sound, channel)
 
     @property
@@ -224,7 +224,7 @@ class DeviceRecording:
         self._closing = True
         # Stopping waits for the next piece, for ever if none arrives. Aborting cancels PortAudio's
         # thread, which must not happen while it runs Python code.
-        if self._over.wait(max(0.0, self.heard_s + CLOSE_S - time.monotonic())):
+        if self._over.wait(max(0.0, self.arrived_s + CLOSE_S - time.monotonic())):
             self._stream.stop()
         else:
             self._stream.abort()
@@ -269,17 +269,17 @@ class DeviceRecording:
         if self._closing:
             raise portaudio().CallbackStop
         now_s = time.monotonic()
-        if self._pieces and now_s - self.heard_s > APART_S:
-            self._give_chunk()
+        if self._pieces and now_s - self.arrived_s > APART_S:
+            self._deliver_chunk()
         self._pieces.append(bytes(data))
-        self.heard_s, self.lively = now_s, True
+        self.arrived_s, self.lively = now_s, True
         if len(self._pieces) == self._parts:
-            self._give_chunk()
+            self._deliver_chunk()
 
-    def _give_chunk(self) -> None:
+    def _deliver_chunk(self) -> None:
         data = b"".join(self._pieces)
         frames = len(data) // (SAMPLE_BYTES * self._channels)
-        self._give(
+        self._deliver(
             AudioChunk(
                 recording=self._number,
                 rate_hz=self._rate_hz,
@@ -287,7 +287,7 @@ class DeviceRecording:
                 first=self._frames,
                 frames=frames,
                 data=data,
-                arrived_s=self.heard_s,
+                arrived_s=self.arrived_s,
             )
         )
         self._frames += frames

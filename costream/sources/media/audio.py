@@ -11,7 +11,7 @@ from av.audio.stream import AudioStream
 from av.container import InputContainer
 from av.stream import Discard
 
-from costream.errors import SourceError
+from costream.errors import SourceError, display_name
 from costream.records import AudioBlock, Fault, Item, SourceInfo
 from costream.sources.base import SourceOptions, source
 from costream.sources.media.audio_decoder import AudioDecoder
@@ -19,7 +19,6 @@ from costream.sources.media.container import (
     HEADERLESS,
     NO_TIME_STAMPS,
     audio_stream,
-    display_name,
     end_s,
     length_is_guessed,
     open_container,

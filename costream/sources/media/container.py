@@ -14,7 +14,7 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 
 from costream.clock import parse_time
-from costream.errors import SourceError, UsageError, redact
+from costream.errors import SourceError, UsageError, display_name
 from costream.records import RawAudioFormat
 
 # Flags from FFmpeg's headers.
@@ -29,11 +29,6 @@ class Readable(Protocol):
     """Input of a container that is not a named file."""
 
     def read(self, size: int, /) -> bytes: ...  # noqa: D102
-
-
-def display_name(path: str) -> str:
-    """Return a path or URL for display and output: UTF-8, without credentials."""
-    return redact(path.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
 
 
 def check_file(path: str) -> None:

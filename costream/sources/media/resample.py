@@ -144,7 +144,7 @@ class BlockSplitter:
             self._filled += taken
             at += taken
             if self._filled == len(self._part):
-                done.append(self._give(arrived_s))
+                done.append(self._block(arrived_s))
         return done
 
     def restart(self, start_s: float | Fraction, reason: str) -> Gap:
@@ -165,9 +165,9 @@ class BlockSplitter:
         if not self._filled or (2 * self._filled < len(self._part) and self._given):
             return []
         self._part[self._filled :] = 0.0
-        return [self._give(None)]
+        return [self._block(None)]
 
-    def _give(self, arrived_s: float | None) -> AudioBlock:
+    def _block(self, arrived_s: float | None) -> AudioBlock:
         first, size = self._blocks * self._sound.block, self._sound.block
         block = AudioBlock(
             i=self._given,

@@ -9,12 +9,11 @@ import av
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
-from costream.errors import SourceError
+from costream.errors import SourceError, display_name
 from costream.records import Fault, Item, SourceInfo, VideoFrame
 from costream.sources.base import SAME_TIME_S, SourceOptions, source
 from costream.sources.media.container import (
     NO_TIME_STAMPS,
-    display_name,
     end_s,
     open_container,
     video_stream,

@@ -16,7 +16,13 @@ from costream.sources.features.pickles import load_pickle
 from costream.sources.file import require_rate
 from costream.sources.media.container import check_file
 from costream.sources.skeletons.headings import AXES, IMAGE_LAYOUTS, Columns, orientation
-from costream.sources.skeletons.persons import Event, PersonFrame, SkeletonRecording, make_person
+from costream.sources.skeletons.persons import (
+    Event,
+    PersonFrame,
+    SkeletonRecording,
+    check_joints,
+    make_person,
+)
 
 # By numbers of joints and coordinates, for pickles, which name no layout: pyskl's data sets.
 _PYSKL = {
@@ -67,8 +73,11 @@ def read_annotation(
     places = entry["keypoint"]
     if places.ndim != 4 or places.shape[3] not in (2, 3) or places.dtype.kind not in "iuf":
         raise SourceError(f"keypoint has the shape {places.shape}, not (M, T, V, C)", where=where)
-    expected = layout or _PYSKL.get((places.shape[2], places.shape[3]))
-    known = _check_joints(places.shape[2], expected, where)
+    count = places.shape[2]
+    known = layout or _PYSKL.get((count, places.shape[3]))
+    if known is None:
+        raise SourceError(f"{count} joints are unknown", where=where, hint="give --layout NAME")
+    check_joints(count, known, where)
     scores = entry.get("keypoint_score")
     if scores is not None:
         if getattr(scores, "shape", None) != places.shape[:3]:
@@ -151,8 +160,8 @@ def _roles(
 ) -> tuple[list[str], npt.NDArray[np.float64]]:
     """Return the role of each of ``count`` numbers per joint, and the coordinates' signs."""
     if columns is not None:
-        used = [column for column in columns.told if column.role in (*AXES, "score")]
-        if not columns.by_order or len(used) != len(columns.told) or len(used) != count:
+        used = [column for column in columns.all if column.role in (*AXES, "score")]
+        if not columns.by_order or len(used) != len(columns.all) or len(used) != count:
             raise SourceError(
                 f"a joint has {count} numbers",
                 where=where,
@@ -163,16 +172,6 @@ def _roles(
     if count == 3 and layout in IMAGE_LAYOUTS:
         return ["x", "y", "score"], np.ones(2)
     return [*AXES, "score"][:count], np.ones(min(count, 3))
-
-
-def _check_joints(count: int, layout: Layout | None, where: str) -> Layout:
-    if layout is None:
-        raise SourceError(f"{count} joints are unknown", where=where, hint="give --layout NAME")
-    if count != len(layout.joints):
-        raise SourceError(
-            f"there are {count} joints in it, {layout.name} has {len(layout.joints)}", where=where
-        )
-    return layout
 
 
 def _recording(

@@ -17,6 +17,7 @@ from costream.sources.skeletons.joint_names import (
     joint_index,
     words_of,
 )
+from costream.sources.skeletons.lines import decimal
 
 # Image layouts: the third of three numbers per joint may be a score.
 IMAGE_LAYOUTS = (COCO_17, OPENPOSE_18, BODY_25)
@@ -52,7 +53,7 @@ class Heading:
 
     role: str  # of columns.ROLES; "_" if unknown
     joint: str = ""  # the joint as the table names it; "" for none
-    unit_told: bool = False  # time: the unit is in the heading
+    has_unit: bool = False  # time: the unit is in the heading
     rank: int = 0  # of several scores the lowest is used: visibility before presence
 
 
@@ -119,7 +120,7 @@ def _single(words: list[str]) -> Heading:
         return Heading("score", rank=_SCORES.index(first) if first in _SCORES else 0)
     units = [word for word in words if word in _UNITS]
     if first in _TIME and all(word in (*_UNITS, *_TIME) for word in rest):
-        return Heading(_UNITS[units[-1]] if units else "time", unit_told=bool(units))
+        return Heading(_UNITS[units[-1]] if units else "time", has_unit=bool(units))
     for role, names in (("frame", _FRAME), ("person", _PERSON), ("joint", _JOINT)):
         if first in names and all(word in _NUMBER for word in rest):
             return Heading(role, rank=0 if "name" in rest else 1)
@@ -139,7 +140,7 @@ def is_counted(cells: Sequence[str]) -> bool:
 
 def _is_number(cell: str) -> bool:
     try:
-        float(cell.replace(",", ".") or "0")
+        decimal(cell or "0")
     except ValueError:
         return False
     return True
@@ -150,9 +151,9 @@ def interpret_headings(cells: Sequence[str], columns: Columns | None, where: str
     headings = [read_heading(cell) for cell in cells]
     if columns is None:
         return headings
-    if any(column.role in AXES for column in columns.told):
+    if any(column.role in AXES for column in columns.all):
         headings = [h if not _places(h) else Heading("_") for h in headings]
-    for column in columns.told:
+    for column in columns.all:
         found = False
         for k, cell in enumerate(cells):
             joint = column.joint_in(cell)
@@ -160,7 +161,7 @@ def interpret_headings(cells: Sequence[str], columns: Columns | None, where: str
                 headings[k], found = Heading(column.role, joint), True
             elif cell.strip() == column.heading:
                 _forget(headings, column.role)
-                headings[k], found = Heading(column.role, unit_told=True), True
+                headings[k], found = Heading(column.role, has_unit=True), True
         if not found:
             raise SourceError(
                 f"there is no column {column.heading!r}, which --columns names", where=where
@@ -183,10 +184,10 @@ def ordered_headings(
     columns: Columns, count: int, layout: Layout | None, where: str
 ) -> list[Heading]:
     """Return the meaning of each of ``count`` columns when only their order is given."""
-    once = [c for c in columns.told if c.role not in (*AXES, "score")]
-    each = [c for c in columns.told if c.role in (*AXES, "score")]
+    once = [c for c in columns.all if c.role not in (*AXES, "score")]
+    each = [c for c in columns.all if c.role in (*AXES, "score")]
     if columns.get("joint"):
-        headings = [_ordered(column) for column in columns.told]
+        headings = [_ordered(column) for column in columns.all]
         if len(headings) != count:
             raise SourceError(
                 f"the table has {count} columns, --columns names {len(headings)}", where=where
@@ -205,7 +206,7 @@ def ordered_headings(
 
 
 def _ordered(column: Column) -> Heading:
-    return Heading(column.role, unit_told=True)
+    return Heading(column.role, has_unit=True)
 
 
 def make_schema(
@@ -243,10 +244,10 @@ def make_schema(
             raise SourceError(f"the joint {name!r} lacks some of {', '.join(axes)}", where=where)
     signs = orientation(found_layout, len(axes))
     for c, axis in enumerate(axes):
-        told = columns.get(axis) if columns is not None else None
-        signs[c] *= told.sign if told is not None else 1
+        column = columns.get(axis) if columns is not None else None
+        signs[c] *= column.sign if column is not None else 1
     time = next((k for k, h in enumerate(headings) if h.role in TIMES), -1)
-    unit = TIMES[headings[time].role] if time >= 0 and headings[time].unit_told else None
+    unit = TIMES[headings[time].role] if time >= 0 and headings[time].has_unit else None
     return TableSchema(
         found_layout,
         len(headings),
@@ -335,40 +336,40 @@ class Column:
 class Columns:
     """Parsed ``--columns`` option; each role occurs once, except "_"."""
 
-    told: tuple[Column, ...]
+    all: tuple[Column, ...]
 
     @property
     def by_order(self) -> bool:
         """Whether columns are identified by their order, not by their headings."""
-        return self.told[0].heading is None
+        return self.all[0].heading is None
 
     def get(self, role: str) -> Column | None:
         """Return the column of this role, if any."""
-        return next((column for column in self.told if column.role == role), None)
+        return next((column for column in self.all if column.role == role), None)
 
 
 def parse_columns(text: str) -> Columns:
     """Parse "frame,x,y,z" or "time_ms=Stamp,x={}_px,y=-{}_py"; raises UsageError."""
-    told = tuple(_column(part.strip()) for part in text.split(","))
+    parsed = tuple(_column(part.strip()) for part in text.split(","))
     for role in ROLES[:-1]:
-        if sum(column.role == role for column in told) > 1:
+        if sum(column.role == role for column in parsed) > 1:
             raise UsageError(f"--columns names {role} twice")
-    if len({column.heading is None for column in told}) > 1:
+    if len({column.heading is None for column in parsed}) > 1:
         raise UsageError("--columns either names every heading (x=HEADING) or none")
-    columns = Columns(told)
+    columns = Columns(parsed)
     _check_axes(columns)
     return columns
 
 
 def _check_axes(columns: Columns) -> None:
-    given = [axis for axis in AXES if columns.get(axis)]
-    if columns.by_order or given:
-        if given not in (["x", "y"], ["x", "y", "z"]):
+    axes = [axis for axis in AXES if columns.get(axis)]
+    if columns.by_order or axes:
+        if axes not in (["x", "y"], ["x", "y", "z"]):
             raise UsageError("--columns needs x and y, or x, y and z")
-        wide = [c for c in columns.told if c.role in (*AXES, "score")]
+        wide = [c for c in columns.all if c.role in (*AXES, "score")]
         if columns.by_order and not columns.get("joint"):
-            k = columns.told.index(wide[0])
-            if list(columns.told[k:]) != wide:
+            k = columns.all.index(wide[0])
+            if list(columns.all[k:]) != wide:
                 raise UsageError("--columns: columns without a joint must come before x, y, z")
         holes = {(c.heading or "").count("{}") for c in wide}
         if not columns.by_order and holes not in ({0}, {1}):

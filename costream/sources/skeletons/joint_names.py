@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from costream.errors import SourceError
 from costream.layouts import COCO_17, KINECT_20, LAYOUTS, MEDIAPIPE_33, OPENPOSE_18, Layout
+from costream.sources.file import first_of
 
 # Layouts identified by the number of joints; 25 joints may be ntu-25 or body-25.
 LAYOUT_BY_JOINT_COUNT = {
@@ -111,7 +112,7 @@ def find_joints(
         found = joint_index(layout, names)
         if not found:
             raise SourceError(
-                f"none of its joints ({_some(names)}) is in the layout {layout.name}",
+                f"none of its joints ({first_of(names)}) is in the layout {layout.name}",
                 where=where,
                 hint="a layout in a TOML file can declare the headings that tables use",
             )
@@ -126,7 +127,7 @@ def find_joints(
         found, best = max(fitting, key=lambda c: -len(c[1].joints))
         return best, found
     raise SourceError(
-        f"its joints ({_some(names)}) match none of the known layouts",
+        f"its joints ({first_of(names)}) match none of the known layouts",
         where=where,
         hint="give --layout NAME, or declare the layout in a TOML file",
     )
@@ -172,7 +173,3 @@ def _plain(phrase: str) -> str:
     if side in ("left", "right"):
         return f"{side} {_SYNONYMS.get(rest, rest)}"
     return _SYNONYMS.get(phrase, phrase)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")

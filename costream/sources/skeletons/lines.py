@@ -87,6 +87,14 @@ def first_line(head: bytes) -> str:
     return ""
 
 
+def decimal(text: str) -> float:
+    """Return a number with a decimal point or comma; raises ValueError for other text."""
+    try:
+        return float(text)
+    except ValueError:
+        return float(text.replace(",", "."))
+
+
 def is_comment(line: str) -> bool:
     """Return whether a line is empty or starts with "#"."""
     return not line.strip() or line.lstrip().startswith("#")

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from costream.errors import SourceError
+from costream.errors import SourceError, display_name
 from costream.layouts import BODY_25, OPENPOSE_18, Layout
 from costream.sources.file import require_rate
-from costream.sources.media.container import display_name
 from costream.sources.skeletons.persons import (
     Event,
     Person,
@@ -21,6 +20,7 @@ from costream.sources.skeletons.persons import (
     SkeletonRecording,
     SkippedData,
     TruncatedRecording,
+    check_joints,
     make_person,
 )
 
@@ -127,9 +127,11 @@ def read_openpose(
     rate_hz = require_rate(rate_hz, where)
     count = _joint_count(folder, names)
     known = layout or _BY_COUNT.get(count)
-    if known is None or count not in (0, len(known.joints)):
-        wanted = f"{known.name} has {len(known.joints)}" if known else "OpenPose has 18 or 25"
-        raise SourceError(f"there are {count} joints in it, {wanted}", where=where)
+    if known is None:
+        what = f"there are {count} joints in it, OpenPose has 18 or 25"
+        raise SourceError(what, where=where)
+    if count:
+        check_joints(count, known, where)
     duration_s = (_number(names[-1]) + 1) / rate_hz
     return SkeletonRecording(
         known, 2, rate_hz, duration_s, _openpose(folder, names, known, rate_hz)

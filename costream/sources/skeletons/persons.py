@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from costream.errors import SourceError
 from costream.layouts import Layout
 
 Numbers: TypeAlias = npt.NDArray[np.float32]
@@ -61,6 +62,14 @@ class SkeletonRecording:
     rate_hz: float | None  # nominal frames per second
     duration_s: float | None
     events: Iterator[Event]  # in recording order
+
+
+def check_joints(count: int, layout: Layout, where: str) -> None:
+    """Raise SourceError unless a file has as many joints as its layout."""
+    if count != len(layout.joints):
+        raise SourceError(
+            f"there are {count} joints in it, {layout.name} has {len(layout.joints)}", where=where
+        )
 
 
 def make_person(

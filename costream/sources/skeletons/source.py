@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from costream.errors import SourceError
+from costream.errors import SourceError, display_name
 from costream.layouts import find_layout
 from costream.records import Fault, Item, SkeletonFrame, SourceInfo
 from costream.sources.base import SAME_TIME_S, SourceOptions, source
@@ -24,8 +24,8 @@ from costream.sources.features.arrays import (
     load_arrays,
     split_video,
 )
-from costream.sources.file import HEAD_BYTES, FileSource, file_name, read_all
-from costream.sources.media.container import check_file, display_name
+from costream.sources.file import HEAD_BYTES, FileSource, file_name, first_of, read_all
+from costream.sources.media.container import check_file
 from costream.sources.media.packets import DecodeErrors
 from costream.sources.skeletons.arrays import pyskl_recordings, read_annotation, read_array
 from costream.sources.skeletons.headings import parse_columns
@@ -244,9 +244,8 @@ def _entry(path: str, name: str | None) -> Any:
         return next(iter(found.values()))
     with contextlib.suppress(KeyError):
         return found[name or ""]
-    some = ", ".join(list(found)[:3]) + (", ..." if len(found) > 3 else "")
     raise SourceError(
         f"there is no recording {name!r} in it" if name else "it holds several recordings",
         where=display_name(path),
-        hint=f"it has {some}" if found else None,
+        hint=f"it has {first_of(found, 3)}" if found else None,
     )

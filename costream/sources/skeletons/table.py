@@ -30,7 +30,7 @@ from costream.sources.skeletons.headings import (
     make_schema,
     ordered_headings,
 )
-from costream.sources.skeletons.lines import DELIMITERS, Lines, is_comment, last_line
+from costream.sources.skeletons.lines import DELIMITERS, Lines, decimal, is_comment, last_line
 from costream.sources.skeletons.persons import (
     Event,
     PersonFrame,
@@ -113,7 +113,7 @@ def number(cell: str) -> float:
     except ValueError:
         if cell.strip().lower() in _MISSING:
             return float("nan")
-        return float(cell.replace(",", "."))
+        return decimal(cell)
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
@@ -225,14 +225,14 @@ class _RowReader:
         count = len(self._plan.layout.joints)
         if key not in self._people:
             self._people[key] = np.full((count, len(place)), np.nan), np.ones(count), set()
-        joints, scores, given = self._people[key]
-        if joint in given:
+        joints, scores, seen = self._people[key]
+        if joint in seen:
             yield SkippedData(_DOUBLE)
             return
-        given.add(joint)
+        seen.add(joint)
         joints[joint] = place
         scores[joint] = 1.0 if score is None else score
-        if self._plan.person < 0 and len(given) == count:
+        if self._plan.person < 0 and len(seen) == count:
             yield from self._flush()
 
     def _flush(self) -> Iterator[Event]:
@@ -278,7 +278,7 @@ class TableClock:
         if plan.time >= 0:
             return self._stamp(cells[plan.time].strip())
         if plan.frame >= 0:
-            return _finite(_decimal(cells[plan.frame])) / (self._rate_hz or math.nan)
+            return _finite(decimal(cells[plan.frame])) / (self._rate_hz or math.nan)
         self._rows += not same
         return self._rows / (self._rate_hz or math.nan)
 
@@ -323,7 +323,7 @@ class TableClock:
         unit_s = self._plan.time_unit_s
         read: Callable[[str], float]
         try:
-            first = _decimal(text)
+            first = decimal(text)
         except ValueError:
             read = _calendar if _is_calendar(text) else _clock_time
             self._sure = True
@@ -335,7 +335,7 @@ class TableClock:
             scale = unit_s or 1.0
 
             def read(cell: str) -> float:
-                return _decimal(cell) * scale
+                return decimal(cell) * scale
 
         first_s = _finite(read(text))
         self._read = read
@@ -348,13 +348,6 @@ def _finite(value: float) -> float:
     if not math.isfinite(value):
         raise ValueError("not a finite number")
     return value
-
-
-def _decimal(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return float(text.replace(",", "."))
 
 
 def _is_calendar(text: str) -> bool:

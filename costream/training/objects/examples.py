@@ -21,11 +21,11 @@ from tqdm import tqdm
 from costream.checkpoints.card import Card
 from costream.errors import SourceError, UsageError
 from costream.frontends.crops import IMAGENET_MEAN, Pixels
-from costream.labels.boxes import PICTURES, ClipWithBoxes, ImageBoxes
+from costream.labels.boxes import ClipWithBoxes, ImageBoxes
 from costream.labels.examples import Example, split
 from costream.models.eventful.vitdet import ViTDet
 from costream.nn.boxes import areas, clip_boxes
-from costream.records import Fault, VideoFrame
+from costream.records import IMAGE_SUFFIXES, Fault, PixelSize, VideoFrame
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 from costream.training.feature_cache import FeatureCache, example_key, example_seed, join_keys
@@ -43,7 +43,6 @@ from costream.training.objects.augment import (
 )
 
 log = logging.getLogger("costream")
-PixelSize = tuple[int, int]  # width and height, pixels
 _Pixels = tuple[Tensor, PixelSize]  # of a frame, uint8 [3, h, w], and the size of its source
 ROOM_BYTES = 1 << 30  # of images held in memory
 CLOSER = 1.6  # times the network's input size: crops are taken from larger images
@@ -66,7 +65,7 @@ class AnnotatedImage:
 
 def is_picture(source: str) -> bool:
     """Return whether a source is an image, by its suffix."""
-    return Path(source).suffix.lower() in PICTURES
+    return Path(source).suffix.lower() in IMAGE_SUFFIXES
 
 
 def annotated_images(clips: Sequence[ClipWithBoxes]) -> list[AnnotatedImage]:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from costream.errors import UsageError
 from costream.models.eventful.rcnn import Detections
+from costream.records import PixelSize
 from costream.sources.media.picture import fit
 from costream.training.objects.augment import (
     Cutout,
@@ -32,7 +33,6 @@ from costream.training.objects.augment import (
     put,
     shown,
 )
-from costream.training.objects.examples import PixelSize
 from weights.recipes.common import read_member
 from weights.recipes.objects.cutouts import (
     background,

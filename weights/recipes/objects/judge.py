@@ -22,10 +22,10 @@ from costream.models.eventful.rcnn import Detections
 from costream.models.eventful.vitdet import ViTDet
 from costream.nn.boxes import clip_boxes
 from costream.nn.eventful.gates import Operations, TopTokens
+from costream.records import PixelSize
 from costream.sources.media.picture import fit
 from costream.training.objects.augment import LabelledImage, channels_first
 from costream.training.objects.card import best_threshold, rounded_scores
-from costream.training.objects.examples import PixelSize
 from weights.recipes.objects.cutouts import background
 from weights.recipes.objects.data import (
     ANNOTATED_CLIPS,
