@@ -1,4 +1,4 @@
-"""Configuration files: precedence, tables, and clear words for what is wrong."""
+"""Configuration files: precedence, tables, error messages."""
 
 from __future__ import annotations
 

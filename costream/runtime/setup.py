@@ -72,9 +72,6 @@ def logging_to(
             handler.close()
 
 
-# Torch set-up for single steps (at start-up, never at import), and processor properties.
-
-
 _CPU = Path("/proc/cpuinfo")
 
 

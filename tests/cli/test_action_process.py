@@ -1,4 +1,4 @@
-"""ViViT from the command line: tokens and budgets of its steps, batches, watches, what it is."""
+"""``costream`` with ViViT: tokens and budgets, batches, watches, model cards."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 
 from kit.action_nets import LABELS, write_model
 from kit.media import excerpt
-from kit.program import ROOT, costream
+from kit.paths import SAMPLES
+from kit.program import costream
 
-SAMPLE = ROOT / "samples" / "room.mp4"
+SAMPLE = SAMPLES / "room.mp4"
 TOKENS = 10
 
 
@@ -85,7 +86,7 @@ def test_what_is_not_for_it(weights: Path) -> None:
     several = costream("detect", SAMPLE, "-m", "cooadtr,tiny-actions", env=env)
     assert several.returncode == 5
     assert "token-gated models cannot be combined" in several.stderr
-    sound = costream("detect", ROOT / "samples" / "street.ogg", "-m", weights)
+    sound = costream("detect", SAMPLES / "street.ogg", "-m", weights)
     assert sound.returncode == 4
     assert "no video stream" in sound.stderr
     assert costream("models", "verify", weights).returncode == 0

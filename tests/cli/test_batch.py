@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from kit.media import busy, make_audio, make_video, numbered
-from kit.program import ROOT, costream, holders, start
+from kit.paths import SAMPLES
+from kit.program import costream, holders, start
 
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
 FORMATS = "jsonl,json,csv,srt"
@@ -79,7 +80,7 @@ def tree(tmp_path_factory) -> Path:
         folder = root / f"d{k % 3}" / ("" if k % 2 else "deeper")
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(kinds[k % 3], folder / f"{k:02d}{kinds[k % 3].suffix}")
-    shutil.copy(ROOT / "samples" / "room.mp4", root / "d0" / "51.mp4")  # in which things happen
+    shutil.copy(SAMPLES / "room.mp4", root / "d0" / "51.mp4")  # in which things happen
     chance = random.Random(3)
     rotten = bytearray(stream.read_bytes())
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""``costream batch`` with a model that listens: what it takes, what it skips, what fails."""
+"""``costream batch`` with an audio model: inputs, skipped files, failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``costream features`` as a process: a file of features says what the recording says."""
+"""``costream features``: feature files replace their recordings in every command."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from kit.media import busy, make_video
+from kit.paths import SAMPLES
 from kit.program import costream
 from kit.tsn_nets import SMALL, WIDTH
 
-ROOT = Path(__file__).resolve().parents[2]
 NETWORK = ("--set", "embed_dim=16", "--set", "hidden=16")
 
 
@@ -69,7 +69,7 @@ def test_pictures_and_sound_there_and_back(clip: Path, tmp_path: Path) -> None:
     files = [tmp_path / "all" / f"{name}.mp4.npz" for name in ("clip", "other")]
     assert done.stdout.split() == [str(f.relative_to(tmp_path)) for f in files]
     assert scores(files[1], cwd=tmp_path) == pytest.approx(scores(clip, cwd=tmp_path), abs=1e-5)
-    street = ROOT / "samples" / "street.ogg"
+    street = SAMPLES / "street.ogg"
     part = ("--duration", "4")
     done = costream("features", street, *part, "-m", "cotrans", "-o", "s.npz", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

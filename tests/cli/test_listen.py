@@ -1,4 +1,4 @@
-"""``costream listen`` as people type it: files, pipes, and a microphone that is one."""
+"""``costream listen``: files, pipes, and a virtual microphone."""
 
 from __future__ import annotations
 

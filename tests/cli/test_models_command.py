@@ -20,7 +20,6 @@ from costream.models.oad.cooadtr import CoOadTR
 from kit.foreign_actions import foreign
 from kit.program import costream, python
 
-ROOT = Path(__file__).resolve().parents[2]
 ARGUMENTS = {"input_width": 6, "num_classes": 22, "embed_dim": 8, "num_heads": 2, "feedforward": 8}
 NO_TORCH = (
     "import sys; from costream.__main__ import main; code = main(sys.argv[1:])\n"

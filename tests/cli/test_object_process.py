@@ -1,4 +1,4 @@
-"""Objects from the command line: options, files, pipes that close, batches, watches."""
+"""``costream`` with object detectors: options, files, closed pipes, batches, watches."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import pytest
 from costream.labels.boxes import read_boxes
 from kit.media import excerpt
 from kit.object_nets import LABELS, write_model
-from kit.program import COSTREAM, ROOT, costream, environment
+from kit.paths import SAMPLES
+from kit.program import COSTREAM, costream, environment
 
-SAMPLE = ROOT / "samples" / "room.mp4"
+SAMPLE = SAMPLES / "room.mp4"
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +190,6 @@ def test_how_it_is_known(weights: Path, tmp_path: Path) -> None:
     assert several.returncode != 0
     assert "token-gated models cannot be combined" in several.stderr
     assert "objects in video" in costream("detect", "--help").stdout
-    sound = costream("detect", ROOT / "samples" / "street.ogg", "-m", "tiny-objects", env=env)
+    sound = costream("detect", SAMPLES / "street.ogg", "-m", "tiny-objects", env=env)
     assert sound.returncode == 4
     assert len(sound.stderr.splitlines()) == 1

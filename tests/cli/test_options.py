@@ -1,4 +1,4 @@
-"""Options: each is declared once, for its commands, their help, files and variables."""
+"""Options: one declaration for the commands, their help, configuration files and variables."""
 
 from __future__ import annotations
 

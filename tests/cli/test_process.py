@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from kit.program import COSTREAM, ROOT, costream, environment, python, start
+from kit.paths import SAMPLES
+from kit.program import COSTREAM, costream, environment, python, start
 
-SAMPLE = ROOT / "samples" / "room.mp4"
+SAMPLE = SAMPLES / "room.mp4"
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
 
 

@@ -1,4 +1,4 @@
-"""A researcher's way: import an official checkpoint, run it on feature files, get its numbers."""
+"""Import of official checkpoints and their scores on feature files, as in the papers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from argparse import Namespace
 import numpy as np
 import pytest
 
-from kit import program
+from kit import paths, program
 
-REFS = program.ROOT.parent / "shared" / "refs" / "transformers"
+REFS = paths.REFS / "transformers"
 needs_refs = pytest.mark.skipif(
     not REFS.is_dir(), reason="needs the reference arrays: put them at ../shared/refs/transformers"
 )

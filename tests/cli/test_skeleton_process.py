@@ -1,4 +1,4 @@
-"""Skeleton models as a process: tables, video with and without the pose extra, signals."""
+"""``costream`` with skeleton models: tables, video with and without pose estimation, signals."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from costream.frontends.joints import JointStreams
 from costream.layouts import BODY_15
 from costream.models.build import save_model
 from costream.models.skeleton.network import SkeletonNet
-from kit.program import ROOT, costream, start
+from kit.paths import SAMPLES
+from kit.program import costream, start
 
-SAMPLE = ROOT / "samples" / "room.mp4"
+SAMPLE = SAMPLES / "room.mp4"
 HAS_POSE = importlib.util.find_spec("mediapipe") is not None
 
 

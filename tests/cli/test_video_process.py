@@ -1,4 +1,4 @@
-"""Actions in a video file with continual 3D networks, as processes."""
+"""``costream`` with continual 3D networks on video files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from costream.frontends.base import load_frontend
 from costream.models.build import save_model
 from costream.models.oad.cooadtr import CoOadTR
 from costream.models.video3d import VideoNet, WindowVideoNet
+from kit.paths import SAMPLES
 from kit.program import costream
 from kit.video_nets import KINDS
 
-ROOM = Path(__file__).resolve().parents[2] / "samples" / "room.mp4"
+ROOM = SAMPLES / "room.mp4"
 X3D = KINDS["x3d"]
 NET = {"num_classes": 3, "kind": "x3d", "size": 32, **X3D}
 OAD = {"input_width": 7, "num_classes": 3, "embed_dim": 8, "num_heads": 2, "feedforward": 8}

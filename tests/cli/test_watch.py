@@ -1,4 +1,4 @@
-"""``costream watch`` as an operator runs it: real servers that fail, real signals."""
+"""``costream watch``: servers that fail, signals, restarts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import av
 import pytest
 
 from kit.media import excerpt
+from kit.paths import SAMPLES
 from kit.program import costream, environment, start
 from kit.rtsp_server import RtspServer, endless, needs_rtsp
 
-SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 ROOM = SAMPLES / "room.mp4"
 SECRET = "p@ss:w/rd"
 LONG_S = 90.0

@@ -1,4 +1,4 @@
-"""From arguments to inputs: order, patterns, lists, links, names that never collide."""
+"""Inputs of a batch: order, patterns, lists, links, unique names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many workers are started when nobody says."""
+"""Default number of worker processes of a batch."""
 
 from __future__ import annotations
 

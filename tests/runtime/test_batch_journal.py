@@ -1,4 +1,4 @@
-"""What a batch remembers: fingerprints, the journal, and what makes a command the same."""
+"""Journal of a batch: fingerprints, entries, and the identity of a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs in stores: where they lie, what is below a folder, when they changed, fetching them."""
+"""Inputs in stores: paths, folders, versions, fetching."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of feeds, and the passwords in them, which nothing may show."""
+"""Lists of feeds, and the passwords in them, which must never be shown."""
 
 from __future__ import annotations
 

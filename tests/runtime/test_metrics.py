@@ -1,4 +1,4 @@
-"""Metrics over HTTP: the format, real clients, clients that hang, and the end."""
+"""Metrics over HTTP: format, clients, clients that hang, shutdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What systemd hears, through real sockets."""
+"""Notifications to systemd, through real sockets."""
 
 from __future__ import annotations
 

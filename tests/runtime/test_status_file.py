@@ -1,4 +1,4 @@
-"""The status file: always whole, at most once a second, and never the end of a watch."""
+"""Status file: replaced atomically, at most once a second; failures do not end a watch."""
 
 from __future__ import annotations
 

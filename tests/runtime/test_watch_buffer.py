@@ -1,4 +1,4 @@
-"""What a feed has ready: nothing is far behind, nothing but steps is ever dropped."""
+"""Buffers of feeds: bounded lag; only steps are dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a watch saves of its feeds comes back in another process, and nothing else does."""
+"""State directory of a watch: restored in another process, and only if valid."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from costream.records import SkeletonFrame, VideoFrame
 from costream.runtime.alerts.alerts import AlertOptions
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.state_dir import Snapshot, StateDirectory
+from kit.paths import ROOT
 
 SPEC = FeedSpec("door", "rtsp://me:hunter2@cam/x", "rtsp://***@cam/x", AlertOptions())
 ANOTHER_PROCESS = """
@@ -93,7 +94,7 @@ def test_goes_on_bit_for_bit_in_another_process(model: StreamingModel, tmp_path:
     keeper.close()
     here = Path(__file__)
     command = [sys.executable, "-c", ANOTHER_PROCESS, str(tmp_path), str(here.parent)]
-    env = {**os.environ, "PYTHONPATH": str(here.parents[2])}
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{here.parents[1]}"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split() == [repr(v) for v in (at.next_step, at.began_s, at.time_s)]
     # From the file here too: on some processors products depend on where their rows lie.
@@ -283,7 +284,7 @@ def test_killed_while_it_saves_a_whole_state_is_there(
         "time.sleep(0.001)"
     )
     here = Path(__file__)
-    env = {**os.environ, "PYTHONPATH": f"{here.parents[2]}{os.pathsep}{here.parents[1]}"}
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{here.parents[1]}"}
     command = [sys.executable, "-c", program, str(tmp_path), str(here.parent)]
     for k in range(2):
         with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as process:

@@ -1,11 +1,10 @@
-"""A network that is too slow never lets a feed fall behind: it drops steps, and says how many."""
+"""Watch with a slow network: dropped steps keep the lag bounded."""
 
 from __future__ import annotations
 
 import json
 import statistics
 import time
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +12,9 @@ from costream.__main__ import main
 from costream.models.registry import load_model
 from costream.runtime.watch import command
 from kit.media import excerpt
+from kit.paths import SAMPLES
 
-ROOM = Path(__file__).resolve().parents[2] / "samples" / "room.mp4"
+ROOM = SAMPLES / "room.mp4"
 MAX_LAG_S = 1.0
 
 

@@ -204,9 +204,6 @@ def parents(name: str) -> list[str]:
     return ["/".join(parts[: k + 1]) for k in range(len(parts))]
 
 
-# Outcomes of inputs, sent from workers to the command and stored in the journal.
-
-
 # done: read to its end; partial: a fatal error ended it early, the results so far are there;
 # failed: no results; skipped: not for this model; interrupted: the run was stopped meanwhile.
 Status = Literal["done", "partial", "failed", "skipped", "interrupted"]

@@ -162,9 +162,6 @@ def _may_hold_many(path: str) -> bool:
     return not is_url(path) and path.lower().endswith((".pickle", ".pkl", ".p", ".npy"))
 
 
-# Unique result names that mirror the input tree.
-
-
 _SUFFIXES = tuple(suffix for format in FORMATS.values() for suffix in format.files)
 
 

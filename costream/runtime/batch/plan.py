@@ -128,9 +128,6 @@ def _is_kept(entry: JournalEntry | None, found: Fingerprint, output: Path) -> bo
     return True
 
 
-# Identity of a batch: all settings that change its results.
-
-
 BATCH_SCHEMA = "costream-batch/1"
 
 

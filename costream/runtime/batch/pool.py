@@ -215,9 +215,6 @@ def _cause(code: int | None) -> str:
     return f"{name}, possibly out of memory" if -code == signal.SIGKILL else name
 
 
-# Number of worker processes that fit this machine's cores and memory.
-
-
 # Measured use of a worker with a small model, plus room for a large frame in flight.
 WORKER_BYTES = 1 << 30
 

@@ -268,9 +268,6 @@ def _unreachable(error: BaseException) -> str:
     return f"it cannot be reached ({redact(text)})"
 
 
-# File fingerprints: size and modification time, or content hash.
-
-
 _BLOCK = 1 << 20
 
 
@@ -316,9 +313,6 @@ def _files(path: str) -> list[str]:
         inside = [os.path.join(path, name) for name in sorted(os.listdir(path))]
         return [file for file in inside if os.path.isfile(file)] or [path]
     return [path, *filter(os.path.exists, further_parts(path))]
-
-
-# Recursive search of folders in stores, by the same rules as for local folders.
 
 
 def search_store(url: str, patterns: Patterns, *, is_folder: bool) -> Iterator[FoundPath]:

@@ -316,9 +316,6 @@ class _OutcomeSink:
         return Outcome(name, status, self._damage, summary.exit, self._kind, values, files)
 
 
-# Classification of inputs that cannot be opened: damaged, or not for this model.
-
-
 # File extensions of media: such a file that cannot be read is damaged.
 _ENDINGS = tuple(
     f".{ending}"

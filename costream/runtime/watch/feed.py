@@ -105,9 +105,6 @@ class Feed:
         return replace(fault, time_s=fault.time_s + self.offset_s)
 
 
-# Bounded queues between feeds and the network, which limit the lag.
-
-
 @dataclass(frozen=True)
 class SourceOpened:
     """The source has been opened."""
@@ -211,9 +208,6 @@ class Buffer:
                 self._steps -= 1
                 self.dropped += 1
                 return
-
-
-# Event rate over the last seconds.
 
 
 _SPAN_S = 5.0

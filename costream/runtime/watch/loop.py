@@ -123,9 +123,6 @@ class Loop:
             self._alerts.gap(channel.spec.name)
 
 
-# The network's state for all feeds, one row per feed.
-
-
 class FeedStates:
     """One network and its state for ``count`` feeds.
 
@@ -197,9 +194,6 @@ class FeedStates:
 
     def _at(self, row: int) -> tuple[Any, list[int]]:
         return (self._states[row], [0]) if self._model.info.in_time else (self._states[0], [row])
-
-
-# A time budget shared by all feeds: runs the same fraction of each feed's steps.
 
 
 WINDOW_S = 2.0

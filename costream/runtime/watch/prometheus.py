@@ -172,9 +172,6 @@ def _parsed(address: str) -> tuple[str, int]:
     return (match["host"] or _LOOPBACK).strip("[]"), int(match["port"])
 
 
-# The status of a watch in the Prometheus text format, version 0.0.4.
-
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _Sample = tuple[dict[str, str], float]  # labels and value
 # Totals of a feed: field of FeedStatus, name, meaning.

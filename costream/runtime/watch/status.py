@@ -73,9 +73,6 @@ def _resident_mb() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-# ``--status-file``: the status of a watch in a file that is replaced atomically.
-
-
 _EVERY_S = 1.0
 _BEGIN = '{"type": "status"'  # how every status file begins
 log = logging.getLogger("costream")
@@ -139,9 +136,6 @@ def _check(path: Path) -> None:
     if begin not in ("", _BEGIN):
         hint = "give --status-file another name"
         raise UsageError("exists and is not a status file", where=path, hint=hint)
-
-
-# The status of a watch as plain JSON values, for other programs.
 
 
 _hidden = lru_cache(4096)(redact)  # strips repeat the same few labels thousands of times
