@@ -109,7 +109,7 @@ class Model(Protocol):
 class GatedModel(Model, Protocol):
     """A token-gated model: it updates only a settable number of tokens of a frame.
 
-    The number is in the stream's state (``gated.GatedModelState``), so it may change from frame to
+    The number is in the stream's state (``gated.TokenState``), so it may change from frame to
     frame.
     """
 

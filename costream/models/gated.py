@@ -24,7 +24,7 @@ Pace: TypeAlias = Callable[[int], int]  # index of a gate -> tokens that it may 
 
 
 @dataclass(kw_only=True)
-class GatedModelState(State):
+class TokenState(State):
     """State of one stream, and how many tokens to update.
 
     ``tokens`` and ``pace`` are settings, not memory: a copy has them, and they are retained by a
@@ -43,7 +43,7 @@ class GatedModelState(State):
 
 N = TypeVar("N", bound=nn.Module)
 F = TypeVar("F", bound=Any)
-S = TypeVar("S", bound=GatedModelState)
+S = TypeVar("S", bound=TokenState)
 
 
 class GatedModelBase(ABC, Generic[N, F, S]):

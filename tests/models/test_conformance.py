@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from costream.errors import ModelError, SourceError
-from costream.frontends.base import FRONTENDS
 from costream.models.base import GatedModel, StepResult
 from costream.models.build import model_class
 from costream.models.fitting import source_kind
@@ -303,4 +302,3 @@ def test_every_kind_of_frontend_source_is_covered() -> None:
     kinds = {source_kind(model_of(name).frontend) for name in MODELS}
     assert kinds == {"features", "skeleton", "video", "audio"}
     assert set(SMALL) >= set(architectures())
-    assert {"tdn", "audio", "joints", "crop", "crops", "pixels"} <= set(FRONTENDS)

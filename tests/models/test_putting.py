@@ -16,7 +16,7 @@ from costream.frontends.vggish import VGGish
 from costream.models.eventful.classifier import ActionState
 from costream.models.eventful.detector import ObjectState
 from costream.models.eventful.vitdet import ViewState, ViTDetState
-from costream.models.gated import GatedModelState
+from costream.models.gated import TokenState
 from costream.models.oad.conystrom import CoNystrom
 from costream.models.oad.cooadtr import CoOadTR, Features
 from costream.models.oad.deepcot import DeepCoT
@@ -201,14 +201,7 @@ def test_every_kind_of_state_is_tested() -> None:
         every.update(new)
     # Those of models with gates are of one stream only: tests/models/test_{objects,actions}.py.
     untested = {k for k in every if k.__module__.startswith("costream")} - seen
-    assert untested == {
-        ActionState,
-        ClockedState,
-        GatedModelState,
-        ObjectState,
-        ViTDetState,
-        ViewState,
-    }
+    assert untested == {ActionState, ClockedState, TokenState, ObjectState, ViTDetState, ViewState}
 
 
 def test_the_persons_in_pictures_of_these_rows_are_found_anew() -> None:

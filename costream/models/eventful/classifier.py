@@ -16,7 +16,7 @@ from costream.errors import ModelError
 from costream.frontends.crops import Crops, temporal_views
 from costream.models.base import StepResult
 from costream.models.eventful.vivit import ViViT, ViViTState
-from costream.models.gated import GatedModelBase, GatedModelState, check_single_stream
+from costream.models.gated import GatedModelBase, TokenState, check_single_stream
 from costream.models.streaming import synchronize
 from costream.nn.eventful.gates import Operations, TopTokens
 from costream.nn.state import zeros
@@ -26,7 +26,7 @@ VIEWS = (4, 3)  # views of a video in time and in space, in the paper
 
 
 @dataclass
-class ActionState(GatedModelState):
+class ActionState(TokenState):
     """State of a stream: of the network, and the frames of an incomplete tubelet."""
 
     network: ViViTState

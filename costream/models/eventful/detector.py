@@ -17,7 +17,7 @@ from costream.frontends.crops import Pixels
 from costream.models.base import StepResult
 from costream.models.eventful.rcnn import Detections
 from costream.models.eventful.vitdet import ViTDet, ViTDetState
-from costream.models.gated import GatedModelBase, GatedModelState, check_single_stream
+from costream.models.gated import GatedModelBase, TokenState, check_single_stream
 from costream.models.streaming import synchronize
 from costream.nn.boxes import clip_boxes
 from costream.nn.eventful.gates import Operations
@@ -28,7 +28,7 @@ Size = tuple[int, int]  # height, width
 
 
 @dataclass
-class ObjectState(GatedModelState):
+class ObjectState(TokenState):
     """State of a stream. Memory is allocated at the first frame, for frames of its size."""
 
     begin: Callable[[int, int], ViTDetState]  # (height, width): the network's initial state
