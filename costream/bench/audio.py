@@ -82,10 +82,10 @@ def _way(name: str, step: Callable[[Tensor], Tensor], macs: int) -> Contender:
 
 
 def _continual(backbone: ContinualAudioNet, head: CoTrans) -> Callable[[Tensor], Tensor]:
-    heard, told = backbone.init_state(), head.init_state()
+    audio, memory = backbone.init_state(), head.init_state()
 
     def step(x: Tensor) -> Tensor:
-        return head.forward_step(backbone.forward_step(x[:, -1], heard), told).logits
+        return head.forward_step(backbone.forward_step(x[:, -1], audio), memory).logits
 
     return step
 
@@ -93,20 +93,20 @@ def _continual(backbone: ContinualAudioNet, head: CoTrans) -> Callable[[Tensor],
 def _recomputed(
     backbone: ContinualAudioNet, head: CoTrans, hops: int
 ) -> Callable[[Tensor], Tensor]:
-    told = head.init_state()
+    memory = head.init_state()
 
     def step(x: Tensor) -> Tensor:
         token = cast(Tensor, backbone(x[:, -hops:]))[:, -1]
-        return head.forward_step(token, told).logits
+        return head.forward_step(token, memory).logits
 
     return step
 
 
 def _chunked(backbone: ContinualAudioNet, head: CoTrans) -> Contender:
-    heard, told = backbone.init_state(), head.init_state()
+    audio, memory = backbone.init_state(), head.init_state()
 
     def step(x: Tensor) -> Tensor:
-        return head.forward_steps(backbone.forward_steps(x, heard), told).logits
+        return head.forward_steps(backbone.forward_steps(x, audio), memory).logits
 
     macs = backbone.count_macs() + head.count_macs()
     return _way(f"costream, {_CHUNK} hops a call (files)", step, macs)

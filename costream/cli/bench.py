@@ -160,7 +160,7 @@ def budget(
     from costream.runtime.budget.budget import Budget
     from costream.sources.registry import sniff
 
-    told = Budget.parse(text)
+    limit = Budget.parse(text)
     if png is not None and find_spec("matplotlib") is None:
         raise UsageError("needs matplotlib", where="--png", hint="pip install 'costream[report]'")
     sniff(file)
@@ -176,12 +176,12 @@ def budget(
         raise UsageError(f"{loaded.info.card.name} has a fixed cost per step", where="--model")
     if loaded.info.card.task != OBJECT_DETECTION:
         raise UsageError(f"{loaded.info.card.name} does not detect objects", where="--model")
-    trace = budget_trace(file, loaded, told, count)
-    target = told.target(loaded.info.card.rate_hz)
-    show([budget_table(trace, told, target, f"budget: {file}, {loaded.info.card.name}")], as_json)
+    trace = budget_trace(file, loaded, limit, count)
+    target = limit.target(loaded.info.card.rate_hz)
+    show([budget_table(trace, limit, target, f"budget: {file}, {loaded.info.card.name}")], as_json)
     if png is not None:
         try:
-            Path(png).write_bytes(draw(trace, told, target))
+            Path(png).write_bytes(draw(trace, limit, target))
         except OSError as error:
             raise OutputError(error.strerror or str(error), where=png) from error
 

@@ -261,8 +261,10 @@ class StreamingModel:
 
     def _spectra(self, state: ModelState, steps: int) -> npt.NDArray[np.float32]:
         """Return the spectrograms of the newest steps, [B, steps, frames, bands]."""
-        heard = self.frontend.newest_spectrum(state.frontend).float().cpu().numpy()
-        spectra: npt.NDArray[np.float32] = heard.reshape(len(heard), steps, -1, heard.shape[-1])
+        spectrum = self.frontend.newest_spectrum(state.frontend).float().cpu().numpy()
+        spectra: npt.NDArray[np.float32] = spectrum.reshape(
+            len(spectrum), steps, -1, spectrum.shape[-1]
+        )
         return spectra
 
     def _probabilities(self, logits: Tensor) -> npt.NDArray[np.float32]:

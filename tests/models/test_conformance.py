@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import FrozenInstanceError
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,13 @@ import torch
 
 from costream.errors import ModelError, SourceError
 from costream.models.base import GatedModel, StepResult
-from costream.models.build import model_class
+from costream.models.build import model_class, save_model
 from costream.models.fitting import source_kind
 from costream.models.joint import combine_models
 from costream.models.random_init import random_model
+from costream.models.registry import load_model
 from costream.models.spec import architectures, is_gated
-from costream.models.verify import random_items
+from costream.models.verify import random_items, verify
 from costream.records import SourceInfo, VideoFrame
 from kit import action_nets, object_nets
 
@@ -53,7 +55,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "stgcn": {**SKELETON, "window": 12},
     "agcn": {**SKELETON, "window": 12, "hop": 2},
     "str": {**ATTENDING, "window": 12},
-    "skeleton-ensemble": {"members": [MEMBER] * 2},
+    "skeleton-ensemble": {"members": [MEMBER] * 2, "weights": [2, 1]},
     "cox3d": X3D,
     "coslow": SLOW,
     "coi3d": I3D,
@@ -270,6 +272,18 @@ def test_copies_of_a_state_go_on_bit_for_bit(name: str) -> None:
         assert_equal(step(model, items[half:], copy), expected)
         for key, tensor in copy.tensors().items():
             assert torch.equal(tensor, state.tensors()[key])
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "two on audio"])
+def test_a_weight_file_gives_the_model_back(name: str, tmp_path: Path) -> None:
+    model, path = model_of(name), tmp_path / "x.safetensors"
+    digest = save_model(path, model.info.card, model.network, model.frontend)
+    assert verify(path) == digest
+    again = load_model(str(path), device="cpu")
+    assert (type(again), type(again.network)) == (type(model), type(model.network))
+    assert again.info.weights_sha256 == digest
+    items = items_of(model, length(model))
+    assert_equal(step(again, items, initial(again)), step(model, items, initial(model)))
 
 
 @EVERY

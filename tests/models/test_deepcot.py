@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from costream.checkpoints.card import Card
-from costream.checkpoints.file import read_weights
-from costream.models.build import build, save_model
 from costream.models.oad.cooadtr import CoOadTR
 from costream.models.oad.deepcot import DeepCoT
-from costream.models.streaming import StreamingModel
-from costream.records import FeatureRow
 
 SIZES: dict[str, Any] = {"embed_dim": 16, "num_heads": 4, "feedforward": 24, "window": 6}
 
@@ -84,21 +77,3 @@ def test_sizes_and_macs() -> None:
     block = 4 * 192**2 + 2 * 120 * 192 + 2 * 192 * 192
     assert model.count_macs() == 128 * 192 + 4 * block + 1920
     assert model.dense_macs > 60 * model.count_macs()
-
-
-def test_a_weight_file_runs_on_feature_rows(tmp_path: Path) -> None:
-    arguments = {"input_width": 10, "num_classes": 5, "depth": 3, "positions": "rotary", **SIZES}
-    card = Card("mine", "sound classification", "deepcot", arguments, tuple("abcde"), 4.0)
-    network = DeepCoT(**arguments).eval()
-    path = tmp_path / "mine.safetensors"
-    save_model(path, card, network)
-    stored = read_weights(path)
-    model = StreamingModel(stored.card, *build(stored.card, stored.tensors))
-    rows = np.random.default_rng(0).standard_normal((20, 10)).astype(np.float32)
-    state = model.init_state()
-    results = [model.step([FeatureRow(i, i / 4, row)], state) for i, row in enumerate(rows)]
-    expected = network(torch.from_numpy(rows)[None]).logits[0].softmax(-1).numpy()
-    np.testing.assert_allclose(
-        np.concatenate([r.probabilities for r in results]), expected, atol=1e-6, rtol=0
-    )
-    assert [r.warmup[0] for r in results] == [True] * 15 + [False] * 5

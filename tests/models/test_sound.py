@@ -11,7 +11,6 @@ import torch
 from costream.errors import ModelError
 from costream.models.build import save_model
 from costream.models.registry import load_model
-from costream.models.verify import verify
 from costream.records import AudioBlock, AudioFormat, FeatureRow, SourceInfo
 from kit.sound_nets import write
 
@@ -73,33 +72,6 @@ def test_heads_side_by_side_say_what_they_say_alone(folder):
     assert both.macs == single.macs + other.macs - shared
 
 
-def test_streams_of_a_batch_and_one_that_begins_anew(folder):
-    model, items = load_model("genres,sounds", folder), blocks(16)
-    state = model.init_state(2)
-    for k in range(8):
-        model.step([items[k], items[k + 8]], state)
-    state.reset([1])
-    results = [model.step([items[8 + k], items[8 + k]], state) for k in range(8)]
-    rows = np.stack([r.probabilities for r in results])
-    alone = model.init_state()
-    model.steps(items[:8], alone)
-    np.testing.assert_allclose(rows[:, 0], told(model.steps(items[8:], alone)), atol=1e-6)
-    fresh = told(model.steps(items[8:], model.init_state()))
-    np.testing.assert_allclose(rows[:, 1], fresh, atol=1e-6)
-
-
-def test_goes_on_bit_for_bit_where_it_was_saved(folder):
-    model, items = load_model("genres,sounds", folder), blocks(12)
-    state, again = model.init_state(), model.init_state()
-    model.steps(items[:5], state)
-    again.load_tensors({k: v.clone() for k, v in state.tensors().items()})
-    for k in (5, 6):
-        a, b = (model.step([items[k]], s).probabilities for s in (state, again))
-        assert np.array_equal(a, b)
-    a, b = (told(model.steps(items[7:], s)) for s in (state, again))
-    assert np.array_equal(a, b)
-
-
 def test_its_tokens_may_come_as_features(folder):
     model, items = load_model("genres", folder), blocks(6)
     waves = torch.from_numpy(np.stack([b.samples for b in items]))
@@ -122,10 +94,6 @@ def test_its_tokens_may_come_as_features(folder):
 def test_heads_that_do_not_go_together(folder, name, message):
     with pytest.raises(ModelError, match=message):
         load_model(name, folder)
-
-
-def test_verifies(folder):
-    assert verify(folder / "genres.safetensors")
 
 
 def test_half_precision_weights_are_loaded_as_asked(folder, tmp_path):

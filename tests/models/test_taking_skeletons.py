@@ -104,17 +104,6 @@ def test_most_steps_of_a_strided_network_give_nothing() -> None:
     assert results[0].warmup == (True,)
 
 
-def test_a_batch_is_its_streams_one_by_one() -> None:
-    model = made()
-    streams = [frames(12, seed=seed) for seed in range(2)]
-    state, alone = model.init_state(2), [model.init_state() for _ in streams]
-    for t in range(12):
-        both = model.step([s[t] for s in streams], state).probabilities
-        single = [model.step([s[t]], a).probabilities for s, a in zip(streams, alone, strict=True)]
-        if both is not None:
-            np.testing.assert_allclose(both, np.concatenate(single), atol=1e-5)
-
-
 def test_where_nobody_is_the_background_is_certain() -> None:
     model = made()
     card = replace(model.info.card, background=model.info.card.labels[1])
