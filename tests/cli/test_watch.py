@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -46,6 +47,16 @@ def count(path: Path, kind: str) -> int:
         return 0
     text = path.read_text("utf-8")
     return text.count(f'"type": "{kind}"')
+
+
+def decodable(path: Path) -> int:
+    """Return the number of frames of a clip; a packet cut off with its feed may be among them."""
+    frames = 0
+    with av.open(str(path)) as container:
+        for packet in container.demux(video=0):
+            with contextlib.suppress(av.InvalidDataError):
+                frames += len(packet.decode())
+    return frames
 
 
 def stop(process, number: int = signal.SIGINT) -> tuple[int, float, str]:
@@ -193,8 +204,7 @@ def test_what_happens_to_feeds_is_told_and_the_others_go_on(tmp_path):
     alerts = [json.loads(line) for line in told.read_text().splitlines()]
     assert {(a["feed"], a["label"]) for a in alerts} >= {("door", "lost"), ("never", "lost")}
     clip = next(out / r["clip"] for r in of_type(lines["door"], "alert") if "clip" in r)
-    with av.open(str(clip)) as container:  # of the seconds before it was lost
-        assert sum(1 for _ in container.decode(video=0)) > 10
+    assert decodable(clip) > 10  # of the seconds before it was lost
     everything = [said, *map(str, tmp_path.rglob("*"))]
     everything += [p.read_text("utf-8", "replace") for p in tmp_path.rglob("*") if p.is_file()]
     for text in everything:
