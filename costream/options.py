@@ -11,17 +11,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from costream.checkpoints.card import Card, Timeline
+from costream.budget import Budget, BudgetFile, parse_budget
 from costream.clock import parse_time
 from costream.errors import UsageError
 from costream.records import RawAudioFormat
-from costream.runtime.budget.budget import Budget, BudgetFile, parse_budget
 from costream.settings import ColorMode
 from costream.sinks.registry import FORMATS, parse_formats
+
+if TYPE_CHECKING:
+    from costream.checkpoints.card import Card, Timeline
 
 # The commands that have an option.
 LISTEN, WATCH, BATCH = ("listen",), ("watch",), ("batch",)

@@ -23,7 +23,7 @@ from kit.paths import ROOT
 
 # Every part may import these, and they import none but one another.
 COMMON = {"errors", "version", "layouts", "records", "registry", "clock", "formatting", "costs"}
-COMMON |= {"tables", "settings", "hysteresis"}
+COMMON |= {"tables", "settings", "hysteresis", "budget", "locks"}
 # part -> parts it may import besides itself and COMMON
 MAY = {
     "nn": set(),
@@ -37,7 +37,7 @@ MAY = {
     "results": {"sources"},
     "labels": {"sources", "results", "sinks"},
     "ui": {"draw"},
-    "options": {"checkpoints", "sinks", "runtime"},
+    "options": {"checkpoints", "sinks"},
     "runtime": {"options", "sources", "models", "sinks", "ui", "checkpoints", "nn"},
     "report": {"results", "sources", "sinks"},
     "evaluation": {

@@ -15,12 +15,12 @@ from itertools import groupby, islice
 import numpy as np
 import numpy.typing as npt
 
+from costream.budget import Budget
 from costream.errors import SourceError
 from costream.evaluation.metrics.detection import DetectedBoxes, Truth, detection_scores
 from costream.models.base import GatedModel
 from costream.records import Box, VideoFrame
-from costream.runtime.budget.budget import Budget
-from costream.runtime.budget.controller import TokenController
+from costream.runtime.budget import TokenController
 from costream.runtime.tracking import Corners, corners_of
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source

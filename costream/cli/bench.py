@@ -157,7 +157,7 @@ def budget(
     as_json: bool,
 ) -> None:
     """Show how well a budget is met: FILE is paused, then played, then a core gets busy."""
-    from costream.runtime.budget.budget import Budget
+    from costream.budget import Budget
     from costream.sources.registry import sniff
 
     limit = Budget.parse(text)

@@ -19,9 +19,9 @@ from costream.errors import ModelError, OutputError, UsageError
 from costream.formatting import suggest_names
 from costream.importers.base import IMPORTERS
 from costream.importers.config import KEYS, ImportSettings, check_published, read_pairs
+from costream.locks import try_lock
 from costream.models.registry import find_weights
 from costream.runtime.stop import StopHandler, Stopped
-from costream.sinks.journal import try_lock
 
 
 @click.command("fetch")

@@ -7,16 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from costream.checkpoints.file import SUFFIX
 from costream.errors import ExitCode, UsageError
-from costream.layouts import find_layout
-from costream.options import Options
-from costream.runtime.budget.budget import Budget, BudgetFile
 from costream.settings import load_config
+
+if TYPE_CHECKING:  # only commands of a run import it, so that the others start faster
+    from costream.options import Options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -68,21 +67,25 @@ def config_option() -> Callable[[F], F]:
 
 
 def run_command(
-    name: str, argument: str, kind: type[Options] = Options, **changes: dict[str, Any]
+    name: str, argument: str, kind: type[Options] | None = None, **changes: dict[str, Any]
 ) -> Callable[[Callable[[Any, list[str]], ExitCode]], click.Command]:
     """Return a decorator that makes a command of a function of options and settings in force.
 
     The command has the options that the fields of ``kind`` declare for ``name``, in their order.
-    ``argument``: shown for its sources; optional in brackets. ``changes``: for a field, other
-    arguments of ``click.Option``; "after" names the field whose option it follows.
+    ``argument``: shown for its sources; optional in brackets. ``kind``: by default ``Options``.
+    ``changes``: for a field, other arguments of ``click.Option``; "after" names the field whose
+    option it follows.
     """
+    from costream.options import Options
+
+    of_kind = kind or Options
     required = not argument.startswith("[")
     sources = click.Argument(
         [argument.strip("[.]").lower() + "s"], nargs=-1, required=required, metavar=argument
     )
     params: dict[str, click.Parameter] = {"sources": sources}
     parsers: dict[str, Callable[[Any], Any]] = {}
-    for field in fields(kind):
+    for field in fields(of_kind):
         flag = field.metadata.get("flag")
         if flag is None or name not in flag.commands:
             continue
@@ -110,7 +113,7 @@ def run_command(
             for each, parse in parsers.items():
                 if values[each] is not None:
                     values[each] = parse(values[each])
-            return int(function(checked(kind(**values), name), effective(ctx)))
+            return int(function(checked(of_kind(**values), name), effective(ctx)))
 
         return command
 
@@ -149,6 +152,8 @@ def checked(options: Options, command: str) -> Options:
 
         parse_columns(options.columns)
     if options.layout is not None:
+        from costream.layouts import find_layout
+
         find_layout(options.layout)
     if options.overwrite and options.skip_existing and command != "batch":
         raise UsageError("--overwrite and --skip-existing exclude each other")
@@ -158,7 +163,8 @@ def checked(options: Options, command: str) -> Options:
         hint = "omit --start"
         raise UsageError("needs the frames of the whole video", where="--format coco", hint=hint)
     _check_quiet(options.quiet, options.verbose)
-    if command == "batch" and not _is_reproducible(options.budget):
+    budget = options.budget
+    if command == "batch" and budget is not None and getattr(budget, "kind", None) != "macs":
         hint = "give it in operations (2GMAC), or use: costream detect"
         raise UsageError("is not reproducible", where="--budget", hint=hint)
     if options.clips is not None and options.output in (None, "-"):
@@ -179,11 +185,6 @@ def _with_microphone(options: Options) -> tuple[str, ...]:
             hint="a name after --mic is the name of a microphone",
         )
     return (f"mic:{mic}" if mic else "mic",)
-
-
-def _is_reproducible(budget: Budget | BudgetFile | None) -> bool:
-    """Return whether a budget has the same results on any machine."""
-    return budget is None or (isinstance(budget, Budget) and budget.kind == "macs")
 
 
 def _batch_folder(options: Options) -> str:
@@ -214,6 +215,8 @@ def shared(*names: str, **changes: Any) -> Callable[[F], F]:
     """
 
     def decorate(function: F) -> F:
+        from costream.options import Options
+
         for name in reversed(names):
             flag = Options.__dataclass_fields__[name].metadata["flag"]
             function = option(*flag.names, name, **{**flag.click, **changes})(function)
@@ -240,6 +243,8 @@ def _check_quiet(quiet: bool, verbose: int) -> None:
 
 def check_weight_file(target: Path, where: object) -> None:
     """Raise UsageError for a file of weights to be written that has another suffix."""
+    from costream.checkpoints.file import SUFFIX
+
     if target.suffix != SUFFIX:
         raise UsageError(f"the name must end in {SUFFIX}", where=where)
 

@@ -12,7 +12,7 @@ from costream.errors import CostreamError, ExitCode, SourceError
 from costream.models.base import GatedModel, Model
 from costream.options import Options
 from costream.records import Fault, Gap, SourceInfo, Summary, VideoFrame
-from costream.runtime.budget.controller import TokenController
+from costream.runtime.budget import TokenController
 from costream.runtime.stop import StopHandler
 from costream.runtime.writer import StreamRecorder
 from costream.sinks.base import Sink

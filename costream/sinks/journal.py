@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from costream.errors import OutputError, UsageError
+from costream.locks import try_lock
 from costream.records import AnyRecord, Fault, Gap, Header, Record, Segment, Summary, dumps, to_json
 from costream.sinks.rotation import Rotation
 
@@ -318,19 +319,3 @@ def _begun_s(header: bytes) -> float | None:
 
 
 # Locks on open files, released when the process ends in any way.
-
-
-def try_lock(file: IO[str]) -> bool:
-    """Lock ``file``, which is open for writing; return False if it is locked already."""
-    try:
-        if os.name == "nt":
-            import msvcrt
-
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

@@ -13,11 +13,11 @@ import click
 import pytest
 
 from costream.__main__ import main
+from costream.budget import Budget
 from costream.cli.options import run_command
 from costream.errors import ExitCode
 from costream.options import EVERY, Options, flag
 from costream.records import RawAudioFormat
-from costream.runtime.budget.budget import Budget
 from kit.program import costream
 
 RUNNERS = {

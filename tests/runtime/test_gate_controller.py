@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from costream.runtime.budget.controller import GateController
+from costream.runtime.budget import GateController
 
 GATES, MOST = 37, 240
 BEFORE, AFTER, TOKEN = 8.0, 20.0, 0.13  # milliseconds: before the gates, behind them, a token

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from costream import budget as budgetfile
+from costream.budget import Budget, BudgetFile
 from costream.models.registry import load_model
 from costream.options import Options
 from costream.records import Compute, Header, Record, Summary
-from costream.runtime.budget import budget as budgetfile
-from costream.runtime.budget.budget import Budget, BudgetFile
-from costream.runtime.budget.controller import TokenController
+from costream.runtime.budget import TokenController
 from costream.runtime.pipeline import run
 from costream.runtime.watch.loop import FeedStates
 from costream.sources.base import SourceOptions

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from costream.errors import OutputError, UsageError
+from costream.locks import try_lock
 from costream.runtime.batch.folders import PRIVATE, Outcome
 from costream.runtime.batch.stores import Fingerprint
 from costream.sinks.atomic import AtomicFile
-from costream.sinks.journal import try_lock
 
 MARK = "batch.json"
 _LOCK_S = 5.0  # workers of a killed batch exit within this time

@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Condition
 from typing import Protocol
 
+from costream.budget import BudgetFile
 from costream.clock import resample, tick_per_item
 from costream.errors import CostreamError, ExitCode, UsageError
 from costream.models.base import GatedModel, Model
@@ -21,8 +22,7 @@ from costream.options import Options
 from costream.records import WatchStatus
 from costream.runtime.alerts.alerts import Alerts
 from costream.runtime.alerts.rules import RuleLabels
-from costream.runtime.budget.budget import BudgetFile
-from costream.runtime.budget.controller import TokenController
+from costream.runtime.budget import TokenController
 from costream.runtime.detect import load_checked
 from costream.runtime.options import source_options
 from costream.runtime.setup import logging_to

@@ -10,7 +10,7 @@ from typing import Any
 from costream.models.base import GatedModel, Model, StepResult
 from costream.records import Alert, Data, Gap
 from costream.runtime.alerts.alerts import Alerts
-from costream.runtime.budget.controller import TokenController
+from costream.runtime.budget import TokenController
 from costream.runtime.stop import StopHandler
 from costream.runtime.watch.channel import FeedChannel
 from costream.runtime.watch.feed import ReadyStep

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from costream.checkpoints.file import SUFFIX
 from costream.errors import UsageError
+from costream.locks import try_lock
 from costream.models.base import Model
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.sinks.atomic import BinaryFile
-from costream.sinks.journal import try_lock
 
 if TYPE_CHECKING:
     from torch import Tensor

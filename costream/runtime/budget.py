@@ -1,26 +1,22 @@
-"""Cost budgets per step, and a controller that chooses the token count to meet them."""
+"""Controllers of a stream's token count: keep its steps within a budget."""
 
 from __future__ import annotations
 
 import logging
 import math
-import re
 import statistics
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from functools import partial
+from typing import Any
 
-from costream.errors import UsageError
+from costream.budget import Budget, BudgetFile
+from costream.models.base import GatedModel, StepResult
 
 log = logging.getLogger("costream")
-Unit = Literal["ms", "macs"]
-_TIME = re.compile(r"([0-9.]+)\s*(ms|s)", re.IGNORECASE)
-_SHARE = re.compile(r"([0-9.]+)\s*x", re.IGNORECASE)
-_MACS = re.compile(r"([0-9.]+)\s*([kMGT]?)MACs?", re.IGNORECASE)
-_PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+_SMOOTHING = 0.1  # weight of the newest step in the gates' shares of the step time
+_PRIOR = 0.15  # share of a step at the expected speed that serves as prior for the speed
 _MEMORY = 0.95  # forgetting factor per step of the regression line
 _TRUST = 0.05  # relative spread of operations above which the fitted slope is trusted
 _LEAST = 0.5  # least slope, relative to that of the line through the origin
@@ -29,48 +25,6 @@ _FAR = 0.12  # relative error above which a step is an outlier or the load has c
 _IN_A_ROW = 3  # consecutive outliers that mean the load has changed
 _COUNTED = 5  # steps whose ratio of actual to predicted operations is remembered
 NEAR = 0.03  # relative distance to the target within which the token count stays
-_CHECK_S = 0.5  # interval at which a file is checked
-
-
-@dataclass(frozen=True)
-class Budget:
-    """The maximum cost of a step. ``text``: as the user wrote it."""
-
-    text: str
-    amount: float  # milliseconds, MACs, or seconds of work per second
-    kind: Literal["ms", "macs", "share"]
-
-    @classmethod
-    def parse(cls, text: str) -> Budget:
-        """Parse "40ms", "0.1s", "20GMAC" or "0.5x" (a share of real time); else UsageError."""
-        word = text.strip()
-        try:
-            if match := _TIME.fullmatch(word):
-                ms = float(match[1]) * (1.0 if match[2].lower() == "ms" else 1e3)
-                return cls._checked(word, ms, "ms")
-            if match := _MACS.fullmatch(word):
-                return cls._checked(word, float(match[1]) * _PREFIXES[match[2].lower()], "macs")
-            if match := _SHARE.fullmatch(word):
-                return cls._checked(word, float(match[1]), "share")
-        except ValueError:
-            pass
-        hint = "write a time (40ms), operations (20GMAC) or a share of real time (0.5x)"
-        raise UsageError(f"{text!r} is not a valid budget", where="--budget", hint=hint)
-
-    @classmethod
-    def _checked(cls, text: str, amount: float, kind: Literal["ms", "macs", "share"]) -> Budget:
-        if not (math.isfinite(amount) and amount > 0):
-            raise ValueError
-        return cls(text, amount, kind)
-
-    @property
-    def unit(self) -> Unit:
-        """The unit of ``target``."""
-        return "macs" if self.kind == "macs" else "ms"
-
-    def target(self, rate_hz: float) -> float:
-        """Return the maximum cost of a step at this step rate, in ``unit``."""
-        return 1e3 * self.amount / rate_hz if self.kind == "share" else self.amount
 
 
 class CostModel:
@@ -189,50 +143,115 @@ class BudgetController:
         return lambda count: self._times.ms(share * macs(count))
 
 
-def parse_budget(text: str) -> Budget | BudgetFile:
-    """Parse a budget, or for @FILE read it from that file. Raises UsageError."""
-    return BudgetFile(text[1:]) if text.startswith("@") else Budget.parse(text)
+class TokenController:
+    """Controls one stream of a model: call ``before`` and ``after`` each step."""
+
+    def __init__(self, model: GatedModel, budget: Budget | BudgetFile, rate_hz: float) -> None:
+        """``budget``: one in a file may change. ``rate_hz``: steps per second.
+
+        The budget is for steps with an output: those between outputs cost next to nothing.
+        """
+        self._model = model
+        self._file = budget if isinstance(budget, BudgetFile) else None
+        first = budget.budget if isinstance(budget, BudgetFile) else budget
+        self._controller = BudgetController(first, rate_hz / model.info.stride)
+        self._state: Any = None
+        self._gates = GateController()
+        self._macs: Callable[[int], float] | None = None  # by token count; None: first frame
+        self._count = 0  # planned tokens of the step
+        self._warned = False
+
+    @property
+    def step_budget(self) -> dict[str, float]:
+        """The maximum cost of the next step, by its field of Compute."""
+        return {f"budget_{self._controller.budget.unit}": self._controller.target}
+
+    def before(self, state: Any) -> None:
+        """Set the token count for the next step of the stream with this state."""
+        controller, model, self._state = self._controller, self._model, state
+        if self._file is not None and self._file.current() is not controller.budget:
+            controller.set(self._file.budget)
+            self._warned = False
+        most = model.token_count(state)
+        if most is None:  # the first frame, computed in full
+            self._macs = None
+            return
+        self._macs = macs = partial(model.step_macs, state)
+        self._count = count = controller.tokens(most, macs)
+        cost_ms = controller.cost_ms(macs)
+        state.tokens = count
+        state.pace = self._gates.begin(count, most, controller.target, cost_ms) if cost_ms else None
+
+    def after(self, result: StepResult) -> None:
+        """Take the result of the step and its cost (B = 1)."""
+        if result.tokens is None:  # no output
+            return
+        in_full = result.tokens[0] == self._model.token_count(self._state)
+        ms = 1e3 * (result.frontend_s + result.network_s)
+        count = self._gates.end(ms) or self._count
+        foreseen = None if in_full or self._macs is None else self._macs(count)
+        self._controller.observe(result.macs, ms, foreseen)
+        if not self._controller.reachable and not self._warned:
+            self._warned = True
+            text = self._controller.budget.text
+            log.warning("a step exceeds the budget of %s even with a single token", text)
 
 
-class BudgetFile:
-    """The budget in a text file, read again when the file has changed."""
+class GateController:
+    """Recomputes the token count of a step at each of its gates, from the time elapsed.
 
-    def __init__(self, path: Path | str) -> None:
-        """Read the file. Raises UsageError when it cannot be read or holds no valid budget."""
-        self._path = Path(path)
-        self.text = f"@{path}"  # as the user wrote it
-        self._checked_s = time.monotonic()
-        self._stamp = self._changed()
-        self.budget = self._read()
+    A step whose first blocks took longer than planned computes fewer tokens in the others, and
+    vice versa. The gates' positions in a step are learnt from the previous steps.
+    """
 
-    def current(self) -> Budget:
-        """Return the current budget; the previous one while the file holds no valid budget."""
-        now_s = time.monotonic()
-        if now_s - self._checked_s < _CHECK_S:
-            return self.budget
-        self._checked_s = now_s
-        stamp = self._changed()
-        if stamp == self._stamp:
-            return self.budget
-        self._stamp = stamp
-        try:
-            self.budget = self._read()
-            log.info("%s: the budget is now %s", self._path, self.budget.text)
-        except UsageError as error:
-            log.warning("%s; the budget stays at %s", error, self.budget.text)
-        return self.budget
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        """``clock`` returns seconds."""
+        self._clock = clock
+        self._stamps: list[float] = []  # milliseconds to each gate of the newest step
+        self._counts: list[int] = []  # tokens passed by each of them
+        self._shares: list[float] = []  # of a step's time elapsed at each gate
 
-    def _changed(self) -> tuple[int, int] | None:
-        try:
-            stat = self._path.stat()
-        except OSError:
+    def begin(
+        self, count: int, most: int, target_ms: float, cost_ms: Callable[[int], float]
+    ) -> Callable[[int], int]:
+        """Start a step and return the function that each gate calls for its token count.
+
+        ``count``: planned tokens, of ``most``. ``cost_ms``: predicted time of a step by its
+        token count.
+        """
+        self._stamps, self._counts = [], []
+        least, planned = cost_ms(1), cost_ms(count)
+        slope = (cost_ms(most) - least) / max(1, most - 1)  # milliseconds per token, all gates
+        began = self._clock()
+        now = count
+
+        def pace(gate: int) -> int:
+            nonlocal now
+            elapsed = 1e3 * (self._clock() - began)
+            self._stamps.append(elapsed)
+            if gate < len(self._shares):
+                share, left = self._shares[gate], 1 - gate / len(self._shares)
+                speed = (elapsed + _PRIOR * planned) / ((share + _PRIOR) * planned)
+                fixed = (1 - share) * planned - left * slope * count
+                over = elapsed + speed * (fixed + left * slope * now) - target_ms
+                if abs(over) > NEAR * target_ms:
+                    now = min(most, max(1, round(now - over / (speed * left * slope))))
+            self._counts.append(now)
+            return now
+
+        return pace
+
+    def end(self, ms: float) -> int | None:
+        """Take the duration of the step and return its token count, averaged over the gates.
+
+        None when no gate was reached.
+        """
+        counts, self._counts = self._counts, []
+        if not counts:
             return None
-        return stat.st_mtime_ns, stat.st_size
-
-    def _read(self) -> Budget:
-        try:
-            text = self._path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-            raise UsageError(f"the budget cannot be read ({reason})", where=self._path) from error
-        return Budget.parse(text)
+        shares = [stamp / ms for stamp in self._stamps]
+        if len(shares) == len(self._shares):
+            pairs = zip(self._shares, shares, strict=True)
+            shares = [old + _SMOOTHING * (new - old) for old, new in pairs]
+        self._shares = shares
+        return round(sum(counts) / len(counts))

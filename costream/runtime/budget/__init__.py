@@ -1,1 +1,0 @@
-"""Compute budgets: parsing and the controllers that keep them."""
