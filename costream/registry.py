@@ -8,13 +8,13 @@ one of its names is asked for. Code outside the package adds names by running th
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
@@ -86,21 +86,29 @@ class Registry(Generic[T]):
         if spec is None or spec.submodule_search_locations is None:
             raise ModuleNotFoundError(f"no package {self.package!r}")
         entries = []
-        for folder in spec.submodule_search_locations:
-            for path in sorted(Path(folder).rglob("*.py")):
-                parts = path.relative_to(folder).with_suffix("").parts
-                module = ".".join((self.package, *parts)).removesuffix(".__init__")
-                for name, info in declarations(path.read_text("utf-8"), self.decorator):
-                    entries.append(Entry[T](name, module, info))
-        entries.sort(key=lambda entry: entry.info.get("order", 99))
+        marker = f"@{self.decorator}(".encode()
+        for root in spec.submodule_search_locations:
+            for folder, _, files in os.walk(root):
+                for file in files:
+                    path = os.path.join(folder, file)
+                    if not file.endswith(".py") or marker not in (source := _read(path)):
+                        continue  # most files have none, and this is the fastest way to know
+                    parts = os.path.relpath(path, root).removesuffix(".py").split(os.sep)
+                    module = ".".join((self.package, *parts)).removesuffix(".__init__")
+                    for name, info in declarations(source.decode(), self.decorator):
+                        entries.append(Entry[T](name, module, info))
+        entries.sort(key=lambda entry: (entry.info.get("order", 99), entry.module))
         return {entry.name: entry for entry in entries}
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def declarations(source: str, decorator: str) -> list[tuple[str, dict[str, Any]]]:
     """Return name and literal keyword arguments of each ``@decorator(...)`` of a source text."""
     declared: list[tuple[str, dict[str, Any]]] = []
-    if f"@{decorator}(" not in source:  # which is so for most files, and much faster to find out
-        return declared
     for match in re.finditer(rf"^@{re.escape(decorator)}\(", source, re.MULTILINE):
         call = _call(source[match.start() + 1 :])
         info = {}
