@@ -1,9 +1,10 @@
 """costream: continual inference over video, audio and skeletons, one step at a time.
 
-The public API is loaded on first use, so that ``import costream`` is fast:
+The public API, loaded on first use, so that ``import costream`` is fast:
 
-``open_source(uri, ...)`` opens a file or stream, ``load_model(name, ...)`` loads weights, and
-``run(source, model, sinks, ...)`` drives one through the other.
+``detect``, ``listen`` and ``watch`` run over sources and yield records; ``load_model`` loads a
+model once for many runs, and for streams of one's own. ``Results.read`` reads results back.
+``costream help python`` has ten examples.
 """
 
 from __future__ import annotations
@@ -13,15 +14,33 @@ from typing import TYPE_CHECKING, Any
 from costream.version import __version__
 
 if TYPE_CHECKING:
-    from costream.models.registry import load_model
-    from costream.runtime.pipeline import run
+    from costream.api.results import Results
+    from costream.api.runs import RecordStream, detect, listen, run
+    from costream.api.streams import LoadedModel, ModelStream, load_model
     from costream.sources.registry import open_source
 
-__all__ = ["__version__", "load_model", "open_source", "run"]
+__all__ = [
+    "LoadedModel",
+    "ModelStream",
+    "RecordStream",
+    "Results",
+    "__version__",
+    "detect",
+    "listen",
+    "load_model",
+    "open_source",
+    "run",
+]
 _HOME = {
-    "load_model": "costream.models.registry",
+    "LoadedModel": "costream.api.streams",
+    "ModelStream": "costream.api.streams",
+    "RecordStream": "costream.api.runs",
+    "Results": "costream.api.results",
+    "detect": "costream.api.runs",
+    "listen": "costream.api.runs",
+    "load_model": "costream.api.streams",
     "open_source": "costream.sources.registry",
-    "run": "costream.runtime.pipeline",
+    "run": "costream.api.runs",
 }
 
 

@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from itertools import chain
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from costream.errors import UsageError
 from costream.records import AudioBlock, Data, Fault, Gap, Item, VideoFrame
@@ -74,65 +73,112 @@ TickItem: TypeAlias = Tick | Gap | Fault
 def resample(
     items: Iterable[Item], rate_hz: float, gap_tolerance_s: float, frames: int = 1
 ) -> Iterator[TickItem]:
-    """Yield ticks at a fixed rate from items at any rate; see Ticker.
+    """Yield ticks at a fixed rate from items at any rate; see Resampler."""
+    clock = Resampler(rate_hz, gap_tolerance_s, frames)
+    for item in items:
+        yield from clock.push(item)
+    yield from clock.finish()
+
+
+class Clock(Protocol):
+    """Turns the items of a source into ticks."""
+
+    def push(self, item: Item) -> Iterator[TickItem]:
+        """Take the next item; yield the ticks, gaps and faults it completes."""
+
+    def finish(self) -> Iterator[TickItem]:
+        """Yield what is left at the end of the source."""
+
+
+class Resampler:
+    """Ticks at a fixed rate from items at any rate; see Ticker.
 
     ``frames``: video frames per tick, sampled at ``frames`` times the rate. A tick has the time
     of its last frame, which holds the others as ``earlier``. Frames left over before a gap or
     the end make no tick. Audio between frames is attached to the tick at which it is known.
     """
-    blocks: deque[AudioBlock] = deque()
-    data = _aside(items, blocks)
-    ticks = Ticker(rate_hz, gap_tolerance_s).run(data) if frames == 1 else None
-    for tick in ticks or _in_chunks(data, rate_hz, gap_tolerance_s, frames):
-        if isinstance(tick, Fault) or not blocks:
-            yield tick
-            continue
+
+    def __init__(
+        self, rate_hz: float, gap_tolerance_s: float, frames: int = 1, *, eager: bool = False
+    ) -> None:
+        """``eager``: as for Ticker."""
+        self._frames, self._rates = frames, (rate_hz, gap_tolerance_s)
+        self._eager = eager
+        self.parts: list[Tick] = []  # of the next tick, if it has several frames
+        self._blocks: deque[AudioBlock] = deque()
+        self.ticker = Ticker(frames * rate_hz, gap_tolerance_s, eager=eager)
+        self._begun = False
+
+    def push(self, item: Item) -> Iterator[TickItem]:
+        """Take the next item; yield the ticks, gaps and faults it completes."""
+        if isinstance(item, AudioBlock):
+            self._blocks.append(item)
+            return
+        if not (self._begun or isinstance(item, (Gap, Fault))):
+            self._begun = True
+            if self._frames > 1 and not isinstance(item, VideoFrame):
+                self._frames, self.ticker = 1, Ticker(*self._rates, eager=self._eager)
+        yield from self._together(self.ticker.push(item))
+
+    def finish(self) -> Iterator[TickItem]:
+        """Yield the last ticks."""
+        yield from self._together(self.ticker.finish())
+
+    def _together(self, ticks: Iterable[TickItem]) -> Iterator[TickItem]:
+        """Join the ticks of several frames, and attach the sound."""
+        for tick in ticks:
+            if self._frames > 1 and isinstance(tick, Tick):
+                self.parts.append(tick)
+                if len(self.parts) == self._frames:
+                    yield self._with_sound(self._joined())
+                    self.parts = []
+                continue
+            if isinstance(tick, Gap):
+                self.parts = []
+            yield tick if isinstance(tick, Fault) else self._with_sound(tick)
+
+    def _joined(self) -> Tick:
+        last, parts = self.parts[-1], self.parts
+        pictures = [part.item for part in parts if isinstance(part.item, VideoFrame)]
+        item = replace(pictures[-1], earlier=tuple(pictures[:-1])) if pictures else last.item
+        return Tick(last.i // self._frames, last.time_s, item, any(part.fresh for part in parts))
+
+    def _with_sound(self, tick: Tick | Gap) -> Tick | Gap:
+        if not self._blocks:
+            return tick
         now_s = tick.end_s if isinstance(tick, Gap) else tick.time_s + TOLERANCE_S
         known: list[AudioBlock] = []
-        while blocks and blocks[0].time_s <= now_s:
-            known.append(blocks.popleft())
+        while self._blocks and self._blocks[0].time_s <= now_s:
+            known.append(self._blocks.popleft())
         if isinstance(tick, Tick) and isinstance(tick.item, VideoFrame):
             tick = replace(tick, item=replace(tick.item, sound=tuple(known)))
-        yield tick
-
-
-def _aside(items: Iterable[Item], blocks: deque[AudioBlock]) -> Iterator[Item]:
-    """Yield all items but audio blocks, which are appended to ``blocks``."""
-    for item in items:
-        if isinstance(item, AudioBlock):
-            blocks.append(item)
-        else:
-            yield item
-
-
-def _in_chunks(
-    items: Iterator[Item], rate_hz: float, gap_tolerance_s: float, count: int
-) -> Iterator[TickItem]:
-    ahead: list[Item] = []
-    for item in items:
-        ahead.append(item)
-        if not isinstance(item, (Gap, Fault)):
-            break
-    if ahead and not isinstance(ahead[-1], VideoFrame):
-        count = 1
-    parts: list[Tick] = []
-    for tick in Ticker(count * rate_hz, gap_tolerance_s).run(chain(ahead, items)):
-        if not isinstance(tick, Tick):
-            parts = [] if isinstance(tick, Gap) else parts
-            yield tick
-            continue
-        parts.append(tick)
-        if len(parts) == count:
-            pictures = [part.item for part in parts if isinstance(part.item, VideoFrame)]
-            item = replace(pictures[-1], earlier=tuple(pictures[:-1])) if pictures else tick.item
-            yield Tick(tick.i // count, tick.time_s, item, any(part.fresh for part in parts))
-            parts = []
+        return tick
 
 
 def tick_per_item(items: Iterable[Item]) -> Iterator[TickItem]:
-    """Yield one tick per item, at the item's own time; for audio blocks, which are contiguous."""
-    for i, item in enumerate(items):
-        yield item if isinstance(item, (Gap, Fault)) else Tick(i, item.time_s, item, True)
+    """Yield one tick per item, see ItemClock."""
+    clock = ItemClock()
+    for item in items:
+        yield from clock.push(item)
+
+
+class ItemClock:
+    """One tick per item, at the item's own time; for audio blocks, which are contiguous."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def push(self, item: Item) -> Iterator[TickItem]:
+        """Yield the tick of an item, or the gap or fault itself."""
+        if isinstance(item, (Gap, Fault)):
+            yield item
+        else:
+            yield Tick(self._next, item.time_s, item, True)
+        self._next += 1
+
+    def finish(self) -> Iterator[TickItem]:
+        """Yield nothing: no item is held back."""
+        return iter(())
 
 
 class Ticker:
@@ -144,10 +190,11 @@ class Ticker:
     the source between them, there are no ticks: one Gap takes their place, and the indices of
     the grid points it covers are skipped. Gap and Fault items pass through in order.
 
-    At most one item is read ahead, and the pixels of skipped frames are never converted.
+    The tick at the time of an item is held back until the next item, which may have the same time;
+    ``eager``: it is not. The pixels of skipped frames are never converted.
     """
 
-    def __init__(self, rate_hz: float, gap_tolerance_s: float) -> None:
+    def __init__(self, rate_hz: float, gap_tolerance_s: float, *, eager: bool = False) -> None:
         """``rate_hz``: ticks per second. Raise UsageError unless both are positive numbers."""
         for name, value in (("rate", rate_hz), ("gap tolerance", gap_tolerance_s)):
             if not (value > 0 and math.isfinite(value)):
@@ -155,55 +202,56 @@ class Ticker:
         self._rate_hz = rate_hz
         self._tolerance_s = gap_tolerance_s
         self._slack_s = min(TOLERANCE_S, 0.1 / rate_hz)
-        self._t0 = 0.0
-        self._next = 0  # grid index of the next tick
-        self._newest: Data | None = None
-        self._fresh = False
+        self.t0_s = 0.0  # time of tick 0
+        self.next = 0  # index of the next tick
+        self.newest: Data | None = None  # item
+        self.fresh = False
+        self._gap_reported = False
+        self._eager = eager
 
-    def run(self, items: Iterable[Item]) -> Iterator[TickItem]:
-        """Yield ticks, gaps and faults in order. May be called once only."""
-        gap_reported = False
-        for item in items:
-            if not isinstance(item, (Gap, Fault)):
-                yield from self._take(item, gap_reported)
-                gap_reported = False
-            else:
-                # Ticks of earlier items must come before the Gap or Fault.
-                yield from self._settle()
-                gap_reported = gap_reported or isinstance(item, Gap)
-                yield item
-        yield from self._settle()
+    def push(self, item: Item) -> Iterator[TickItem]:
+        """Take the next item; yield the ticks, gaps and faults it completes, in order."""
+        if isinstance(item, (Gap, Fault)):
+            # Ticks of earlier items must come before the Gap or Fault.
+            yield from self.finish()
+            self._gap_reported = self._gap_reported or isinstance(item, Gap)
+            yield item
+            return
+        yield from self._take(item, self._gap_reported)
+        self._gap_reported = False
+        if self._eager:
+            yield from self.finish()
 
     def _take(self, item: Data, gap_reported: bool) -> Iterator[TickItem]:
         """Accept a new item; first yield the ticks that still belong to the previous one."""
-        before = self._newest
+        before = self.newest
         if before is None:
-            self._t0 = item.time_s
+            self.t0_s = item.time_s
         elif gap_reported or item.time_s - before.time_s > self._tolerance_s:
-            yield from self._settle()
+            yield from self.finish()
             if not gap_reported:
                 seconds = item.time_s - before.time_s
                 yield Gap(before.time_s, item.time_s, f"no data for {seconds:.3f} s")
-            ahead = (item.time_s - self._slack_s - self._t0) * self._rate_hz
-            self._next = max(self._next, math.floor(ahead))
-            while self._time(self._next) < item.time_s - self._slack_s:
-                self._next += 1
+            ahead = (item.time_s - self._slack_s - self.t0_s) * self._rate_hz
+            self.next = max(self.next, math.floor(ahead))
+            while self._time(self.next) < item.time_s - self._slack_s:
+                self.next += 1
         else:
-            while self._time(self._next) < item.time_s - self._slack_s:
+            while self._time(self.next) < item.time_s - self._slack_s:
                 yield self._tick(before)
-        self._newest, self._fresh = item, True
+        self.newest, self.fresh = item, True
 
-    def _settle(self) -> Iterator[Tick]:
+    def finish(self) -> Iterator[Tick]:
         """Yield the ticks up to the newest item."""
-        newest = self._newest
-        while newest and self._time(self._next) <= newest.time_s + self._slack_s:
+        newest = self.newest
+        while newest and self._time(self.next) <= newest.time_s + self._slack_s:
             yield self._tick(newest)
 
     def _tick(self, item: Data) -> Tick:
-        tick = Tick(self._next, self._time(self._next), item, self._fresh)
-        self._next += 1
-        self._fresh = False
+        tick = Tick(self.next, self._time(self.next), item, self.fresh)
+        self.next += 1
+        self.fresh = False
         return tick
 
     def _time(self, i: int) -> float:
-        return self._t0 + i / self._rate_hz
+        return self.t0_s + i / self._rate_hz

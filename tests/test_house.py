@@ -56,6 +56,7 @@ MAY["bench"] = {"evaluation", "frontends", "nn", "sinks", *BESIDE}
 MAY["training"] = {"evaluation", "frontends", "nn", "report", *BESIDE}
 MAY["cli"] = {"runtime", "bench", "training", "evaluation", "report", "importers", "sinks", "ui"}
 MAY["cli"] |= {"options", "sources", "models", "checkpoints"}
+MAY["api"] = {"cli", "report", "results", "sinks", *BESIDE}
 
 
 def test_imports_point_in_one_direction():
@@ -92,8 +93,8 @@ def test_counts_hold():
     """The tree does not grow back: raise a bound only with a reason in the change."""
     package, tests = list(sources(ROOT).values()), list((ROOT / "tests").rglob("*.py"))
     assert len(package) <= 380
-    assert count_lines(package) <= 61_000
-    assert count_lines(tests) <= 47_600
+    assert count_lines(package) <= 61_700
+    assert count_lines(tests) <= 48_000
     assert {p.name: n for p in package if (n := count_lines([p])) > 500} == {}
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack
-from typing import Any
 
-from costream.clock import Tick, TickItem, resample, tick_per_item
+from costream.clock import ItemClock, Resampler, Tick, TickItem
 from costream.errors import CostreamError, ExitCode, SourceError
 from costream.models.base import GatedModel, Model
 from costream.options import Options
-from costream.records import Fault, Gap, SourceInfo, Summary, VideoFrame
+from costream.records import Gap, Item, SourceInfo, Summary, VideoFrame
 from costream.runtime.budget import TokenController
 from costream.runtime.stop import StopHandler
 from costream.runtime.writer import StreamRecorder
@@ -33,10 +32,93 @@ def run(
     when the source cannot be opened or holds no data, OutputError when a sink cannot write,
     BrokenPipeError when the reader of a sink's stream has closed it.
     """
-    return _Run(source, model, sinks, options or Options(), stop or StopHandler()).go()
+    running = SourceRun(source, model, sinks, options or Options(), stop or StopHandler())
+    for _ in running.steps():
+        pass
+    return running.summary
 
 
-class _Run:
+class StreamRunner:
+    """Steps one stream of a model: items of a source go in, records go to the sinks.
+
+    Call ``push`` with each item and ``finish`` after the last one.
+    """
+
+    def __init__(
+        self, model: Model, recorder: StreamRecorder, info: SourceInfo, *, eager: bool = False
+    ) -> None:
+        """``recorder`` is open. ``eager``: as for ``clock.Ticker``."""
+        self._model, self._recorder = model, recorder
+        rate_hz, card = recorder.rate_hz, model.info.card
+        self.clock: ItemClock | Resampler = (
+            ItemClock()
+            if info.kind == "audio"
+            else Resampler(rate_hz, card.gap_tolerance_s, model.info.frames, eager=eager)
+        )
+        self._chunk = 1 if info.live else model.info.chunk
+        self._ticks: list[Tick] = []  # to be run together
+        self.state = model.init_state(1)
+        self._controller = self._controlled()
+        self.waiting_since = time.perf_counter()  # when the last step had ended
+
+    def push(self, item: Item) -> None:
+        """Run the steps that an item completes. Raises like ``Sink.write``."""
+        self._take(self.clock.push(item))
+
+    def finish(self) -> None:
+        """Run the last steps, and end the open segments."""
+        self._take(self.clock.finish())
+        self._run()
+        self._recorder.flush()
+
+    def _take(self, events: Iterable[TickItem]) -> None:
+        for event in events:
+            if isinstance(event, Tick):
+                self._ticks.append(event)
+                if len(self._ticks) >= self._chunk:
+                    self._run()
+                continue
+            self._run()
+            if isinstance(event, Gap):
+                self._recorder.gap(event)
+                self.state.reset([0])
+            else:
+                self._recorder.fault(event)
+
+    def _run(self) -> None:
+        """Run the ticks that are there."""
+        ticks, self._ticks = self._ticks, []
+        if not ticks:
+            return
+        for tick in ticks:
+            if isinstance(tick.item, VideoFrame):
+                for frame in (*tick.item.earlier, tick.item):
+                    _ = frame.rgb  # convert and resize here: it counts as decoding
+        decode_s = (time.perf_counter() - self.waiting_since) / len(ticks)
+        if self._controller is not None:
+            self._controller.before(self.state)
+            self._recorder.budget = self._controller.step_budget
+        results = self._model.steps([tick.item for tick in ticks], self.state)
+        if self._controller is not None:
+            self._controller.after(results[-1])
+        for tick, result in zip(ticks, results, strict=True):
+            self._recorder.step(tick, result, decode_s)
+        self.waiting_since = time.perf_counter()
+
+    def _controlled(self) -> TokenController | None:
+        """Set the stream's token count; return its controller if there is a budget."""
+        options = self._recorder.options
+        if not isinstance(self._model, GatedModel):
+            return None
+        self.state.tokens = options.tokens
+        if options.budget is None:
+            return None
+        return TokenController(self._model, options.budget, self._recorder.rate_hz)
+
+
+class SourceRun:
+    """One run over one source; iterate ``steps`` to its end, or use ``run``."""
+
     def __init__(
         self,
         source: Source,
@@ -48,8 +130,13 @@ class _Run:
         self.source, self.model, self.stop = source, model, stop
         self._live = source if isinstance(source, LiveSource) else None
         self.recorder = StreamRecorder(model, options, sinks)
+        self.summary: Summary
 
-    def go(self) -> Summary:
+    def steps(self) -> Generator[None, None, None]:
+        """Run to the end, pausing after each item of the source; ``summary`` is set at the end.
+
+        Ends early, and properly, when the iterator is closed.
+        """
         began = time.perf_counter()
         with ExitStack() as stack:
             stack.callback(self.source.close)
@@ -58,7 +145,20 @@ class _Run:
             exit_code = ExitCode.BUG
             try:
                 self.recorder.open(info)
-                self._loop(info)
+                runner = StreamRunner(self.model, self.recorder, info)
+                yield
+                for item in self.source.items():
+                    if self.stop.requested:
+                        break
+                    if self._live is not None:
+                        self.recorder.dropped = self._live.dropped
+                    runner.push(item)
+                    yield
+                if self.stop.requested:
+                    self.recorder.flush()
+                else:
+                    runner.finish()
+                yield
                 exit_code = self._exit_code()
             except CostreamError as error:
                 exit_code = error.exit_code
@@ -66,85 +166,16 @@ class _Run:
             except BrokenPipeError:
                 exit_code = ExitCode.OK
                 raise
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, GeneratorExit):
                 exit_code = ExitCode.SIGINT
                 raise
             finally:
-                summary = self._summary(exit_code, time.perf_counter() - began)
-                self.recorder.close(summary)
+                self.summary = self._summary(exit_code, time.perf_counter() - began)
+                self.recorder.close(self.summary)
         if self.recorder.steps == 0 and not self.stop.requested:
             raise SourceError(
                 "nothing could be read", where=info.uri, hint="it is damaged, or the range is empty"
             )
-        return summary
-
-    def _loop(self, info: SourceInfo) -> None:
-        state = self.model.init_state(1)
-        controller = self._controller(state)
-        mark = time.perf_counter()
-        for events in self._events(info):
-            if self.stop.requested:
-                break
-            ticks = [event for event in events if isinstance(event, Tick)]
-            if ticks:
-                for tick in ticks:
-                    if isinstance(tick.item, VideoFrame):
-                        for frame in (*tick.item.earlier, tick.item):
-                            _ = frame.rgb  # convert and resize here: it counts as decoding
-                decode_s = (time.perf_counter() - mark) / len(ticks)
-                if controller is not None:
-                    controller.before(state)
-                    self.recorder.budget = controller.step_budget
-                results = self.model.steps([tick.item for tick in ticks], state)
-                if controller is not None:
-                    controller.after(results[-1])
-                if self._live is not None:
-                    self.recorder.dropped = self._live.dropped
-                for tick, result in zip(ticks, results, strict=True):
-                    self.recorder.step(tick, result, decode_s)
-            for event in events:
-                if isinstance(event, Gap):
-                    self.recorder.gap(event)
-                    state.reset([0])
-                elif isinstance(event, Fault):
-                    self.recorder.fault(event)
-            mark = time.perf_counter()
-        self.recorder.flush()
-
-    def _controller(self, state: Any) -> TokenController | None:
-        """Set the stream's token count; return its controller if there is a budget."""
-        options = self.recorder.options
-        if not isinstance(self.model, GatedModel):
-            return None
-        state.tokens = options.tokens
-        if options.budget is None:
-            return None
-        return TokenController(self.model, options.budget, self.recorder.rate_hz)
-
-    def _events(self, info: SourceInfo) -> Iterator[list[TickItem]]:
-        """Yield lists of events: ticks of one chunk together, everything else alone."""
-        items = self.source.items()
-        if info.kind == "audio":
-            events = tick_per_item(items)
-        else:
-            tolerance_s = self.model.info.card.gap_tolerance_s
-            events = resample(items, self.recorder.rate_hz, tolerance_s, self.model.info.frames)
-        size = 1 if info.live else self.model.info.chunk
-        together: list[TickItem] = []
-        for event in events:
-            if isinstance(event, Tick):
-                together.append(event)
-                if len(together) < size:
-                    continue
-            elif together:
-                yield together
-                together = [event]
-            else:
-                together = [event]
-            yield together
-            together = []
-        if together:
-            yield together
 
     def _exit_code(self) -> ExitCode:
         if self.stop.exit_code is not None:

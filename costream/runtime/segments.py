@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -138,6 +139,20 @@ class Segmenter:
         self._long = self._short = None
         return out
 
+    def snapshot(self) -> dict[str, Any]:
+        """Return the segments that are open, as JSON values; see ``restore``."""
+        pieces = {"long": self._long, "short": self._short}
+        return {
+            "covered_s": self._covered_s,
+            **{name: piece and asdict(piece) for name, piece in pieces.items()},
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Go on from a snapshot. Raises KeyError or TypeError if it is none."""
+        self._covered_s = snapshot["covered_s"]
+        pieces = [snapshot[name] for name in ("long", "short")]
+        self._long, self._short = (None if piece is None else _Piece(**piece) for piece in pieces)
+
     def _assign(
         self,
         label: int | None,
@@ -236,6 +251,15 @@ class PresenceSegmenter:
         """Take a gap in the data, see ``Segmenter.gap``."""
         self.smoother.reset()
         return _in_order([s for each in self._segmenters for s in each.gap(start_s, end_s)])
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the segments that are open, see ``Segmenter.snapshot``."""
+        return {"labels": [each.snapshot() for each in self._segmenters]}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Go on from a snapshot. Raises KeyError, TypeError or ValueError if it is none."""
+        for each, part in zip(self._segmenters, snapshot["labels"], strict=True):
+            each.restore(part)
 
     def flush(self) -> list[Segment]:
         """End open segments and return all that were not returned yet."""

@@ -75,8 +75,8 @@ def logging_to(
 _CPU = Path("/proc/cpuinfo")
 
 
-def prepare_torch(threads: int = 1) -> None:
-    """Set the number of threads, flush denormals to zero, and keep freed memory.
+def prepare_torch(threads: int | None = 1) -> None:
+    """Set the number of threads (None: leave it), flush denormals to zero, and keep freed memory.
 
     A vector-matrix product ends before a second thread wakes up: two threads made a step up to
     45x slower on a busy machine. Denormal numbers make a product 10-170x slower and carry no
@@ -86,7 +86,8 @@ def prepare_torch(threads: int = 1) -> None:
 
     from costream.nn.fast import keep_freed_memory
 
-    torch.set_num_threads(threads)
+    if threads is not None:
+        torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
     keep_freed_memory()
 

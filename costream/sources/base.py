@@ -67,6 +67,7 @@ class SourceOptions:
     )
 
 
+@runtime_checkable
 class Source(Protocol):
     """One input: ``open`` once, iterate ``items`` once, ``close`` always (any number of times).
 

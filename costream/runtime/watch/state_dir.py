@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import math
 import os
 import time
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
-from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from costream.checkpoints.file import SUFFIX
 from costream.errors import UsageError
 from costream.locks import try_lock
 from costream.models.base import Model
+from costream.runtime.saved_state import UnfitStateError, read_state, write_state
 from costream.runtime.watch.feed_list import FeedSpec
-from costream.sinks.atomic import BinaryFile
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 log = logging.getLogger("costream")
-
-FORMAT = "costream-state/1"
 
 
 @dataclass(frozen=True)
@@ -85,7 +77,7 @@ class StateDirectory:
             return None
         except OSError as error:
             reason = error.strerror or type(error).__name__
-        except _UnfitError as error:
+        except UnfitStateError as error:
             reason = str(error)
         aside = path.with_name(f"{path.name}.aside")
         log.warning("%s: this saved state is not used: %s; moved to %s", path, reason, aside.name)
@@ -98,7 +90,7 @@ class StateDirectory:
         ``state`` must not be changed afterwards. When the disk is slower than the calls, only the
         newest state of a feed is written. A failure is logged once, until writing succeeds again.
         """
-        metadata = {"format": FORMAT, **self._about(spec), "saved_s": repr(time.time())}
+        metadata = {**self._about(spec), "saved_s": repr(time.time())}
         metadata |= {f.name: json.dumps(getattr(at, f.name)) for f in fields(Snapshot)}
         with self._guard:
             waiting = spec.name in self._newest
@@ -127,7 +119,7 @@ class StateDirectory:
         with self._guard:
             metadata, state = self._newest.pop(name)
         try:
-            self._replace(self._path(name), metadata, state)
+            write_state(self._path(name), metadata, state.tensors())
         except Exception as error:  # any error is logged, and the watch goes on
             if not self._failing:
                 log.warning("the state of the feeds cannot be saved: %s", error)
@@ -135,34 +127,8 @@ class StateDirectory:
         else:
             self._failing = False
 
-    def _replace(self, path: Path, metadata: dict[str, str], state: Any) -> None:
-        from safetensors.torch import save
-
-        # Separate copies: tensors that share memory cannot be saved.
-        tensors = {key: t.detach().cpu().contiguous().clone() for key, t in state.tensors().items()}
-        data = save(tensors, {**metadata, "sha256": _digest(tensors)})
-        file = BinaryFile(path, overwrite=True)
-        file.open()
-        if file.file is not None:
-            file.attempt(partial(file.file.write, data))
-        file.finish()
-
     def _read(self, path: Path, spec: FeedSpec) -> SavedState:
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise _UnfitError("it is damaged") from error
-        if metadata.get("format") != FORMAT:
-            raise _UnfitError(f"format {metadata.get('format')!r:.40}, not {FORMAT!r}")
-        for key, value in self._about(spec).items():
-            if metadata.get(key) != value:
-                raise _UnfitError(f"{key} {metadata.get(key)!r:.80}, not {value!r:.80}")
-        if metadata.get("sha256") != _digest(tensors):
-            raise _UnfitError("it is damaged")
+        metadata, tensors = read_state(path, self._about(spec))
         try:
             began_s, time_s, saved_s = (
                 float(metadata[k]) for k in ("began_s", "time_s", "saved_s")
@@ -170,31 +136,16 @@ class StateDirectory:
             next_step = int(metadata["next_step"])
             smoothed = tuple(map(float, json.loads(metadata.get("smoothed", "[]"))))
         except (KeyError, TypeError, ValueError) as error:
-            raise _UnfitError("it is damaged") from error
+            raise UnfitStateError("it is damaged") from error
         fits = len(smoothed) in (0, 1 + len(self._model.info.card.labels))
         if not fits or not all(map(math.isfinite, smoothed)):
-            raise _UnfitError("it is damaged")
+            raise UnfitStateError("it is damaged")
         latest_s = time.time() + 1
         if not (saved_s <= latest_s and began_s + time_s <= latest_s):
-            raise _UnfitError("its time is in the future")
+            raise UnfitStateError("its time is in the future")
         state = self._model.init_state(1)
         try:
             state.load_tensors(tensors)
         except (KeyError, ValueError) as error:
-            raise _UnfitError("its tensors do not fit the model") from error
+            raise UnfitStateError("its tensors do not fit the model") from error
         return SavedState(next_step, began_s, time_s, smoothed, saved_s, state)
-
-
-class _UnfitError(Exception):
-    """A saved state cannot be used; the message gives the reason."""
-
-
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of the names and bytes of all tensors."""
-    import torch
-
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        digest.update(name.encode())
-        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()

@@ -1,0 +1,235 @@
+"""Results of a run in memory: records, tables, files and a page to look at."""
+
+from __future__ import annotations
+
+import html
+import io
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from costream.errors import SourceError, UsageError
+from costream.formatting import listed
+from costream.records import (
+    AnyRecord,
+    Compute,
+    Fault,
+    Gap,
+    Header,
+    Objects,
+    Prediction,
+    Record,
+    Segment,
+    Summary,
+    to_json,
+)
+from costream.sinks.atomic import AtomicFile, exists_error
+from costream.sinks.base import OUTPUT_FILES, Sink
+from costream.sinks.registry import FORMATS, check_outputs, make_sinks, parse_formats
+
+_TABLES: dict[str, type[Any]] = {
+    "segments": Segment,
+    "predictions": Prediction,
+    "objects": Objects,
+    "compute": Compute,
+    "gaps": Gap,
+    "errors": Fault,
+}
+_REPORT = ".html"
+
+
+@dataclass(frozen=True)
+class Results:
+    """All records of one run over one source. In a notebook it shows the page of the report."""
+
+    header: Header
+    records: tuple[Record, ...]
+    summary: Summary
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Results:
+        """Return the results in a ``.jsonl`` or ``.json`` file; the last run, if it has several.
+
+        Raises SourceError if the file cannot be read or holds no complete run.
+        """
+        from costream.results.reader import read_results
+
+        header: Header | None = None
+        records: list[Record] = []
+        summary: Summary | None = None
+        for content in read_results(Path(path)):
+            if isinstance(content, Header):
+                header, records, summary = content, [], None
+            elif isinstance(content, Summary):
+                summary = content
+            elif isinstance(content, Record):
+                records.append(content)
+        if header is None or summary is None:
+            raise SourceError("there is no finished run in this file", where=path)
+        return cls(header, tuple(records), summary)
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The timeline: what was seen or heard, from when to when."""
+        return self._of(Segment)
+
+    @property
+    def predictions(self) -> list[Prediction]:
+        """The class scores of every step."""
+        return self._of(Prediction)
+
+    @property
+    def objects(self) -> list[Objects]:
+        """The objects of every step, of models that detect objects."""
+        return self._of(Objects)
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """The times without data."""
+        return self._of(Gap)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document that ``-f json`` writes, as plain values."""
+        out = io.StringIO()
+        self._write(make_sinks(["json"], None, "", stream=out))
+        document: dict[str, Any] = json.loads(out.getvalue())
+        return document
+
+    def to_dataframe(self, table: str = "segments") -> Any:
+        """Return a table as a pandas DataFrame, one row a record.
+
+        ``table``: segments, predictions, objects (a row a box), compute, gaps or errors. The best
+        label of a prediction is in the columns ``label`` and ``score``, the labels of the model
+        have a column each if every score was asked for (``scores=True``). Raises UsageError for
+        another table, or if pandas is not installed.
+        """
+        if table not in _TABLES:
+            raise UsageError(
+                f"there is no table {table!r}", hint=f"choose from {listed(list(_TABLES))}"
+            )
+        try:
+            pandas = import_module("pandas")
+        except ModuleNotFoundError as error:
+            raise UsageError("pandas is not installed", hint="pip install pandas") from error
+        rows = [row for record in self._of(_TABLES[table]) for row in _rows(record, self.header)]
+        columns = None if rows else [field.name for field in fields(_TABLES[table])]
+        return pandas.DataFrame(rows, columns=columns)
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        formats: str | Sequence[str] | None = None,
+        *,
+        overwrite: bool = False,
+    ) -> list[Path]:
+        """Write files, and return their paths.
+
+        ``path``: a file, whose suffix names the format (``a.jsonl``, ``a.srt``, ``a.csv`` for the
+        segments, ``a.html`` for the report), or with ``formats`` a folder, as for ``-o``. Raises
+        UsageError if a file exists, unless ``overwrite``, or for a format that needs the frames.
+        """
+        target = Path(path)
+        if formats is not None:
+            names = parse_formats([formats] if isinstance(formats, str) else formats)
+            _check_drawing(names)
+            name = Path(self.header.source).name or "results"
+            check_outputs(names, target, name, overwrite=overwrite)
+            sinks = make_sinks(names, target, name, overwrite=overwrite)
+            before = {p: p.stat().st_mtime_ns for p in target.glob(f"{name}.*")}
+            self._write(sinks)
+            return sorted(
+                p for p in target.glob(f"{name}.*") if before.get(p) != p.stat().st_mtime_ns
+            )
+        if target.exists() and not overwrite:
+            raise exists_error(target)
+        if target.suffix.lower() == _REPORT:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(self.to_html(), encoding="utf-8", errors="backslashreplace")
+            return [target]
+        suffix = _suffix_of(target)
+        self._write([OUTPUT_FILES.load(suffix)(AtomicFile(target, overwrite=True))])
+        return [target]
+
+    def to_html(self) -> str:
+        """Return the page of the report, as ``costream report`` writes it."""
+        from costream.report.command import ReportBuilder
+
+        with tempfile.TemporaryDirectory() as folder:
+            name = Path(self.header.source).name or "results"
+            results = Path(folder, f"{name}.jsonl")
+            page = Path(folder, "page.html")
+            self._write([OUTPUT_FILES.load("jsonl")(AtomicFile(results, overwrite=True))])
+            with ReportBuilder([results], thumbnails=False) as maker:
+                for _ in maker.read():
+                    pass
+                maker.write(AtomicFile(page, overwrite=True))
+            return page.read_text("utf-8")
+
+    def _repr_html_(self) -> str:
+        # A frame of its own, so that the styles of the page and of the notebook do not mix.
+        page = html.escape(self.to_html(), quote=True)
+        return f'<iframe srcdoc="{page}" style="width:100%;height:30em;border:0"></iframe>'
+
+    def __repr__(self) -> str:
+        segments = len(self.segments)
+        return (
+            f"<Results of {self.header.model} on {self.header.source}: "
+            f"{self.summary.steps} steps, {segments} segment{'s' * (segments != 1)}>"
+        )
+
+    def _of(self, kind: type[Any]) -> list[Any]:
+        return [record for record in self.records if isinstance(record, kind)]
+
+    def _write(self, sinks: Iterable[Sink]) -> None:
+        for sink in sinks:
+            sink.open(self.header)
+            for record in self.records:
+                sink.write(record)
+            sink.close(self.summary)
+
+
+def _rows(record: AnyRecord, header: Header) -> list[dict[str, Any]]:
+    """Return the rows of a table for one record."""
+    row = to_json(record)
+    row.pop("type")
+    if isinstance(record, Objects):
+        boxes = [vars(box) for box in record.boxes]
+        return [{"i": record.i, "time_s": record.time_s, "frame": record.frame, **b} for b in boxes]
+    if isinstance(record, Prediction):
+        top, scores = row.pop("top"), row.pop("scores", None)
+        row.pop("anticipation", None)
+        row |= {"label": top[0][0], "score": top[0][1]} if top else {}
+        head = next((h for h in header.heads or () if h.model == record.model), header)
+        row |= dict(zip(head.labels, scores or (), strict=False))
+    if isinstance(record, Compute):
+        row |= {f"{name}_ms": value for name, value in row.pop("ms").items()}
+    return [row]
+
+
+def _check_drawing(formats: Sequence[str]) -> None:
+    drawn = [f for f in formats if any("draws" in info for info in FORMATS[f].files.values())]
+    if drawn:
+        hint = f"give it to the run: detect(source, output='folder', format='{drawn[0]}')"
+        raise UsageError(f"{drawn[0]} needs the frames, which are gone", hint=hint)
+
+
+def _suffix_of(path: Path) -> str:
+    """Return the output file that the name of ``path`` stands for."""
+    name = path.name.lower()
+    known = sorted(OUTPUT_FILES.entries(), key=len, reverse=True)
+    fitting = [suffix for suffix in known if name.endswith(f".{suffix}")]
+    if not fitting and name.endswith(".csv"):
+        fitting = ["timeline.csv"]
+    if not fitting:
+        hint = f"end it in one of {listed([f'.{suffix}' for suffix in known])}, .html"
+        raise UsageError("the name says no format", where=path, hint=hint)
+    _check_drawing([str(OUTPUT_FILES.entries()[fitting[0]].info.get("format", fitting[0]))])
+    if OUTPUT_FILES.entries()[fitting[0]].info.get("binary"):
+        name_of = OUTPUT_FILES.entries()[fitting[0]].info.get("format", fitting[0])
+        raise UsageError("is a binary format", where=path, hint=f"save('folder', '{name_of}')")
+    return fitting[0]

@@ -1,0 +1,198 @@
+"""Runs over a source as iterators of records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from costream.api.options import make_options
+from costream.api.results import Results
+from costream.api.streams import LoadedModel, RecordQueue, loaded
+from costream.errors import SourceError, UsageError
+from costream.models.base import GatedModel, Model
+from costream.options import Options
+from costream.records import OBJECT_DETECTION, Header, Record, Summary
+from costream.runtime import pipeline
+from costream.runtime.options import check_options, source_options
+from costream.runtime.pipeline import SourceRun
+from costream.runtime.stop import StopHandler
+from costream.sinks.base import Sink
+from costream.sinks.registry import check_outputs, make_sinks
+from costream.sources.base import ConnectionOptions, Source, SourceOptions
+from costream.sources.memory import MemorySource
+from costream.sources.registry import expand, name_of, open_source
+
+# A path, URL or microphone; the number of a camera; an array, or an iterable of arrays; a source.
+AnySource: TypeAlias = "str | os.PathLike[str] | int | Iterable[Any] | Source"
+
+
+class RecordStream(Iterator[Record]):
+    """The records of one run, computed as they are asked for.
+
+    ``header`` is known at once, ``summary`` at the end. A loop that ends early, or ``close``, ends
+    the run; files are finished in any case.
+    """
+
+    def __init__(self, run: SourceRun, queue: RecordQueue) -> None:
+        """``queue``: a sink of the run. Opens the source; raises like ``Source.open``."""
+        self._queue = queue
+        self._steps = run.steps()
+        self._stop = run.stop
+        next(self._steps)
+        assert queue.header is not None
+        self.header: Header = queue.header
+
+    @property
+    def summary(self) -> Summary | None:
+        """The summary of the run; None before its end."""
+        return self._queue.summary
+
+    def __next__(self) -> Record:
+        while not self._queue.records:
+            next(self._steps)  # at the end of the run this ends the iteration
+        return self._queue.records.popleft()
+
+    def collect(self) -> Results:
+        """Run to the end and return all records that were not taken yet."""
+        records = tuple(self)
+        summary = self.summary
+        assert summary is not None
+        return Results(self.header, records, summary)
+
+    def stop(self) -> None:
+        """End the run soon, from another thread or a signal handler."""
+        self._stop.request()
+
+    def close(self) -> None:
+        """End the run now, and finish its files."""
+        self._steps.close()
+        self._queue.records.clear()
+
+    def __enter__(self) -> RecordStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def detect(
+    source: AnySource,
+    model: str | os.PathLike[str] | LoadedModel = "cooadtr",
+    *,
+    rate_hz: float | None = None,
+    sinks: Sequence[Sink] = (),
+    **options: Any,
+) -> RecordStream:
+    """Detect actions or objects in video, skeletons or features; iterate over the records.
+
+    ``source``: a path, a URL, the number of a camera, an array [T, ...], or an iterable of frames
+    uint8 [H, W, 3], joints [V, 3] or [M, V, 3], or feature rows [C]; a generator is live.
+    ``rate_hz``: frames per second of arrays and iterables; a generator without it has the times
+    at which its frames come. ``model``: a name, a weight file, or a loaded model. ``sinks``: also
+    get the records. ``options``: those of ``costream detect``, without dashes: ``threshold=0.4``,
+    ``start="1:30"``, ``top_k=5``, ``output="out"``, ``format="csv"``.
+
+    Raises UsageError for wrong arguments, SourceError if nothing can be read, ModelError if the
+    model cannot be used, OutputError if results cannot be written.
+    """
+    return _run("detect", source, model, rate_hz, sinks, options)
+
+
+def listen(
+    source: AnySource = "mic",
+    model: str | os.PathLike[str] | LoadedModel = "cotrans,cosounds",
+    *,
+    rate_hz: float | None = None,
+    sinks: Sequence[Sink] = (),
+    **options: Any,
+) -> RecordStream:
+    """Recognise sounds and music; iterate over the records.
+
+    ``source``: a path, ``"mic"`` or ``"mic:NAME"``, or samples as float (-1 to 1) or int16, [N] or
+    [N, channels], or an iterable of such pieces of any length, at ``rate_hz`` samples per second.
+    The rest, and what it raises, is as for ``detect``.
+    """
+    return _run("listen", source, model, rate_hz, sinks, options)
+
+
+def run(
+    source: Source,
+    model: Model | LoadedModel,
+    sinks: Sequence[Sink] = (),
+    *,
+    options: Options | None = None,
+) -> Summary:
+    """Run over an unopened source to its end, and return the summary.
+
+    For sources and sinks of one's own; the model decides what its source has to yield, see
+    ``ModelInfo``. Raises like ``detect``.
+    """
+    network = model.network if isinstance(model, LoadedModel) else model
+    return pipeline.run(source, network, sinks, options=options)
+
+
+def _run(
+    command: Literal["detect", "listen"],
+    source: AnySource,
+    model: str | os.PathLike[str] | LoadedModel,
+    rate_hz: float | None,
+    sinks: Sequence[Sink],
+    given: dict[str, Any],
+) -> RecordStream:
+    name = _name_of(source)
+    options = make_options(command, given, sources=(name,))
+    output = None if options.output is None else Path(options.output)
+    if output is not None:
+        formats = options.formats or ("jsonl",)
+        check_outputs(formats, output, name, overwrite=options.overwrite)
+    elif options.formats:
+        raise UsageError("needs a folder for the files", where="format", hint="give output=FOLDER")
+    else:
+        formats = ()
+    network = loaded(model, given).network
+    card = network.info.card
+    gated, objects = isinstance(network, GatedModel), card.task == OBJECT_DETECTION
+    check_options(options, finds_objects=objects, gated=gated)
+    opened = _opened(source, source_options(options, network, formats), rate_hz, name)
+    queue = RecordQueue()
+    files = make_sinks(formats, output, name, overwrite=options.overwrite)
+    run = SourceRun(opened, network, [queue, *files, *sinks], options, StopHandler())
+    return RecordStream(run, queue)
+
+
+def _name_of(source: AnySource) -> str:
+    """Return the base name of a source's files."""
+    if isinstance(source, (str, os.PathLike)):
+        return name_of(os.fspath(source))
+    if isinstance(source, int):
+        return f"camera{source}"
+    return "memory"
+
+
+def _opened(source: AnySource, options: SourceOptions, rate_hz: float | None, name: str) -> Source:
+    if isinstance(source, (str, os.PathLike, int)):
+        if rate_hz is not None:
+            hint = "steps per second are fps="
+            raise UsageError("is for arrays and iterables", where="rate_hz", hint=hint)
+        return _by_name(source, options)
+    if isinstance(source, Source):
+        return source  # of one's own
+    if isinstance(source, dict) or not hasattr(source, "__iter__"):
+        what = f"{type(source).__name__} is no source"
+        hint = "give a path, a URL, the number of a camera, an array, or an iterable of arrays"
+        raise UsageError(what, hint=hint)
+    return MemorySource(source, options, rate_hz=rate_hz, name=name)
+
+
+def _by_name(source: str | os.PathLike[str] | int, options: SourceOptions) -> Source:
+    """Return the source of a path, a URL or the number of a camera."""
+    connecting = SourceOptions(**{**vars(options), "connecting": ConnectionOptions(retries=0)})
+    uris = expand(str(source) if isinstance(source, int) else os.fspath(source), connecting=True)
+    if len(uris) > 1:
+        names = ", ".join(uris[:3])
+        raise SourceError(
+            f"stands for {len(uris)} recordings", where=str(source), hint=f"name one: {names}, ..."
+        )
+    return open_source(uris[0], connecting)

@@ -1,0 +1,150 @@
+"""Saved states of streams: the network, the clock, the scores and the open segments."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from costream.clock import Resampler, Tick
+from costream.errors import SourceError
+from costream.layouts import find_layout
+from costream.models.base import Model
+from costream.records import Data, FeatureRow, SkeletonFrame, VideoFrame
+from costream.runtime.pipeline import StreamRunner
+from costream.runtime.saved_state import UnfitStateError, read_state, write_state
+from costream.runtime.writer import StreamRecorder
+from costream.sources.memory import ItemConverter
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_NETWORK, _CLOCK = "network.", "clock."
+
+
+def save_stream(
+    path: Path, recorder: StreamRecorder, runner: StreamRunner, converter: ItemConverter
+) -> None:
+    """Write the state of a stream to a file. Raises OutputError."""
+    tensors = {_NETWORK + key: value for key, value in runner.state.tensors().items()}
+    position: dict[str, Any] = {
+        "next_step": recorder.first_step + recorder.steps,
+        "first_s": recorder.first_s,
+        "last_s": recorder.last_s,
+        "smoothed": recorder.smoothed(),
+        "segments": [entry.segmenter.snapshot() for entry in recorder.timelines],
+        "taken": converter.taken,
+    }
+    if isinstance(runner.clock, Resampler):
+        ticker = runner.clock.ticker
+        waiting = [] if ticker.newest is None else [Tick(0, 0.0, ticker.newest, ticker.fresh)]
+        waiting += runner.clock.parts
+        position |= {"t0_s": ticker.t0_s, "next": ticker.next, "waiting": []}
+        for k, tick in enumerate(waiting):
+            about, arrays = _described(tick.item)
+            about |= {"tick": [tick.i, tick.time_s, tick.fresh]}
+            position["waiting"].append(about)
+            tensors |= {f"{_CLOCK}{k}.{name}": value for name, value in arrays.items()}
+    metadata = {**_about(recorder.model), "position": json.dumps(position)}
+    write_state(path, metadata, tensors)
+
+
+@dataclass(frozen=True)
+class SavedStream:
+    """A state that was read, to be put into a stream at its first frame."""
+
+    tensors: dict[str, Tensor]  # of the network
+    position: dict[str, Any]
+    waiting: tuple[Tick, ...]  # the newest item, and the first ones of the next tick
+
+    def restore(
+        self, recorder: StreamRecorder, runner: StreamRunner, converter: ItemConverter
+    ) -> None:
+        """Set the state of a stream that has just been opened."""
+        position = self.position
+        runner.state.load_tensors(self.tensors)
+        recorder.first_step = position["next_step"]
+        recorder.first_s, recorder.last_s = position["first_s"], position["last_s"]
+        if position["smoothed"]:
+            recorder.go_on(position["smoothed"])
+        for entry, part in zip(recorder.timelines, position["segments"], strict=True):
+            entry.segmenter.restore(part)
+        converter.go_on(position["taken"], position["last_s"])
+        if isinstance(runner.clock, Resampler) and self.waiting:
+            ticker = runner.clock.ticker
+            ticker.t0_s, ticker.next = position["t0_s"], position["next"]
+            ticker.newest, ticker.fresh = self.waiting[0].item, self.waiting[0].fresh
+            runner.clock.parts = list(self.waiting[1:])
+
+
+def load_stream(path: Path, model: Model) -> SavedStream:
+    """Read a state of a stream of ``model``.
+
+    Raises SourceError if the file cannot be read, is damaged, or belongs to other weights.
+    """
+    try:
+        metadata, tensors = read_state(path, _about(model))
+        position = json.loads(metadata["position"])
+        waiting = tuple(
+            _tick(about, _item(about, tensors, f"{_CLOCK}{k}."))
+            for k, about in enumerate(position.get("waiting", []))
+        )
+        network = {
+            key.removeprefix(_NETWORK): value
+            for key, value in tensors.items()
+            if key.startswith(_NETWORK)
+        }
+        saved = SavedStream(network, position, waiting)
+        model.init_state(1).load_tensors(network)  # whether they fit
+    except UnfitStateError as error:
+        raise SourceError(f"this state cannot be used: {error}", where=path) from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise SourceError("this state cannot be used: it does not fit", where=path) from error
+    except OSError as error:
+        raise SourceError(f"cannot be read ({error.strerror})", where=path) from error
+    return saved
+
+
+def _tick(about: dict[str, Any], item: Data) -> Tick:
+    i, time_s, fresh = about["tick"]
+    return Tick(i, time_s, item, fresh)
+
+
+def _about(model: Model) -> dict[str, str]:
+    return {"model": model.info.card.name, "weights": model.info.weights_sha256}
+
+
+def _described(item: Data) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return JSON values and tensors from which ``_item`` makes the item again."""
+    import torch
+
+    about: dict[str, Any] = {"i": item.i, "time_s": item.time_s}
+    if isinstance(item, VideoFrame):
+        return {**about, "size": item.size}, {"rgb": torch.from_numpy(np.array(item.rgb))}
+    if isinstance(item, SkeletonFrame):
+        arrays = {"joints": item.joints, "scores": item.scores}
+        about["layout"] = item.layout.name
+    else:
+        assert isinstance(item, FeatureRow)  # audio has no clock of this kind
+        arrays = {"values": item.values}
+    return about, {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+
+
+def _item(about: dict[str, Any], tensors: dict[str, Tensor], prefix: str) -> Data:
+    arrays = {
+        key.removeprefix(prefix): value.numpy()
+        for key, value in tensors.items()
+        if key.startswith(prefix)
+    }
+    i, time_s = about["i"], about["time_s"]
+    if "rgb" in arrays:
+        size = None if about["size"] is None else (about["size"][0], about["size"][1])
+        return VideoFrame(i, time_s, None, partial(np.asarray, arrays["rgb"]), size=size)
+    if "joints" in arrays:
+        layout = find_layout(about["layout"])
+        return SkeletonFrame(i, time_s, arrays["joints"], arrays["scores"], layout)
+    return FeatureRow(i, time_s, arrays["values"])

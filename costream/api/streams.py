@@ -1,0 +1,283 @@
+"""Loaded models, and streams of one's own: a frame in, its records out."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from costream.api.options import make_options
+from costream.checkpoints.card import Card
+from costream.errors import ExitCode, UsageError
+from costream.models.base import GatedModel, Model, ModelInfo
+from costream.options import Options
+from costream.records import OBJECT_DETECTION, Header, Item, Record, Summary
+from costream.runtime.options import check_options, source_options
+from costream.runtime.pipeline import StreamRunner
+from costream.runtime.writer import StreamRecorder
+from costream.sinks.base import Sink
+from costream.sources.memory import ItemConverter, as_array, make_converter
+
+if TYPE_CHECKING:
+    from costream.api.state import SavedStream
+
+# Options of ``stream``: those of ``detect`` that do not concern files.
+_OF_FILES = {"start", "end", "duration", "output", "format", "overwrite", "model", "weights"}
+
+
+class RecordQueue:
+    """A sink that holds the records of a run until they are taken."""
+
+    def __init__(self) -> None:
+        self.header: Header | None = None
+        self.summary: Summary | None = None
+        self.records: deque[Record] = deque()
+
+    def open(self, header: Header) -> None:
+        """Take the header."""
+        self.header = header
+
+    def write(self, record: Record) -> None:
+        """Add a record."""
+        self.records.append(record)
+
+    def close(self, summary: Summary) -> None:
+        """Take the summary."""
+        self.summary = summary
+
+    def take(self) -> list[Record]:
+        """Return the records so far, and forget them."""
+        records = list(self.records)
+        self.records.clear()
+        return records
+
+
+class LoadedModel:
+    """A model with its weights, from ``costream.load_model``; it may run any number of streams.
+
+    ``network`` is the model itself (``costream.models.base.Model``), for batches of streams and
+    for access to its layers.
+    """
+
+    def __init__(self, network: Model) -> None:
+        self.network = network
+
+    @property
+    def info(self) -> ModelInfo:
+        """Properties: card, input sizes, heads."""
+        return self.network.info
+
+    @property
+    def card(self) -> Card:
+        """The model card: labels, rate, limits, licence."""
+        return self.network.info.card
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels, in the order of the scores."""
+        return self.card.labels
+
+    def stream(
+        self,
+        *,
+        rate_hz: float | None = None,
+        name: str = "stream",
+        sinks: Sequence[Sink] = (),
+        **options: Any,
+    ) -> ModelStream:
+        """Return a new stream, to be given one frame after another.
+
+        ``rate_hz``: frames per second, or samples per second of audio; None: a frame has the time
+        of its call of ``step``. ``sinks``: also get the records. ``options``: as for ``detect``,
+        those about files excepted. Raises UsageError for wrong ones.
+        """
+        unfit = sorted(_OF_FILES & set(options))
+        if unfit:
+            raise UsageError("does not apply to a stream", where=unfit[0])
+        command = "listen" if self.info.sound else "detect"
+        chosen = make_options(command, options, sources=(name,))
+        return ModelStream(self, chosen, rate_hz=rate_hz, name=name, sinks=sinks)
+
+    def __repr__(self) -> str:
+        return f"<model {self.card.name}: {len(self.labels)} labels, {self.card.rate_hz:g} steps/s>"
+
+
+class ModelStream:
+    """One stream of a model: ``step`` takes a frame and returns the records it completes.
+
+    A frame is uint8 [H, W, 3] of any size, joints [V, 3] or [M, V, 3], feature values [C], or for
+    models of sound a piece of any length, float or int16 [N]. As a context manager it ends at the
+    end of the block, which finishes its sinks.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        options: Options,
+        *,
+        rate_hz: float | None = None,
+        name: str = "stream",
+        sinks: Sequence[Sink] = (),
+    ) -> None:
+        self._model, self._options, self._rate_hz, self._name = (
+            model.network,
+            options,
+            rate_hz,
+            name,
+        )
+        gated = isinstance(model.network, GatedModel)
+        finds_objects = model.card.task == OBJECT_DETECTION
+        check_options(options, finds_objects=finds_objects, gated=gated)
+        self._sinks = tuple(sinks)
+        self._saved: SavedStream | None = None
+        self._converter: ItemConverter | None = None
+        self._runner: StreamRunner | None = None
+        self._newest_s = float("-inf")
+        self._finished = False
+        self._began = time.perf_counter()
+        self._queue, self._recorder = self._recorded()
+
+    @property
+    def header(self) -> Header | None:
+        """The header of the records; None before the first frame."""
+        return self._queue.header
+
+    @property
+    def summary(self) -> Summary | None:
+        """The summary; None before the end."""
+        return self._queue.summary
+
+    def step(self, frame: Any, time_s: float | None = None) -> list[Record]:
+        """Take the next frame and return the records that it completes, maybe none.
+
+        The model steps at its own rate: of frames that come faster some are not used.
+        ``time_s``: time of the frame in seconds, not before the previous one; None: by
+        ``rate_hz``, or the time of this call. Raises UsageError for a frame of another shape or
+        type, or after ``finish``; SourceError if the model does not take such frames.
+        """
+        if self._finished:
+            raise UsageError("the stream is finished", where="step", hint="use reset() first")
+        value = as_array(frame)
+        converter, runner = self._converter, self._runner
+        if converter is None or runner is None:
+            converter, runner = self._open(value)
+        if time_s is not None:
+            if time_s < self._newest_s:
+                raise UsageError(f"time_s={time_s:g} is before {self._newest_s:g}", where="step")
+            self._newest_s = time_s
+        runner.waiting_since = time.perf_counter()
+        for item in converter.items(value, time_s):
+            runner.push(item)
+        return self._queue.take()
+
+    def finish(self) -> list[Record]:
+        """End the stream; return its last records, such as segments that were open."""
+        if self._finished:
+            return []
+        self._finished = True
+        if self._runner is not None and self._converter is not None:
+            items: list[Item] = list(self._converter.finish())
+            for item in items:
+                self._runner.push(item)
+            self._runner.finish()
+            wall_s = time.perf_counter() - self._began
+            self._recorder.close(self._recorder.summary(ExitCode.OK, wall_s, complete=True))
+        return self._queue.take()
+
+    def reset(self) -> None:
+        """Begin anew: forget all frames, open segments and times. The sinks get a new run."""
+        self.finish()
+        self._converter = self._runner = None
+        self._newest_s, self._finished = float("-inf"), False
+        self._began = time.perf_counter()
+        self._queue, self._recorder = self._recorded()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state of the stream to a file, from which ``load`` goes on.
+
+        The file has the memory of the network, the clock, the smoothing of the scores and the open
+        segments: the results are those of a stream without interruption. Of audio, less than a
+        block that has not been stepped is left out. Raises UsageError before the first frame,
+        OutputError if the file cannot be written.
+        """
+        from costream.api.state import save_stream
+
+        if self._runner is None or self._converter is None:
+            raise UsageError("nothing to save before the first frame", where="save")
+        save_stream(Path(path), self._recorder, self._runner, self._converter)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Go on from a saved state: with the same weights, at the next frame.
+
+        Times given to ``step`` go on from those before. Raises SourceError if the file cannot be
+        read or belongs to another model, UsageError after the first frame.
+        """
+        from costream.api.state import load_stream
+
+        if self._runner is not None:
+            raise UsageError("load a state before the first frame", where="load")
+        self._saved = load_stream(Path(path), self._model)
+
+    def __enter__(self) -> ModelStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+
+    def _recorded(self) -> tuple[RecordQueue, StreamRecorder]:
+        queue = RecordQueue()
+        return queue, StreamRecorder(self._model, self._options, [queue, *self._sinks])
+
+    def _open(self, value: Any) -> tuple[ItemConverter, StreamRunner]:
+        converter = make_converter(
+            value,
+            source_options(self._options, self._model, ()),
+            rate_hz=self._rate_hz,
+            name=self._name,
+            live=True,
+        )
+        self._recorder.open(converter.info)
+        runner = StreamRunner(self._model, self._recorder, converter.info, eager=True)
+        if self._saved is not None:
+            self._saved.restore(self._recorder, runner, converter)
+            self._saved = None
+        self._converter, self._runner = converter, runner
+        return converter, runner
+
+
+def load_model(
+    name: str | os.PathLike[str] = "cooadtr",
+    weights: str | os.PathLike[str] | None = None,
+    device: str = "auto",
+    dtype: str = "float32",
+    *,
+    threads: int | None = 1,
+) -> LoadedModel:
+    """Load a model by its name, or a weight file by its path.
+
+    Several names, separated by commas, are models with the same frontend, which then run
+    together. ``device``: auto, cpu, cuda, cuda:N or mps. ``dtype``: float32, float64, bfloat16 or
+    float16. ``threads``: sets the number of threads of torch, for this process; more than one
+    make most steps slower. None: leave it. Raises ModelError if there are no such weights, or
+    they or the device cannot be used.
+    """
+    from costream.models import registry
+    from costream.runtime.setup import prepare_torch
+
+    prepare_torch(threads)
+    return LoadedModel(registry.load_model(os.fspath(name), weights, device, dtype))
+
+
+def loaded(model: str | os.PathLike[str] | LoadedModel, options: Mapping[str, Any]) -> LoadedModel:
+    """Return a model that is given by name, or loaded already."""
+    if isinstance(model, LoadedModel):
+        unfit = sorted({"weights", "device", "dtype", "threads"} & set(options))
+        if unfit:
+            hint = "give it to load_model"
+            raise UsageError("the model is loaded already", where=unfit[0], hint=hint)
+        return model
+    keys = ("weights", "device", "dtype", "threads")
+    return load_model(model, **{key: options[key] for key in keys if key in options})

@@ -1,0 +1,66 @@
+"""Files of a stream's state: the network's memory as safetensors, the rest as metadata."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from costream.sinks.atomic import BinaryFile
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FORMAT = "costream-state/1"
+
+
+class UnfitStateError(Exception):
+    """A saved state cannot be used; the message gives the reason."""
+
+
+def write_state(path: Path, metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> None:
+    """Write a state to ``path``, which is replaced atomically. Raises OutputError."""
+    from safetensors.torch import save
+
+    # Separate copies: tensors that share memory cannot be saved.
+    copies = {key: t.detach().cpu().contiguous().clone() for key, t in tensors.items()}
+    data = save(copies, {"format": FORMAT, **metadata, "sha256": _digest(copies)})
+    file = BinaryFile(path, overwrite=True)
+    file.open()
+    if file.file is not None:
+        file.attempt(partial(file.file.write, data))
+    file.finish()
+
+
+def read_state(path: Path, expected: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Return metadata and tensors of a state. ``expected``: entries that have to match.
+
+    Raises UnfitStateError for a damaged file or other entries, OSError if it cannot be read.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata: dict[str, Any] = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise UnfitStateError("it is damaged") from error
+    for key, value in {"format": FORMAT, **expected}.items():
+        if metadata.get(key) != value:
+            raise UnfitStateError(f"{key} {metadata.get(key)!r:.80}, not {value!r:.80}")
+    if metadata.get("sha256") != _digest(tensors):
+        raise UnfitStateError("it is damaged")
+    return metadata, tensors
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of the names and bytes of all tensors."""
+    import torch
+
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

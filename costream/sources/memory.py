@@ -1,0 +1,403 @@
+"""Sources in memory: arrays and iterables of frames, audio samples, skeletons or feature rows."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Sized
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+from typing import Any, Protocol
+
+import av
+import numpy as np
+import numpy.typing as npt
+from av.video.reformatter import VideoReformatter
+
+from costream.errors import UsageError
+from costream.formatting import listed
+from costream.layouts import LAYOUTS, Layout, find_layout
+from costream.records import AudioFormat, FeatureRow, Item, SkeletonFrame, SourceInfo, VideoFrame
+from costream.sources.base import SourceOptions
+from costream.sources.media.picture import LazyImage
+from costream.sources.media.resample import AudioBlockCutter
+from costream.sources.skeletons.persons import PersonFrame, Slots, make_person
+
+WHERE = "frame"  # in messages
+_CHANNELS = 32  # most of audio samples, and of joints' coordinates: larger axes are something else
+_PIECE_S = 1.0  # an array of audio is taken in pieces of this length
+_BODY_AXES = (2, 3)
+_MOST_PERSONS = 16  # an array of floats with more rows is taken for a picture
+
+
+class ItemConverter(Protocol):
+    """Converts the values of one stream, given one by one, to items of a source."""
+
+    info: SourceInfo
+    taken: int  # values so far
+
+    def items(self, value: npt.NDArray[Any], time_s: float | None) -> Iterator[Item]:
+        """Yield the items that a value completes. ``time_s``: None: by its number and the rate.
+
+        Raises UsageError for a value of another shape or type.
+        """
+
+    def finish(self) -> Iterator[Item]:
+        """Yield the remaining items."""
+
+    def go_on(self, taken: int, time_s: float) -> None:
+        """Continue numbers and times of an earlier stream, whose newest step was at ``time_s``."""
+
+
+def make_converter(
+    first: npt.NDArray[Any],
+    options: SourceOptions,
+    *,
+    rate_hz: float | None,
+    name: str,
+    live: bool,
+    size: int | None = None,
+) -> ItemConverter:
+    """Return the converter for a stream whose first value is ``first``.
+
+    Audio if ``options.sound`` is set; else feature rows [C], frames [H, W, 3], or skeletons [V, C]
+    or [M, V, C] of floats. ``rate_hz``: values per second, or samples per second of audio; None:
+    a value has the time of its arrival. ``size``: the number of values, if known. Raises
+    UsageError where something is missing or the first value is none of these.
+    """
+    if rate_hz is not None and not 0 < rate_hz < float("inf"):
+        raise UsageError(f"must be above 0, not {rate_hz}", where="rate_hz")
+    info = SourceInfo(name, name, "video", None, rate_hz, live=live)
+    if size is not None and rate_hz is not None:
+        info = replace(info, duration_s=size / rate_hz)
+    if rate_hz is None:
+        info = replace(info, began_s=time.time())
+    if options.sound is not None:
+        return _AudioSamples(first, options, options.sound, rate_hz, info)
+    if first.ndim == 1:
+        return _FeatureRows(first, rate_hz, info)
+    joints = first.shape[-1:] in ((2,), (3,)) and first.dtype != np.uint8
+    if first.ndim > 3 or (first.ndim == 3 and not (joints and len(first) <= _MOST_PERSONS)):
+        return _Frames(first, options, rate_hz, info)
+    return _Skeletons(first, options, rate_hz, info)
+
+
+class _Timed:
+    """Numbers and times of values."""
+
+    def __init__(self, rate_hz: float | None) -> None:
+        self._rate_hz, self._began_s = rate_hz, time.monotonic()
+        self.taken = 0
+
+    def number(self, time_s: float | None) -> tuple[int, float]:
+        """Return number and time of the next value."""
+        i, self.taken = self.taken, self.taken + 1
+        if time_s is None:
+            now_s = time.monotonic() - self._began_s
+            time_s = now_s if self._rate_hz is None else i / self._rate_hz
+        return i, float(time_s)
+
+    def finish(self) -> Iterator[Item]:
+        """Yield nothing: every value is one item."""
+        return iter(())
+
+    def go_on(self, taken: int, time_s: float) -> None:
+        """Continue numbers and times of an earlier stream."""
+        self.taken = taken
+        self._began_s -= time_s
+
+
+class _Frames(_Timed):
+    """Frames uint8 [H, W, 3], red green blue; [H, W] and [H, W, 1] are grey."""
+
+    def __init__(
+        self,
+        first: npt.NDArray[Any],
+        options: SourceOptions,
+        rate_hz: float | None,
+        info: SourceInfo,
+    ) -> None:
+        super().__init__(rate_hz)
+        height, width = self._checked(first).shape[:2]
+        self.info = replace(info, size=(width, height))
+        self._options = options
+        self._scaler, self._drawing_scaler = VideoReformatter(), VideoReformatter()
+
+    def items(self, value: npt.NDArray[Any], time_s: float | None) -> Iterator[Item]:
+        rgb = self._checked(value)
+        i, at_s = self.number(time_s)
+        options, size = self._options, (rgb.shape[1], rgb.shape[0])
+        drawing = None
+        if options.box is None and options.drawing is None:
+            kept = np.array(rgb)  # a copy: cameras write the next frame to the same memory
+            convert: Callable[[], npt.NDArray[np.uint8]] = partial(np.asarray, kept)
+        else:
+            picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(rgb), format="rgb24")
+            convert = LazyImage(picture, self._scaler, options.box, None)
+            if options.drawing is not None:
+                drawing = LazyImage(picture, self._drawing_scaler, options.drawing, None)
+        yield VideoFrame(i, at_s, None, convert, drawing=drawing, size=size)
+
+    @staticmethod
+    def _checked(value: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+        if value.dtype == np.uint8 and value.ndim == 2:
+            value = value[..., None]
+        if value.dtype != np.uint8:
+            hint = "scale it to 0 to 255 and convert it: (255 * frame).astype('uint8')"
+        elif value.ndim == 3 and value.shape[0] in (1, 3) and value.shape[2] not in (1, 3):
+            hint = "move the channels to the end: frame.transpose(1, 2, 0)"
+        elif value.ndim == 3 and value.shape[2] == 4:
+            hint = "drop the alpha channel: frame[..., :3]"
+        elif value.ndim != 3 or value.shape[2] not in (1, 3) or 0 in value.shape:
+            hint = "give the frames of one stream one by one"
+        else:
+            return np.broadcast_to(value, (*value.shape[:2], 3))
+        raise _shape_error(value, "frames are uint8 [height, width, 3], red green blue", hint)
+
+
+class _AudioSamples:
+    """Audio samples, float32 (-1 to 1) or int16, [N] or [N, channels], in pieces of any length."""
+
+    def __init__(
+        self,
+        first: npt.NDArray[Any],
+        options: SourceOptions,
+        sound: AudioFormat,
+        rate_hz: float | None,
+        info: SourceInfo,
+    ) -> None:
+        if rate_hz is None or rate_hz != int(rate_hz):
+            hint = "give the samples per second: rate_hz=48000"
+            raise UsageError("audio samples need their rate", where=WHERE, hint=hint)
+        self._rate_hz, self._options, self._sound = int(rate_hz), options, sound
+        self._channels = self._checked(first).shape[0]
+        self._cutter: AudioBlockCutter | None = None
+        self.taken, self._began_s = 0, 0.0
+        self.info = replace(info, kind="audio")
+
+    def items(self, value: npt.NDArray[Any], time_s: float | None) -> Iterator[Item]:
+        samples = self._checked(value)
+        if samples.shape[0] != self._channels:
+            raise UsageError(f"{samples.shape[0]} channels after {self._channels}", where=WHERE)
+        if samples.shape[1] == 0:
+            return
+        frame = av.AudioFrame.from_ndarray(samples, "fltp", f"{self._channels}c")
+        frame.sample_rate = self._rate_hz
+        if self._cutter is None:
+            began_s = Fraction(self._began_s if time_s is None else time_s)
+            self._cutter = AudioBlockCutter(
+                frame,
+                self._sound,
+                self._options,
+                WHERE,
+                live=self.info.live,
+                time_s=began_s,
+                origin_s=began_s,
+            )
+        self.taken += 1
+        yield from self._cutter.take(frame, None)
+
+    def go_on(self, taken: int, time_s: float) -> None:
+        self.taken, self._began_s = taken, time_s
+
+    def finish(self) -> Iterator[Item]:
+        if self._cutter is not None:
+            yield from self._cutter.finish()
+
+    @staticmethod
+    def _checked(value: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Return float32 [channels, N]."""
+        if value.dtype == np.int16:
+            value = value.astype(np.float32) / 32768
+        two = value[:, None] if value.ndim == 1 else value
+        if two.ndim != 2 or two.dtype.kind != "f" or two.shape[1] > _CHANNELS:
+            what = "audio is float (-1 to 1) or int16, [samples] or [samples, channels]"
+            hint = "transpose it: samples.T" if two.ndim == 2 else "give one recording at a time"
+            raise _shape_error(value, what, hint)
+        return np.ascontiguousarray(two.T, np.float32)
+
+
+class _Skeletons(_Timed):
+    """Joints [V, C] of one person or [M, V, C] of several, C = 3 (x, y up, z; metres) or 2.
+
+    NaN: the joint is missing.
+    """
+
+    def __init__(
+        self,
+        first: npt.NDArray[Any],
+        options: SourceOptions,
+        rate_hz: float | None,
+        info: SourceInfo,
+    ) -> None:
+        super().__init__(rate_hz)
+        self._persons = max(1, options.persons)
+        self._slots = Slots(self._persons)
+        joints = self._checked(first)
+        self._layout = _layout(options.layout, joints.shape[1])
+        self._axes = joints.shape[2]
+        self._shape = joints.shape[1:]
+        self.info = replace(info, kind="skeleton", layout=self._layout.name, axes=self._axes)
+
+    def items(self, value: npt.NDArray[Any], time_s: float | None) -> Iterator[Item]:
+        given = self._checked(value)
+        if given.shape[1:] != self._shape:
+            joints, axes = given.shape[1:]
+            hint = f"the first frame had {self._shape[0]} of {self._shape[1]}"
+            raise UsageError(f"{joints} joints of {axes} coordinates", where=WHERE, hint=hint)
+        i, at_s = self.number(time_s)
+        placed = self._slots.place(PersonFrame(at_s, tuple(map(make_person, given))))
+        joints = np.zeros((self._persons, *self._shape), np.float32)
+        scores = np.zeros((self._persons, self._shape[0]), np.float32)
+        for slot, person in enumerate(placed):
+            if person is not None:
+                joints[slot], scores[slot] = person.joints, person.scores
+        yield SkeletonFrame(i, at_s, joints, scores, self._layout)
+
+    @staticmethod
+    def _checked(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        joints = value[None] if value.ndim == 2 else value
+        if joints.ndim != 3 or joints.dtype.kind not in "fiu" or joints.shape[2] not in _BODY_AXES:
+            what = "joints are numbers [joints, 3] or [persons, joints, 3] (or 2 coordinates)"
+            raise _shape_error(value, what, "frames are uint8 [height, width, 3]")
+        return joints
+
+
+class _FeatureRows(_Timed):
+    """Feature rows, numbers [C]."""
+
+    def __init__(self, first: npt.NDArray[Any], rate_hz: float | None, info: SourceInfo) -> None:
+        super().__init__(rate_hz)
+        self._width = len(self._checked(first))
+        self.info = replace(info, kind="features", width=self._width)
+
+    def items(self, value: npt.NDArray[Any], time_s: float | None) -> Iterator[Item]:
+        row = self._checked(value)
+        if len(row) != self._width:
+            raise UsageError(f"a row of {len(row)} values after {self._width}", where=WHERE)
+        i, at_s = self.number(time_s)
+        yield FeatureRow(i, at_s, row.astype(np.float32))
+
+    @staticmethod
+    def _checked(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if value.ndim != 1 or value.dtype.kind not in "fiu" or not np.isfinite(value).all():
+            raise _shape_error(value, "a feature row is finite numbers [values]", "check the row")
+        return value
+
+
+class MemorySource:
+    """A source over an array, or an iterable of arrays.
+
+    The first axis of an array, or the order of an iterable, is time. An iterator, such as a
+    generator, is a live source: no step waits for later values.
+    """
+
+    def __init__(
+        self,
+        values: Iterable[Any],
+        options: SourceOptions,
+        *,
+        rate_hz: float | None = None,
+        name: str = "memory",
+    ) -> None:
+        """``rate_hz``: values per second, or samples per second of audio.
+
+        Raises UsageError if it is missing for values that are not live.
+        """
+        live = iter(values) is values
+        if rate_hz is None and not live:
+            hint = "give the frames (or audio samples) per second: rate_hz=25"
+            raise UsageError("the values have no times", where=name, hint=hint)
+        self._options, self._rate_hz, self._name = options, rate_hz, name
+        self._live, self._size = live, None if live else _length(values)
+        if options.sound is not None and hasattr(values, "shape"):
+            self._values: Iterator[Any] = _pieces(as_array(values), rate_hz)
+        else:
+            self._values = iter(values)
+            self._size = None if options.sound is not None else self._size
+        self._converter: ItemConverter | None = None
+        self._stopped = False
+
+    def open(self) -> SourceInfo:
+        """Take the first value. Raises UsageError if there is none, or it does not fit."""
+        first = next(self._values, None)
+        if first is None:
+            raise UsageError("there is not a single value", where=self._name)
+        value = as_array(first)
+        self._values = itertools.chain([value], self._values)
+        self._converter = make_converter(
+            value,
+            self._options,
+            rate_hz=self._rate_hz,
+            name=self._name,
+            live=self._live,
+            size=self._size,
+        )
+        return self._converter.info
+
+    def items(self) -> Iterator[Item]:
+        """Yield the items of the range that the options name."""
+        if self._converter is None:
+            return
+        sound = self._options.sound is not None  # whose converter cuts at the start and the end
+        end_s = float("inf") if self._options.end_s is None else self._options.end_s
+        for value in self._values:
+            if self._stopped:
+                return
+            for item in self._converter.items(as_array(value), None):
+                at_s = getattr(item, "time_s", 0.0)
+                if not sound and at_s >= end_s:
+                    return
+                if sound or at_s >= self._options.start_s:
+                    yield item
+        yield from self._converter.finish()
+
+    def stop(self) -> None:
+        """End the items after the value that is being waited for."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """Close a generator."""
+        close = getattr(self._values, "close", None)
+        if close is not None:
+            close()
+
+
+def as_array(value: Any) -> npt.NDArray[Any]:
+    """Return a value as an array. Raises UsageError for values that are none."""
+    if hasattr(value, "detach"):  # a torch tensor
+        value = value.detach().cpu()
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiub":
+        raise UsageError(f"not an array of numbers, but {type(value).__name__}", where=WHERE)
+    return array
+
+
+def _pieces(samples: npt.NDArray[Any], rate_hz: float | None) -> Iterator[npt.NDArray[Any]]:
+    step = max(1, int(_PIECE_S * (rate_hz or 1)))
+    return (samples[k : k + step] for k in range(0, len(samples), step))
+
+
+def _length(values: Iterable[Any]) -> int | None:
+    return len(values) if isinstance(values, Sized) else None
+
+
+def _layout(name: str | None, joints: int) -> Layout:
+    """Return the layout of this name, or the only one with so many joints."""
+    if name is not None:
+        layout = find_layout(name)
+        if len(layout.joints) != joints:
+            raise UsageError(f"{joints} joints, {layout.name} has {len(layout.joints)}")
+        return layout
+    fitting = [layout for layout in LAYOUTS.values() if len(layout.joints) == joints]
+    if len(fitting) != 1:
+        names = listed([layout.name for layout in fitting or LAYOUTS.values()])
+        what = f"{joints} joints may be {names}" if fitting else f"no layout has {joints} joints"
+        raise UsageError(what, where=WHERE, hint="name the layout: layout='ntu-25'")
+    return fitting[0]
+
+
+def _shape_error(value: npt.NDArray[Any], what: str, hint: str) -> UsageError:
+    shape = ", ".join(map(str, value.shape))
+    return UsageError(f"{what}; this is {value.dtype} [{shape}]", where=WHERE, hint=hint)

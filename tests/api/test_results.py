@@ -1,0 +1,91 @@
+"""Results in memory: tables, files, pages, reading back."""
+
+from __future__ import annotations
+
+import csv
+import sys
+
+import pytest
+
+import costream
+from costream.errors import SourceError, UsageError
+from kit.paths import SAMPLES
+
+
+@pytest.fixture(scope="module")
+def result() -> costream.Results:
+    return costream.detect(SAMPLES / "room.mp4", end=16, scores=True).collect()
+
+
+def test_files_by_their_suffix(result, tmp_path):
+    for name in ("a.jsonl", "a.json", "a.srt", "a.csv", "a.html"):
+        assert result.save(tmp_path / name) == [tmp_path / name]
+    with (tmp_path / "a.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["label"] for row in rows] == [segment.label for segment in result.segments]
+    page = (tmp_path / "a.html").read_text()
+    assert "walk" in page
+    assert page.lower().startswith("<!doctype html>")
+
+
+def test_a_folder_takes_formats(result, tmp_path):
+    paths = result.save(tmp_path / "out", formats=["csv", "srt"])
+    assert {path.name for path in paths} >= {"room.mp4.timeline.csv", "room.mp4.srt"}
+    assert all(path.is_file() for path in paths)
+
+
+def test_what_is_written_is_read_back(result, tmp_path):
+    for name in ("a.jsonl", "a.json"):
+        result.save(tmp_path / name)
+        again = costream.Results.read(tmp_path / name)
+        assert [s.label for s in again.segments] == [s.label for s in result.segments]
+        assert [p.i for p in again.predictions] == [p.i for p in result.predictions]
+        assert again.summary.steps == result.summary.steps
+
+
+def test_tables(result):
+    pandas = pytest.importorskip("pandas", reason="pip install pandas")
+    segments = result.to_dataframe()
+    assert isinstance(segments, pandas.DataFrame)
+    assert list(segments["label"]) == [segment.label for segment in result.segments]
+    predictions = result.to_dataframe("predictions")
+    assert predictions["walk"].between(0, 1).all()
+    assert (predictions["label"] == [p.top[0][0] for p in result.predictions]).all()
+    assert list(result.to_dataframe("gaps").columns) == ["start_s", "end_s", "reason"]
+
+
+def test_without_pandas_it_says_so(result, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UsageError, match="pip install pandas"):
+        result.to_dataframe()
+
+
+def test_a_notebook_shows_the_page_in_a_frame_of_its_own(result):
+    shown = result._repr_html_()
+    assert shown.startswith("<iframe srcdoc=")
+    assert "walk" in shown
+    assert "room.mp4: 128 steps" in repr(result)
+
+
+@pytest.mark.parametrize(
+    ("name", "formats", "words"),
+    [
+        ("a.xyz", None, "says no format"),
+        ("a.mp4", None, "needs the frames"),
+        ("out", "mp4", "needs the frames"),
+        ("out", "nonsense", "nonsense"),
+    ],
+)
+def test_formats_that_cannot_be_written(result, tmp_path, name, formats, words):
+    with pytest.raises(UsageError, match=words):
+        result.save(tmp_path / name, formats)
+
+
+def test_existing_files_are_kept(result, tmp_path):
+    result.save(tmp_path / "a.json")
+    with pytest.raises(UsageError, match="exists"):
+        result.save(tmp_path / "a.json")
+    result.save(tmp_path / "a.json", overwrite=True)
+    (tmp_path / "cut.jsonl").write_text((tmp_path / "a.json").read_text()[:50])
+    with pytest.raises(SourceError):
+        costream.Results.read(tmp_path / "cut.jsonl")

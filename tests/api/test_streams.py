@@ -1,0 +1,146 @@
+"""Streams of one's own: frame by frame, saved and resumed, several of one model."""
+
+from __future__ import annotations
+
+import itertools
+
+import av
+import numpy as np
+import pytest
+
+import costream
+from costream.errors import SourceError, UsageError
+from costream.records import Compute, Gap, Prediction, Segment
+from costream.sources.registry import open_source
+from kit.paths import SAMPLES
+
+
+@pytest.fixture(scope="module")
+def frames() -> list[np.ndarray]:
+    with av.open(str(SAMPLES / "room.mp4")) as container:
+        decoded = itertools.islice(container.decode(video=0), 200)
+        return [frame.to_ndarray(format="rgb24") for frame in decoded]
+
+
+@pytest.fixture(scope="module")
+def model() -> costream.LoadedModel:
+    return costream.load_model("cooadtr")
+
+
+def whole(stream, values) -> list:
+    """Return the records of all values, without their costs."""
+    records = [record for value in values for record in stream.step(value)] + stream.finish()
+    return [record for record in records if not isinstance(record, Compute)]
+
+
+def test_frame_by_frame_is_the_run(frames, model):
+    of_run = [
+        record
+        for record in costream.detect(frames, model, rate_hz=25)
+        if not isinstance(record, Compute)
+    ]
+    assert whole(model.stream(rate_hz=25), frames) == of_run
+
+
+def test_an_output_comes_with_its_frame(frames, model):
+    with model.stream(rate_hz=8) as stream:
+        assert [p.i for p in stream.step(frames[0]) if isinstance(p, Prediction)] == [0]
+        assert [p.i for p in stream.step(frames[1]) if isinstance(p, Prediction)] == [1]
+    assert stream.summary is not None
+    assert stream.summary.steps == 2
+
+
+@pytest.mark.parametrize("name", ["cooadtr", "eventful-vitdet"])
+@pytest.mark.parametrize("cut", [1, 13])
+def test_saved_and_loaded_it_goes_on_as_if_nothing_had_been(frames, name, cut, tmp_path):
+    model, frames = costream.load_model(name), frames[:50]
+    expected = whole(model.stream(rate_hz=25), frames)
+    first = model.stream(rate_hz=25)
+    records = [record for frame in frames[:cut] for record in first.step(frame)]
+    first.save(tmp_path / "state")
+    second = model.stream(rate_hz=25)
+    second.load(tmp_path / "state")
+    records += whole(second, frames[cut:])
+    assert [record for record in records if not isinstance(record, Compute)] == expected
+
+
+def test_skeletons_with_their_own_times():
+    source = open_source(str(SAMPLES / "moves.csv"))
+    layout, model = source.open().layout, costream.load_model("costgcn")
+    with model.stream(layout=layout) as stream:
+        records = []
+        for item in source.items():
+            joints = np.where(item.scores[..., None] > 0, item.joints, np.nan)
+            records += stream.step(joints, item.time_s)
+        records += stream.finish()
+    source.close()
+    expected = costream.detect(SAMPLES / "moves.csv", model).collect()
+    assert [r for r in records if isinstance(r, Segment)] == expected.segments
+
+
+def test_several_streams_of_one_model_do_not_touch_each_other(frames, model):
+    alone = whole(model.stream(rate_hz=8), frames[:20])
+    one, other = model.stream(rate_hz=8), model.stream(rate_hz=8)
+    records = []
+    for k in range(20):
+        records += one.step(frames[k])
+        other.step(frames[-1 - k])
+    records += one.finish()
+    assert [record for record in records if not isinstance(record, Compute)] == alone
+
+
+def test_reset_begins_anew(frames, model):
+    stream = model.stream(rate_hz=8)
+    first = whole(stream, frames[:20])
+    stream.reset()
+    assert whole(stream, frames[:20]) == first
+
+
+def test_time_without_frames_is_a_gap(frames, model):
+    stream = model.stream()
+    stream.step(frames[0], 0.0)
+    gaps = [r for r in stream.step(frames[1], 60.0) if isinstance(r, Gap)]
+    assert [(gap.start_s, gap.end_s) for gap in gaps] == [(0.0, 60.0)]
+
+
+def test_a_frame_may_be_overwritten_after_its_step(frames, model):
+    expected = whole(model.stream(rate_hz=25), frames[:60])
+    buffer, stream, records = np.empty_like(frames[0]), model.stream(rate_hz=25), []
+    for frame in frames[:60]:
+        buffer[:] = frame
+        records += stream.step(buffer)
+    records += stream.finish()
+    assert [record for record in records if not isinstance(record, Compute)] == expected
+
+
+def test_what_is_wrong_is_said(frames, model, tmp_path):
+    with pytest.raises(UsageError, match="does not apply to a stream"):
+        model.stream(start=3)
+    stream = model.stream()
+    with pytest.raises(UsageError, match="before the first frame"):
+        stream.save(tmp_path / "none")
+    with pytest.raises(SourceError, match="takes video"):
+        model.stream(layout="ntu-25").step(np.zeros((25, 3)))
+    stream.step(frames[0], 5.0)
+    with pytest.raises(UsageError, match="is before 5"):
+        stream.step(frames[1], 4.0)
+    with pytest.raises(UsageError, match="before the first frame"):
+        stream.load(tmp_path / "none")
+    stream.finish()
+    with pytest.raises(UsageError, match="is finished"):
+        stream.step(frames[2], 6.0)
+
+
+@pytest.mark.parametrize("damage", ["missing", "text", "cut", "other model"])
+def test_a_state_that_cannot_be_used_is_refused(frames, model, tmp_path, damage):
+    path = tmp_path / "state"
+    if damage != "missing":
+        stream = costream.load_model("oadtr" if damage == "other model" else "cooadtr").stream()
+        stream.step(frames[0], 0.0)
+        stream.save(path)
+    if damage == "text":
+        path.write_text("no state")
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(SourceError, match="state"):
+        model.stream().load(path)
