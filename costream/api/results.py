@@ -115,7 +115,8 @@ class Results:
         try:
             pandas = import_module("pandas")
         except ModuleNotFoundError as error:
-            raise UsageError("pandas is not installed", hint="pip install pandas") from error
+            hint = "pip install 'costream[pandas]'"
+            raise UsageError("pandas is not installed", hint=hint) from error
         rows = [row for record in self._of(_TABLES[table]) for row in _rows(record, self.header)]
         columns = None if rows else [field.name for field in fields(_TABLES[table])]
         return pandas.DataFrame(rows, columns=columns)

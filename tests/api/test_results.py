@@ -44,7 +44,7 @@ def test_what_is_written_is_read_back(result, tmp_path):
 
 
 def test_tables(result):
-    pandas = pytest.importorskip("pandas", reason="pip install pandas")
+    pandas = pytest.importorskip("pandas", reason="needs the extra 'pandas'")
     segments = result.to_dataframe()
     assert isinstance(segments, pandas.DataFrame)
     assert list(segments["label"]) == [segment.label for segment in result.segments]
@@ -56,7 +56,7 @@ def test_tables(result):
 
 def test_without_pandas_it_says_so(result, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(UsageError, match="pip install pandas"):
+    with pytest.raises(UsageError, match=r"costream\[pandas\]"):
         result.to_dataframe()
 
 
