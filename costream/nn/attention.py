@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.nn import ring
+from costream.nn import fast, ring
 from costream.nn.fast import linear
 from costream.nn.position import turn_pairs
 from costream.nn.ring import RingFill
@@ -156,19 +156,8 @@ class ContinualAttention(MultiheadAttention):
     delay = 0
     stride = 1
 
-    def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        window: int,
-        *,
-        qkv_bias: bool = True,
-        out_bias: bool = True,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(
-            embed_dim, num_heads, qkv_bias=qkv_bias, out_bias=out_bias, dropout=dropout
-        )
+    def __init__(self, embed_dim: int, num_heads: int, window: int, **options: Any) -> None:
+        super().__init__(embed_dim, num_heads, **options)
         self.window = window
 
     @property
@@ -189,7 +178,7 @@ class ContinualAttention(MultiheadAttention):
         """Return the view [B, h, e, n] of a ring."""
         return rows.transpose(2, 3) if self.head_dim >= _WIDE else rows
 
-    def _keep(self, rows: Tensor, new: Tensor, fill: RingFill) -> Tensor:
+    def _store(self, rows: Tensor, new: Tensor, fill: RingFill) -> Tensor:
         """Store ``new`` [B, h, e] in a ring, return its filled part as [B h, e, length]."""
         slots = self._slots(rows)
         ring.write(slots, fill.slot, new)
@@ -243,21 +232,21 @@ class SingleOutputAttention(ContinualAttention):
         """
         if x.dim() == 3:
             return self.forward_steps(x, state, turns, x.shape[1])
-        if x.shape[0] == 1 and not torch.is_grad_enabled():
+        if x.shape[0] == 1 and fast.enabled and not torch.is_grad_enabled():
             return self._step_alone(x, state, turns)
         return self._step_together(x, state, turns)
 
     def _step_together(self, x: Tensor, state: AttentionState, turns: Tensor | None) -> Tensor:
         fill = ring.advance(state.steps, self.window)
         q, k, v = self.project(x, turns).unbind(1)
-        k, v = self._keep(state.keys, k, fill), self._keep(state.values, v, fill)
+        k, v = self._store(state.keys, k, fill), self._store(state.values, v, fill)
         weights = self._weigh(q.reshape(-1, 1, self.head_dim), k, self._hidden(fill.mask))
         out = torch.bmm(weights, v.transpose(1, 2))
         return linear(self, "out_proj", out.view(-1, self.embed_dim))
 
     def _step_alone(self, x: Tensor, state: AttentionState, turns: Tensor | None) -> Tensor:
         """Return what ``forward_step`` would for one stream, using cached views of its rings."""
-        views = state.views or self._see(state)
+        views = state.views or self._make_views(state)
         t = int(views.steps[0])
         views.steps[0] = t + 1
         weight, bias = self._parameters.values()
@@ -276,7 +265,7 @@ class SingleOutputAttention(ContinualAttention):
         weights = torch.bmm(views.query, keys).softmax(-1)
         return linear(self, "out_proj", torch.bmm(weights, values).view(1, self.embed_dim))
 
-    def _see(self, state: AttentionState) -> _Views:
+    def _make_views(self, state: AttentionState) -> _Views:
         with torch.inference_mode(False):
             keys, values = self._slots(state.keys)[0], self._slots(state.values)[0]
             projected = keys.new_empty(1, 3 * self.embed_dim)
@@ -323,8 +312,8 @@ class SingleOutputAttention(ContinualAttention):
     ) -> Tensor:
         q, *new = self.project(x, turns).unbind(2)
         rings = self._slots(state.keys), self._slots(state.values)
-        held = (ring.slots_first(r) for r in rings)
-        k, v = (torch.cat(pair, 1) for pair in zip(held, new, strict=True))
+        past = (ring.slots_first(r) for r in rings)
+        k, v = (torch.cat(pair, 1) for pair in zip(past, new, strict=True))
         out = self._attend(q, k, v, ring.visible(state.steps, self.window, x.shape[1], tokens))
         ring.store(rings[0], k, state.steps)
         ring.store(rings[1], v, state.steps)
@@ -400,7 +389,7 @@ class RetroactiveAttention(ContinualAttention):
         """Return what ``forward_step`` would, for a counted step with slots ``fill``."""
         rings = (state.queries, state.keys, state.values)
         new = self.project(x).unbind(1)
-        q, k, v = (self._keep(r, row, fill) for r, row in zip(rings, new, strict=True))
+        q, k, v = (self._store(r, row, fill) for r, row in zip(rings, new, strict=True))
         a, hidden = torch.bmm(q.transpose(1, 2), k), self._hidden(fill.mask)
         if hidden is not None:
             a = a.masked_fill_(hidden, -math.inf)
@@ -423,8 +412,8 @@ class RetroactiveAttention(ContinualAttention):
 
     def extend(self, x: Tensor, state: RetroactiveState) -> Tensor:
         """Return the rings' rows followed by the projected ``x`` [B, T, d]: [B, n + T, 3, h, e]."""
-        held = torch.stack(self._rings(state), 1)
-        return torch.cat([ring.slots_first(held), self.project(x)], 1)
+        past = torch.stack(self._rings(state), 1)
+        return torch.cat([ring.slots_first(past), self.project(x)], 1)
 
     def attend_windows(self, rows: Tensor, index: Tensor, filled: Tensor) -> Tensor:
         """Return [B, T, n, d]: attention in each window of ``rows`` at ``index`` [B, T, n]."""

@@ -1,4 +1,7 @@
-"""Fast layers for steps of one row: no module calls, and weights stored by columns.
+"""Fast forms of layers and loops, and the switch between them and the readable forms.
+
+Fast forms leave out module calls, use cached views or are compiled. Each stands beside the readable
+form that states the equation. ``enabled`` chooses between them everywhere; see ``use_kernels``.
 
 Times are for one core. With one row of width 192, a linear layer takes 9 us and calling its module
 4 us more; a layer norm 3 us and 5 us more. A step has six such calls.
@@ -6,19 +9,46 @@ Times are for one core. With one row of width 192, a linear layer takes 9 us and
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+if TYPE_CHECKING:
+    from costream.nn.numba_kernels import Depthwise
+
+enabled = True
+
+
+@contextmanager
+def use_kernels(value: bool) -> Iterator[None]:
+    """Compute by the fast forms, or else by the readable ones, in all threads.
+
+    The results agree up to rounding, and both continue any state.
+    """
+    global enabled
+    before, enabled = enabled, value
+    try:
+        yield
+    finally:
+        enabled = before
+
 
 def linear(owner: nn.Module, name: str, x: Tensor) -> Tensor:
     """Return ``owner.name(x)`` for a Linear. Reading ``owner.name`` alone takes 1 us."""
+    if not enabled:
+        return getattr(owner, name)(x)  # type: ignore[no-any-return]
     weight, bias = owner._modules[name]._parameters.values()  # type: ignore[union-attr]
     return F.linear(x, weight, bias)  # type: ignore[arg-type]
 
 
 def layer_norm(owner: nn.Module, name: str, x: Tensor) -> Tensor:
     """Return ``owner.name(x)`` for a LayerNorm over the last dimension."""
+    if not enabled:
+        return getattr(owner, name)(x)  # type: ignore[no-any-return]
     layer = owner._modules[name]
     weight, bias = layer._parameters.values()  # type: ignore[union-attr]
     return torch.layer_norm(x, layer.normalized_shape, weight, bias, layer.eps)  # type: ignore
@@ -31,7 +61,7 @@ def gelu(x: Tensor) -> Tensor:
     own kernel, to which transposed tensors go, takes 2 us. ``x`` may be overwritten if no
     gradient is required.
     """
-    if x.numel() > 8192 or x.numel() % 2 or not x.is_contiguous():
+    if not enabled or x.numel() > 8192 or x.numel() % 2 or not x.is_contiguous():
         return F.gelu(x)
     if torch.is_grad_enabled():
         return F.gelu(x.view(2, -1).t()).t().view(x.shape)
@@ -62,20 +92,40 @@ def store_by_columns(module: nn.Module, max_bytes: int = 1 << 20) -> None:
             parameter.data = by_columns(parameter.data, max_bytes)
 
 
-# Loops over frames [B, H, W, C]: compiled for float32 on a CPU, otherwise PyTorch's.
+# Frames [B, H, W, C]: loops compiled for float32 on a CPU, otherwise PyTorch's.
 
 
 _FEW = 1 << 16  # numbers; above this, several threads gain more than they cost
 
 
+def prefers_kernel(count: int) -> bool:
+    """Return whether a compiled loop over ``count`` numbers is used: it has one thread."""
+    return enabled and (count <= _FEW or torch.get_num_threads() == 1)
+
+
+def compiles(like: Tensor) -> bool:
+    """Return whether there are compiled loops for tensors like this one."""
+    return like.device.type == "cpu" and like.dtype == torch.float32
+
+
 class FrameLoops:
-    """Operations on the numbers of frames, for any device and dtype."""
+    """Operations on the numbers of frames with the device and dtype of ``like``."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._compiled = None
+        if compiles(like):
+            from costream.nn import numba_kernels
+
+            self._compiled = numba_kernels
 
     def rectify(self, frames: Tensor, shift: Tensor, other: Tensor | None) -> None:
         """Set frames to the ReLU of their sum with ``shift`` [C] and ``other`` frames.
 
         The frame of one stream is contiguous; those of several streams need not be adjacent.
         """
+        if self._compiled and prefers_kernel(frames.numel()):
+            self._compiled.rectify(frames, shift, other)
+            return
         frames += shift
         if other is not None:
             frames += other
@@ -87,14 +137,26 @@ class FrameLoops:
         ``oldest``: slot of the oldest frame; newer ones follow, wrapping around. ``out``: laid out
         as the frames of ``rectify``.
         """
+        if self._compiled and prefers_kernel(out.numel()):
+            self._compiled.weigh(frames, oldest, taps, out)
+            return
         out.zero_()
         for k, tap in enumerate(taps):
             out.addcmul_(frames[:, (oldest + k) % len(taps)], tap)
 
 
-def prefers_one_thread(count: int) -> bool:
-    """Return whether a compiled loop over ``count`` numbers is faster than all threads together."""
-    return count <= _FEW or torch.get_num_threads() == 1
+def compile_depthwise(weight: Tensor, bias: Tensor, stride: int) -> Depthwise | None:
+    """Return a compiled convolution for this ``weight`` [C, 1, K, h, w], or None.
+
+    ``bias``: [C]. ``stride``: in pixels.
+    """
+    if not compiles(weight) or weight.shape[1] != 1 or weight.shape[3:] != (3, 3) or stride > 2:
+        return None
+    from costream.nn.numba_kernels import LANES, Depthwise
+
+    if len(weight) < LANES:
+        return None
+    return Depthwise(weight[:, 0].permute(1, 2, 3, 0), bias, stride)
 
 
 # Memory retention of the C library's allocator.

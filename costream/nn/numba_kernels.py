@@ -18,8 +18,6 @@ from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 from torch import Tensor
 
-from costream.nn.fast import FrameLoops, prefers_one_thread
-
 # Compilation of numerical loops by Numba; importing takes a second, the first time longer.
 #
 # For work that PyTorch does in several passes over the numbers, or in one call whose overhead is
@@ -206,9 +204,8 @@ class Depthwise:
         self._taps, self._bias, self.stride = taps.contiguous().numpy(), bias.numpy(), stride
 
     def suits(self, frames: Tensor) -> bool:
-        """Return whether the rows of ``frames`` are long enough and one thread is fast enough."""
-        long_enough = frames.shape[3] > (PIXELS - 1) * self.stride
-        return long_enough and prefers_one_thread(frames[:, 0].numel() // self.stride**2)
+        """Return whether the rows of ``frames`` are long enough."""
+        return frames.shape[3] > (PIXELS - 1) * self.stride
 
     def __call__(self, frames: Tensor, oldest: int) -> Tensor:
         """Return [B, H', W', C] for frames [B, K, H, W, C] that ``suits`` accepts.
@@ -261,22 +258,17 @@ def _weigh(frames: Any, oldest: int, taps: Any, out: Any) -> None:
                 sums[i] += row[i] * tap[i]
 
 
-class CompiledLoops(FrameLoops):
-    """Compiled loops in one thread; PyTorch's loops where several threads are faster."""
+def rectify(frames: Tensor, shift: Tensor, other: Tensor | None) -> None:
+    """Compute ``fast.FrameLoops.rectify``."""
+    if other is None:
+        for frame in frames.numpy():
+            _shift_relu(frame, shift.numpy())
+    else:
+        for frame, added in zip(frames.numpy(), other.numpy(), strict=True):
+            _add_relu(frame, added, shift.numpy())
 
-    def rectify(self, frames: Tensor, shift: Tensor, other: Tensor | None) -> None:  # noqa: D102
-        if not prefers_one_thread(frames.numel()):
-            super().rectify(frames, shift, other)
-        elif other is None:
-            for frame in frames.numpy():
-                _shift_relu(frame, shift.numpy())
-        else:
-            for frame, added in zip(frames.numpy(), other.numpy(), strict=True):
-                _add_relu(frame, added, shift.numpy())
 
-    def weigh(self, frames: Tensor, oldest: int, taps: Tensor, out: Tensor) -> None:  # noqa: D102
-        if prefers_one_thread(out.numel()):
-            for given, sums in zip(frames.numpy(), out.numpy(), strict=True):
-                _weigh(given, oldest, taps.numpy(), sums)
-        else:
-            super().weigh(frames, oldest, taps, out)
+def weigh(frames: Tensor, oldest: int, taps: Tensor, out: Tensor) -> None:
+    """Compute ``fast.FrameLoops.weigh``."""
+    for stream, sums in zip(frames.numpy(), out.numpy(), strict=True):
+        _weigh(stream, oldest, taps.numpy(), sums)

@@ -27,6 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from costream.nn import fast
 from costream.nn.fast import linear
 from costream.nn.folding import Foldable
 from costream.nn.nystrom.summary import (
@@ -115,28 +116,9 @@ class ContinualNystrom(NystromAttention, Foldable[FoldedProjection]):
     stride = 1
 
     def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        window: int,
-        num_landmarks: int,
-        *,
-        fixed: bool = False,
-        iterations: int = 6,
-        qkv_bias: bool = True,
-        out_bias: bool = True,
-        dropout: float = 0.0,
+        self, embed_dim: int, num_heads: int, window: int, num_landmarks: int, **options: Any
     ) -> None:
-        super().__init__(
-            embed_dim,
-            num_heads,
-            num_landmarks,
-            fixed=fixed,
-            iterations=iterations,
-            qkv_bias=qkv_bias,
-            out_bias=out_bias,
-            dropout=dropout,
-        )
+        super().__init__(embed_dim, num_heads, num_landmarks, **options)
         if num_landmarks > window:
             raise ValueError(f"{num_landmarks} landmarks exceed the window of {window} rows")
         self.window = window
@@ -173,7 +155,7 @@ class ContinualNystrom(NystromAttention, Foldable[FoldedProjection]):
     def project_row(self, x: Tensor, state: S) -> list[S]:
         """Project the new row [B, d] of each stream, return the states to take it; see ``hand``."""
         weight, bias = self.projection()
-        if len(x) > 1 and not self._in_step(state):
+        if not fast.enabled or (len(x) > 1 and not self._in_step(state)):
             return self.hand(F.linear(x, weight, bias), state)
         work = self.work(state)
         if bias is None:

@@ -8,7 +8,7 @@ by the product of three thin softmaxes (Xiong et al., Nyströmformer, AAAI 2021)
 
 Landmarks are either the means of m segments of the window, or fixed: centres of the queries and
 keys of a training set. The continual forms (Carreto Picon et al., Continual Low-Rank Scaled
-Dot-product Attention, 2024) are in ``nystrom_continual``.
+Dot-product Attention, 2024) are in ``nystrom.continual``.
 
 G^+ is computed by the six iterations of Nyströmformer, with each matrix scaled separately. They do
 not converge to the pseudo-inverse: singular values of G below about 0.1 (the greatest is 1 to
@@ -20,6 +20,8 @@ with the pseudo-inverse, for outputs of 0.25; and rounding errors of rows are ma
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -77,7 +79,7 @@ class NystromAttention(MultiheadAttention):
         fixed: landmarks are buffers set by ``fix_landmarks``, random until then. Setting the
             attribute to False makes such a module use landmarks of its window again.
         iterations: of the pseudo-inverse; 0 for the exact one.
-        qkv_bias, out_bias, dropout: see ``MultiheadAttention``.
+        options: those of ``MultiheadAttention``.
     """
 
     landmarks: Tensor  # [h, 2, m, e], Q~ and K~, each / sqrt(e)
@@ -91,13 +93,9 @@ class NystromAttention(MultiheadAttention):
         *,
         fixed: bool = False,
         iterations: int = ITERATIONS,
-        qkv_bias: bool = True,
-        out_bias: bool = True,
-        dropout: float = 0.0,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            embed_dim, num_heads, qkv_bias=qkv_bias, out_bias=out_bias, dropout=dropout
-        )
+        super().__init__(embed_dim, num_heads, **options)
         if num_landmarks < 1:
             raise ValueError(f"num_landmarks {num_landmarks} must be at least 1")
         self.num_landmarks, self.fixed, self.iterations = num_landmarks, fixed, iterations

@@ -11,19 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.nn.fast import FrameLoops
+from costream.nn.fast import FrameLoops, compile_depthwise, prefers_kernel
 from costream.nn.graph import scale_and_shift
 from costream.nn.state import zeros
 from costream.nn.timing import ClockedState, check_shape
-
-if TYPE_CHECKING:
-    from costream.nn.numba_kernels import Depthwise
 
 
 class VolumeStep:
@@ -42,7 +39,7 @@ class VolumeStep:
         self.pixel_stride, self.sides = conv.stride[1], cast("tuple[int, ...]", conv.padding)[1:]
         self.kernel = cast("tuple[int, int, int]", conv.kernel_size)
         self.pointwise = self.kernel[1:] == (1, 1)
-        self._loops = select_loops(weight)
+        self._loops = FrameLoops(weight)
         # Only the forms of weights that are used. Taps: oldest first.
         if self.pointwise:
             taps = weight.flatten(2)  # [O, I, K]; stored as [K, C] if depthwise, else [K, I, O]
@@ -52,7 +49,7 @@ class VolumeStep:
         else:
             self._weight, self._depthwise = weight, None
             if self.groups == len(weight) and self.sides == (1, 1):
-                self._depthwise = depthwise(weight, bias, self.pixel_stride)
+                self._depthwise = compile_depthwise(weight, bias, self.pixel_stride)
 
     @cached_property
     def turned(self) -> list[Tensor]:
@@ -116,8 +113,9 @@ class VolumeStep:
             frame = state.slots[0].permute(0, 3, 1, 2)
             return self.convolve(frame).permute(0, 2, 3, 1).unsqueeze(1)
         step, oldest = self.pixel_stride, (time + 1) % self.kernel[0]
-        if self._depthwise is not None and self._depthwise.suits(state.frames):
-            return self._depthwise(state.frames, oldest).unsqueeze(1)
+        kernel, count = self._depthwise, state.slots[0].numel() // step**2
+        if kernel is not None and kernel.suits(state.frames) and prefers_kernel(count):
+            return kernel(state.frames, oldest).unsqueeze(1)
         weight, strides, sides = self.turned[oldest - 1], (1, step, step), (0, *self.sides)
         out = F.conv3d(state.volume, weight, self.bias, strides, sides, 1, self.groups)
         return out.permute(0, 2, 3, 4, 1)
@@ -206,30 +204,3 @@ class FrameRing:
     def frame(self, state: FrameRingState, time: int) -> Tensor:
         """Return a view of frame t [B, H, W, C], one of the last n."""
         return state.slots[time % self.slots]
-
-
-def select_loops(like: Tensor) -> FrameLoops:
-    """Return the fastest loops for tensors like this one."""
-    if not _compiles(like):
-        return FrameLoops()
-    from costream.nn.numba_kernels import CompiledLoops
-
-    return CompiledLoops()
-
-
-def depthwise(weight: Tensor, bias: Tensor, stride: int) -> Depthwise | None:
-    """Return a compiled convolution for this ``weight`` [C, 1, K, h, w], or None.
-
-    ``bias``: [C]. ``stride``: in pixels.
-    """
-    if not _compiles(weight) or weight.shape[1] != 1 or weight.shape[3:] != (3, 3) or stride > 2:
-        return None
-    from costream.nn.numba_kernels import LANES, Depthwise
-
-    if len(weight) < LANES:
-        return None
-    return Depthwise(weight[:, 0].permute(1, 2, 3, 0), bias, stride)
-
-
-def _compiles(like: Tensor) -> bool:
-    return like.device.type == "cpu" and like.dtype == torch.float32
