@@ -6,7 +6,6 @@ import copy
 import statistics
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 import torch
@@ -22,6 +21,7 @@ from costream.bench.timing import (
     state_size,
     timing_cells,
 )
+from costream.nn.block import EncoderConfig
 from costream.nn.encoder import Encoder
 from costream.nn.fast import store_by_columns
 from costream.tables import Cell, Table
@@ -30,37 +30,18 @@ from costream.tables import Cell, Table
 Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-@dataclass(frozen=True)
-class EncoderBench:
-    """Sizes of a post-norm encoder with all biases."""
-
-    embed_dim: int
-    num_heads: int
-    window: int
-    feedforward: int
-    depth: int
-    activation: str
-
-    @property
-    def name(self) -> str:
-        """The sizes in one line."""
-        return (
-            f"d={self.embed_dim} h={self.num_heads} n={self.window} ff={self.feedforward} "
-            f"L={self.depth} {self.activation}"
-        )
-
-
+# Post-norm encoders with all biases.
 CONFIGS = (
-    EncoderBench(192, 16, 120, 384, 1, "relu"),
-    EncoderBench(192, 16, 120, 384, 2, "relu"),
-    EncoderBench(1024, 8, 64, 1024, 1, "gelu"),
-    EncoderBench(1024, 8, 64, 1024, 2, "gelu"),
+    EncoderConfig(192, 16, 384, 1, 120, activation="relu"),
+    EncoderConfig(192, 16, 384, 2, 120, activation="relu"),
+    EncoderConfig(1024, 8, 1024, 1, 64),
+    EncoderConfig(1024, 8, 1024, 2, 64),
 )
 COLUMNS = ("way", "median us", "p10 us", "x bound", "MACs", "state bytes", "max error")
 _PARTS = ("self_attn", "linear1", "linear2", "norm1", "norm2")
 
 
-def steps_table(config: EncoderBench, rounds: int = 60, threads: int = 1) -> Table:
+def steps_table(config: EncoderConfig, rounds: int = 60, threads: int = 1) -> Table:
     """Return the timings of all implementations of this encoder's step, in turns.
 
     ``rounds``: number of turns of each. Microseconds are of one step with a full window;
@@ -71,11 +52,11 @@ def steps_table(config: EncoderBench, rounds: int = 60, threads: int = 1) -> Tab
         encoder = build_encoder(config)
         ways = [
             continual(encoder),
-            window_sdpa(encoder, config),
-            window_matmul(encoder, config),
-            window_torch(encoder, config),
+            window_sdpa(encoder),
+            window_matmul(encoder),
+            window_torch(encoder),
         ]
-        other, floor = peer(encoder, config), bound(encoder, config)
+        other, floor = peer(encoder), bound(encoder)
         everyone = [*ways, *([other] if other else []), floor]
         errors = _errors([w for w in everyone if w is not floor], config)
         inputs = list(torch.randn(64, 1, config.embed_dim))
@@ -99,13 +80,17 @@ def steps_table(config: EncoderBench, rounds: int = 60, threads: int = 1) -> Tab
         "those of up to 1 MB by columns, which is faster for a single row.",
         f"Max error: against float64, over {3 * config.window} steps.",
     )
-    return Table(config.name, COLUMNS, tuple(rows), notes)
+    title = (
+        f"d={config.embed_dim} h={config.num_heads} n={config.window} ff={config.feedforward} "
+        f"L={config.depth} {config.activation}"
+    )
+    return Table(title, COLUMNS, tuple(rows), notes)
 
 
-def _errors(ways: Sequence[Contender], config: EncoderBench) -> dict[str, float]:
+def _errors(ways: Sequence[Contender], config: EncoderConfig) -> dict[str, float]:
     """Return each implementation's largest error over steps n to 3 n; also fill the windows."""
     n = config.window
-    exact = copy.deepcopy(torch_encoder(build_encoder(config), config)).double()
+    exact = copy.deepcopy(torch_encoder(build_encoder(config))).double()
     x = torch.randn(3 * n, config.embed_dim)
     truth = {
         t: exact(x[None, t - n + 1 : t + 1].double())[0, -1] for t in range(n - 1, 3 * n, n // 2)
@@ -120,18 +105,10 @@ def _errors(ways: Sequence[Contender], config: EncoderBench) -> dict[str, float]
     return worst
 
 
-def build_encoder(config: EncoderBench, seed: int = 0) -> Encoder:
+def build_encoder(config: EncoderConfig, seed: int = 0) -> Encoder:
     """Return an encoder with random weights of usual magnitude, in evaluation mode."""
     torch.manual_seed(seed)
-    encoder = Encoder(
-        config.embed_dim,
-        config.num_heads,
-        config.feedforward,
-        config.depth,
-        config.window,
-        activation=config.activation,
-    )
-    return encoder.eval()
+    return Encoder(config).eval()
 
 
 def continual(encoder: Encoder) -> Contender:
@@ -165,24 +142,24 @@ class WindowRing:
         return self.rows.numel() * self.rows.element_size()
 
 
-def window_sdpa(encoder: Encoder, config: EncoderBench) -> Contender:
+def window_sdpa(encoder: Encoder) -> Contender:
     """Return the window recomputed; the last block computes only the newest row's output."""
-    return _window("scaled_dot_product_attention", encoder, config, F.scaled_dot_product_attention)
+    return _window("scaled_dot_product_attention", encoder, F.scaled_dot_product_attention)
 
 
-def window_matmul(encoder: Encoder, config: EncoderBench) -> Contender:
+def window_matmul(encoder: Encoder) -> Contender:
     """Return the same, with attention as two products around a softmax."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         logits = q.shape[3] ** -0.5 * q @ k.transpose(2, 3)
         return torch.matmul(logits.softmax(3), v)
 
-    return _window("matmul and softmax", encoder, config, attend)
+    return _window("matmul and softmax", encoder, attend)
 
 
-def _window(name: str, encoder: Encoder, config: EncoderBench, attend: Attend) -> Contender:
-    ring = WindowRing(encoder)
-    layers = torch_encoder(encoder, config).layers
+def _window(name: str, encoder: Encoder, attend: Attend) -> Contender:
+    ring, config = WindowRing(encoder), encoder.config
+    layers = torch_encoder(encoder).layers
     blocks = [cast(nn.TransformerEncoderLayer, layer) for layer in layers]
 
     def step(x: Tensor) -> Tensor:
@@ -210,10 +187,10 @@ def _block(layer: nn.TransformerEncoderLayer, x: Tensor, rows: Tensor, attend: A
     return cast(Tensor, layer.norm2(y + layer.linear2(hidden)))
 
 
-def window_torch(encoder: Encoder, config: EncoderBench) -> Contender:
+def window_torch(encoder: Encoder) -> Contender:
     """Return ``nn.TransformerEncoder`` over the window, on its own fast path."""
     ring = WindowRing(encoder)
-    model = torch_encoder(encoder, config)
+    model = torch_encoder(encoder)
 
     def step(x: Tensor) -> Tensor:
         rows, slot = ring.push(x)
@@ -222,8 +199,9 @@ def window_torch(encoder: Encoder, config: EncoderBench) -> Contender:
     return Contender("window, nn.TransformerEncoder", step, encoder.dense_macs, ring.size)
 
 
-def torch_encoder(encoder: Encoder, config: EncoderBench) -> nn.TransformerEncoder:
+def torch_encoder(encoder: Encoder) -> nn.TransformerEncoder:
     """Return the encoder as ``nn.TransformerEncoder``, sharing its parameters."""
+    config = encoder.config
     layer = nn.TransformerEncoderLayer(
         config.embed_dim,
         config.num_heads,
@@ -237,11 +215,12 @@ def torch_encoder(encoder: Encoder, config: EncoderBench) -> nn.TransformerEncod
     return model.eval()
 
 
-def bound(encoder: Encoder, config: EncoderBench) -> Contender:
+def bound(encoder: Encoder) -> Contender:
     """Return the lower bound: every matrix times one row by F.linear, that is, reading weights."""
     # A copy, as in the continual step: memory that others also read stays in the caches longer.
     matrices = [p.detach().clone() for p in encoder.parameters() if p.dim() == 2]
-    rows = {width: torch.randn(1, width) for width in (config.embed_dim, config.feedforward)}
+    widths = encoder.config.embed_dim, encoder.config.feedforward
+    rows = {width: torch.randn(1, width) for width in widths}
     products = [(rows[m.shape[1]], m) for m in matrices]
 
     def step(x: Tensor) -> Tensor:
@@ -253,12 +232,13 @@ def bound(encoder: Encoder, config: EncoderBench) -> Contender:
     return Contender("bound: weights times one row", step, macs, int)
 
 
-def peer(encoder: Encoder, config: EncoderBench) -> Contender | None:
+def peer(encoder: Encoder) -> Contender | None:
     """Return the package's encoder with our weights; None if not installed or not supported."""
     try:
         import continual
     except ImportError:
         return None
+    config = encoder.config
     if config.depth > 2:
         return None  # the package only supports one and two blocks
     activation = nn.GELU() if config.activation == "gelu" else nn.ReLU()

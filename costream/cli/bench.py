@@ -15,7 +15,6 @@ from costream.errors import OutputError, UsageError
 from costream.models.spec import model_benches
 
 if TYPE_CHECKING:
-    from costream.bench.encoders import EncoderBench
     from costream.tables import Table
 
 _SIZE = click.IntRange(min=1)
@@ -74,15 +73,17 @@ def steps(
             raise UsageError("-d and --model exclude each other")
         show([resolve_name(_BENCHES[model])(model, rounds, threads)], as_json)
         return
-    from costream.bench.encoders import CONFIGS, EncoderBench, steps_table
+    from costream.bench.encoders import CONFIGS, steps_table
+    from costream.nn.block import EncoderConfig
 
-    configs: Sequence[EncoderBench] = CONFIGS
+    configs: Sequence[EncoderConfig] = CONFIGS
     if width is not None:
         if width % heads:
             raise UsageError(
                 f"{width} is not a multiple of {heads} heads", where="-d", hint="give --heads"
             )
-        configs = [EncoderBench(width, heads, window, feedforward or width, depth, activation)]
+        size = (width, heads, feedforward or width, depth, window)
+        configs = [EncoderConfig(*size, activation=activation)]
     show([steps_table(config, rounds, threads) for config in configs], as_json)
 
 

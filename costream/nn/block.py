@@ -1,8 +1,10 @@
-"""One transformer encoder block: attention and feed-forward around a residual stream."""
+"""Transformer encoder blocks around a residual stream, and the configuration of their stacks."""
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +18,49 @@ A = TypeVar("A", bound=MultiheadAttention, covariant=True)
 ACTIVATIONS = {"gelu": gelu, "relu": torch.relu, "none": torch.positive}
 
 
+@dataclass(frozen=True)
+class EncoderConfig:
+    """Sizes and options that all encoders share.
+
+    Raises ValueError for a depth or a window below 1, and for an unknown activation.
+    """
+
+    embed_dim: int  # d
+    num_heads: int  # h
+    feedforward: int  # hidden width
+    depth: int  # L blocks
+    window: int  # n rows
+    norm_first: bool = False  # pre-norm blocks
+    activation: str = "gelu"  # one of ACTIVATIONS
+    qkv_bias: bool = True  # of the attention projections
+    out_bias: bool = True
+    final_norm: bool = False  # a LayerNorm after the last block
+    dropout: float = 0.0  # in training
+
+    def __post_init__(self) -> None:
+        if self.depth < 1 or self.window < 1:
+            raise ValueError(f"depth {self.depth} and window {self.window} must be at least 1")
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"activation {self.activation!r} is not one of {sorted(ACTIVATIONS)}")
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and heads of the attention of every block."""
+        return self.embed_dim, self.num_heads
+
+    @property
+    def attention(self) -> dict[str, Any]:
+        """Keyword arguments of the attention of every block."""
+        return {name: getattr(self, name) for name in ("qkv_bias", "out_bias", "dropout")}
+
+    def update(self, options: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
+        """Return this configuration with those of its fields in ``options``, and other options."""
+        names = {field.name for field in fields(self)}
+        own = {name: value for name, value in options.items() if name in names}
+        others = {name: value for name, value in options.items() if name not in names}
+        return replace(self, **own), others
+
+
 class EncoderBlock(nn.Module, Generic[A]):
     """Attention and feed-forward, with the parameter names of ``nn.TransformerEncoderLayer``.
 
@@ -23,37 +68,28 @@ class EncoderBlock(nn.Module, Generic[A]):
     Pre-norm: y = x + MHA(LN1(x)), z = y + W2 act(W1 LN2(y)).
 
     The two halves are separate methods, because continual attention takes other rows than it
-    returns: ``enter`` precedes the attention, ``leave`` follows it.
+    returns: ``before_attention`` and ``after_attention``.
     """
 
-    def __init__(
-        self,
-        self_attn: A,
-        feedforward: int,
-        norm_first: bool = False,
-        activation: str = "gelu",
-        dropout: float = 0.0,
-    ) -> None:
+    def __init__(self, self_attn: A, config: EncoderConfig) -> None:
         super().__init__()
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation {activation!r} is not one of {sorted(ACTIVATIONS)}")
         width = self_attn.embed_dim
         self.self_attn = self_attn
-        self.linear1 = nn.Linear(width, feedforward)
-        self.linear2 = nn.Linear(feedforward, width)
+        self.linear1 = nn.Linear(width, config.feedforward)
+        self.linear2 = nn.Linear(config.feedforward, width)
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.norm_first, self.dropout = norm_first, dropout
-        self.activate = ACTIVATIONS[activation]
+        self.norm_first, self.dropout = config.norm_first, config.dropout
+        self.activate = ACTIVATIONS[config.activation]
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return all rows of a window [B, n, d]. ``mask``: bool [B, n], False: no row."""
-        return self.leave(x, self.self_attn(self.enter(x), mask))
+        return self.after_attention(x, self.self_attn(self.before_attention(x), mask))
 
-    def enter(self, x: Tensor) -> Tensor:
+    def before_attention(self, x: Tensor) -> Tensor:
         """Return the attention input for input rows ``x`` [..., d]."""
         return layer_norm(self, "norm1", x) if self.norm_first else x
 
-    def leave(self, x: Tensor, attended: Tensor) -> Tensor:
+    def after_attention(self, x: Tensor, attended: Tensor) -> Tensor:
         """Return the output rows [..., d] from input rows ``x`` and their attention output.
 
         ``attended`` is overwritten.
@@ -76,3 +112,36 @@ class EncoderBlock(nn.Module, Generic[A]):
     def count_macs(self, rows: int) -> int:
         """Return the multiply-accumulates of the feed-forward over ``rows`` rows."""
         return 2 * rows * self.linear1.weight.numel()
+
+
+class EncoderStack(nn.Module):
+    """Base class of encoders: their blocks, and a LayerNorm if the configuration has one.
+
+    Names of parameters are those of ``nn.TransformerEncoder``.
+    """
+
+    delay = 0
+    stride = 1
+
+    def __init__(self, config: EncoderConfig, blocks: Sequence[EncoderBlock[Any]]) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_dim, self.depth, self.window = config.embed_dim, config.depth, config.window
+        self.layers = nn.ModuleList(blocks)
+        self._blocks = tuple(blocks)  # also a plain attribute, which is read 1 us faster
+        self.norm = nn.LayerNorm(config.embed_dim) if config.final_norm else None
+
+    @property
+    def dense_macs(self) -> int:
+        """Multiply-accumulates of recomputing ordinary attention and all blocks over the window."""
+        return self.count_dense_macs(self.window)
+
+    def count_dense_macs(self, rows: int) -> int:
+        """Return the multiply-accumulates of ordinary attention and all blocks over ``rows``."""
+        block = self._blocks[0]
+        attention = MultiheadAttention.count_macs(block.self_attn, rows)
+        return self.depth * (attention + block.count_macs(rows))
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """Return rows [..., d] after the final LayerNorm, if there is one."""
+        return x if self.norm is None else layer_norm(self, "norm", x)

@@ -15,42 +15,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from costream.nn.attention import AttentionState, MultiheadAttention, SingleOutputAttention
-from costream.nn.block import A, EncoderBlock
-from costream.nn.fast import layer_norm
+from costream.nn.attention import AttentionState, SingleOutputAttention
+from costream.nn.block import A, EncoderBlock, EncoderConfig, EncoderStack
 from costream.nn.position import RotaryPositions, turn_pairs
 from costream.nn.state import State
-
-# SOFT attention, which has no softmax, and the block with scaled residuals used with it.
-#
-# SOFT attention (Lu et al., SOFT: Softmax-free Transformer with Linear Complexity, NeurIPS 2021)
-# weighs rows by a Gaussian of their distance. The analysis of DeepCoT (2025) uses it, in blocks
-# without activation and layer norms.
 
 
 class SoftAttention(SingleOutputAttention):
     """Single-output attention with weights exp(-|q - k|^2 / (2 e)), which are not normalised.
 
-    Keys are projected as queries are, so ``in_proj_weight`` is [Wq; Wv], [2 d, d].
+    Keys are projected as queries are, so ``in_proj_weight`` is [Wq; Wv], [2 d, d]. Lu et al.,
+    "SOFT: Softmax-free Transformer with linear complexity" (NeurIPS 2021); DeepCoT's analysis uses
+    it in blocks without activation and layer norms.
     """
 
-    def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        window: int,
-        *,
-        qkv_bias: bool = True,
-        out_bias: bool = True,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(
-            embed_dim, num_heads, window, qkv_bias=qkv_bias, out_bias=out_bias, dropout=dropout
-        )
+    def __init__(self, embed_dim: int, num_heads: int, window: int, **options: Any) -> None:
+        super().__init__(embed_dim, num_heads, window, **options)
         self._split = (2, num_heads, self.head_dim)
         self.in_proj_weight = nn.Parameter(torch.empty(2 * embed_dim, embed_dim))
         nn.init.xavier_uniform_(self.in_proj_weight)
-        if qkv_bias:
+        if self.in_proj_bias is not None:
             self.in_proj_bias = nn.Parameter(torch.zeros(2 * embed_dim))
 
     def project(self, x: Tensor, turns: Tensor | None = None) -> Tensor:
@@ -88,19 +72,12 @@ class ScaledBlock(EncoderBlock[A]):
     y = x + MHA(x) / L, z = y + W2 act(W1 y) / L.
     """
 
-    def __init__(
-        self,
-        self_attn: A,
-        feedforward: int,
-        depth: int,
-        activation: str = "none",
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(self_attn, feedforward, False, activation, dropout)
+    def __init__(self, self_attn: A, config: EncoderConfig) -> None:
+        super().__init__(self_attn, config)
         del self.norm1, self.norm2
-        self.scale = 1 / depth
+        self.scale = 1 / config.depth
 
-    def leave(self, x: Tensor, attended: Tensor) -> Tensor:
+    def after_attention(self, x: Tensor, attended: Tensor) -> Tensor:
         """Return the output rows [..., d] from input rows ``x`` and their attention output.
 
         ``attended`` is overwritten.
@@ -119,7 +96,7 @@ class DeepState(State):
     layers: tuple[AttentionState, ...]
 
 
-class DeepEncoder(nn.Module):
+class DeepEncoder(EncoderStack):
     """Stack of single-output blocks, with the parameter names of ``Encoder``.
 
     The first outputs use the rows seen so far: empty slots of a window are masked. The authors
@@ -127,57 +104,31 @@ class DeepEncoder(nn.Module):
     on and none before.
 
     Args:
-        embed_dim: d. ``num_heads``: h. ``feedforward``: hidden width. ``depth``: blocks L.
-        window: n, of each block. ``norm_first``: pre-norm blocks.
-        activation: "gelu" (exact), "relu" or "none".
+        config: its window is that of each block.
         rotary: rotary positions in every block, instead of positions added to the input.
         attention: "softmax" or "soft", see ``SoftAttention``.
         residual: "norm", or "scaled" for blocks without layer norms, see ``ScaledBlock``.
-        qkv_bias, out_bias: biases of the attention projections.
-        final_norm: a LayerNorm after the last block. ``dropout``: in training.
     """
-
-    delay = 0
-    stride = 1
 
     def __init__(
         self,
-        embed_dim: int,
-        num_heads: int,
-        feedforward: int,
-        depth: int,
-        window: int,
+        config: EncoderConfig,
         *,
-        norm_first: bool = False,
-        activation: str = "gelu",
         rotary: bool = False,
         attention: str = "softmax",
         residual: str = "norm",
-        qkv_bias: bool = True,
-        out_bias: bool = True,
-        final_norm: bool = False,
-        dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        if depth < 1 or window < 1:
-            raise ValueError(f"depth {depth} and window {window} must be at least 1")
         if attention not in ATTENTIONS:
             raise ValueError(f"attention {attention!r} is not one of {sorted(ATTENTIONS)}")
-        if residual not in ("norm", "scaled") or (residual == "scaled" and norm_first):
+        if residual not in ("norm", "scaled") or (residual == "scaled" and config.norm_first):
             raise ValueError(f"residual {residual!r} must be norm, or scaled if not norm_first")
-        self.embed_dim, self.depth, self.window = embed_dim, depth, window
-        bias: dict[str, Any] = {"qkv_bias": qkv_bias, "out_bias": out_bias, "dropout": dropout}
-        blocks: list[EncoderBlock[SingleOutputAttention]] = []
-        for _ in range(depth):
-            attend = ATTENTIONS[attention](embed_dim, num_heads, window, **bias)
-            if residual == "scaled":
-                blocks.append(ScaledBlock(attend, feedforward, depth, activation, dropout))
-            else:
-                blocks.append(EncoderBlock(attend, feedforward, norm_first, activation, dropout))
-        self.layers = nn.ModuleList(blocks)
-        self._blocks = tuple(blocks)  # also a plain attribute, which is read 1 us faster
-        self.rotary = RotaryPositions(embed_dim // num_heads) if rotary else None
-        self.norm = nn.LayerNorm(embed_dim) if final_norm else None
+        block, kind = ScaledBlock if residual == "scaled" else EncoderBlock, ATTENTIONS[attention]
+        blocks = [
+            block(kind(*config.size, config.window, **config.attention), config)
+            for _ in range(config.depth)
+        ]
+        super().__init__(config, blocks)
+        self.rotary = RotaryPositions(config.embed_dim // config.num_heads) if rotary else None
 
     @property
     def receptive_field(self) -> int:
@@ -195,8 +146,8 @@ class DeepEncoder(nn.Module):
         # The angles may start anywhere: only distances count.
         turns = self._turns(torch.arange(x.shape[1])[None], x)
         for block in self._blocks:
-            x = block.leave(x, block.self_attn(block.enter(x), turns, tokens))
-        return self._normalise(x[:, -last:])
+            x = block.after_attention(x, block.self_attn(block.before_attention(x), turns, tokens))
+        return self.normalise(x[:, -last:])
 
     def init_state(self, batch_size: int = 1) -> DeepState:
         """Return the initial state of ``batch_size`` streams."""
@@ -219,8 +170,10 @@ class DeepEncoder(nn.Module):
             return self.forward_steps(x, state, x.shape[1])
         turns = self._turns(state.layers[0].steps, x)
         for block, kept in zip(self._blocks, state.layers, strict=True):
-            x = block.leave(x, block.self_attn.forward_step(block.enter(x), kept, turns))
-        return self._normalise(x)
+            x = block.after_attention(
+                x, block.self_attn.forward_step(block.before_attention(x), kept, turns)
+            )
+        return self.normalise(x)
 
     def forward_steps(self, x: Tensor, state: DeepState, tokens: int = 1) -> Tensor:
         """Take T rows [B, T, d], return what T calls of ``forward_step`` would, [B, T, d].
@@ -230,24 +183,14 @@ class DeepEncoder(nn.Module):
         times = state.layers[0].steps[:, None] + torch.arange(x.shape[1])
         turns = self._turns(times, x)
         for block, kept in zip(self._blocks, state.layers, strict=True):
-            attended = block.self_attn.forward_steps(block.enter(x), kept, turns, tokens)
-            x = block.leave(x, attended)
-        return self._normalise(x)
+            attended = block.self_attn.forward_steps(block.before_attention(x), kept, turns, tokens)
+            x = block.after_attention(x, attended)
+        return self.normalise(x)
 
     def count_macs(self) -> int:
         """Return the multiply-accumulates of one row for one stream whose windows are full."""
         block = self._blocks[0]
-        return self.depth * (block.self_attn.count_macs() + block.count_macs(1))
-
-    @property
-    def dense_macs(self) -> int:
-        """Multiply-accumulates of the ordinary encoder over one window, replaced by this one."""
-        n, block = self.window, self._blocks[0]
-        attention = MultiheadAttention.count_macs(block.self_attn, n)
-        return self.depth * (attention + block.count_macs(n))
+        return int(self.depth * (block.self_attn.count_macs() + block.count_macs(1)))
 
     def _turns(self, times: Tensor, like: Tensor) -> Tensor | None:
         return None if self.rotary is None else self.rotary.turns(times, like)
-
-    def _normalise(self, x: Tensor) -> Tensor:
-        return x if self.norm is None else layer_norm(self, "norm", x)

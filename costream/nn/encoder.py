@@ -9,10 +9,10 @@ their rows. The parameters, and the result, are those of the ordinary encoder.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from costream.nn import ring
 from costream.nn.attention import (
@@ -22,8 +22,7 @@ from costream.nn.attention import (
     RetroactiveState,
     SingleOutputAttention,
 )
-from costream.nn.block import EncoderBlock
-from costream.nn.fast import layer_norm
+from costream.nn.block import EncoderBlock, EncoderConfig, EncoderStack
 from costream.nn.state import State, zeros
 
 _CHUNK_ROWS = 4096  # rows of windows passed through a stack at once: bounds memory
@@ -44,50 +43,18 @@ class StackState(EncoderState):
     rows: Tensor  # [B, n, d]: input rows, in slot order, for the first residual
 
 
-class Encoder(nn.Module):
-    """Transformer encoder over n rows, with the parameter names of ``nn.TransformerEncoder``.
+class Encoder(EncoderStack):
+    """Transformer encoder over a window of n rows."""
 
-    Args:
-        embed_dim: d. ``num_heads``: h. ``feedforward``: hidden width. ``depth``: blocks L.
-        window: n. ``norm_first``: pre-norm blocks. ``activation``: "gelu" (exact) or "relu".
-        qkv_bias, out_bias: biases of the attention projections.
-        final_norm: a LayerNorm after the last block. ``dropout``: in training.
-    """
-
-    delay = 0
-    stride = 1
-
-    def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        feedforward: int,
-        depth: int,
-        window: int,
-        *,
-        norm_first: bool = False,
-        activation: str = "gelu",
-        qkv_bias: bool = True,
-        out_bias: bool = True,
-        final_norm: bool = False,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        if depth < 1 or window < 1:
-            raise ValueError(f"depth {depth} and window {window} must be at least 1")
-        self.embed_dim, self.depth, self.window = embed_dim, depth, window
-        size = (embed_dim, num_heads)
-        bias: dict[str, Any] = {"qkv_bias": qkv_bias, "out_bias": out_bias, "dropout": dropout}
-        attention: list[MultiheadAttention] = [SingleOutputAttention(*size, window, **bias)]
-        if depth > 1:
-            attention.insert(0, RetroactiveAttention(*size, window, **bias))
-        attention[1:1] = [MultiheadAttention(*size, **bias) for _ in range(depth - 2)]
-        blocks = [EncoderBlock(a, feedforward, norm_first, activation, dropout) for a in attention]
-        self.layers = nn.ModuleList(blocks)
-        # Also as plain attributes, which are read 1 us faster than modules.
-        self._blocks: tuple[EncoderBlock[Any], ...] = tuple(blocks)
-        self._newest = (blocks[-1], cast(SingleOutputAttention, attention[-1]))
-        self.norm = nn.LayerNorm(embed_dim) if final_norm else None
+    def __init__(self, config: EncoderConfig) -> None:
+        size, window, options = config.size, config.window, config.attention
+        last = SingleOutputAttention(*size, window, **options)
+        attention: list[MultiheadAttention] = [last]
+        if config.depth > 1:
+            attention.insert(0, RetroactiveAttention(*size, window, **options))
+        attention[1:1] = [MultiheadAttention(*size, **options) for _ in range(config.depth - 2)]
+        super().__init__(config, [EncoderBlock(layer, config) for layer in attention])
+        self._last = (self._blocks[-1], last)
 
     @property
     def receptive_field(self) -> int:
@@ -106,8 +73,8 @@ class Encoder(nn.Module):
             state = cast(StackState, self.init_state(x.shape[0]))
             return self._slide(*self._extend(x, state), state.attention.steps, last)
         (block,) = self._blocks
-        y = block.leave(x, block.self_attn(block.enter(x)))
-        return self._normalise(y[:, -last:])
+        y = block.after_attention(x, block.self_attn(block.before_attention(x)))
+        return self.normalise(y[:, -last:])
 
     def init_state(self, batch_size: int = 1) -> EncoderState:
         """Return the initial state of ``batch_size`` streams."""
@@ -124,21 +91,21 @@ class Encoder(nn.Module):
     def forward_step(self, x: Tensor, state: EncoderState) -> Tensor:
         """Take one row [B, d] of every stream, return the newest output, [B, d]."""
         if not isinstance(state, StackState):
-            block, attention = self._newest
-            attended = attention.forward_step(block.enter(x), state.attention)
-            return self._normalise(block.leave(x, attended))
+            block, attention = self._last
+            attended = attention.forward_step(block.before_attention(x), state.attention)
+            return self.normalise(block.after_attention(x, attended))
         first, fill = self._blocks[0], ring.advance(state.attention.steps, self.window)
-        changed = first.self_attn.step_filled(first.enter(x), state.attention, fill)
+        changed = first.self_attn.step_filled(first.before_attention(x), state.attention, fill)
         ring.write(state.rows.transpose(1, 2), fill.slot, x)
-        y = first.leave(state.rows[:, : fill.length], changed)
+        y = first.after_attention(state.rows[:, : fill.length], changed)
         return self._finish(y, fill.slot, fill.mask)
 
     def forward_steps(self, x: Tensor, state: EncoderState) -> Tensor:
         """Take T rows [B, T, d], return what T calls of ``forward_step`` would, [B, T, d]."""
         if not isinstance(state, StackState):
             (block,) = self._blocks
-            attended = block.self_attn.forward_steps(block.enter(x), state.attention)
-            return self._normalise(block.leave(x, attended))
+            attended = block.self_attn.forward_steps(block.before_attention(x), state.attention)
+            return self.normalise(block.after_attention(x, attended))
         projected, rows = self._extend(x, state)
         out = self._slide(projected, rows, state.attention.steps, x.shape[1])
         self._blocks[0].self_attn.store(projected, state.attention)
@@ -156,16 +123,11 @@ class Encoder(nn.Module):
         middle = sum(b.self_attn.count_macs(n) + b.count_macs(n) for b in self._blocks[1:-1])
         return int(first.self_attn.count_macs(n) + first.count_macs(n) + middle + newest)
 
-    @property
-    def dense_macs(self) -> int:
-        """Multiply-accumulates of recomputing every block over the whole window."""
-        n, block = self.window, self._blocks[0]
-        attention = MultiheadAttention.count_macs(block.self_attn, n)
-        return self.depth * (attention + block.count_macs(n))
-
     def _extend(self, x: Tensor, state: StackState) -> tuple[Tensor, Tensor]:
         """Return the rings' rows followed by those of ``x``, projected ones and inputs."""
-        projected = self._blocks[0].self_attn.extend(self._blocks[0].enter(x), state.attention)
+        projected = self._blocks[0].self_attn.extend(
+            self._blocks[0].before_attention(x), state.attention
+        )
         return projected, torch.cat([state.rows, x], 1)
 
     def _slide(self, projected: Tensor, rows: Tensor, steps: Tensor, last: int) -> Tensor:
@@ -180,7 +142,7 @@ class Encoder(nn.Module):
     def _windows(self, projected: Tensor, rows: Tensor, index: Tensor, filled: Tensor) -> Tensor:
         """Return [B, T, d] for the windows of rows at ``index`` [B, T, n], each separately."""
         changed = self._blocks[0].self_attn.attend_windows(projected, index, filled)
-        y = self._blocks[0].leave(ring.gather(rows, index), changed).flatten(0, 1)
+        y = self._blocks[0].after_attention(ring.gather(rows, index), changed).flatten(0, 1)
         newest = index.argmax(2).flatten()
         return torch.unflatten(self._finish(y, newest, filled.flatten(0, 1)), 0, index.shape[:2])
 
@@ -189,9 +151,6 @@ class Encoder(nn.Module):
         _, *middle, block = self._blocks
         for ordinary in middle:
             y = ordinary(y, mask)
-        seen = block.enter(y)
+        seen = block.before_attention(y)
         attended = block.self_attn.attend_changed(seen, ring.read(seen, newest), mask)
-        return self._normalise(block.leave(ring.read(y, newest), attended))
-
-    def _normalise(self, x: Tensor) -> Tensor:
-        return x if self.norm is None else layer_norm(self, "norm", x)
+        return self.normalise(block.after_attention(ring.read(y, newest), attended))

@@ -7,7 +7,8 @@ import sys
 import pytest
 import torch
 
-from costream.bench.encoders import COLUMNS, EncoderBench, steps_table
+from costream.bench.encoders import COLUMNS, steps_table
+from costream.nn.block import EncoderConfig
 
 WAYS = [
     "costream",
@@ -24,7 +25,7 @@ WAYS = [
 def test_every_way_gives_the_same_output(depth: int, activation: str) -> None:
     pytest.importorskip("continual", reason="needs pip install continual-inference")
     threads = torch.get_num_threads()
-    table = steps_table(EncoderBench(16, 4, 9, 24, depth, activation), rounds=2)
+    table = steps_table(EncoderConfig(16, 4, 24, depth, 9, activation=activation), rounds=2)
     assert torch.get_num_threads() == threads
     assert table.columns == COLUMNS
     rows = {str(row[0]): dict(zip(COLUMNS, row, strict=True)) for row in table.rows}
@@ -44,13 +45,13 @@ def test_every_way_gives_the_same_output(depth: int, activation: str) -> None:
 
 def test_the_peer_may_be_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "continual", None)
-    table = steps_table(EncoderBench(8, 2, 5, 8, 1, "relu"), rounds=1)
+    table = steps_table(EncoderConfig(8, 2, 8, 1, 5, activation="relu"), rounds=1)
     peer = next(row for row in table.rows if str(row[0]).startswith("continual-inference"))
     assert set(peer[1:]) == {None}
 
 
 def test_more_than_two_blocks_have_no_peer() -> None:
-    table = steps_table(EncoderBench(8, 2, 5, 8, 3, "relu"), rounds=1)
+    table = steps_table(EncoderConfig(8, 2, 8, 3, 5, activation="relu"), rounds=1)
     errors = dict(zip([row[0] for row in table.rows], [row[-1] for row in table.rows], strict=True))
     assert errors["costream"] < 1e-5
     assert errors["window, matmul and softmax"] < 1e-5

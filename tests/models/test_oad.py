@@ -110,13 +110,12 @@ def test_warmup_is_per_stream_and_ends_with_the_window() -> None:
 
 
 def test_without_projection_and_head() -> None:
-    model = CoOadTR(
-        16, 5, 16, num_heads=4, feedforward=8, window=4, input_projection=False, head=False
-    ).eval()
+    sizes = {"embed_dim": 16, "num_heads": 4, "feedforward": 8, "window": 4}
+    model = CoOadTR(16, 5, input_projection=False, head=False, **sizes).eval()
     assert model(torch.randn(1, 3, 16)).logits.shape == (1, 3, 16)
     assert not any(k.startswith(("input_projection", "head")) for k in model.state_dict())
     with pytest.raises(ValueError, match="input_width"):
-        CoOadTR(10, 5, 16, num_heads=4, input_projection=False)
+        CoOadTR(10, 5, input_projection=False, **sizes)
     with pytest.raises(ValueError, match="positions"):
         small(positions="absolute")
 
@@ -174,7 +173,8 @@ def test_reference_arrays(
     name: str, depth: int, positions: str, block_keys: dict[str, str]
 ) -> None:
     data = np.load(REFERENCES / f"{name}.npz")
-    model = CoOadTR(24, 22, 32, depth, 4, 32, 64, positions=positions).eval()
+    sizes = {"embed_dim": 32, "num_heads": 4, "feedforward": 32}
+    model = CoOadTR(24, 22, depth=depth, positions=positions, **sizes).eval()
     keys = sorted({**AROUND, **block_keys}.items(), key=lambda pair: -len(pair[0]))
     weights = {}
     for key in data.files:

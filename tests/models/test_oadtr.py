@@ -22,8 +22,12 @@ def _inference() -> Iterator[None]:
         yield
 
 
+SIZES = {"embed_dim": 16, "depth": 2, "num_heads": 4, "feedforward": 24, "window": 6}
+SIZES |= {"decoder_depth": 2, "decoder_feedforward": 20}
+
+
 def small(**options: object) -> OadTR:
-    model = OadTR(10, 5, 16, 2, 4, 24, 6, decoder_depth=2, decoder_feedforward=20, **options)
+    model = OadTR(10, 5, **{**SIZES, **options})
     for parameter in (model.class_token, model.decoder_queries, *model.encoder.norm.parameters()):
         torch.nn.init.normal_(parameter)
     return model.eval()
@@ -94,7 +98,7 @@ def test_missing_rows_of_a_short_window_are_seen_by_none() -> None:
     x = torch.randn(1, 4, 10, dtype=torch.float64)
     short = model(x).logits[0, -1]
     # The same network with the window cut to four rows and their positions.
-    cut = OadTR(10, 5, 16, 2, 4, 24, 4, decoder_depth=2, decoder_feedforward=20).eval().double()
+    cut = OadTR(10, 5, **{**SIZES, "window": 4}).eval().double()
     weights = model.state_dict()
     weights["positions.table"] = weights["positions.table"][2:]
     cut.load_state_dict(weights)
@@ -146,7 +150,8 @@ def test_macs_count_every_product() -> None:
 @pytest.mark.skipif(not REFERENCE.exists(), reason="needs ../shared/refs beside the repository")
 def test_official_arithmetic() -> None:
     data = np.load(REFERENCE)
-    model = OadTR(28, 22, 32, 3, 4, 48, 64, decoder_feedforward=40).eval()
+    sizes = {"embed_dim": 32, "num_heads": 4, "feedforward": 48}
+    model = OadTR(28, 22, decoder_feedforward=40, **sizes).eval()
     weights = {k[3:]: torch.from_numpy(data[k]) for k in data.files if k.startswith("sd/")}
     model.load_state_dict(_own_names(weights))
     x = torch.cat([torch.from_numpy(data["rgb"]), torch.from_numpy(data["flow"])], 1)[None]

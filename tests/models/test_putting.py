@@ -98,7 +98,7 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "cooadtr": (lambda: CoOadTR(10, 5, depth=1, **TRANSFORMER), (10,)),
     "cooadtr-b2": (lambda: CoOadTR(10, 5, depth=2, **TRANSFORMER), (10,)),
     "deepcot": (lambda: DeepCoT(10, 5, depth=2, **TRANSFORMER), (10,)),
-    "oadtr": (lambda: OadTR(10, 5, 16, 2, 4, 24, 6, decoder_depth=1), (10,)),
+    "oadtr": (lambda: OadTR(10, 5, depth=2, decoder_depth=1, **TRANSFORMER), (10,)),
     "miniroad": (lambda: MiniRoad(10, 5, 12, 8), (10,)),
     "cotrans": (lambda: load_model("cotrans").network, (128,)),
     "joint": (lambda: load_model("cotrans,cosounds").network, (128,)),

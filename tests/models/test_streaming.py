@@ -15,6 +15,7 @@ from costream.models.oad.cooadtr import CoOadTR
 from costream.models.oad.oadtr import OadTR
 from costream.models.registry import load_model
 from costream.models.streaming import ModelState, StreamingModel, find_device
+from costream.nn.block import EncoderConfig
 from costream.nn.encoder import Encoder
 from costream.records import Data, FeatureRow, SourceInfo, SourceKind, VideoFrame
 
@@ -172,7 +173,7 @@ def test_frames_and_rows_do_not_mix() -> None:
 
 
 def test_an_encoder_is_for_python_only() -> None:
-    encoder = Encoder(8, 2, 8, 1, 4)
+    encoder = Encoder(EncoderConfig(8, 2, 8, 1, 4))
     model = StreamingModel(card("encoder", {"embed_dim": 8}, labels=()), encoder)
     assert model.network is encoder
     assert isinstance(model.init_state(), ModelState)

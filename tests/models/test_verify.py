@@ -13,8 +13,8 @@ from costream.errors import ModelError
 from costream.frontends.base import load_frontend
 from costream.models.build import save_model
 from costream.models.oad.cooadtr import CoOadTR
+from costream.models.oad.encoders import PlainEncoder
 from costream.models.verify import verify
-from costream.nn.encoder import Encoder
 
 FRONTEND = {"box": (32, 24), "widths": (4, 4, 6, 8), "motion_width": 4, "lags": (1, 3)}
 SIZES = {"embed_dim": 8, "num_heads": 2, "feedforward": 8, "window": 4}
@@ -29,7 +29,7 @@ def test_models_of_every_kind(tmp_path: Path, kind: str, poison: float | None) -
     if kind == "encoder":
         fields = {"architecture": "encoder", "labels": ()}
         arguments = {**SIZES, "depth": 2}
-        network: Any = Encoder(**arguments)
+        network: Any = PlainEncoder(**arguments)
     else:
         width = 6 if frontend is None else frontend.token_width
         arguments = {"input_width": width, "num_classes": 3, **SIZES}

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from costream.nn.block import EncoderConfig
 from costream.nn.encoder import Encoder
 
 BuildEncoder = Callable[..., Encoder]
@@ -37,7 +38,8 @@ def build_encoder() -> BuildEncoder:
         logit_scale: float = 1.0,
         **options: object,
     ) -> Encoder:
-        encoder = Encoder(embed_dim, heads, feedforward, depth, window, **options).eval()
+        config = EncoderConfig(embed_dim, heads, feedforward, depth, window, **options)
+        encoder = Encoder(config).eval()
         for name, parameter in encoder.named_parameters():
             if parameter.dim() == 2:
                 nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)

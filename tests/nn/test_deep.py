@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from costream.nn.block import EncoderConfig
 from costream.nn.deepcot import DeepEncoder
 
 PLAIN: dict[str, Any] = {}
@@ -28,7 +29,8 @@ def build(
     depth: int = 3, window: int = 5, width: int = 12, heads: int = 3, **options: Any
 ) -> DeepEncoder:
     """A stack whose every parameter matters: biases and norms are not 0 and 1."""
-    encoder = DeepEncoder(width, heads, 10, depth, window, **options).eval()
+    config, options = EncoderConfig(width, heads, 10, depth, window).update(options)
+    encoder = DeepEncoder(config, **options).eval()
     for name, parameter in encoder.named_parameters():
         if parameter.dim() == 2:
             nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)

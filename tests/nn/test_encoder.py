@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from costream.nn.block import EncoderConfig
 from costream.nn.encoder import Encoder
 from costream.nn.fast import store_by_columns
 
@@ -240,15 +241,15 @@ def test_attributes_and_bad_arguments(build_encoder: Callable[..., Encoder]) -> 
     encoder = build_encoder(2, window=9)
     assert (encoder.receptive_field, encoder.delay, encoder.stride) == (9, 0, 1)
     with pytest.raises(ValueError, match="at least 1"):
-        Encoder(8, 2, 8, 0, 4)
+        EncoderConfig(8, 2, 8, 0, 4)
     with pytest.raises(ValueError, match="activation"):
-        Encoder(8, 2, 8, 1, 4, activation="tanh")
+        EncoderConfig(8, 2, 8, 1, 4, activation="tanh")
 
 
 @pytest.mark.skipif(not REFERENCE.exists(), reason="needs ../shared/refs beside the repository")
 def test_reference_arrays_of_two_blocks() -> None:
     data = np.load(REFERENCE)
-    encoder = Encoder(16, 4, 24, 2, 10, final_norm=True).eval()
+    encoder = Encoder(EncoderConfig(16, 4, 24, 2, 10, final_norm=True)).eval()
     weights = {k[3:]: torch.from_numpy(data[k]) for k in data.files if k.startswith("sd/")}
     encoder.load_state_dict({_own_name(k): v for k, v in weights.items()})
     x = torch.from_numpy(data["x"]).transpose(1, 2)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from costream.nn.block import EncoderConfig
 from costream.nn.encoder import Encoder
 from costream.nn.nystrom.encoder import NystromEncoder
 from costream.nn.nystrom.window import NystromAttention
@@ -15,7 +16,8 @@ D, N = 8, 7
 
 
 def build(depth: int, landmarks: str, **options: Any) -> NystromEncoder:
-    encoder = NystromEncoder(D, 2, 12, depth, N, 3, landmarks=landmarks, **options).double()
+    config = EncoderConfig(D, 2, 12, depth, N, **options)
+    encoder = NystromEncoder(config, 3, landmarks=landmarks).double()
     for name, parameter in encoder.named_parameters():
         if parameter.dim() == 2:
             nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
@@ -30,10 +32,12 @@ def build(depth: int, landmarks: str, **options: Any) -> NystromEncoder:
 def newest(encoder: NystromEncoder, x: Tensor, t: int) -> Tensor:
     """The newest output of a stack at step ``t`` of a stream [T, d]."""
     first, *others = encoder.layers
-    attended = oracle(first.self_attn, first.enter(x[: t + 1]), t)
-    y = first.leave(x[max(0, t + 1 - N) : t + 1], attended)[None]
+    attended = oracle(first.self_attn, first.before_attention(x[: t + 1]), t)
+    y = first.after_attention(x[max(0, t + 1 - N) : t + 1], attended)[None]
     for block in others:
-        y = block.leave(y, NystromAttention.forward(block.self_attn, block.enter(y), None))
+        y = block.after_attention(
+            y, NystromAttention.forward(block.self_attn, block.before_attention(y), None)
+        )
     return encoder.norm(y[0, -1]) if encoder.norm else y[0, -1]
 
 
@@ -70,8 +74,9 @@ def test_streams_that_start_again(depth: int, landmarks: str) -> None:
 
 
 def test_weights_of_an_exact_encoder_fit() -> None:
-    exact = Encoder(D, 2, 12, 2, N, final_norm=True).double().eval()
-    encoder = NystromEncoder(D, 2, 12, 2, N, N, iterations=0, final_norm=True).double().eval()
+    config = EncoderConfig(D, 2, 12, 2, N, final_norm=True)
+    exact = Encoder(config).double().eval()
+    encoder = NystromEncoder(config, N, iterations=0).double().eval()
     encoder.load_state_dict(exact.state_dict())
     x = torch.randn(1, N, D).double()
     # A landmark a row is no approximation.

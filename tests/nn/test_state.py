@@ -15,10 +15,11 @@ from costream.nn.state import zeros
 ANOTHER_PROCESS = """
 import sys, torch
 from safetensors.torch import load_file, save_file
+from costream.nn.block import EncoderConfig
 from costream.nn.encoder import Encoder
 folder, depth = sys.argv[1], int(sys.argv[2])
 torch.set_num_threads(1)
-encoder = Encoder(32, 2, 24, depth, 7).eval()
+encoder = Encoder(EncoderConfig(32, 2, 24, depth, 7)).eval()
 encoder.load_state_dict(load_file(folder + "/weights"))
 state = encoder.init_state(3)
 state.load_tensors(load_file(folder + "/state"))

@@ -18,10 +18,12 @@ from costream.training.tokens.trainer import fit_streams
 from kit import data_audio
 from kit.runs import run
 
+SIZES = {"embed_dim": 8, "num_heads": 2, "feedforward": 8, "window": 5, "num_landmarks": 3}
+
 
 def network(depth: int) -> CoNystrom:
     torch.manual_seed(0)
-    return CoNystrom(6, 2, 8, depth, 2, 8, window=5, num_landmarks=3, landmarks="fixed")
+    return CoNystrom(6, 2, depth=depth, landmarks="fixed", **SIZES)
 
 
 @pytest.fixture
@@ -65,7 +67,7 @@ def test_blocks_are_fixed_one_after_another(depth: int, supply: TokenStreams) ->
 
 
 def test_other_networks_have_one_phase(supply: TokenStreams) -> None:
-    model = CoNystrom(6, 2, 8, 1, 2, 8, window=5, num_landmarks=3)
+    model = CoNystrom(6, 2, **SIZES)
     fixing = LandmarkSchedule(model, Schedule(4, 2))
     fixing.begin(2, supply, np.random.default_rng(0))
     assert fixing.over(0)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from costream.models.eventful.backbone import BackboneState, PositionEncoding, ViTDetBackbone
 from costream.models.spec import register_model
 from costream.nn import ring
+from costream.nn.block import EncoderConfig
 from costream.nn.deepcot import DeepEncoder, DeepState
 from costream.nn.eventful.block import VARIANTS, EventfulBlock
 from costream.nn.eventful.gates import Operations, Policy
@@ -131,9 +132,10 @@ class DeepTemporal(nn.Module):
     def __init__(self, dim: int, heads: int, depth: int, window: int, mlp_ratio: int) -> None:
         super().__init__()
         self.positions = RecyclingPositions(window, dim)
-        self.encoder = DeepEncoder(
-            dim, heads, mlp_ratio * dim, depth, window, norm_first=True, final_norm=True
+        config = EncoderConfig(
+            *(dim, heads, mlp_ratio * dim, depth, window), norm_first=True, final_norm=True
         )
+        self.encoder = DeepEncoder(config)
 
     @property
     def receptive_field(self) -> int:

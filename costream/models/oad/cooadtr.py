@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.models.spec import register_model
+from costream.nn.block import EncoderConfig, EncoderStack
 from costream.nn.encoder import Encoder
 from costream.nn.fast import linear
 from costream.nn.position import PositionState, RecyclingPositions
@@ -34,33 +35,37 @@ class ClassifierState(State):
 
 
 class TokenClassifier(nn.Module):
-    """Linear, recycling positions, a continual encoder, Linear.
+    """Linear, recycling positions, a continual encoder, LayerNorm, Linear.
 
     Args:
-        encoder: maps tokens to tokens, one per step, like ``nn.encoder.Encoder``.
+        encoder: maps tokens to tokens, one per step; its dropout is that of the tokens too.
         input_width: width of a feature row. ``num_classes``: K.
-        positions: "learned", "fixed" or "none". ``num_positions``: rows of the table.
-        input_projection, head: False to leave these layers out.
-        dropout: of the tokens, in training.
+        positions: "learned", "fixed" or "none". ``num_positions``: rows of the table; the default
+            is that of Continual Transformers, n if learned and 2 n - 1 if fixed.
+        input_projection: False if rows are ``embed_dim`` wide already.
+        head: False to return the encoder's output in place of logits.
+
+    Subclasses build the encoder. Their other arguments are those of ``EncoderConfig`` and the ones
+    above; ``config`` has the defaults.
     """
 
     delay = 0
+    config: ClassVar[EncoderConfig]
     encoder: Any
 
     def __init__(
         self,
-        encoder: nn.Module,
+        encoder: EncoderStack,
         input_width: int,
         num_classes: int,
         *,
-        positions: str,
-        num_positions: int | None,
-        input_projection: bool,
-        head: bool,
-        dropout: float,
+        positions: str = "learned",
+        num_positions: int | None = None,
+        input_projection: bool = True,
+        head: bool = True,
     ) -> None:
         super().__init__()
-        width, window = int(encoder.embed_dim), int(encoder.window)  # type: ignore[arg-type]
+        width, window = encoder.embed_dim, encoder.window
         if positions not in ("learned", "fixed", "none"):
             raise ValueError(f"positions {positions!r} is not learned, fixed or none")
         if not input_projection and input_width != width:
@@ -70,7 +75,7 @@ class TokenClassifier(nn.Module):
         learned = positions == "learned"
         rows = num_positions or (window if learned else 2 * window - 1)
         self.positions = None if positions == "none" else RecyclingPositions(rows, width, learned)
-        self.dropout = dropout
+        self.dropout = encoder.config.dropout
         self.encoder = encoder
         self.head = nn.Linear(width, num_classes) if head else None
 
@@ -165,62 +170,16 @@ class CoOadTR(TokenClassifier):
 
     Args:
         input_width: width of a feature row; 3072 or 4096 for RGB and flow, 7168 or 8192 with
-            audio. ``num_classes``: K.
-        embed_dim, depth, num_heads, feedforward, window: size of the encoder.
-        positions: "learned", "fixed" or "none". ``num_positions``: rows of the table; the
-            default is the paper's best, ``window`` if learned and ``2 * window - 1`` if fixed.
-        norm_first, activation, qkv_bias, out_bias, final_norm: see ``Encoder``.
-        input_projection: False if rows are ``embed_dim`` wide already.
-        head: False to return the encoder's output in place of logits.
-        dropout: in training.
+            audio. ``num_classes``: K. Others: see ``TokenClassifier``.
     """
 
-    def __init__(
-        self,
-        input_width: int,
-        num_classes: int,
-        embed_dim: int = 1024,
-        depth: int = 1,
-        num_heads: int = 8,
-        feedforward: int = 1024,
-        window: int = 64,
-        positions: str = "learned",
-        num_positions: int | None = None,
-        norm_first: bool = False,
-        activation: str = "gelu",
-        qkv_bias: bool = False,
-        out_bias: bool = False,
-        final_norm: bool = True,
-        input_projection: bool = True,
-        head: bool = True,
-        dropout: float = 0.1,
-    ) -> None:
-        encoder = Encoder(
-            embed_dim,
-            num_heads,
-            feedforward,
-            depth,
-            window,
-            norm_first=norm_first,
-            activation=activation,
-            qkv_bias=qkv_bias,
-            out_bias=out_bias,
-            final_norm=final_norm,
-            dropout=dropout,
-        )
-        super().__init__(
-            encoder,
-            input_width,
-            num_classes,
-            positions=positions,
-            num_positions=num_positions,
-            input_projection=input_projection,
-            head=head,
-            dropout=dropout,
-        )
+    config = EncoderConfig(
+        *(1024, 8, 1024, 1, 64), qkv_bias=False, out_bias=False, final_norm=True, dropout=0.1
+    )
 
-
-# Sound classification with a continual transformer: CoTrans.
+    def __init__(self, input_width: int, num_classes: int, **options: Any) -> None:
+        config, others = self.config.update(options)
+        super().__init__(Encoder(config), input_width, num_classes, **others)
 
 
 @register_model(
@@ -244,40 +203,19 @@ class CoTrans(CoOadTR):
     ``CoOadTR`` in the sizes of the paper: tokens of 128 values each quarter of a second, width
     192, 16 heads, a window of 120 tokens, 192 recycling positions, attention with biases. The
     paper's parameter counts imply that its feed-forward layers are 192 wide; its text says 384.
-
-    Args: those of ``CoOadTR``; ``num_classes`` has no default.
     """
+
+    config = EncoderConfig(192, 16, 192, 1, 120, final_norm=True, dropout=0.1)
 
     def __init__(
         self,
         num_classes: int,
         input_width: int = 128,
-        embed_dim: int = 192,
-        depth: int = 1,
-        num_heads: int = 16,
-        feedforward: int = 192,
-        window: int = 120,
-        num_positions: int = 192,
-        qkv_bias: bool = True,
-        out_bias: bool = True,
-        **more: Any,
+        *,
+        num_positions: int | None = 192,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            input_width,
-            num_classes,
-            embed_dim,
-            depth,
-            num_heads,
-            feedforward,
-            window,
-            num_positions=num_positions,
-            qkv_bias=qkv_bias,
-            out_bias=out_bias,
-            **more,
-        )
-
-
-# Identity network, to run a frontend by itself for ``costream features``.
+        super().__init__(input_width, num_classes, num_positions=num_positions, **options)
 
 
 @dataclass
@@ -289,7 +227,7 @@ class FeaturesState(State):
 
 @register_model("features", order=8, arguments={"embed_dim": 4096}, task="features", frontend="tsn")
 class Features(nn.Module):
-    """Identity network for a frontend whose tokens are ``embed_dim`` wide."""
+    """Identity network, to run a frontend by itself whose tokens are ``embed_dim`` wide."""
 
     delay = 0
     window = 1

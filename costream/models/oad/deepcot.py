@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from costream.models.oad.cooadtr import ClassifierState, OadOutput, TokenClassifier
 from costream.models.spec import register_model
+from costream.nn.block import EncoderConfig
 from costream.nn.deepcot import DeepEncoder
 
 
@@ -26,65 +29,27 @@ class DeepCoT(TokenClassifier):
 
     Args:
         input_width: width of a feature row. ``num_classes``: K.
-        embed_dim, depth, num_heads, feedforward, window: size of the encoder.
-        positions: "learned", "fixed", "rotary" or "none". ``num_positions``: rows of the table,
-            see ``CoOadTR``.
-        norm_first, activation, attention, residual, qkv_bias, out_bias, final_norm: see
-            ``DeepEncoder``.
-        input_projection: False if rows are ``embed_dim`` wide already.
-        head: False to return the encoder's output in place of logits.
-        dropout: in training.
+        positions: "learned", "fixed", "rotary" or "none".
+        attention, residual: see ``DeepEncoder``. Others: see ``TokenClassifier``.
     """
+
+    config = EncoderConfig(192, 16, 192, 2, 120, final_norm=True, dropout=0.1)
 
     def __init__(
         self,
         input_width: int,
         num_classes: int,
-        embed_dim: int = 192,
-        depth: int = 2,
-        num_heads: int = 16,
-        feedforward: int = 192,
-        window: int = 120,
+        *,
         positions: str = "learned",
-        num_positions: int | None = None,
-        norm_first: bool = False,
-        activation: str = "gelu",
         attention: str = "softmax",
         residual: str = "norm",
-        qkv_bias: bool = True,
-        out_bias: bool = True,
-        final_norm: bool = True,
-        input_projection: bool = True,
-        head: bool = True,
-        dropout: float = 0.1,
+        **options: Any,
     ) -> None:
+        config, others = self.config.update(options)
         rotary = positions == "rotary"
-        encoder = DeepEncoder(
-            embed_dim,
-            num_heads,
-            feedforward,
-            depth,
-            window,
-            norm_first=norm_first,
-            activation=activation,
-            rotary=rotary,
-            attention=attention,
-            residual=residual,
-            qkv_bias=qkv_bias,
-            out_bias=out_bias,
-            final_norm=final_norm,
-            dropout=dropout,
-        )
-        super().__init__(
-            encoder,
-            input_width,
-            num_classes,
-            positions="none" if rotary else positions,
-            num_positions=num_positions,
-            input_projection=input_projection,
-            head=head,
-            dropout=dropout,
-        )
+        encoder = DeepEncoder(config, rotary=rotary, attention=attention, residual=residual)
+        positions = "none" if rotary else positions
+        super().__init__(encoder, input_width, num_classes, positions=positions, **others)
 
     def forward_step(self, x: Tensor, state: ClassifierState) -> OadOutput:
         """Take one feature row [B, C] of every stream, return the output after it.

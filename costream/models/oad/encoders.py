@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from costream.models.spec import register_model
+from costream.nn.block import EncoderConfig
 from costream.nn.deepcot import DeepEncoder
 from costream.nn.encoder import Encoder
 
@@ -17,6 +20,9 @@ from costream.nn.encoder import Encoder
 class PlainEncoder(Encoder):
     """An ``nn.encoder.Encoder`` by itself."""
 
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(EncoderConfig(**arguments))
+
 
 @register_model(
     "deepcot-encoder",
@@ -27,3 +33,14 @@ class PlainEncoder(Encoder):
 )
 class PlainDeepEncoder(DeepEncoder):
     """An ``nn.deepcot.DeepEncoder`` by itself."""
+
+    def __init__(
+        self,
+        *,
+        rotary: bool = False,
+        attention: str = "softmax",
+        residual: str = "norm",
+        **arguments: Any,
+    ) -> None:
+        config = EncoderConfig(**arguments)
+        super().__init__(config, rotary=rotary, attention=attention, residual=residual)

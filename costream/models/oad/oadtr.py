@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from costream.models.oad.cooadtr import THUMOS14, OadOutput
 from costream.models.spec import register_model
 from costream.nn import ring
 from costream.nn.attention import MultiheadAttention
-from costream.nn.block import EncoderBlock
+from costream.nn.block import EncoderBlock, EncoderConfig, EncoderStack
 from costream.nn.state import State, zeros
 
 _CHUNK_ROWS = 4096  # tokens of windows processed at once: large products, bounded memory
@@ -44,43 +44,39 @@ class OadTR(nn.Module):
 
     Args:
         input_width: width of a feature row (RGB and flow). ``num_classes``: K.
-        embed_dim, depth, num_heads, feedforward, window: the encoder.
         positions: "learned", or "fixed": the released code then adds row ``b`` of a sinusoidal
             table to every token of sample ``b`` of a batch; here, row 0 always, as it is when
             a window is evaluated by itself.
         num_queries: A. decoder_depth, decoder_heads, decoder_feedforward: the decoder.
-        qkv_bias, out_bias: biases of the encoder's attention. ``dropout``: in training.
+        Others are those of ``EncoderConfig``, of the encoder; ``config`` has the defaults.
     """
 
     delay = 0
+    config: ClassVar[EncoderConfig] = EncoderConfig(
+        *(1024, 8, 1024, 3, 64), norm_first=True, qkv_bias=False, final_norm=True, dropout=0.1
+    )
 
     def __init__(
         self,
         input_width: int,
         num_classes: int,
-        embed_dim: int = 1024,
-        depth: int = 3,
-        num_heads: int = 8,
-        feedforward: int = 1024,
-        window: int = 64,
+        *,
         positions: str = "learned",
         num_queries: int = 8,
         decoder_depth: int = 5,
         decoder_heads: int = 4,
         decoder_feedforward: int = 1024,
-        qkv_bias: bool = False,
-        out_bias: bool = True,
-        dropout: float = 0.1,
+        **options: Any,
     ) -> None:
         super().__init__()
-        d = embed_dim
+        config = replace(self.config, **options)
+        d, window, dropout = config.embed_dim, config.window, config.dropout
         self.window, self.receptive_field = window, window
         self.input_projection = nn.Linear(input_width, d)
         self.class_token = nn.Parameter(torch.zeros(1, 1, d))
         self.positions = WindowPositions(window + 1, d, positions)
         self.dropout = nn.Dropout(dropout)
-        bias = {"qkv_bias": qkv_bias, "out_bias": out_bias}
-        self.encoder = WindowEncoder(d, depth, num_heads, feedforward, dropout, **bias)
+        self.encoder = WindowEncoder(config)
         self.decoder_queries = nn.Parameter(torch.zeros(1, num_queries, d))
         self.decoder = nn.TransformerDecoder(
             nn.TransformerDecoderLayer(
@@ -169,46 +165,27 @@ class OadTR(nn.Module):
         tokens, queries = self.window + 1, self.decoder_queries.shape[1]
         heads = self.head.weight.numel() + queries * self.anticipation_head.weight.numel()
         total = self.window * self.input_projection.weight.numel() + heads
-        total += self.encoder.count_macs(tokens)
+        total += self.encoder.count_dense_macs(tokens)
         for layer in self.decoder.layers:
             total += _decoder_macs(cast(nn.TransformerDecoderLayer, layer), queries, tokens)
         return total
 
 
-class WindowEncoder(nn.Module):
-    """Ordinary pre-norm blocks and a LayerNorm; returns all rows."""
+class WindowEncoder(EncoderStack):
+    """Ordinary blocks; returns all rows."""
 
-    def __init__(
-        self,
-        width: int,
-        depth: int,
-        heads: int,
-        feedforward: int,
-        dropout: float,
-        *,
-        qkv_bias: bool,
-        out_bias: bool,
-    ) -> None:
-        super().__init__()
-        bias: dict[str, Any] = {"qkv_bias": qkv_bias, "out_bias": out_bias, "dropout": dropout}
-        self.layers = nn.ModuleList(
-            EncoderBlock(
-                MultiheadAttention(width, heads, **bias), feedforward, True, "gelu", dropout
-            )
-            for _ in range(depth)
-        )
-        self.norm = nn.LayerNorm(width)
+    def __init__(self, config: EncoderConfig) -> None:
+        blocks = [
+            EncoderBlock(MultiheadAttention(*config.size, **config.attention), config)
+            for _ in range(config.depth)
+        ]
+        super().__init__(config, blocks)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return all rows of ``x`` [B, m, d]. ``mask``: bool [B, m], False: no row there."""
-        for block in self.layers:
+        for block in self._blocks:
             x = block(x, mask)
-        return cast(Tensor, self.norm(x))
-
-    def count_macs(self, rows: int) -> int:
-        """Return the multiply-accumulates over ``rows`` rows."""
-        blocks = [cast("EncoderBlock[MultiheadAttention]", b) for b in self.layers]
-        return sum(b.self_attn.count_macs(rows) + b.count_macs(rows) for b in blocks)
+        return self.normalise(x)
 
 
 class WindowPositions(nn.Module):

@@ -13,14 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from costream.nn.attention import MultiheadAttention
-from costream.nn.block import EncoderBlock
-from costream.nn.fast import layer_norm
+from costream.nn.block import EncoderBlock, EncoderConfig, EncoderStack
 from costream.nn.nystrom.continual import NystromState, RetroactiveNystrom, SingleOutputNystrom
 from costream.nn.nystrom.window import ITERATIONS, NystromAttention, segment_of_rows
 from costream.nn.state import State, zeros
@@ -34,60 +32,34 @@ class NystromEncoderState(State):
     rows: Tensor | None  # input rows of a stack, [B, n, d], in slot order
 
 
-class NystromEncoder(nn.Module):
+class NystromEncoder(EncoderStack):
     """Transformer encoder with Nyström attention over a window of n rows.
 
     Args:
-        embed_dim: d. ``num_heads``: h. ``feedforward``: hidden width. ``depth``: blocks L.
-        window: n. ``num_landmarks``: m of each head, at most n.
-        landmarks: "continual", from the window, or "fixed", see ``training.nystrom``.
-        iterations: of the pseudo-inverse, see ``nystrom.pseudo_inverse``.
-        norm_first, activation, qkv_bias, out_bias, final_norm, dropout: see ``Encoder``.
+        num_landmarks: m of each head, at most n.
+        landmarks: "continual", from the window, or "fixed", see ``training.tokens.landmarks``.
+        iterations: of the pseudo-inverse, see ``nystrom.window.pseudo_inverse``.
     """
-
-    delay = 0
-    stride = 1
 
     def __init__(
         self,
-        embed_dim: int,
-        num_heads: int,
-        feedforward: int,
-        depth: int,
-        window: int,
+        config: EncoderConfig,
         num_landmarks: int,
         *,
         landmarks: str = "continual",
         iterations: int = ITERATIONS,
-        norm_first: bool = False,
-        activation: str = "gelu",
-        qkv_bias: bool = True,
-        out_bias: bool = True,
-        final_norm: bool = False,
-        dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        if depth < 1 or window < 1:
-            raise ValueError(f"depth {depth} and window {window} must be at least 1")
         if landmarks not in ("continual", "fixed"):
             raise ValueError(f"landmarks {landmarks!r} is not continual or fixed")
-        self.embed_dim, self.depth, self.window = embed_dim, depth, window
-        options: dict[str, Any] = {
-            "fixed": landmarks == "fixed",
-            "iterations": iterations,
-            "qkv_bias": qkv_bias,
-            "out_bias": out_bias,
-            "dropout": dropout,
-        }
-        size = (embed_dim, num_heads)
-        first = SingleOutputNystrom if depth == 1 else RetroactiveNystrom
-        attention: list[NystromAttention] = [first(*size, window, num_landmarks, **options)]
-        attention += [NystromAttention(*size, num_landmarks, **options) for _ in range(depth - 1)]
-        blocks = [EncoderBlock(a, feedforward, norm_first, activation, dropout) for a in attention]
-        self.layers = nn.ModuleList(blocks)
-        self._blocks: tuple[EncoderBlock[Any], ...] = tuple(blocks)
+        shared = {"fixed": landmarks == "fixed", "iterations": iterations, **config.attention}
+        size, window = config.size, config.window
+        first = SingleOutputNystrom if config.depth == 1 else RetroactiveNystrom
+        attention: list[NystromAttention] = [first(*size, window, num_landmarks, **shared)]
+        attention += [
+            NystromAttention(*size, num_landmarks, **shared) for _ in range(config.depth - 1)
+        ]
+        super().__init__(config, [EncoderBlock(layer, config) for layer in attention])
         self._segments = segment_of_rows(window, num_landmarks)
-        self.norm = nn.LayerNorm(embed_dim) if final_norm else None
 
     @property
     def attention(self) -> list[NystromAttention]:
@@ -108,8 +80,8 @@ class NystromEncoder(nn.Module):
         last = min(last or x.shape[1], x.shape[1])
         if self.depth == 1:
             (block,) = self._blocks
-            y = block.leave(x, block.self_attn(block.enter(x)))
-            return self._normalise(y[:, -last:])
+            y = block.after_attention(x, block.self_attn(block.before_attention(x)))
+            return self.normalise(y[:, -last:])
         windows = self._windows(x, last)
         return torch.stack([self._finish(rows, rows.shape[1] - 1) for rows in windows], 1)
 
@@ -121,12 +93,12 @@ class NystromEncoder(nn.Module):
         last rows. Used to fit landmarks.
         """
         if not block:
-            return self._blocks[0].enter(x)
+            return self._blocks[0].before_attention(x)
         seen = []
         for y in self._windows(x, min(last, x.shape[1])):
             for ordinary in self._blocks[1:block]:
                 y = ordinary(y)
-            seen.append(self._blocks[block].enter(y))
+            seen.append(self._blocks[block].before_attention(y))
         return torch.cat(seen, 1)
 
     def _windows(self, x: Tensor, last: int) -> Iterator[Tensor]:
@@ -135,9 +107,9 @@ class NystromEncoder(nn.Module):
         In order of time; r is n except for the first windows.
         """
         first = self._blocks[0]
-        changed = first.self_attn.windows(first.enter(x), last)
+        changed = first.self_attn.windows(first.before_attention(x), last)
         for t, rows in enumerate(changed, x.shape[1] - last):
-            yield first.leave(x[:, max(0, t + 1 - self.window) : t + 1], rows)
+            yield first.after_attention(x[:, max(0, t + 1 - self.window) : t + 1], rows)
 
     def init_state(self, batch_size: int = 1) -> NystromEncoderState:
         """Return the initial state of ``batch_size`` streams."""
@@ -156,13 +128,13 @@ class NystromEncoder(nn.Module):
         """Take one row [B, d] of every stream, return the newest output, [B, d]."""
         first = self._blocks[0]
         if state.rows is None:
-            attended = first.self_attn.forward_step(first.enter(x), state.attention)
-            return self._normalise(first.leave(x, attended))
+            attended = first.self_attn.forward_step(first.before_attention(x), state.attention)
+            return self.normalise(first.after_attention(x, attended))
         slots = [t % self.window for t in state.attention.steps.tolist()]
         filled = [min(t + 1, self.window) for t in state.attention.steps.tolist()]
-        changed = first.self_attn.forward_step(first.enter(x), state.attention)
+        changed = first.self_attn.forward_step(first.before_attention(x), state.attention)
         state.rows[torch.arange(len(slots)), slots] = x.detach()
-        y = first.leave(state.rows[:, : max(filled)], changed)
+        y = first.after_attention(state.rows[:, : max(filled)], changed)
         if len(set(slots)) == len(set(filled)) == 1:
             return self._finish(y, slots[0])
         places = zip(torch.split(y, 1), slots, filled, strict=True)
@@ -174,8 +146,8 @@ class NystromEncoder(nn.Module):
             out = [self.forward_step(row, state) for row in x.unbind(1)]
             return torch.stack(out, 1) if out else x
         (block,) = self._blocks
-        attended = block.self_attn.forward_steps(block.enter(x), state.attention)
-        return self._normalise(block.leave(x, attended))
+        attended = block.self_attn.forward_steps(block.before_attention(x), state.attention)
+        return self.normalise(block.after_attention(x, attended))
 
     def count_macs(self) -> int:
         """Return the multiply-accumulates of a full-window step of one stream, averaged over n."""
@@ -185,13 +157,6 @@ class NystromEncoder(nn.Module):
             newest = block is others[-1]
             total += block.self_attn.count_macs(n, newest) + block.count_macs(1 if newest else n)
         return int(total)
-
-    @property
-    def dense_macs(self) -> int:
-        """Multiply-accumulates of recomputing exact attention and all blocks over the window."""
-        n, block = self.window, self._blocks[0]
-        attention = MultiheadAttention.count_macs(block.self_attn, n)
-        return self.depth * (attention + block.count_macs(n))
 
     def _finish(self, y: Tensor, newest: int) -> Tensor:
         """Pass rows [B, r, d] of the first block of a stack through the others, return [B, d].
@@ -203,10 +168,9 @@ class NystromEncoder(nn.Module):
         segments = self._segments[:count][ages]
         _, *middle, block = self._blocks
         for ordinary in middle:
-            seen = ordinary.enter(y)
-            y = ordinary.leave(y, cast(NystromAttention, ordinary.self_attn)(seen, segments))
-        attended = block.self_attn.newest(block.enter(y), newest, segments)
-        return self._normalise(block.leave(y[:, newest], attended))
-
-    def _normalise(self, x: Tensor) -> Tensor:
-        return x if self.norm is None else layer_norm(self, "norm", x)
+            seen = ordinary.before_attention(y)
+            y = ordinary.after_attention(
+                y, cast(NystromAttention, ordinary.self_attn)(seen, segments)
+            )
+        attended = block.self_attn.newest(block.before_attention(y), newest, segments)
+        return self.normalise(block.after_attention(y[:, newest], attended))
