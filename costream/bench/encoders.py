@@ -31,7 +31,7 @@ Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 # Post-norm encoders with all biases.
-CONFIGS = (
+CONFIGS: tuple[EncoderConfig, ...] = (
     EncoderConfig(192, 16, 384, 1, 120, activation="relu"),
     EncoderConfig(192, 16, 384, 2, 120, activation="relu"),
     EncoderConfig(1024, 8, 1024, 1, 64),

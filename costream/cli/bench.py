@@ -74,16 +74,16 @@ def steps(
         show([resolve_name(_BENCHES[model])(model, rounds, threads)], as_json)
         return
     from costream.bench.encoders import CONFIGS, steps_table
-    from costream.nn.block import EncoderConfig
 
-    configs: Sequence[EncoderConfig] = CONFIGS
+    configs = CONFIGS
     if width is not None:
         if width % heads:
             raise UsageError(
                 f"{width} is not a multiple of {heads} heads", where="-d", hint="give --heads"
             )
-        size = (width, heads, feedforward or width, depth, window)
-        configs = [EncoderConfig(*size, activation=activation)]
+        sizes = {"embed_dim": width, "num_heads": heads, "feedforward": feedforward or width}
+        options = {"depth": depth, "window": window, "activation": activation}
+        configs = (CONFIGS[0].update({**sizes, **options})[0],)
     show([steps_table(config, rounds, threads) for config in configs], as_json)
 
 

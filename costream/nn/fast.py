@@ -112,11 +112,11 @@ class FrameLoops:
     """Operations on the numbers of frames with the device and dtype of ``like``."""
 
     def __init__(self, like: Tensor) -> None:
-        self._compiled = None
+        self._compiled = False
         if compiles(like):
-            from costream.nn import numba_kernels
+            from costream.nn.numba_kernels import rectify, weigh
 
-            self._compiled = numba_kernels
+            self._compiled, self._rectify, self._weigh = True, rectify, weigh
 
     def rectify(self, frames: Tensor, shift: Tensor, other: Tensor | None) -> None:
         """Set frames to the ReLU of their sum with ``shift`` [C] and ``other`` frames.
@@ -124,7 +124,7 @@ class FrameLoops:
         The frame of one stream is contiguous; those of several streams need not be adjacent.
         """
         if self._compiled and prefers_kernel(frames.numel()):
-            self._compiled.rectify(frames, shift, other)
+            self._rectify(frames, shift, other)
             return
         frames += shift
         if other is not None:
@@ -138,7 +138,7 @@ class FrameLoops:
         as the frames of ``rectify``.
         """
         if self._compiled and prefers_kernel(out.numel()):
-            self._compiled.weigh(frames, oldest, taps, out)
+            self._weigh(frames, oldest, taps, out)
             return
         out.zero_()
         for k, tap in enumerate(taps):
