@@ -114,8 +114,8 @@ class TemporalConvolution(ContinualModule):
 
     def init_state(self, batch_size: int = 1, positions: int = 1) -> ConvolutionState:
         """Return the initial state of ``batch_size`` streams with this many positions each."""
-        kept = self.kernel - 1
-        shape = (self.dilation, (1 + _LAP) * kept, self.in_width)
+        overlap = self.kernel - 1
+        shape = (self.dilation, (1 + _LAP) * overlap, self.in_width)
         return ConvolutionState(
             zeros(batch_size), zeros(batch_size, positions, *shape, like=self.weight)
         )
@@ -149,13 +149,13 @@ class TemporalConvolution(ContinualModule):
         due = time >= self._delay and not (time - self._delay) % self._stride
         if self.kernel == 1:
             return rows if due else None
-        views = state.views or self._see(state)
+        views = state.views or self._make_views(state)
         lap, phase = divmod(time, self.dilation)
         slot = lap % len(views.slots[phase])
         if lap and not slot:
-            kept = self.kernel - 1
+            overlap = self.kernel - 1
             ring = frames[:, :, phase]
-            ring[:, :, :kept] = ring[:, :, -kept:]
+            ring[:, :, :overlap] = ring[:, :, -overlap:]
         views.slots[phase][slot].copy_(rows.detach() if rows.requires_grad else rows)
         return views.windows[phase][slot] if due else None
 
@@ -170,7 +170,7 @@ class TemporalConvolution(ContinualModule):
         time = state.tick(x.shape[1])
         if self.kernel > 1:
             rows = torch.cat([self._before(state, time), rows], 1)
-            self._keep(rows.detach(), state, time + x.shape[1])
+            self._store(rows.detach(), state, time + x.shape[1])
         return self._convolve(rows[:, self.timing.next_output(time) - time :], x)
 
     def count_macs(self, positions: int = 1) -> int:
@@ -188,7 +188,7 @@ class TemporalConvolution(ContinualModule):
         out = F.conv2d(images, weight, self.bias, stride, 0, dilation)
         return out.permute(0, 2, 3, 1).reshape(x.shape[0], -1, *shape)
 
-    def _see(self, state: ConvolutionState) -> _Views:
+    def _make_views(self, state: ConvolutionState) -> _Views:
         frames, size = state.frames, self.kernel
         starts = range(frames.shape[3] - size + 1)
         with torch.inference_mode(False):
@@ -202,20 +202,20 @@ class TemporalConvolution(ContinualModule):
 
     def _tails(self, state: ConvolutionState, time: int) -> list[Tensor]:
         """Return views [B, P, K - 1, C] of the last frames before ``time``, oldest phase first."""
-        kept = self.kernel - 1
-        lap = state.frames.shape[3] - kept
+        overlap = self.kernel - 1
+        lap = state.frames.shape[3] - overlap
         tails = []
         for k in range(time, time + self.dilation):
             count, phase = divmod(k, self.dilation)  # frames of this phase so far
-            end = kept + (count - 1) % lap + 1 if count else kept
-            tails.append(state.frames[:, :, phase, end - kept : end])
+            end = overlap + (count - 1) % lap + 1 if count else overlap
+            tails.append(state.frames[:, :, phase, end - overlap : end])
         return tails
 
     def _before(self, state: ConvolutionState, time: int) -> Tensor:
         """Return the (K - 1) * d frames before ``time`` in their order, [B, (K - 1) d, P, C]."""
         return torch.stack(self._tails(state, time), 3).flatten(2, 3).transpose(1, 2)
 
-    def _keep(self, rows: Tensor, state: ConvolutionState, time: int) -> None:
+    def _store(self, rows: Tensor, state: ConvolutionState, time: int) -> None:
         """Store the last of ``rows`` [B, T, P, C], which end before ``time``, in the ring."""
         reach = (self.kernel - 1) * self.dilation
         last = torch.unflatten(rows[:, -reach:].transpose(1, 2), 2, (-1, self.dilation))

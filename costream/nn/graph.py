@@ -39,7 +39,7 @@ def adjacency(
     for child, parent in bones:
         inward[parent, child] = 1
     itself = torch.eye(joints, dtype=torch.float64)
-    return torch.stack([itself, _normalise(inward), _normalise(inward.T)]).float()
+    return torch.stack([itself, _divide_columns(inward), _divide_columns(inward.T)]).float()
 
 
 def _by_distance(joints: int, bones: Sequence[Sequence[int]], centre: int) -> Tensor:
@@ -51,7 +51,7 @@ def _by_distance(joints: int, bones: Sequence[Sequence[int]], centre: int) -> Te
     linked = torch.eye(joints, dtype=torch.float64)
     for a, b in bones:
         linked[a, b] = linked[b, a] = 1
-    share = _normalise(linked)
+    share = _divide_columns(linked)
     hops = torch.where(linked[centre] > 0, 1, 2)
     hops[centre] = 0
     itself = torch.eye(joints, dtype=torch.bool)
@@ -60,7 +60,7 @@ def _by_distance(joints: int, bones: Sequence[Sequence[int]], centre: int) -> Te
     return (share * masks).float()
 
 
-def _normalise(links: Tensor) -> Tensor:
+def _divide_columns(links: Tensor) -> Tensor:
     """Divide each column by its sum; columns without a link stay zero."""
     return links / links.sum(0).clamp(min=1)
 

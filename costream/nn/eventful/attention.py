@@ -185,7 +185,7 @@ class RelativePosition(nn.Module):
         self.size, self.rule, self.pool = size, rule, pool
         self.y_embedding = nn.Parameter(torch.zeros(2 * size[0] - 1, head_dim))
         self.x_embedding = nn.Parameter(torch.zeros(2 * size[1] - 1, head_dim))
-        self._held: _Matrices | None = None
+        self._cached: _Matrices | None = None
 
     def matrices(self, height: int, width: int) -> tuple[Tensor, Tensor]:
         """Return R_y [h, h / pool, e] and R_x [w, w / pool, e] for frames of this size.
@@ -200,12 +200,12 @@ class RelativePosition(nn.Module):
         key: tuple[int, ...] = (height, width)
         if hold:
             key += tuple(n for t in tables for n in (t.data_ptr(), t._version))
-            if self._held is not None and self._held.key == key:
-                return self._held.y, self._held.x
+            if self._cached is not None and self._cached.key == key:
+                return self._cached.y, self._cached.x
         y = self._matrix(tables[0], self.size[0], height)
         x = self._matrix(tables[1], self.size[1], width)
         if hold:
-            self._held = _Matrices(key, tables[0].detach(), tables[1].detach(), y, x)
+            self._cached = _Matrices(key, tables[0].detach(), tables[1].detach(), y, x)
         return y, x
 
     def forward(self, q: Tensor) -> tuple[Tensor, Tensor]:

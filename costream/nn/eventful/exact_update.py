@@ -236,7 +236,7 @@ class _Stream:
             total.add_(mass, alpha=sign)
             if sign < 0:
                 turnover += mass
-        self._keep(heads, rows, weighted)
+        self._store(heads, rows, weighted)
         self.total[at], self.turnover[at] = total.flatten(), turnover.flatten()
         self._count(*shape)
         sound = (turnover <= _TURNOVER * total) & (total < _LARGEST)
@@ -282,9 +282,9 @@ class _Stream:
         scores.sub_(largest[..., None]).exp2_()
         self.largest[at], self.total[at] = largest.flatten(), scores.sum(2).flatten()
         self.turnover[at] = 0
-        self._keep(heads, rows, _weigh(scores, values[heads]))
+        self._store(heads, rows, _weigh(scores, values[heads]))
 
-    def _keep(self, heads: slice, rows: Tensor | slice, weighted: Tensor) -> None:
+    def _store(self, heads: slice, rows: Tensor | slice, weighted: Tensor) -> None:
         """Store weighted sums [h, n, e]."""
         part = self.weighted[:, heads.start * self.head_dim : heads.stop * self.head_dim]
         part[rows] = weighted.transpose(0, 1).flatten(1)

@@ -67,10 +67,10 @@ class NystromState(State):
     landmarks: LandmarkState | None  # None: fixed
 
     def __post_init__(self) -> None:
-        self.work: NystromViews | None = None  # created on first use, never saved or copied
+        self.views: NystromViews | None = None  # created on first use, never saved or copied
         self.alone: list[NystromState] = []  # each stream as a view of the same memory; likewise
 
-    def cut(self: S, stream: int) -> S:
+    def select_stream(self: S, stream: int) -> S:
         """Return a state of one stream on the same memory."""
         return self._map([self], lambda parts: parts[0].narrow(0, stream, 1))
 
@@ -86,11 +86,11 @@ class NystromViews:
     summary: WindowSummary
     inverse: Tensor  # [B h, m, m]
     projected: Tensor  # [B, 3 d], or with fixed landmarks [B, h (2 m + e)]; written by every step
-    asked: Tensor  # part of it: query and key, [B, h, 2, e], or q K~^T / sqrt(e), [B, h, 1, m]
+    inputs: Tensor  # part of it: query and key, [B, h, 2, e], or q K~^T / sqrt(e), [B, h, 1, m]
     heads: Tensor  # the same for all heads, [B h, ...], copied if there are several streams
     row: Tensor  # part of it: what the summary stores, [B, h, 2, e] or [B, h, m + e]
-    asking: Tensor  # q K~^T / sqrt(e), [B h, 1, m]
-    logits: Tensor  # Q~ k^T / sqrt(e), [B, h, m]
+    query_logits: Tensor  # q K~^T / sqrt(e), [B h, 1, m]
+    key_logits: Tensor  # Q~ k^T / sqrt(e), [B, h, m]
     # Only if landmarks are not fixed:
     landmarks: Tensor | None  # Q~^T and K~^T, each / sqrt(e), [B h, e, 2 m]
     queries: Tensor | None  # Q~ / sqrt(e), [B h, m, e]
@@ -103,7 +103,7 @@ class NystromStep(NamedTuple):
     slot: int
     filled: int  # rows in the window
     landmarks: int  # m', the number of landmarks so far
-    asked: Tensor  # softmax(q K~^T) G^+ of the new row, [B h, 1, m']
+    query_weights: Tensor  # softmax(q K~^T) G^+ of the new row, [B h, 1, m']
     weights: Tensor  # [B h, m', r]; with ``values`` it gives the summary of the window
     values: Tensor  # [B h, r, e]
     renewed: bool  # whether a landmark was replaced
@@ -138,7 +138,9 @@ class ContinualNystrom(NystromAttention, Foldable[FoldedProjection]):
         """Return for each stream whether its window is not yet full."""
         return tuple(t < self.window for t in state.steps.tolist())
 
-    def keep(self, batch_size: int) -> tuple[Tensor, WindowSummaryState, LandmarkState | None]:
+    def init_parts(
+        self, batch_size: int
+    ) -> tuple[Tensor, WindowSummaryState, LandmarkState | None]:
         """Return the initial state of ``batch_size`` streams, as far as both forms share it."""
         h, m, e = self.num_heads, self.num_landmarks, self.head_dim
         like = self.in_proj_weight
@@ -153,15 +155,15 @@ class ContinualNystrom(NystromAttention, Foldable[FoldedProjection]):
         return zeros(batch_size), summary, landmarks
 
     def project_row(self, x: Tensor, state: S) -> list[S]:
-        """Project the new row [B, d] of each stream, return the states to take it; see ``hand``."""
+        """Project the new row [B, d] of each stream; otherwise as ``store_rows``."""
         weight, bias = self.projection()
         if not fast.enabled or (len(x) > 1 and not self._in_step(state)):
-            return self.hand(F.linear(x, weight, bias), state)
-        work = self.work(state)
+            return self.store_rows(F.linear(x, weight, bias), state)
+        views = self.views(state)
         if bias is None:
-            torch.mm(x, weight.t(), out=work.projected)
+            torch.mm(x, weight.t(), out=views.projected)
         else:
-            torch.addmm(bias, x, weight.t(), out=work.projected)
+            torch.addmm(bias, x, weight.t(), out=views.projected)
         return [state]
 
     def fold(self) -> FoldedProjection:
@@ -175,89 +177,89 @@ class ContinualNystrom(NystromAttention, Foldable[FoldedProjection]):
             return folded.weight, folded.bias
         return self._parameters.values()  # type: ignore[return-value]
 
-    def hand(self, rows: Tensor, state: S) -> list[S]:
+    def store_rows(self, rows: Tensor, state: S) -> list[S]:
         """Store a projected row [B, ...] of every stream, return the states that are to take it.
 
         That is the state itself or, if the streams are not in step, one state per stream on the
         same memory: their chunks and landmarks change at different steps.
         """
         if len(rows) == 1 or self._in_step(state):
-            self.work(state).projected.copy_(rows)
+            self.views(state).projected.copy_(rows)
             return [state]
         if not state.alone:
-            state.alone.extend([state.cut(b) for b in range(len(rows))])
+            state.alone.extend([state.select_stream(b) for b in range(len(rows))])
         for row, alone in zip(rows, state.alone, strict=True):
-            self.work(alone).projected[0] = row
+            self.views(alone).projected[0] = row
         return state.alone  # type: ignore[return-value]
 
     def _in_step(self, state: NystromState) -> bool:
         steps: list[int] = state.steps.tolist()
         return steps.count(steps[0]) == len(steps)
 
-    def work(self, state: NystromState) -> NystromViews:
+    def views(self, state: NystromState) -> NystromViews:
         """Return the views of a state, cached."""
-        if state.work is None:
+        if state.views is None:
             with torch.inference_mode(False):
-                state.work = self._see(state)
-        return state.work
+                state.views = self._make_views(state)
+        return state.views
 
-    def _see(self, state: NystromState) -> NystromViews:
+    def _make_views(self, state: NystromState) -> NystromViews:
         batch, own = state.batch_size, state.landmarks
         h, m, e = self.num_heads, self.num_landmarks, self.head_dim
         landmarks = queries = products = None
         if own is None:
             inverse = self.inverse.repeat(batch, 1, 1)
             projected = inverse.new_empty(batch, h * (2 * m + e))
-            asked = projected[:, : h * m].view(batch, h, 1, m)
+            inputs = projected[:, : h * m].view(batch, h, 1, m)
             row = projected[:, h * m :].view(batch, h, m + e)
-            asking = heads = asked.reshape(-1, 1, m)
-            logits = row[:, :, :m]
+            query_logits = heads = inputs.reshape(-1, 1, m)
+            key_logits = row[:, :, :m]
         else:
             rows, inverse = own.rows.flatten(0, 1), own.inverse.flatten(0, 1)
             landmarks, queries = rows.flatten(1, 2).mT, rows[:, 0]
             projected = inverse.new_empty(batch, 3 * self.embed_dim)
             parts = projected.view(batch, 3, h, e).transpose(1, 2)
-            asked, row = parts[:, :, :2], parts[:, :, 1:]
-            heads = asked.reshape(-1, 2, e)
+            inputs, row = parts[:, :, :2], parts[:, :, 1:]
+            heads = inputs.reshape(-1, 2, e)
             products = inverse.new_empty(batch * h, 2, 2 * m)
-            asking = products[:, :1, m:]
-            logits = products.view(batch, h, 2, 2 * m)[:, :, 1, :m]
+            query_logits = products[:, :1, m:]
+            key_logits = products.view(batch, h, 2, 2 * m)[:, :, 1, :m]
         summary = WindowSummary(state.summary, self.window, row)
         found = (landmarks, queries, products)
         steps = state.steps.numpy()
         return NystromViews(
-            steps, summary, inverse, projected, asked, heads, row, asking, logits, *found
+            steps, summary, inverse, projected, inputs, heads, row, query_logits, key_logits, *found
         )
 
-    def take(self, state: NystromState) -> NystromStep:
+    def advance(self, state: NystromState) -> NystromStep:
         """Take the row that has been projected, for streams that are in step."""
-        work, m, n = self.work(state), self.num_landmarks, self.window
-        t = int(work.steps[0])
-        work.steps.fill(t + 1)
+        views, m, n = self.views(state), self.num_landmarks, self.window
+        t = int(views.steps[0])
+        views.steps.fill(t + 1)
         slot, renewed = t % n, None
-        work.summary.enter(t, work.queries)
+        views.summary.begin_step(t, views.queries)
         if state.landmarks is not None:
-            renewed = self._renew(t, work.asked, state.landmarks)
+            renewed = self._update_landmark(t, views.inputs, state.landmarks)
             m = m if t >= n else self._segment[slot] + 1
-        if len(work.asked) > 1:
-            work.heads.view_as(work.asked).copy_(work.asked)
-        if work.landmarks is not None:
-            torch.bmm(work.heads, work.landmarks, out=work.products)
-        work.summary.put(t, work.row, work.logits)
-        if renewed is not None and work.queries is not None:
-            work.summary.renew(t, renewed, work.queries[:, renewed])
-        weights, values = work.summary.look(t, m)
-        asked = self.ask(work.asking, work, m)
-        return NystromStep(slot, min(t + 1, n), m, asked, weights, values, renewed is not None)
+        if len(views.inputs) > 1:
+            views.heads.view_as(views.inputs).copy_(views.inputs)
+        if views.landmarks is not None:
+            torch.bmm(views.heads, views.landmarks, out=views.products)
+        views.summary.write(t, views.row, views.key_logits)
+        if renewed is not None and views.queries is not None:
+            views.summary.replace_landmark(t, renewed, views.queries[:, renewed])
+        weights, values = views.summary.read(t, m)
+        query = self.query_weights(views.query_logits, views, m)
+        return NystromStep(slot, min(t + 1, n), m, query, weights, values, renewed is not None)
 
-    def ask(self, logits: Tensor, work: NystromViews, landmarks: int) -> Tensor:
+    def query_weights(self, logits: Tensor, views: NystromViews, landmarks: int) -> Tensor:
         """Return softmax(q K~^T) G^+ [B h, r, m'] of logits [B h, r, m] for m' landmarks."""
-        inverse = work.inverse
+        inverse = views.inverse
         if landmarks < self.num_landmarks:
             logits, inverse = logits[:, :, :landmarks], inverse[:, :landmarks, :landmarks]
         return torch.bmm(logits.softmax(-1), inverse)
 
-    def _renew(self, t: int, pair: Tensor, own: LandmarkState) -> int | None:
+    def _update_landmark(self, t: int, pair: Tensor, own: LandmarkState) -> int | None:
         """Take a query and a key, [B, h, 2, e]; return the index of a landmark they change."""
         slot = t % self.window
         landmark: int = self._segment[slot]
@@ -346,7 +348,7 @@ class RetroactiveNystrom(ContinualNystrom):
         like, size = self.in_proj_weight, (batch_size, self.num_heads, self.window)
         weights = zeros(*size, self.num_landmarks, like=like)
         queries = None if self.fixed else zeros(*size, self.head_dim, like=like)
-        return RetroactiveNystromState(*self.keep(batch_size), weights, queries)
+        return RetroactiveNystromState(*self.init_parts(batch_size), weights, queries)
 
     def forward_step(self, x: Tensor, state: RetroactiveNystromState) -> Tensor:
         """Take one row [B, d] of every stream, return all rows after attention, [B, n, d].
@@ -370,18 +372,18 @@ class RetroactiveNystrom(ContinualNystrom):
 
     def _heads(self, state: RetroactiveNystromState) -> Tensor:
         """Take the projected row of streams in step, return the heads' outputs [B, r, d]."""
-        taken, work, batch = self.take(state), self.work(state), (-1, self.num_heads)
-        slot, filled, m = taken.slot, taken.filled, taken.landmarks
-        state.weights[:, :, slot, :m] = torch.unflatten(taken.asked, 0, batch)[:, :, 0]
-        if state.queries is not None and work.landmarks is not None:
-            state.queries[:, :, slot] = work.asked[:, :, 0]
-            if taken.renewed:
+        step, views, batch = self.advance(state), self.views(state), (-1, self.num_heads)
+        slot, filled, m = step.slot, step.filled, step.landmarks
+        state.weights[:, :, slot, :m] = torch.unflatten(step.query_weights, 0, batch)[:, :, 0]
+        if state.queries is not None and views.landmarks is not None:
+            state.queries[:, :, slot] = views.inputs[:, :, 0]
+            if step.renewed:
                 queries = state.queries[:, :, :filled].flatten(0, 1)
-                logits = torch.bmm(queries, work.landmarks[:, :, self.num_landmarks :])
-                asked = torch.unflatten(self.ask(logits, work, m), 0, batch)
-                state.weights[:, :, :filled, :m] = asked
+                logits = torch.bmm(queries, views.landmarks[:, :, self.num_landmarks :])
+                renewed = torch.unflatten(self.query_weights(logits, views, m), 0, batch)
+                state.weights[:, :, :filled, :m] = renewed
         weights = state.weights[:, :, :filled, :m].flatten(0, 1)
-        out = torch.bmm(weights, torch.bmm(taken.weights, taken.values))
+        out = torch.bmm(weights, torch.bmm(step.weights, step.values))
         rows: Tensor = torch.unflatten(out, 0, batch)
         return rows.transpose(1, 2).flatten(2)
 
@@ -432,14 +434,14 @@ class SingleOutputNystrom(ContinualNystrom):
         hidden = ((age < 0) | (age >= self.window)).to(q.device)
         queries, keys = landmarks.unbind(2)
         inverse = self.inverse[None] if self.fixed else self.invert(landmarks)
-        asked = (q[:, :, start:stop] @ keys.mT).softmax(-1) @ inverse
+        query_weights = (q[:, :, start:stop] @ keys.mT).softmax(-1) @ inverse
         logits = (queries @ k.mT)[:, :, None].masked_fill(hidden[:, None], -math.inf)
-        weights = (asked[:, :, :, None] @ logits.softmax(-1))[:, :, :, 0]
+        weights = (query_weights[:, :, :, None] @ logits.softmax(-1))[:, :, :, 0]
         return F.dropout(weights, self.dropout, self.training) @ v
 
     def init_state(self, batch_size: int = 1) -> NystromState:
         """Return the initial state of ``batch_size`` streams."""
-        return NystromState(*self.keep(batch_size))
+        return NystromState(*self.init_parts(batch_size))
 
     def forward_step(self, x: Tensor, state: NystromState) -> Tensor:
         """Take one row [B, d] of every stream, return it after attention, [B, d].
@@ -455,15 +457,15 @@ class SingleOutputNystrom(ContinualNystrom):
         """Take T rows [B, T, d], return what T calls of ``forward_step`` would, [B, T, d]."""
         with torch.no_grad():
             rows = F.linear(x, *self.projection()).unbind(1)
-            heads = [self._heads(self.hand(row, state)) for row in rows]
+            heads = [self._heads(self.store_rows(row, state)) for row in rows]
             return linear(self, "out_proj", torch.stack(heads, 1)) if heads else x
 
     def _heads(self, states: Sequence[NystromState]) -> Tensor:
         """Take the projected row of these streams, return the heads' outputs [B, d]."""
         out = []
         for state in states:
-            taken = self.take(state)
-            rows = torch.bmm(torch.bmm(taken.asked, taken.weights), taken.values)
+            step = self.advance(state)
+            rows = torch.bmm(torch.bmm(step.query_weights, step.weights), step.values)
             out.append(rows.view(-1, self.embed_dim))
         return out[0] if len(out) == 1 else torch.cat(out)
 

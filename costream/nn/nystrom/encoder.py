@@ -5,7 +5,7 @@ the first block is retroactive, and the others, whose rows have all changed, use
 over the window, the last one for the newest row only. Weights of an exact encoder load here, and
 vice versa except for fixed landmarks.
 
-A step of one block is as described in ``nystrom_continual``; in a stack that is the first block,
+A step of one block is as described in ``nystrom.continual``; in a stack that is the first block,
 then come ordinary Nyström blocks over its rows, whose segments begin with the oldest row.
 """
 

@@ -79,9 +79,9 @@ def init_summary(
 
 
 class WindowSummary:
-    """Operations on a ``SummaryState`` through views, for streams that are in step.
+    """Operations on a ``WindowSummaryState`` through views, for streams that are in step.
 
-    ``row``: a row in the layout in which ``put`` will receive it.
+    ``row``: a row in the layout in which ``write`` will receive it.
     """
 
     def __init__(self, state: WindowSummaryState, window: int, row: Tensor) -> None:
@@ -99,7 +99,7 @@ class WindowSummary:
         self._row_slots = torch.unflatten(state.rows, 3, row.shape[2:])[:, :, m:].unbind(2)
         self._logit_slots = state.logits[:, :, :, m:].unbind(3)
 
-    def enter(self, t: int, queries: Tensor | None) -> None:
+    def begin_step(self, t: int, queries: Tensor | None) -> None:
         """Prepare step ``t``: at the start of a chunk, finish the previous one and open it.
 
         ``queries``: Q~ / sqrt(e), [B h, m, e], before this step; None: they are fixed.
@@ -121,16 +121,16 @@ class WindowSummary:
                 torch.bmm(queries, held[:, :, : queries.shape[2]].mT, out=self._fresh)
         self._sum_up(chunk, t, slice(None))
 
-    def put(self, t: int, row: Tensor, logits: Tensor) -> None:
+    def write(self, t: int, row: Tensor, logits: Tensor) -> None:
         """Store the row of step ``t``: w numbers [B, h, ...], and Q~ k^T / sqrt(e), [B, h, m]."""
         place = t % self.window % self.size
         self._row_slots[place].copy_(row)
         self._logit_slots[place].copy_(logits)
 
-    def look(self, t: int, landmarks: int) -> tuple[Tensor, Tensor]:
+    def read(self, t: int, landmarks: int) -> tuple[Tensor, Tensor]:
         """Return weights [B h, m', r] and values [B h, r, e]; their product is the summary.
 
-        To be called after ``put`` of step ``t``. ``landmarks``: m', the number of landmarks so far.
+        To be called after ``write`` of step ``t``. ``landmarks``: m', those that there are so far.
         """
         slot = t % self.window
         last = slot if t < self.window else self.window - 1
@@ -139,8 +139,8 @@ class WindowSummary:
             return self._logits.softmax(-1), self._values
         return self._logits[:, :landmarks, :filled].softmax(-1), self._values[:, :filled]
 
-    def renew(self, t: int, landmark: int, query: Tensor) -> None:
-        """Set a landmark to a new Q~ / sqrt(e), [B h, e], after ``put`` of step ``t``."""
+    def replace_landmark(self, t: int, landmark: int, query: Tensor) -> None:
+        """Set a landmark to a new Q~ / sqrt(e), [B h, e], after ``write`` of step ``t``."""
         chunk = t % self.window // self.size
         self._store(chunk)
         keys, values = self._held.chunk(2, 2)

@@ -156,7 +156,7 @@ class _Gate:
 
 
 class FoldedBottleneck:
-    """A ``Bottleneck`` in evaluation; no gradients. See ``video_step.Part``.
+    """A ``Bottleneck3d`` in evaluation; no gradients. See ``encoder.FoldedPart``.
 
     ``start``: see ``FrameRing``.
     """
@@ -253,7 +253,7 @@ class VideoStem(nn.Module):
 
 
 class FoldedStem:
-    """A ``VideoStem`` in evaluation; no gradients. See ``video_step.Part``.
+    """A ``VideoStem`` in evaluation; no gradients. See ``encoder.FoldedPart``.
 
     ``start``: see ``FrameRing``.
     """

@@ -55,7 +55,7 @@ class FoldedPart(Protocol):
 
 
 class FoldedHalving:
-    """Maximum of each two frames; a ``Part``."""
+    """Maximum of each two frames; a ``FoldedPart``."""
 
     def __init__(self, pool: TemporalMax, like: Tensor) -> None:
         self.pool, self.timing, self._like = pool, pool.timing, like
@@ -95,7 +95,7 @@ class FoldedVideo(Folded):
 
     def __init__(self, net: VideoEncoder) -> None:
         super().__init__([*net.parameters(), *net.buffers()])
-        self.picture, self.start, self.mean = (net.size, net.size, 3), net.start, net.mean
+        self.frame_shape, self.start, self.mean = (net.size, net.size, 3), net.start, net.mean
         with torch.inference_mode(False), torch.no_grad():
             self.parts = self._fold(net)
             self.conv = None if net.conv is None else VolumeStep(net.conv, net.conv_bn)
@@ -117,7 +117,7 @@ class FoldedVideo(Folded):
 
     def init_state(self, batch_size: int) -> VideoState:
         """Return the initial state of ``batch_size`` streams."""
-        states, size = [], self.picture
+        states, size = [], self.frame_shape
         for part in self.parts:
             states.append(part.init_state(batch_size, size))
             size = part.output_size(size)
@@ -130,32 +130,32 @@ class FoldedVideo(Folded):
 
         Raises ValueError for frames of another shape.
         """
-        check_shape(x.shape, (len(state.taken), 3, *self.picture[:2]))
+        check_shape(x.shape, (len(state.taken), 3, *self.frame_shape[:2]))
         taken: list[int] = state.taken.tolist()
         state.tick()
         state.taken += 1
         y = x.permute(0, 2, 3, 1)
-        for number, (part, kept) in enumerate(zip(self.parts, state.parts, strict=True)):
+        for number, (part, part_state) in enumerate(zip(self.parts, state.parts, strict=True)):
             following = self.parts[number + 1 : number + 2]
             out = following[0].place(state.parts[number + 1]) if following else None
-            given = part.step(y, kept, self._young(number, taken), out)
-            if given is None:
+            output = part.step(y, part_state, self._new_streams(number, taken), out)
+            if output is None:
                 return None
-            y = given
-        return self._pool(y, state.mean, self._young(len(self.parts), taken))
+            y = output
+        return self._pool(y, state.mean, self._new_streams(len(self.parts), taken))
 
     def steps(self, x: Tensor, state: VideoState) -> Tensor:
         """Take T frames [B, T, 3, H, W], return what T steps would, [B, T', D].
 
         One by one: the products of a single frame are large already.
         """
-        given = [self.step(frame, state) for frame in x.unbind(1)]
-        rows = [row for row in given if row is not None]
+        outputs = [self.step(frame, state) for frame in x.unbind(1)]
+        rows = [row for row in outputs if row is not None]
         if rows:
             return torch.stack(rows, 1)
         return x.new_zeros(len(x), 0, self._width)
 
-    def _young(self, number: int, taken: Sequence[int]) -> list[int]:
+    def _new_streams(self, number: int, taken: Sequence[int]) -> list[int]:
         bound = self._bounds[number]
         return [row for row, count in enumerate(taken) if count < bound]
 
@@ -195,7 +195,7 @@ class VideoEncoder(ContinualModule, Foldable[FoldedVideo]):
     """Stem, stages of bottlenecks, mean over space and time; X3D has layers around the mean.
 
     Args:
-        kind: one of ``PLANS``.
+        kind: one of ``VIDEO_ARCHITECTURES``.
         size: height and width of its square frames, in pixels.
         widths, depths: channels after each stage, and its number of blocks.
         stem_width: channels after the stem.

@@ -14,7 +14,7 @@ class VideoNetSize:
     """One network: its arguments except the number of classes, and its video input."""
 
     clip: str  # name of the ordinary network; with "co" before it, of the continual one
-    kind: str  # see nn.video.PLANS
+    kind: str  # see encoder.VIDEO_ARCHITECTURES
     size: int  # height and width of the input, in pixels
     short_side: int  # pixels of the short side after resizing, before the input is cropped
     frames: int  # of a clip
@@ -32,7 +32,7 @@ class VideoNetSize:
         return self.frames // 2 if self.kind == "i3d" else self.frames
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of ``nn.video.VideoEncoder`` except ``pool`` and ``start``."""
+        """Return the arguments of ``VideoEncoder`` except ``pool`` and ``start``."""
         x3d = self.kind == "x3d"
         return {
             "kind": self.kind,
