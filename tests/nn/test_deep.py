@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
-from costream.nn.block import EncoderConfig
 from costream.nn.deepcot import DeepEncoder
+from kit.encoders import build_encoder, step_through
 
 PLAIN: dict[str, Any] = {}
 SOFT = {"attention": "soft", "residual": "scaled", "activation": "none"}
@@ -25,18 +24,7 @@ FORMS = [
 ]
 
 
-def build(
-    depth: int = 3, window: int = 5, width: int = 12, heads: int = 3, **options: Any
-) -> DeepEncoder:
-    """A stack whose every parameter matters: biases and norms are not 0 and 1."""
-    config, options = EncoderConfig(width, heads, 10, depth, window).update(options)
-    encoder = DeepEncoder(config, **options).eval()
-    for name, parameter in encoder.named_parameters():
-        if parameter.dim() == 2:
-            nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
-        else:
-            nn.init.normal_(parameter, mean=float("norm" in name), std=0.1)
-    return encoder
+build = partial(build_encoder, DeepEncoder, embed_dim=12, heads=3, feedforward=10, window=5)
 
 
 def oracle(encoder: DeepEncoder, x: Tensor, tokens: int = 1, start: int = 0) -> Tensor:
@@ -115,16 +103,11 @@ def turn(rows: Tensor, t: int) -> Tensor:
     return out
 
 
-def step_through(encoder: DeepEncoder, x: Tensor, state: Any = None) -> Tensor:
-    state = state or encoder.init_state(len(x))
-    return torch.stack([encoder.forward_step(row, state) for row in x.unbind(1)], 1)
-
-
 @pytest.mark.parametrize("options", FORMS)
 @pytest.mark.parametrize("depth", [1, 2, 4])
 @pytest.mark.parametrize("batch", [1, 2])
 def test_clip_and_steps_equal_the_oracle(depth: int, batch: int, options: dict[str, Any]) -> None:
-    encoder = build(depth, **options).double()
+    encoder = build(depth=depth, **options).double()
     x = torch.randn(batch, 3 * depth * encoder.window + 7, 12, dtype=torch.float64)
     truth = oracle(encoder, x)
     torch.testing.assert_close(encoder(x), truth)
@@ -134,7 +117,7 @@ def test_clip_and_steps_equal_the_oracle(depth: int, batch: int, options: dict[s
 
 @pytest.mark.parametrize("options", FORMS)
 def test_float32_with_hard_logits(options: dict[str, Any]) -> None:
-    encoder = build(3, 8, **options)
+    encoder = build(depth=3, window=8, **options)
     rows = 12 if options.get("attention") == "soft" else 24  # soft: queries are keys
     for block in encoder.layers:
         block.self_attn.in_proj_weight.data[:rows] *= 4  # logits times 16
@@ -144,28 +127,9 @@ def test_float32_with_hard_logits(options: dict[str, Any]) -> None:
     )
 
 
-@settings(max_examples=30, deadline=None)
-@given(data=st.data())
-def test_any_chunking_equals_the_clip(data: st.DataObject) -> None:
-    options = data.draw(st.sampled_from(FORMS))
-    tokens = data.draw(st.integers(1, 4))
-    window = data.draw(st.integers(tokens, 9))
-    encoder = build(data.draw(st.integers(1, 3)), window, **options).double()
-    chunks = data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=5))
-    x = torch.randn(data.draw(st.integers(1, 3)), tokens * sum(chunks), 12, dtype=torch.float64)
-    truth = encoder(x, tokens=tokens)
-    state, out = encoder.init_state(len(x)), []
-    for part in x.split([tokens * steps for steps in chunks], 1):
-        if data.draw(st.booleans()):
-            out += [encoder.forward_step(step, state) for step in part.split(tokens, 1)]
-        else:
-            out.append(encoder.forward_steps(part, state, tokens))
-    torch.testing.assert_close(torch.cat(out, 1), truth)
-
-
 @pytest.mark.parametrize("options", FORMS)
 def test_tokens_of_a_step_see_one_another(options: dict[str, Any]) -> None:
-    encoder = build(2, 5, **options).double()
+    encoder = build(depth=2, window=5, **options).double()
     x = torch.randn(2, 27, 12, dtype=torch.float64)
     torch.testing.assert_close(encoder(x, tokens=3), oracle(encoder, x, 3))
     assert not torch.allclose(encoder(x, tokens=3)[:, 0], encoder(x)[:, 0])
@@ -175,43 +139,10 @@ def test_tokens_of_a_step_see_one_another(options: dict[str, Any]) -> None:
         encoder.forward_step(x[:, :6], encoder.init_state(2))
 
 
-@pytest.mark.parametrize("options", FORMS)
-def test_streams_start_again_leave_and_join(options: dict[str, Any]) -> None:
-    encoder = build(2, **options).double()
-    x = torch.randn(3, 40, 12, dtype=torch.float64)
-    state = encoder.init_state(2)
-    encoder.forward_steps(x[:2, :10], state)
-    state = type(state).cat([state, encoder.init_state(1)])
-    state.reset([0])
-    assert encoder.warmup(state) == (True, False, True)
-    starts = (10, 0, 10)
-    steps = step_through(encoder, x[:, 10:17], state)
-    out = torch.cat([steps, encoder.forward_steps(x[:, 17:30], state)], 1)
-    for stream, start in enumerate(starts):
-        alone = encoder(x[stream : stream + 1, start:30], last=20)
-        torch.testing.assert_close(out[stream : stream + 1], alone)
-    left = state.take([2, 1])
-    torch.testing.assert_close(
-        encoder.forward_step(x[[2, 1], 30], left), encoder.forward_step(x[:, 30], state)[[2, 1]]
-    )
-
-
-def test_a_stream_goes_on_bit_for_bit_after_saving() -> None:
-    encoder = build(3, rotary=True)
-    x = torch.randn(1, 30, 12)
-    state = encoder.init_state()
-    step_through(encoder, x[:, :11], state)
-    saved = {name: value.clone() for name, value in state.tensors().items()}
-    rest = step_through(encoder, x[:, 11:], state)
-    restored = encoder.init_state()
-    restored.load_tensors(saved)
-    assert torch.equal(step_through(encoder, x[:, 11:], restored), rest)
-
-
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("start", [1_000_000, 10_000_000, 10_000_000_000])
 def test_rotary_positions_stay_exact(start: int, batch: int) -> None:
-    encoder = build(2, 6, rotary=True)
+    encoder = build(depth=2, window=6, rotary=True)
     x = torch.randn(batch, 20, 12)
     state = encoder.init_state(batch)
     for layer in state.layers:
@@ -227,19 +158,8 @@ def test_rotary_positions_stay_exact(start: int, batch: int) -> None:
         torch.testing.assert_close(chunk, truth.float(), **exact)
 
 
-def test_warmup_ends_with_the_receptive_field() -> None:
-    encoder = build(3, 4)
-    assert encoder.receptive_field == 10
-    state = encoder.init_state(2)
-    encoder.forward_steps(torch.randn(2, 9, 12), state)
-    assert encoder.warmup(state) == (True, True)
-    encoder.forward_step(torch.randn(2, 12), state)
-    assert encoder.warmup(state) == (False, False)
-    assert encoder.warmup(state, ago=1) == (True, True)
-
-
 def test_an_output_draws_on_the_receptive_field_and_no_further() -> None:
-    encoder = build(3, 4).double()
+    encoder = build(depth=3, window=4).double()
     x = torch.randn(1, 20, 12, dtype=torch.float64)
     changed = x.clone()
     changed[:, 5] += 1
@@ -247,51 +167,8 @@ def test_an_output_draws_on_the_receptive_field_and_no_further() -> None:
     assert moved.tolist() == [False] * 5 + [True] * 10 + [False] * 5
 
 
-@pytest.mark.parametrize("options", FORMS)
-def test_every_parameter_learns(options: dict[str, Any]) -> None:
-    encoder = build(2, dropout=0.2, **options).train()
-    with torch.enable_grad():
-        encoder(torch.randn(2, 15, 12)).square().sum().backward()
-    assert [k for k, p in encoder.named_parameters() if p.grad is None] == []
-
-
-@pytest.mark.parametrize("options", FORMS)
-def test_bfloat16_steps(options: dict[str, Any]) -> None:
-    encoder = build(2, **options)
-    x = torch.randn(1, 20, 12)
-    exact = step_through(encoder, x)
-    rough = step_through(encoder.bfloat16(), x.bfloat16())
-    torch.testing.assert_close(rough.float(), exact, atol=0.15, rtol=0.0)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("options", FORMS)
-def test_steps_on_a_gpu(options: dict[str, Any]) -> None:
-    encoder = build(2, **options)
-    x = torch.randn(2, 20, 12)
-    truth = oracle(encoder, x).float()
-    encoder, x = encoder.cuda(), x.cuda()
-    torch.testing.assert_close(encoder(x).cpu(), truth, rtol=0, atol=1e-4)
-    torch.testing.assert_close(step_through(encoder, x).cpu(), truth, rtol=0, atol=1e-4)
-
-
 def test_macs() -> None:
     d, n, ff = 12, 5, 10
-    assert build(3).count_macs() == 3 * (4 * d**2 + 2 * n * d + 2 * d * ff)
-    assert build(3, **SOFT).count_macs() == 3 * (3 * d**2 + 2 * n * d + 2 * d * ff)
-    assert build(2).dense_macs == 2 * (4 * n * d**2 + 2 * n**2 * d + 2 * n * d * ff)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"depth": 0}, "at least 1"),
-        ({"attention": "linear"}, "attention"),
-        ({"residual": "none"}, "residual"),
-        ({"residual": "scaled", "norm_first": True}, "scaled if not norm_first"),
-        ({"rotary": True, "width": 9}, "even width"),
-    ],
-)
-def test_bad_arguments(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build(**options)
+    assert build(depth=3).count_macs() == 3 * (4 * d**2 + 2 * n * d + 2 * d * ff)
+    assert build(depth=3, **SOFT).count_macs() == 3 * (3 * d**2 + 2 * n * d + 2 * d * ff)
+    assert build(depth=2).dense_macs == 2 * (4 * n * d**2 + 2 * n**2 * d + 2 * n * d * ff)

@@ -2,15 +2,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from costream.nn.encoder import Encoder
 from costream.nn.state import zeros
+from kit.encoders import build_encoder, step_through
 
 ANOTHER_PROCESS = """
 import sys, torch
@@ -30,17 +29,11 @@ save_file({"out": out}, folder + "/out")
 """
 
 
-def run(encoder: Encoder, state: object, x: torch.Tensor) -> torch.Tensor:
-    return torch.stack([encoder.forward_step(row, state) for row in x.unbind(1)], 1)
-
-
 @pytest.mark.parametrize("depth", [1, 2])
-def test_a_saved_state_goes_on_bit_for_bit_in_another_process(
-    tmp_path: Path, build_encoder: Callable[..., Encoder], depth: int
-) -> None:
-    encoder = build_encoder(depth, embed_dim=32, heads=2)
+def test_a_saved_state_goes_on_bit_for_bit_in_another_process(tmp_path: Path, depth: int) -> None:
+    encoder = build_encoder(depth=depth, embed_dim=32, heads=2)
     state, x = encoder.init_state(3), torch.randn(3, 30, 32)
-    run(encoder, state, x[:, :12])
+    step_through(encoder, x[:, :12], state)
     state.reset([1])
     save_file(encoder.state_dict(), tmp_path / "weights")
     save_file(state.tensors(), tmp_path / "state")
@@ -49,26 +42,12 @@ def test_a_saved_state_goes_on_bit_for_bit_in_another_process(
     subprocess.run(command, check=True, cwd=Path(__file__).resolve().parents[2])
     # From the file here too: on some processors products depend on where their rows lie.
     rows = load_file(tmp_path / "rows")["x"]
-    assert torch.equal(load_file(tmp_path / "out")["out"], run(encoder, state, rows))
+    assert torch.equal(load_file(tmp_path / "out")["out"], step_through(encoder, rows, state))
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_a_clone_is_independent_and_equal(
-    build_encoder: Callable[..., Encoder], depth: int
-) -> None:
-    encoder = build_encoder(depth)
-    state, x = encoder.init_state(2), torch.randn(2, 20, 16)
-    run(encoder, state, x[:, :9])
-    copy = state.clone()
-    first = run(encoder, state, x[:, 9:])
-    assert torch.equal(run(encoder, copy, x[:, 9:]), first)
-
-
-@pytest.mark.parametrize("depth", [1, 2])
-def test_taking_all_streams_apart_and_together_changes_nothing(
-    build_encoder: Callable[..., Encoder], depth: int
-) -> None:
-    state = build_encoder(depth).init_state(4)
+def test_taking_all_streams_apart_and_together_changes_nothing(depth: int) -> None:
+    state = build_encoder(depth=depth).init_state(4)
     for name, tensor in state.tensors().items():
         tensor.copy_(torch.arange(tensor.numel()).view(tensor.shape) + len(name))
     parts = [state.take([k]) for k in range(4)]
@@ -78,22 +57,11 @@ def test_taking_all_streams_apart_and_together_changes_nothing(
         assert torch.equal(joined.tensors()[name], tensor)
 
 
-def test_reset_makes_a_fresh_state(build_encoder: Callable[..., Encoder]) -> None:
-    encoder = build_encoder(2)
-    state = encoder.init_state(2)
-    run(encoder, state, torch.randn(2, 9, 16))
-    state.reset()
-    fresh = encoder.init_state(2).tensors()
-    assert all(torch.equal(tensor, fresh[name]) for name, tensor in state.tensors().items())
-
-
-def test_a_state_that_does_not_fit_is_refused_and_nothing_is_changed(
-    build_encoder: Callable[..., Encoder],
-) -> None:
-    state = build_encoder(1).init_state(2)
+def test_a_state_that_does_not_fit_is_refused_and_nothing_is_changed() -> None:
+    state = build_encoder(depth=1).init_state(2)
     with pytest.raises(KeyError, match="queries"):
-        state.load_tensors(build_encoder(2).init_state(2).tensors())
-    tensors = build_encoder(1).init_state(2).tensors()
+        state.load_tensors(build_encoder(depth=2).init_state(2).tensors())
+    tensors = build_encoder(depth=1).init_state(2).tensors()
     tensors["attention.steps"] += 3
     tensors["attention.values"] = torch.zeros(2, 1)
     with pytest.raises(ValueError, match=r"attention\.values"):
