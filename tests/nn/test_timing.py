@@ -3,9 +3,11 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import continual
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,7 +19,7 @@ from costream.nn.convolution import TemporalConvolution
 from costream.nn.pooling import TemporalMax, TemporalMean
 from costream.nn.state import State
 from costream.nn.timing import Delay, Timing, hide_unstarted, in_parallel, in_sequence
-from kit.stepping import by_chunks, by_steps, fresh
+from kit.stepping import by_chunks, by_steps, check, chunkings, fresh, places
 
 # Blocks of which each does something of its own with the clock; the width of all is 3.
 BLOCKS: dict[str, Callable[[], Any]] = {
@@ -247,12 +249,86 @@ def test_streams_of_different_clocks_do_not_step_together() -> None:
 def test_a_batch_of_another_size_is_refused(block: Any) -> None:
     x = torch.zeros(2, 5, 4, 3)
     state = fresh(block, x)
-    for other in (x[:1], x[:, :, :1], x[..., :1]):
+    others = (x[:1], x[[0, 0, 1]], x[:, :, :1], x[..., :1], x.view(4, 5, 2, 3), x[:, :, 0])
+    for other in others:
         with pytest.raises(ValueError, match="frame of shape"):
             block.forward_step(other[:, 0], state)
         with pytest.raises(ValueError, match="frame of shape"):
             block.forward_steps(other, state)
     assert state.clock.tolist() == [0, 0]
+
+
+@every_block
+def test_nothing_goes_wrong_in_20000_steps(block: Any) -> None:
+    x = torch.randn(2, 20_000, 2, 3, dtype=torch.float64)
+    block = copy.deepcopy(block).double()
+    expected = block(x)[:, : in_sequence(block).count_outputs(20_000)]
+    check(block, x, expected, [1000, 1, 0, 777])
+
+
+@every_block
+def test_a_state_keeps_no_gradient(block: Any) -> None:
+    with torch.enable_grad():
+        x = torch.randn(1, 12, 2, 3, requires_grad=True)
+        state = fresh(block, x)
+        by_steps(block, x[:, :6], state)
+        block.forward_steps(x[:, 6:], state)
+    assert not any(tensor.requires_grad for tensor in state.tensors().values())
+
+
+PEERS = [
+    *((continual.Delay(n), Delay(n)) for n in (1, 4)),
+    *((continual.AvgPool1d(n, 1), TemporalMean(n)) for n in (1, 3, 8)),
+    *(
+        (
+            continual.Conv1d(3, 5, k, stride=s, padding=p),
+            TemporalConvolution(3, 5, k, stride=s, padding=p),
+        )
+        for k in (2, 3, 9)
+        for s in (1, 2, 3)
+        for p in (0, 1)
+    ),
+]
+
+
+@pytest.mark.parametrize(("theirs", "ours"), PEERS)
+def test_steps_are_those_of_continual_inference(theirs: Any, ours: Any) -> None:
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(2, 60, 1, 3)
+    outputs = by_steps(ours, x, fresh(ours, x))
+    for t, row in enumerate(x[:, :, 0].unbind(1)):
+        out = theirs.forward_step(row)
+        assert isinstance(out, Tensor) == (t in outputs)
+        if t in outputs:
+            torch.testing.assert_close(outputs[t][:, 0], out, rtol=0, atol=1e-5)
+
+
+def test_costs_are_of_one_step() -> None:
+    assert TemporalMean(75).count_macs(256) == 3 * 256
+    assert TemporalMax(3).count_macs(256) == 2 * 256
+    assert TemporalConvolution(64, 128, 9, stride=2).count_macs(50) == 50 * 9 * 64 * 128
+
+
+@pytest.mark.parametrize(
+    ("build", "options"),
+    [
+        (partial(TemporalConvolution, 1, 1), {"kernel": 0}),
+        (partial(TemporalConvolution, 1, 1), {"kernel": 3, "stride": 0}),
+        (partial(TemporalConvolution, 1, 1), {"kernel": 3, "dilation": 0}),
+        (partial(TemporalConvolution, 1, 1), {"kernel": 3, "padding": 3}),
+        (partial(TemporalConvolution, 1, 1), {"kernel": 3, "padding": -1}),
+        (partial(TemporalConvolution, 1, 1), {"kernel": 3, "padding": (2, -1)}),
+        (partial(TemporalConvolution, 1, 1), {"kernel": 1, "padding": (1, 0)}),
+        (TemporalMean, {"window": 0}),
+        (TemporalMean, {"window": 3, "zeros": 3}),
+        (TemporalMean, {"window": 3, "zeros": 1, "partial": True}),
+        (Delay, {"steps": -1}),
+        (Delay, {"steps": 3, "stride": 0}),
+    ],
+)
+def test_sizes_that_make_no_sense_are_refused(build: Callable[..., Any], options: Any) -> None:
+    with pytest.raises(ValueError, match=r"kernel|padding|window|delay of"):
+        build(**options)
 
 
 class Stack:
@@ -308,3 +384,42 @@ def test_hiding_leaves_streams_alone_that_have_begun() -> None:
     assert hide_unstarted(x, torch.tensor([4, 5, 9]), 4) is x
     hidden = hide_unstarted(x, torch.tensor([3, 4, 0]), 4)
     assert hidden[:, 0, 0].tolist() == [0, 1, 0]
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.integers(0, 20), st.integers(1, 4), places, st.integers(0, 60), chunkings)
+def test_output_number_j_is_frame_j_times_the_stride(
+    steps: int, stride: int, place: tuple[int, ...], length: int, chunks: list[int]
+) -> None:
+    delay = Delay(steps, stride)
+    x = torch.randn(2, length, *place, 3, dtype=torch.float64)
+    assert torch.equal(delay(x), x[:, ::stride])
+    check(delay, x, x[:, : max(0, length - steps) : stride], chunks)
+
+
+def test_frames_that_a_stride_discards_are_not_kept() -> None:
+    delay = Delay(8, 4)
+    assert delay.init_state(2, (5, 3), torch.zeros(1)).frames.shape == (2, 3, 5, 3)
+
+
+def test_an_output_stays_as_it_is_and_the_past_lasts_one_step() -> None:
+    delay = Delay(2)
+    states = [delay.init_state(1, (1,), torch.zeros(1)) for _ in range(2)]
+    frames = torch.arange(20.0).view(-1, 1, 1)
+    kept = [delay.forward_step(x, states[0]) for x in frames]
+    assert [out.item() for out in kept if out is not None] == list(range(18))
+    for number, x in enumerate(frames):
+        past = delay.past(x, states[1])
+        if past is not None:
+            assert past.item() == number - 2
+            assert past.data_ptr() in range(
+                states[1].frames.data_ptr(), states[1].frames.data_ptr() + 12
+            )
+
+
+def test_a_frame_may_be_changed_after_its_step() -> None:
+    delay = Delay(1)
+    state, x = delay.init_state(1, (2,), torch.zeros(1)), torch.ones(1, 2)
+    delay.forward_step(x, state)
+    x.zero_()
+    assert delay.forward_step(x, state).tolist() == [[1, 1]]
