@@ -60,20 +60,6 @@ def test_steps_chunks_and_clip_agree(lengths: list[int], batch: int) -> None:
 
 
 @torch.no_grad()
-def test_a_stream_starts_afresh_in_its_row() -> None:
-    net = small()
-    x = torch.randn(3, 9, 5, dtype=torch.float64)
-    state = net.init_state(3)
-    net.forward_steps(x[:, :4], state)
-    state.reset([1])
-    out = net.forward_steps(x[:, 4:], state).logits
-    clip = net(x).logits[:, 4:]
-    torch.testing.assert_close(out[[0, 2]], clip[[0, 2]])
-    torch.testing.assert_close(out[1:2], net(x[1:2, 4:]).logits)
-    assert net.warmup(state) == (False, False, False)
-
-
-@torch.no_grad()
 def test_it_stays_exact() -> None:
     net = small()
     x = torch.randn(1, 3000, 5, dtype=torch.float64) * 16

@@ -1,15 +1,18 @@
-"""CoOadTR against the ordinary encoder over a window."""
+"""Token classifiers: CoOadTR, DeepCoT and CoNystrom, steps against clips, sizes of the papers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from costream.models.oad.conystrom import CoNystrom, CoNystromAudio
 from costream.models.oad.cooadtr import CoOadTR
+from costream.models.oad.deepcot import DeepCoT
 from kit.paths import REFS
 
 REFERENCES = REFS / "transformers"
@@ -54,9 +57,11 @@ def _inference() -> Iterator[None]:
         yield
 
 
-def small(depth: int = 1, **options: object) -> CoOadTR:
-    sizes = {"embed_dim": 16, "num_heads": 4, "feedforward": 24, "window": 6}
-    return CoOadTR(10, 5, depth=depth, **{**sizes, **options}).eval()
+SIZES: dict[str, Any] = {"embed_dim": 16, "num_heads": 4, "feedforward": 24, "window": 6}
+
+
+def small(depth: int = 1, kind: type = CoOadTR, **options: Any) -> Any:
+    return kind(10, 5, depth=depth, **{**SIZES, **options}).eval()
 
 
 def step_through(model: nn.Module, x: Tensor) -> Tensor:
@@ -65,17 +70,23 @@ def step_through(model: nn.Module, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("kind", "options"),
     [
-        {},
-        {"positions": "fixed", "norm_first": True, "qkv_bias": True, "out_bias": True},
-        {"positions": "none", "activation": "relu", "final_norm": False},
-        {"positions": "learned", "num_positions": 17},
+        (CoOadTR, {}),
+        (CoOadTR, {"positions": "fixed", "norm_first": True, "qkv_bias": True, "out_bias": True}),
+        (CoOadTR, {"positions": "none", "activation": "relu", "final_norm": False}),
+        (CoOadTR, {"positions": "learned", "num_positions": 17}),
+        (DeepCoT, {}),
+        (DeepCoT, {"positions": "fixed", "attention": "soft"}),
+        (DeepCoT, {"positions": "rotary", "activation": "relu"}),
+        (DeepCoT, {"positions": "none", "residual": "scaled", "activation": "none"}),
+        (CoNystrom, {"num_landmarks": 4}),
+        (CoNystrom, {"num_landmarks": 4, "landmarks": "fixed"}),
     ],
 )
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_steps_chunks_and_clip_agree(depth: int, options: dict[str, object]) -> None:
-    model = small(depth, **options).double()
+def test_steps_chunks_and_clip_agree(depth: int, kind: type, options: dict[str, Any]) -> None:
+    model = small(depth, kind, **options).double()
     x = torch.randn(3, 25, 10, dtype=torch.float64)
     clip = model(x)
     assert clip.logits.shape == (3, 25, 5)
@@ -99,23 +110,12 @@ def test_an_offset_is_a_stream_that_began_earlier(depth: int) -> None:
     torch.testing.assert_close(model(x[:1], 3).logits, steps[:1])
 
 
-def test_warmup_is_per_stream_and_ends_with_the_window() -> None:
-    model = small()
-    state = model.init_state(2)
-    model.forward_steps(torch.randn(2, 5, 10), state)
-    assert model.warmup(state) == (True, True)
-    state.reset([1])
-    model.forward_step(torch.randn(2, 10), state)
-    assert model.warmup(state) == (False, True)
-
-
 def test_without_projection_and_head() -> None:
-    sizes = {"embed_dim": 16, "num_heads": 4, "feedforward": 8, "window": 4}
-    model = CoOadTR(16, 5, input_projection=False, head=False, **sizes).eval()
+    model = CoOadTR(16, 5, input_projection=False, head=False, **SIZES).eval()
     assert model(torch.randn(1, 3, 16)).logits.shape == (1, 3, 16)
     assert not any(k.startswith(("input_projection", "head")) for k in model.state_dict())
     with pytest.raises(ValueError, match="input_width"):
-        CoOadTR(10, 5, input_projection=False, **sizes)
+        small(input_projection=False)
     with pytest.raises(ValueError, match="positions"):
         small(positions="absolute")
 
@@ -159,6 +159,44 @@ def test_it_learns_what_the_last_rows_were(depth: int) -> None:
             loss.backward()
             optimiser.step()
     assert loss.item() < 0.35  # guessing gives 0.69, the newest row alone 0.55
+
+
+def test_one_block_is_cooadtr_and_two_are_not() -> None:
+    x = torch.randn(1, 20, 10)
+    for depth in (1, 2):
+        exact = small(depth, qkv_bias=True, out_bias=True)
+        deep = small(depth, DeepCoT)
+        deep.load_state_dict(exact.state_dict())
+        same = torch.allclose(deep(x).logits, exact(x).logits, atol=1e-6)
+        assert same == (depth == 1)
+
+
+def test_tokens_of_a_step_get_their_positions() -> None:
+    model = small(2, DeepCoT).double()
+    x = torch.randn(1, 12, 10, dtype=torch.float64)
+    state = model.init_state()
+    steps = [model.forward_step(part, state).logits for part in x.split(3, 1)]
+    tokens = model.positions(model.input_projection(x))
+    expected = model.head(model.encoder(tokens, tokens=3))
+    torch.testing.assert_close(torch.cat(steps, 1), expected)
+
+
+def test_sizes_and_macs_of_deepcot() -> None:
+    model = DeepCoT(128, 10, depth=4)
+    assert (model.window, model.receptive_field) == (120, 4 * 119 + 1)
+    block = 4 * 192**2 + 2 * 120 * 192 + 2 * 192 * 192
+    assert model.count_macs() == 128 * 192 + 4 * block + 1920
+    assert model.dense_macs > 60 * model.count_macs()
+
+
+def test_sizes_of_conystrom() -> None:
+    with torch.device("meta"):
+        video, sound = CoNystrom(4096, 22), CoNystromAudio(10)
+        exact = CoOadTR(4096, 22)
+    assert sum(p.numel() for p in video.parameters()) == sum(p.numel() for p in exact.parameters())
+    assert sum(p.numel() for p in sound.parameters()) == pytest.approx(286e3, rel=0.01)
+    assert (video.encoder.attention[0].num_landmarks, video.window) == (16, 64)
+    assert (sound.encoder.attention[0].num_landmarks, sound.window) == (4, 120)
 
 
 @needs_references

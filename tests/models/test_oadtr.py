@@ -105,22 +105,6 @@ def test_missing_rows_of_a_short_window_are_seen_by_none() -> None:
     torch.testing.assert_close(short, by_hand(cut, x[0])[0])
 
 
-def test_streams_that_join_late_and_start_again() -> None:
-    model = small().double()
-    x = torch.randn(2, 16, 10, dtype=torch.float64)
-    state = model.init_state(1)
-    for t in range(4):
-        model.forward_step(x[:1, t], state)
-    state = type(state).cat([state, model.init_state(1)])
-    for t in range(4, 9):
-        out = model.forward_step(x[:, t], state).logits
-    torch.testing.assert_close(out[1:], model(x[1:, 4:9], last=1).logits[:, 0])
-    assert model.warmup(state) == (False, True)
-    state.reset([0])
-    out = model.forward_steps(x[:, 9:], state).logits
-    torch.testing.assert_close(out[:1], model(x[:1, 9:]).logits)
-
-
 def test_fixed_positions_are_those_of_a_window_by_itself() -> None:
     model = small(positions="fixed")
     assert model.positions.table.tolist() == [[0.0, 1.0] * 8]
