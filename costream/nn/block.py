@@ -81,9 +81,24 @@ class EncoderBlock(nn.Module, Generic[A]):
         self.norm_first, self.dropout = config.norm_first, config.dropout
         self.activate = ACTIVATIONS[config.activation]
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return all rows of a window [B, n, d]. ``mask``: bool [B, n], False: no row."""
-        return self.after_attention(x, self.self_attn(self.before_attention(x), mask))
+    def forward(self, x: Tensor, *options: Any) -> Tensor:
+        """Return the rows of a window or clip [B, n, d] after the block.
+
+        ``options``: further arguments of the attention, such as a mask.
+        """
+        return self.after_attention(x, self.self_attn(self.before_attention(x), *options))
+
+    def forward_step(self, x: Tensor, state: Any, *options: Any) -> Tensor:
+        """Take one row [B, d] of every stream, return it after continual attention, [B, d]."""
+        attention: Any = self.self_attn
+        attended = attention.forward_step(self.before_attention(x), state, *options)
+        return self.after_attention(x, attended)
+
+    def forward_steps(self, x: Tensor, state: Any, *options: Any) -> Tensor:
+        """Take T rows [B, T, d], return what T calls of ``forward_step`` would, [B, T, d]."""
+        attention: Any = self.self_attn
+        attended = attention.forward_steps(self.before_attention(x), state, *options)
+        return self.after_attention(x, attended)
 
     def before_attention(self, x: Tensor) -> Tensor:
         """Return the attention input for input rows ``x`` [..., d]."""
@@ -130,6 +145,15 @@ class EncoderStack(nn.Module):
         self.layers = nn.ModuleList(blocks)
         self._blocks = tuple(blocks)  # also a plain attribute, which is read 1 us faster
         self.norm = nn.LayerNorm(config.embed_dim) if config.final_norm else None
+
+    @property
+    def receptive_field(self) -> int:
+        """Rows that an output depends on."""
+        return self.window
+
+    def warmup(self, state: Any, ago: int = 0) -> tuple[bool, ...]:
+        """Return for each stream whether its window was not yet full ``ago`` steps ago."""
+        return tuple(t - ago < self.window for t in state.attention.steps.tolist())
 
     @property
     def dense_macs(self) -> int:

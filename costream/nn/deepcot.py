@@ -146,7 +146,7 @@ class DeepEncoder(EncoderStack):
         # The angles may start anywhere: only distances count.
         turns = self._turns(torch.arange(x.shape[1])[None], x)
         for block in self._blocks:
-            x = block.after_attention(x, block.self_attn(block.before_attention(x), turns, tokens))
+            x = block(x, turns, tokens)
         return self.normalise(x[:, -last:])
 
     def init_state(self, batch_size: int = 1) -> DeepState:
@@ -169,10 +169,8 @@ class DeepEncoder(EncoderStack):
         if x.dim() == 3:
             return self.forward_steps(x, state, x.shape[1])
         turns = self._turns(state.layers[0].steps, x)
-        for block, kept in zip(self._blocks, state.layers, strict=True):
-            x = block.after_attention(
-                x, block.self_attn.forward_step(block.before_attention(x), kept, turns)
-            )
+        for block, layer in zip(self._blocks, state.layers, strict=True):
+            x = block.forward_step(x, layer, turns)
         return self.normalise(x)
 
     def forward_steps(self, x: Tensor, state: DeepState, tokens: int = 1) -> Tensor:
@@ -182,9 +180,8 @@ class DeepEncoder(EncoderStack):
         """
         times = state.layers[0].steps[:, None] + torch.arange(x.shape[1])
         turns = self._turns(times, x)
-        for block, kept in zip(self._blocks, state.layers, strict=True):
-            attended = block.self_attn.forward_steps(block.before_attention(x), kept, turns, tokens)
-            x = block.after_attention(x, attended)
+        for block, layer in zip(self._blocks, state.layers, strict=True):
+            x = block.forward_steps(x, layer, turns, tokens)
         return self.normalise(x)
 
     def count_macs(self) -> int:

@@ -25,8 +25,6 @@ from costream.nn.attention import (
 from costream.nn.block import EncoderBlock, EncoderConfig, EncoderStack
 from costream.nn.state import State, zeros
 
-_CHUNK_ROWS = 4096  # rows of windows passed through a stack at once: bounds memory
-
 
 @dataclass
 class EncoderState(State):
@@ -56,11 +54,6 @@ class Encoder(EncoderStack):
         super().__init__(config, [EncoderBlock(layer, config) for layer in attention])
         self._last = (self._blocks[-1], last)
 
-    @property
-    def receptive_field(self) -> int:
-        """Rows that an output depends on."""
-        return self.window
-
     def forward(self, x: Tensor, last: int | None = None) -> Tensor:
         """Return the newest output of the window that ends at each row of a clip [B, T, d].
 
@@ -72,9 +65,7 @@ class Encoder(EncoderStack):
         if self.depth > 1:
             state = cast(StackState, self.init_state(x.shape[0]))
             return self._slide(*self._extend(x, state), state.attention.steps, last)
-        (block,) = self._blocks
-        y = block.after_attention(x, block.self_attn(block.before_attention(x)))
-        return self.normalise(y[:, -last:])
+        return self.normalise(self._blocks[0](x)[:, -last:])
 
     def init_state(self, batch_size: int = 1) -> EncoderState:
         """Return the initial state of ``batch_size`` streams."""
@@ -83,10 +74,6 @@ class Encoder(EncoderStack):
             return EncoderState(attention)
         rows = zeros(batch_size, self.window, self.embed_dim, like=attention.keys)
         return StackState(attention, rows)
-
-    def warmup(self, state: EncoderState, ago: int = 0) -> tuple[bool, ...]:
-        """Return for each stream whether its window was not yet full ``ago`` steps ago."""
-        return tuple(t - ago < self.window for t in state.attention.steps.tolist())
 
     def forward_step(self, x: Tensor, state: EncoderState) -> Tensor:
         """Take one row [B, d] of every stream, return the newest output, [B, d]."""
@@ -103,9 +90,7 @@ class Encoder(EncoderStack):
     def forward_steps(self, x: Tensor, state: EncoderState) -> Tensor:
         """Take T rows [B, T, d], return what T calls of ``forward_step`` would, [B, T, d]."""
         if not isinstance(state, StackState):
-            (block,) = self._blocks
-            attended = block.self_attn.forward_steps(block.before_attention(x), state.attention)
-            return self.normalise(block.after_attention(x, attended))
+            return self.normalise(self._blocks[0].forward_steps(x, state.attention))
         projected, rows = self._extend(x, state)
         out = self._slide(projected, rows, state.attention.steps, x.shape[1])
         self._blocks[0].self_attn.store(projected, state.attention)
@@ -125,18 +110,14 @@ class Encoder(EncoderStack):
 
     def _extend(self, x: Tensor, state: StackState) -> tuple[Tensor, Tensor]:
         """Return the rings' rows followed by those of ``x``, projected ones and inputs."""
-        projected = self._blocks[0].self_attn.extend(
-            self._blocks[0].before_attention(x), state.attention
-        )
+        first = self._blocks[0]
+        projected = first.self_attn.extend(first.before_attention(x), state.attention)
         return projected, torch.cat([state.rows, x], 1)
 
     def _slide(self, projected: Tensor, rows: Tensor, steps: Tensor, last: int) -> Tensor:
         """Return the newest output [B, last, d] of each of the last windows of these rows."""
         index, filled = ring.windows(steps, self.window, rows.shape[1] - self.window)
-        size = max(1, _CHUNK_ROWS // (len(rows) * self.window))
-        indices = torch.split(index[:, -last:], size, 1)
-        masks = torch.split(filled[:, -last:], size, 1)
-        parts = zip(indices, masks, strict=True)
+        parts = ring.split(index[:, -last:], filled[:, -last:], len(rows) * self.window)
         return torch.cat([self._windows(projected, rows, i, f) for i, f in parts], 1)
 
     def _windows(self, projected: Tensor, rows: Tensor, index: Tensor, filled: Tensor) -> Tensor:

@@ -399,17 +399,9 @@ class SpatialAttention(nn.Module):
         qkv, qkv_bias = fold_convolution(first, ones)
         scale, shift = scale_and_shift(self.bn)
         out, out_bias = fold_convolution(last, scale, shift)
-        kept = scale if self.in_width == self.out_width else None
-        return FoldedAttention(
-            own[0].contiguous(),
-            own[1].contiguous(),
-            qkv,
-            qkv_bias,
-            out,
-            out_bias,
-            kept,
-            self.key_width,
-        )
+        skip = scale if self.in_width == self.out_width else None
+        norm = own[0].contiguous(), own[1].contiguous()
+        return FoldedAttention(*norm, qkv, qkv_bias, out, out_bias, skip, self.key_width)
 
     def count_macs(self) -> int:
         """Return the multiply-accumulates of one frame of one person."""
@@ -427,7 +419,7 @@ class FoldedAttention:
     qkv_bias: Tensor
     out: Tensor  # [O, O]
     out_bias: Tensor
-    kept: Tensor | None  # [O], factor of the input that is added
+    skip: Tensor | None  # [O], factor of the input that is added
     key_width: int
 
     def matrices(self) -> list[Tensor]:
@@ -441,7 +433,7 @@ class FoldedAttention:
         attended = _attend(torch.unflatten(qkv, 0, x.shape[:2]), self.key_width, None)
         y = torch.addmm(self.out_bias, attended.flatten(0, 1), self.out)
         y = torch.unflatten(y, 0, x.shape[:2])
-        return (y if self.kept is None else y.addcmul_(x, self.kept)).relu_()
+        return (y if self.skip is None else y.addcmul_(x, self.skip)).relu_()
 
 
 def _attend(qkv: Tensor, key_width: int, scale: float | None) -> Tensor:

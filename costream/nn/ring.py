@@ -7,10 +7,13 @@ Streams of a batch may have started at different times: each has its own step co
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+_CHUNK_ROWS = 4096  # rows of windows taken at once
 
 
 class RingFill(NamedTuple):
@@ -90,6 +93,15 @@ def histories(steps: Tensor, window: int, count: int) -> tuple[Tensor, Tensor]:
     times = now - torch.arange(window - 1, -1, -1)
     fresh = times - steps[:, None, None]
     return torch.where(fresh >= 0, window + fresh, times % window), times >= 0
+
+
+def split(index: Tensor, filled: Tensor, rows: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield parts of the results of ``windows`` along time, which bounds memory.
+
+    ``rows``: of the windows of all streams at one step.
+    """
+    size = max(1, _CHUNK_ROWS // rows)
+    return zip(torch.split(index, size, 1), torch.split(filled, size, 1), strict=True)
 
 
 def gather(rows: Tensor, index: Tensor) -> Tensor:

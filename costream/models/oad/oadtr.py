@@ -15,8 +15,6 @@ from costream.nn.attention import MultiheadAttention
 from costream.nn.block import EncoderBlock, EncoderConfig, EncoderStack
 from costream.nn.state import State, zeros
 
-_CHUNK_ROWS = 4096  # tokens of windows processed at once: large products, bounded memory
-
 
 @dataclass
 class OadTRState(State):
@@ -126,10 +124,8 @@ class OadTR(nn.Module):
     def _slide(self, rows: Tensor, steps: Tensor, last: int) -> OadOutput:
         """Return the outputs of the last windows of rows [B, n + T, d]: ring, then new rows."""
         index, filled = ring.histories(steps, self.window, rows.shape[1] - self.window)
-        size = max(1, _CHUNK_ROWS // (len(rows) * (self.window + 1)))
-        indices = torch.split(index[:, -last:], size, 1)
-        masks = torch.split(filled[:, -last:].to(rows.device), size, 1)
-        parts = zip(indices, masks, strict=True)
+        filled = filled[:, -last:].to(rows.device)
+        parts = ring.split(index[:, -last:], filled, len(rows) * (self.window + 1))
         pairs = [self._windows(ring.gather(rows, i), f) for i, f in parts]
         logits, anticipation = (torch.cat(column, 1) for column in zip(*pairs, strict=True))
         return OadOutput(logits, anticipation)

@@ -207,9 +207,7 @@ class _Stream:
 
     def _by_head(self, *parts: Tensor) -> tuple[Tensor, ...]:
         """Return keys or values [n, D] as [H, n, e], in the dtype used for products."""
-        heads = (self.frame.heads, -1)
-        split = (torch.unflatten(p.to(self.frame.products), 1, heads) for p in parts)
-        return tuple(p.transpose(0, 1) for p in split)
+        return tuple(_by_head(part.to(self.frame.products), self.frame) for part in parts)
 
     def _correct(
         self,

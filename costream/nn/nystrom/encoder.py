@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -79,9 +78,7 @@ class NystromEncoder(EncoderStack):
         """
         last = min(last or x.shape[1], x.shape[1])
         if self.depth == 1:
-            (block,) = self._blocks
-            y = block.after_attention(x, block.self_attn(block.before_attention(x)))
-            return self.normalise(y[:, -last:])
+            return self.normalise(self._blocks[0](x)[:, -last:])
         windows = self._windows(x, last)
         return torch.stack([self._finish(rows, rows.shape[1] - 1) for rows in windows], 1)
 
@@ -120,16 +117,11 @@ class NystromEncoder(EncoderStack):
         rows = zeros(batch_size, self.window, self.embed_dim, like=like)
         return NystromEncoderState(attention, rows)
 
-    def warmup(self, state: NystromEncoderState, ago: int = 0) -> tuple[bool, ...]:
-        """Return for each stream whether its window was not yet full ``ago`` steps ago."""
-        return tuple(t - ago < self.window for t in state.attention.steps.tolist())
-
     def forward_step(self, x: Tensor, state: NystromEncoderState) -> Tensor:
         """Take one row [B, d] of every stream, return the newest output, [B, d]."""
         first = self._blocks[0]
         if state.rows is None:
-            attended = first.self_attn.forward_step(first.before_attention(x), state.attention)
-            return self.normalise(first.after_attention(x, attended))
+            return self.normalise(first.forward_step(x, state.attention))
         slots = [t % self.window for t in state.attention.steps.tolist()]
         filled = [min(t + 1, self.window) for t in state.attention.steps.tolist()]
         changed = first.self_attn.forward_step(first.before_attention(x), state.attention)
@@ -145,9 +137,7 @@ class NystromEncoder(EncoderStack):
         if state.rows is not None or not x.shape[1]:
             out = [self.forward_step(row, state) for row in x.unbind(1)]
             return torch.stack(out, 1) if out else x
-        (block,) = self._blocks
-        attended = block.self_attn.forward_steps(block.before_attention(x), state.attention)
-        return self.normalise(block.after_attention(x, attended))
+        return self.normalise(self._blocks[0].forward_steps(x, state.attention))
 
     def count_macs(self) -> int:
         """Return the multiply-accumulates of a full-window step of one stream, averaged over n."""
@@ -168,9 +158,6 @@ class NystromEncoder(EncoderStack):
         segments = self._segments[:count][ages]
         _, *middle, block = self._blocks
         for ordinary in middle:
-            seen = ordinary.before_attention(y)
-            y = ordinary.after_attention(
-                y, cast(NystromAttention, ordinary.self_attn)(seen, segments)
-            )
+            y = ordinary(y, segments)
         attended = block.self_attn.newest(block.before_attention(y), newest, segments)
         return self.normalise(block.after_attention(y[:, newest], attended))
