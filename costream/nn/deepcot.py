@@ -170,7 +170,8 @@ class DeepEncoder(EncoderStack):
             return self.forward_steps(x, state, x.shape[1])
         turns = self._turns(state.layers[0].steps, x)
         for block, layer in zip(self._blocks, state.layers, strict=True):
-            x = block.forward_step(x, layer, turns)
+            attended = block.self_attn.forward_step(block.before_attention(x), layer, turns)
+            x = block.after_attention(x, attended)
         return self.normalise(x)
 
     def forward_steps(self, x: Tensor, state: DeepState, tokens: int = 1) -> Tensor:

@@ -121,7 +121,8 @@ class NystromEncoder(EncoderStack):
         """Take one row [B, d] of every stream, return the newest output, [B, d]."""
         first = self._blocks[0]
         if state.rows is None:
-            return self.normalise(first.forward_step(x, state.attention))
+            attended = first.self_attn.forward_step(first.before_attention(x), state.attention)
+            return self.normalise(first.after_attention(x, attended))
         slots = [t % self.window for t in state.attention.steps.tolist()]
         filled = [min(t + 1, self.window) for t in state.attention.steps.tolist()]
         changed = first.self_attn.forward_step(first.before_attention(x), state.attention)
