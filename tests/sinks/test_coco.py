@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -118,29 +117,6 @@ def test_pictures_that_move_are_a_video(run_of_objects: Any, tmp_path: Path) -> 
     step(sink, 1, 1)
     sink.close(run_of_objects.summary)
     assert [image["frame_id"] for image in document(tmp_path)["images"]] == [0, 1]
-
-
-def test_many_boxes_take_constant_memory(
-    run_of_objects: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("costream.sinks.atomic.SPOOL_CHARS", 10_000)
-    boxes = [Box(k, k, k + 1 / 3, k + 1 / 7, 0.5, "person") for k in range(20)]
-    sink = opened(tmp_path, run_of_objects.header)
-    tracemalloc.start()
-    try:
-        for i in range(1500):
-            step(sink, i, i, *boxes)
-            if i == 500:
-                tracemalloc.reset_peak()
-                early, _ = tracemalloc.get_traced_memory()
-        sink.close(run_of_objects.summary)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak - early < 300_000  # of over 3 MB that these steps are
-    told = document(tmp_path)
-    assert len(told["images"]) == 1500
-    assert [row["id"] for row in told["annotations"]] == list(range(1, 30_001))
 
 
 def test_runs_that_find_no_objects_have_no_such_file(run: Any, tmp_path: Path) -> None:

@@ -64,8 +64,7 @@ def test_text_is_as_it_was(
 
 
 def test_json_lines_and_document_say_the_same() -> None:
-    lines = [json.loads(x) for x in (GOLDEN / "run.jsonl").read_text("utf-8").split("\n")[:-1]]
-    document = json.loads((GOLDEN / "run.json").read_text("utf-8"))
+    lines, document = _lines("run"), _document("run")
 
     def of(kind: str) -> list[dict[str, Any]]:
         rows = (dict(line) for line in lines if line["type"] == kind)
@@ -83,7 +82,7 @@ def test_json_lines_and_document_say_the_same() -> None:
 
 
 def test_tables_say_the_same_as_json_lines() -> None:
-    lines = [json.loads(x) for x in (GOLDEN / "run.jsonl").read_text("utf-8").split("\n")[:-1]]
+    lines = _lines("run")
     labels = lines[0]["labels"]
     rows = _table("run.predictions.csv")
     predictions = [line for line in lines if line["type"] == "prediction"]
@@ -104,32 +103,31 @@ def test_tables_say_the_same_as_json_lines() -> None:
 
 
 def test_objects_say_the_same_in_lines_table_and_document() -> None:
-    lines = [json.loads(x) for x in (GOLDEN / "objects.jsonl").read_text("utf-8").split("\n")[:-1]]
+    lines = _lines("objects")
     steps = [line for line in lines if line["type"] == "objects"]
     assert [{"type": "objects", **step} for step in _document("objects")["objects"]] == steps
     assert "predictions" not in _document("objects")
-    told = [
-        [
-            *(float(row[key]) for key in ("x1", "y1", "x2", "y2", "score")),
-            row["label"],
-            *([int(row["id"])] if row["id"] else []),
-        ]
-        for row in _table("objects.objects.csv")
-    ]
-    assert told == [box for step in steps for box in step["boxes"]]
+    boxes = [box for step in steps for box in step["boxes"]]
+    for row, box in zip(_table("objects.objects.csv"), boxes, strict=True):
+        assert [float(row[key]) for key in ("x1", "y1", "x2", "y2", "score")] == box[:5]
+        assert [row["label"], *([int(row["id"])] if row["id"] else [])] == box[5:]
     counts = [line["count"] for line in lines if line["type"] == "segment"]
     assert [int(row["count"]) for row in _table("objects.timeline.csv")] == counts
 
 
 def test_scores_of_several_heads_stand_below_their_labels() -> None:
-    lines = [json.loads(x) for x in (GOLDEN / "heads.jsonl").read_text("utf-8").split("\n")[:-1]]
+    lines = _lines("heads")
     labels = {head["model"]: head["labels"] for head in lines[0]["heads"]}
     predictions = [line for line in lines if line["type"] == "prediction"]
     for row, p in zip(_table("heads.predictions.csv"), predictions, strict=True):
-        told = {k: float(v) for k, v in row.items() if k.startswith("p(") and v}
+        scores = {k: float(v) for k, v in row.items() if k.startswith("p(") and v}
         own = [f"p({label})" for label in labels[p["model"]]]
-        assert told == dict(zip(own, p["scores"], strict=True))
+        assert scores == dict(zip(own, p["scores"], strict=True))
         assert row["model"] == p["model"]
+
+
+def _lines(kind: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (GOLDEN / f"{kind}.jsonl").read_text("utf-8").splitlines()]
 
 
 def _document(kind: str) -> dict[str, Any]:

@@ -22,9 +22,10 @@ from costream.errors import OutputError, UsageError
 from costream.records import Gap, Header, Prediction, Segment, Summary
 from costream.sinks.journal import Journal
 from costream.sinks.rotation import Rotation, parts
+from kit.program import environment
 
 CHILD = [sys.executable, str(Path(__file__).with_name("keep_journal.py"))]
-ENV = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+ENV = environment()
 NOON = 1_795_521_600.0  # 2026-11-24T12:00:00Z
 HEADER = Header("0", "m", "0", ("a",), None, 1.0, 0.0, "rtsp://***@x", "video", None, {"top_k": 3})
 SUMMARY = Summary(1, 0, 0, 0, 1.0, 1.0, 1.0, 1, 1, True, 0)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
 import pytest
 from hypothesis import given
@@ -26,18 +25,13 @@ from costream.records import (
     StageTimes,
     VideoFrame,
 )
-from costream.sinks.atomic import BinaryFile
-from costream.sinks.overlay import Overlay
+from kit.overlays import near, play
 
 GREY = 110
 
 
 def page(width: int, height: int) -> np.ndarray:
     return np.full((height, width, 3), GREY, np.uint8)
-
-
-def near(image: np.ndarray, color: tuple[int, int, int], slack: int = 60) -> np.ndarray:
-    return (np.abs(image.astype(int) - color) < slack).all(-1)
 
 
 def extent(mask: np.ndarray) -> tuple[int, int, int, int]:
@@ -130,16 +124,6 @@ def frame(i: int) -> VideoFrame:
     )
 
 
-def play(path: Path, run: Any, header: Header, *records: Any) -> list[np.ndarray]:
-    sink = Overlay(BinaryFile(path))
-    sink.open(header)
-    for record in records:
-        (sink.draw if isinstance(record, Picture) else sink.write)(record)
-    sink.close(run.summary)
-    with av.open(str(path)) as container:
-        return [f.to_ndarray(format="rgb24") for f in container.decode(video=0)]
-
-
 def test_a_video_of_objects(run: Any, tmp_path: Path) -> None:
     """A dense step, then steps at a quarter of its cost; an object in every other one."""
     records: list[Any] = []
@@ -152,7 +136,7 @@ def test_a_video_of_objects(run: Any, tmp_path: Path) -> None:
         records += [Objects(i, float(i), i, i, boxes), compute]
         records += [Gap(4.0, 5.0, "no data")] if i == 4 else []
         records += [Picture(float(i), frame(i), None, updated=updated)]
-    shown = play(tmp_path / "x.mp4", run, HEADER, *records)
+    shown = play(tmp_path / "x.mp4", replace(run, header=HEADER), *records)
     assert len(shown) == 8
     assert near(shown[3][180:340, 320:484], COLORS[1]).sum() > 500
     assert not near(shown[4][180:340, 320:484], COLORS[1]).any()  # it has gone
@@ -172,7 +156,7 @@ def test_a_narrow_video_tells_what_fits(run: Any, tmp_path: Path) -> None:
     compute = Compute(0, 0.0, 10, 10, StageTimes(1, 1, 1, 1), tokens=12, budget_ms=40.0)
     picture = Picture(0.0, item, None, updated=np.ones((4, 3), np.bool_))
     header = replace(HEADER, duration_s=None)
-    (shown,) = play(tmp_path / "x.mp4", run, header, compute, picture)
+    (shown,) = play(tmp_path / "x.mp4", replace(run, header=header), compute, picture)
     assert shown.shape == (64 + 76, 48, 3)
 
 
@@ -184,7 +168,8 @@ def test_cost_of_a_stream_without_an_end_scrolls(run: Any, tmp_path: Path) -> No
             compute,
             Picture(float(i), VideoFrame(i, float(i), i, lambda: page(120, 40)), None),
         ]
-    image = play(tmp_path / "x.mp4", run, replace(HEADER, duration_s=None), *records)[-1]
+    endless = replace(run, header=replace(HEADER, duration_s=None))
+    image = play(tmp_path / "x.mp4", endless, *records)[-1]
     heights = near(image[40 + 32 : 40 + 70], COLORS[1]).sum(0)
     assert (heights[100:114] > 34).all()
     assert (heights[2:90] < 8).all()
@@ -197,6 +182,7 @@ def test_many_classes_have_colors_as_they_come(run: Any, tmp_path: Path) -> None
         Box(100 + 400 * k, 300, 400 + 400 * k, 700, 0.9, f"class {7 * k}") for k in (0, 1)
     )
     objects = Objects(0, 0.0, 0, 0, boxes)
-    (shown,) = play(tmp_path / "x.mp4", run, header, objects, Picture(0.0, frame(0), None))
+    records = (objects, Picture(0.0, frame(0), None))
+    (shown,) = play(tmp_path / "x.mp4", replace(run, header=header), *records)
     assert near(shown[200:300, 50:200], COLORS[0]).sum() > 300
     assert near(shown[200:300, 250:400], COLORS[1]).sum() > 300

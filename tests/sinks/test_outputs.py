@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from costream.errors import OutputError, UsageError
 from costream.records import Compute, Prediction, Segment, StageTimes
 from costream.sinks.atomic import AtomicFile, part_path
 from costream.sinks.registry import FORMATS, check_outputs, make_sinks
+from kit.program import environment
 
 WRITER = """
 import sys, time
@@ -35,9 +35,8 @@ time.sleep(60)
 
 
 def test_killed_before_close_leaves_a_readable_part(tmp_path: Path) -> None:
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-c", WRITER, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=env) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"written\n"
         process.send_signal(getattr(signal, "SIGKILL", signal.SIGTERM))

@@ -1,3 +1,5 @@
+"""The annotated video: pictures, skeletons, labels and timelines stand where they belong."""
+
 from __future__ import annotations
 
 import tracemalloc
@@ -24,6 +26,7 @@ from costream.records import (
 )
 from costream.sinks.atomic import BinaryFile
 from costream.sinks.overlay import Overlay
+from kit.overlays import near, play
 
 # A standing body as a Kinect sees it: y up, x to the camera's left, so its right hand is at +x.
 STANDING = {
@@ -50,41 +53,24 @@ def frame(i: int, size: tuple[int, int] = (96, 128), drawing: Any = None) -> Vid
     return VideoFrame(i, i / 10, i, lambda: np.full((*size, 3), 90, np.uint8), drawing=drawing)
 
 
-def pictures(path: Path) -> list[tuple[float, np.ndarray]]:
-    with av.open(str(path)) as container:
-        return [(float(f.time), f.to_ndarray(format="rgb24")) for f in container.decode(video=0)]
-
-
-def play(path: Path, run: Any, *records: Any) -> list[tuple[float, np.ndarray]]:
-    sink = Overlay(BinaryFile(path))
-    sink.open(run.header)
-    for record in records:
-        (sink.draw if isinstance(record, Picture) else sink.write)(record)
-    sink.close(run.summary)
-    return pictures(path)
-
-
-def near(image: np.ndarray, color: tuple[int, int, int], slack: int = 40) -> np.ndarray:
-    return (np.abs(image.astype(int) - color) < slack).all(-1)
-
-
 def test_a_picture_a_step_at_its_time(run: Any, tmp_path: Path) -> None:
     items = [frame(i) for i in (0, 1, 2, 3, 7, 8)]
     shown = play(tmp_path / "x.mp4", run, *(Picture(60 + f.time_s, f, None) for f in items))
-    assert [round(time_s, 3) for time_s, _ in shown] == [0.0, 0.1, 0.2, 0.3, 0.7, 0.8]
     with av.open(str(tmp_path / "x.mp4")) as container:
+        times = [round(float(f.time), 3) for f in container.decode(video=0)]
+        assert times == [0.0, 0.1, 0.2, 0.3, 0.7, 0.8]
         context = container.streams.video[0].codec_context
         assert context.pix_fmt == "yuv420p"
         assert context.name == ("h264" if "libx264" in av.codecs_available else "mpeg4")
         assert context.width == 128
         assert context.height > 96
-    for _, image in shown:
+    for image in shown:
         assert near(image[:90], (90, 90, 90), 6).mean() > 0.99  # nothing on the picture itself
 
 
 def test_the_larger_picture_is_drawn_upon_where_there_is_one(run: Any, tmp_path: Path) -> None:
     item = frame(0, drawing=lambda: np.full((240, 321, 3), 90, np.uint8))
-    ((_, image),) = play(tmp_path / "x.mp4", run, Picture(0.0, item, None))
+    (image,) = play(tmp_path / "x.mp4", run, Picture(0.0, item, None))
     assert image.shape[1] == 322  # even, as the codec wants it
     assert near(image[100, :300], (90, 90, 90), 6).all()
 
@@ -98,7 +84,7 @@ def test_skeletons_are_drawn_where_they_are_in_the_picture(run: Any, tmp_path: P
     joints = np.zeros((1, 33, 3), np.float32)
     skeleton = SkeletonFrame(0, 0.0, joints, scores, MEDIAPIPE_33, places=places)
     shown = play(tmp_path / "x.mp4", run, Picture(0.0, frame(0, (240, 320)), skeleton))
-    blue = near(shown[0][1][:240], COLORS[1], 60)
+    blue = near(shown[0][:240], COLORS[1], 60)
     rows, columns = np.nonzero(blue)
     assert abs(columns.mean() - 240) < 4
     assert abs(rows.min() - 60) < 8
@@ -108,7 +94,7 @@ def test_skeletons_are_drawn_where_they_are_in_the_picture(run: Any, tmp_path: P
 def test_skeletons_without_a_picture_stand_upright_on_a_page(run: Any, tmp_path: Path) -> None:
     skeletons = [standing(i, people=2) for i in range(3)]
     shown = play(tmp_path / "x.mp4", run, *(Picture(s.time_s, s, s) for s in skeletons))
-    page = shown[-1][1][:700]
+    page = shown[-1][:700]
     right, left = (np.nonzero(near(page, COLORS[k], 60)) for k in (0, 1))
     assert left[1].mean() > right[1].mean() + 50  # it faces us: its right hand is at our left
     light = np.nonzero(near(page, (240, 240, 240)))
@@ -157,13 +143,13 @@ def test_label_and_timeline(run: Any, tmp_path: Path) -> None:
             Picture(float(i), frame(i, (96, 400)), None),
         ]
     shown = play(tmp_path / "x.mp4", known, *records)
-    image = shown[-1][1]
+    image = shown[-1]
     strip = image[96 + 55]
     assert near(strip[10:190], COLORS[0]).all()
     assert not near(strip[210:], COLORS[0]).any()
     text = image[100:140]
     assert near(text, (150, 150, 150)).sum() > 100  # "sit 0.50" in grey
-    assert near(shown[0][1][100:140], COLORS[0]).sum() > 100  # "walk 0.90" in its colour
+    assert near(shown[0][100:140], COLORS[0]).sum() > 100  # "walk 0.90" in its colour
 
 
 def test_a_timeline_of_unknown_length_scrolls(run: Any, tmp_path: Path) -> None:
@@ -174,7 +160,7 @@ def test_a_timeline_of_unknown_length_scrolls(run: Any, tmp_path: Path) -> None:
         records += [Prediction(i, float(i), i, i, (("walk", score),))]
         records += [Picture(float(i), frame(i, (40, 120)), None)]
         records += [Gap(20.0, 22.0, "no data")] if i == 20 else []
-    image = play(tmp_path / "x.mp4", replace(run, header=header), *records)[-1][1]
+    image = play(tmp_path / "x.mp4", replace(run, header=header), *records)[-1]
     painted = near(image[40 + 55], COLORS[0])
     assert not painted[:70].any()
     assert painted[90:112].all()
@@ -188,7 +174,7 @@ def test_pictures_that_change_their_size(run: Any, tmp_path: Path) -> None:
         *(Picture(i / 10, frame(i, size), None) for i, size in enumerate(sizes)),
         Picture(0.3, FeatureRow(3, 0.3, np.zeros(4, np.float32)), None),
     )
-    assert len({image.shape for _, image in shown}) == 1
+    assert len({image.shape for image in shown}) == 1
     assert len(shown) == 4
 
 
@@ -239,7 +225,7 @@ def test_each_head_has_a_panel(run_of_heads: Any, tmp_path: Path) -> None:
         )
     ]
     shown = play(tmp_path / "x.mp4", run_of_heads, *records)
-    image = shown[-1][1]
+    image = shown[-1]
     assert image.shape[0] == 720 + 2 * 76
     # Colours go on from head to head: jazz has the second, siren (after dog) the fifth. Its 0.45
     # is above the threshold of its own head, below that of the other.
