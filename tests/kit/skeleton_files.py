@@ -16,6 +16,11 @@ from costream.sources.registry import open_source
 Heading = Callable[[int, str, str], str]  # joint, its name, axis -> heading
 
 
+def underscored(_: int, name: str, axis: str) -> str:
+    """Return a heading like left_wrist_x."""
+    return f"{name.replace(' ', '_')}_{axis}"
+
+
 def clip(
     layout: Layout, frames: int = 20, axes: int = 3, persons: int = 1, seed: int = 0
 ) -> np.ndarray:

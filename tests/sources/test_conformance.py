@@ -33,7 +33,7 @@ from costream.sources.pipe import PipeSource
 from costream.sources.realtime import RealtimeSource
 from costream.sources.registry import expand, open_source
 from kit.media import make_sound, noise
-from kit.skeleton_files import clip, kinetics, long, ntu, openpose, wide
+from kit.skeleton_files import clip, kinetics, long, ntu, openpose, underscored, wide
 
 ITEMS = 60
 DATA = {
@@ -52,10 +52,6 @@ class Case:
 
     make: Callable[[SourceOptions], Source]
     kind: str
-
-
-def _underscored(_: int, name: str, axis: str) -> str:
-    return f"{name.replace(' ', '_')}_{axis}"
 
 
 def _pyskl(path: Path) -> Path:
@@ -80,10 +76,10 @@ SOUNDS: dict[str, Callable[[Path], Path]] = {
 
 SKELETONS: dict[str, Callable[[Path], Path]] = {
     "wide csv": lambda folder: wide(
-        folder / "a.csv", clip(NTU_25, ITEMS)[:, 0], NTU_25, _underscored
+        folder / "a.csv", clip(NTU_25, ITEMS)[:, 0], NTU_25, underscored
     ),
     "rows csv": lambda folder: wide(
-        folder / "a.csv", clip(NTU_25, ITEMS)[:, 0], NTU_25, _underscored, stamp=None
+        folder / "a.csv", clip(NTU_25, ITEMS)[:, 0], NTU_25, underscored, stamp=None
     ),
     "long csv": lambda folder: long(
         folder / "a.csv",

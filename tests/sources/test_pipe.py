@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,95 +11,136 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from costream.layouts import BODY_15, NTU_25, OPENPOSE_18
 from costream.sources.file import read_all
 from costream.sources.pipe import PipeReader
 from kit.media import busy, make_video, truncated
-
-ROOT = str(Path(__file__).parents[2])
+from kit.program import environment
+from kit.skeleton_files import clip, kinetics, ntu, underscored, wide
 
 READ = """
-    import signal, sys
+    import json, signal, sys
     from costream.errors import CostreamError
-    from costream.records import Fault, FeatureRow, VideoFrame
     from costream.sources.base import SourceOptions
     from costream.sources.registry import open_source
-    start = float(sys.argv[1]) if len(sys.argv) > 1 else 0.0
-    source = open_source("-", SourceOptions(rate_hz=4.0, start_s=start))
+    source = open_source("-", SourceOptions(**json.loads(sys.argv[1])))
     signal.signal(signal.SIGINT, lambda *_: source.stop())
     print("ready", flush=True)
     try:
         info = source.open()
-        items = list(source.items())
-        data = [i for i in items if isinstance(i, (VideoFrame, FeatureRow))]
-        faults = [i.message for i in items if isinstance(i, Fault)]
-        print(info.name, info.kind, len(data), data[0].time_s if data else None, faults)
+        print(info.name, info.kind, info.layout, flush=True)
+        for item in source.items():
+            words = type(item).__name__, round(item.time_s, 3), getattr(item, "message", "")
+            print(*words, flush=True)
     except CostreamError as error:
         print("error", error)
     source.close()
 """
 
 
-def reader(*arguments: str, **pipes: object) -> subprocess.Popen[str]:
+def reader(
+    shell: tuple[str, ...] = (), *, stdin: object = subprocess.PIPE, **options: object
+) -> subprocess.Popen[str]:
     """Start a process that reads a source from its standard input and says what it got."""
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(READ), *arguments],
+    options = {"rate_hz": 4.0, "frame_rate_hz": 10.0, **options}
+    process = subprocess.Popen(
+        [*shell, sys.executable, "-c", textwrap.dedent(READ), json.dumps(options)],
+        stdin=stdin,  # type: ignore[call-overload]
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": ROOT},
-        **pipes,  # type: ignore[call-overload]
+        env=environment(),
     )
+    assert process.stdout.readline() == "ready\n"
+    return process
 
 
-def said(process: subprocess.Popen[str]) -> str:
+def lines(process: subprocess.Popen[str]) -> list[str]:
+    """Return what a reader says until its end."""
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
-    return out.removeprefix("ready\n").strip()
+    return [line.strip() for line in out.splitlines()]
 
 
-def piped(path: Path, *arguments: str) -> str:
+def redirected(path: Path, **options: object) -> list[str]:
+    """Return what a reader says of ``reader < path``."""
+    with open(path, "rb") as file:
+        return lines(reader(stdin=file, **options))
+
+
+def piped(path: Path, **options: object) -> list[str]:
     """Return what a reader says of ``cat path | reader``."""
-    cat = subprocess.Popen(["cat", str(path)], stdout=subprocess.PIPE)
-    process = reader(*arguments, stdin=cat.stdout)
-    assert cat.stdout is not None
-    cat.stdout.close()
-    out = said(process)
-    cat.wait(10)
-    return out
+    with subprocess.Popen(["cat", str(path)], stdout=subprocess.PIPE) as cat:
+        process = reader(stdin=cat.stdout, **options)
+        assert cat.stdout is not None
+        cat.stdout.close()
+        return lines(process)
 
 
 @pytest.mark.parametrize("name", ["busy.mkv", "busy.ts", "busy.mp4"])
 def test_video(name: str, media: Path) -> None:
-    assert piped(media / name) == "stdin video 250 0.0 []"
-    assert piped(media / name, "6") == "stdin video 100 6.0 []"
+    for start_s, count in ((0.0, 250), (6.0, 100)):
+        head, *items = piped(media / name, start_s=start_s)
+        assert head == "stdin video None"
+        assert items[0] == f"VideoFrame {start_s}"
+        assert (len(items), {item.split()[0] for item in items}) == (count, {"VideoFrame"})
 
 
 def test_features(media: Path, tmp_path: Path) -> None:
-    assert piped(media / "features.npy") == "stdin features 60 0.0 []"
+    rows = [f"FeatureRow {k / 4}" for k in range(60)]
+    for read in (piped, redirected):
+        assert read(media / "features.npy") == ["stdin features None", *rows]
     np.savez(tmp_path / "f.npz", features=np.load(media / "features.npy"))
-    assert piped(tmp_path / "f.npz", "1") == "stdin features 56 1.0 []"
+    assert piped(tmp_path / "f.npz", start_s=1.0) == ["stdin features None", *rows[4:]]
 
 
 def test_mp4_with_its_index_at_the_end(tmp_path: Path) -> None:
     path = make_video(tmp_path / "plain.mp4", 100, pattern=busy)
-    out = piped(path)
+    (out,) = piped(path)
     assert out.startswith("error stdin: this MP4 cannot be read from a pipe")
     assert "faststart" in out
     # The same file through "<" is a file, and can be sought in.
-    with open(path, "rb") as file:
-        assert said(reader(stdin=file)) == "stdin video 100 0.0 []"
+    assert len(redirected(path)) == 101
 
 
-def test_features_through_a_redirection(media: Path) -> None:
-    with open(media / "features.npy", "rb") as file:
-        assert said(reader(stdin=file)) == "stdin features 60 0.0 []"
+@pytest.mark.parametrize(
+    ("name", "read", "layout", "count"),
+    [
+        ("ntu", piped, "ntu-25", 3),
+        ("json", piped, "openpose-18", 3),
+        ("x.npy", piped, "ntu-25", 3),
+        ("csv", redirected, "body-15", 6),
+        ("json", redirected, "openpose-18", 3),
+    ],
+)
+def test_skeletons(tmp_path: Path, name: str, read: Any, layout: str, count: int) -> None:
+    ntu(tmp_path / "ntu", clip(NTU_25, 3))
+    kinetics(tmp_path / "json", clip(OPENPOSE_18, 3, axes=2) / 20)
+    np.save(tmp_path / "x.npy", clip(NTU_25, 3)[:, 0])
+    wide(tmp_path / "csv", clip(BODY_15, 6)[:, 0], BODY_15, underscored)
+    head, *items = read(tmp_path / name, layout=layout if name == "x.npy" else None)
+    assert head == f"stdin skeleton {layout}"
+    assert [item.split()[0] for item in items] == ["SkeletonFrame"] * count
 
 
-def test_cut_off(media: Path) -> None:
-    assert "the file is cut off" in piped(truncated(media / "busy.mkv", 0.5))
+def test_skeletons_row_by_row_until_they_are_interrupted(tmp_path: Path) -> None:
+    path = wide(tmp_path / "csv", clip(BODY_15, 6)[:, 0], BODY_15, underscored)
+    head, *rows = path.read_text().splitlines(keepends=True)
+    process = reader()
+    process.stdin.write(head)
+    for row, said in zip(rows, ["stdin skeleton body-15", "SkeletonFrame 0.1"], strict=False):
+        process.stdin.write(row)
+        process.stdin.flush()
+        assert process.stdout.readline().strip() == said
+        if row is rows[0]:
+            assert process.stdout.readline().strip() == "SkeletonFrame 0.0"
+    process.send_signal(signal.SIGINT)  # its standard input is still open
+    assert process.stdout.read() == ""
+    assert process.wait(20) == 0
 
 
 @pytest.mark.parametrize(
@@ -107,47 +149,34 @@ def test_cut_off(media: Path) -> None:
 def test_nothing_to_read(content: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(content)
-    assert message in piped(path)
+    assert message in piped(path)[0]
+
+
+def test_cut_off(media: Path) -> None:
+    assert "the file is cut off" in piped(truncated(media / "busy.mkv", 0.5))[-1]
 
 
 def test_closed_standard_input() -> None:
-    shell = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-c", textwrap.dedent(READ)]
-    out = subprocess.run(
-        shell,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-        env={**os.environ, "PYTHONPATH": ROOT},
-    ).stdout
-    assert "error stdin: " in out
+    (said,) = lines(reader(("sh", "-c", 'exec "$@" <&-', "sh"), stdin=None))
+    assert said.startswith("error stdin: ")
 
 
-def test_interrupted_while_waiting_for_the_first_byte() -> None:
-    process = reader(stdin=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    out = process.stdout.read()  # while its standard input is still open
-    assert process.wait(20) == 0
-    assert "stopped before any data came" in out
-
-
-def test_interrupted_while_waiting_for_more(media: Path) -> None:
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_interrupted_while_it_waits(share: float, media: Path) -> None:
+    """For the first byte, or for more, while its standard input is still open."""
     data = (media / "busy.ts").read_bytes()
-    process = reader(stdin=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdin is not None
-    assert process.stdout.readline() == "ready\n"
-    process.stdin.buffer.write(data[: len(data) // 2])  # type: ignore[attr-defined]
+    process = reader()
+    process.stdin.buffer.write(data[: int(share * len(data))])  # type: ignore[union-attr]
     process.stdin.flush()
     time.sleep(0.7)
     process.send_signal(signal.SIGINT)
-    words = process.stdout.read().split()
+    said = process.stdout.read().splitlines()
     assert process.wait(20) == 0
-    assert words[:2] == ["stdin", "video"]
-    assert int(words[2]) > 50
+    if share:
+        assert said[0] == "stdin video None"
+        assert len(said) > 50
+    else:
+        assert "stopped before any data came" in said[0]
 
 
 # --- the reader itself ------------------------------------------------------------------------

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -17,13 +13,12 @@ import numpy as np
 import pytest
 
 from costream.errors import SourceError
-from costream.layouts import BODY_15, MEDIAPIPE_33, NTU_25, OPENPOSE_18
+from costream.layouts import BODY_15, MEDIAPIPE_33
 from costream.records import Item, SkeletonFrame, SourceInfo
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source, sniff
-from kit.skeleton_files import clip, faults, frames, kinetics, long, ntu, read, wide
+from kit.skeleton_files import clip, faults, frames, long, read, underscored, wide
 
-ROOT = str(Path(__file__).parents[2])
 X = clip(BODY_15, 6)
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
@@ -74,7 +69,7 @@ def live(tmp_path: Path) -> Iterator[Live]:
 
 
 def lines(folder: Path) -> list[str]:
-    path = wide(folder / "a.csv", X[:, 0], BODY_15, lambda k, n, a: f"{n.replace(' ', '_')}_{a}")
+    path = wide(folder / "a.csv", X[:, 0], BODY_15, underscored)
     return path.read_text().splitlines(keepends=True)
 
 
@@ -85,9 +80,7 @@ def test_each_row_is_handed_on_when_it_arrives(live: Live, tmp_path: Path) -> No
         live.send(row)  # the next row is written only after this one was seen
         frame = live.next()
         assert frame.time_s == pytest.approx(t / 10)
-        assert np.array_equal(
-            frame.joints, X[t] if X.shape[1] == 2 else np.stack([X[t, 0], 0 * X[t, 0]])
-        )
+        assert np.array_equal(frame.joints, [X[t, 0], 0 * X[t, 0]])
     info = live.opened.get()
     assert isinstance(info, SourceInfo)
     assert (info.kind, info.layout, info.duration_s) == ("skeleton", "body-15", None)
@@ -148,14 +141,9 @@ def test_a_writer_that_dies_in_a_row(live: Live, tmp_path: Path) -> None:
 
 def test_a_unit_that_is_not_told_ends_the_stream_with_a_word(tmp_path: Path) -> None:
     live = Live(tmp_path, SourceOptions())
-    path = wide(
-        tmp_path / "a.csv",
-        X[:3, 0],
-        BODY_15,
-        lambda k, n, a: f"{n.replace(' ', '_')}_{a}",
-        stamp="timestamp",
-        stamps=["0", "40", "80"],
-    )
+    stamps = ["0", "40", "80"]
+    path = tmp_path / "a.csv"
+    wide(path, X[:3, 0], BODY_15, underscored, stamp="timestamp", stamps=stamps)
     live.send(path.read_text())
     live.close()
     live.next()
@@ -165,90 +153,9 @@ def test_a_unit_that_is_not_told_ends_the_stream_with_a_word(tmp_path: Path) -> 
     live.thread.join(20)
 
 
-# --- standard input ---------------------------------------------------------------------------
-
-READ = """
-    import signal, sys
-    from costream.errors import CostreamError
-    from costream.records import SkeletonFrame
-    from costream.sources.base import SourceOptions
-    from costream.sources.registry import open_source
-    source = open_source("-", SourceOptions(frame_rate_hz=10.0, rate_hz=4.0, layout=LAYOUT))
-    signal.signal(signal.SIGINT, lambda *_: source.stop())
-    try:
-        info = source.open()
-        print(info.name, info.kind, info.layout, flush=True)
-        for item in source.items():
-            print(type(item).__name__, round(item.time_s, 3), flush=True)
-    except CostreamError as error:
-        print("error", error, flush=True)
-    source.close()
-"""
-
-
-def reader(layout: str | None = None, **pipes: object) -> subprocess.Popen[str]:
-    code = f"LAYOUT = {layout!r}\n" + textwrap.dedent(READ)
-    return subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": ROOT},
-        **pipes,  # type: ignore[call-overload]
-    )
-
-
-def test_standard_input_row_by_row_until_it_is_interrupted(tmp_path: Path) -> None:
-    head, *rows = lines(tmp_path)
-    process = reader(stdin=subprocess.PIPE)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(head + rows[0])
-    process.stdin.flush()
-    assert process.stdout.readline() == "stdin skeleton body-15\n"
-    assert process.stdout.readline() == "SkeletonFrame 0.0\n"
-    process.stdin.write(rows[1])
-    process.stdin.flush()
-    assert process.stdout.readline() == "SkeletonFrame 0.1\n"
-    process.send_signal(signal.SIGINT)  # its standard input is still open
-    assert process.stdout.read() == ""
-    assert process.wait(20) == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "how", "layout", "count"),
-    [
-        ("ntu", "pipe", "ntu-25", 3),
-        ("json", "pipe", "openpose-18", 3),
-        ("x.npy", "pipe", "ntu-25", 3),
-        ("csv", "redirected", "body-15", 6),
-        ("json", "redirected", "openpose-18", 3),
-    ],
-)
-def test_other_formats_on_standard_input(
-    tmp_path: Path, name: str, how: str, layout: str, count: int
-) -> None:
-    ntu(tmp_path / "ntu", clip(NTU_25, 3))
-    kinetics(tmp_path / "json", clip(OPENPOSE_18, 3, axes=2) / 20)
-    np.save(tmp_path / "x.npy", clip(NTU_25, 3)[:, 0])
-    (tmp_path / "csv").write_text("".join(lines(tmp_path)))
-    told = layout if name == "x.npy" else None
-    with open(tmp_path / name, "rb") as file:
-        if how == "redirected":
-            process = reader(told, stdin=file)
-        else:
-            cat = subprocess.Popen(["cat"], stdin=file, stdout=subprocess.PIPE)
-            process = reader(told, stdin=cat.stdout)
-        out, _ = process.communicate(timeout=60)
-    assert out.split("\n")[0] == f"stdin skeleton {layout}"
-    assert out.count("SkeletonFrame") == count
-
-
 def test_an_array_without_a_layout_is_features(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones((4, 75), np.float32))
     assert sniff(str(tmp_path / "x.npy")) == "features"
     assert sniff(str(tmp_path / "x.npy"), SourceOptions(layout="ntu-25")) == "skeleton"
     info, items = read(tmp_path / "x.npy", layout="ntu-25", frame_rate_hz=4.0)
     assert (info.kind, len(frames(items))) == ("skeleton", 4)
-    with open(tmp_path / "x.npy", "rb") as file:
-        out, _ = reader(stdin=file).communicate(timeout=60)
-    assert out.startswith("stdin features None\n")
