@@ -1,15 +1,70 @@
-"""Reads a live source in a thread of its own, as a watch does, and waits for what comes."""
+"""Reads sources: to their end, or live ones in a thread of their own, as a watch does."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
 
-from costream.records import AudioBlock, Fault, Gap, Item, VideoFrame
+import numpy as np
+
+from costream.records import AudioBlock, Fault, Gap, Item, SourceInfo, VideoFrame
+from costream.sources.base import Source
 from costream.sources.live.feed import FeedSource
 
 PATIENCE_S = 60.0  # for whatever must come: machines are slow at times
+
+
+T = TypeVar("T")
+
+
+@dataclass
+class Contents:
+    """What a source gives from its opening to its end."""
+
+    info: SourceInfo
+    items: list[Item]
+    errors: int
+
+    def of(self, *kinds: type[T]) -> list[T]:
+        """Return the items of these kinds."""
+        return [item for item in self.items if isinstance(item, kinds)]
+
+    @property
+    def times(self) -> list[float]:
+        """Return the times of all items but gaps."""
+        return [item.time_s for item in self.items if not isinstance(item, Gap)]
+
+    @property
+    def frames(self) -> list[VideoFrame]:
+        """Return the pictures."""
+        return self.of(VideoFrame)
+
+    @property
+    def blocks(self) -> list[AudioBlock]:
+        """Return the blocks of sound."""
+        return self.of(AudioBlock)
+
+    @property
+    def samples(self) -> np.ndarray:
+        """Return the sound of all blocks."""
+        return np.concatenate([block.samples for block in self.blocks])
+
+    @property
+    def faults(self) -> list[Fault]:
+        """Return the faults."""
+        return self.of(Fault)
+
+
+def contents(source: Source) -> Contents:
+    """Read a source to its end and close it."""
+    try:
+        info = source.open()
+        return Contents(info, list(source.items()), source.errors)
+    finally:
+        source.close()
 
 
 class Reader:

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from costream.errors import SourceError, UsageError
-from costream.records import AudioBlock, AudioFormat, Fault, RawAudioFormat
+from costream.records import AudioBlock, AudioFormat, RawAudioFormat
 from costream.sources.base import Source, SourceOptions
 from costream.sources.registry import open_source
 from kit.media import chirps, make_sound, make_video, noise, truncated
+from kit.reading import Contents, contents
 
 SOUND = AudioFormat(16000, 4000)
 
@@ -50,15 +51,11 @@ def piped(tmp_path: Path) -> Iterator[Piped]:
         assert not writer.is_alive()
 
 
-def read(source: Source) -> tuple[np.ndarray, list[Fault]]:
-    try:
-        assert source.open().live
-        items = list(source.items())
-    finally:
-        source.close()
-    blocks = [item for item in items if isinstance(item, AudioBlock)]
-    assert all(block.arrived_s is not None for block in blocks[:-1])
-    return np.concatenate([b.samples for b in blocks]), [i for i in items if isinstance(i, Fault)]
+def read(source: Source) -> Contents:
+    sound = contents(source)
+    assert sound.info.live
+    assert all(block.arrived_s is not None for block in sound.blocks[:-1])
+    return sound
 
 
 @pytest.mark.parametrize("size", [None, 0, 0xFFFFFFFF, 0x80000000, 0x7FFFF000])
@@ -69,9 +66,9 @@ def test_wav(size: int | None, piped: Piped, tmp_path: Path) -> None:
     if size is not None:
         at = data.index(b"data") + 4
         data[at : at + 4] = size.to_bytes(4, "little")
-    y, faults = read(piped(bytes(data)))
-    np.testing.assert_array_equal(y, x[:, 0] / np.float32(32768))
-    assert faults == []
+    sound = read(piped(bytes(data)))
+    np.testing.assert_array_equal(sound.samples, x[:, 0] / np.float32(32768))
+    assert sound.faults == []
 
 
 @pytest.mark.parametrize(
@@ -82,21 +79,18 @@ def test_other_forms(ending: str, codec: str, piped: Piped, tmp_path: Path) -> N
     """The same as from the file."""
     rate = 48000 if codec == "libopus" else 16000
     path = make_sound(tmp_path / f"a.{ending}", chirps(3.0, rate), rate, codec=codec)
-    file = open_source(str(path), SourceOptions(sound=SOUND))
-    file.open()
-    want = np.concatenate([i.samples for i in file.items() if isinstance(i, AudioBlock)])
-    file.close()
-    y, faults = read(piped(path.read_bytes()))
-    np.testing.assert_array_equal(y, want)
-    assert faults == []
+    want = contents(open_source(str(path), SourceOptions(sound=SOUND))).samples
+    sound = read(piped(path.read_bytes()))
+    np.testing.assert_array_equal(sound.samples, want)
+    assert sound.faults == []
 
 
 def test_a_video_through_a_pipe(piped: Piped, tmp_path: Path) -> None:
     path = make_video(
         tmp_path / "a.mp4", 50, audio_s=2.0, container_options={"movflags": "+faststart"}
     )
-    y, _ = read(piped(path.read_bytes()))
-    assert np.argmax(np.abs(np.fft.rfft(y[4000:20000]))) == 440
+    sound = read(piped(path.read_bytes()))
+    assert np.argmax(np.abs(np.fft.rfft(sound.samples[4000:20000]))) == 440
 
 
 @pytest.mark.parametrize(
@@ -109,13 +103,13 @@ def test_bare_samples(form: str, dtype: str, piped: Piped) -> None:
     scaled = wave if kind.kind == "f" else wave * 2.0 ** (8 * kind.itemsize - 1)
     data = (scaled + 128 if form == "u8" else scaled).astype(kind).tobytes()
     raw = RawAudioFormat(form, 16000, 2)
-    y, _ = read(piped(data, raw=raw, channel=2))
-    np.testing.assert_allclose(y, wave[:, 1], atol=1 / 64 if form == "u8" else 1e-4)
+    sound = read(piped(data, raw=raw, channel=2))
+    np.testing.assert_allclose(sound.samples, wave[:, 1], atol=1 / 64 if form == "u8" else 1e-4)
 
 
 def test_bare_samples_that_look_like_text(piped: Piped) -> None:
-    y, _ = read(piped(b"12, 34\n" * 8000, raw=RawAudioFormat("u8", 16000)))
-    assert len(y) == 56000
+    sound = read(piped(b"12, 34\n" * 8000, raw=RawAudioFormat("u8", 16000)))
+    assert len(sound.samples) == 56000
 
 
 def test_a_form_that_is_none(piped: Piped) -> None:
@@ -158,16 +152,16 @@ def test_blocks_come_when_they_are_there(
 def test_start_and_end_in_a_pipe(piped: Piped, tmp_path: Path) -> None:
     x = noise(3.0)
     data = make_sound(tmp_path / "a.wav", x).read_bytes()
-    y, _ = read(piped(data, start_s=0.7, end_s=1.7))
-    np.testing.assert_array_equal(y, x[11200:27200, 0] / np.float32(32768))
+    sound = read(piped(data, start_s=0.7, end_s=1.7))
+    np.testing.assert_array_equal(sound.samples, x[11200:27200, 0] / np.float32(32768))
 
 
 def test_cut_off(piped: Piped, tmp_path: Path) -> None:
     path = truncated(make_sound(tmp_path / "a.flac", noise(6.0), codec="flac"), 0.5)
-    y, faults = read(piped(path.read_bytes()))
-    assert 32000 < len(y) < 64000
-    assert faults[-1].fatal
-    assert "cut off" in faults[-1].message
+    sound = read(piped(path.read_bytes()))
+    assert 32000 < len(sound.samples) < 64000
+    assert sound.faults[-1].fatal
+    assert "cut off" in sound.faults[-1].message
 
 
 @pytest.mark.parametrize(

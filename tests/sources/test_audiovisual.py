@@ -10,21 +10,18 @@ import pytest
 
 from costream.clock import Tick, resample
 from costream.errors import SourceError
-from costream.records import AudioBlock, AudioFormat, Item, SourceInfo, VideoFrame
+from costream.records import AudioBlock, AudioFormat, VideoFrame
 from costream.sources.base import SourceOptions
 from costream.sources.media.audio import AudioSource
 from costream.sources.media.audiovisual import AudioVisualSource
 from kit.media import make_audio, make_video
+from kit.reading import Contents, contents
 
 SOUND = AudioFormat(16000, 4000)
 
 
-def read(path: Path, **options: float) -> tuple[SourceInfo, list[Item]]:
-    source = AudioVisualSource(str(path), SourceOptions(beside=SOUND, **options))
-    info = source.open()
-    items = list(source.items())
-    source.close()
-    return info, items
+def read(path: Path, **options: float) -> Contents:
+    return contents(AudioVisualSource(str(path), SourceOptions(beside=SOUND, **options)))
 
 
 @pytest.fixture(scope="module")
@@ -33,25 +30,20 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_sound_stands_before_the_frame_at_which_it_is_known(clip: Path) -> None:
-    info, items = read(clip)
-    assert info.beside
-    frames = [item for item in items if isinstance(item, VideoFrame)]
-    blocks = [item for item in items if isinstance(item, AudioBlock)]
-    assert (len(frames), len(frames) + len(blocks)) == (50, len(items))
-    alone = AudioSource(str(clip), SourceOptions(sound=SOUND))
-    alone.open()
-    expected = [b for b in alone.items() if isinstance(b, AudioBlock)]
-    alone.close()
-    assert len(blocks) >= len(expected) - 1  # the last may end behind the last picture
-    for block, other in zip(blocks, expected, strict=False):
+    both = read(clip)
+    assert both.info.beside
+    assert (len(both.frames), len(both.frames) + len(both.blocks)) == (50, len(both.items))
+    expected = contents(AudioSource(str(clip), SourceOptions(sound=SOUND))).blocks
+    assert len(both.blocks) >= len(expected) - 1  # the last may end behind the last picture
+    for block, other in zip(both.blocks, expected, strict=False):
         assert np.array_equal(block.samples, other.samples)
-    for before, item in pairwise(items):
+    for before, item in pairwise(both.items):
         if isinstance(before, AudioBlock) and isinstance(item, VideoFrame):
             assert item.time_s - 1 / 25 < before.time_s <= item.time_s
 
 
 def test_ticks_have_the_sound_since_the_one_before(clip: Path) -> None:
-    _, items = read(clip, start_s=0.3)
+    items = read(clip, start_s=0.3).items
     ticks = [t for t in resample(items, 8.0, 1.0) if isinstance(t, Tick)]
     pictures = [t.item for t in ticks if isinstance(t.item, VideoFrame)]
     assert len(pictures) == len(ticks) == 14
@@ -63,14 +55,12 @@ def test_ticks_have_the_sound_since_the_one_before(clip: Path) -> None:
 
 
 def test_missing_sound_is_no_error(tmp_path: Path) -> None:
-    info, items = read(make_video(tmp_path / "mute.mp4", 10))
-    assert not info.beside
-    assert info.silent is not None
-    assert "no sound in it" in info.silent
-    assert len(items) == 10
-    info, items = read(make_video(tmp_path / "short.mp4", 50, audio_s=0.6))
-    assert info.beside
-    assert sum(isinstance(item, VideoFrame) for item in items) == 50
-    assert sum(isinstance(item, AudioBlock) for item in items) == 3
+    mute = read(make_video(tmp_path / "mute.mp4", 10))
+    assert not mute.info.beside
+    assert "no sound in it" in str(mute.info.silent)
+    assert len(mute.items) == 10
+    short = read(make_video(tmp_path / "short.mp4", 50, audio_s=0.6))
+    assert short.info.beside
+    assert (len(short.frames), len(short.blocks)) == (50, 3)
     with pytest.raises(SourceError, match="only sound"):
         read(make_audio(tmp_path / "a.mp3"))

@@ -6,34 +6,48 @@ import os
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from costream.errors import SourceError
-from costream.records import Fault, VideoFrame
+from costream.records import AudioFormat, Fault
 from costream.sources.base import SourceOptions
+from costream.sources.media.audio import AudioSource
 from costream.sources.media.packets import REPORT_EVERY_S, DecodeErrors
 from costream.sources.media.video import VideoSource
-from kit.media import busy, make_video, read_number, rotten, truncated
+from kit.media import busy, chirps, make_sound, make_video, read_number, rotten, truncated
+from kit.reading import Contents, contents
 
 FRAMES = 250
+SECONDS = 20
+CODECS = {"wav": "pcm_s16le", "flac": "flac", "mp3": "libmp3lame", "mkv": "libopus", "ts": "aac"}
 
 
-def read(path: Path, **options: float) -> tuple[list[VideoFrame], list[Fault], int]:
-    """Return frames, faults and the count of errors; check what holds for any file."""
-    source = VideoSource(str(path), SourceOptions(**options))  # type: ignore[arg-type]
-    try:
-        source.open()
-        items = list(source.items())
-    finally:
-        source.close()
-    frames = [item for item in items if isinstance(item, VideoFrame)]
-    faults = [item for item in items if isinstance(item, Fault)]
-    times = [f.time_s for f in frames]
+@pytest.fixture(scope="module")
+def tones(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the same tones in every form."""
+    folder = tmp_path_factory.mktemp("tones")
+    for ending, codec in CODECS.items():
+        rate = 48000 if codec == "libopus" else 16000
+        make_sound(folder / f"a.{ending}", chirps(SECONDS, rate), rate, codec=codec)
+    return folder
+
+
+def read(path: Path, *, sound: bool = False, **options: float) -> Contents:
+    """Read a file to its end; check what holds for any file."""
+    if sound:
+        format = AudioFormat(16000, 4000)
+        made = contents(AudioSource(str(path), SourceOptions(sound=format, **options)))  # type: ignore[arg-type]
+    else:
+        made = contents(VideoSource(str(path), SourceOptions(**options)))  # type: ignore[arg-type]
+    times = [item.time_s for item in (*made.frames, *made.blocks)]
     assert times == sorted(times)
-    assert len(faults) <= 3 + FRAMES / 25 / REPORT_EVERY_S
-    assert sum(f.count for f in faults if not f.fatal) == source.errors
-    assert all(not f.fatal for f in faults[:-1])
-    return frames, faults, source.errors
+    assert len(times) == len(set(times)) or not sound
+    assert len(made.faults) <= 3 + FRAMES / 25 / REPORT_EVERY_S or sound
+    assert sum(f.count for f in made.faults if not f.fatal) == made.errors
+    assert not any(f.fatal for f in made.faults[:-1])
+    assert all(b.samples.shape == (4000,) and np.isfinite(b.samples).all() for b in made.blocks)
+    return made
 
 
 # --- cut off ----------------------------------------------------------------------------------
@@ -42,19 +56,28 @@ def read(path: Path, **options: float) -> tuple[list[VideoFrame], list[Fault], i
 @pytest.mark.parametrize("name", ["busy.mp4", "busy.mkv"])
 def test_cut_off(name: str, media: Path) -> None:
     """Every whole frame, then one fatal fault that says how much is missing."""
-    frames, faults, _ = read(truncated(media / name, 0.5))
-    assert 100 < len(frames) < 150
-    assert [read_number(f.rgb) for f in frames[:-1]] == list(range(len(frames) - 1))
-    assert faults[-1].fatal
-    assert "cut off" in faults[-1].message
-    assert "10.000 s" in faults[-1].message
+    video = read(truncated(media / name, 0.5))
+    assert 100 < len(video.frames) < 150
+    numbers = [read_number(f.rgb) for f in video.frames[:-1]]
+    assert numbers == list(range(len(numbers)))
+    assert video.faults[-1].fatal
+    assert "the file is cut off: its header says 10.000 s" in video.faults[-1].message
+
+
+@pytest.mark.parametrize("ending", ["wav", "flac", "mp3", "mkv"])
+def test_cut_off_sound(ending: str, tones: Path) -> None:
+    sound = read(truncated(tones / f"a.{ending}", 0.5), sound=True)
+    assert 35 < len(sound.blocks) < 45
+    assert sound.items[-1] is sound.faults[-1]
+    assert sound.faults[-1].fatal
+    assert "the file is cut off: its header says 20.0" in sound.faults[-1].message
 
 
 def test_cut_off_transport_stream(media: Path) -> None:
     """It does not know how long it should be: it just ends."""
-    frames, faults, _ = read(truncated(media / "busy.ts", 0.5))
-    assert 100 < len(frames) < 150
-    assert not any(f.fatal for f in faults)
+    video = read(truncated(media / "busy.ts", 0.5))
+    assert 100 < len(video.frames) < 150
+    assert not any(f.fatal for f in video.faults)
 
 
 def test_transport_stream_cut_off_between_pictures(media: Path, tmp_path: Path) -> None:
@@ -63,17 +86,18 @@ def test_transport_stream_cut_off_between_pictures(media: Path, tmp_path: Path) 
     starts = [at for at in range(0, len(data), 188) if data[at : at + 3] == b"\x47\x41\x00"]
     path = tmp_path / "between.ts"
     path.write_bytes(data[: starts[100] + 94])
-    frames, faults, errors = read(path)
-    assert (len(frames), errors) == (100, 1)
-    assert "cut off by the end of the file" in faults[0].message
+    video = read(path)
+    assert (len(video.frames), video.errors) == (100, 1)
+    assert "cut off by the end of the file" in video.faults[0].message
     path.write_bytes(data[: starts[100]])
-    assert read(path)[1:] == ([], 0)
+    assert read(path).faults == []
 
 
-def test_cut_off_after_the_end_that_was_asked_for(media: Path) -> None:
-    frames, faults, _ = read(truncated(media / "busy.mp4", 0.5), end_s=2.0)
-    assert len(frames) == 50
-    assert faults == []
+def test_cut_off_after_the_end_that_was_asked_for(media: Path, tones: Path) -> None:
+    video = read(truncated(media / "busy.mp4", 0.5), end_s=2.0)
+    assert len(video.items) == len(video.frames) == 50
+    sound = read(truncated(tones / "a.wav", 0.5), sound=True, end_s=5.0)
+    assert len(sound.items) == len(sound.blocks) == 20
 
 
 def test_cut_off_before_its_index(tmp_path: Path) -> None:
@@ -91,11 +115,12 @@ def test_bit_rot(name: str, seed: int, media: Path, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes((media / name).read_bytes())
     # Past the index of the MP4, which stands in front.
-    frames, faults, errors = read(rotten(path, 10, seed=seed, skip=12_000))
+    video = read(rotten(path, 10, seed=seed, skip=12_000))
+    frames = video.frames
     assert len(frames) > 0.95 * FRAMES
     assert frames[-1].time_s == pytest.approx((FRAMES - 1) / 25, abs=0.5)
-    assert errors >= sum(f.corrupt for f in frames) > 0
-    assert faults
+    assert video.errors >= sum(f.corrupt for f in frames) > 0
+    assert video.faults
     # 10 bad bytes spoil at most 10 of the 21 groups of 12 pictures, from somewhere inside.
     right = sum(read_number(f.rgb) == round(f.time_s * 25) for f in frames)
     assert right > 0.75 * FRAMES
@@ -108,9 +133,9 @@ def test_damage_before_the_start_is_not_counted(media: Path, tmp_path: Path) -> 
         data[at] ^= 0xFF
     path = tmp_path / "front.mkv"
     path.write_bytes(bytes(data))
-    assert read(path)[2] > 0
-    frames, faults, errors = read(path, start_s=6.0)
-    assert (len(frames), faults, errors) == (100, [], 0)
+    assert read(path).errors > 0
+    video = read(path, start_s=6.0)
+    assert (len(video.frames), video.faults, video.errors) == (100, [], 0)
 
 
 def test_wrong_time_stamp_in_a_transport_stream(media: Path, tmp_path: Path) -> None:
@@ -121,11 +146,50 @@ def test_wrong_time_stamp_in_a_transport_stream(media: Path, tmp_path: Path) -> 
     data[at + 9] ^= 0x08  # the highest bit of the PTS: 13 hours
     path = tmp_path / "bit.ts"
     path.write_bytes(bytes(data))
-    frames, faults, errors = read(path)
-    assert [f.time_s for f in frames] == pytest.approx([k / 25 for k in range(FRAMES)])
-    assert sum(f.estimated for f in frames) == 1
-    assert errors == 1
-    assert "impossible time stamp" in faults[0].message
+    video = read(path)
+    assert [f.time_s for f in video.frames] == pytest.approx([k / 25 for k in range(FRAMES)])
+    assert sum(f.estimated for f in video.frames) == 1
+    assert video.errors == 1
+    assert "impossible time stamp" in video.faults[0].message
+
+
+@pytest.mark.parametrize("size", [0, 0xFFFFFFFF, 0x80000000, 0x7FFFFFDB])
+def test_headers_of_live_writers(size: int, tones: Path, tmp_path: Path) -> None:
+    """A WAV whose writer did not know the length, or did not live to write it, is whole."""
+    data = bytearray((tones / "a.wav").read_bytes())
+    at = data.index(b"data") + 4
+    data[at : at + 4] = size.to_bytes(4, "little")
+    path = tmp_path / "live.wav"
+    path.write_bytes(bytes(data))
+    sound = read(path, sound=True)
+    assert len(sound.items) == len(sound.blocks) == 80
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("ending", ["flac", "mp3", "mkv", "ts"])
+def test_bit_rot_in_sound(ending: str, seed: int, tones: Path, tmp_path: Path) -> None:
+    """Most blocks are what they would be; their times are right."""
+    path = tmp_path / f"a.{ending}"
+    path.write_bytes((tones / path.name).read_bytes())
+    want = read(path, sound=True).samples
+    sound = read(rotten(path, 12, seed=seed, skip=9000), sound=True)
+    assert len(sound.blocks) > 72
+    assert sound.errors > 0 or ending in ("mp3", "mkv")  # damage that a decoder does not notice
+    right = 0
+    for block in sound.blocks:
+        first = round((block.time_s - 0.25) * 16000)
+        part = want[first : first + 4000]
+        right += len(part) == 4000 and np.abs(block.samples - part).max() < 0.05
+    # The stamps of Matroska are whole milliseconds, so after a hole all samples may be moved.
+    assert right > (10 if ending == "mkv" else 40)
+
+
+def test_nothing_but_damaged_sound(tones: Path, tmp_path: Path) -> None:
+    data = (tones / "a.flac").read_bytes()
+    path = tmp_path / "a.flac"
+    path.write_bytes(data[:8300] + bytes(len(data) - 8300))
+    with pytest.raises(SourceError, match=r"a\.flac: (the sound cannot be decoded|there are no)"):
+        read(path, sound=True)
 
 
 # --- no media at all --------------------------------------------------------------------------
@@ -152,14 +216,10 @@ def test_no_media(content: bytes, message: str, name: str, tmp_path: Path) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="this is a folder; name the files"):
-        VideoSource(str(tmp_path)).open()
-
-
-def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="no such file"):
-        VideoSource(str(tmp_path / "gone.mp4")).open()
+def test_a_folder_and_a_missing_file(tmp_path: Path) -> None:
+    for path, message in ((tmp_path, "a folder; name the files"), (tmp_path / "x", "no such file")):
+        with pytest.raises(SourceError, match=message):
+            VideoSource(str(path)).open()
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs the permissions of POSIX")

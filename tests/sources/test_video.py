@@ -12,24 +12,19 @@ import psutil
 import pytest
 
 from costream.errors import SourceError
-from costream.records import Fault, SourceInfo, VideoFrame
+from costream.records import SourceInfo, VideoFrame
 from costream.sources.base import SourceOptions
 from costream.sources.media.video import VideoSource
 from kit.media import busy, make_audio, make_video, read_number, red_corner
+from kit.reading import contents
 
 
 def read(path: Path, **options: object) -> tuple[SourceInfo, list[VideoFrame]]:
     """Return the frames of a file that has nothing wrong with it."""
-    source = VideoSource(str(path), SourceOptions(**options))  # type: ignore[arg-type]
-    try:
-        info = source.open()
-        items = list(source.items())
-    finally:
-        source.close()
-    assert source.errors == 0
-    frames = [item for item in items if isinstance(item, VideoFrame)]
-    assert frames == items
-    return info, frames
+    video = contents(VideoSource(str(path), SourceOptions(**options)))  # type: ignore[arg-type]
+    assert video.errors == 0
+    assert video.frames == video.items
+    return video.info, video.frames
 
 
 # --- time -------------------------------------------------------------------------------------
@@ -94,16 +89,11 @@ def test_missing_time_stamps_are_estimated(tmp_path: Path) -> None:
 def test_joined_transport_streams_go_on(tmp_path: Path) -> None:
     one = make_video(tmp_path / "one.ts", 50).read_bytes()
     (tmp_path / "two.ts").write_bytes(one + one)
-    source = VideoSource(str(tmp_path / "two.ts"))
-    source.open()
-    items = list(source.items())
-    source.close()
-    frames = [item for item in items if isinstance(item, VideoFrame)]
-    faults = [item for item in items if isinstance(item, Fault)]
-    assert [f.time_s for f in frames] == pytest.approx([k / 25 for k in range(100)])
-    assert len(faults) == 1
-    assert "backward clock jump" in faults[0].message
-    assert not faults[0].fatal
+    video = contents(VideoSource(str(tmp_path / "two.ts")))
+    assert [f.time_s for f in video.frames] == pytest.approx([k / 25 for k in range(100)])
+    (fault,) = video.faults
+    assert "backward clock jump" in fault.message
+    assert not fault.fatal
 
 
 # --- start and end ----------------------------------------------------------------------------
@@ -154,9 +144,8 @@ def test_start_before_a_late_stream(tmp_path: Path) -> None:
 
 
 def test_start_after_the_end(tmp_path: Path) -> None:
-    path = make_video(tmp_path / "short.mp4", 10)
     with pytest.raises(SourceError, match="after the end"):
-        VideoSource(str(path), SourceOptions(start_s=5.0)).open()
+        read(make_video(tmp_path / "short.mp4", 10), start_s=5.0)
 
 
 # --- pictures ---------------------------------------------------------------------------------
@@ -192,15 +181,11 @@ def test_rotation_of_a_telephone(tmp_path: Path) -> None:
     assert red_corner(frames[0].rgb) == "top right"
 
 
-def test_mirrored(tmp_path: Path) -> None:
-    _, frames = read(make_video(tmp_path / "mirror.mp4", 3, flip=True))
-    assert red_corner(frames[0].rgb) == "top right"
-
-
-def test_turned_and_mirrored(tmp_path: Path) -> None:
-    """Turned by 90 degrees counter-clockwise, then left and right exchanged."""
-    _, frames = read(make_video(tmp_path / "both.mp4", 3, rotation=90, flip=True))
-    assert red_corner(frames[0].rgb) == "bottom right"
+@pytest.mark.parametrize(("rotation", "corner"), [(None, "top right"), (90, "bottom right")])
+def test_mirrored(rotation: int | None, corner: str, tmp_path: Path) -> None:
+    """Turned counter-clockwise, then left and right exchanged."""
+    _, frames = read(make_video(tmp_path / "both.mp4", 3, rotation=rotation, flip=True))
+    assert red_corner(frames[0].rgb) == corner
 
 
 @pytest.mark.parametrize("rotation", [None, 90])
@@ -266,10 +251,7 @@ def test_size_changes_on_the_way(tmp_path: Path) -> None:
     later = make_video(tmp_path / "b.ts", 10, size=(160, 64), start_s=1.0).read_bytes()
     path = tmp_path / "both.ts"
     path.write_bytes(first + later)
-    source = VideoSource(str(path), SourceOptions(box=(48, 48)))
-    source.open()
-    frames = [item for item in source.items() if isinstance(item, VideoFrame)]
-    source.close()
+    frames = contents(VideoSource(str(path), SourceOptions(box=(48, 48)))).frames
     assert {f.rgb.shape for f in frames} == {(32, 48, 3), (19, 48, 3)}
 
 
@@ -295,45 +277,32 @@ def test_motion_vectors(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["видео 映画 é.mp4", "-x.mp4", "a:b.mp4", "http:x.mp4", "100%d.mp4"]
+    "name", ["видео 映画 é.mp4", "-x.mp4", "a:b.mp4", "http:x.mp4", "100%d.mp4", "caf\udce9.mp4"]
 )
-def test_names(name: str, tmp_path: Path) -> None:
-    path = make_video(tmp_path / "plain.mp4", 5).rename(tmp_path / name)
-    info, frames = read(path)
-    assert info.name == name
-    assert len(frames) == 5
-
-
-def test_a_name_that_is_no_utf_8(tmp_path: Path) -> None:
-    path = tmp_path / b"caf\xe9.mp4".decode("utf-8", "surrogateescape")
+@pytest.mark.parametrize("relative", [False, True])
+def test_names(name: str, relative: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path(name) if relative else tmp_path / name
     try:
         make_video(tmp_path / "plain.mp4", 5).rename(path)
     except OSError:
         pytest.skip("this file system takes UTF-8 names only")
     info, frames = read(path)
-    assert info.name == "caf�.mp4"
+    assert info.name == name.replace("\udce9", "�")
     assert len(frames) == 5
 
 
-def test_a_relative_name_that_starts_with_a_dash(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_video(tmp_path / "plain.mp4", 5).rename(tmp_path / "-y.mp4")
-    monkeypatch.chdir(tmp_path)
-    info, frames = read(Path("-y.mp4"))
-    assert (info.uri, len(frames)) == ("-y.mp4", 5)
-
-
-def test_cover_pictures_are_no_video(tmp_path: Path) -> None:
-    for name in ("song.mp3", "song.m4a"):
-        path = make_audio(tmp_path / name, cover=True)
-        with pytest.raises(SourceError, match="only sound and a cover picture"):
-            VideoSource(str(path)).open()
-
-
-def test_sound_alone_is_no_video(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="no video stream, only sound"):
-        VideoSource(str(make_audio(tmp_path / "speech.m4a"))).open()
+@pytest.mark.parametrize(
+    ("name", "cover", "message"),
+    [
+        ("song.mp3", True, "only sound and a cover picture"),
+        ("song.m4a", True, "only sound and a cover picture"),
+        ("speech.m4a", False, "no video stream, only sound"),
+    ],
+)
+def test_sound_is_no_video(name: str, cover: bool, message: str, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=message):
+        read(make_audio(tmp_path / name, cover=cover))
 
 
 def test_decoding_and_resizing_start_no_threads(tmp_path: Path) -> None:
