@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from costream.errors import UsageError
-from costream.labels.boxes import ClipWithBoxes, fit_boxes, read_boxes
+from costream.labels.boxes import fit_boxes, read_boxes
 
 
 @pytest.fixture
@@ -134,7 +134,3 @@ def test_numbers_that_are_not_finite(number, data, tmp_path):
     (data / "a.txt").write_text(f"0 .5 .5 .1 .1\n0 .5 .5 {number} .1\n", "utf-8")
     with pytest.raises(UsageError, match=r"a\.txt, line 2: .*a number is not finite"):
         read_boxes(data, data)
-
-
-def test_a_clip_is_of_no_group_unless_told():
-    assert ClipWithBoxes(("a.mp4",)).group == ""

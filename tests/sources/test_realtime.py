@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costream.records import AudioBlock, AudioFormat, VideoFrame
+from costream.records import AudioFormat, VideoFrame
 from costream.sources.base import LiveSource, SourceOptions
 from costream.sources.media.audio import AudioSource
 from costream.sources.media.video import VideoSource
 from costream.sources.realtime import RealtimeSource
 from kit.media import make_sound, noise
+from kit.reading import contents
 
 
 def test_the_same_items_in_their_time(media: Path) -> None:
@@ -47,21 +48,15 @@ def test_the_same_items_in_their_time(media: Path) -> None:
 def test_sound_from_a_time(tmp_path: Path) -> None:
     path = str(make_sound(tmp_path / "a.wav", noise(2.0)))
     options = SourceOptions(sound=AudioFormat(16000, 1600), start_s=1.0)
-    plain, played = AudioSource(path, options), RealtimeSource(AudioSource(path, options), 4.0)
-    plain.open()
-    played.open()
+    wanted = contents(AudioSource(path, options))
     began_s = time.monotonic()
-    wanted, items = list(plain.items()), list(played.items())
+    played = contents(RealtimeSource(AudioSource(path, options), 4.0))
     # The first is due at once.
     assert time.monotonic() - began_s >= 0.9 / 4.0
-    assert len(items) == len(wanted) == 10
-    for one, other in zip(wanted, items, strict=True):
-        assert isinstance(one, AudioBlock)
-        assert isinstance(other, AudioBlock)
-        assert (one.time_s, one.pts) == (other.time_s, other.pts)
-        assert np.array_equal(one.samples, other.samples)
-    played.close()
-    plain.close()
+    assert played.times == wanted.times
+    assert [block.pts for block in played.blocks] == [block.pts for block in wanted.blocks]
+    assert len(played.blocks) == 10
+    assert np.array_equal(played.samples, wanted.samples)
 
 
 def test_stop_while_it_waits(media: Path) -> None:
