@@ -6,14 +6,16 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from costream.records import AudioBlock, Fault, Gap, Item, SourceInfo, VideoFrame
-from costream.sources.base import Source
+from costream.records import AudioBlock, AudioFormat, Fault, Gap, Item, SourceInfo, VideoFrame
+from costream.sources.base import ConnectionOptions, Source, SourceOptions
 from costream.sources.live.feed import FeedSource
+from costream.sources.registry import open_source
 
+TIMEOUT_S = 1.5
 PATIENCE_S = 60.0  # for whatever must come: machines are slow at times
 
 
@@ -65,6 +67,14 @@ def contents(source: Source) -> Contents:
         return Contents(info, list(source.items()), source.errors)
     finally:
         source.close()
+
+
+def feed(url: str, *, sound: AudioFormat | None = None, **connecting: Any) -> FeedSource:
+    """Return the source of a feed that is given up for stalled after TIMEOUT_S."""
+    how = ConnectionOptions(**{"timeout_s": TIMEOUT_S, **connecting})
+    source = open_source(url, SourceOptions(connecting=how, sound=sound))
+    assert isinstance(source, FeedSource)
+    return source
 
 
 class Reader:

@@ -9,7 +9,6 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,18 +17,16 @@ import numpy as np
 import pytest
 
 from costream.records import AudioBlock, AudioFormat, VideoFrame
-from costream.sources.base import ConnectionOptions, LiveSource, SourceOptions
+from costream.sources.base import ConnectionOptions, SourceOptions
 from costream.sources.live.feed import FeedSource
 from costream.sources.registry import open_source
 from kit.media import read_number
-from kit.reading import Reader
+from kit.reading import TIMEOUT_S, Reader, feed
 from kit.rtsp_server import RtspServer, endless, needs_rtsp, recording, tone
 from kit.tcp_proxy import TcpProxy
 
 pytestmark = needs_rtsp
 
-TIMEOUT_S = 1.5
-QUICK = ConnectionOptions(timeout_s=TIMEOUT_S)
 SOUND = AudioFormat(16000, 1600)
 # Gaps are to be right within this, on a machine that may be busy.
 EXACT_S = 1.0
@@ -40,14 +37,6 @@ def server() -> Iterator[RtspServer]:
     """One that goes on serving."""
     with RtspServer({"both": endless(sound=True), "cam": endless(), "tone": tone()}) as server:
         yield server
-
-
-def feed(url: str, *, sound: AudioFormat | None = None, **connecting: Any) -> FeedSource:
-    how = replace(QUICK, **connecting)
-    source = open_source(url, SourceOptions(connecting=how, sound=sound))
-    assert isinstance(source, FeedSource)
-    assert isinstance(source, LiveSource)
-    return source
 
 
 def away(reader: Reader) -> bool:
@@ -361,10 +350,9 @@ def test_the_keeper_sees_every_packet_of_every_stream() -> None:
 
 def test_from_and_to_a_time(server: RtspServer) -> None:
     for sound in (None, SOUND):
-        source = open_source(
-            server.url("both"),
-            SourceOptions(connecting=QUICK, sound=sound, start_s=0.5, end_s=1.0),
-        )
+        how = ConnectionOptions(timeout_s=TIMEOUT_S)
+        options = SourceOptions(connecting=how, sound=sound, start_s=0.5, end_s=1.0)
+        source = open_source(server.url("both"), options)
         assert isinstance(source, FeedSource)
         with Reader(source) as reader:
             reader.join()

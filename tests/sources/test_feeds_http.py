@@ -22,22 +22,13 @@ import pytest
 from costream.errors import UsageError
 from costream.records import AudioBlock, AudioFormat, Gap, VideoFrame
 from costream.sources.base import ConnectionOptions, SourceOptions
-from costream.sources.live.feed import FeedSource
 from costream.sources.registry import open_source
 from kit.media import busy, make_video, numbered, read_number
-from kit.reading import Reader
+from kit.reading import TIMEOUT_S, Reader, feed
 
-TIMEOUT_S = 1.5
 PIECES = 50  # a second
 RATE = 25
 SOUND = AudioFormat(16000, 1600)
-
-
-def feed(url: str, *, sound: AudioFormat | None = None, **connecting: Any) -> FeedSource:
-    how = ConnectionOptions(**{"timeout_s": TIMEOUT_S, **connecting})
-    source = open_source(url, SourceOptions(connecting=how, sound=sound))
-    assert isinstance(source, FeedSource)
-    return source
 
 
 class TsHandler(http.server.BaseHTTPRequestHandler):
@@ -280,14 +271,11 @@ def test_what_is_tried_again(url: str, message: str, caplog: pytest.LogCaptureFi
     assert caplog.messages == [f"{url}: {message}"]  # once, not at each attempt
 
 
-def test_an_unknown_protocol_is_fatal() -> None:
+@pytest.mark.parametrize("content", [b"<html>hello</html>" * 100, b"."])
+def test_what_is_no_stream(content: bytes) -> None:
     with Reader(feed("gopher2://127.0.0.1/x")) as reader:
         reader.join()
     assert reader.faults[-1].message == "unknown protocol: gopher2"
-
-
-@pytest.mark.parametrize("content", [b"<html>hello</html>" * 100, b"."])
-def test_what_is_no_stream(content: bytes) -> None:
     with (
         serving(handler(content=content, seconds=0.02)) as port,
         Reader(feed(f"http://127.0.0.1:{port}/x", retries=1)) as reader,
