@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from costream.records import (
     STAGES,
@@ -29,6 +29,7 @@ from costream.records import (
 )
 
 Fields = dict[str, Any]
+_T = TypeVar("_T")
 _BUDGETS = ("budget_ms", "budget_macs", "budget_share")
 
 
@@ -54,8 +55,8 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def _maybe(value: Any) -> float | None:
-    return None if value is None else _number(value)
+def _optional(read: Callable[[Any], _T], value: Any) -> _T | None:
+    return None if value is None else read(value)
 
 
 def _time(value: Any) -> float:
@@ -88,34 +89,32 @@ def _top(pairs: Any) -> tuple[Scored, ...]:
 
 
 def _header(f: Fields) -> Header:
-    background = f.get("background")
-    options, began, task = f.get("options"), f.get("began"), f.get("task")
+    options = f.get("options")
     return Header(
         version=str(f.get("version", "")),
         model=str(f.get("model", "")),
         weights_sha256=str(f.get("weights_sha256", "")),
         labels=tuple(_text(label) for label in f.get("labels") or ()),
-        background=None if background is None else _text(background),
+        background=_optional(_text, f.get("background")),
         rate_hz=_number(f.get("rate_hz")),
         delay_s=_number(f.get("delay_s", 0.0)),
         source=str(f.get("source", "")),
         kind=str(f.get("kind", "")),
-        duration_s=_maybe(f.get("duration_s")),
+        duration_s=_optional(_number, f.get("duration_s")),
         options=options if isinstance(options, dict) else {},
         schema=str(f.get("schema", "")),
         heads=tuple(map(_head, f["heads"])) if f.get("heads") else None,
-        began=None if began is None else _text(began),
-        task=None if task is None else _text(task),
+        began=_optional(_text, f.get("began")),
+        task=_optional(_text, f.get("task")),
     )
 
 
 def _head(f: Fields) -> Head:
-    background = f.get("background")
     return Head(
         model=_text(f["model"]),
         weights_sha256=str(f.get("weights_sha256", "")),
         labels=tuple(_text(label) for label in f.get("labels") or ()),
-        background=None if background is None else _text(background),
+        background=_optional(_text, f.get("background")),
         delay_s=_number(f.get("delay_s", 0.0)),
         threshold=_number(f.get("threshold")),
         thresholds={_text(k): _number(v) for k, v in (f.get("thresholds") or {}).items()},
@@ -125,28 +124,27 @@ def _head(f: Fields) -> Head:
 
 
 def _prediction(f: Fields) -> Prediction:
-    scores, ahead, pts = f.get("scores"), f.get("anticipation"), f.get("pts")
+    scores, ahead = f.get("scores"), f.get("anticipation")
     return Prediction(
         i=_whole(f["i"]),
         time_s=_time(f["time_s"]),
         frame=_whole(f.get("frame", 0)),
-        pts=None if pts is None else _whole(pts),
+        pts=_optional(_whole, f.get("pts")),
         top=_top(f["top"]),
         scores=None if scores is None else tuple(_number(score) for score in scores),
         anticipation=None if ahead is None else tuple(_top(step) for step in ahead),
         warmup=f.get("warmup") is True,
         fresh=f.get("fresh") is not False,
-        model=_model(f),
+        model=_optional(_text, f.get("model")),
     )
 
 
 def _objects(f: Fields) -> Objects:
-    pts = f.get("pts")
     return Objects(
         i=_whole(f["i"]),
         time_s=_time(f["time_s"]),
         frame=_whole(f.get("frame", 0)),
-        pts=None if pts is None else _whole(pts),
+        pts=_optional(_whole, f.get("pts")),
         boxes=tuple(map(_box, f["boxes"])),
     )
 
@@ -158,19 +156,14 @@ def _box(values: Any) -> Box:
 
 
 def _segment(f: Fields) -> Segment:
-    start_s, end_s, count = _time(f["start_s"]), _time(f["end_s"]), f.get("count")
-    most = None if count is None else _whole(count)
-    return Segment(start_s, end_s, _text(f["label"]), _number(f.get("score")), _model(f), most)
-
-
-def _model(f: Fields) -> str | None:
-    model = f.get("model")
-    return None if model is None else _text(model)
+    start_s, end_s = _time(f["start_s"]), _time(f["end_s"])
+    most = _optional(_whole, f.get("count"))
+    score, model = _number(f.get("score")), _optional(_text, f.get("model"))
+    return Segment(start_s, end_s, _text(f["label"]), score, model, most)
 
 
 def _compute(f: Fields) -> Compute:
     ms = f.get("ms") or {}
-    tokens = f.get("tokens")
     return Compute(
         i=_whole(f["i"]),
         time_s=_time(f["time_s"]),
@@ -179,7 +172,7 @@ def _compute(f: Fields) -> Compute:
         ms=StageTimes(*(_finite(ms.get(name, 0.0)) for name in STAGES)),
         lag_s=_finite(f.get("lag_s", 0.0)),
         dropped=_whole(f.get("dropped", 0)),
-        tokens=None if tokens is None else _whole(tokens),
+        tokens=_optional(_whole, f.get("tokens")),
         **_budget(f),
     )
 
@@ -190,8 +183,8 @@ def _budget(f: Fields) -> dict[str, float | None]:
     Older results have only ``budget``. No step of a network has less than a million MACs, or takes
     as many milliseconds; a share of the steps is at most 1, and those models have no tokens.
     """
-    known = {key: _maybe(f[key]) for key in _BUDGETS if f.get(key) is not None}
-    budget = _maybe(f.get("budget"))
+    known = {key: _optional(_number, f[key]) for key in _BUDGETS if f.get(key) is not None}
+    budget = _optional(_number, f.get("budget"))
     if known or budget is None:
         return known
     if budget >= 1e6:
@@ -205,9 +198,8 @@ def _gap(f: Fields) -> Gap:
 
 
 def _fault(f: Fields) -> Fault:
-    time_s = f.get("time_s")
     return Fault(
-        None if time_s is None else _time(time_s),
+        _optional(_time, f.get("time_s")),
         str(f.get("message", "")),
         f.get("fatal") is True,
         _whole(f.get("count", 1)),
@@ -215,14 +207,13 @@ def _fault(f: Fields) -> Fault:
 
 
 def _alert(f: Fields) -> Alert:
-    clip = f.get("clip")
     return Alert(
         time_s=_time(f["time_s"]),
         rule=str(f.get("rule", "")),
         label=_text(f["label"]),
         score=_number(f.get("score")),
         since_s=_time(f.get("since_s", f["time_s"])),
-        clip=None if clip is None else _text(clip),
+        clip=_optional(_text, f.get("clip")),
     )
 
 
@@ -231,11 +222,11 @@ def _summary(f: Fields) -> Summary:
         **{k: _whole(f.get(k, 0)) for k in ("steps", "segments", "dropped", "errors", "exit")},
         media_s=_finite(f.get("media_s", 0.0)),
         wall_s=_finite(f.get("wall_s", 0.0)),
-        x_realtime=_maybe(f.get("x_realtime")),
+        x_realtime=_optional(_number, f.get("x_realtime")),
         macs=_whole(f.get("macs", 0)),
         dense_macs=_whole(f.get("dense_macs", 0)),
         complete=f.get("complete") is True,
-        drift_ppm=_maybe(f.get("drift_ppm")),
+        drift_ppm=_optional(_number, f.get("drift_ppm")),
     )
 
 

@@ -23,7 +23,7 @@ from costream.sources.file import (
     find_file_source,
 )
 from costream.sources.live.address import display_feed, scheme_of
-from costream.sources.media.container import check_file
+from costream.sources.media.container import check_file, read_head
 from costream.sources.pipe import PipeSource
 from costream.sources.realtime import RealtimeSource
 
@@ -157,8 +157,4 @@ def _mode(path: str) -> int | None:
 
 def _head(path: str) -> bytes:
     """Return the first bytes of a file; none of a folder."""
-    if os.path.isdir(path):
-        return b""
-    check_file(path)
-    with open(path, "rb") as file:
-        return file.read(HEAD_BYTES)
+    return b"" if os.path.isdir(path) else read_head(path, HEAD_BYTES)

@@ -74,20 +74,27 @@ def _seconds(frame: Any, rate_hz: float) -> float | None:
     return frame / rate_hz if isinstance(frame, (int, float)) else None
 
 
+def _wanted(
+    videos: Mapping[str, Any], collector: LabelCollector
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the name and the members of each video in a requested subset."""
+    for video, entry in ((video, _object(entry)) for video, entry in videos.items()):
+        if collector.wants(_text(entry.get("subset"))):
+            yield video, entry
+
+
 def _database(
     path: Path, videos: Mapping[str, Any], collector: LabelCollector
 ) -> Iterator[LabelTrack]:
     """Yield the videos of ActivityNet or THUMOS14; times may be text."""
-    for video, entry in ((video, _object(entry)) for video, entry in videos.items()):
-        subset = _text(entry.get("subset"))
-        if not collector.wants(subset):
-            continue
+    for video, entry in _wanted(videos, collector):
         labels: list[Label] = []
         for number, note in enumerate(map(_object, _list(entry.get("annotations"))), 1):
-            start, end = _pair(note.get("segment"))
+            segment = _list(note.get("segment"))
+            start, end = segment if len(segment) == 2 else (None, None)
             spot = f"{video}, annotation {number}"
             labels += _label(collector, path, spot, start, end, note.get("label"))
-        yield _of_many(path, video, labels, entry.get("duration"), subset)
+        yield _of_many(path, video, labels, entry)
 
 
 def _actions(
@@ -95,10 +102,7 @@ def _actions(
 ) -> Iterator[LabelTrack]:
     """Yield the videos of MultiTHUMOS, whose actions are class number, start, end."""
     names = _class_names(path, videos)
-    for video, entry in ((video, _object(entry)) for video, entry in videos.items()):
-        subset = _text(entry.get("subset"))
-        if not collector.wants(subset):
-            continue
+    for video, entry in _wanted(videos, collector):
         labels: list[Label] = []
         for number, action in enumerate(_list(entry.get("actions")), 1):
             spot = f"{video}, action {number}"
@@ -107,7 +111,7 @@ def _actions(
                 continue
             name = names.get(str(action[0]), str(action[0]))
             labels += _label(collector, path, spot, action[1], action[2], name)
-        yield _of_many(path, video, labels, entry.get("duration"), subset)
+        yield _of_many(path, video, labels, entry)
 
 
 def _class_names(path: Path, videos: Mapping[str, Any]) -> dict[str, str]:
@@ -150,18 +154,12 @@ def _label(
     return collector.label(path, spot, start, end, _text(name) or "")
 
 
-def _of_many(
-    path: Path, video: str, labels: list[Label], duration: Any, subset: str | None
-) -> LabelTrack:
+def _of_many(path: Path, video: str, labels: list[Label], entry: Mapping[str, Any]) -> LabelTrack:
+    duration: Any = entry.get("duration")
+    has_parts = _text(entry.get("subset")) is not None
     known = isinstance(duration, (int, float)) and 0 < duration < math.inf
-    return LabelTrack(
-        path,
-        (video,),
-        tuple(labels),
-        float(duration) if known else None,
-        single=False,
-        has_parts=subset is not None,
-    )
+    duration_s = float(duration) if known else None
+    return LabelTrack(path, (video,), tuple(labels), duration_s, single=False, has_parts=has_parts)
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -174,10 +172,6 @@ def _list(value: Any) -> list[Any]:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
-
-
-def _pair(value: Any) -> tuple[Any, Any]:
-    return tuple(value) if isinstance(value, list) and len(value) == 2 else (None, None)
 
 
 def read_results(path: Path, collector: LabelCollector) -> Iterator[LabelTrack]:

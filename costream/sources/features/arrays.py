@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from costream.errors import SourceError, display_name
 from costream.sources.features.pickles import load_pickle
-from costream.sources.media.container import check_file
+from costream.sources.media.container import check_file, read_head
 
 # The parts of a row, in this order: appearance, motion, sound.
 PARTS = ("rgb", "flow", "audio")
@@ -82,16 +82,12 @@ def load_features(uri: str, data: bytes | None = None) -> FeatureArrays:
     Raises SourceError if the file contains no numeric rows.
     """
     path, video = split_video(uri)
-    if data is None:
-        check_file(path)
-        with open(path, "rb") as file:
-            head = file.read(8)
-    else:
-        head = data[:8]
+    head = read_head(path, 8) if data is None else data[:8]
     if head.startswith(NUMPY_MAGIC):
         return _npy(path, data)
     if head.startswith(ZIP_MAGIC):
-        return _npz(path, data)
+        content = _read(path if data is None else io.BytesIO(data), path)
+        return _pick(content, path, None)
     if data is None:
         return _pick(load_pickle(path), path, video)
     raise SourceError("this is not an .npy or .npz feature file", where=display_name(path))
@@ -106,10 +102,8 @@ def load_arrays(
     """
     if data is not None:
         return _read(io.BytesIO(data), path), True
-    check_file(path)
-    with open(path, "rb") as file:
-        head = file.read(8)
-    return _map(path) if head.startswith(NUMPY_MAGIC) else (_read(path, path), True)
+    is_npy = read_head(path, 8).startswith(NUMPY_MAGIC)
+    return _map(path) if is_npy else (_read(path, path), True)
 
 
 def split_video(uri: str) -> tuple[str, str | None]:
@@ -138,12 +132,10 @@ def clip_count(path: str) -> int:
 def _npy(path: str, data: bytes | None) -> FeatureArrays:
     if data is not None:
         return _features([_read(io.BytesIO(data), path)], path)
-    stem, ending = path[: -len("_rgb.npy")], path[-len("_rgb.npy") :]
     files = [path]
-    if ending == "_rgb.npy":
-        files += [
-            f"{stem}_{part}.npy" for part in PARTS[1:] if os.path.exists(f"{stem}_{part}.npy")
-        ]
+    if path.endswith("_rgb.npy"):
+        others = (f"{path.removesuffix('rgb.npy')}{part}.npy" for part in PARTS[1:])
+        files += filter(os.path.exists, others)
     arrays, cut_off = [], False
     for file in files:
         check_file(file)
@@ -189,11 +181,6 @@ def _rows_left(path: str) -> npt.NDArray[Any] | None:
     if not 0 < rows < shape[0]:
         return None
     return np.memmap(path, dtype, "r", offset, (rows, *shape[1:]))
-
-
-def _npz(path: str, data: bytes | None) -> FeatureArrays:
-    content = _read(path if data is None else io.BytesIO(data), path)
-    return _pick(content, path, None)
 
 
 def _read(source: str | io.BytesIO, path: str) -> Any:
@@ -246,9 +233,8 @@ def _features(arrays: list[Any], path: str) -> FeatureArrays:
                 hint="for skeletons give --layout NAME" if array.ndim > 2 else None,
             )
     counts = [len(array) for array in arrays]
-    note = None
-    if max(counts) - min(counts) > ROWS_APART:
-        note = (
-            f"the parts differ in length ({', '.join(map(str, counts))} rows); the shortest is used"
-        )
+    if max(counts) - min(counts) <= ROWS_APART:
+        return FeatureArrays(tuple(arrays))
+    rows = ", ".join(map(str, counts))
+    note = f"the parts differ in length ({rows} rows); the shortest is used"
     return FeatureArrays(tuple(arrays), note)

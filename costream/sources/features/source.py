@@ -71,13 +71,9 @@ class FeatureSource(FileSource):
             if not np.isfinite(values).all():
                 self._damage.add("row(s) with NaN or infinite values, left out", time_s)
                 continue
-            fault = self._damage.report(time_s, True)
-            if fault is not None:
-                yield fault
+            yield from self._damage.report(time_s, True)
             yield FeatureRow(i, time_s, values)
-        fault = self._damage.flush()
-        if fault is not None:
-            yield fault
+        yield from self._damage.flush()
         if features.note is not None and not self._stopped and self._features is not None:
             cut_off = features.cut_off and last == features.rows
             yield Fault(features.rows / rate_hz, features.note, fatal=cut_off)

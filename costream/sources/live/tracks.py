@@ -125,7 +125,7 @@ class VideoTrack(FeedTrack):
                     reason = ""
                 yield from self._frame(replace(decoded, time_s=time_s), stream)
             link.mark_alive()
-        yield from filter(None, (self.damage.flush(),))
+        yield from self.damage.flush()
 
     def leave(self, reason: str) -> Iterator[Item]:
         """Yield the Gap from the last frame until now."""
@@ -137,7 +137,7 @@ class VideoTrack(FeedTrack):
         if self._size not in (None, size):
             log.warning("%s: the frame size is now %dx%d", self._where, *size)
         self._size = size
-        yield from filter(None, (self.damage.report(decoded.time_s, not picture.is_corrupt),))
+        yield from self.damage.report(decoded.time_s, not picture.is_corrupt)
         aspect = stream.sample_aspect_ratio
         yield self._framer.frame(self._count, decoded, aspect, self.due_s(decoded.time_s))
         self._count += 1
@@ -180,13 +180,13 @@ class AudioTrack(FeedTrack):
             else:
                 yield from self._take(frame, time_s, jump, joined, reason)
                 joined, reason = True, ""
-                yield from filter(None, (self.damage.report(time_s, True),))
+                yield from self.damage.report(time_s, True)
                 self.ended = self._cutter is not None and self._cutter.ended
                 if self.ended and self._cutter is not None:
                     yield from self._cutter.finish()
                     return
             link.mark_alive()
-        yield from filter(None, (self.damage.flush(),))
+        yield from self.damage.flush()
 
     def leave(self, reason: str) -> Iterator[Item]:
         """Yield the rest of the sound and the Gap until now."""

@@ -96,9 +96,7 @@ class AudioSource(MediaSource[AudioDecoder]):
             if self._stopped or self._decoder is None:
                 return
             if isinstance(item, AudioBlock):
-                fault = self._damage.report(item.time_s, True)
-                if fault is not None:
-                    yield fault
+                yield from self._damage.report(item.time_s, True)
             yield item
 
     def _forget(self) -> None:
@@ -121,9 +119,7 @@ class AudioSource(MediaSource[AudioDecoder]):
         except SourceError as error:  # the format changed to an unusable one
             fatal = str(error)
         yield from cutter.finish()
-        fault = self._damage.flush()
-        if fault is not None:
-            yield fault
+        yield from self._damage.flush()
         if fatal is not None:
             yield Fault(decoder.clock.next_s, fatal, fatal=True)
 

@@ -51,6 +51,13 @@ def check_file(path: str) -> None:
         raise SourceError("the file is empty", where=where)
 
 
+def read_head(path: str, size: int) -> bytes:
+    """Return the first bytes of a file, at most ``size``; raises as ``check_file``."""
+    check_file(path)
+    with open(path, "rb") as file:
+        return file.read(size)
+
+
 def open_container(
     path: str, file: Readable | None = None, head: bytes = b"", *, wanted: str = "a video"
 ) -> InputContainer:
@@ -60,9 +67,7 @@ def open_container(
     a hint; ``wanted`` names the expected content.
     """
     if file is None:
-        check_file(path)
-        with open(path, "rb") as opened:
-            head = opened.read(16)
+        head = read_head(path, 16)
     try:
         # "file:" keeps names such as "a:b.mp4" or "-x.mp4" from being misinterpreted.
         container = av.open(

@@ -174,26 +174,26 @@ class DecodeErrors:
         self._counts[what] = self._counts.get(what, 0) + 1
         self.total += 1
 
-    def report(self, time_s: float, intact: bool) -> Fault | None:
-        """Return the errors before the frame or row at ``time_s``, if a report is due.
+    def report(self, time_s: float, intact: bool) -> list[Fault]:
+        """Return the errors before the frame or row at ``time_s`` as one Fault, if it is due.
 
         ``intact``: that frame is itself undamaged, so a burst is over.
         """
         since = self._first_s if self._reported_s is None else self._reported_s
         waited = time_s - since >= REPORT_EVERY_S
         if not self._counts or not (waited or (intact and self._reported_s is None)):
-            return None
+            return []
         self._reported_s = time_s
         return self.flush()
 
-    def flush(self) -> Fault | None:
-        """Return the errors not reported yet, if any."""
+    def flush(self) -> list[Fault]:
+        """Return the errors not reported yet, if any, as one Fault."""
         if not self._counts:
-            return None
+            return []
         parts = ", ".join(f"{count} {what}" for what, count in self._counts.items())
         span = f"at {self._first_s:.3f} s"
         if self._last_s > self._first_s:
             span = f"from {self._first_s:.3f} to {self._last_s:.3f} s"
         fault = Fault(self._first_s, f"damage {span}: {parts}", count=sum(self._counts.values()))
         self._counts.clear()
-        return fault
+        return [fault]

@@ -87,14 +87,10 @@ class VideoSource(MediaSource[VideoDecoder]):
                 break
             if decoded.time_s < options.start_s - SAME_TIME_S and options.start_s > 0:
                 continue
-            fault = self._damage.report(decoded.time_s, not decoded.picture.is_corrupt)
-            if fault is not None:
-                yield fault
+            yield from self._damage.report(decoded.time_s, not decoded.picture.is_corrupt)
             yield self._frame(i, decoded)
             i += 1
-        fault = self._damage.flush()
-        if fault is not None:
-            yield fault
+        yield from self._damage.flush()
         if decoder.fatal is not None:
             yield Fault(decoder.clock.last_s, decoder.fatal, fatal=True)
 

@@ -129,13 +129,9 @@ class SkeletonSource(FileSource):
             i += 1
             if last_s < options.start_s - SAME_TIME_S:
                 continue
-            fault = self._damage.report(last_s, True)
-            if fault is not None:
-                yield fault
+            yield from self._damage.report(last_s, True)
             yield frame
-        fault = self._damage.flush()
-        if fault is not None:
-            yield fault
+        yield from self._damage.flush()
         if fatal is not None and not self._stopped:
             yield Fault(max(last_s, 0.0), fatal, fatal=True)
 
