@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,12 +24,12 @@ from costream.layouts import (
     OPENPOSE_18,
     Layout,
 )
-from costream.sources.skeletons.headings import read_heading
+from costream.sources.skeletons.headings import parse_columns, read_heading
 from costream.sources.skeletons.joint_names import joint_phrase
+from kit.paths import PACKS
 from kit.skeleton_files import clip, faults, frames, joints, long, read, wide
 
-SHARED = Path(__file__).resolve().parents[2].parent / "shared"
-CMU_TAR = SHARED / "packs" / "samples.tar"
+CMU_TAR = PACKS / "samples.tar"
 
 
 def camel(name: str) -> str:
@@ -50,6 +52,7 @@ BY_NAME = {
     "left_wrist_x_mm": lambda k, name, axis: f"{name.replace(' ', '_')}_{axis}_mm",
     "11_left_wrist_x": lambda k, name, axis: f"{k}_{name.replace(' ', '_')}_{axis}",
 }
+OF_ONES_OWN = {"P.left wrist.a": lambda k, name, axis: f"P.{name}.{'abc'['xyz'.index(axis)]}"}
 BY_NUMBER = {
     "x0": lambda k, name, axis: f"{axis[0]}{k}",
     "0_x": lambda k, name, axis: f"{k}_{axis}",
@@ -58,6 +61,21 @@ BY_NUMBER = {
     "landmark_00_x": lambda k, name, axis: f"landmark_{k:02d}_{axis}",
     "kp0.x": lambda k, name, axis: f"kp{k}.{axis}",
 }
+
+
+def table(
+    folder: Path,
+    layout: Layout,
+    count: int = 3,
+    style: str = "left_wrist_x",
+    *,
+    axes: int = 3,
+    **how: Any,
+) -> tuple[Path, np.ndarray]:
+    """Write one person; return the path and the joints [T, V, C]."""
+    x = clip(layout, count, axes)[:, 0]
+    heading = {**BY_NAME, **BY_NUMBER, **OF_ONES_OWN}[style]
+    return wide(folder / "a.csv", x, layout, heading, **how), x
 
 
 def turned(x: np.ndarray, layout: Layout) -> np.ndarray:
@@ -73,14 +91,13 @@ def turned(x: np.ndarray, layout: Layout) -> np.ndarray:
 @pytest.mark.parametrize("style", BY_NAME)
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_wide_by_name(tmp_path: Path, layout: Layout, style: str) -> None:
-    x = clip(layout, 5)
-    wide(tmp_path / "a.csv", x[:, 0], layout, BY_NAME[style])
-    info, items = read(tmp_path / "a.csv", frame_rate_hz=30.0)
+    path, x = table(tmp_path, layout, 5, style)
+    info, items = read(path, frame_rate_hz=30.0)
     # Kinect v1 in another order is Kinect v1: the names say which joint is which.
     assert info.layout == ("kinect-20" if layout.name == "msraction3d-20" else layout.name)
     found = np.stack([f.joints[0] for f in frames(items)])
     order = [layout.joints.index(name) for name in LAYOUTS[info.layout].joints]
-    assert np.array_equal(found, turned(x[:, 0], layout)[:, order])
+    assert np.array_equal(found, turned(x, layout)[:, order])
     assert all((f.scores[0] == 1).all() and not f.scores[1].any() for f in frames(items))
 
 
@@ -94,37 +111,27 @@ def test_wide_by_name(tmp_path: Path, layout: Layout, style: str) -> None:
 def test_wide_by_the_layouts_own_names(tmp_path: Path, name: str, style: str) -> None:
     """SpineShoulder, hip_center, lhipjoint, left_foot_index: as their programs write them."""
     layout = LAYOUTS[name]
-    x = clip(layout, 3)
     own = Layout(name, layout.headings, layout.bones, layout.centre)
-    wide(tmp_path / "a.csv", x[:, 0], own, BY_NAME[style])
-    info, _ = read(tmp_path / "a.csv", frame_rate_hz=30.0)
-    assert info.layout == name
-    assert np.array_equal(
-        joints(tmp_path / "a.csv", frame_rate_hz=1.0)[:, 0], turned(x[:, 0], layout)
-    )
+    path, x = table(tmp_path, own, 3, style)
+    assert read(path, frame_rate_hz=30.0)[0].layout == name
+    assert np.array_equal(joints(path, frame_rate_hz=1.0)[:, 0], turned(x, layout))
 
 
 @pytest.mark.parametrize("style", BY_NUMBER)
 @pytest.mark.parametrize("layout", [COCO_17, OPENPOSE_18, KINECT_20, MEDIAPIPE_33])
 def test_wide_by_number(tmp_path: Path, layout: Layout, style: str) -> None:
-    x = clip(layout, 4)
-    wide(tmp_path / "a.csv", x[:, 0], layout, BY_NUMBER[style])
-    info, _ = read(tmp_path / "a.csv", frame_rate_hz=30.0)
-    assert info.layout == layout.name
-    assert np.array_equal(
-        joints(tmp_path / "a.csv", frame_rate_hz=1.0)[:, 0], turned(x[:, 0], layout)
-    )
+    path, x = table(tmp_path, layout, 4, style)
+    assert read(path, frame_rate_hz=30.0)[0].layout == layout.name
+    assert np.array_equal(joints(path, frame_rate_hz=1.0)[:, 0], turned(x, layout))
 
 
 @pytest.mark.parametrize("layout", [NTU_25, BODY_25, BODY_15])
 def test_numbers_of_joints_that_are_not_enough(tmp_path: Path, layout: Layout) -> None:
-    x = clip(layout, 4)
-    path = wide(tmp_path / "a.csv", x[:, 0], layout, BY_NUMBER["0_x"])
+    path, x = table(tmp_path, layout, 4, "0_x")
     both = "ntu-25 or body-25" if len(layout.joints) == 25 else "body-15 or jhmdb2d-15"
     with pytest.raises(SourceError, match=rf"joints may be {both}.*--layout NAME"):
         read(path, frame_rate_hz=30.0)
-    told = joints(path, frame_rate_hz=30.0, layout=layout.name)
-    assert np.array_equal(told[:, 0], x[:, 0])
+    assert np.array_equal(joints(path, frame_rate_hz=30.0, layout=layout.name)[:, 0], x)
 
 
 @pytest.mark.parametrize(
@@ -236,8 +243,6 @@ def test_any_numbers_in_any_dialect(
 
 @pytest.mark.skipif(not CMU_TAR.exists(), reason="needs ../shared/packs/samples.tar")
 def test_a_motion_capture_table(tmp_path: Path) -> None:
-    import tarfile
-
     name = "samples/skeleton/cmu_subject02_7actions_30fps.csv"
     with tarfile.open(CMU_TAR) as tar:
         (tmp_path / "cmu.csv").write_bytes(tar.extractfile(name).read())  # type: ignore[union-attr]
@@ -256,10 +261,9 @@ def test_a_motion_capture_table(tmp_path: Path) -> None:
 
 
 def test_scores(tmp_path: Path) -> None:
-    x = clip(MEDIAPIPE_33, 2)[:, 0]
     scores = np.linspace(0, 1, 66).round(3).reshape(2, 33)
     for style in ("x0", "landmark_00_x"):
-        path = wide(tmp_path / "a.csv", x, MEDIAPIPE_33, BY_NUMBER[style], scores=scores)
+        path, _ = table(tmp_path, MEDIAPIPE_33, 2, style, scores=scores)
         text = path.read_text()
         path.write_text(text.replace("score", "visibility").replace("s0", "v0"))
         _, items = read(path, frame_rate_hz=30.0)
@@ -278,8 +282,7 @@ def test_visibility_counts_before_presence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cell", ["", "nan", "NaN", "null", "None", "NA", "-", "inf", "1e999"])
 def test_ways_to_say_missing(tmp_path: Path, cell: str) -> None:
-    x = clip(BODY_15, 1)[:, 0]
-    path = wide(tmp_path / "a.csv", x, BODY_15, BY_NAME["left_wrist_x"])
+    path, _ = table(tmp_path, BODY_15, 1)
     head, row = path.read_text().strip().split("\n")
     cells = row.split(",")
     cells[5] = cell  # y of the neck
@@ -298,18 +301,15 @@ def test_a_person_of_zeros_is_not_there(tmp_path: Path) -> None:
 
 
 def test_two_axes_are_a_picture(tmp_path: Path) -> None:
-    x = clip(COCO_17, 3, axes=2)[:, 0]
-    path = wide(tmp_path / "a.csv", x, COCO_17, BY_NAME["left_wrist_x"])
-    info, _ = read(path, frame_rate_hz=30.0)
-    assert info.axes == 2
+    path, x = table(tmp_path, COCO_17, 3, axes=2)
+    assert read(path, frame_rate_hz=30.0)[0].axes == 2
     assert np.array_equal(joints(path, frame_rate_hz=30.0)[:, 0], x * np.float32([1, -1]))
-    told = joints(path, frame_rate_hz=30.0, columns="x={}_x,y=-{}_y")
-    assert np.array_equal(told[:, 0], x)
+    columns = "x={}_x,y=-{}_y"
+    assert np.array_equal(joints(path, frame_rate_hz=30.0, columns=columns)[:, 0], x)
 
 
 def test_some_details_may_be_missing(tmp_path: Path) -> None:
-    x = clip(COCO_17, 2, axes=2)[:, 0]
-    path = wide(tmp_path / "a.csv", x, COCO_17, BY_NAME["left_wrist_x"])
+    path, _ = table(tmp_path, COCO_17, 2, axes=2)
     text = path.read_text().replace("left_ear", "else").replace("right_ear", "other")
     path.write_text(text)
     with pytest.raises(SourceError, match=r"match none of the known layouts.*--layout"):
@@ -348,9 +348,7 @@ def test_some_details_may_be_missing(tmp_path: Path) -> None:
     ],
 )
 def test_time_stamps(tmp_path: Path, heading: str, stamps: list[str]) -> None:
-    x = clip(BODY_15, 3)[:, 0]
-    style = BY_NAME["left_wrist_x"]
-    path = wide(tmp_path / "a.csv", x, BODY_15, style, stamp=heading, stamps=stamps)
+    path, _ = table(tmp_path, BODY_15, stamp=heading, stamps=stamps)
     info, items = read(path)
     assert faults(items) == []
     assert [f.time_s for f in frames(items)] == pytest.approx([0, 0.04, 0.08], abs=1e-6)
@@ -359,10 +357,7 @@ def test_time_stamps(tmp_path: Path, heading: str, stamps: list[str]) -> None:
 
 
 def test_a_unit_that_is_not_told(tmp_path: Path) -> None:
-    x = clip(BODY_15, 3)[:, 0]
-    style = BY_NAME["left_wrist_x"]
-    stamps = ["0", "40", "80"]
-    path = wide(tmp_path / "a.csv", x, BODY_15, style, stamp="timestamp", stamps=stamps)
+    path, _ = table(tmp_path, BODY_15, stamp="timestamp", stamps=["0", "40", "80"])
     with pytest.raises(SourceError, match=r"increases by 40.*--columns time_ms=timestamp"):
         read(path)
     _, items = read(path, columns="time_ms=timestamp")
@@ -370,8 +365,7 @@ def test_a_unit_that_is_not_told(tmp_path: Path) -> None:
 
 
 def test_times_count_before_frame_numbers(tmp_path: Path) -> None:
-    x = clip(BODY_15, 3)[:, 0]
-    path = wide(tmp_path / "a.csv", x, BODY_15, BY_NAME["left_wrist_x"])
+    path, _ = table(tmp_path, BODY_15, 3)
     lines = path.read_text().strip().split("\n")
     lines = [f"{line},{end}" for line, end in zip(lines, ["time", "1.5", "1.75", "2"], strict=True)]
     path.write_text("\n".join(lines) + "\n")
@@ -380,11 +374,10 @@ def test_times_count_before_frame_numbers(tmp_path: Path) -> None:
 
 
 def test_without_times_the_rate_is_asked_for(tmp_path: Path) -> None:
-    x = clip(BODY_15, 3)[:, 0]
-    path = wide(tmp_path / "a.csv", x, BODY_15, BY_NAME["left_wrist_x"])
+    path, _ = table(tmp_path, BODY_15, 3)
     with pytest.raises(UsageError, match="frames have no times; give their rate: --fps"):
         read(path)
-    wide(path, x, BODY_15, BY_NAME["left_wrist_x"], stamp=None)
+    table(tmp_path, BODY_15, stamp=None)
     with pytest.raises(UsageError, match="rows have no times; give their rate: --fps"):
         read(path, rate_hz=8.0)  # a model's rate is not the recording's
     _, items = read(path, frame_rate_hz=10.0)
@@ -392,9 +385,7 @@ def test_without_times_the_rate_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_frame_numbers_keep_their_place(tmp_path: Path) -> None:
-    x = clip(BODY_15, 4)[:, 0]
-    stamps = ["50", "51", "55", "56"]
-    path = wide(tmp_path / "a.csv", x, BODY_15, BY_NAME["left_wrist_x"], stamps=stamps)
+    path, _ = table(tmp_path, BODY_15, 4, stamps=["50", "51", "55", "56"])
     info, items = read(path, frame_rate_hz=10.0)
     assert [f.time_s for f in frames(items)] == pytest.approx([5, 5.1, 5.5, 5.6])
     assert info.duration_s == pytest.approx(5.7)
@@ -406,14 +397,7 @@ def test_frame_numbers_keep_their_place(tmp_path: Path) -> None:
 
 
 def test_headings_of_ones_own(tmp_path: Path) -> None:
-    x = clip(BODY_15, 3)[:, 0]
-    path = wide(
-        tmp_path / "a.csv",
-        x,
-        BODY_15,
-        lambda k, name, axis: f"P.{name}.{'abc'['xyz'.index(axis)]}",
-        stamp="Tick",
-    )
+    path, x = table(tmp_path, BODY_15, style="P.left wrist.a", stamp="Tick")
     with pytest.raises(SourceError, match="no joints"):
         read(path, frame_rate_hz=30.0)
     columns = "frame=Tick,x=-P.{}.a,y=P.{}.c,z=P.{}.b"
@@ -424,8 +408,7 @@ def test_headings_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_two_coordinates_for_one_joint_are_asked_about(tmp_path: Path) -> None:
-    x = clip(BODY_15, 2)[:, 0]
-    path = wide(tmp_path / "a.csv", x, BODY_15, BY_NAME["left_wrist_x"])
+    path, _ = table(tmp_path, BODY_15, 2)
     path.write_text(path.read_text().replace("neck_x", "hips_x"))
     with pytest.raises(SourceError, match=r"are both x of hips.*--columns x="):
         read(path, frame_rate_hz=30.0)
@@ -494,8 +477,6 @@ def test_a_layout_of_ones_own(tmp_path: Path) -> None:
     ],
 )
 def test_columns_that_make_no_sense(tmp_path: Path, columns: str, message: str) -> None:
-    from costream.sources.skeletons.headings import parse_columns
-
     with pytest.raises(UsageError, match=message) as caught:
         parse_columns(columns)
     assert "\n" not in str(caught.value)
@@ -504,43 +485,41 @@ def test_columns_that_make_no_sense(tmp_path: Path, columns: str, message: str) 
 # --- damage -----------------------------------------------------------------------------------
 
 
-def table(tmp_path: Path, count: int = 8) -> tuple[Path, list[str]]:
-    path = wide(tmp_path / "a.csv", clip(BODY_15, count)[:, 0], BODY_15, BY_NAME["left_wrist_x"])
+def written(tmp_path: Path) -> tuple[Path, list[str]]:
+    path, _ = table(tmp_path, BODY_15, 8)
     return path, path.read_text().strip().split("\n")
 
 
-def test_bad_rows_are_left_out_and_counted(tmp_path: Path) -> None:
-    path, lines = table(tmp_path)
-    lines[3] = "nonsense"
-    lines[4] += ",1"
-    lines[6] = lines[6].replace(".", "x")
-    path.write_text("\n".join(lines) + "\n")
-    _, items = read(path, frame_rate_hz=10.0)
-    assert [f.time_s for f in frames(items)] == pytest.approx([0, 0.1, 0.4, 0.6, 0.7])
-    assert sum(fault.count for fault in faults(items)) == 3
-    assert not any(fault.fatal for fault in faults(items))
-    assert "malformed row(s)" in faults(items)[0].message
+def malformed(rows: list[str]) -> list[str]:
+    return [*rows[:3], "nonsense", f"{rows[4]},1", rows[5], rows[6].replace(".", "x"), *rows[7:]]
 
 
-def test_bad_rows_of_a_table_without_times_keep_their_time(tmp_path: Path) -> None:
-    path, lines = table(tmp_path)
-    lines = [line.split(",", 1)[1] for line in lines]
-    lines[3] = "nonsense"
-    path.write_text("\n".join(lines) + "\n")
+def malformed_without_times(rows: list[str]) -> list[str]:
+    return [row.split(",", 1)[-1] for row in [*rows[:3], "nonsense", *rows[4:]]]
+
+
+def swapped(rows: list[str]) -> list[str]:
+    return [*rows[:3], rows[5], rows[4], rows[3], rows[6], rows[6], *rows[8:]]
+
+
+@pytest.mark.parametrize(
+    ("change", "times", "errors", "message"),
+    [
+        (malformed, [0, 0.1, 0.4, 0.6, 0.7], 3, "malformed row(s)"),
+        (malformed_without_times, [0, 0.1, 0.3, 0.4, 0.5, 0.6, 0.7], 1, "malformed row(s)"),
+        (swapped, [0, 0.1, 0.4, 0.5, 0.7], 3, "out of time order"),
+    ],
+)
+def test_bad_rows_are_left_out_and_counted(
+    tmp_path: Path, change: Any, times: list[float], errors: int, message: str
+) -> None:
+    path, lines = written(tmp_path)
+    path.write_text("\n".join(change(lines)) + "\n")
     _, items = read(path, frame_rate_hz=10.0)
-    times = [0, 0.1, 0.3, 0.4, 0.5, 0.6, 0.7]
     assert [f.time_s for f in frames(items)] == pytest.approx(times)
-
-
-def test_time_only_goes_on(tmp_path: Path) -> None:
-    path, lines = table(tmp_path)
-    lines[3], lines[5], lines[7] = lines[5], lines[3], lines[6]
-    path.write_text("\n".join(lines) + "\n")
-    _, items = read(path, frame_rate_hz=10.0)
-    times = [f.time_s for f in frames(items)]
-    assert times == pytest.approx([0, 0.1, 0.4, 0.5, 0.7])
-    assert sum(fault.count for fault in faults(items)) == 3
-    assert "out of time order" in faults(items)[0].message
+    assert sum(fault.count for fault in faults(items)) == errors
+    assert not any(fault.fatal for fault in faults(items))
+    assert message in faults(items)[0].message
 
 
 def test_a_row_of_a_joint_that_comes_twice(tmp_path: Path) -> None:
@@ -555,7 +534,7 @@ def test_a_row_of_a_joint_that_comes_twice(tmp_path: Path) -> None:
 
 
 def test_cut_off(tmp_path: Path) -> None:
-    path, lines = table(tmp_path)
+    path, lines = written(tmp_path)
     text = "\n".join(lines)
     path.write_text(text[: -len(lines[-1]) // 2])
     _, items = read(path, frame_rate_hz=10.0)
@@ -588,8 +567,7 @@ def test_not_a_table_of_joints(tmp_path: Path, content: bytes, message: str) -> 
 
 
 def test_a_layout_that_does_not_fit(tmp_path: Path) -> None:
-    path, _ = table(tmp_path)
-    wide(path, clip(NTU_25, 2)[:, 0], NTU_25, BY_NUMBER["0_x"])
+    path, _ = table(tmp_path, NTU_25, 2, "0_x")
     with pytest.raises(SourceError, match="a joint number 24, but coco-17 has 17 joints"):
         read(path, frame_rate_hz=30.0, layout="coco-17")
     path.write_text("frame,nose_x,nose_y,left_eye_x\n1,2,3,4\n")
