@@ -102,7 +102,6 @@ def _disk(width: int) -> npt.NDArray[np.intp]:
 
 # Bitmap font of 5 x 7 pixels, to write text on images without a font library.
 
-
 WIDTH, HEIGHT = 5, 7
 # One character: seven rows from top to bottom, two hexadecimal digits each, the highest of five
 # bits at the left. From space to tilde.

@@ -12,7 +12,6 @@ from costream.records import Box, PixelSize
 
 # Translucent grid of the tokens that a step has computed.
 
-
 _TINT = np.array([0, 220, 255], np.uint8)
 
 

@@ -210,7 +210,6 @@ def _check_schema(schema: str, where: str) -> None:
 
 # Streaming parser of the members of a large JSON object, in constant memory.
 
-
 _CHUNK = 1 << 16
 _MOST = 1 << 26  # maximum characters of one value
 _SPACE = re.compile(r"[ \t\r\n]*")

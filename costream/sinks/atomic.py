@@ -13,7 +13,6 @@ from costream.errors import OutputError, UsageError
 
 # Temporary storage of text until the end of a run, in constant memory.
 
-
 SPOOL_CHARS = 1 << 20  # longer texts are moved to a temporary file
 _T = TypeVar("_T")
 

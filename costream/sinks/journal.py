@@ -20,7 +20,6 @@ from costream.sinks.rotation import Rotation
 
 # Append-only file of whole lines.
 
-
 log = logging.getLogger("costream")
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
 _HEAD = 1 << 20  # bytes; longer than any header

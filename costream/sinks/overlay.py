@@ -162,7 +162,6 @@ def _empty_page() -> Canvas:
 
 # Cost panel of annotated videos with objects.
 
-
 _CURVE = 38  # height of the dense model's cost, pixels
 _BELOW = 6  # margin below the curve, pixels
 _BACK: Color = (60, 60, 60)
@@ -236,7 +235,6 @@ class CostPanel:
 
 # Video file of frames that are drawn one after another.
 
-
 _TIME_BASE = Fraction(1, 90_000)
 
 
@@ -287,7 +285,6 @@ class Movie:
 
 
 # Panels below the frames of an annotated video.
-
 
 PANEL = 76  # height of a panel, pixels
 _STRIP = 22  # height of the timeline in it

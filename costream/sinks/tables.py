@@ -188,7 +188,6 @@ class ComputeTable(_Table):
 
 # Columns of prediction tables, of one run and of many.
 
-
 PREDICTION_COLUMNS = ("i", "time_s", "frame", "pts", "warmup", "fresh", "label", "score")
 Pairs = Iterable[Iterable[Any]]  # label, score
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from costream.layouts import Layout
+from costream.layouts import BODY_25, COCO_17, MEDIAPIPE_33, NTU_25, OPENPOSE_18, Layout
 from costream.records import Fault, Item, SkeletonFrame, SourceInfo
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
@@ -114,6 +115,46 @@ def openpose(folder: Path, x: np.ndarray, name: str = "clip") -> Path:
         text = json.dumps({"version": 1.3, "people": people})
         (folder / f"{name}_{t:012d}_keypoints.json").write_text(text, "utf-8")
     return folder
+
+
+def pyskl(path: Path, x: np.ndarray) -> Path:
+    """Write [T, M, 17, 2], pixels with y down, as a pickle of one recording."""
+    places = x.transpose(1, 0, 2, 3)
+    entry = {"frame_dir": "a", "keypoint": places, "keypoint_score": np.ones(places.shape[:3])}
+    path.write_bytes(pickle.dumps({"annotations": [entry]}))
+    return path
+
+
+def array(path: Path, x: np.ndarray) -> Path:
+    """Write [T, M, V, C] as an array [N, C, T, V, M]."""
+    np.save(path, x.transpose(3, 0, 2, 1)[None])
+    return path
+
+
+# Writers of a recording of so many frames into a folder, one of each format.
+SKELETONS: dict[str, Callable[[Path, int], Path]] = {
+    "wide csv": lambda folder, n: wide(
+        folder / "a.csv", clip(NTU_25, n)[:, 0], NTU_25, underscored
+    ),
+    "rows csv": lambda folder, n: wide(
+        folder / "a.csv", clip(NTU_25, n)[:, 0], NTU_25, underscored, stamp=None
+    ),
+    "long csv": lambda folder, n: long(
+        folder / "a.csv",
+        clip(MEDIAPIPE_33, n, persons=2),
+        MEDIAPIPE_33.joints,
+        "frame,person,landmark,x,y,z",
+    ),
+    "ntu": lambda folder, n: ntu(folder / "a.skeleton", clip(NTU_25, n, persons=2)),
+    "kinetics": lambda folder, n: kinetics(
+        folder / "a.json", clip(OPENPOSE_18, n, axes=2, persons=2) / 20
+    ),
+    "openpose": lambda folder, n: openpose(
+        folder / "keypoints", clip(BODY_25, n, axes=2, persons=2)
+    ),
+    "pyskl": lambda folder, n: pyskl(folder / "k.pkl", clip(COCO_17, n, axes=2, persons=2)),
+    "array": lambda folder, n: array(folder / "x.npy", clip(NTU_25, n, persons=2)),
+}
 
 
 def read(path: Path | str, **options: object) -> tuple[SourceInfo, list[Item]]:

@@ -90,19 +90,13 @@ def test_runs_follow_one_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", ["", "{", '{"type": "gap", "start_s": 1', "\0" * 200_000])
-def test_half_a_line_is_cut_off(left: str, tmp_path: Path, caplog: Any) -> None:
+@pytest.mark.parametrize("before", ["", '{"type": "gap", "start_s": 1.0, "end_s": 2.0}\n'])
+def test_half_a_line_is_cut_off(before: str, left: str, tmp_path: Path, caplog: Any) -> None:
     path = tmp_path / "cam.jsonl"
-    path.write_text('{"type": "gap", "start_s": 1.0, "end_s": 2.0, "reason": "x"}\n' + left)
-    journal = opened(tmp_path)
-    journal.close(SUMMARY)
-    assert kinds(path) == ["gap", "header", "summary"]
-    assert ("incomplete last line removed" in caplog.text) == bool(left)
-
-
-def test_a_file_of_half_a_line_begins_anew(tmp_path: Path) -> None:
-    (tmp_path / "cam.jsonl").write_text('{"type": "header", "schema')
+    path.write_text(before + left)
     opened(tmp_path).close(SUMMARY)
-    assert kinds(tmp_path / "cam.jsonl") == ["header", "summary"]
+    assert kinds(path) == [*(["gap"] if before else []), "header", "summary"]
+    assert ("incomplete last line removed" in caplog.text) == bool(left)
 
 
 def runs_in(paths: list[Path]) -> list[list[int]]:

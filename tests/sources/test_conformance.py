@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from costream.errors import SourceError
-from costream.layouts import BODY_25, COCO_17, MEDIAPIPE_33, NTU_25, OPENPOSE_18
 from costream.records import (
     AudioBlock,
     AudioFormat,
@@ -33,7 +32,7 @@ from costream.sources.pipe import PipeSource
 from costream.sources.realtime import RealtimeSource
 from costream.sources.registry import expand, open_source
 from kit.media import make_sound, noise
-from kit.skeleton_files import clip, kinetics, long, ntu, openpose, underscored, wide
+from kit.skeleton_files import SKELETONS
 
 ITEMS = 60
 DATA = {
@@ -54,17 +53,6 @@ class Case:
     kind: str
 
 
-def _pyskl(path: Path) -> Path:
-    x = clip(COCO_17, ITEMS, axes=2, persons=2).transpose(1, 0, 2, 3)
-    path.write_bytes(pickle.dumps({"annotations": [{"frame_dir": "a", "keypoint": x}]}))
-    return path
-
-
-def _array(path: Path) -> Path:
-    np.save(path, clip(NTU_25, ITEMS, persons=2).transpose(3, 0, 2, 1)[None])
-    return path
-
-
 SOUNDS: dict[str, Callable[[Path], Path]] = {
     "wav": lambda folder: make_sound(folder / "a.wav", noise(ITEMS / 25)),
     "flac": lambda folder: make_sound(folder / "a.flac", noise(ITEMS / 25), codec="flac"),
@@ -72,30 +60,6 @@ SOUNDS: dict[str, Callable[[Path], Path]] = {
         folder / "a.mkv", noise(ITEMS / 25, 48000, 2), 48000, codec="libopus"
     ),
     "raw": lambda folder: make_sound(folder / "a.raw", noise(ITEMS / 25), fmt="s16le"),
-}
-
-SKELETONS: dict[str, Callable[[Path], Path]] = {
-    "wide csv": lambda folder: wide(
-        folder / "a.csv", clip(NTU_25, ITEMS)[:, 0], NTU_25, underscored
-    ),
-    "rows csv": lambda folder: wide(
-        folder / "a.csv", clip(NTU_25, ITEMS)[:, 0], NTU_25, underscored, stamp=None
-    ),
-    "long csv": lambda folder: long(
-        folder / "a.csv",
-        clip(MEDIAPIPE_33, ITEMS, persons=2),
-        MEDIAPIPE_33.joints,
-        "frame,person,landmark,x,y,z",
-    ),
-    "ntu": lambda folder: ntu(folder / "a.skeleton", clip(NTU_25, ITEMS, persons=2)),
-    "kinetics": lambda folder: kinetics(
-        folder / "a.json", clip(OPENPOSE_18, ITEMS, axes=2, persons=2) / 20
-    ),
-    "openpose": lambda folder: openpose(
-        folder / "keypoints", clip(BODY_25, ITEMS, axes=2, persons=2)
-    ),
-    "pyskl": lambda folder: _pyskl(folder / "k.pkl"),
-    "array": lambda folder: _array(folder / "x.npy"),
 }
 
 
@@ -133,7 +97,7 @@ def case(request: pytest.FixtureRequest, media: Path, tmp_path: Path) -> Iterato
         if what in SKELETONS:
             folder = tmp_path / "recorded"
             folder.mkdir(exist_ok=True)
-            return open_source(str(SKELETONS[what](folder)), options)
+            return open_source(str(SKELETONS[what](folder, ITEMS)), options)
         if what == "npy":
             return open_source(str(media / "features.npy"), options)
         if what == "npz":
@@ -148,7 +112,7 @@ def case(request: pytest.FixtureRequest, media: Path, tmp_path: Path) -> Iterato
         if recording:
             folder = tmp_path / "recorded"
             folder.mkdir(exist_ok=True)
-            content = SKELETONS[what[5:]](folder)
+            content = SKELETONS[what[5:]](folder, ITEMS)
         elif sounding:
             content = SOUNDS[what[5:]](tmp_path)
         else:

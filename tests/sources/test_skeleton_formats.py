@@ -16,10 +16,11 @@ from costream.sources.base import SourceOptions
 from costream.sources.features.source import FeatureSource
 from costream.sources.registry import expand, open_source, sniff
 from costream.sources.skeletons.source import SkeletonSource
+from kit.paths import REFS
 from kit.skeleton_files import clip, faults, frames, joints, kinetics, ntu, openpose, read
 
-REFS = Path(__file__).resolve().parents[2].parent / "shared" / "refs" / "skeleton"
-RECORDED = REFS / "S001C001P001R001A010.skeleton"
+NTU_REFS = REFS / "skeleton"
+RECORDED = NTU_REFS / "S001C001P001R001A010.skeleton"
 
 # --- NTU --------------------------------------------------------------------------------------
 
@@ -42,14 +43,14 @@ def test_ntu(tmp_path: Path) -> None:
 @pytest.mark.skipif(not RECORDED.exists(), reason="needs ../shared/refs/skeleton")
 def test_ntu_like_the_benchmarks_reader() -> None:
     """Coordinates are those of the reference reader; its two persons are ours, by energy."""
-    theirs = np.load(REFS / "parse_ntu.npz")["read_xyz"].transpose(1, 3, 2, 0)  # [T, M, V, C]
+    theirs = np.load(NTU_REFS / "parse_ntu.npz")["read_xyz"].transpose(1, 3, 2, 0)  # [T, M, V, C]
     info, items = read(RECORDED)
     ours = np.stack([f.joints for f in frames(items)])
     assert (info.layout, len(ours)) == ("ntu-25", 14)
     order = [0, 1] if np.array_equal(ours[:, 0], theirs[:, 0].astype(np.float32)) else [1, 0]
     assert np.array_equal(ours[:, order], theirs.astype(np.float32))
     present = [int(f.scores.any(axis=1).sum()) for f in frames(items)]
-    bodies = np.load(REFS / "parse_ntu.npz")["bodies_per_frame"]
+    bodies = np.load(NTU_REFS / "parse_ntu.npz")["bodies_per_frame"]
     assert present == [min(2, int(n)) for n in bodies]  # the third has no slot
 
 
@@ -57,7 +58,7 @@ def test_ntu_like_the_benchmarks_reader() -> None:
 def test_room_for_a_third() -> None:
     _, items = read(RECORDED, persons=4)
     present = [int(f.scores.any(axis=1).sum()) for f in frames(items)]
-    assert present == np.load(REFS / "parse_ntu.npz")["bodies_per_frame"].tolist()
+    assert present == np.load(NTU_REFS / "parse_ntu.npz")["bodies_per_frame"].tolist()
     assert frames(items)[0].joints.shape == (4, 25, 3)
 
 

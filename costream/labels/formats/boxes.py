@@ -134,7 +134,6 @@ def frame_number(name: str, where: object) -> int:
 
 # Boxes from YOLO text: lines ``class x y width height``, relative, x and y of the centre.
 
-
 NAMES = ("classes.txt", "obj.names")
 
 

@@ -88,7 +88,6 @@ class FeedClock:
 
 # Delay and clock drift estimation for live data.
 
-
 # The usual delay is the minimum over the current and the previous bucket of this length.
 BUCKET_S = 5.0
 KNOWN_S = 60.0  # shorter spans say little about drift: arrivals jitter by milliseconds
@@ -171,7 +170,6 @@ class _Line:
 
 
 # Sample clock of a live device; gaps are detected from arrival times.
-
 
 # A chunk later than this may be late because samples are missing. Through a sound server each
 # piece of one may be late by its own length.

@@ -139,7 +139,6 @@ def _choose(container: InputContainer, sound: bool) -> VideoStream | AudioStream
 
 # Exponential backoff with jitter for reconnection attempts.
 
-
 FIRST_S = 0.5
 LONGEST_S = 30.0
 
@@ -165,7 +164,6 @@ class Backoff:
 
 
 # Failures of live feeds: one-line messages, and whether a retry can help.
-
 
 # An error after this fraction of the timeout means that the server did not answer.
 WAITED = 0.9

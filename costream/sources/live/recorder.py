@@ -151,7 +151,6 @@ class MicrophoneRecorder:
 
 # One session of an input device, until it is closed or the device is lost.
 
-
 # Maximum length of PortAudio's buffers; a whole number of them makes a block. Shorter ones cost
 # more (at half the length, a tenth of all that listening takes), longer ones arrive later: through
 # a sound server, by up to one length.

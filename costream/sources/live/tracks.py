@@ -85,7 +85,6 @@ class _FeedDecodeErrors(DecodeErrors):
 
 # Video track of a feed, over all its connections.
 
-
 log = logging.getLogger("costream")
 
 
@@ -144,7 +143,6 @@ class VideoTrack(FeedTrack):
 
 
 # Audio track of a feed, over all its connections.
-
 
 LEFT_OUT = "left out: too much arrived at once"
 

@@ -65,7 +65,6 @@ class AudioDecoder(StreamDecoder["tuple[av.AudioFrame, Discontinuity | None]"]):
 
 # Sample clock of an audio stream; gaps are detected from time stamps.
 
-
 # Stamps are rounded and jitter, Vorbis by 10 ms, recorded feeds by more: deviations up to this are
 # ignored.
 JITTER_S = Fraction(1, 20)

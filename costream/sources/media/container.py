@@ -171,7 +171,6 @@ def _boxes(path: str) -> Iterator[bytes]:
 
 # Duration from the header of a WAV file; FFmpeg uses the size of the file instead.
 
-
 # Programs that do not know the length in advance write the largest possible size, or 0.
 UNKNOWN_BYTES = 0x7FFF0000
 
@@ -201,7 +200,6 @@ def wav_seconds(path: str) -> float | None:
 
 
 # Timing metadata of containers: time base, origin and stated end.
-
 
 MediaStream: TypeAlias = VideoStream | AudioStream
 # Bytes of a packet of a transport stream: ISO/IEC 13818-1; with a time stamp (Blu-ray, AVCHD); with

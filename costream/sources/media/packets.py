@@ -149,7 +149,6 @@ class StreamDecoder(ABC, Generic[ItemT]):
 
 # Counting and rate-limited reporting of decode errors.
 
-
 REPORT_EVERY_S = 10.0
 
 

@@ -188,7 +188,6 @@ class BlockSplitter:
 
 # Conversion of decoded audio frames to the requested blocks.
 
-
 # Times within this fraction of a sample count as that sample.
 ROUNDING = 1e-6
 

@@ -84,7 +84,6 @@ class VideoDecoder(StreamDecoder[DecodedFrame]):
 
 # Media clock: converts presentation time stamps to monotonic seconds.
 
-
 # A time stamp that is further back than this may start a new epoch (concatenated recordings, a
 # clock reset); less is a frame out of order.
 EPOCH_JUMP_S = 1.0

@@ -17,7 +17,7 @@ from costream.sources.skeletons.joint_names import (
     joint_index,
     words_of,
 )
-from costream.sources.skeletons.lines import decimal
+from costream.sources.skeletons.lines import decimal, is_valid
 
 # Image layouts: the third of three numbers per joint may be a score.
 IMAGE_LAYOUTS = (COCO_17, OPENPOSE_18, BODY_25)
@@ -130,20 +130,12 @@ def _single(words: list[str]) -> Heading:
 def is_header(cells: Sequence[str]) -> bool:
     """Return whether a first row is headings: not all numbers, or numbers of the columns."""
     counted = [cell.strip() for cell in cells if cell.strip()]
-    return not all(_is_number(cell) for cell in cells) or is_counted(counted)
+    return not all(is_valid(decimal, cell or "0") for cell in cells) or is_counted(counted)
 
 
 def is_counted(cells: Sequence[str]) -> bool:
     """Return whether the headings are 0, 1, 2, ..., as of an array that was dumped as is."""
     return len(cells) > 2 and list(cells) == [str(k) for k in range(len(cells))]
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        decimal(cell or "0")
-    except ValueError:
-        return False
-    return True
 
 
 def interpret_headings(cells: Sequence[str], columns: Columns | None, where: str) -> list[Heading]:
@@ -308,7 +300,6 @@ def _one(headings: Sequence[Heading], role: str) -> int:
 
 
 # Parsing of the ``--columns`` option for skeleton tables.
-
 
 AXES = ("x", "y", "z")
 TIMES = {"time": 1.0, "time_ms": 1e-3, "time_us": 1e-6, "time_ns": 1e-9}  # seconds in a unit

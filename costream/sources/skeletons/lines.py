@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 from costream.sources.file import HEAD_BYTES, READ_BYTES
@@ -93,6 +93,15 @@ def decimal(text: str) -> float:
         return float(text)
     except ValueError:
         return float(text.replace(",", "."))
+
+
+def is_valid(read: Callable[[str], float], text: str) -> bool:
+    """Return whether ``read`` reads a text without ValueError."""
+    try:
+        read(text)
+    except ValueError:
+        return False
+    return True
 
 
 def is_comment(line: str) -> bool:

@@ -30,7 +30,14 @@ from costream.sources.skeletons.headings import (
     make_schema,
     ordered_headings,
 )
-from costream.sources.skeletons.lines import DELIMITERS, Lines, decimal, is_comment, last_line
+from costream.sources.skeletons.lines import (
+    DELIMITERS,
+    Lines,
+    decimal,
+    is_comment,
+    is_valid,
+    last_line,
+)
 from costream.sources.skeletons.persons import (
     Event,
     PersonFrame,
@@ -248,7 +255,6 @@ class _RowReader:
 
 # Row times of a table: time stamps, frame numbers or a frame rate.
 
-
 # Seconds since 1970 and the like: a time stamp above three years is a calendar time, and counts
 # from the first row, like that of a transport stream.
 CALENDAR_S = 1e8
@@ -325,7 +331,7 @@ class TableClock:
         try:
             first = decimal(text)
         except ValueError:
-            read = _calendar if _is_calendar(text) else _clock_time
+            read = _calendar if is_valid(_calendar, text) else _clock_time
             self._sure = True
         else:
             if unit_s is None and first >= CALENDAR_S:
@@ -348,14 +354,6 @@ def _finite(value: float) -> float:
     if not math.isfinite(value):
         raise ValueError("not a finite number")
     return value
-
-
-def _is_calendar(text: str) -> bool:
-    try:
-        _calendar(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _calendar(text: str) -> float:
