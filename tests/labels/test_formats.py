@@ -64,7 +64,7 @@ def eaf(origin="", slot=' TIME_VALUE="3000"'):
     return EAF.replace("{origin}", origin).replace("{slot}", slot)
 
 
-def told(path, text=None, encoding="utf-8"):
+def read(path, text=None, encoding="utf-8"):
     """Return start, end and label of all that is read from a file, perhaps of this text."""
     if text is not None:
         path.write_bytes(text if isinstance(text, bytes) else text.encode(encoding))
@@ -74,7 +74,7 @@ def told(path, text=None, encoding="utf-8"):
 
 def refusal(path, text):
     with pytest.raises(UsageError) as error:
-        told(path, text)
+        read(path, text)
     return str(error.value)
 
 
@@ -93,14 +93,14 @@ TWO = [(1.5, 2.25, "wave"), (3.0, 62.0, "walk, slowly")]
     ],
 )
 def test_tables_of_spreadsheets(tmp_path, text, end, encoding):
-    assert told(tmp_path / "a.csv", text.replace("\n", end), encoding) == TWO
+    assert read(tmp_path / "a.csv", text.replace("\n", end), encoding) == TWO
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-le"])
 def test_audacity(tmp_path, encoding):
     text = "1,500000\t2,250000\twave\r\n\\\t500.0\t900.0\r\n3.0\t62\twalk, slowly\r\n"
-    assert told(tmp_path / "a.txt", text, encoding) == TWO
-    assert told(tmp_path / "empty.txt", "") == []
+    assert read(tmp_path / "a.txt", text, encoding) == TWO
+    assert read(tmp_path / "empty.txt", "") == []
 
 
 def test_raven(tmp_path):
@@ -109,7 +109,7 @@ def test_raven(tmp_path):
         *("1\tWaveform 1\t1\t1.5\t2.25\t0\twave", "1\tSpectrogram 1\t1\t1.5\t2.25\t0\twave"),
         "2\tSpectrogram 1\t1\t3\t62\t0\twalk, slowly",
     )
-    assert told(tmp_path / "a.Table.1.selections.txt", "\r\n".join([head, *rows])) == TWO
+    assert read(tmp_path / "a.Table.1.selections.txt", "\r\n".join([head, *rows])) == TWO
 
 
 def test_raven_of_several_files(tmp_path):
@@ -125,24 +125,24 @@ def test_raven_of_several_files(tmp_path):
 def test_rttm(tmp_path):
     text = ";; made by hand\nSPKR-INFO a 1 <NA> <NA> <NA> unknown wave <NA> <NA>\n"
     text += "SPEAKER a 1 1.5 0.75 <NA> <NA> wave <NA> <NA>\nSPEAKER a 1 3 59 <NA> <NA> w <NA>\n"
-    assert told(tmp_path / "a.rttm", text) == [TWO[0], (3.0, 62.0, "w")]
+    assert read(tmp_path / "a.rttm", text) == [TWO[0], (3.0, 62.0, "w")]
 
 
 def test_subtitles(tmp_path):
     srt = "1\r\n00:00:01,500 --> 00:00:02,250\r\n{\\an8}<i>wave</i> (82 %)\r\n\r\n"
     srt += "2\r\n00:00:03,000 --> 00:01:02,000\r\nwalk,\r\nslowly\r\n"
-    assert told(tmp_path / "a.srt", srt) == TWO
+    assert read(tmp_path / "a.srt", srt) == TWO
     close = "1\n00:00:01,500 --> 00:00:02,250\nwave\n2\n00:00:03,000 --> 00:01:02,000\nwalk, slowly"
-    assert told(tmp_path / "close.srt", close) == TWO
+    assert read(tmp_path / "close.srt", close) == TWO
     vtt = "WEBVTT - made\n\nNOTE of a person\n\nSTYLE\n::cue {}\n\nfirst\n00:01.500 --> 00:02.250 "
     vtt += "align:start line:0\n<v Ann>wave</v> (100 %)\n\n3.000 --> 01:02.000\nwalk, slowly"
-    assert told(tmp_path / "a.vtt", vtt) == TWO
+    assert read(tmp_path / "a.vtt", vtt) == TWO
 
 
 def test_elan_with_several_tiers(tmp_path, caplog):
     path = tmp_path / "clip.eaf"
     both = [(1.0, 2.5, "wave & walk"), (3.0, 4.0, "dark")]
-    assert told(path, eaf().replace("\n", "\r\n"), "utf-8-sig") == both
+    assert read(path, eaf().replace("\n", "\r\n"), "utf-8-sig") == both
     assert "tiers with a parent tier, left out" in caplog.text
     (recording,) = read_recordings(None, tmp_path / "clip.eaf#actions")
     assert [label.label for label in recording.labels] == ["wave & walk"]
@@ -151,7 +151,7 @@ def test_elan_with_several_tiers(tmp_path, caplog):
 
 
 def test_elan_whose_media_were_shifted(tmp_path):
-    assert told(tmp_path / "a.eaf", eaf(' TIME_ORIGIN="500"'))[0][:2] == (1.5, 3.0)
+    assert read(tmp_path / "a.eaf", eaf(' TIME_ORIGIN="500"'))[0][:2] == (1.5, 3.0)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path):
 
 def test_what_can_be_passed_over_is_told(tmp_path, caplog):
     text = "-2\t-1\tbefore\n-1\t1\ta\n3\t3\tmark\n4\t6\ta\n5\t7\tb\n"
-    assert told(tmp_path / "a.txt", text) == [(0.0, 1.0, "a"), (4.0, 6.0, "a"), (5.0, 7.0, "b")]
+    assert read(tmp_path / "a.txt", text) == [(0.0, 1.0, "a"), (4.0, 6.0, "a"), (5.0, 7.0, "b")]
     assert f"labels before 0 s, left out: {tmp_path / 'a.txt'}, line 1" in caplog.text
     assert f"labels without length, left out: {tmp_path / 'a.txt'}, line 3" in caplog.text
     assert f"labels that overlap another: {tmp_path / 'a.txt'}, line 5" in caplog.text
@@ -261,9 +261,9 @@ def test_sets_of_videos(tmp_path):
 def test_classes_by_number(tmp_path):
     path = tmp_path / "m.json"
     path.write_text('{"v": {"subset": "training", "actions": [[7, 1.5, 2.25]]}}', "utf-8")
-    assert told(path) == [(1.5, 2.25, "7")]
+    assert read(path) == [(1.5, 2.25, "7")]
     (tmp_path / "class_list.txt").write_text("7 Cricket Shot\n8 Diving\n", "utf-8")
-    assert told(path) == [(1.5, 2.25, "Cricket Shot")]
+    assert read(path) == [(1.5, 2.25, "Cricket Shot")]
 
 
 def test_frames_in_arrays(tmp_path):
@@ -273,27 +273,27 @@ def test_frames_in_arrays(tmp_path):
         *((0.0, 1.0, "no"), (1.0, 2.0, "wave"), (2.0, 2.5, "walk")),
         (3.0, 3.5, "no"),
     ]
-    assert told(tmp_path / "a.npz") == stretches
+    assert read(tmp_path / "a.npz") == stretches
     np.save(tmp_path / "b.npy", rows)
     with pytest.raises(UsageError, match=r"the class names are unknown; write frames\.json"):
-        told(tmp_path / "b.npy")
+        read(tmp_path / "b.npy")
     (tmp_path / "frames.json").write_text('{"rate_hz": 2, "names": ["no", "wave"]}', "utf-8")
     with pytest.raises(UsageError, match=r"b\.npy: 3 classes, but only 2 names"):
-        told(tmp_path / "b.npy")
+        read(tmp_path / "b.npy")
     (tmp_path / "frames.json").write_text('{"rate_hz": 2, "names": ["no", "wave", "walk"]}')
-    assert told(tmp_path / "b.npy") == stretches
+    assert read(tmp_path / "b.npy") == stretches
 
 
 def test_targets_of_thumos(tmp_path):
     rows = np.zeros((8, 22))
     rows[:4, 0] = rows[4:, 5] = rows[4:6, 8] = 1
     np.save(tmp_path / "video_test_0000004.npy", rows)
-    assert told(tmp_path / "video_test_0000004.npy") == [
+    assert read(tmp_path / "video_test_0000004.npy") == [
         *((0.0, 1.0, "Background"), (1.0, 2.0, "CliffDiving"), (1.0, 1.5, "Diving")),
     ]
     np.save(tmp_path / "features.npy", np.full((8, 22), 0.5))
     with pytest.raises(UsageError, match="no frame labels"):
-        told(tmp_path / "features.npy")
+        read(tmp_path / "features.npy")
 
 
 def test_targets_of_many_videos(tmp_path):

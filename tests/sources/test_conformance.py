@@ -18,11 +18,11 @@ from costream.errors import SourceError
 from costream.records import (
     AudioBlock,
     AudioFormat,
-    Fault,
     FeatureRow,
-    Gap,
+    Item,
     RawAudioFormat,
     SkeletonFrame,
+    SourceInfo,
     VideoFrame,
 )
 from costream.sources.base import Source, SourceOptions
@@ -32,6 +32,7 @@ from costream.sources.pipe import PipeSource
 from costream.sources.realtime import RealtimeSource
 from costream.sources.registry import expand, open_source
 from kit.media import make_sound, noise
+from kit.reading import contents
 from kit.skeleton_files import SKELETONS
 
 ITEMS = 60
@@ -150,31 +151,14 @@ def _let_go(writer: threading.Thread, fifo: Path) -> None:
     assert not writer.is_alive()
 
 
-def test_the_same_again(case: Case) -> None:
-    """Opened anew, a file gives the same."""
-    source = case.make(options())
-    if isinstance(source, PipeSource):
-        return
-    found = []
-    for _ in range(2):
-        source.open()
-        found.append([item.time_s for item in source.items()])
-        source.close()
-    assert len(found[0]) == ITEMS
-    assert found[0] == found[1]
-
-
 def options(**values: float) -> SourceOptions:
     return SourceOptions(rate_hz=25.0, frame_rate_hz=25.0, box=(48, 48), **values)  # type: ignore[arg-type]
 
 
 def test_open_then_items(case: Case) -> None:
     source = case.make(options())
-    try:
-        info = source.open()
-        items = list(source.items())
-    finally:
-        source.close()
+    given = contents(source)
+    info, items = given.info, given.items
     assert info.kind == case.kind
     assert info.name
     assert info.rate_hz == 25.0
@@ -184,55 +168,46 @@ def test_open_then_items(case: Case) -> None:
     assert (info.layout is not None) == (case.kind == "skeleton")
     assert info.axes in ((2, 3) if case.kind == "skeleton" else (None,))
     assert [type(item) for item in items] == [DATA[case.kind]] * ITEMS
-    data = [item for item in items if not isinstance(item, (Gap, Fault))]
-    assert [item.i for item in data] == list(range(ITEMS))
+    assert [item.i for item in items] == list(range(ITEMS))
     # What is known of a block is known at its end.
     first = 1 if case.kind == "audio" else 0
-    times = [k / 25 for k in range(first, first + ITEMS)]
-    assert [item.time_s for item in data] == pytest.approx(times)
+    assert given.times == pytest.approx([k / 25 for k in range(first, first + ITEMS)])
+    if not isinstance(source, PipeSource):  # opened anew, a file gives the same
+        assert contents(source).times == given.times
+    for item in items:
+        check(item, info)
 
 
-def test_values_have_the_promised_shape(case: Case) -> None:
-    source = case.make(options())
-    try:
-        info = source.open()
-        for item in source.items():
-            if isinstance(item, VideoFrame):
-                assert item.rgb.shape == (32, 48, 3)
-                assert item.rgb.dtype == np.uint8
-                assert item.rgb.flags.c_contiguous
-                assert item.rgb is item.rgb
-            elif isinstance(item, FeatureRow):
-                assert item.values.shape == (info.width,)
-                assert item.values.dtype == np.float32
-            elif isinstance(item, AudioBlock):
-                assert item.samples.shape == (BLOCK,)
-                assert item.samples.dtype == np.float32
-                assert 0 < np.abs(item.samples).max() <= 1
-                assert item.pts is not None
-                assert (item.arrived_s is not None) == info.live
-            elif isinstance(item, SkeletonFrame):
-                count = len(item.layout.joints)
-                assert item.layout.name == info.layout
-                assert item.joints.shape == (2, count, info.axes)
-                assert item.scores.shape == (2, count)
-                assert item.joints.dtype == item.scores.dtype == np.float32
-                assert np.isfinite(item.joints).all()
-                assert item.scores[0].any()
-                assert item.scores.min() >= 0
-                assert item.scores.max() <= 1
-                assert not item.joints[item.scores == 0].any()
-    finally:
-        source.close()
+def check(item: Item, info: SourceInfo) -> None:
+    if isinstance(item, VideoFrame):
+        assert item.rgb.shape == (32, 48, 3)
+        assert item.rgb.dtype == np.uint8
+        assert item.rgb.flags.c_contiguous
+        assert item.rgb is item.rgb
+    elif isinstance(item, FeatureRow):
+        assert item.values.shape == (info.width,)
+        assert item.values.dtype == np.float32
+    elif isinstance(item, AudioBlock):
+        assert item.samples.shape == (BLOCK,)
+        assert item.samples.dtype == np.float32
+        assert 0 < np.abs(item.samples).max() <= 1
+        assert item.pts is not None
+        assert (item.arrived_s is not None) == info.live
+    elif isinstance(item, SkeletonFrame):
+        count = len(item.layout.joints)
+        assert item.layout.name == info.layout
+        assert item.joints.shape == (2, count, info.axes)
+        assert item.scores.shape == (2, count)
+        assert item.joints.dtype == item.scores.dtype == np.float32
+        assert np.isfinite(item.joints).all()
+        assert item.scores[0].any()
+        assert item.scores.min() >= 0
+        assert item.scores.max() <= 1
+        assert not item.joints[item.scores == 0].any()
 
 
 def test_start_and_end(case: Case) -> None:
-    source = case.make(options(start_s=0.8, end_s=1.6))
-    try:
-        source.open()
-        times = [item.time_s for item in source.items() if isinstance(item, tuple(DATA.values()))]
-    finally:
-        source.close()
+    times = contents(case.make(options(start_s=0.8, end_s=1.6))).times
     first = 21 if case.kind == "audio" else 20
     assert times == pytest.approx([k / 25 for k in range(first, first + 20)])
 
@@ -276,30 +251,13 @@ def test_stop_before_open_never_hangs(case: Case) -> None:
 def test_close_any_number_of_times(case: Case) -> None:
     source = case.make(options())
     source.close()
-    source.open()
-    first = next(iter(source.items()))
-    source.close()
-    source.close()
-    assert list(source.items()) == []
-    # What was given out before stays usable.
-    if isinstance(first, VideoFrame):
-        assert first.rgb.size
-    elif isinstance(first, FeatureRow):
-        assert first.values.size
-    elif isinstance(first, AudioBlock):
-        assert first.samples.any()
-    else:
-        assert isinstance(first, SkeletonFrame)
-        assert first.joints.any()
-
-
-def test_iteration_ends_when_the_source_is_closed(case: Case) -> None:
-    source = case.make(options())
-    source.open()
+    info = source.open()
     items = source.items()
-    next(items)
+    first = next(items)
     source.close()
-    assert list(items) == []
+    source.close()
+    assert list(items) == list(source.items()) == []
+    check(first, info)  # what was given out before stays usable
 
 
 @pytest.mark.parametrize("name", ["gone.mp4", "gone.npy", "gone.pickle#x", "gone.csv", "a\0b.mp4"])
