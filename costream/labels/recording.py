@@ -53,10 +53,7 @@ class Recording:
 
 
 def frame_labels(
-    recording: Recording,
-    times: npt.ArrayLike,
-    names: Sequence[str],
-    background: str | None,
+    recording: Recording, times: npt.ArrayLike, names: Sequence[str], background: str | None
 ) -> npt.NDArray[np.int64]:
     """Return the index into ``names`` of the label at each of the times [T], seconds.
 

@@ -25,11 +25,7 @@ class Spool:
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - closed by close
-            max_size=SPOOL_CHARS,
-            mode="w+",
-            encoding="utf-8",
-            errors="backslashreplace",
-            newline="",
+            max_size=SPOOL_CHARS, mode="w+", encoding="utf-8", errors="backslashreplace", newline=""
         )
 
     def add(self, text: str) -> None:

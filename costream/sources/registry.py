@@ -15,13 +15,7 @@ from costream.records import SourceKind
 from costream.registry import Entry
 from costream.sources.base import SOURCES, Source, SourceOptions
 from costream.sources.features.arrays import split_video
-from costream.sources.file import (
-    HEAD_BYTES,
-    FileSource,
-    file_name,
-    file_sources,
-    find_file_source,
-)
+from costream.sources.file import HEAD_BYTES, FileSource, file_name, file_sources, find_file_source
 from costream.sources.live.address import display_feed, scheme_of
 from costream.sources.media.container import check_file, read_head
 from costream.sources.pipe import PipeSource

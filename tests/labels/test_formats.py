@@ -236,7 +236,7 @@ def test_several_runs_in_one_file(tmp_path, written):
     path = tmp_path / "all.jsonl"
     path.write_text("".join(runs), "utf-8")
     assert [(r.source, len(r.labels)) for r in read_recordings(None, path)] == [
-        *(("a.mp4", 1), ("b.mp4", 0)),
+        *(("a.mp4", 1), ("b.mp4", 0))
     ]
     path.write_text(runs[0] + runs[0], "utf-8")
     wrong = "contains 2 runs over one source; keep the lines of only one"
@@ -269,10 +269,7 @@ def test_classes_by_number(tmp_path):
 def test_frames_in_arrays(tmp_path):
     rows = np.array([0, 0, 1, 1, 2, -1, 0])
     np.savez(tmp_path / "a.npz", labels=rows, rate_hz=2.0, names=["no", "wave", "walk"])
-    stretches = [
-        *((0.0, 1.0, "no"), (1.0, 2.0, "wave"), (2.0, 2.5, "walk")),
-        (3.0, 3.5, "no"),
-    ]
+    stretches = [*((0.0, 1.0, "no"), (1.0, 2.0, "wave"), (2.0, 2.5, "walk")), (3.0, 3.5, "no")]
     assert read(tmp_path / "a.npz") == stretches
     np.save(tmp_path / "b.npy", rows)
     with pytest.raises(UsageError, match=r"the class names are unknown; write frames\.json"):
@@ -289,7 +286,7 @@ def test_targets_of_thumos(tmp_path):
     rows[:4, 0] = rows[4:, 5] = rows[4:6, 8] = 1
     np.save(tmp_path / "video_test_0000004.npy", rows)
     assert read(tmp_path / "video_test_0000004.npy") == [
-        *((0.0, 1.0, "Background"), (1.0, 2.0, "CliffDiving"), (1.0, 1.5, "Diving")),
+        *((0.0, 1.0, "Background"), (1.0, 2.0, "CliffDiving"), (1.0, 1.5, "Diving"))
     ]
     np.save(tmp_path / "features.npy", np.full((8, 22), 0.5))
     with pytest.raises(UsageError, match="no frame labels"):

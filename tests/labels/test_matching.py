@@ -179,7 +179,7 @@ def test_labels_after_the_end_of_a_film(tmp_path, caplog):
     (recording,) = read_recordings(SAMPLES / "room.mp4", path)
     assert recording.duration_s == pytest.approx(49.16)
     assert [(x.end_s, x.label) for x in recording.labels] == [
-        *((49.5, "a"), (recording.duration_s, "b")),
+        *((49.5, "a"), (recording.duration_s, "b"))
     ]
     assert f"reach beyond the end of the recording, cut off: {path}, line 3" in caplog.text
     assert f"after the end of the recording, left out: {path}, line 4" in caplog.text

@@ -55,10 +55,7 @@ def test_a_long_name_is_cut_and_still_its_own() -> None:
     assert feed_name(f"rtsp://me:secret@cam/{long}") == feed_name(f"rtsp://cam/{long}")
 
 
-@given(
-    st.text(min_size=1),
-    st.text(min_size=1),
-)
+@given(st.text(min_size=1), st.text(min_size=1))
 def test_names_are_safe_and_without_credentials(path: str, password: str) -> None:
     secret = f"Z{password}Z"
     uri = f"rtsp://me:{secret}@cam/{path}"

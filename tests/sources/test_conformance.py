@@ -36,12 +36,7 @@ from kit.reading import contents
 from kit.skeleton_files import SKELETONS
 
 ITEMS = 60
-DATA = {
-    "video": VideoFrame,
-    "audio": AudioBlock,
-    "features": FeatureRow,
-    "skeleton": SkeletonFrame,
-}
+DATA = {"video": VideoFrame, "audio": AudioBlock, "features": FeatureRow, "skeleton": SkeletonFrame}
 FAST = 50.0  # times the pace of what is live
 BLOCK = 640  # samples: 25 blocks a second at 16 kHz
 

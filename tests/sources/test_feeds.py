@@ -129,10 +129,7 @@ def test_stalls_cuts_and_hangs(sound: AudioFormat | None) -> None:
 
 
 def test_another_resolution_and_rate(caplog: pytest.LogCaptureFixture) -> None:
-    with (
-        RtspServer({"cam": endless()}) as server,
-        Reader(feed(server.url("cam"))) as reader,
-    ):
+    with RtspServer({"cam": endless()}) as server, Reader(feed(server.url("cam"))) as reader:
         reader.more(10)
         server.kill()
         killed_s = reader.now_s()

@@ -12,12 +12,7 @@ from av.video.stream import VideoStream
 from costream.errors import SourceError, display_name
 from costream.records import Fault, Item, SourceInfo, VideoFrame
 from costream.sources.base import SAME_TIME_S, SourceOptions, source
-from costream.sources.media.container import (
-    NO_TIME_STAMPS,
-    end_s,
-    open_container,
-    video_stream,
-)
+from costream.sources.media.container import NO_TIME_STAMPS, end_s, open_container, video_stream
 from costream.sources.media.picture import Framer, Orientation, display_size
 from costream.sources.media.source import MediaSource
 from costream.sources.media.video_decoder import DecodedFrame, VideoDecoder
