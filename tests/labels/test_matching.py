@@ -192,15 +192,16 @@ def test_the_labels_of_the_samples():
     assert all(not list(r.unlabelled()) for r in found.values())
 
 
-def test_a_group_needs_a_table(tmp_path):
-    with pytest.raises(UsageError, match="--group names a column of a table"):
-        read_recordings(None, tmp_path, "person")
-
-
-def test_neither_is_told(tmp_path):
-    with pytest.raises(UsageError, match="neither data nor labels"):
-        read_recordings(None, None)
-    with pytest.raises(UsageError, match="no such label file or folder"):
-        read_recordings(None, tmp_path / "none")
-    with pytest.raises(UsageError, match="it contains no labels"):
-        read_recordings(None, tmp_path)
+@pytest.mark.parametrize(
+    ("data", "labels", "group", "says"),
+    [
+        (".", None, "person", "--group names a column of a table"),
+        (None, None, None, "neither data nor labels"),
+        (None, "none", None, "no such label file or folder"),
+        (None, ".", None, "it contains no labels"),
+    ],
+)
+def test_what_is_missing(data, labels, group, says, tmp_path):
+    paths = (None if name is None else tmp_path / name for name in (data, labels))
+    with pytest.raises(UsageError, match=says):
+        read_recordings(*paths, group)
