@@ -133,14 +133,3 @@ def test_totals_of_nothing_and_of_no_time() -> None:
     ms = totals.to_json()["ms"]
     assert ms["decode"] == dict.fromkeys(("mean", "p50", "p90", "p99", "max"), 0.0)
     assert ms["sink"]["max"] == 1e9
-
-
-def test_subtitle_cues_are_never_empty(run: Any, tmp_path: Path) -> None:
-    (sink,) = make_sinks(["srt"], tmp_path, "x")
-    sink.open(run.header)
-    sink.write(Segment(-0.2, 0.0001, "a", 0.5))
-    sink.write(Segment(360_000.0, 360_000.0002, "b", 0.5))
-    sink.close(run.summary)
-    text = (tmp_path / "x.srt").read_text("utf-8")
-    assert "00:00:00,000 --> 00:00:00,001" in text
-    assert "100:00:00,000 --> 100:00:00,001" in text
