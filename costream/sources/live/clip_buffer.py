@@ -44,7 +44,7 @@ class _Group:
     """A group of pictures: a keyframe packet and those up to the next one."""
 
     stretch: _Stretch
-    packets: list[KeptPacket] = field(default_factory=list)
+    packets: list[PacketCopy] = field(default_factory=list)
     size: int = 0  # bytes
 
     @property
@@ -58,14 +58,14 @@ class _Recording:
 
     path: Path
     stretch: _Stretch
-    packets: list[KeptPacket]
+    packets: list[PacketCopy]
     end_s: float
     due_s: float  # time.monotonic() at which it is written at the latest
     done: Done
     size: int = 0  # bytes
     full: bool = False
 
-    def take(self, packet: KeptPacket) -> None:
+    def take(self, packet: PacketCopy) -> None:
         self.full = self.full or packet.time_s > self.end_s or self.size > LIMIT
         if not self.full:
             self.packets.append(packet)
@@ -89,7 +89,7 @@ class PacketRing:
         self._lead: int | None = None  # index of the stream whose keyframes begin groups
         self._refused: set[int] = set()  # streams that Matroska cannot hold
         self._warned: set[str] = set()  # reasons already logged, once for all connections
-        self._last: KeptPacket | None = None  # of the lead
+        self._last: PacketCopy | None = None  # of the lead
         self._recordings: list[_Recording] = []
         self._writer: threading.Thread | None = None
         self._closed = False
@@ -120,14 +120,14 @@ class PacketRing:
                 self._warned.add(str(error))
                 log.warning("clips are written without the %s of a feed: %s", stream.type, error)
             return
-        kept = KeptPacket.of(packet, time_s)
+        copy = PacketCopy.of(packet, time_s)
         with self._changed:
             if lead:
-                self._check_clock(kept)
-            self._store(kept, lead and kept.key)
+                self._check_clock(copy)
+            self._store(copy, lead and copy.key)
             for recording in self._recordings:
                 if recording.stretch is self._stretch:
-                    recording.take(kept)
+                    recording.take(copy)
             self._changed.notify()
 
     def save(self, path: Path, at_s: float, before_s: float, after_s: float, done: Done) -> bool:
@@ -165,13 +165,13 @@ class PacketRing:
         if self._writer is not None:
             self._writer.join(timeout_s)
 
-    def _check_clock(self, kept: KeptPacket) -> None:
+    def _check_clock(self, copy: PacketCopy) -> None:
         """End the stretch where the time stamps jump; a clip would become hours long."""
-        last, self._last = self._last, kept
-        if last is None or last.dts is None or kept.dts is None or self._stretch is None:
+        last, self._last = self._last, copy
+        if last is None or last.dts is None or copy.dts is None or self._stretch is None:
             return
-        media_s = float((kept.dts - last.dts) * kept.time_base)
-        if not -_BACK_S <= media_s <= kept.time_s - last.time_s + _AHEAD_S:
+        media_s = float((copy.dts - last.dts) * copy.time_base)
+        if not -_BACK_S <= media_s <= copy.time_s - last.time_s + _AHEAD_S:
             self._break(self._stretch.tracks)
 
     def _break(self, tracks: StreamTemplates) -> None:
@@ -181,16 +181,16 @@ class PacketRing:
             recording.full = True
         self._changed.notify()
 
-    def _store(self, kept: KeptPacket, begins: bool) -> None:
+    def _store(self, copy: PacketCopy, begins: bool) -> None:
         groups = self._groups
         if begins and self._stretch is not None:
             groups.append(_Group(self._stretch))
         elif not groups or groups[-1].stretch is not self._stretch:
             return  # nothing before the first keyframe can be decoded
-        groups[-1].packets.append(kept)
-        groups[-1].size += len(kept.data)
-        self._size += len(kept.data)
-        from_s = kept.time_s - self._hold_s
+        groups[-1].packets.append(copy)
+        groups[-1].size += len(copy.data)
+        self._size += len(copy.data)
+        from_s = copy.time_s - self._hold_s
         while self._size > self._limit or (len(groups) > 1 and groups[1].start_s <= from_s):
             self._size -= groups.popleft().size
 
@@ -233,11 +233,9 @@ class PacketRing:
 # Writing of received packets to a clip file without re-encoding.
 #
 # The container is Matroska: it supports nearly every codec of cameras (FFmpeg's MP4 supports
-# neither
-# raw samples nor G.711), and a truncated file can still be played. G.711, the codec of telephones
-# and of many cameras, is the exception that FFmpeg does not write to Matroska either: it is decoded
-# to 16-bit samples, which is lossless.
-
+# neither raw samples nor G.711), and a truncated file can still be played. G.711, the codec of
+# telephones and of many cameras, is the exception that FFmpeg does not write to Matroska either: it
+# is decoded to 16-bit samples, which is lossless.
 
 SUFFIX = ".mkv"
 _FORMAT = "matroska"
@@ -246,7 +244,7 @@ _USUAL_STEP_S = Fraction(1, 25)  # from packet to packet, if they have no durati
 
 
 @dataclass(frozen=True)
-class KeptPacket:
+class PacketCopy:
     """An independent copy of a packet: its bytes and the demuxer's metadata."""
 
     stream: int  # index in its container
@@ -259,7 +257,7 @@ class KeptPacket:
     time_s: float  # arrival on the feed's clock
 
     @classmethod
-    def of(cls, packet: Packet[Any], time_s: float) -> KeptPacket:
+    def of(cls, packet: Packet[Any], time_s: float) -> PacketCopy:
         """Return a copy of ``packet``, which arrived at ``time_s``."""
         return cls(
             packet.stream_index,
@@ -331,7 +329,7 @@ class StreamTemplates:
         return made
 
 
-def write_clip(path: Path, tracks: StreamTemplates, packets: Sequence[KeptPacket]) -> None:
+def write_clip(path: Path, tracks: StreamTemplates, packets: Sequence[PacketCopy]) -> None:
     """Write ``packets`` (the first one a keyframe) to ``path``, which appears when complete.
 
     The packets are not modified and may be written to other files too. Raises av.FFmpegError,
@@ -354,7 +352,7 @@ def write_clip(path: Path, tracks: StreamTemplates, packets: Sequence[KeptPacket
 
 
 def _timed(
-    packets: Sequence[KeptPacket], tracks: Mapping[int, _Track]
+    packets: Sequence[PacketCopy], tracks: Mapping[int, _Track]
 ) -> Iterator[tuple[int, Packet[Any]]]:
     """Yield packets for a muxer, from 0 s on, each with its stream index.
 
@@ -371,18 +369,18 @@ def _timed(
         for k, stamp, high in zip(places, pts, rising, strict=True):
             stamps[k] = stamp, high - late
     origin_s = stamps[0][0] * packets[0].time_base
-    for k, kept in enumerate(packets):
+    for k, copy in enumerate(packets):
         pts_, dts = stamps[k]
-        if pts_ * kept.time_base < origin_s:
+        if pts_ * copy.time_base < origin_s:
             continue
-        shift = round(origin_s / kept.time_base)
-        packet: Packet[Any] = Packet(tracks[kept.stream].plain(kept.data))
-        packet.pts, packet.dts, packet.duration = pts_ - shift, dts - shift, kept.duration
-        packet.time_base, packet.is_keyframe = kept.time_base, kept.key
-        yield kept.stream, packet
+        shift = round(origin_s / copy.time_base)
+        packet: Packet[Any] = Packet(tracks[copy.stream].plain(copy.data))
+        packet.pts, packet.dts, packet.duration = pts_ - shift, dts - shift, copy.duration
+        packet.time_base, packet.is_keyframe = copy.time_base, copy.key
+        yield copy.stream, packet
 
 
-def _complete(packets: Sequence[KeptPacket]) -> list[int]:
+def _complete(packets: Sequence[PacketCopy]) -> list[int]:
     """Return the presentation times of the packets of one stream, in their order.
 
     Over RTSP the first ones may be missing: they are extrapolated backwards.
