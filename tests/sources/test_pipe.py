@@ -61,8 +61,9 @@ def reader(
 
 def lines(process: subprocess.Popen[str]) -> list[str]:
     """Return what a reader says until its end."""
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
+    # Not communicate: what came together with the first line is in the buffer of this stream.
+    out = process.stdout.read()
+    assert process.wait(60) == 0
     return [line.strip() for line in out.splitlines()]
 
 
