@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +10,7 @@ from kit.action_nets import LABELS, write_model
 from kit.media import excerpt
 from kit.paths import SAMPLES
 from kit.program import costream
+from kit.runs import records, refused, rows, run
 
 SAMPLE = SAMPLES / "room.mp4"
 TOKENS = 10
@@ -23,14 +21,8 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("weights") / "tiny-actions.safetensors")
 
 
-def records(text: str, kind: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in text.splitlines()]
-    return [line for line in lines if line["type"] == kind]
-
-
 def test_records_of_raw_video(weights: Path) -> None:
-    done = costream("detect", SAMPLE, "-m", weights, "--tokens", 6, "--end", 2)
-    assert done.returncode == 0, done.stderr
+    done = run("detect", SAMPLE, "-m", weights, "--tokens", 6, "--end", 2)
     (header,) = records(done.stdout, "header")
     assert (header["task"], header["options"]["tokens"]) == ("action recognition", 6)
     predictions = records(done.stdout, "prediction")
@@ -49,8 +41,7 @@ def test_a_budget_sets_the_tokens_of_steps_with_an_output(weights: Path) -> None
         for told in (("--tokens", TOKENS), ("--tokens", 1))
     )
     budget = (full[-1]["macs"] + one[-1]["macs"]) // 2
-    done = costream("detect", SAMPLE, "-m", weights, "--budget", f"{budget}MAC", "--end", 3)
-    assert done.returncode == 0, done.stderr
+    done = run("detect", SAMPLE, "-m", weights, "--budget", f"{budget}MAC", "--end", 3)
     costs = [c for c in records(done.stdout, "compute") if "tokens" in c]
     assert {(c["budget"], c["budget_macs"]) for c in costs} == {(budget, budget)}
     assert costs[0]["tokens"] == TOKENS
@@ -62,31 +53,21 @@ def test_a_budget_sets_the_tokens_of_steps_with_an_output(weights: Path) -> None
 def test_a_batch_and_a_watch(weights: Path, tmp_path: Path) -> None:
     clip = excerpt(SAMPLE, tmp_path / "door.mp4", 0, 2)
     told = ("-m", weights, "--tokens", 6, "-q")
-    done = costream("batch", clip, "-o", tmp_path / "out", *told, "-f", "csv", "--jobs", 1)
-    assert done.returncode == 0, done.stderr
-    with (tmp_path / "out" / "door.mp4.compute.csv").open(encoding="utf-8", newline="") as file:
-        assert [row["tokens"] for row in csv.DictReader(file)][:4] == ["", "10", "", "6"]
+    run("batch", clip, "-o", tmp_path / "out", *told, "-f", "csv", "--jobs", 1)
+    costs = rows(tmp_path / "out" / "door.mp4.compute.csv")
+    assert [row["tokens"] for row in costs][:4] == ["", "10", "", "6"]
     pace = ("--realtime", "--fps", 8, "--on-late", "block")
-    done = costream("watch", clip, "-o", tmp_path, *pace, *told)
-    assert done.returncode == 0, done.stderr
-    costs = records((tmp_path / "door.mp4.jsonl").read_text("utf-8"), "compute")
+    run("watch", clip, "-o", tmp_path, *pace, *told)
+    costs = records(tmp_path / "door.mp4.jsonl", "compute")
     assert [c["tokens"] for c in costs if "tokens" in c] == [TOKENS, *([6] * (len(costs) // 2 - 1))]
 
 
 def test_what_is_not_for_it(weights: Path) -> None:
-    for words, told in (
-        ("does not detect objects", ("detect", SAMPLE, "-m", weights, "--track")),
-        ("does not detect objects", ("bench", "budget", SAMPLE, "-m", weights)),
-    ):
-        done = costream(*told)
-        assert done.returncode == 2
-        assert words in done.stderr
-        assert len(done.stderr.splitlines()) == 1
+    refused(2, "does not detect objects", "detect", SAMPLE, "-m", weights, "--track")
+    refused(2, "does not detect objects", "bench", "budget", SAMPLE, "-m", weights)
     env = {"COSTREAM_WEIGHTS": str(weights.parent)}
-    several = costream("detect", SAMPLE, "-m", "cooadtr,tiny-actions", env=env)
-    assert several.returncode == 5
+    several = run("detect", SAMPLE, "-m", "cooadtr,tiny-actions", env=env, code=5)
     assert "token-gated models cannot be combined" in several.stderr
-    sound = costream("detect", SAMPLES / "street.ogg", "-m", weights)
-    assert sound.returncode == 4
+    sound = run("detect", SAMPLES / "street.ogg", "-m", weights, code=4)
     assert "no video stream" in sound.stderr
-    assert costream("models", "verify", weights).returncode == 0
+    run("models", "verify", weights)

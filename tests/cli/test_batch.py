@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import random
 import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import pytest
 from kit.media import busy, make_audio, make_video, numbered
 from kit.paths import SAMPLES
 from kit.program import costream, holders, start
+from kit.runs import lines_in, records, refused, rows, run, snapshot, wait_until
 
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
 FORMATS = "jsonl,json,csv,srt"
@@ -32,35 +33,33 @@ DAMAGED = {
 OTHERS = {"d0/song.m4a": "only sound", "d1/notes.txt": "not a media file", "d2/cover.jpg": "image"}
 
 
-def snapshot(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder and what is in it."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def summary(out: Path) -> dict:
     return json.loads((out / "summary.json").read_text("utf-8"))
 
 
 def journal_lines(out: Path) -> int:
-    path = out / ".costream" / "journal.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+    return lines_in(out / ".costream" / "journal.jsonl")
 
 
-def wait_until(condition, child=None, timeout_s=90):
-    until = time.monotonic() + timeout_s
-    while time.monotonic() < until:
-        if condition():
-            return
-        if child is not None and child.poll() is not None:
-            raise AssertionError(f"ended with {child.returncode}: {child.stderr.read()}")
-        time.sleep(0.02)
-    raise AssertionError("it did not happen")
+def make_clips(folder: Path) -> Path:
+    """Three good files."""
+    folder.mkdir()
+    for k in range(3):
+        make_video(folder / f"{k}.mp4", 12)
+    return folder
+
+
+@pytest.fixture
+def clips(tmp_path) -> Path:
+    return make_clips(tmp_path / "clips")
+
+
+@pytest.fixture
+def long_clips(clips) -> Path:
+    """The same, and one that takes minutes: rows of zeros, a file with a hole."""
+    shape = (500_000, 256)
+    np.lib.format.open_memmap(clips / "long.npy", "w+", dtype=np.float32, shape=shape)
+    return clips
 
 
 @pytest.fixture(scope="module")
@@ -102,32 +101,10 @@ def tree(tmp_path_factory) -> Path:
 def reference(tree, tmp_path_factory) -> Path:
     """The output of an uninterrupted run."""
     out = tmp_path_factory.mktemp("reference") / "out"
-    done = costream("batch", tree, "-o", out, "-f", FORMATS, "--jobs", 2)
-    assert done.returncode == 3, done.stderr
+    done = run("batch", tree, "-o", out, "-f", FORMATS, "--jobs", 2, code=3)
     assert done.stdout == ""
-    assert "Traceback" not in done.stderr
     assert "60/60 files" in done.stderr.splitlines()[-1]
     return out
-
-
-@pytest.fixture
-def clips(tmp_path) -> Path:
-    """Three good files."""
-    folder = tmp_path / "clips"
-    folder.mkdir()
-    for k in range(3):
-        make_video(folder / f"{k}.mp4", 12)
-    return folder
-
-
-@pytest.fixture
-def long_clips(clips) -> Path:
-    """The same, and one that takes minutes: rows of zeros, a file with a hole."""
-    rows_ = np.lib.format.open_memmap(
-        clips / "long.npy", "w+", dtype=np.float32, shape=(500_000, 256)
-    )
-    del rows_
-    return clips
 
 
 # --- what it gives ----------------------------------------------------------------------------
@@ -178,11 +155,10 @@ def test_tables_hold_the_rows_of_all_inputs(reference):
     assert len(costs) == document["inputs"]["done"] + document["inputs"]["partial"]
 
 
-def test_results_are_those_of_detect(tree, reference, tmp_path):
+def test_results_are_those_of_detect(tree, reference):
     name = "d0/03.mp4"
-    done = costream("detect", tree / name)
-    alone = [json.loads(line) for line in done.stdout.splitlines()]
-    batched = [json.loads(line) for line in (reference / f"{name}.jsonl").open(encoding="utf-8")]
+    alone = records(costream("detect", tree / name).stdout)
+    batched = records(reference / f"{name}.jsonl")
     timed = ("ms", "wall_s", "x_realtime")
     strip = [{k: v for k, v in r.items() if k not in timed} for r in alone]
     assert [{k: v for k, v in r.items() if k not in timed} for r in batched] == strip
@@ -190,8 +166,7 @@ def test_results_are_those_of_detect(tree, reference, tmp_path):
 
 
 def test_one_worker_gives_the_same_bytes(tree, reference, tmp_path):
-    done = costream("batch", tree, "-o", tmp_path / "out", "-f", FORMATS, "--jobs", 1, "-q")
-    assert done.returncode == 3
+    run("batch", tree, "-o", tmp_path / "out", "-f", FORMATS, "--jobs", 1, "-q", code=3)
     assert snapshot(tmp_path / "out") == snapshot(reference)
 
 
@@ -213,47 +188,47 @@ def test_killed_again_and_again_the_tree_is_the_same(tree, reference, tmp_path):
         _, alive = psutil.wait_procs(workers, timeout=20)
         assert not alive  # else they would write beside the next run
     assert kills >= 2
-    done = costream("batch", tree, "-o", out, "-f", FORMATS, "--jobs", 2)
-    assert done.returncode == 3, done.stderr
+    done = run("batch", tree, "-o", out, "-f", FORMATS, "--jobs", 2, code=3)
     assert "kept" in done.stderr
     assert snapshot(out) == snapshot(reference)
+
+
+def start_long(clips: Path, out: Path) -> tuple[subprocess.Popen[bytes], Path]:
+    """Start a batch; return it in the midst of the long file, and what that is written to."""
+    child = start("batch", clips, "-o", out, "--jobs", 1)
+    part = out / "long.npy.jsonl.part"
+    wait_until(lambda: part.exists() and part.stat().st_size > 10_000, child)
+    return child, part
 
 
 @posix
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_finalise_files(long_clips, tmp_path, number, code):
     out = tmp_path / "out"
-    child = start("batch", long_clips, "-o", out, "--jobs", 1)
-    part = out / "long.npy.jsonl.part"
-    wait_until(lambda: part.exists() and part.stat().st_size > 10_000, child)
+    child, _ = start_long(long_clips, out)
     # As a terminal does it: to the workers as well.
     for process in [*psutil.Process(child.pid).children(recursive=True), child]:
         process.send_signal(number)
     _, stderr = child.communicate(timeout=40)
     assert child.returncode == code, stderr
     assert b"Traceback" not in stderr
-    lines = [json.loads(line) for line in (out / "long.npy.jsonl").open(encoding="utf-8")]
-    assert lines[-1]["type"] == "summary"
-    assert lines[-1]["complete"] is False
+    last = records(out / "long.npy.jsonl")[-1]
+    assert (last["type"], last["complete"]) == ("summary", False)
     assert not list(out.rglob("*.part"))
     document = summary(out)
     assert document["complete"] is False
     assert document["exit"] == code
     assert document["inputs"]["not reached"] == 4
-    again = costream("batch", long_clips, "-o", out, "--dry-run")
+    again = run("batch", long_clips, "-o", out, "--dry-run")
     assert [line.split("\t")[0] for line in again.stdout.splitlines()] == ["run"] * 4
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> tuple[Path, Path]:
     """Three good files and their results; not to be changed."""
-    folder = tmp_path_factory.mktemp("finished") / "in"
-    folder.mkdir()
-    for k in range(3):
-        make_video(folder / f"{k}.mp4", 12)
+    folder = make_clips(tmp_path_factory.mktemp("finished") / "in")
     out = folder.with_name("out")
-    done = costream("batch", folder, "-o", out, "-f", "jsonl,srt", "--jobs", 1)
-    assert done.returncode == 0, done.stderr
+    run("batch", folder, "-o", out, "-f", "jsonl,srt", "--jobs", 1)
     return folder, out
 
 
@@ -261,8 +236,7 @@ def test_a_repetition_does_only_what_is_missing(finished, tmp_path):
     folder, before = finished
     out = Path(shutil.copytree(before, tmp_path / "out"))
     call = ("batch", folder, "-o", out, "-f", "jsonl,srt", "--jobs", 1)
-    again = costream(*call)
-    assert again.returncode == 0
+    again = run(*call)
     assert "0/0 files" in again.stderr
     assert "3 kept" in again.stderr
     assert snapshot(out) == snapshot(before)
@@ -276,7 +250,7 @@ def test_a_repetition_does_only_what_is_missing(finished, tmp_path):
 def test_with_hash_a_touched_file_is_the_same(clips, tmp_path):
     out = tmp_path / "out"
     call = ("batch", clips, "-o", out, "--hash", "--jobs", 1)
-    assert costream(*call).returncode == 0
+    run(*call)
     before = snapshot(out)
     os.utime(clips / "0.mp4", (1, 1))
     data = bytearray((clips / "1.mp4").read_bytes())
@@ -293,18 +267,15 @@ def test_with_hash_a_touched_file_is_the_same(clips, tmp_path):
 def test_another_command_is_refused_and_overwrite_starts_anew(finished, tmp_path):
     folder, before = finished
     out = Path(shutil.copytree(before, tmp_path / "out"))
-    other = costream("batch", folder, "-o", out, "-f", "jsonl,srt", "--top-k", 1)
-    assert other.returncode == 2
+    other = run("batch", folder, "-o", out, "-f", "jsonl,srt", "--top-k", 1, code=2)
     assert "top_k 3, now 1" in other.stderr
     assert "--overwrite" in other.stderr
     assert other.stderr.count("\n") == 1
-    elsewhere = costream("batch", tmp_path, "-o", out, "-f", "jsonl,srt")
-    assert elsewhere.returncode == 2
+    elsewhere = run("batch", tmp_path, "-o", out, "-f", "jsonl,srt", code=2)
     assert "root" in elsewhere.stderr
-    assert costream("batch", folder, "-o", out, "--no-skip-existing").returncode == 2
+    run("batch", folder, "-o", out, "--no-skip-existing", code=2)
     assert snapshot(out) == snapshot(before)
-    done = costream("batch", folder, "-o", out, "--top-k", 1, "--jobs", 1, "--overwrite")
-    assert done.returncode == 0, done.stderr
+    run("batch", folder, "-o", out, "--top-k", 1, "--jobs", 1, "--overwrite")
     assert not list(out.rglob("*.srt"))
     labels = rows(out / "predictions.csv")[0]
     assert "label" in labels
@@ -315,9 +286,7 @@ def test_files_of_others_are_not_overwritten(clips, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (out / "1.mp4.jsonl").write_text("mine")
-    done = costream("batch", clips, "-o", out)
-    assert done.returncode == 2
-    assert "was not made by a batch" in done.stderr
+    refused(2, "was not made by a batch", "batch", clips, "-o", out)
     assert snapshot(out) == {"1.mp4.jsonl": b"mine"}
 
 
@@ -327,9 +296,7 @@ def test_files_of_others_are_not_overwritten(clips, tmp_path):
 @posix
 def test_a_worker_that_crashes_costs_one_file(long_clips, tmp_path):
     out = tmp_path / "out"
-    child = start("batch", long_clips, "-o", out, "--jobs", 1)
-    part = out / "long.npy.jsonl.part"
-    wait_until(lambda: part.exists() and part.stat().st_size > 10_000, child)
+    child, part = start_long(long_clips, out)
     for process in holders(part, child.pid):
         process.send_signal(signal.SIGSEGV)
     _, stderr = child.communicate(timeout=90)
@@ -343,8 +310,7 @@ def test_a_worker_that_crashes_costs_one_file(long_clips, tmp_path):
 
 def test_a_file_that_takes_too_long_is_given_up(long_clips, tmp_path):
     out = tmp_path / "out"
-    done = costream("batch", long_clips, "-o", out, "--jobs", 1, "--timeout-per-file", 2)
-    assert done.returncode == 3, done.stderr
+    run("batch", long_clips, "-o", out, "--jobs", 1, "--timeout-per-file", 2, code=3)
     (row,) = rows(out / "failures.csv")
     assert row["reason"] == "took longer than 2 s"
     assert summary(out)["inputs"]["done"] == 3
@@ -367,12 +333,11 @@ def test_two_batches_do_not_share_a_folder(long_clips, tmp_path):
 def test_fail_fast_stops_and_the_repetition_goes_on(clips, tmp_path):
     out = tmp_path / "out"
     (clips / "bad.mp4").write_bytes(bytes(100_000))  # the largest comes first
-    done = costream("batch", clips, "-o", out, "--fail-fast", "--jobs", 1)
-    assert done.returncode == 4
+    run("batch", clips, "-o", out, "--fail-fast", "--jobs", 1, code=4)
     assert summary(out)["complete"] is False
     assert summary(out)["inputs"] == {"total": 4, "failed": 1, "not reached": 3}
     (clips / "bad.mp4").unlink()
-    assert costream("batch", clips, "-o", out, "--jobs", 1).returncode == 0
+    run("batch", clips, "-o", out, "--jobs", 1)
     assert summary(out)["inputs"] == {"total": 3, "done": 3}
     assert rows(out / "failures.csv") == []
 
@@ -382,15 +347,13 @@ def test_fail_fast_stops_and_the_repetition_goes_on(clips, tmp_path):
 
 def test_list_on_standard_input_with_limit(clips, tmp_path):
     listed = "\n".join(str(clips / f"{k}.mp4") for k in (2, 0, 1))
-    done = costream("batch", "-", "-o", tmp_path / "out", "--limit", 2, "--jobs", 1, input=listed)
-    assert done.returncode == 0, done.stderr
+    run("batch", "-", "-o", tmp_path / "out", "--limit", 2, "--jobs", 1, input=listed)
     assert [row["name"] for row in rows(tmp_path / "out" / "compute.csv")] == ["2.mp4", "0.mp4"]
 
 
 def test_a_dry_run_changes_nothing(clips, tmp_path):
     (clips / "b\nad.mp4").symlink_to("nowhere")
-    done = costream("batch", clips, "-o", tmp_path / "out", "--dry-run")
-    assert done.returncode == 0
+    done = run("batch", clips, "-o", tmp_path / "out", "--dry-run")
     assert done.stdout.splitlines()[:3] == ["run\t0.mp4", "run\t1.mp4", "run\t2.mp4"]
     assert done.stdout.splitlines()[3] == "failed\tb ad.mp4\tno such file"
     assert not (tmp_path / "out").exists()
@@ -410,13 +373,12 @@ def test_a_reader_that_leaves_ends_the_list_quietly(tmp_path):
 
 def test_records_are_kept_for_the_tables_when_not_asked_for(clips, tmp_path):
     out = tmp_path / "out"
-    done = costream("batch", clips, "-o", out, "-f", "srt", "--predictions", "none", "--jobs", 1)
-    assert done.returncode == 0, done.stderr
+    run("batch", clips, "-o", out, "-f", "srt", "--predictions", "none", "--jobs", 1)
     assert (out / "0.mp4.srt").exists()
     assert not (out / "0.mp4.jsonl").exists()
     assert (out / ".costream" / "records" / "0.mp4.jsonl").exists()
     assert not (out / "predictions.csv").exists()
-    assert costream("batch", clips, "-o", out, "-f", "srt").returncode == 0
+    run("batch", clips, "-o", out, "-f", "srt")
     assert len(rows(out / "predictions.csv")) == 12
 
 
@@ -427,8 +389,7 @@ def test_predictions_as_parquet(finished, tmp_path):
     folder, before = finished
     out = Path(shutil.copytree(before, tmp_path / "out"))
     told = rows(out / "predictions.csv")
-    done = costream("batch", folder, "-o", out, "-f", "jsonl,srt", "--predictions", "parquet")
-    assert done.returncode == 0, done.stderr
+    run("batch", folder, "-o", out, "-f", "jsonl,srt", "--predictions", "parquet")
     assert not (out / "predictions.csv").exists()
     table = parquet.read_table(out / "predictions.parquet").to_pylist()
     assert [row["label"] for row in table] == [row["label"] for row in told]
@@ -439,7 +400,6 @@ def test_predictions_as_parquet(finished, tmp_path):
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
-        ([], 2, "Usage"),
         (["."], 2, "--output"),
         ([".", "-o", "-"], 2, "folder"),
         ([".", "-o", "out", "--jobs", "0"], 2, "--jobs"),
@@ -456,33 +416,20 @@ def test_predictions_as_parquet(finished, tmp_path):
 )
 def test_bad_calls_get_one_line_and_their_code(tmp_path, args, code, says):
     (tmp_path / "file").write_text("a file")
-    done = costream("batch", *args, "--quiet" if args else "--help", cwd=tmp_path)
-    if not args:
-        done = costream("batch", cwd=tmp_path)
-    assert done.returncode == code, done.stderr
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-    if args:
-        assert done.stderr.count("\n") == 1
+    refused(code, says, "batch", *args, "--quiet", cwd=tmp_path)
 
 
 def test_a_model_that_cannot_be_loaded_ends_the_batch_and_marks_nothing(clips, tmp_path):
     out = tmp_path / "out"
-    done = costream("batch", clips, "-o", out, "--device", "cuda:99", "-q")
-    assert done.returncode == 5
-    assert "cuda:99" in done.stderr
-    assert done.stderr.count("\n") == 1
-    again = costream("batch", clips, "-o", out, "--device", "cpu", "--dry-run")
-    assert again.returncode == 0, again.stderr
+    refused(5, "cuda:99", "batch", clips, "-o", out, "--device", "cuda:99", "-q")
+    run("batch", clips, "-o", out, "--device", "cpu", "--dry-run")
 
 
 def test_when_nothing_is_for_the_model_it_says_so(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("text")
     np.save(tmp_path / "in" / "b.npy", np.zeros((5, 3), np.float32))
-    done = costream("batch", tmp_path / "in", "-o", tmp_path / "out")
-    assert done.returncode == 4
+    done = run("batch", tmp_path / "in", "-o", tmp_path / "out", code=4)
     assert "none of the inputs" in done.stderr
     reasons = " ".join(summary(tmp_path / "out")["skipped"])
     assert "not a media file" in reasons
@@ -492,12 +439,11 @@ def test_when_nothing_is_for_the_model_it_says_so(tmp_path):
 def test_settings_come_from_the_environment_and_from_files(clips, tmp_path):
     (tmp_path / "costream.toml").write_text("[batch]\ntop-k = 2\nlimit = 1\njobs = '1'\n")
     env = {"COSTREAM_PREDICTIONS": "none", "COSTREAM_TIMINGS": "1"}
-    done = costream("batch", clips, "-o", "out", "-v", cwd=tmp_path, env=env)
-    assert done.returncode == 0, done.stderr
+    done = run("batch", clips, "-o", "out", "-v", cwd=tmp_path, env=env)
     assert "predictions = none (environment)" in done.stderr
     assert summary(tmp_path / "out")["options"]["top_k"] == 2
     assert summary(tmp_path / "out")["inputs"] == {"total": 1, "done": 1}
     assert not (tmp_path / "out" / "predictions.csv").exists()
-    lines = [json.loads(x) for x in (tmp_path / "out" / "0.mp4.jsonl").open(encoding="utf-8")]
+    lines = records(tmp_path / "out" / "0.mp4.jsonl")
     assert lines[-1]["wall_s"] > 0
     assert all(r["ms"]["network"] > 0 for r in lines if r["type"] == "compute")

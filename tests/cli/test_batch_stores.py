@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import signal
-import time
 import zipfile
 from pathlib import Path
 
@@ -14,14 +12,10 @@ import pytest
 
 from kit.fileserver import LOGIN, serving
 from kit.media import busy, make_video
-from kit.program import costream, start
+from kit.program import start
+from kit.runs import refused, rows, run, snapshot, wait_until
 
 pytest.importorskip("aiohttp", reason="needs the extra 'stores'")
-
-
-def snapshot(folder: Path) -> dict[str, bytes]:
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def results(folder: Path) -> dict[str, bytes]:
@@ -46,11 +40,10 @@ def clips(tmp_path) -> Path:
 
 def test_a_server_gives_what_the_folder_gives(clips, tmp_path):
     local, out = tmp_path / "local", tmp_path / "out"
-    assert costream("batch", clips, "-o", local, "--jobs", 1).returncode == 3
+    run("batch", clips, "-o", local, "--jobs", 1, code=3)
     with serving(clips) as url:
         call = ("batch", url, "-o", out, "--jobs", 2)
-        done = costream(*call)
-        assert done.returncode == 3, done.stderr
+        done = run(*call, code=3)
         assert results(out) == results(local)
         before = snapshot(out)
         assert not [name for name in before if "fetched" in name]
@@ -58,12 +51,12 @@ def test_a_server_gives_what_the_folder_gives(clips, tmp_path):
         assert not {word for word in LOGIN.split(":") if word in told}
         assert '"source": "http://***@127.0.0.1' in told
         # Again: only what failed is tried once more, and what has changed.
-        again = costream(*call)
+        again = run(*call, code=3)
         assert "1/1 file " in again.stderr
         assert "5 kept" in again.stderr
         assert snapshot(out) == before
         make_video(clips / "0 #.mp4", 40)
-        assert "2/2 files" in costream(*call).stderr
+        assert "2/2 files" in run(*call, code=3).stderr
     assert json.loads((out / "summary.json").read_text("utf-8"))["inputs"]["done"] == 4
 
 
@@ -71,8 +64,7 @@ def test_an_archive_of_this_machine(clips, tmp_path):
     with zipfile.ZipFile(tmp_path / "clips.zip", "w") as archive:
         for path in clips.rglob("*.mp4"):
             archive.write(path, path.relative_to(clips))
-    done = costream("batch", "zip://::clips.zip", "-o", "out", "--jobs", 1, cwd=tmp_path)
-    assert done.returncode == 3, done.stderr
+    run("batch", "zip://::clips.zip", "-o", "out", "--jobs", 1, cwd=tmp_path, code=3)
     for path in clips.rglob("*#.mp4"):
         name = path.relative_to(clips).as_posix()
         assert (tmp_path / "out" / f"{name}.jsonl").exists()
@@ -81,10 +73,8 @@ def test_an_archive_of_this_machine(clips, tmp_path):
 def test_a_list_with_urls_that_lead_nowhere(clips, tmp_path):
     with serving(clips) as url:
         listed = "\n".join(f"{url}{name}" for name in ("0%20%23.mp4", "none.mp4", "0%20%23.mp4?a"))
-        done = costream("batch", "-", "-o", tmp_path / "out", "--jobs", 1, input=listed)
-    assert done.returncode == 3, done.stderr
-    with (tmp_path / "out" / "failures.csv").open(encoding="utf-8", newline="") as file:
-        (row,) = csv.DictReader(file)
+        run("batch", "-", "-o", tmp_path / "out", "--jobs", 1, input=listed, code=3)
+    (row,) = rows(tmp_path / "out" / "failures.csv")
     assert (row["name"], row["reason"]) == ("none.mp4", "no such file")
     assert {path.name for path in (tmp_path / "out").glob("*.jsonl")} == {
         "0 #.mp4.jsonl",
@@ -99,9 +89,7 @@ def test_a_stop_leaves_no_copies(clips, tmp_path):
         file.truncate(1 << 31)
     with serving(clips) as url:
         child = start("batch", url, "-o", out, "--jobs", 1, "--include", "large*")
-        while not list(out.glob(".costream/fetched/*/large.npy")):
-            assert child.poll() is None, child.stderr.read()
-            time.sleep(0.02)
+        wait_until(lambda: list(out.glob(".costream/fetched/*/large.npy")), child)
         child.send_signal(signal.SIGINT)
         _, stderr = child.communicate(timeout=60)
     assert child.returncode == 130, stderr
@@ -117,9 +105,5 @@ def test_a_stop_leaves_no_copies(clips, tmp_path):
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(tmp_path, args, says):
-    done = costream("batch", *args, "-q", cwd=tmp_path)
-    assert done.returncode == 2, done.stderr
-    assert says in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert "swordfish" not in done.stderr
+    assert "swordfish" not in refused(2, says, "batch", *args, "-q", cwd=tmp_path)
     assert list(tmp_path.iterdir()) == []

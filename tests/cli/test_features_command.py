@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from kit.media import busy, make_video
 from kit.paths import SAMPLES
-from kit.program import costream
+from kit.runs import records, refused, run
 from kit.tsn_nets import SMALL, WIDTH
 
 NETWORK = ("--set", "embed_dim=16", "--set", "hidden=16")
 
 
 def scores(*arguments: object, cwd: Path) -> np.ndarray:
-    done = costream("detect", *arguments, "--scores", "-f", "jsonl", cwd=cwd)
-    assert done.returncode == 0, done.stderr
-    return said(done.stdout)
+    return scores_of(run("detect", *arguments, "--scores", "-f", "jsonl", cwd=cwd).stdout)
 
 
-def said(text: str) -> np.ndarray:
-    records: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines()]
-    return np.array([r["scores"] for r in records if r["type"] == "prediction"])
+def scores_of(text: str) -> np.ndarray:
+    return np.array([r["scores"] for r in records(text, "prediction")])
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +35,9 @@ def test_tsn_there_and_back(clip: Path, tmp_path: Path) -> None:
     pytest.importorskip("cv2", reason="needs the extra 'flow' (opencv-python-headless)")
     sizes = [f"--set=frontend.{k}={json.dumps(v)}" for k, v in SMALL.items()]
     begun = ("models", "init", "miniroad", *NETWORK, "--frontend", "tsn", *sizes)
-    assert costream(*begun, "-o", "m.safetensors", cwd=tmp_path).returncode == 0
-    done = costream("features", clip, "-m", "m.safetensors", "-o", "f.npz", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "f.npz\n"), done.stderr
+    run(*begun, "-o", "m.safetensors", cwd=tmp_path)
+    done = run("features", clip, "-m", "m.safetensors", "-o", "f.npz", cwd=tmp_path)
+    assert done.stdout == "f.npz\n"
     with np.load(tmp_path / "f.npz") as file:
         assert {name: file[name].shape for name in file.files} == {
             "rgb": (10, WIDTH),
@@ -54,28 +50,25 @@ def test_tsn_there_and_back(clip: Path, tmp_path: Path) -> None:
     assert len(direct) == 10
     assert scores("f.npz", "-m", "m.safetensors", cwd=tmp_path) == pytest.approx(direct, abs=1e-5)
     short = ("--duration", "0.1", "-m", "m.safetensors", "-o", "g.npz")
-    done = costream("features", clip, *short, cwd=tmp_path)
-    assert done.returncode == 4
+    done = run("features", clip, *short, cwd=tmp_path, code=4)
     assert "too short for a single row" in done.stderr
-    done = costream("models", "verify", "m.safetensors", cwd=tmp_path)
+    done = run("models", "verify", "m.safetensors", cwd=tmp_path)
     assert done.stdout == "ok    m.safetensors\n"
 
 
 def test_pictures_and_sound_there_and_back(clip: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.mp4"
     other.write_bytes(clip.read_bytes())
-    done = costream("features", clip, other, "-o", "all", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = run("features", clip, other, "-o", "all", cwd=tmp_path)
     files = [tmp_path / "all" / f"{name}.mp4.npz" for name in ("clip", "other")]
     assert done.stdout.split() == [str(f.relative_to(tmp_path)) for f in files]
     assert scores(files[1], cwd=tmp_path) == pytest.approx(scores(clip, cwd=tmp_path), abs=1e-5)
     street = SAMPLES / "street.ogg"
     part = ("--duration", "4")
-    done = costream("features", street, *part, "-m", "cotrans", "-o", "s.npz", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    heard = costream("listen", street, *part, "-m", "cotrans", "--scores", "-f", "jsonl")
-    told = scores("s.npz", "-m", "cotrans", cwd=tmp_path)
-    assert told == pytest.approx(said(heard.stdout), abs=1e-4)
+    done = run("features", street, *part, "-m", "cotrans", "-o", "s.npz", cwd=tmp_path)
+    direct = run("listen", street, *part, "-m", "cotrans", "--scores", "-f", "jsonl")
+    again = scores("s.npz", "-m", "cotrans", cwd=tmp_path)
+    assert again == pytest.approx(scores_of(direct.stdout), abs=1e-4)
 
 
 def test_what_cannot_be_done_is_told_in_a_line(clip: Path, tmp_path: Path) -> None:
@@ -92,9 +85,7 @@ def test_what_cannot_be_done_is_told_in_a_line(clip: Path, tmp_path: Path) -> No
         ((clip, "-o", "x.npz", "--start", "100"), 4, "is after the end"),
     ]
     for arguments, code, message in cases:
-        done = costream("features", *arguments, cwd=tmp_path)
-        assert (done.returncode, done.stdout) == (code, ""), done.stderr
-        assert message in done.stderr
+        refused(code, message, "features", *arguments, cwd=tmp_path)
     assert not (tmp_path / "x.npz").exists()
 
 
@@ -102,12 +93,10 @@ def test_pictures_with_their_sound(tmp_path: Path) -> None:
     clip = make_video(tmp_path / "a.mp4", 60, size=(96, 64), rate=24, pattern=busy, audio_s=2.4)
     sizes = ("--set", "embed_dim=16", "--set", "feedforward=16")
     begun = ("models", "init", "cooadtr", *sizes, "--frontend", "cooadtr+cotrans", "-o")
-    done = costream(*begun, "av.safetensors", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    run(*begun, "av.safetensors", cwd=tmp_path)
     files = {}
     for model in ("av.safetensors", "cooadtr", "cotrans"):
-        done = costream("features", clip, "-m", model, "-o", f"{model}.npz", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        run("features", clip, "-m", model, "-o", f"{model}.npz", cwd=tmp_path)
         files[model] = dict(np.load(tmp_path / f"{model}.npz"))
     both, heard = files["av.safetensors"], files["cotrans"]
     assert both["rgb"] == pytest.approx(files["cooadtr"]["features"], abs=1e-4)
@@ -121,24 +110,14 @@ def test_pictures_with_their_sound(tmp_path: Path) -> None:
 
 
 def test_a_video_without_sound_says_so_once(clip: Path, tmp_path: Path) -> None:
-    begun = (
-        "models",
-        "init",
-        "miniroad",
-        *NETWORK,
-        "--frontend",
-        "tdn+audio",
-        "-o",
-        "m.safetensors",
-    )
-    assert costream(*begun, cwd=tmp_path).returncode == 0
-    done = costream("detect", clip, "-m", "m.safetensors", "-f", "jsonl", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    records = [json.loads(line) for line in done.stdout.splitlines()]
-    assert "its part of the tokens is zeros" in records[0]["options"]["sound"]
-    assert records[-1]["errors"] == 0
+    front = ("--frontend", "tdn+audio", "-o", "m.safetensors")
+    run("models", "init", "miniroad", *NETWORK, *front, cwd=tmp_path)
+    done = run("detect", clip, "-m", "m.safetensors", "-f", "jsonl", cwd=tmp_path)
+    header, *_, summary = records(done.stdout)
+    assert "its part of the tokens is zeros" in header["options"]["sound"]
+    assert summary["errors"] == 0
     assert done.stdout.count("zeros") == 1
-    done = costream("features", clip, "-m", "m.safetensors", "-o", "f.npz", cwd=tmp_path)
+    done = run("features", clip, "-m", "m.safetensors", "-o", "f.npz", cwd=tmp_path)
     assert "clip.mp4: sound: none, its part of the tokens is zeros" in done.stderr
     with np.load(tmp_path / "f.npz") as file:
         assert not file["audio"].any()

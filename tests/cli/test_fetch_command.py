@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ import pytest
 
 from costream.checkpoints.file import read_card
 from kit.foreign_actions import foreign
-from kit.program import COSTREAM, LIMIT_S, costream, environment, start
+from kit.program import COSTREAM, LIMIT_S, environment, start
+from kit.runs import refused, run, wait_until
 from kit.weight_server import PIECE, Reply, WeightServer
 
 
@@ -45,11 +45,20 @@ class Place:
         with self.table.open("a" if append else "w", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
 
-    def fetch(self, *args: object, **env: str) -> subprocess.CompletedProcess[str]:
-        return self.models("fetch", "--list", self.table, *args, **env)
+    def fetch(self, *args: object, **more: Any) -> subprocess.CompletedProcess[str]:
+        return self.models("fetch", "--list", self.table, *args, **more)
 
-    def models(self, *args: object, **env: str) -> subprocess.CompletedProcess[str]:
-        return costream("models", *args, env={**self.env, **env}, cwd=self.table.parent)
+    def models(self, *args: object, **more: Any) -> subprocess.CompletedProcess[str]:
+        return run("models", *args, env=self.env, cwd=self.table.parent, **more)
+
+    def refused(self, code: int, words: str, *args: object, **env: str) -> str:
+        call = ("models", "fetch", "--list", self.table, *args)
+        return refused(code, words, *call, env={**self.env, **env}, cwd=self.table.parent)
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start to fetch what the list calls "part"."""
+        args = ("models", "fetch", "--list", self.table, "part", "--accept-licence")
+        return start(*args, env=environment(self.env))
 
     def left(self) -> list[str]:
         files = self.downloads.rglob("*") if self.downloads.exists() else ()
@@ -73,7 +82,6 @@ def test_fetched_imported_found_and_removed(place: Place, checkpoint: bytes) -> 
         more = {"import": {"labels": "thumos14"}, "sha256": sha256}
         place.write("kitchen", server.url(), **more)
         done = place.fetch("kitchen", "--accept-licence")
-        assert done.returncode == 0, done.stderr
         file = place.weights / "kitchen.safetensors"
         assert done.stdout == f"{file}\n"
         assert f"kitchen: about 1 MB from {server.url()}" in done.stderr
@@ -84,21 +92,18 @@ def test_fetched_imported_found_and_removed(place: Place, checkpoint: bytes) -> 
         assert place.left() == []  # the checkpoint is not needed any more
 
         again = place.fetch("kitchen", "--offline")
-        assert (again.returncode, again.stdout) == (0, f"{file}\n")
-        assert again.stderr == "kitchen: already downloaded\n"
+        assert (again.stdout, again.stderr) == (f"{file}\n", "kitchen: already downloaded\n")
         assert len(server.asked) == 2
     listed = json.loads(place.fetch("--json").stdout)
     assert [(e["name"], e["path"]) for e in listed] == [("kitchen", str(file))]
     assert place.models("path", "kitchen").stdout == f"{file}\n"
 
-    done = place.models("remove", "kitchen")
-    assert (done.returncode, file.exists()) == (2, True)
+    done = place.models("remove", "kitchen", code=2)
     assert "would be deleted; confirm with --yes" in done.stderr
-    done = place.models("remove", "kitchen", "--yes")
-    assert (done.returncode, done.stderr) == (0, f"deleted {file}\n")
+    assert file.exists()
+    assert place.models("remove", "kitchen", "--yes").stderr == f"deleted {file}\n"
     assert not file.exists()
-    done = place.models("remove", "kitchen", "--yes")
-    assert done.returncode == 5
+    done = place.models("remove", "kitchen", "--yes", code=5)
     assert "unknown model 'kitchen'" in done.stderr
 
 
@@ -107,11 +112,10 @@ def test_a_part_is_kept_as_it_is(place: Place, checkpoint: bytes) -> None:
         place.write("vggish", server.url("vggish-1.pth"), note="goes beside another")
         done = place.fetch("vggish", "--accept-license")
     file = place.downloads / "vggish" / "vggish-1.pth"
-    assert (done.returncode, done.stdout) == (0, f"{file}\n")
+    assert done.stdout == f"{file}\n"
     assert done.stderr.endswith("vggish: goes beside another\n")
     assert file.read_bytes() == checkpoint
-    done = place.models("remove", "vggish", "-y")
-    assert (done.returncode, done.stderr) == (0, f"deleted {file.parent}\n")
+    assert place.models("remove", "vggish", "-y").stderr == f"deleted {file.parent}\n"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
@@ -120,14 +124,9 @@ def test_a_download_that_is_ended_goes_on(place: Place, checkpoint: bytes, numbe
     content = checkpoint * 20
     with WeightServer(content, Reply(pause_s=0.05), Reply()) as server:
         place.write("part", server.url())
-        args = ("models", "fetch", "--list", place.table, "part", "--accept-licence")
-        process = start(*args, env=environment(place.env))
-        deadline = time.monotonic() + LIMIT_S
+        process = place.start()
         part = place.downloads / "part" / "net.pth.part"
-        while not (part.exists() and part.stat().st_size > 3 * PIECE):
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.01)
+        wait_until(lambda: part.exists() and part.stat().st_size > 3 * PIECE, process)
         process.send_signal(getattr(signal, number))
         _, said = process.communicate(timeout=LIMIT_S)
         code = {"SIGKILL": -signal.SIGKILL, "SIGINT": 130, "SIGTERM": 143}[number]
@@ -136,8 +135,7 @@ def test_a_download_that_is_ended_goes_on(place: Place, checkpoint: bytes, numbe
             assert said.endswith(b"part: stopped; repeat the command to resume\n")
         have = part.stat().st_size
         assert have < len(content)
-        done = place.fetch("part", "--accept-licence")
-        assert done.returncode == 0, done.stderr
+        place.fetch("part", "--accept-licence")
         assert server.asked[1][1]["Range"] == f"bytes={have}-"
     assert (place.downloads / "part" / "net.pth").read_bytes() == content
     assert place.left() == ["net.pth"]
@@ -146,15 +144,10 @@ def test_a_download_that_is_ended_goes_on(place: Place, checkpoint: bytes, numbe
 def test_two_at_once(place: Place, checkpoint: bytes) -> None:
     with WeightServer(checkpoint, Reply(stall_s=60, cut=2000)) as server:
         place.write("part", server.url())
-        args = ("models", "fetch", "--list", place.table, "part", "--accept-licence")
-        first = start(*args, env=environment(place.env))
+        first = place.start()
         try:
-            deadline = time.monotonic() + LIMIT_S
-            while not server.asked:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-            done = place.fetch("part", "--accept-licence")
-            assert done.returncode == 5
+            wait_until(lambda: server.asked, first)
+            done = place.fetch("part", "--accept-licence", code=5)
             assert "net.pth: is being downloaded by another process" in done.stderr
         finally:
             first.kill()
@@ -166,11 +159,8 @@ def test_the_licence_has_to_be_accepted(place: Place, checkpoint: bytes) -> None
         place.write("part", server.url())
         place.write("free", server.url(), append=True, licence="NOASSERTION")
         for name, licence in (("part", "its licence is MIT"), ("free", "its authors state no lic")):
-            done = place.fetch(name)
-            assert (done.returncode, done.stdout) == (2, "")
-            assert done.stderr.startswith(f"costream: {name} (a test): {licence}")
-            assert done.stderr.endswith("; accept it with --accept-licence\n")
-            assert done.stderr.count("\n") == 1
+            said = place.refused(2, f"costream: {name} (a test): {licence}", name)
+            assert said.endswith("; accept it with --accept-licence\n")
         assert server.asked == []
 
 
@@ -214,9 +204,8 @@ def test_offline_asks_nobody(place: Place, checkpoint: bytes, way: str) -> None:
         place.write("part", server.url())
         flags = ["--offline"] if way == "flag" else []
         env = {} if way == "flag" else {"COSTREAM_OFFLINE": "1"}
-        done = place.fetch("part", "--accept-licence", *flags, **env)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.endswith("--offline, but part is not downloaded\n")
+        words = "--offline, but part is not downloaded\n"
+        place.refused(2, words, "part", "--accept-licence", *flags, **env)
         assert server.asked == []
     assert not place.cache.exists()
 
@@ -225,25 +214,25 @@ def test_what_is_no_checkpoint_is_kept(place: Place) -> None:
     content = b"<html>Please log in</html>"
     with WeightServer(content) as server:
         place.write("page", server.url(), **{"import": {"labels": "thumos14"}})
-        done = place.fetch("page", "--accept-licence")
         file = place.downloads / "page" / "net.pth"
-        for again in (done, place.fetch("page", "--offline")):  # it is not fetched again
-            assert (again.returncode, again.stdout) == (5, "")
+        for flag in ("--accept-licence", "--offline"):  # it is not fetched again
+            again = place.fetch("page", flag, code=5)
+            assert again.stdout == ""
             assert "page: cannot be imported (" in again.stderr
             assert str(file) in again.stderr
             assert "the download is kept; costream models remove page deletes it" in again.stderr
         assert len(server.asked) == 1
     assert file.read_bytes() == content
     assert not place.weights.exists()
-    assert place.models("remove", "page", "--yes").returncode == 0
+    place.models("remove", "page", "--yes")
     assert place.left() == []
 
 
 def test_a_wrong_digest_leaves_nothing(place: Place, checkpoint: bytes) -> None:
     with WeightServer(checkpoint) as server:
         place.write("part", server.url(), sha256="0" * 64)
-        done = place.fetch("part", "--accept-licence")
-    assert (done.returncode, done.stdout) == (5, "")
+        done = place.fetch("part", "--accept-licence", code=5)
+    assert done.stdout == ""
     assert "deleted; fetch it again" in done.stderr.splitlines()[-1]
     assert place.left() == []
 
@@ -265,15 +254,9 @@ def test_errors_are_one_line(place: Place, args: list[str], code: int, message: 
     place.write("part", "http://127.0.0.1:9/x.pth")
     page = {"by_hand": "x.pth", "import": {"labels": "coco"}}
     place.write("page", "https://host/folder", append=True, **page)
-    done = place.fetch(*args)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
+    place.refused(code, message, *args)
     place.table.write_text("[part", "utf-8")
-    done = place.fetch(*args)
-    assert (done.returncode, done.stdout) == (5, "")
-    assert f"{place.table}: not valid TOML" in done.stderr
-    assert done.stderr.count("\n") == 1
+    place.refused(5, f"{place.table}: not valid TOML", *args)
 
 
 def test_the_lists(place: Place) -> None:
@@ -289,9 +272,7 @@ def test_the_lists(place: Place) -> None:
         ("vitdet-b-coco", "no weights for vitdet-b-coco here; costream models fetch vitdet-b-coco"),
         ("vggish", "vggish is not downloaded; costream models fetch vggish"),
     ):
-        done = place.models("path", name)
-        assert (done.returncode, done.stdout) == (5, "")
-        assert done.stderr == f"costream: {message}\n"
-    done = place.models("remove", "cooadtr", "--yes")
-    assert done.returncode == 2
+        done = place.models("path", name, code=5)
+        assert (done.stdout, done.stderr) == ("", f"costream: {message}\n")
+    done = place.models("remove", "cooadtr", "--yes", code=2)
     assert "is not in the user cache; only what was fetched or imported" in done.stderr

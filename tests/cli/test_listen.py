@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import textwrap
-import time
 
 import av
 import numpy as np
 import pytest
 
 from kit import sound_nets
-from kit.program import COSTREAM, costream, environment, python
+from kit.program import COSTREAM, environment, python
+from kit.runs import records, refused, run, wait_until
 from kit.virtual_microphone import RATE, VirtualMicrophone, needs_microphone, noise
+
+MODELS = ("-m", "genres,sounds", "--weights")
 
 RUN = """
     import sys
@@ -51,14 +52,6 @@ def weights(tmp_path_factory):
     return folder
 
 
-def listen(weights, *args, **kwargs):
-    return costream("listen", *args, "-m", "genres,sounds", "--weights", weights, **kwargs)
-
-
-def records(text):
-    return [json.loads(line) for line in text.splitlines()]
-
-
 def predictions(lines, model):
     rows = [r for r in lines if r["type"] == "prediction" and r["model"] == model]
     return [[score for _, score in sorted(r["top"])] for r in rows]
@@ -80,11 +73,9 @@ def wav(tmp_path_factory):
 
 
 def test_a_file_through_two_models(weights, wav, tmp_path):
-    done = listen(
-        weights, wav, "-o", tmp_path, "-f", "jsonl,csv,audacity,eaf", "--threshold", "0.1"
-    )
-    assert done.returncode == 0, done.stderr
-    lines = records((tmp_path / "noise.wav.jsonl").read_text("utf-8"))
+    formats = ("-f", "jsonl,csv,audacity,eaf", "--threshold", "0.1")
+    run("listen", wav, *MODELS, weights, "-o", tmp_path, *formats)
+    lines = records(tmp_path / "noise.wav.jsonl")
     header, summary = lines[0], lines[-1]
     assert [h["model"] for h in header["heads"]] == ["genres", "sounds"]
     assert (header["kind"], header["rate_hz"], header["duration_s"]) == ("audio", 4.0, 5.0)
@@ -97,13 +88,13 @@ def test_a_file_through_two_models(weights, wav, tmp_path):
 
 
 def test_a_pipe_says_what_the_file_says(weights, wav):
-    whole = records(listen(weights, wav, "-q").stdout)
+    whole = records(run("listen", wav, *MODELS, weights, "-q").stdout)
     for args, data in (
         (("-",), wav.read_bytes()),
         (("-", "--raw", "f32le:16000"), wav.read_bytes()[-16_000 * 5 * 4 :]),
     ):
         done = subprocess.run(
-            [*COSTREAM, "listen", *args, "-m", "genres,sounds", "--weights", weights, "-q"],
+            [*COSTREAM, "listen", *args, *MODELS, weights, "-q"],
             input=data,
             capture_output=True,
             env=environment(),
@@ -127,11 +118,7 @@ def test_a_pipe_says_what_the_file_says(weights, wav):
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(weights, args, code, message):
-    done = listen(weights, *args)
-    assert done.returncode == code
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert done.stdout == ""
+    refused(code, message, "listen", *args, *MODELS, weights)
 
 
 @needs_microphone
@@ -143,10 +130,11 @@ def test_a_microphone_says_what_a_file_of_the_same_sound_says(weights, tmp_path)
         assert done.returncode == 0, done.stderr
     heard = np.load(weights / "heard.npy")
     assert len(heard) == 3 * 16_000
-    lines = records((weights / "mic.jsonl").read_text("utf-8"))
+    lines = records(weights / "mic.jsonl")
     assert lines[0]["kind"] == "audio"
     assert all(0 < r["lag_s"] < 2 for r in lines if r["type"] == "compute")
-    again = records(listen(weights, write_wav(tmp_path / "heard.wav", heard), "-q").stdout)
+    path = write_wav(tmp_path / "heard.wav", heard)
+    again = records(run("listen", path, *MODELS, weights, "-q").stdout)
     for model in ("genres", "sounds"):
         np.testing.assert_allclose(predictions(lines, model), predictions(again, model), atol=2e-6)
     # What was heard is what was played, from some moment on.
@@ -163,20 +151,15 @@ def test_ctrl_c_ends_listening_and_the_files_are_whole(weights, tmp_path):
         microphone.play(noise(60))
         child = subprocess.Popen(
             [
-                *(*COSTREAM, "listen", "--mic", "-m", "genres,sounds", "--weights", weights),
+                *(*COSTREAM, "listen", "--mic", *MODELS, weights),
                 *("-o", tmp_path / "out", "-f", "jsonl,csv,eaf"),
             ],
             env=environment(microphone.environment),
             stderr=subprocess.PIPE,
         )
         part = tmp_path / "out" / "mic.jsonl.part"
-        until = time.monotonic() + 60
-        while not part.exists() or part.read_text("utf-8").count('"prediction"') < 8:
-            assert time.monotonic() < until
-            assert child.poll() is None, child.stderr.read()
-            time.sleep(0.05)
+        wait_until(lambda: part.exists() and part.read_text().count('"prediction"') >= 8, child)
         child.send_signal(signal.SIGINT)
         assert child.wait(20) == 130
-    lines = records((tmp_path / "out" / "mic.jsonl").read_text("utf-8"))
-    assert lines[-1]["complete"] is False
+    assert records(tmp_path / "out" / "mic.jsonl")[-1]["complete"] is False
     assert (tmp_path / "out" / "mic.eaf").exists()

@@ -18,7 +18,8 @@ from costream.checkpoints.file import read_card
 from costream.models.build import save_model
 from costream.models.oad.cooadtr import CoOadTR
 from kit.foreign_actions import foreign
-from kit.program import costream, python
+from kit.program import python
+from kit.runs import refused, run
 
 ARGUMENTS = {"input_width": 6, "num_classes": 22, "embed_dim": 8, "num_heads": 2, "feedforward": 8}
 NO_TORCH = (
@@ -43,11 +44,21 @@ def cache(home: Path) -> Path:
     return home / "costream" / "weights"
 
 
-def models(home: Path, *args: object, code: str | None = None) -> subprocess.CompletedProcess[str]:
-    places = dict.fromkeys(("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"), str(home))
-    if code is None:
-        return costream("models", *args, env=places, cwd=home.parent)
-    return python("-c", code, "models", *args, env=places, cwd=home.parent)
+def places(home: Path) -> dict[str, Any]:
+    """The environment and the folder of a run with this cache."""
+    env = dict.fromkeys(("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"), str(home))
+    return {"env": env, "cwd": home.parent}
+
+
+def models(home: Path, *args: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    return run("models", *args, code=code, **places(home))
+
+
+def without_torch(home: Path, *args: object) -> str:
+    """Return what a command prints that loads neither PyTorch nor NumPy."""
+    done = python("-c", NO_TORCH, "models", *args, **places(home))
+    assert (done.returncode, done.stderr) == (0, "[]\n")
+    return done.stdout
 
 
 def own(path: Path, **changes: Any) -> Path:
@@ -70,26 +81,24 @@ def own(path: Path, **changes: Any) -> Path:
 @pytest.mark.parametrize("args", [["list"], ["list", "--json"], ["--help"], ["import", "--help"]])
 def test_overviews_need_no_torch(home: Path, cache: Path, args: list[str]) -> None:
     own(cache / "kitchen.safetensors")
-    done = models(home, *args, code=NO_TORCH)
-    assert (done.returncode, done.stderr) == (0, "[]\n")
+    out = without_torch(home, *args)
     if args == ["list", "--json"]:
-        rows = {row["name"]: row for row in json.loads(done.stdout)}
+        rows = {row["name"]: row for row in json.loads(out)}
         assert rows["kitchen"]["origin"] == "cache"
         assert {"cooadtr", "cooadtr-b2", "oadtr"} < rows.keys()
     elif args == ["list"]:
-        head, *lines = done.stdout.splitlines()
+        head, *lines = out.splitlines()
         at = head.index("DESCRIPTION")
         assert head.split()[0] == "MODEL"
         assert next(x for x in lines if x.startswith("kitchen"))[at:].startswith("Made for a test")
     else:
-        assert done.stdout.startswith("Usage: ")
+        assert out.startswith("Usage: ")
 
 
 def test_show(home: Path, cache: Path) -> None:
     file = own(cache / "kitchen.safetensors")
-    done = models(home, "show", "kitchen", code=NO_TORCH)
-    assert (done.returncode, done.stderr) == (0, "[]\n")
-    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    out = without_torch(home, "show", "kitchen")
+    lines = dict(line.split(maxsplit=1) for line in out.splitlines())
     assert lines["file"] == str(file)
     assert lines["description"] == "Made for a test: café ☕"
     assert lines["metrics"] == "mAP=0.25"
@@ -107,20 +116,17 @@ def test_import_then_verify(home: Path, cache: Path) -> None:
     checkpoint = foreign(home.parent)
     args = ["import", checkpoint, "--name", "mine", "--config", "labels=thumos14"]
     done = models(home, *args)
-    assert done.returncode == 0, done.stderr
     assert done.stdout == f"{cache / 'mine.safetensors'}\n"
     assert done.stderr.count("\n") == 1
     assert read_card(cache / "mine.safetensors").labels[1] == "BaseballPitch"
 
-    again = models(home, *args)
-    assert (again.returncode, again.stdout) == (2, "")
-    assert "exists already; use --name, -o or --overwrite" in again.stderr
+    words = "exists already; use --name, -o or --overwrite"
+    refused(2, words, "models", *args, **places(home))
     before = (cache / "mine.safetensors").read_bytes()
-    assert models(home, *args, "--overwrite", "--as", "cooadtr").returncode == 0
+    models(home, *args, "--overwrite", "--as", "cooadtr")
     assert (cache / "mine.safetensors").read_bytes() == before
 
-    done = models(home, "verify", "mine")
-    assert (done.returncode, done.stdout) == (0, f"ok    {cache / 'mine.safetensors'}\n")
+    assert models(home, "verify", "mine").stdout == f"ok    {cache / 'mine.safetensors'}\n"
 
 
 def test_verify_lists_every_file_and_fails_with_5(home: Path, cache: Path) -> None:
@@ -131,8 +137,9 @@ def test_verify_lists_every_file_and_fails_with_5(home: Path, cache: Path) -> No
     own(cache / "labels.safetensors", labels=("one", "two"))
     own(cache / "shape.safetensors", arguments={**ARGUMENTS, "window": 5})
     (cache / "cut.safetensors").write_bytes(good.read_bytes()[:5000])
-    done = models(home, "verify", *("good", "damaged", "labels", "shape", "cut", "nowhere"))
-    assert (done.returncode, done.stderr) == (5, "")
+    names = ("good", "damaged", "labels", "shape", "cut", "nowhere")
+    done = models(home, "verify", *names, code=5)
+    assert done.stderr == ""
     lines = done.stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["ok", *["FAIL"] * 5]
     for line, message in zip(
@@ -147,13 +154,12 @@ def test_verify_lists_every_file_and_fails_with_5(home: Path, cache: Path) -> No
         strict=True,
     ):
         assert message in line
-    rows = json.loads(models(home, "verify", "--json", "good", "cut").stdout)
+    rows = json.loads(models(home, "verify", "--json", "good", "cut", code=5).stdout)
     assert [row["ok"] for row in rows] == [True, False]
 
 
 def test_verify_measures_the_figure_of_the_card_again(home: Path) -> None:
     done = models(home, "verify", "cotrans")
-    assert done.returncode == 0, done.stderr
     path, told = done.stdout.removeprefix("ok    ").split("  ")
     sample = read_card(Path(path)).sample
     assert re.fullmatch(r"band\.ogg: accuracy 0\.\d{3}, log loss 0\.\d{3}\n", told)
@@ -178,10 +184,7 @@ def test_import_errors_are_one_line(
     home: Path, cache: Path, args: list[str], code: int, message: str
 ) -> None:
     home.mkdir()
-    done = models(home, "import", foreign(home.parent), *args)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
+    refused(code, message, "models", "import", foreign(home.parent), *args, **places(home))
     assert not cache.exists()
 
 
@@ -195,24 +198,20 @@ def test_a_malicious_checkpoint_runs_nothing(home: Path, cache: Path) -> None:
 
     file = home.parent / "evil.pth"
     torch.save({"model": {"0.weight": torch.ones(1)}, "args": Malice()}, file)
-    done = models(home, "import", file)
-    assert (done.returncode, done.stdout) == (5, "")
-    assert "evil.pth: refused: it references" in done.stderr
+    words = "evil.pth: refused: it references"
+    refused(5, words, "models", "import", file, **places(home))
     assert not marker.exists()
     assert not cache.exists()
 
 
 def test_names_that_are_not_there(home: Path) -> None:
     home.mkdir()
-    done = models(home, "show", "cooadrt")
-    assert (done.returncode, done.stdout) == (5, "")
-    assert done.stderr.startswith("costream: unknown model 'cooadrt'; did you mean cooadtr or ")
-    assert done.stderr.count("\n") == 1
+    words = "costream: unknown model 'cooadrt'; did you mean cooadtr or "
+    refused(5, words, "models", "show", "cooadrt", **places(home))
 
 
 def test_show_gives_the_scores_of_the_shipped_model_beside_its_baselines(home: Path) -> None:
     done = models(home, "show", "cooadtr")
-    assert done.returncode == 0, done.stderr
     scores = {
         line.split("  ")[0]: line for line in done.stdout.splitlines() if "metrics test" in line
     }

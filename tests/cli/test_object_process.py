@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +11,8 @@ from costream.labels.boxes import read_boxes
 from kit.media import excerpt
 from kit.object_nets import LABELS, write_model
 from kit.paths import SAMPLES
-from kit.program import COSTREAM, costream, environment
+from kit.program import start
+from kit.runs import records, refused, rows, run
 
 SAMPLE = SAMPLES / "room.mp4"
 
@@ -24,20 +22,9 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("weights") / "tiny-objects.safetensors")
 
 
-def records(text: str, kind: str | None = None) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in text.splitlines()]
-    return [line for line in lines if kind in (None, line["type"])]
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def test_records_on_a_pipe(weights: Path) -> None:
     told = ("--tokens", 6, "--track", "--end", 2)
-    done = costream("detect", SAMPLE, "-m", weights, *told)
-    assert done.returncode == 0, done.stderr
+    done = run("detect", SAMPLE, "-m", weights, *told)
     header, summary = records(done.stdout)[0], records(done.stdout)[-1]
     assert header["task"] == "object detection"
     assert (header["options"]["tokens"], header["options"]["track"]) == (6, True)
@@ -57,24 +44,19 @@ def test_records_on_a_pipe(weights: Path) -> None:
 
 
 def test_a_reader_that_has_seen_enough(weights: Path) -> None:
-    command = [*COSTREAM, "detect", str(SAMPLE), "-m", str(weights), "-q"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
-    ) as run:
-        assert run.stdout is not None
-        assert run.stderr is not None
-        lines = [run.stdout.readline() for _ in range(2)]
-        run.stdout.close()
-        said = run.stderr.read()
-        assert run.wait(timeout=60) == 0
+    child = start("detect", SAMPLE, "-m", weights, "-q")
+    assert child.stdout is not None
+    assert child.stderr is not None
+    lines = [child.stdout.readline() for _ in range(2)]
+    child.stdout.close()
+    assert (child.stderr.read(), child.wait(timeout=60)) == (b"", 0)
+    child.stderr.close()
     assert [json.loads(line)["type"] for line in lines] == ["header", "objects"]
-    assert said == b""
 
 
 def test_tables_of_a_file_and_of_a_batch(weights: Path, tmp_path: Path) -> None:
     told = ("-m", weights, "-f", "csv", "--tokens", 9, "--end", 1)
-    done = costream("batch", SAMPLE, "-o", tmp_path, *told, "--jobs", 1, "-q")
-    assert done.returncode == 0, done.stderr
+    run("batch", SAMPLE, "-o", tmp_path, *told, "--jobs", 1, "-q")
     assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == [
         *("compute.csv", "failures.csv", "objects.csv"),
         *("room.mp4.compute.csv", "room.mp4.objects.csv", "room.mp4.timeline.csv"),
@@ -87,13 +69,12 @@ def test_tables_of_a_file_and_of_a_batch(weights: Path, tmp_path: Path) -> None:
     costs = rows(tmp_path / "room.mp4.compute.csv")
     assert [row["tokens"] for row in costs] == ["35", *(9 * ["9"])]
     before = (tmp_path / "room.mp4.objects.csv").stat().st_mtime_ns
-    again = costream("batch", SAMPLE, "-o", tmp_path, *told, "--jobs", 1)
+    again = run("batch", SAMPLE, "-o", tmp_path, *told, "--jobs", 1)
     assert "1 kept" in again.stderr
-    skipped = costream("detect", SAMPLE, "-o", tmp_path, *told, "--skip-existing")
+    skipped = run("detect", SAMPLE, "-o", tmp_path, *told, "--skip-existing")
     assert "results exist already, skipped" in skipped.stderr
     assert (tmp_path / "room.mp4.objects.csv").stat().st_mtime_ns == before
-    other = costream("batch", SAMPLE, "-o", tmp_path, *told, "--tokens", 8, "--jobs", 1)
-    assert other.returncode == 2
+    other = run("batch", SAMPLE, "-o", tmp_path, *told, "--tokens", 8, "--jobs", 1, code=2)
     assert "tokens 9, now 8" in other.stderr
 
 
@@ -101,10 +82,9 @@ def test_boxes_for_annotation_tools(weights: Path, tmp_path: Path) -> None:
     """They are those of the records, are read back, and are made again by a batch."""
     clip = excerpt(SAMPLE, tmp_path / "door.mp4", 0, 2)
     told = ("-m", weights, "--tokens", 9, "-f", "coco,jsonl")
-    done = costream("detect", clip, "-o", tmp_path / "out", *told, "-q")
-    assert done.returncode == 0, done.stderr
+    run("detect", clip, "-o", tmp_path / "out", *told, "-q")
     path = tmp_path / "out" / "door.mp4.coco.json"
-    steps = records((tmp_path / "out" / "door.mp4.jsonl").read_text("utf-8"), "objects")
+    steps = records(tmp_path / "out" / "door.mp4.jsonl", "objects")
     (found,) = read_boxes(clip, path)
     steps.reverse()  # some see the frame of the step before: the first counts
     first = {step["frame"]: step for step in steps}
@@ -117,22 +97,20 @@ def test_boxes_for_annotation_tools(weights: Path, tmp_path: Path) -> None:
             assert own == pytest.approx(box[:4], abs=2e-6)
     assert sum(len(marks.labels) for marks in found.frames.values()) > 0
     batch = ("batch", clip, "-o", tmp_path / "batch", *told[:4], "-f", "coco", "--jobs", 1)
-    assert costream(*batch, "-q").returncode == 0
+    run(*batch, "-q")
     assert (tmp_path / "batch" / "door.mp4.coco.json").read_bytes() == path.read_bytes()
-    assert "1 kept" in costream(*batch).stderr
+    assert "1 kept" in run(*batch).stderr
 
 
 @pytest.mark.parametrize("more", [(), ("--skip-existing",)])
 @pytest.mark.parametrize("command", ["detect", "batch"])
 def test_boxes_are_not_for_every_run(command: str, more: tuple[str, ...], tmp_path: Path) -> None:
     told = (command, SAMPLE, "-o", tmp_path / "out", "-f", "coco", *more)
-    done = costream(*told, "-m", "cooadtr")
-    assert done.returncode == 2
+    done = run(*told, "-m", "cooadtr", code=2)
     assert done.stderr.startswith(
         "costream: --format coco: cooadtr does not detect objects; leave it out"
     )
-    done = costream(*told, "-m", "eventful-vitdet", "--start", 1)
-    assert done.returncode == 2
+    done = run(*told, "-m", "eventful-vitdet", "--start", 1, code=2)
     assert "--format coco: needs the frames of the whole video; omit --start" in done.stderr
     assert not list(tmp_path.iterdir())
 
@@ -143,9 +121,8 @@ def test_a_feed_that_is_watched(weights: Path, tmp_path: Path) -> None:
     pace = ("--realtime", "--fps", 4, "--on-late", "block")
     clip = excerpt(SAMPLE, tmp_path / "door.mp4", 0, 2)
     for _ in range(2):
-        done = costream("watch", clip, "-o", tmp_path, *pace, *told, "-q")
-        assert done.returncode == 0, done.stderr
-    lines = records((tmp_path / "door.mp4.jsonl").read_text("utf-8"))
+        run("watch", clip, "-o", tmp_path, *pace, *told, "-q")
+    lines = records(tmp_path / "door.mp4.jsonl")
     headers = [k for k, line in enumerate(lines) if line["type"] == "header"]
     assert len(headers) == 2
     first, second = lines[: headers[1]], lines[headers[1] :]
@@ -169,8 +146,7 @@ def test_a_feed_that_is_watched(weights: Path, tmp_path: Path) -> None:
 def test_options_that_are_not_for_this_model(
     command: str, option: tuple[str, ...], why: str, tmp_path: Path
 ) -> None:
-    done = costream(command, SAMPLE, "-m", "cooadtr", "-o", tmp_path / "out", *option)
-    assert done.returncode == 2
+    done = run(command, SAMPLE, "-m", "cooadtr", "-o", tmp_path / "out", *option, code=2)
     assert done.stderr == (
         f"costream: {option[0]}: cooadtr {why}; leave it out, or use another model, such as"
         " eventful-vitdet\n"
@@ -178,18 +154,14 @@ def test_options_that_are_not_for_this_model(
     assert not list(tmp_path.rglob("*.*"))
 
 
-def test_how_it_is_known(weights: Path, tmp_path: Path) -> None:
+def test_how_it_is_known(weights: Path) -> None:
     env = {"COSTREAM_WEIGHTS": str(weights.parent)}
-    listed = costream("models", "list", env=env).stdout
+    listed = run("models", "list", env=env).stdout
     assert "eventful-vitdet" in listed
     assert "tiny-objects" in listed
-    shown = costream("models", "show", "tiny-objects", env=env)
-    assert "object detection" in shown.stdout
-    assert costream("models", "verify", "tiny-objects", env=env).returncode == 0
-    several = costream("detect", SAMPLE, "-m", "cooadtr,tiny-objects", env=env)
-    assert several.returncode != 0
+    assert "object detection" in run("models", "show", "tiny-objects", env=env).stdout
+    run("models", "verify", "tiny-objects", env=env)
+    several = run("detect", SAMPLE, "-m", "cooadtr,tiny-objects", env=env, code=5)
     assert "token-gated models cannot be combined" in several.stderr
-    assert "objects in video" in costream("detect", "--help").stdout
-    sound = costream("detect", SAMPLES / "street.ogg", "-m", "tiny-objects", env=env)
-    assert sound.returncode == 4
-    assert len(sound.stderr.splitlines()) == 1
+    assert "objects in video" in run("detect", "--help").stdout
+    refused(4, "", "detect", SAMPLES / "street.ogg", "-m", "tiny-objects", env=env)

@@ -18,7 +18,7 @@ from costream.cli.options import run_command
 from costream.errors import ExitCode
 from costream.options import EVERY, Options, flag
 from costream.records import RawAudioFormat
-from kit.program import costream
+from kit.runs import refused, run
 
 RUNNERS = {
     "detect": "costream.runtime.detect.detect",
@@ -132,26 +132,15 @@ def test_values_are_stored_parsed(parse):
 
 
 def test_the_identity_of_a_batch_is_that_of_earlier_versions() -> None:
+    absent = ("end_s", "rate_hz", "layout", "columns", "threshold", "min_length_s", "min_gap_s")
     earlier: dict[str, Any] = {
         "model": "cooadtr",
         "start_s": 0.0,
-        "end_s": None,
-        "rate_hz": None,
-        "layout": None,
-        "columns": None,
-        "threshold": None,
-        "min_length_s": None,
-        "min_gap_s": None,
         "top_k": 3,
-        "scores": False,
-        "wait": False,
         "device": "auto",
         "dtype": "float32",
-        "channel": None,
-        "raw": None,
-        "tokens": None,
-        "budget": None,
-        "track": False,
+        **dict.fromkeys((*absent, "channel", "raw", "tokens", "budget")),
+        **dict.fromkeys(("scores", "wait", "track"), False),
     }
     options = Options(dtype="float32", output="out", formats=("csv",), threads=2, quiet=True)
     assert options.identity == earlier
@@ -168,22 +157,16 @@ def test_the_identity_of_a_batch_is_that_of_earlier_versions() -> None:
     ],
 )
 def test_wrong_values_are_reported_before_anything_is_opened(tmp_path, options, message):
-    done = costream("detect", "no-such-file.csv", *options, cwd=tmp_path)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    refused(2, message, "detect", "no-such-file.csv", *options, cwd=tmp_path)
 
 
 def test_file_environment_and_flag(tmp_path):
     """The flag wins over the environment, that over the file."""
     (tmp_path / "costream.toml").write_text('layout = "of-the-file"\n[detect]\ncolumns = "x,y"\n')
     arguments = ("detect", "no-such-file.csv", "-v")
-    done = costream(*arguments, cwd=tmp_path)
-    assert (done.returncode, "'of-the-file'" in done.stderr) == (2, True)
+    assert "'of-the-file'" in run(*arguments, cwd=tmp_path, code=2).stderr
     named = {"COSTREAM_LAYOUT": "of-the-environment"}
-    done = costream(*arguments, cwd=tmp_path, env=named)
-    assert (done.returncode, "'of-the-environment'" in done.stderr) == (2, True)
-    done = costream(*arguments, "--layout", "coco-17", cwd=tmp_path, env=named)
-    assert done.returncode == 4  # nothing is wrong but that there is no such file
+    assert "'of-the-environment'" in run(*arguments, cwd=tmp_path, env=named, code=2).stderr
+    done = run(*arguments, "--layout", "coco-17", cwd=tmp_path, env=named, code=4)
     assert "layout = coco-17 (commandline)" in done.stderr
     assert "columns = x,y (default map)" in done.stderr

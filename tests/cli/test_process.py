@@ -12,24 +12,11 @@ from pathlib import Path
 import pytest
 
 from kit.paths import SAMPLES
-from kit.program import COSTREAM, costream, environment, python, start
+from kit.program import COSTREAM, environment, python, start
+from kit.runs import lines_in, records, refused, run, wait_until
 
 SAMPLE = SAMPLES / "room.mp4"
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
-
-
-def records(text):
-    return [json.loads(line) for line in text.splitlines()]
-
-
-def wait_for_lines(path, count, timeout_s=60):
-    """Wait until a growing file has this many lines."""
-    until = time.monotonic() + timeout_s
-    while time.monotonic() < until:
-        if path.exists() and path.read_bytes().count(b"\n") >= count:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{path} did not grow")
 
 
 @pytest.fixture(scope="module")
@@ -55,62 +42,40 @@ def endless(tmp_path_factory):
 
 
 def test_jsonl_goes_to_a_pipe():
-    done = costream("detect", SAMPLE)
-    assert done.returncode == 0, done.stderr
-    lines = records(done.stdout)
-    assert lines[0]["type"] == "header"
-    assert lines[0]["schema"] == "costream/1"
-    assert lines[-1]["type"] == "summary"
-    assert lines[-1]["complete"] is True
+    lines = records(run("detect", SAMPLE).stdout)
+    assert (lines[0]["type"], lines[0]["schema"]) == ("header", "costream/1")
+    assert (lines[-1]["type"], lines[-1]["complete"]) == ("summary", True)
     assert lines[-1]["steps"] == sum(r["type"] == "prediction" for r in lines)
     assert any(r["type"] == "segment" for r in lines)
 
 
 def test_every_format_beside_each_other(tmp_path):
-    done = costream(
-        "detect", SAMPLE, "-o", tmp_path, "-f", "jsonl,json,csv,srt", "-f", "vtt,audacity"
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == ""
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "room.mp4.audacity.txt",
-        "room.mp4.compute.csv",
-        "room.mp4.json",
-        "room.mp4.jsonl",
-        "room.mp4.predictions.csv",
-        "room.mp4.srt",
-        "room.mp4.timeline.csv",
-        "room.mp4.vtt",
+    formats = ("-f", "jsonl,json,csv,srt", "-f", "vtt,audacity")
+    assert run("detect", SAMPLE, "-o", tmp_path, *formats).stdout == ""
+    assert sorted(p.name.removeprefix("room.mp4.") for p in tmp_path.iterdir()) == [
+        *("audacity.txt", "compute.csv", "json", "jsonl", "predictions.csv", "srt"),
+        *("timeline.csv", "vtt"),
     ]
     document = json.loads((tmp_path / "room.mp4.json").read_text("utf-8"))
-    segments = [
-        r
-        for r in records((tmp_path / "room.mp4.jsonl").read_text("utf-8"))
-        if r["type"] == "segment"
-    ]
+    segments = records(tmp_path / "room.mp4.jsonl", "segment")
     assert len(document["segments"]) == len(segments) > 3
 
 
 def test_existing_results_are_not_overwritten(tmp_path):
-    assert costream("detect", SAMPLE, "-o", tmp_path, "--duration", "2").returncode == 0
+    run("detect", SAMPLE, "-o", tmp_path, "--duration", "2")
     before = (tmp_path / "room.mp4.jsonl").read_bytes()
-    again = costream("detect", SAMPLE, "-o", tmp_path, "--duration", "2")
-    assert again.returncode == 2
+    again = run("detect", SAMPLE, "-o", tmp_path, "--duration", "2", code=2)
     assert "--overwrite" in again.stderr
-    skipped = costream("detect", SAMPLE, "-o", tmp_path, "--duration", "2", "--skip-existing")
-    assert skipped.returncode == 0
+    skipped = run("detect", SAMPLE, "-o", tmp_path, "--duration", "2", "--skip-existing")
     assert "skipped" in skipped.stderr
     assert (tmp_path / "room.mp4.jsonl").read_bytes() == before
-    assert (
-        costream("detect", SAMPLE, "-o", tmp_path, "--duration", "3", "--overwrite").returncode == 0
-    )
+    run("detect", SAMPLE, "-o", tmp_path, "--duration", "3", "--overwrite")
     assert (tmp_path / "room.mp4.jsonl").read_bytes() != before
 
 
 def test_scores_sum_to_one_over_every_class():
-    done = costream("detect", SAMPLE, "--scores", "--duration", "3")
-    lines = records(done.stdout)
-    labels = lines[0]["labels"]
+    header, *lines = records(run("detect", SAMPLE, "--scores", "--duration", "3").stdout)
+    labels = header["labels"]
     for r in lines:
         if r["type"] == "prediction":
             assert len(r["scores"]) == len(labels)
@@ -120,30 +85,26 @@ def test_scores_sum_to_one_over_every_class():
 
 
 def test_wait_leaves_out_the_warm_up():
-    lines = records(costream("detect", SAMPLE, "--wait", "--duration", "15").stdout)
-    everything = records(costream("detect", SAMPLE, "--duration", "15").stdout)
-    shown = [r for r in lines if r["type"] == "prediction"]
-    full = [r for r in everything if r["type"] == "prediction" and not r["warmup"]]
-    assert shown == full
-    assert 0 < len(shown) < sum(r["type"] == "prediction" for r in everything)
+    part = ("detect", SAMPLE, "--duration", "15")
+    shown = records(run(*part, "--wait").stdout, "prediction")
+    everything = records(run(*part).stdout, "prediction")
+    assert shown == [r for r in everything if not r["warmup"]]
+    assert 0 < len(shown) < len(everything)
 
 
 @posix
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_finalise_files(tmp_path, endless, number, code):
     child = start("detect", endless, "-o", tmp_path, "-f", "jsonl,json,csv,srt")
-    wait_for_lines(tmp_path / "long.ts.jsonl.part", 20)
+    wait_until(lambda: lines_in(tmp_path / "long.ts.jsonl.part") >= 20, child)
     child.send_signal(number)
     _, stderr = child.communicate(timeout=20)
     assert child.returncode == code, stderr
     assert b"Traceback" not in stderr
-    lines = records((tmp_path / "long.ts.jsonl").read_text("utf-8"))
-    assert lines[-1]["type"] == "summary"
-    assert lines[-1]["complete"] is False
-    assert lines[-1]["exit"] == code
-    assert (
-        json.loads((tmp_path / "long.ts.json").read_text("utf-8"))["summary"]["complete"] is False
-    )
+    last = records(tmp_path / "long.ts.jsonl")[-1]
+    assert (last["type"], last["complete"], last["exit"]) == ("summary", False, code)
+    document = json.loads((tmp_path / "long.ts.json").read_text("utf-8"))
+    assert document["summary"]["complete"] is False
     assert not list(tmp_path.glob("*.part"))
 
 
@@ -170,30 +131,25 @@ def test_a_reader_that_leaves_ends_the_run_quietly(endless):
     assert stderr == b""
 
 
+def in_shell(options: str) -> subprocess.CompletedProcess[str]:
+    line = f"{' '.join(COSTREAM)} detect {SAMPLE} --duration 1 {options}"
+    return subprocess.run(
+        ["sh", "-c", line], capture_output=True, text=True, timeout=60, env=environment()
+    )
+
+
 @posix
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
-def test_streams_that_were_closed_before(tmp_path, closed):
-    line = f"{' '.join(COSTREAM)} detect {SAMPLE} --duration 1 {closed}"
-    done = subprocess.run(
-        ["sh", "-c", line], capture_output=True, timeout=60, check=False, env=environment()
-    )
+def test_streams_that_were_closed_before(closed):
+    done = in_shell(closed)
     assert done.returncode == 0, done.stderr
-    assert b"Traceback" not in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @posix
-def test_a_full_disk_is_said(tmp_path):
-    if not Path("/dev/full").exists():
-        pytest.skip("needs /dev/full (Linux)")
-    line = f"{' '.join(COSTREAM)} detect {SAMPLE} --duration 1 -q > /dev/full"
-    done = subprocess.run(
-        ["sh", "-c", line],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=environment(),
-    )
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full (Linux)")
+def test_a_full_disk_is_said():
+    done = in_shell("-q > /dev/full")
     assert done.returncode == 3
     assert "No space left" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -203,7 +159,7 @@ def test_a_full_disk_is_said(tmp_path):
 def test_kill_leaves_readable_lines(tmp_path, endless):
     child = start("detect", endless, "-o", tmp_path)
     part = tmp_path / "long.ts.jsonl.part"
-    wait_for_lines(part, 50)
+    wait_until(lambda: lines_in(part) >= 50, child)
     child.kill()
     child.communicate(timeout=20)
     complete = part.read_text("utf-8").rpartition("\n")[0]
@@ -212,19 +168,17 @@ def test_kill_leaves_readable_lines(tmp_path, endless):
 
 def test_piped_video_equals_the_file(endless):
     with endless.open("rb") as media:
-        piped = costream("detect", "-", "--duration", "20", stdin=media)
-    direct = costream("detect", endless, "--duration", "20")
-    keep = ("prediction", "segment")
-    a = [r for r in records(piped.stdout) if r["type"] in keep]
-    b = [r for r in records(direct.stdout) if r["type"] in keep]
-    assert len(a) > 100
-    assert a == b
+        piped = run("detect", "-", "--duration", "20", stdin=media)
+    direct = run("detect", endless, "--duration", "20")
+    for kind, fewest in (("prediction", 100), ("segment", 0)):
+        a, b = records(piped.stdout, kind), records(direct.stdout, kind)
+        assert len(a) > fewest
+        assert a == b
 
 
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
-        (["detect"], 2, "Usage"),
         (["detect", "x.mp4", "--top-k", "0"], 2, "--top-k"),
         (["detect", "x.mp4", "--threshold", "7"], 2, "--threshold"),
         (["detect", "x.mp4", "--start", "later"], 2, "--start"),
@@ -237,81 +191,59 @@ def test_piped_video_equals_the_file(endless):
         (["detect", "no-such-file.mp4"], 4, "no-such-file.mp4"),
         (["detect", "."], 4, "folder"),
         (["detect", "rtsp://user:secret@127.0.0.1:1/x"], 2, "***@"),
+        (["detect", SAMPLE, "-m", "coadtr"], 5, "cooadtr"),
+        (["detect", SAMPLE, "--weights", "missing.safetensors"], 5, "missing.safetensors"),
+        (["detect", SAMPLE, "--device", "cuda:99"], 5, "cuda:99"),
     ],
 )
 def test_bad_calls_get_one_line_and_their_code(tmp_path, args, code, says):
-    done = costream(*args, cwd=tmp_path)
-    assert done.returncode == code, done.stderr
-    assert says in done.stderr
-    assert "secret" not in done.stderr
-    assert "Traceback" not in done.stderr
+    assert "secret" not in refused(code, says, *args, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("command", ["detect", "batch"])
+def test_a_call_without_arguments_gets_the_usage(command):
+    done = run(command, code=2)
+    assert "Usage" in done.stderr
     assert done.stdout == ""
-    if args != ["detect"]:
-        assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (["-m", "coadtr"], "cooadtr"),
-        (["--weights", "missing.safetensors"], "missing.safetensors"),
-        (["--device", "cuda:99"], "cuda:99"),
-    ],
-)
-def test_model_trouble_is_exit_5(args, says):
-    done = costream("detect", SAMPLE, *args)
-    assert done.returncode == 5, done.stderr
-    assert says in done.stderr
-    assert done.stderr.count("\n") == 1
 
 
 def test_one_bad_input_among_good_ones_is_exit_3(tmp_path):
-    (tmp_path / "bad.mp4").write_bytes(b"")
-    done = costream(
-        "detect", tmp_path / "bad.mp4", SAMPLE, "--duration", "2", "-o", tmp_path / "out"
-    )
-    assert done.returncode == 3
+    bad = tmp_path / "bad.mp4"
+    bad.write_bytes(b"")
+    done = run("detect", bad, SAMPLE, "--duration", "2", "-o", tmp_path / "out", code=3)
     assert "bad.mp4" in done.stderr
     assert (tmp_path / "out" / "room.mp4.jsonl").exists()
 
 
 def test_same_name_twice_is_refused(tmp_path):
     (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "room.mp4").write_bytes(SAMPLE.read_bytes())
-    done = costream("detect", SAMPLE, tmp_path / "a" / "room.mp4", "-o", tmp_path / "out")
-    assert done.returncode == 2
-    assert "same files" in done.stderr
-    done = costream("detect", SAMPLE, SAMPLE, "-o", tmp_path / "out")
-    assert done.returncode == 2
-    assert "same files" in done.stderr
+    same = tmp_path / "a" / "room.mp4"
+    same.write_bytes(SAMPLE.read_bytes())
+    for other in (same, SAMPLE):
+        refused(2, "same files", "detect", SAMPLE, other, "-o", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_names_are_unicode(tmp_path):
     path = tmp_path / "Küche – 厨房 #1.mp4"
     path.write_bytes(SAMPLE.read_bytes())
-    done = costream("detect", path, "--duration", "2", "-o", tmp_path / "öut")
-    assert done.returncode == 0, done.stderr
+    run("detect", path, "--duration", "2", "-o", tmp_path / "öut")
     result = tmp_path / "öut" / f"{path.name}.jsonl"
-    assert records(result.read_text("utf-8"))[0]["source"] == str(path)
+    assert records(result)[0]["source"] == str(path)
 
 
 def test_settings_from_files_and_environment(tmp_path):
     (tmp_path / "costream.toml").write_text("[detect]\ntop-k = 2\nformat = 'jsonl'\n")
-    done = costream("detect", SAMPLE, "--duration", "1", cwd=tmp_path)
-    assert {len(r["top"]) for r in records(done.stdout) if r["type"] == "prediction"} == {2}
-    done = costream(
-        "detect", SAMPLE, "--duration", "1", "-v", cwd=tmp_path, env={"COSTREAM_TOP_K": "1"}
-    )
-    assert {len(r["top"]) for r in records(done.stdout) if r["type"] == "prediction"} == {1}
+    call, given = ("detect", SAMPLE, "--duration", "1", "-v"), {"COSTREAM_TOP_K": "1"}
+    for env, count in ({}, 2), (given, 1):
+        done = run(*call, cwd=tmp_path, env=env)
+        assert {len(r["top"]) for r in records(done.stdout, "prediction")} == {count}
     assert "top_k = 1 (environment)" in done.stderr
-    done = costream("detect", SAMPLE, cwd=tmp_path, env={"COSTREAM_TOP_K": "x"})
-    assert done.returncode == 2
-    assert "COSTREAM_TOP_K" in done.stderr
+    refused(2, "COSTREAM_TOP_K", "detect", SAMPLE, cwd=tmp_path, env={"COSTREAM_TOP_K": "x"})
 
 
 def test_quiet_and_log_file(tmp_path):
-    done = costream("detect", SAMPLE, "--duration", "2", "-q", "--log-file", tmp_path / "log")
+    done = run("detect", SAMPLE, "--duration", "2", "-q", "--log-file", tmp_path / "log")
     assert done.stderr == ""
     assert "weights" in (tmp_path / "log").read_text("utf-8")
 

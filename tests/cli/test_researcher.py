@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import wave
 from argparse import Namespace
@@ -10,7 +9,8 @@ from argparse import Namespace
 import numpy as np
 import pytest
 
-from kit import paths, program
+from kit import paths
+from kit.runs import records, run
 
 REFS = paths.REFS / "transformers"
 needs_refs = pytest.mark.skipif(
@@ -18,15 +18,25 @@ needs_refs = pytest.mark.skipif(
 )
 
 
-def costream(*args, cwd):
-    done = program.costream(*args, cwd=cwd)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def reference(folder, name, prefix=""):
+    """Return the arrays of a network of the authors; write its weights as their checkpoint."""
+    torch = pytest.importorskip("torch")
+    with np.load(REFS / f"{name}.npz") as file:
+        arrays = dict(file)
+    state = {f"{prefix}{k[3:]}": torch.from_numpy(v) for k, v in arrays.items() if k[:3] == "sd/"}
+    torch.save(state, folder / "checkpoint.pth")
+    return arrays, state
 
 
-def predictions(text):
-    records = [json.loads(line) for line in text.splitlines()]
-    return records[0], [r for r in records if r["type"] == "prediction"]
+def import_model(folder, *values, parts=("checkpoint.pth",)):
+    """Import weights as ``mine.safetensors``; ``values``: of its configuration."""
+    config = [word for value in values for word in ("--config", value)]
+    run("models", "import", *parts, "-o", "mine.safetensors", *config, cwd=folder)
+
+
+def predictions(folder, command, file, *options):
+    text = run(command, file, "-m", "mine.safetensors", "--scores", *options, cwd=folder).stdout
+    return records(text, "prediction")
 
 
 def softmax(x):
@@ -37,9 +47,7 @@ def softmax(x):
 @needs_refs
 def test_official_oadtr_on_thumos_pickles(tmp_path):
     torch = pytest.importorskip("torch")
-    with np.load(REFS / "oadtr_learned.npz") as file:
-        arrays = dict(file)
-    state = {f"module.{k[3:]}": torch.from_numpy(v) for k, v in arrays.items() if k[:3] == "sd/"}
+    arrays, state = reference(tmp_path, "oadtr_learned", "module.")
     arguments = Namespace(num_heads=4, decoder_num_heads=4, enc_layers=64)
     torch.save({"model": state, "epoch": 4, "args": arguments}, tmp_path / "checkpoint.pth")
     features = {
@@ -47,23 +55,14 @@ def test_official_oadtr_on_thumos_pickles(tmp_path):
         "video_test_0000006": {"rgb": arrays["rgb"][:70], "flow": arrays["flow"][:70]},
     }
     (tmp_path / "features.pickle").write_bytes(pickle.dumps(features))
-    costream(
-        *("models", "import", "checkpoint.pth", "-o", "mine.safetensors"),
-        *("--config", "labels=thumos14", "--config", "decoder_heads=4"),
-        cwd=tmp_path,
-    )
-    costream(
-        *("detect", "features.pickle", "-m", "mine.safetensors", "--scores", "--wait"),
-        *("--top-k", 22, "-o", "out"),
-        cwd=tmp_path,
-    )
+    import_model(tmp_path, "labels=thumos14", "decoder_heads=4")
+    predictions(tmp_path, "detect", "features.pickle", "--wait", "--top-k", 22, "-o", "out")
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
         "features.pickle#video_test_0000004.jsonl",
         "features.pickle#video_test_0000006.jsonl",
     ]
-    header, found = predictions(
-        (tmp_path / "out" / "features.pickle#video_test_0000004.jsonl").read_text()
-    )
+    lines = records(tmp_path / "out" / "features.pickle#video_test_0000004.jsonl")
+    header, found = lines[0], [r for r in lines if r["type"] == "prediction"]
     assert header["labels"][:3] == ["Background", "BaseballPitch", "BasketballDunk"]
     assert header["rate_hz"] == 4
     assert [p["i"] for p in found] == list(range(63, 80))
@@ -81,42 +80,20 @@ def test_official_oadtr_on_thumos_pickles(tmp_path):
     "name", ["cooadtr_b1_recycling_learned_64", "cooadtr_b2_recycling_fixed_127"]
 )
 def test_cooadtr_on_npy_features(tmp_path, name):
-    torch = pytest.importorskip("torch")
-    with np.load(REFS / f"{name}.npz") as file:
-        arrays = dict(file)
-    state = {k[3:]: torch.from_numpy(v) for k, v in arrays.items() if k[:3] == "sd/"}
-    torch.save(state, tmp_path / "checkpoint.pth")
+    arrays, _ = reference(tmp_path, name)
     np.save(tmp_path / "features.npy", arrays["x"])
-    costream(
-        *("models", "import", "checkpoint.pth", "-o", "mine.safetensors"),
-        *("--config", "labels=thumos14", "--config", "num_heads=4", "--config", "window=64"),
-        cwd=tmp_path,
-    )
-    text = costream(
-        "detect", "features.npy", "-m", "mine.safetensors", "--scores", "--wait", cwd=tmp_path
-    )
-    _, found = predictions(text)
+    import_model(tmp_path, "labels=thumos14", "num_heads=4", "window=64")
+    found = predictions(tmp_path, "detect", "features.npy", "--wait")
     expected = softmax(arrays["window_out"].astype(np.float64))
     np.testing.assert_allclose([p["scores"] for p in found], expected, atol=2e-5)
 
 
 @needs_refs
 def test_deepcot_on_feature_rows(tmp_path):
-    torch = pytest.importorskip("torch")
-    with np.load(REFS / "deepcot_L3.npz") as file:
-        arrays = dict(file)
-    state = {k[3:]: torch.from_numpy(v) for k, v in arrays.items() if k[:3] == "sd/"}
-    torch.save(state, tmp_path / "deepcot.pth")
+    arrays, _ = reference(tmp_path, "deepcot_L3")
     np.save(tmp_path / "song.npy", arrays["x"][0].T)
-    costream(
-        *("models", "import", "deepcot.pth", "-o", "my-deepcot.safetensors"),
-        *("--config", "labels=gtzan", "--config", "num_heads=4", "--config", "window=8"),
-        cwd=tmp_path,
-    )
-    text = costream(
-        "detect", "song.npy", "-m", "my-deepcot.safetensors", "--scores", "--wait", cwd=tmp_path
-    )
-    _, found = predictions(text)
+    import_model(tmp_path, "labels=gtzan", "num_heads=4", "window=8")
+    found = predictions(tmp_path, "detect", "song.npy", "--wait")
     # Until every block's window is full, the authors' network gives nothing, and so does --wait.
     assert [p["i"] for p in found] == list(range(int(arrays["first_step"]), 140))
     expected = softmax(arrays["step_out"][:, 0].astype(np.float64))
@@ -140,13 +117,10 @@ def test_cotrans_listens_through_vggish(tmp_path):
     with wave.open(str(tmp_path / "song.wav"), "wb") as file:
         file.setparams((1, 2, 16_000, len(samples), "NONE", ""))
         file.writeframes(samples.tobytes())
-    costream(
-        *("models", "import", "cotrans.pth", "vggish.pth", "-o", "mine.safetensors"),
-        *("--config", "labels=gtzan", "--config", "num_heads=4", "--config", "window=6"),
-        cwd=tmp_path,
-    )
-    text = costream("listen", "song.wav", "-m", "mine.safetensors", "--scores", cwd=tmp_path)
-    header, found = predictions(text)
+    parts = ("cotrans.pth", "vggish.pth")
+    import_model(tmp_path, "labels=gtzan", "num_heads=4", "window=6", parts=parts)
+    text = run("listen", "song.wav", "-m", "mine.safetensors", "--scores", cwd=tmp_path).stdout
+    header, found = records(text)[0], records(text, "prediction")
     assert (header["labels"][0], header["rate_hz"]) == ("blues", 4)
     assert [p["time_s"] for p in found] == [0.25 * k for k in range(1, 11)]
     blocks = torch.from_numpy((samples / 32_768).astype(np.float32)).view(1, 10, 4000)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 import os
 import signal
-import time
 from pathlib import Path
 
 import av
@@ -20,7 +18,8 @@ from costream.layouts import BODY_15
 from costream.models.build import save_model
 from costream.models.skeleton.network import SkeletonNet
 from kit.paths import SAMPLES
-from kit.program import costream, start
+from kit.program import start
+from kit.runs import lines_in, records, refused, run, wait_until
 
 SAMPLE = SAMPLES / "room.mp4"
 HAS_POSE = importlib.util.find_spec("mediapipe") is not None
@@ -31,14 +30,8 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     options = {"layout": "body-15", "streams": ["joint", "bone"]}
     sizes = {"widths": [4, 8], "strides": [1, 1], "kernel": 3, "pool": 4, "persons": 1}
-    arguments = {
-        "num_classes": 2,
-        "joints": 15,
-        "bones": [list(b) for b in BODY_15.bones],
-        "channels": 6,
-        "padding": "causal",
-        **sizes,
-    }
+    shape = {"num_classes": 2, "joints": 15, "channels": 6, "padding": "causal"}
+    arguments = {**shape, **sizes, "bones": [list(b) for b in BODY_15.bones]}
     card = Card(
         *("tiny", "skeleton actions", "costgcn", arguments, ("wave", "walk"), 15.0),
         frontend="joints",
@@ -67,34 +60,30 @@ def pictures(path: Path) -> int:
 def test_a_table_to_records_and_annotated_video(weights: Path, tmp_path: Path) -> None:
     poses = tmp_path / "poses.csv"
     poses.write_text(table(45), "utf-8")
-    done = costream("detect", poses, "-m", weights, "-o", tmp_path, "-f", "jsonl,mp4")
-    assert done.returncode == 0, done.stderr
-    lines = [json.loads(x) for x in (tmp_path / "poses.csv.jsonl").read_text("utf-8").splitlines()]
+    run("detect", poses, "-m", weights, "-o", tmp_path, "-f", "jsonl,mp4")
+    lines = records(tmp_path / "poses.csv.jsonl")
     assert lines[0]["kind"] == "skeleton"
     assert lines[-1]["steps"] == 45
     assert pictures(tmp_path / "poses.csv.mp4") == 45
-    again = costream("detect", poses, "-m", weights, "-o", tmp_path, "-f", "mp4")
-    assert again.returncode == 2
+    again = run("detect", poses, "-m", weights, "-o", tmp_path, "-f", "mp4", code=2)
     assert "exists already" in again.stderr
-    assert costream("detect", poses, "-m", weights, "-f", "mp4").returncode == 2
+    run("detect", poses, "-m", weights, "-f", "mp4", code=2)
 
 
 @pytest.mark.skipif(HAS_POSE, reason="the pose extra is installed")
 def test_video_without_the_pose_extra_is_one_clear_line(weights: Path, tmp_path: Path) -> None:
-    done = costream("detect", SAMPLE, "-m", weights, "-o", tmp_path)
-    assert done.returncode == 4
-    assert done.stderr.count("\n") == 1
-    assert "tiny takes skeletons, not video; pip install 'costream[pose]'" in done.stderr
+    words = "tiny takes skeletons, not video; pip install 'costream[pose]'"
+    refused(4, words, "detect", SAMPLE, "-m", weights, "-o", tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(not HAS_POSE, reason="pip install 'costream[pose]'")
 def test_video_with_the_pose_extra(weights: Path, tmp_path: Path) -> None:
-    done = costream("detect", SAMPLE, "-m", weights, "-o", tmp_path, "-q", "--duration", "2")
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = (tmp_path / "room.mp4.jsonl").read_text("utf-8").splitlines()
-    assert "MediaPipe" in json.loads(lines[0])["options"]["pose"]
-    assert sum(json.loads(x)["type"] == "compute" for x in lines) == 30
+    done = run("detect", SAMPLE, "-m", weights, "-o", tmp_path, "-q", "--duration", "2")
+    assert done.stderr == ""
+    (header,) = records(tmp_path / "room.mp4.jsonl", "header")
+    assert "MediaPipe" in header["options"]["pose"]
+    assert len(records(tmp_path / "room.mp4.jsonl", "compute")) == 30
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
@@ -103,10 +92,7 @@ def test_ctrl_c_leaves_a_video_that_plays(weights: Path, tmp_path: Path) -> None
     poses.write_text(table(20_000), "utf-8")
     child = start("detect", poses, "-m", weights, "-o", tmp_path, "-f", "jsonl,mp4")
     part = tmp_path / "poses.csv.jsonl.part"
-    until = time.monotonic() + 60
-    while not (part.exists() and part.read_bytes().count(b"\n") > 40):
-        assert time.monotonic() < until, "nothing was written"
-        time.sleep(0.05)
+    wait_until(lambda: lines_in(part) > 40, child)
     child.send_signal(signal.SIGINT)
     _, stderr = child.communicate(timeout=30)
     assert child.returncode == 130, stderr
@@ -117,7 +103,4 @@ def test_ctrl_c_leaves_a_video_that_plays(weights: Path, tmp_path: Path) -> None
 def test_a_table_that_cannot_be_opened(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("name,age,town,job\nA,3,B,C\n")
-    done = costream("detect", path, "-m", "cooadtr", cwd=tmp_path)
-    assert done.returncode == 4
-    assert "there are no joints in it" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert "there are no joints in it" in run("detect", path, "-m", "cooadtr", code=4).stderr

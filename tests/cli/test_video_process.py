@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from costream.models.build import save_model
 from costream.models.oad.cooadtr import CoOadTR
 from costream.models.video3d import VideoNet, WindowVideoNet
 from kit.paths import SAMPLES
-from kit.program import costream
+from kit.runs import records, run
 from kit.video_nets import KINDS
 
 ROOM = SAMPLES / "room.mp4"
@@ -59,11 +58,10 @@ def write(path: Path, architecture: str) -> None:
 def test_from_pixel_to_label(tmp_path: Path, architecture: str, first: int, every: int) -> None:
     weights = tmp_path / "tiny.safetensors"
     write(weights, architecture)
-    done = costream("detect", ROOM, "-m", weights, "--duration", "4", "-o", "-", "-f", "jsonl")
-    assert done.returncode == 0, done.stderr
-    records = [json.loads(line) for line in done.stdout.splitlines()]
-    steps = [r["i"] for r in records if r["type"] == "prediction"]
+    done = run("detect", ROOM, "-m", weights, "--duration", "4", "-o", "-", "-f", "jsonl")
+    header, *lines, summary = records(done.stdout)
+    steps = [r["i"] for r in lines if r["type"] == "prediction"]
     assert steps == list(range(first, 20, every))
-    assert records[0]["rate_hz"] == 5.0
-    assert records[-1]["complete"]
-    assert records[-1]["macs"] <= records[-1]["dense_macs"]
+    assert header["rate_hz"] == 5.0
+    assert summary["complete"]
+    assert summary["macs"] <= summary["dense_macs"]

@@ -18,8 +18,14 @@ import pytest
 
 from kit.paths import ROOT
 
-DRIVER = Path(__file__).with_name("driver.py")
+DRIVERS = {"watch": "watch_driver.py"}  # by the first word of their arguments
 COLOR_SETTINGS = ("CI", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE")
+
+
+def command(*args: str) -> list[str]:
+    """Return what starts a driver; its arguments begin with "watch" for that of a watch."""
+    driver = DRIVERS.get(args[0], "driver.py")
+    return [sys.executable, str(Path(__file__).with_name(driver)), *args[args[0] in DRIVERS :]]
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -49,18 +55,11 @@ def in_terminal() -> Callable[..., Shown]:
     """Run the driver with standard error (and output, unless ``pipe``) on a terminal."""
     pty = pytest.importorskip("pty", reason="needs a system with pseudo-terminals")
 
-    def run(
-        *args: str,
-        pipe: bool = False,
-        width: int = 80,
-        height: int = 24,
-        driver: Path = DRIVER,
-        **env: str,
-    ) -> Shown:
+    def run(*args: str, pipe: bool = False, width: int = 80, height: int = 24, **env: str) -> Shown:
         ours, theirs = pty.openpty()
         resize(ours, width, height)
         process = subprocess.Popen(
-            [sys.executable, str(driver), *args],
+            command(*args),
             stdin=theirs,
             stdout=subprocess.PIPE if pipe else theirs,
             stderr=theirs,
@@ -101,22 +100,19 @@ def _read(ours: int, process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
 class Tmux:
     """A terminal emulator of its own, whose screen can be read."""
 
-    def __init__(
-        self, width: int, height: int, *args: str, driver: Path = DRIVER, **env: str
-    ) -> None:
+    def __init__(self, width: int, height: int, *args: str, **env: str) -> None:
         self._socket = f"costream-{uuid.uuid4().hex[:12]}"
         words = [f"{k}={v}" for k, v in {"PYTHONUTF8": "1", "PYTHONPATH": str(ROOT), **env}.items()]
         hidden = [word for name in COLOR_SETTINGS for word in ("-u", name)]
-        program = [sys.executable, str(driver), *args]
         # Something of before stands above, and the screen stays when the driver has ended.
         shell = ["sh", "-c", 'echo above 1; echo above 2; "$@"; exec sleep 100', "sh"]
-        command = [*shell, "env", *hidden, *words, *program]
+        program = [*shell, "env", *hidden, *words, *command(*args)]
         size = ["-x", str(width), "-y", str(height)]
-        self._run("-f", "/dev/null", "new", "-d", *size, *command)
+        self._run("-f", "/dev/null", "new", "-d", *size, *program)
 
     def _run(self, *args: str) -> str:
-        command = ["tmux", "-L", self._socket, *args]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        call = ["tmux", "-L", self._socket, *args]
+        return subprocess.run(call, check=True, capture_output=True, text=True).stdout
 
     def screen(self) -> list[str]:
         """Return the visible lines without those of before."""
@@ -152,8 +148,8 @@ def tmux() -> Iterator[Callable[..., Tmux]]:
         pytest.skip("needs tmux (apt-get install tmux)")
     opened: list[Tmux] = []
 
-    def start(width: int, height: int, *args: str, driver: Path = DRIVER, **env: str) -> Tmux:
-        opened.append(Tmux(width, height, *args, driver=driver, **env))
+    def start(width: int, height: int, *args: str, **env: str) -> Tmux:
+        opened.append(Tmux(width, height, *args, **env))
         return opened[-1]
 
     yield start

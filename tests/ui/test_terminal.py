@@ -11,6 +11,7 @@ import pytest
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 SHORT = ("--steps", "150", "--sleep", "0.004")
+WATCH = ("watch", "--shows", "3")
 
 Terminal = Callable[..., Any]
 
@@ -28,11 +29,18 @@ def test_redirected_output_keeps_every_line(in_terminal: Terminal) -> None:
     assert shown.terminal.count(HIDE) == 1
 
 
+def test_the_output_of_a_watch_is_left_alone(in_terminal: Terminal) -> None:
+    shown = in_terminal("watch", "--shows", "20", "--sleep", "0.01", pipe=True)
+    assert shown.stdout.split() == [str(k) for k in range(20)]
+    assert shown.terminal.count(HIDE) == 1
+    assert "\x1b[?1049h" not in shown.terminal
+
+
 @pytest.mark.parametrize("pipe", [True, False])
-@pytest.mark.parametrize("how", ["end", "raise", "exit", "sigint"])
+@pytest.mark.parametrize("how", ["end", "raise", "exit", "sigint", "watch"])
 def test_the_cursor_comes_back(in_terminal: Terminal, how: str, pipe: bool) -> None:
-    last = () if how == "end" else ("--die-at", "70", "--how", how)
-    shown = in_terminal(*SHORT, *last, pipe=pipe)
+    args: dict[str, tuple[str, ...]] = {"end": SHORT, "watch": (*WATCH, "--die")}
+    shown = in_terminal(*args.get(how, (*SHORT, "--die-at", "70", "--how", how)), pipe=pipe)
     assert HIDE in shown.terminal
     assert shown.terminal.rindex(SHOW) > shown.terminal.rindex(HIDE)
     assert (shown.code == 0) is (how == "end")
@@ -49,6 +57,17 @@ def test_the_end_is_a_readable_timeline(in_terminal: Terminal) -> None:
     assert "background" not in after
 
 
+def test_the_end_of_a_watch_is_a_table(in_terminal: Terminal) -> None:
+    shown = in_terminal(*WATCH)
+    assert shown.code == 0
+    after = shown.terminal[shown.terminal.rindex(SHOW) :]
+    assert "4 feeds watched for 01:02:03 with cooadtr" in after
+    assert re.search(r"front door +14893 +\d+ +0 +0 +0 +3 +live", after)
+    assert re.search(r"lab +14893 +\d+ +3 +0 +0 +0 +.*LOST", after)
+    assert "lab: lost (wrong user name or password (401))" in after
+    assert "59572 steps, 574 GMAC of 24.5 TMAC dense (2.3%)" in after
+
+
 @pytest.mark.parametrize(
     "env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {"NO_COLOR": "1", "FORCE_COLOR": "1"}], ids=str
 )
@@ -59,15 +78,28 @@ def test_no_escapes_where_they_are_not_wanted(in_terminal: Terminal, env: dict[s
     assert "walk" in shown.terminal
 
 
+def test_plain_lines_of_a_watch(in_terminal: Terminal) -> None:
+    shown = in_terminal("watch", "--shows", "9", "--every", "0.2", NO_COLOR="1")
+    assert "\x1b" not in shown.terminal
+    assert "lab: given up (wrong user name or password (401))\r\n" in shown.terminal
+    line = r"^up 01:02:0\d  feeds 2/4 live, 1 lost, 1 waiting  lag "
+    assert re.search(line, shown.terminal, re.M)
+
+
 def test_no_live_view_under_ci(in_terminal: Terminal) -> None:
     shown = in_terminal(*SHORT, CI="true")
     assert HIDE not in shown.terminal
     assert "150 steps" in shown.terminal
 
 
-def test_ascii_where_the_encoding_has_no_blocks(in_terminal: Terminal) -> None:
-    shown = in_terminal(*SHORT, pipe=True, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
-    assert "####" in shown.terminal
+@pytest.mark.parametrize(
+    ("args", "words"), [(SHORT, "####"), ((*WATCH, "--feeds", "40"), "... and 24 more, all live")]
+)
+def test_ascii_where_the_encoding_has_no_blocks(
+    in_terminal: Terminal, args: tuple[str, ...], words: str
+) -> None:
+    shown = in_terminal(*args, pipe=True, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert words in shown.terminal
     assert shown.terminal.isascii()
 
 
@@ -81,15 +113,33 @@ def test_the_screen_of_an_ordinary_terminal(tmux: Terminal) -> None:
     text = "\n".join(screen)
     assert screen[0].startswith("walk in the room.mp4  cooadtr, 10 steps a second")
     assert re.search(r"━─+ +\d+ %  0:\d\d / 1:00  0:\d\d left", screen[1])
-    assert re.search(r"^now +\w.*for \d+\.\d s, since 0:\d\d\.\d", text, re.M)
-    assert re.search(r"^before +0:0\d\.\d – 0:\d\d\.\d +\w+", text, re.M)
-    assert re.search(r"^walk +█?", text, re.M)
     assert " w  walk " in text
-    assert re.search(r"^speed +\d.*x real time, 2\.\d ms a step", text, re.M)
-    assert re.search(r"^ +decode 0\.80  frontend 1\.20  network 0\.\d\d  sink 0\.10 ms", text, re.M)
-    assert re.search(r"^cost +9\.6 M of 411 M MAC a step: 43x less", text, re.M)
-    assert re.search(r"^lost +0 dropped, 0 errors", text, re.M)
+    for pattern in (
+        r"^now +\w.*for \d+\.\d s, since 0:\d\d\.\d",
+        r"^before +0:0\d\.\d – 0:\d\d\.\d +\w+",
+        r"^walk +█?",
+        r"^speed +\d.*x real time, 2\.\d ms a step",
+        r"^ +decode 0\.80  frontend 1\.20  network 0\.\d\d  sink 0\.10 ms",
+        r"^cost +9\.6 M of 411 M MAC a step: 43x less",
+        r"^lost +0 dropped, 0 errors",
+    ):
+        assert re.search(pattern, text, re.M), pattern
     assert not terminal.cursor()
+
+
+@pytest.mark.parametrize("count", [1, 4, 16, 40])
+def test_the_screen_of_a_watch(tmux: Terminal, count: int) -> None:
+    terminal = tmux(80, 24, "watch", "--feeds", str(count))
+    screen = terminal.wait_for(_shows_feeds)
+    assert re.search(r"^ \d+/\d+ live.*up 01:0\d:\d\d", screen[0])
+    row = r"^(?:[a-z 0-9…]+?) +(?:live|LOST|waiting|stalled|connecting) "
+    assert len(re.findall(row, "\n".join(screen), re.M)) == min(count, 16)
+    assert max(map(len, screen)) < 80
+    assert not terminal.cursor()
+
+
+def _shows_feeds(screen: list[str]) -> bool:
+    return any("steps/s" in line for line in screen)
 
 
 def test_nothing_of_the_live_view_stays(tmux: Terminal) -> None:
@@ -111,19 +161,38 @@ def test_other_sizes(tmux: Terminal, width: int, height: int) -> None:
     assert sum(line.startswith("walk in the room") for line in screen) == 1
 
 
-def test_resizing_leaves_nothing_behind(tmux: Terminal) -> None:
-    terminal = tmux(90, 40, "--steps", "3000")
-    terminal.wait_for(_is_complete)
-    for width, height in ((50, 40), (100, 40), (45, 36), (80, 40)):
-        terminal.resize(width, height)
+def _bar(line: str, width: int) -> bool:
+    return " %  " in line and " left" in line and len(line) == width - 1
 
-        def is_drawn_anew(screen: list[str], width: int = width) -> bool:
-            bars = [line for line in screen if " %  " in line and " left" in line]
-            return len(bars) == 1 and len(bars[0]) == width - 1
 
-        screen = terminal.wait_for(is_drawn_anew)
-        assert screen[0].startswith("walk in the room.mp4"), "\n".join(screen)
-        assert sum(line.startswith("cost") for line in screen) == 1, "\n".join(screen)
+def _lost_feed(line: str, width: int) -> bool:
+    return line.startswith("lab ") and " LOST " in line and len(line) <= width - 1
+
+
+@pytest.mark.parametrize(
+    ("args", "wide", "is_ready", "is_row", "head", "tail"),
+    [
+        (("--steps", "3000"), 100, _is_complete, _bar, "walk in the room.mp4", "cost"),
+        (("watch", "--feeds", "4"), 130, _shows_feeds, _lost_feed, " 2/4 live", "3 alerts"),
+    ],
+    ids=["run", "watch"],
+)
+def test_resizing_leaves_nothing_behind(
+    tmux: Terminal,
+    args: tuple[str, ...],
+    wide: int,
+    is_ready: Callable[[list[str]], bool],
+    is_row: Callable[[str, int], bool],
+    head: str,
+    tail: str,
+) -> None:
+    terminal = tmux(90, 40, *args)
+    terminal.wait_for(is_ready)
+    for width in (50, wide, 45, 80):
+        terminal.resize(width, 36 if width == 45 else 40)
+        screen = terminal.wait_for(lambda s, w=width: sum(is_row(x, w) for x in s) == 1)
+        assert head in screen[0], "\n".join(screen)
+        assert sum(tail in line for line in screen) == 1, "\n".join(screen)
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 40), (40, 12)])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,20 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from costream.formatting import clean, counted, saving, short_time, si, times
-from costream.records import Compute, Fault, Head, Header, Prediction, Segment, StageTimes, Summary
+from costream.records import (
+    OBJECT_DETECTION,
+    Box,
+    Compute,
+    Fault,
+    Head,
+    Header,
+    Objects,
+    Prediction,
+    Record,
+    Segment,
+    StageTimes,
+    Summary,
+)
 from costream.ui.console import (
     ColorMode,
     color_mode,
@@ -25,9 +38,21 @@ from costream.ui.console import (
 from costream.ui.plain import PlainLines
 from costream.ui.run.tracks import Strip
 from costream.ui.timeline import FinalTimeline
+from kit.shown import console, written
 
 ABOUT = ("0.1.0", "cooadtr", "0" * 64, ("background", "walk"), "background", 10.0, 0.0)
 HEADER = Header(*ABOUT, "clip.mp4", "video", 75.0, {})
+OBJECTS = replace(HEADER, labels=("car", "person"), background=None, task=OBJECT_DETECTION)
+HEADS = replace(
+    HEADER,
+    source="mic",
+    kind="audio",
+    heads=(
+        Head("cotrans", "0" * 64, ("rock", "jazz"), None, 0.0, 0.5),
+        Head("cosounds", "0" * 64, ("dog", "siren"), None, 0.0, 0.5),
+    ),
+)
+MS = StageTimes(1.0, 1.0, 1.0, 1.0)
 SUMMARY = Summary(
     *(1200, 2, 0, 0, 75.0, 9.1, 8.2417),
     macs=12_400_000_000,
@@ -37,81 +62,75 @@ SUMMARY = Summary(
 )
 
 
-def console(width: int = 80) -> Console:
-    return Console(file=io.StringIO(), width=width, markup=False, highlight=False, emoji=False)
-
-
-def written(target: Console) -> list[str]:
-    assert isinstance(target.file, io.StringIO)
-    return [line.rstrip() for line in target.file.getvalue().split("\n")]
-
-
 # --- plain lines -----------------------------------------------------------------------------
 
 
-def play_plain(every_s: float, **options: Any) -> list[str]:
-    target = console(20)
-    view = PlainLines(target, "clip.mp4", every_s=every_s, **options)
-    view.open(HEADER)
-    for i in range(3):
-        view.write(Prediction(i, i * 30.0, i, i, (("walk", 0.912), ("background", 0.05))))
-        view.write(Compute(i, i * 30.0, 1, 1, StageTimes(1.0, 1.0, 1.0, 1.0), dropped=i))
-    view.write(Fault(60.0, "broken"))
-    view.close(SUMMARY)
+def plain_lines(
+    header: Header, *records: Record, width: int = 20, every_s: float = 0.0, last: bool = True
+) -> list[str]:
+    target = console(width)
+    return play(PlainLines(target, "clip.mp4", every_s=every_s, last=last), target, header, records)
+
+
+def timeline(*segments: Segment, header: Header, summary: Summary = SUMMARY) -> list[str]:
+    target = console()
+    return play(FinalTimeline(target, "clip.mp4"), target, header, segments, summary)
+
+
+def play(
+    view: PlainLines | FinalTimeline,
+    target: Console,
+    header: Header,
+    records: Sequence[Record],
+    summary: Summary = SUMMARY,
+) -> list[str]:
+    view.open(header)
+    for record in records:
+        view.write(record)
+    view.close(summary)
     return written(target)
 
 
+def walk(count: int = 3) -> list[Record]:
+    out: list[Record] = []
+    for i in range(count):
+        out.append(Prediction(i, i * 30.0, i, i, (("walk", 0.912), ("background", 0.05))))
+        out.append(Compute(i, i * 30.0, 1, 1, MS, dropped=i))
+    return [*out, Fault(60.0, "broken")]
+
+
 def test_plain_lines_say_where_it_is() -> None:
-    lines = play_plain(0.0)
+    lines = plain_lines(HEADER, *walk())
     assert lines[0].startswith("t=0.0 s  ")
     assert lines[5].startswith("t=60.0 s  ")
     assert lines[5].endswith("x  walk 0.91  dropped 2")  # one line, however narrow
     assert lines[6].endswith("dropped 2  errors 1")
     assert lines[7].startswith("clip.mp4: 1200 steps, 75.0 s of video in 9.1 s (8.2x real time)")
+    assert len(plain_lines(HEADER, *walk(), every_s=3600.0)) == 2
+    assert plain_lines(HEADER, *walk(), every_s=3600.0, last=False) == [""]
 
 
 def test_plain_lines_name_the_best_of_each_head() -> None:
-    target = console(20)
-    view = PlainLines(target, "mic", every_s=0.0)
-    view.open(heads_header())
-    view.write(Prediction(0, 0.25, 0, 0, (("rock", 0.8), ("jazz", 0.2)), model="cotrans"))
-    view.write(Prediction(0, 0.25, 0, 0, (("dog", 0.6), ("siren", 0.4)), model="cosounds"))
-    view.close(SUMMARY)
-    assert written(target)[1].endswith("  rock 0.80  dog 0.60  dropped 0")
+    first = Prediction(0, 0.25, 0, 0, (("rock", 0.8), ("jazz", 0.2)), model="cotrans")
+    second = Prediction(0, 0.25, 0, 0, (("dog", 0.6), ("siren", 0.4)), model="cosounds")
+    lines = plain_lines(HEADS, first, second)
+    assert lines[1].endswith("  rock 0.80  dog 0.60  dropped 0")
 
 
-def heads_header() -> Header:
-    heads = (
-        Head("cotrans", "0" * 64, ("rock", "jazz"), None, 0.0, 0.5),
-        Head("cosounds", "0" * 64, ("dog", "siren"), None, 0.0, 0.5),
-    )
-    return replace(HEADER, source="mic", kind="audio", heads=heads)
-
-
-def test_plain_lines_are_rare_and_the_last_can_be_left_out() -> None:
-    assert len(play_plain(3600.0)) == 2
-    assert play_plain(3600.0, last=False) == [""]
-
-
-# --- final timeline --------------------------------------------------------------------------
-
-
-def play_timeline(
-    *segments: Segment, summary: Summary = SUMMARY, header: Header = HEADER, width: int = 80
-) -> list[str]:
-    target = console(width)
-    view = FinalTimeline(target, "clip.mp4")
-    view.open(header)
-    view.write(Prediction(0, 0.0, 0, 0, (("background", 0.9),)))
-    for segment in segments:
-        view.write(segment)
-    view.close(summary)
-    return written(target)
+def test_plain_lines_count_objects() -> None:
+    records: list[Record] = []
+    for i, labels in enumerate((("person", "car", "car"), ())):
+        boxes = tuple(Box(0, 0, 9, 9, 0.9 - 0.1 * k, label) for k, label in enumerate(labels))
+        records.append(Objects(i, i / 10, i, i, boxes))
+        records.append(Compute(i, i / 10, 100, 400, MS, tokens=255))
+    lines = plain_lines(OBJECTS, *records, width=30)
+    assert lines[1].endswith("x  2 car, 1 person  255 tokens, 25 % of dense  dropped 0")
+    assert lines[3].endswith("x  nothing  255 tokens, 25 % of dense  dropped 0")
 
 
 def test_the_timeline_is_a_table_and_a_line_of_cost() -> None:
     segments = Segment(1.5, 4.25, "walk", 0.913), Segment(3600.0, 3725.5, "[bold]sit[/bold]", 0.5)
-    assert play_timeline(*segments) == [
+    assert timeline(*segments, header=HEADER) == [
         "clip.mp4",
         "     start         end    length  label             score",
         "   0:01.50     0:04.25    2.75 s  walk               0.91",
@@ -123,21 +142,30 @@ def test_the_timeline_is_a_table_and_a_line_of_cost() -> None:
 
 
 def test_the_timeline_says_when_there_is_none() -> None:
-    assert play_timeline()[1] == "No action was found."
-    assert play_timeline(header=heads_header())[1] == "Nothing was recognised."
-    nothing = replace(
-        SUMMARY, steps=0, macs=0, x_realtime=None, complete=False, errors=1, dropped=2
-    )
-    lines = play_timeline(summary=nothing)
+    for header, words in (
+        (HEADER, "No action was found."),
+        (HEADS, "Nothing was recognised."),
+        (OBJECTS, "No object was found."),
+    ):
+        assert timeline(header=header)[1] == words
+    changed = {"steps": 0, "macs": 0, "x_realtime": None, "errors": 1, "dropped": 2}
+    lines = timeline(header=HEADER, summary=replace(SUMMARY, complete=False, **changed))
     assert lines[1] == "Nothing was read."
     assert lines[2] == "0 steps, 75.0 s of video in 9.1 s, 2 dropped, 1 error, incomplete"
 
 
+def test_the_timeline_says_how_many_objects_there_were() -> None:
+    segments = Segment(2.0, 3.0, "person", 0.7, count=12), Segment(1.0, 9.0, "car", 0.8, count=2)
+    assert timeline(*segments, header=OBJECTS)[1:4] == [
+        "  start      end  length  label   max  score",
+        "0:01.00  0:09.00  8.00 s  car       2   0.80",
+        "0:02.00  0:03.00  1.00 s  person   12   0.70",
+    ]
+
+
 def test_the_timeline_names_the_model_of_each_segment_in_order_of_time() -> None:
     segments = Segment(3.0, 4.0, "dog", 0.5, "cosounds"), Segment(1.0, 9.0, "rock", 0.9, "cotrans")
-    lines = play_timeline(
-        *segments, header=heads_header(), summary=replace(SUMMARY, drift_ppm=-31.4)
-    )
+    lines = timeline(*segments, header=HEADS, summary=replace(SUMMARY, drift_ppm=-31.4))
     assert [line.split() for line in lines[1:4]] == [
         ["start", "end", "length", "model", "label", "score"],
         ["0:01.00", "0:09.00", "8.00", "s", "cotrans", "rock", "0.90"],
@@ -148,7 +176,8 @@ def test_the_timeline_names_the_model_of_each_segment_in_order_of_time() -> None
 
 
 def test_very_long_timelines_keep_the_end() -> None:
-    lines = play_timeline(*(Segment(float(i), i + 1.0, "walk", 0.5) for i in range(1234)))
+    segments = (Segment(float(i), i + 1.0, "walk", 0.5) for i in range(1234))
+    lines = timeline(*segments, header=HEADER)
     assert len(lines) == 1000 + 5
     assert lines[2].split()[0] == "3:54.00"
     assert lines[-3] == "The first 234 segments are left out; -o writes them all."
@@ -206,24 +235,21 @@ def test_the_live_view_needs_a_terminal_and_a_reader() -> None:
     assert not live_allowed(_Terminal(), env=xterm, data_on_terminal=True)
 
 
-def test_the_cursor_is_not_restored_off_a_terminal() -> None:
-    stream = io.StringIO()
-    restore_cursor(stream)
-    assert stream.getvalue() == ""
-
-
 @pytest.mark.parametrize(("encoding", "expected"), [("utf-8", True), ("cp1252", False)])
-def test_is_unicode(encoding: str, expected: bool) -> None:
-    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+def test_a_stream_that_is_no_terminal(encoding: str, expected: bool) -> None:
+    memory = io.BytesIO()
+    stream = io.TextIOWrapper(memory, encoding=encoding)
     assert is_unicode(Console(file=stream)) is expected
+    restore_cursor(stream)
+    stream.flush()
+    assert memory.getvalue() == b""
 
 
 # --- small parts -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
+def test_numbers_with_prefixes() -> None:
+    for number, text in (
         (0, "0 MAC"),
         (512, "512 MAC"),
         (1000, "1.0 kMAC"),
@@ -232,37 +258,26 @@ def test_is_unicode(encoding: str, expected: bool) -> None:
         (410_900_000, "411 MMAC"),
         (999_700_000, "1.0 GMAC"),
         (2.5e12, "2.5 TMAC"),
-    ],
-)
-def test_si(number: float, text: str) -> None:
-    assert si(number, "MAC") == text
-    assert si(number) == text.removesuffix("MAC").rstrip()
+    ):
+        assert si(number, "MAC") == text
+        assert si(number) == text.removesuffix("MAC").rstrip()
 
 
-def test_times_and_savings() -> None:
+def test_small_texts() -> None:
     assert [times(x) for x in (0.84, 8.24, 9.96, 43.4)] == ["0.8x", "8.2x", "10x", "43x"]
     assert saving(9.6e6, 410.9e6) == "43x less"
     assert saving(10, 10) == saving(0, 10) == saving(12, 10) == ""
     assert [counted(n, "error") for n in (0, 1, 2)] == ["0 errors", "1 error", "2 errors"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "decimals", "text"),
-    [
+    assert clean(" a\tb\nc \x1b[2J\x07 日本 ") == "a b c ?[2J? 日本"
+    for seconds, decimals, text in (
         (0.0, 1, "0:00.0"),
         (59.96, 1, "1:00.0"),
         (61.25, 2, "1:01.25"),
         (3599.999, 1, "1:00:00.0"),
         (36_061.0, 0, "10:01:01"),
         (-3.0, 1, "0:00.0"),
-    ],
-)
-def test_short_time(seconds: float, decimals: int, text: str) -> None:
-    assert short_time(seconds, decimals) == text
-
-
-def test_clean() -> None:
-    assert clean(" a\tb\nc \x1b[2J\x07 日本 ") == "a b c ?[2J? 日本"
+    ):
+        assert short_time(seconds, decimals) == text
 
 
 @given(

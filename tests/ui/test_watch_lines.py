@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
 from costream.records import Alert, FeedStatus, WatchStatus
 from costream.ui.watch.lines import StateChanges, WatchLines
+from kit.shown import console, written
 from kit.watched import feed, watch
 
 
@@ -79,14 +78,13 @@ def test_feeds_join_and_leave() -> None:
 
 
 def printed(*story: WatchStatus, every_s: float) -> list[str]:
-    console = Console(file=io.StringIO(), width=80, markup=False, highlight=False, emoji=False)
-    view = WatchLines(console, every_s=every_s)
+    target = console()
+    view = WatchLines(target, every_s=every_s)
     for status in story:
         view.show(status)
     view.close()
     view.close()
-    assert isinstance(console.file, io.StringIO)
-    return [line.rstrip() for line in console.file.getvalue().split("\n")]
+    return written(target)
 
 
 ALERT = Alert(9.0, "falling>=0.8 for 2s", "falling", 0.921, 7.0)
