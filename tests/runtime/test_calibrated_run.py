@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -19,42 +18,18 @@ from costream.models.joint import combine_models
 from costream.models.registry import load_model
 from costream.models.streaming import StreamingModel
 from costream.options import Options
-from costream.records import (
-    AnyRecord,
-    FeatureRow,
-    Gap,
-    Head,
-    Header,
-    Prediction,
-    Segment,
-    SourceInfo,
-    Summary,
-)
+from costream.records import FeatureRow, Gap, Head, Prediction, Segment, SourceInfo
+from costream.results.decode import _head
 from costream.runtime.alerts.alerts import AlertOptions
 from costream.runtime.alerts.rules import RuleLabels
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.state_dir import Snapshot, StateDirectory
 from costream.runtime.writer import StreamRecorder
+from kit.streams import RecordSink
 
 THRESHOLDS = {"walk": 0.15, "fall": 0.9}
 TIMELINE = Timeline(0.3, min_length_s=0.0, min_gap_s=0.0, thresholds=THRESHOLDS, smooth_s=0.5)
 INFO = SourceInfo("given", "given", "features", None, None, width=256)
-
-
-class Kept:
-    """A sink that keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.records: list[AnyRecord] = []
-
-    def open(self, header: Header) -> None:
-        self.records.append(header)
-
-    def write(self, record: Any) -> None:
-        self.records.append(record)
-
-    def close(self, summary: Summary) -> None:
-        self.records.append(summary)
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +64,8 @@ def play(
     return out
 
 
-def track_of(model: StreamingModel, **options: Any) -> tuple[StreamRecorder, Kept]:
-    kept = Kept()
+def track_of(model: StreamingModel, **options: Any) -> tuple[StreamRecorder, RecordSink]:
+    kept = RecordSink()
     track = StreamRecorder(model, Options(scores=True, **options), [kept])
     track.open(INFO)
     return track, kept
@@ -102,7 +77,7 @@ def test_predictions_stay_as_they_are_and_the_timeline_is_smooth(shipped: Stream
     smooth = play(model, rows(60), track, model.init_state(1))
     plain = with_card(shipped, timeline=replace(TIMELINE, smooth_s=0.0))
     raw = play(plain, rows(60), track_of(plain)[0], plain.init_state(1))
-    told = [r.scores for r in kept.records if isinstance(r, Prediction)]
+    told = [p.scores for p in kept.of(Prediction)]
     assert np.array_equal(np.array(told, np.float32), np.array(raw, np.float32))
     expected = raw[0]
     for row, average in zip(raw[1:], smooth[1:], strict=True):
@@ -148,14 +123,11 @@ def test_a_gap_ends_the_average(shipped: StreamingModel) -> None:
 def test_the_header_says_what_was_in_force(shipped: StreamingModel) -> None:
     model = with_card(shipped, timeline=TIMELINE, temperature=1.25)
     _, kept = track_of(model)
-    header = kept.records[0]
-    assert isinstance(header, Header)
+    header = kept.header
     assert header.options["timeline"] == TIMELINE
     assert header.options["temperature"] == 1.25
     _, kept = track_of(model, threshold=0.7)
-    header = kept.records[0]
-    assert isinstance(header, Header)
-    overridden = header.options["timeline"]
+    overridden = kept.header.options["timeline"]
     assert [overridden.threshold_of(label) for label in ("walk", "fall", "sit")] == [0.7] * 3
     assert overridden.smooth_s == 0.5
 
@@ -164,12 +136,9 @@ def test_each_head_goes_by_its_own(shipped: StreamingModel) -> None:
     sounds = [load_model(name, device="cpu") for name in ("cotrans", "cosounds")]
     about: list[dict[str, Any]] = [{"temperature": 2.0}, {"timeline": Timeline(smooth_s=1.0)}]
     joint = combine_models([with_card(m, **more) for m, more in zip(sounds, about, strict=True)])
-    kept = Kept()
+    kept = RecordSink()
     StreamRecorder(joint, Options(), [kept]).open(SourceInfo("x", "x", "audio", None, None))
-    header = kept.records[0]
-    assert isinstance(header, Header)
-    assert header.heads is not None
-    first, second = header.heads
+    first, second = kept.header.heads
     assert (first.temperature, first.smooth_s) == (2.0, 0.0)
     assert (second.temperature, second.smooth_s) == (1.0, 1.0)
     logits = torch.randn(1, len(joint.info.card.labels))
@@ -200,14 +169,11 @@ def test_the_longest_average_keeps_segments_of_what_lasts(shipped: StreamingMode
         track, kept = track_of(model)
         play(model, rows(300), track, model.init_state(1))
         track.flush()
-        counts.append(sum(isinstance(r, Segment) for r in kept.records))
+        counts.append(len(kept.of(Segment)))
     assert counts[0] > counts[1] > 0
 
 
 def test_heads_of_older_results_are_read() -> None:
-    text = json.dumps({"model": "a", "labels": ["x"], "threshold": 0.5, "delay_s": 0})
-    from costream.results.decode import _head
-
-    head = _head(json.loads(text))
+    head = _head({"model": "a", "labels": ["x"], "threshold": 0.5, "delay_s": 0})
     assert head == Head("a", "", ("x",), None, 0.0, 0.5)
     assert head.threshold_of("x") == 0.5

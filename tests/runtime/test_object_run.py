@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from costream.records import (
     OBJECT_DETECTION,
     Compute,
     Gap,
-    Header,
     Objects,
     Segment,
     SourceInfo,
@@ -35,6 +33,7 @@ from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 from kit.media import make_video
 from kit.object_nets import LABELS, bright_model, object_card, random_model
+from kit.streams import ItemSource, RecordSink
 
 SIZE = (224, 160)
 
@@ -58,28 +57,8 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_video(path, 48, size=SIZE, rate=20, pattern=scene)
 
 
-class Kept:
-    """A sink that keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.header: Any = None
-        self.records: list[Any] = []
-
-    def open(self, header: Header) -> None:
-        self.header = header
-
-    def write(self, record: Any) -> None:
-        self.records.append(record)
-
-    def close(self, summary: Any) -> None:
-        self.summary = summary
-
-    def of(self, kind: type) -> list[Any]:
-        return [record for record in self.records if isinstance(record, kind)]
-
-
-def played(clip: Path, model: ObjectModel, **options: Any) -> Kept:
-    kept = Kept()
+def played(clip: Path, model: ObjectModel, **options: Any) -> RecordSink:
+    kept = RecordSink()
     source = open_source(str(clip), SourceOptions(box=model.info.box))
     run(source, model, [kept], options=Options(**options))
     return kept
@@ -126,28 +105,12 @@ def test_ids_through_the_frames(clip: Path) -> None:
     assert ids == [[] if 10 <= i < 16 else [1] for i in range(24)]  # away for 0.6 s
 
 
-class Interrupted:
-    """A source whose data stop for five seconds."""
-
-    def __init__(self) -> None:
-        times = [*(i / 10 for i in range(4)), *(5 + i / 10 for i in range(4))]
-        rgb = scene(0, (112, 80))
-        self._items = [VideoFrame(i, t, i, rgb.copy, size=SIZE) for i, t in enumerate(times)]
-
-    def open(self) -> SourceInfo:
-        return SourceInfo("given", "given", "video", None, 10.0, size=SIZE)
-
-    def items(self) -> Iterator[Any]:
-        yield from self._items
-
-    def stop(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
 def test_a_gap_forgets_objects_but_not_how_many_tokens() -> None:
-    kept = Kept()
-    run(Interrupted(), bright_model(), [kept], options=Options(tokens=4, track=True))
+    times = [*(i / 10 for i in range(4)), *(5 + i / 10 for i in range(4))]
+    rgb = scene(0, (112, 80))
+    frames = [VideoFrame(i, t, i, rgb.copy, size=SIZE) for i, t in enumerate(times)]
+    info, kept = SourceInfo("given", "given", "video", None, 10.0, size=SIZE), RecordSink()
+    run(ItemSource(info, frames), bright_model(), [kept], options=Options(tokens=4, track=True))
     assert len(kept.of(Gap)) == 1
     assert [c.tokens for c in kept.of(Compute)] == [35, 4, 4, 4, 35, 4, 4, 4]
     assert [o.boxes[0].id for o in kept.of(Objects)] == 4 * [1] + 4 * [2]

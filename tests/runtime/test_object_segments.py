@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,8 +26,10 @@ def boxes(step: Step) -> list[Box]:
     return [Box(0, 0, 1, 1, score, label) for label, score in step]
 
 
-def timeline(steps: list[Step], gap_after: int | None = None) -> list[Segment]:
-    presence, out = PresenceSegmenter(LABELS, TIMELINE, RATE_HZ), []
+def timeline(
+    steps: list[Step], gap_after: int | None = None, settings: Timeline = TIMELINE
+) -> list[Segment]:
+    presence, out = PresenceSegmenter(LABELS, settings, RATE_HZ), []
     for k, step in enumerate(steps):
         out += presence.push(k / RATE_HZ, boxes(step))
         if k == gap_after:
@@ -33,12 +37,17 @@ def timeline(steps: list[Step], gap_after: int | None = None) -> list[Segment]:
     return [*out, *presence.flush()]
 
 
-@settings(max_examples=60)
-@given(STEPS)
-def test_each_label_is_what_a_segmenter_makes_of_its_surest_object(steps: list[Step]) -> None:
-    found = timeline(steps)
+@settings(max_examples=120)
+@given(
+    STEPS,
+    st.sampled_from([TIMELINE, Timeline(0.5, thresholds={"car": 0.8}, smooth_s=0.2)]),
+)
+def test_each_label_is_what_a_segmenter_makes_of_its_surest_object(
+    steps: list[Step], values: Timeline
+) -> None:
+    found = timeline(steps, settings=values)
     for label in LABELS:
-        alone, expected = Segmenter((label,), TIMELINE, RATE_HZ), []
+        alone, expected = Segmenter((label,), values, RATE_HZ), []
         for k, step in enumerate(steps):
             best = max((score for name, score in step if name == label), default=0.0)
             expected += alone.push(k / RATE_HZ, np.array([best], np.float32))
@@ -73,6 +82,11 @@ def test_a_gap_ends_every_label() -> None:
     found = timeline(steps, gap_after=3)
     assert [s.label for s in found] == ["person", "car", "person", "car"]
     assert {round(s.end_s, 6) for s in found} == {0.4, 0.8}
+    smooth = PresenceSegmenter(LABELS, replace(TIMELINE, smooth_s=0.2), RATE_HZ)
+    smooth.push(0.0, boxes(steps[0]))
+    assert smooth.smoother.scores is not None
+    smooth.gap(0.0, 9.0)
+    assert smooth.smoother.scores is None
 
 
 def test_classifiers_count_nothing() -> None:
@@ -86,26 +100,3 @@ def test_scores_of_a_step() -> None:
     step = boxes([("car", 0.3), ("car", 0.4)])
     assert best_scores(step, LABELS).tolist() == np.array([0, 0.4], np.float32).tolist()
     assert best_scores((), LABELS).tolist() == [0, 0]
-
-
-def test_labels_with_thresholds_of_their_own_and_smooth_scores() -> None:
-    timeline = Timeline(0.5, min_length_s=0.0, min_gap_s=0.0, thresholds={"car": 0.8}, smooth_s=0.2)
-    presence = PresenceSegmenter(LABELS, timeline, RATE_HZ)
-    segmenters = [Segmenter((label,), timeline, RATE_HZ) for label in LABELS]
-    scores = np.random.default_rng(0).uniform(0.3, 1.0, (60, 2)).round(3)
-    out, alone = [], []
-    for k, row in enumerate(scores):
-        found = boxes(zip(LABELS, row.tolist(), strict=True))
-        out += presence.push(k / RATE_HZ, found)
-        for segmenter, score in zip(segmenters, best_scores(found, LABELS), strict=True):
-            alone += segmenter.push(k / RATE_HZ, np.array([score]))
-    out += presence.flush()
-    alone += [s for segmenter in segmenters for s in segmenter.flush()]
-    assert {(s.label, s.start_s, s.end_s) for s in out} == {
-        (s.label, s.start_s, s.end_s) for s in alone
-    }
-    assert len({s.label for s in out}) == 2
-    smoothest = presence.smoother.scores
-    assert smoothest is not None
-    assert presence.gap(6.0, 9.0) == []
-    assert presence.smoother.scores is None

@@ -22,6 +22,7 @@ from costream.sinks.registry import make_sinks
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 from kit.media import make_video
+from kit.streams import ItemSource, RecordSink
 
 LABELS = ("none", "walk", "sit")
 
@@ -47,49 +48,8 @@ def model():
     return StreamingModel(card, CoOadTR(**arguments), frontend, weights_sha256="0" * 64)
 
 
-class Kept:
-    """A sink that keeps what it is given."""
-
-    def __init__(self):
-        self.header = self.summary = None
-        self.records = []
-
-    def open(self, header):
-        self.header = header
-
-    def write(self, record):
-        self.records.append(record)
-
-    def close(self, summary):
-        assert self.summary is None, "closed twice"
-        self.summary = summary
-
-    def of(self, kind):
-        return [r for r in self.records if isinstance(r, kind)]
-
-
-class Given:
-    """A source of given items."""
-
-    def __init__(self, items, kind="features", width=256):
-        self._items, self._stopped = items, False
-        self._info = SourceInfo("given", "given", kind, None, None, width=width)
-        self.closed = False
-
-    def open(self):
-        return self._info
-
-    def items(self):
-        for item in self._items:
-            if self._stopped:
-                return
-            yield item
-
-    def stop(self):
-        self._stopped = True
-
-    def close(self):
-        self.closed = True
+def given(items, width=256):
+    return ItemSource(SourceInfo("given", "given", "features", None, None, width=width), items)
 
 
 def rows(count, start_s=0.0, seed=0):
@@ -100,7 +60,7 @@ def rows(count, start_s=0.0, seed=0):
 def test_equals_the_offline_network_on_the_same_pictures(model, tmp_path):
     path = make_video(tmp_path / "clip.mp4", frames=75, rate=25, size=(224, 168))
     options = SourceOptions(box=model.info.box)
-    kept = Kept()
+    kept = RecordSink()
     summary = run(open_source(str(path), options), model, [kept], options=Options(scores=True))
     source = open_source(str(path), options)
     source.open()
@@ -120,8 +80,8 @@ def test_equals_the_offline_network_on_the_same_pictures(model, tmp_path):
 
 
 def test_feature_rows_cost_no_frontend(model, tmp_path):
-    kept = Kept()
-    summary = run(Given(rows(4)), model, [kept])
+    kept = RecordSink()
+    summary = run(given(rows(4)), model, [kept])
     network = model.network
     assert summary.macs == 4 * network.count_macs()
     assert summary.dense_macs == 4 * network.dense_macs
@@ -133,18 +93,18 @@ def test_feature_rows_cost_no_frontend(model, tmp_path):
 
 
 def test_a_delay_is_so_many_steps_whatever_time_they_take(model):
-    kept = Kept()
+    kept = RecordSink()
     model.info = replace(model.info, card=replace(model.info.card, delay_s=0.25))
-    run(Given(rows(4)), model, [kept], options=Options(rate_hz=4.0))
+    run(given(rows(4)), model, [kept], options=Options(rate_hz=4.0))
     assert (kept.header.rate_hz, kept.header.delay_s) == (4.0, 0.5)
 
 
 def test_a_gap_resets_the_state_and_is_told(model):
     before, after = rows(20), rows(20, start_s=60.0, seed=5)
-    joined, alone = Kept(), Kept()
+    joined, alone = RecordSink(), RecordSink()
     options = Options(scores=True)
-    run(Given([*before, *after]), model, [joined], options=options)
-    run(Given(rows(20, seed=5)), model, [alone], options=options)
+    run(given([*before, *after]), model, [joined], options=options)
+    run(given(rows(20, seed=5)), model, [alone], options=options)
     (gap,) = joined.of(Gap)
     assert (gap.start_s, gap.end_s) == (before[-1].time_s, 60.0)
     late = [p.scores for p in joined.of(Prediction) if p.time_s >= 60]
@@ -153,16 +113,16 @@ def test_a_gap_resets_the_state_and_is_told(model):
 
 
 def test_damage_is_counted_and_a_fatal_fault_makes_the_run_partial(model):
-    kept = Kept()
+    kept = RecordSink()
     items = [*rows(5), Fault(0.7, "3 damaged packets", count=3), Fault(0.7, "cut off", fatal=True)]
-    summary = run(Given(items), model, [kept])
+    summary = run(given(items), model, [kept])
     assert (summary.errors, summary.complete, summary.exit) == (4, False, ExitCode.PARTIAL)
     assert [f.message for f in kept.of(Fault)] == ["3 damaged packets", "cut off"]
     assert len(kept.of(Prediction)) == 5
 
 
 def test_no_data_is_an_error_and_files_say_so(model):
-    kept, source = Kept(), Given([])
+    kept, source = RecordSink(), given([])
     with pytest.raises(SourceError, match="nothing could be read"):
         run(source, model, [kept])
     assert kept.summary.complete is False
@@ -170,20 +130,20 @@ def test_no_data_is_an_error_and_files_say_so(model):
 
 
 def test_features_of_another_width_are_refused_before_anything_is_written(model):
-    kept = Kept()
+    kept = RecordSink()
     with pytest.raises(SourceError, match=r"1000.*256"):
-        run(Given(rows(3), width=1000), model, [kept])
+        run(given(rows(3), width=1000), model, [kept])
     assert kept.header is None
 
 
 def test_a_full_disk_ends_the_run_and_the_other_sinks_are_finished(model):
-    class Full(Kept):
+    class Full(RecordSink):
         def write(self, record):
             raise OutputError("cannot write (No space left on device)", where="out.jsonl")
 
-    kept, full = Kept(), Full()
+    kept, full = RecordSink(), Full()
     with pytest.raises(OutputError, match="No space"):
-        run(Given(rows(30)), model, [kept, full])
+        run(given(rows(30)), model, [kept, full])
     assert kept.summary.complete is False
     assert kept.summary.exit == ExitCode.PARTIAL
     assert full.summary is not None
@@ -192,21 +152,21 @@ def test_a_full_disk_ends_the_run_and_the_other_sinks_are_finished(model):
 def test_stop_ends_between_steps_and_nothing_is_lost(model):
     stop = StopHandler()
 
-    class Stopping(Kept):
+    class Stopping(RecordSink):
         def write(self, record):
             super().write(record)
             if isinstance(record, Prediction) and record.i == 6:
                 stop.request()
 
     kept = Stopping()
-    summary = run(Given(rows(100)), model, [kept], stop=stop)
+    summary = run(given(rows(100)), model, [kept], stop=stop)
     assert len(kept.of(Prediction)) == 7 == summary.steps
     assert (summary.complete, summary.exit) == (False, ExitCode.SIGINT)
 
 
 def test_steps_without_a_new_picture_are_marked(model, tmp_path):
     path = make_video(tmp_path / "slow.mp4", frames=12, rate=4, size=(64, 48))
-    kept = Kept()
+    kept = RecordSink()
     run(open_source(str(path), SourceOptions(box=model.info.box)), model, [kept])
     fresh = [p.fresh for p in kept.of(Prediction)]
     assert fresh == [k % 2 == 0 for k in range(len(fresh))]
@@ -214,8 +174,8 @@ def test_steps_without_a_new_picture_are_marked(model, tmp_path):
 
 
 def test_wait_writes_no_predictions_before_the_window_is_full(model):
-    kept = Kept()
-    summary = run(Given(rows(20)), model, [kept], options=Options(wait=True))
+    kept = RecordSink()
+    summary = run(given(rows(20)), model, [kept], options=Options(wait=True))
     assert [p.i for p in kept.of(Prediction)] == list(range(11, 20))
     assert summary.steps == 20
 
@@ -227,16 +187,10 @@ def test_memory_is_flat(model, tmp_path):
     process = psutil.Process()
     seen = []
 
-    class Watch:
-        def open(self, header):
-            pass
-
+    class Watch(RecordSink):
         def write(self, record):
             if isinstance(record, Prediction) and record.i % 100 == 99:
                 seen.append(process.memory_info().rss)
-
-        def close(self, summary):
-            pass
 
     sinks = make_sinks(("jsonl", "json", "csv"), tmp_path / "out", "long.mp4")
     run(open_source(str(path), SourceOptions(box=model.info.box)), model, [*sinks, Watch()])

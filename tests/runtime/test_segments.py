@@ -189,59 +189,68 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(tuple(events), timeline, delay_s, background)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(cases())
 def test_equals_the_offline_reference(case: Case) -> None:
-    streamed = [s for group in stream(case) for s in group]
+    groups, timeline = stream(case), case.timeline
+    streamed = [s for group in groups for s in group]
     expected = reference(case)
     assert [s.label for s in streamed] == [s.label for s in expected]
     for a, b in zip(streamed, expected, strict=True):
         np.testing.assert_allclose(
             [a.start_s, a.end_s, a.score], [b.start_s, b.end_s, b.score], atol=1e-9
         )
-
-
-@settings(max_examples=200, deadline=None)
-@given(cases())
-def test_segments_are_ordered_disjoint_and_long_enough(case: Case) -> None:
-    streamed = [s for group in stream(case) for s in group]
+    # Ordered, disjoint and long enough, and within what steps cover.
     for before, after in itertools.pairwise(streamed):
         assert before.end_s <= after.start_s + 1e-9
-    for s in streamed:
-        assert s.end_s - s.start_s >= max(case.timeline.min_length_s, 1e-9) - SLACK_S
-        assert s.label != case.background
-        assert 0 <= s.score <= 1
-
-
-@settings(max_examples=200, deadline=None)
-@given(cases())
-def test_segments_lie_within_what_steps_cover(case: Case) -> None:
     times = [first for first, second in case.events if isinstance(second, np.ndarray)]
     steps = [(t - case.delay_s, t - case.delay_s + 1 / RATE_HZ) for t in times]
-    for s in (s for group in stream(case) for s in group):
+    for s in streamed:
+        assert s.end_s - s.start_s >= max(timeline.min_length_s, 1e-9) - SLACK_S
+        assert s.label != case.background
+        assert 0 <= s.score <= 1
         assert any(a < s.end_s - 1e-9 and b > s.start_s + 1e-9 for a, b in steps)
         assert s.end_s <= max(times) + 1 / RATE_HZ - case.delay_s + 1e-9
         assert s.start_s >= min(times) - 1e-9
-
-
-@settings(max_examples=200, deadline=None)
-@given(cases())
-def test_a_segment_comes_as_soon_as_it_is_final(case: Case) -> None:
-    """Never later than the gap time after its end, whatever follows."""
+    # A segment comes as soon as it is final: never later than the gap time after its end.
     covered_s = 0.0
-    for event, group in itertools.zip_longest(case.events, stream(case)):
+    for event, group in itertools.zip_longest(case.events, groups):
         if event is not None and isinstance(event[1], np.ndarray):
             covered_s = event[0] + 1 / RATE_HZ - case.delay_s
         for s in group:
-            late_s = covered_s - s.end_s - case.timeline.min_gap_s
+            late_s = covered_s - s.end_s - timeline.min_gap_s
             assert late_s <= 1 / RATE_HZ + SLACK_S  # time passes in steps
 
 
 # --- the rules, one by one -------------------------------------------------------------------
 
 
-def test_one_action() -> None:
-    assert found(case("nnwwwwwwnn")) == [(0.2, 0.8, "walk")]
+WALK = [(0.2, 0.8, "walk")]
+APART = [(0.0, 0.6, "walk"), (0.6, 0.9, "fall"), (0.9, 1.5, "walk")]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "options", "expected"),
+    [
+        ("nnwwwwwwnn", {}, WALK),
+        ("nnnnnnnnnnnn", {}, []),  # the background is never a segment
+        ("wwwwwwssssss", {}, [(0.0, 0.6, "walk"), (0.6, 1.2, "sit")]),  # another takes over
+        ("nnwwwwnnnnnnnnnnnn", {}, []),  # too short
+        ("nnwwwwwnnnnnnnnnnn", {}, [(0.2, 0.7, "walk")]),  # exactly long enough
+        ("wwwwwwnnnnnwwwwww", {}, [(0.0, 1.7, "walk")]),  # joined over a pause
+        ("wwwwwwnnnnnnwwwwww", {}, [(0.0, 0.6, "walk"), (1.2, 1.8, "walk")]),
+        ("wwwwwwffwwwwww", {}, [(0.0, 1.4, "walk")]),  # joined over a blip
+        ("wwwwwwfffwwwwww", {"min_length_s": 0.3}, APART),  # a long enough other label separates
+        ("wwwnnwwwnnnnnnnn", {}, [(0.0, 0.8, "walk")]),  # short pieces join to a long one
+        ("nnwwwwwwffffffnnn", {}, [*WALK, (0.8, 1.4, "fall")]),
+        ("nnwwwwwwffffffnnn", {"thresholds": {"fall": 0.95}}, WALK),
+        ("nnwwwwwwffffffnnn", {"confidence": 0.4, "thresholds": {"walk": 0.4}}, WALK),
+        # A gap ends everything and joins nothing.
+        ("wwwwww|wwwwww", {"min_gap_s": 10.0}, [(0.0, 0.6, "walk"), (2.6, 3.2, "walk")]),
+    ],
+)
+def test_examples(pattern: str, options: dict[str, Any], expected: list[Any]) -> None:
+    assert found(case(pattern, **options)) == expected
 
 
 def test_score_is_the_mean_over_the_steps() -> None:
@@ -251,8 +260,7 @@ def test_score_is_the_mean_over_the_steps() -> None:
     assert segmenter.flush()[0].score == pytest.approx(0.7)
 
 
-def test_background_is_never_a_segment_and_never_closes_one() -> None:
-    assert found(case("nnnnnnnnnnnn")) == []
+def test_the_background_never_closes_a_segment() -> None:
     # 0.35 for walk is above 0.6 x 0.5, and 0.65 for the background does not take over.
     segmenter = Segmenter(("nothing", "walk"), Timeline(), RATE_HZ, 0.0, "nothing")
     for i, walk in enumerate((0.6, 0.6, 0.35, 0.35, 0.35, 0.35, 0.35, 0.35)):
@@ -265,10 +273,6 @@ def test_without_background_every_label_counts() -> None:
     assert found(plain) == [(0.0, 0.6, "nothing"), (0.6, 1.2, "walk")]
 
 
-def test_another_label_takes_over() -> None:
-    assert found(case("wwwwwwssssss")) == [(0.0, 0.6, "walk"), (0.6, 1.2, "sit")]
-
-
 def test_a_tie_takes_nothing_over() -> None:
     segmenter = Segmenter(("a", "b"), Timeline(), RATE_HZ)
     for i, p in enumerate(([0.4, 0.6], *([0.5, 0.5],) * 5)):
@@ -276,23 +280,7 @@ def test_a_tie_takes_nothing_over() -> None:
     assert [s.label for s in segmenter.flush()] == ["b"]
 
 
-def test_short_ones_are_left_out_and_exactly_long_enough_ones_kept() -> None:
-    assert found(case("nnwwwwnnnnnnnnnnnn")) == []
-    assert found(case("nnwwwwwnnnnnnnnnnn")) == [(0.2, 0.7, "walk")]
-
-
-def test_joined_over_a_pause_and_over_a_blip() -> None:
-    assert found(case("wwwwwwnnnnnwwwwww")) == [(0.0, 1.7, "walk")]
-    assert found(case("wwwwwwnnnnnnwwwwww")) == [(0.0, 0.6, "walk"), (1.2, 1.8, "walk")]
-    assert found(case("wwwwwwffwwwwww")) == [(0.0, 1.4, "walk")]
-
-
-def test_a_label_with_a_threshold_of_its_own() -> None:
-    pattern, low = "nnwwwwwwffffffnnn", {"fall": 0.95}
-    assert found(case(pattern)) == [(0.2, 0.8, "walk"), (0.8, 1.4, "fall")]
-    assert found(case(pattern, thresholds=low)) == [(0.2, 0.8, "walk")]
-    assert found(case(pattern, 0.4, thresholds={"walk": 0.4})) == [(0.2, 0.8, "walk")]
-    # The surest label is not sure enough to open, another one is.
+def test_where_the_surest_label_is_not_sure_enough_another_may_open() -> None:
     timeline = Timeline(threshold=0.8, thresholds={"sit": 0.3}, min_length_s=0.1)
     segmenter = Segmenter(LABELS, timeline, RATE_HZ, background="nothing")
     segmenter.push(0.0, np.array([0.0, 0.6, 0.4, 0.0]))
@@ -315,25 +303,11 @@ def test_smooth_scores_pass_over_a_flicker() -> None:
     assert calm == [(0.0, 3.0, "walk")]
 
 
-def test_a_long_enough_other_label_separates() -> None:
-    apart = found(case("wwwwwwfffwwwwww", min_length_s=0.3))
-    assert apart == [(0.0, 0.6, "walk"), (0.6, 0.9, "fall"), (0.9, 1.5, "walk")]
-
-
-def test_short_pieces_join_to_a_long_one() -> None:
-    assert found(case("wwwnnwwwnnnnnnnn")) == [(0.0, 0.8, "walk")]
-
-
 def test_given_out_as_soon_as_it_is_final() -> None:
     groups = stream(case("wwwwwwnnnnnnnnnn"))
     assert [k for k, group in enumerate(groups) if group] == [11]  # 0.6 + 0.5 s have passed
     groups = stream(case("wwwwwwssssssssss"))
     assert [k for k, group in enumerate(groups) if group] == [10, 16]  # sit has lasted 0.5 s
-
-
-def test_a_gap_ends_everything_and_joins_nothing() -> None:
-    apart = found(case("wwwwww|wwwwww", min_gap_s=10.0))
-    assert apart == [(0.0, 0.6, "walk"), (2.6, 3.2, "walk")]
     groups = stream(case("wwwwww|nnn"))
     assert [k for k, group in enumerate(groups) if group] == [6]
 
@@ -357,32 +331,26 @@ def test_scores_that_are_not_numbers_open_nothing() -> None:
     for i in range(20):
         segmenter.push(i / RATE_HZ, np.full(len(LABELS), np.nan))
     assert segmenter.flush() == []
-
-
-def test_empty() -> None:
-    segmenter = make(case(""))
+    segmenter = make(case(""))  # nor does nothing at all
     assert segmenter.gap(0.0, 5.0) == []
     assert segmenter.flush() == []
 
 
 @pytest.mark.parametrize(
-    "timeline",
+    ("name", "values"),
     [
-        Timeline(threshold=0.0),
-        Timeline(threshold=1.5),
-        Timeline(threshold=float("nan")),
-        Timeline(low=0.7),
-        Timeline(low=-0.1),
-        Timeline(min_length_s=-1.0),
-        Timeline(min_gap_s=float("nan")),
-        Timeline(thresholds={"walk": 0.0}),
-        Timeline(thresholds={"walk": 1.5}),
-        Timeline(smooth_s=-1.0),
+        ("threshold", [0.0, 1.5, float("nan")]),
+        ("low", [0.7, -0.1]),
+        ("min_length_s", [-1.0]),
+        ("min_gap_s", [float("nan")]),
+        ("thresholds", [{"walk": 0.0}, {"walk": 1.5}]),
+        ("smooth_s", [-1.0]),
     ],
 )
-def test_settings_that_make_no_sense(timeline: Timeline) -> None:
-    with pytest.raises(UsageError):
-        Segmenter(LABELS, timeline, RATE_HZ)
+def test_settings_that_make_no_sense(name: str, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(UsageError):
+            Segmenter(LABELS, Timeline(**{name: value}), RATE_HZ)
 
 
 # --- smoothing
@@ -426,12 +394,9 @@ def test_goes_on_bit_for_bit(steps: list[float], cut: int) -> None:
     assert np.array_equal(out, whole)
 
 
-def test_zero_seconds_change_no_bit() -> None:
+def test_zero_seconds_change_no_bit_and_a_reset_leaves_nothing() -> None:
     p = rows(20)
     assert np.array_equal(smoothed(Smoother(0.0), np.arange(20) / 8, p), p)
-
-
-def test_nothing_is_left_after_a_reset() -> None:
     smoother = Smoother(5.0)
     smoothed(smoother, np.arange(9.0), rows(9))
     smoother.reset()

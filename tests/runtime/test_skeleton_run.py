@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,10 +25,10 @@ from costream.records import (
     Segment,
     SkeletonFrame,
     SourceInfo,
-    Summary,
 )
 from costream.runtime.pipeline import run
 from costream.sinks.registry import make_sinks, paths_for
+from kit.streams import ItemSource, RecordSink
 
 RATE_HZ = 15.0
 
@@ -52,63 +51,27 @@ def made(padding: str = "same") -> StreamingModel:
     return StreamingModel(card, SkeletonNet(**arguments), joints)
 
 
-class Skeletons:
+def skeletons(count: int, break_at: int | None = None) -> ItemSource:
     """A source of bodies that sway, with a break."""
-
-    def __init__(self, count: int, break_at: int | None = None) -> None:
-        random = np.random.default_rng(0)
-        moves = random.standard_normal((count, 1, 15, 3)).cumsum(0) / 10
-        joints = (random.standard_normal((1, 15, 3)) + moves).astype(np.float32)
-        ones = np.ones((1, 15), np.float32)
-        self.all = [
-            SkeletonFrame(
-                i,
-                i / RATE_HZ + (0 if break_at is None or i < break_at else 10),
-                joints[i],
-                ones,
-                BODY_15,
-            )
-            for i in range(count)
-        ]
-
-    def open(self) -> SourceInfo:
-        return SourceInfo("poses", "poses", "skeleton", None, RATE_HZ, layout="body-15", axes=3)
-
-    def items(self) -> Any:
-        yield from self.all
-
-    def stop(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+    random = np.random.default_rng(0)
+    moves = random.standard_normal((count, 1, 15, 3)).cumsum(0) / 10
+    joints = (random.standard_normal((1, 15, 3)) + moves).astype(np.float32)
+    ones = np.ones((1, 15), np.float32)
+    times = [i / RATE_HZ + (0 if break_at is None or i < break_at else 10) for i in range(count)]
+    info = SourceInfo("poses", "poses", "skeleton", None, RATE_HZ, layout="body-15", axes=3)
+    return ItemSource(
+        info, [SkeletonFrame(i, t, joints[i], ones, BODY_15) for i, t in enumerate(times)]
+    )
 
 
-class Kept:
-    def __init__(self) -> None:
-        self.records: list[Any] = []
-
-    def open(self, header: Any) -> None:
-        self.header = header
-
-    def write(self, record: Any) -> None:
-        self.records.append(record)
-
-    def close(self, summary: Summary) -> None:
-        self.summary = summary
-
-    def of(self, kind: type) -> list[Any]:
-        return [r for r in self.records if isinstance(r, kind)]
-
-
-class Drawn(Kept):
+class Drawn(RecordSink):
     def draw(self, picture: Picture) -> None:
         self.records.append(picture)
 
 
 def test_steps_without_output_are_counted_but_predict_nothing() -> None:
-    model, kept = made(), Kept()
-    summary = run(Skeletons(60), model, [kept])
+    model, kept = made(), RecordSink()
+    summary = run(skeletons(60), model, [kept])
     first = model.network.delay
     assert summary.steps == 60 == len(kept.of(Compute))
     assert [p.i for p in kept.of(Prediction)] == list(range(first, 60, 2))
@@ -119,8 +82,8 @@ def test_steps_without_output_are_counted_but_predict_nothing() -> None:
 
 def test_an_output_stands_for_the_steps_until_the_next() -> None:
     """No holes in the timeline, and it ends a stride after the last output, less the delay."""
-    model, kept = made(), Kept()
-    run(Skeletons(60), model, [kept])
+    model, kept = made(), RecordSink()
+    run(skeletons(60), model, [kept])
     predictions, segments = kept.of(Prediction), kept.of(Segment)
     for one, next_ in pairwise(segments):
         assert next_.start_s == pytest.approx(one.end_s)
@@ -130,18 +93,17 @@ def test_an_output_stands_for_the_steps_until_the_next() -> None:
 
 
 def test_a_rate_that_is_given_is_the_recordings_not_the_models() -> None:
-    kept = Kept()
-    run(Skeletons(40), made("causal"), [kept], options=Options(rate_hz=30.0))
+    kept = RecordSink()
+    run(skeletons(40), made("causal"), [kept], options=Options(rate_hz=30.0))
     assert (kept.header.rate_hz, kept.header.delay_s) == (RATE_HZ, 0.2)
     assert len(kept.of(Prediction)) == 20  # of two steps each
 
 
 def test_a_gap_begins_anew() -> None:
-    model, joined, alone = made("causal"), Kept(), Kept()
-    source = Skeletons(40, break_at=20)
+    model, joined, alone = made("causal"), RecordSink(), RecordSink()
+    source = skeletons(40, break_at=20)
     run(source, model, [joined], options=Options(scores=True))
-    rest = Skeletons(0)
-    rest.all = source.all[20:]
+    rest = ItemSource(source.info, source.given[20:])
     run(rest, model, [alone], options=Options(scores=True))
     assert len(joined.of(Gap)) == 1
     late = [p.scores for p in joined.of(Prediction) if p.time_s > 10]
@@ -149,10 +111,10 @@ def test_a_gap_begins_anew() -> None:
 
 
 def test_sinks_that_draw_get_a_picture_a_step_and_others_none() -> None:
-    source, plain, drawn = Skeletons(20), Kept(), Drawn()
+    source, plain, drawn = skeletons(20), RecordSink(), Drawn()
     run(source, made("causal"), [plain, drawn])
     pictures = drawn.of(Picture)
-    assert [p.skeleton for p in pictures] == [p.item for p in pictures] == source.all
+    assert [p.skeleton for p in pictures] == [p.item for p in pictures] == source.given
     assert not plain.of(Picture)
     others = [r for r in drawn.records if not isinstance(r, Picture)]
     assert others == plain.records
@@ -164,7 +126,7 @@ def test_sinks_that_draw_get_a_picture_a_step_and_others_none() -> None:
 def test_a_skeleton_run_writes_every_format(tmp_path: Path) -> None:
     formats = ("jsonl", "json", "csv", "srt", "vtt", "audacity", "mp4")
     sinks = make_sinks(formats, tmp_path, "poses.csv")
-    run(Skeletons(30), made("causal"), sinks)
+    run(skeletons(30), made("causal"), sinks)
     for format in formats:
         assert all(
             path.stat().st_size for path in paths_for(format, tmp_path, "poses.csv", objects=False)
@@ -172,11 +134,8 @@ def test_a_skeleton_run_writes_every_format(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_written() -> None:
-    class Flat(Skeletons):
-        def open(self) -> SourceInfo:
-            return replace(super().open(), axes=2)
-
-    kept = Kept()
+    source, kept = skeletons(5), RecordSink()
+    source.info = replace(source.info, axes=2)
     with pytest.raises(SourceError, match="2 axes, but tiny takes 3"):
-        run(Flat(5), made(), [kept])
-    assert not hasattr(kept, "header")
+        run(source, made(), [kept])
+    assert kept.header is None

@@ -12,8 +12,9 @@ import pytest
 from costream import budget as budgetfile
 from costream.budget import Budget, BudgetFile
 from costream.models.registry import load_model
+from costream.models.streaming import StreamingModel
 from costream.options import Options
-from costream.records import Compute, Header, Record, Summary
+from costream.records import Compute
 from costream.runtime.budget import TokenController
 from costream.runtime.pipeline import run
 from costream.runtime.watch.loop import FeedStates
@@ -21,26 +22,10 @@ from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 from kit.media import make_video
 from kit.object_nets import random_model
-from kit.program import costream
+from kit.runs import refused
+from kit.streams import RecordSink
 
 TOKENS = 35
-
-
-class Costs:
-    """A sink that keeps what each step has cost."""
-
-    def __init__(self) -> None:
-        self.kept: list[Compute] = []
-
-    def open(self, header: Header) -> None:
-        pass
-
-    def write(self, record: Record) -> None:
-        if isinstance(record, Compute):
-            self.kept.append(record)
-
-    def close(self, summary: Summary) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -48,28 +33,23 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_video(tmp_path_factory.mktemp("clips") / "clip.mp4", 40, rate=10)
 
 
-def costs(clip: Path, budget: Budget | BudgetFile | None) -> list[Compute]:
-    model, sink = random_model(), Costs()
+def costs(
+    clip: Path, budget: Budget | BudgetFile | None, model: StreamingModel | None = None
+) -> list[Compute]:
+    model, sink = model or random_model(), RecordSink()
     source = open_source(str(clip), SourceOptions(box=model.info.box))
     run(source, model, [sink], options=Options(budget=budget))
-    return sink.kept
+    return sink.of(Compute)
 
 
 def test_steps_stay_within_their_operations(tmp_path: Path) -> None:
-    source = open_source(
-        str(make_video(tmp_path / "clip.mp4", 40, rate=10, size=(320, 192))), SourceOptions()
-    )
-    target, sink = 500_000_000, Costs()
-    run(
-        source,
-        load_model("eventful-vitdet"),
-        [sink],
-        options=Options(budget=Budget.parse("500MMAC")),
-    )
-    assert sink.kept[0].macs > 1.3 * target  # a stream begins in full
-    off = np.array([abs(cost.macs / target - 1) for cost in sink.kept[3:]])
+    video = make_video(tmp_path / "clip.mp4", 40, rate=10, size=(320, 192))
+    found = costs(video, Budget.parse("500MMAC"), load_model("eventful-vitdet"))
+    target = 500_000_000
+    assert found[0].macs > 1.3 * target  # a stream begins in full
+    off = np.array([abs(cost.macs / target - 1) for cost in found[3:]])
     assert (off < 0.15).mean() >= 0.9
-    assert {cost.budget_macs for cost in sink.kept} == {target}
+    assert {cost.budget_macs for cost in found} == {target}
 
 
 def test_plenty_computes_all(clip: Path) -> None:
@@ -135,8 +115,5 @@ def test_each_feed_of_a_watch_has_its_own(clip: Path) -> None:
 def test_what_is_wrong_is_said_in_one_line(
     command: str, options: tuple[Any, ...], words: str, clip: Path, tmp_path: Path
 ) -> None:
-    done = costream(command, clip, *options, cwd=tmp_path)
-    assert done.returncode == 2, done.stderr
-    (line,) = done.stderr.strip().splitlines()
-    assert words in line
+    refused(2, words, command, clip, *options, cwd=tmp_path)
     assert not list(tmp_path.iterdir())
