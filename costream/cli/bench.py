@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from costream.errors import OutputError, UsageError
+from costream.errors import UsageError
 from costream.models.spec import model_benches
+from costream.sinks.atomic import write_file
 
 if TYPE_CHECKING:
     from costream.tables import Table
@@ -20,7 +21,13 @@ if TYPE_CHECKING:
 _SIZE = click.IntRange(min=1)
 _BENCHES = model_benches()
 _OBJECT_MODEL = "eventful-vitdet"
+_REPETITIONS = "Repetitions of each method."
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_threads = click.option("--threads", type=_SIZE, default=1, show_default=True)
+_device = click.option("--device", default="cpu", show_default=True, metavar="cpu|cuda:N|mps")
+_weights = click.option(
+    "--weights", metavar="PATH", help="Weight file, or a folder with NAME.safetensors."
+)
 
 
 @click.group()
@@ -46,10 +53,8 @@ def command() -> None:
     help="Instead of encoders: a network of its paper's size, the audio network, or Nyström"
     " attention compared with exact attention.",
 )
-@click.option(
-    "--rounds", type=_SIZE, default=60, show_default=True, help="Repetitions of each method."
-)
-@click.option("--threads", type=_SIZE, default=1, show_default=True)
+@click.option("--rounds", type=_SIZE, default=60, show_default=True, help=_REPETITIONS)
+@_threads
 @_json
 def steps(
     width: int | None,
@@ -105,13 +110,11 @@ def ops(as_json: bool) -> None:
 @command.command()
 @click.argument("file", metavar="FILE")
 @click.option("-m", "--model", default="cooadtr", show_default=True, metavar="NAME|FILE")
-@click.option("--weights", metavar="PATH", help="Weight file, or a folder with NAME.safetensors.")
-@click.option("--device", default="cpu", show_default=True, metavar="cpu|cuda:N|mps")
+@_weights
+@_device
 @click.option("--duration", type=float, help="Seconds of the file to use.  [default: all]")
-@click.option(
-    "--rounds", type=_SIZE, default=3, show_default=True, help="Repetitions of each method."
-)
-@click.option("--threads", type=_SIZE, default=1, show_default=True)
+@click.option("--rounds", type=_SIZE, default=3, show_default=True, help=_REPETITIONS)
+@_threads
 @_json
 def stream(
     file: str,
@@ -140,9 +143,9 @@ def stream(
 @click.argument("file", metavar="FILE")
 @click.option("--budget", "text", default="60ms", show_default=True, metavar="40ms|2GMAC|0.5x")
 @click.option("-m", "--model", default=_OBJECT_MODEL, show_default=True, metavar="NAME|FILE")
-@click.option("--weights", metavar="PATH", help="Weight file, or a folder with NAME.safetensors.")
+@_weights
 @click.option("--steps", "count", type=click.IntRange(min=48), default=240, show_default=True)
-@click.option("--threads", type=_SIZE, default=1, show_default=True)
+@_threads
 @click.option(
     "--png", type=click.Path(dir_okay=False), help="Plot the result to this file (extra 'report')."
 )
@@ -181,10 +184,7 @@ def budget(
     target = limit.target(loaded.info.card.rate_hz)
     show([budget_table(trace, limit, target, f"budget: {file}, {loaded.info.card.name}")], as_json)
     if png is not None:
-        try:
-            Path(png).write_bytes(draw(trace, limit, target))
-        except OSError as error:
-            raise OutputError(error.strerror or str(error), where=png) from error
+        write_file(Path(png), draw(trace, limit, target))
 
 
 @command.command()
@@ -202,8 +202,8 @@ def budget(
     help="Another network, besides the shipped and the cached ones; repeatable.",
 )
 @click.option("--duration", type=float, help="Seconds of the input to use.  [default: all]")
-@click.option("--device", default="cpu", show_default=True, metavar="cpu|cuda:N|mps")
-@click.option("--threads", type=_SIZE, default=1, show_default=True)
+@_device
+@_threads
 @click.option(
     "--png",
     type=click.Path(dir_okay=False),
@@ -245,10 +245,7 @@ def zoo(
         return int(stop.exit_code)
     show([table], as_json)
     if png is not None:
-        try:
-            Path(png).write_bytes(draw_table(table))
-        except OSError as error:
-            raise OutputError(error.strerror or str(error), where=png) from error
+        write_file(Path(png), draw_table(table))
     return None
 
 

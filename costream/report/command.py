@@ -23,7 +23,7 @@ from costream.report.page import page_foot, page_head
 from costream.report.section import MOST_OPEN, Pages, Run, section
 from costream.report.thumbnails import Thumbnails, find_media, take
 from costream.results.reader import NotAResultError, runs
-from costream.sinks.atomic import AtomicFile, BinaryFile, StreamOutput, TextOutput
+from costream.sinks.atomic import AtomicFile, StreamOutput, TextOutput, write_file
 
 
 def make_report(options: ReportOptions) -> ExitCode:
@@ -40,12 +40,14 @@ def make_report(options: ReportOptions) -> ExitCode:
     with ReportBuilder(options.results, thumbnails=options.thumbnails, beside=beside) as maker:
         _read(maker, quiet=options.quiet)
         for format, path in paths.items():
-            if format == "html":
-                maker.write(_output(path, overwrite=options.overwrite))
-            elif path is not None:
+            if path is None:
+                maker.write(StreamOutput(sys.stdout))
+            elif format == "html":
+                maker.write(AtomicFile(path, overwrite=options.overwrite))
+            else:
                 from costream.report.png import draw
 
-                _write_bytes(path, draw(maker.report))
+                write_file(path, draw(maker.report))
     for path in paths.values():
         if path is not None:
             click.echo(os.fspath(path))
@@ -61,18 +63,6 @@ def _read(maker: ReportBuilder, *, quiet: bool) -> None:
     lines = [] if quiet else [f"skipped: {line}" for line in maker.report.skipped]
     for line in [*lines, *map(str, maker.report.failed)]:
         click.echo(f"costream: {line}", err=True)
-
-
-def _output(path: Path | None, *, overwrite: bool) -> TextOutput:
-    return StreamOutput(sys.stdout) if path is None else AtomicFile(path, overwrite=overwrite)
-
-
-def _write_bytes(path: Path, data: bytes) -> None:
-    out = BinaryFile(path, overwrite=True)
-    out.open()
-    if (handle := out.file) is not None:
-        out.attempt(lambda: handle.write(data))
-    out.finish()
 
 
 # If a run was written in several formats, the first of these is read. A .part file, left by a
@@ -188,7 +178,10 @@ class ReportBuilder:
         one_file = len(self._results) == 1 and not self._results[0].is_dir()
         for k, file in enumerate(found, 1):
             for run in self._runs(file, len(found)):
-                self.report.overview.add(run, self.report.palette, self._href(run))
+                href = f"#{run.anchor}"
+                if self._beside is not None and self._several:
+                    href = self._beside.href(run)
+                self.report.overview.add(run, self.report.palette, href)
                 if one_file and len(self.report.overview.rows) == 1:
                     self.report.only = run
                     continue
@@ -217,11 +210,6 @@ class ReportBuilder:
         if self._beside is not None:
             self._beside.remove_earlier()
 
-    def _href(self, run: Run) -> str:
-        if self._beside is not None and self._several:
-            return self._beside.href(run)
-        return f"#{run.anchor}"
-
     def _find(self, argument: Path) -> list[ResultFile]:
         found = find_results(argument)
         if argument.is_dir():
@@ -243,7 +231,10 @@ class ReportBuilder:
                     title = f"{file.name}, from {digest.header.began}"
                 elif k and digest.header is not None:
                     title = f"{file.name}: {Path(digest.header.source).name}"
-                self._paint(digest)
+                labels = list(digest.labels)
+                few = len(labels) <= _WHOLE_LIST
+                shown = [label for label in labels if few or label in digest.stats]
+                self.report.palette.add(labels, shown, digest.heads.backgrounds())
                 anchor = f"r{len(self.report.overview.rows) + 1}"
                 pictures = self._take(digest, file.path, count)
                 yield Run(title, digest, written, anchor, pictures)
@@ -253,13 +244,6 @@ class ReportBuilder:
             self.report.failed.append(error)
             reason = str(error).removeprefix(f"{file.path}: ")
             self.report.overview.refused.append(MissingResult(file.name, reason))
-
-    def _paint(self, digest: Digest) -> None:
-        labels = list(digest.labels)
-        shown = (
-            labels if len(labels) <= _WHOLE_LIST else [lb for lb in labels if lb in digest.stats]
-        )
-        self.report.palette.add(labels, shown, digest.heads.backgrounds())
 
     def _take(self, digest: Digest, result: Path, count: int) -> Thumbnails:
         if not self._thumbnails or not digest.segments:
@@ -340,7 +324,8 @@ class ReportOptions:
         for format in self.formats:
             path = base
             if base.suffix.lower() != f".{format}" and (self.output is None or self._several(base)):
-                path = base.with_name(f"{_stem(base)}.{format}")
+                stem = base.stem if base.suffix.lower().lstrip(".") in FORMATS else base.name
+                path = base.with_name(f"{stem}.{format}")
             if path.exists() and (path.is_dir() or not self.overwrite):
                 raise UsageError("exists already", where=path, hint="use --overwrite")
             found[format] = path
@@ -356,10 +341,6 @@ class ReportOptions:
         if first.is_dir():
             return first / "report.html"
         return first.with_name(without_suffix(first.name) + ".html")
-
-
-def _stem(path: Path) -> str:
-    return path.stem if path.suffix.lower().lstrip(".") in FORMATS else path.name
 
 
 def parse_formats(values: Iterable[str], output: str | None) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path, PurePath
 from typing import Any, TypeAlias
@@ -108,8 +109,7 @@ class Comparison:
     def settings(self) -> list[tuple[str, Any, Any]]:
         """Return the fields in which the headers differ: name, value of A, value of B."""
         a, b = _facts(self.a.header), _facts(self.b.header)
-        keys = dict.fromkeys([*a, *b])
-        return [(key, a.get(key), b.get(key)) for key in keys if a.get(key) != b.get(key)]
+        return [(key, a.get(key), b.get(key)) for key in {**a, **b} if a.get(key) != b.get(key)]
 
     def costs(self) -> list[tuple[str, Any, Any]]:
         """Return the cost and the outcome of both runs: name, value of A, value of B."""
@@ -150,9 +150,8 @@ class Comparison:
 
 def compare_runs(name: str, a: Iterable[Content], b: Iterable[Content]) -> Comparison:
     """Read two runs to their ends, in parallel and in constant memory, and compare them."""
-    comparison = Comparison(
-        name, Digest(80, most_segments=_MOST_SEGMENTS), Digest(80, most_segments=_MOST_SEGMENTS)
-    )
+    digest = partial(Digest, 80, most_segments=_MOST_SEGMENTS)
+    comparison = Comparison(name, digest(), digest())
     for pair in align_runs(_predictions(a, comparison.a), _predictions(b, comparison.b)):
         _add(comparison, pair)
     for head_a, head_b in _heads_of_both(comparison.a, comparison.b):
@@ -241,8 +240,8 @@ def _facts(header: Header | None) -> dict[str, Any]:
         "weights_sha256": header.weights_sha256,
         "labels": list(header.labels),
         "background": header.background,
-        "rate_hz": _known(header.rate_hz),
-        "delay_s": _known(header.delay_s),
+        "rate_hz": header.rate_hz if math.isfinite(header.rate_hz) else None,
+        "delay_s": header.delay_s if math.isfinite(header.delay_s) else None,
         "source": PurePath(header.source).name,
         "kind": header.kind,
         "duration_s": header.duration_s,
@@ -277,10 +276,6 @@ def _cost(digest: Digest) -> dict[str, Any]:
     }
 
 
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
 def _agreement(agreement: Agreement) -> dict[str, Any]:
     return {
         "compared_s": agreement.compared_s,
@@ -288,15 +283,6 @@ def _agreement(agreement: Agreement) -> dict[str, Any]:
         "count": agreement.count,
         "differences": agreement.differences,
     }
-
-
-@dataclass(frozen=True)
-class _Pairs:
-    """Results that exist on both sides, and on one side only."""
-
-    both: list[tuple[str, Path, Path]]
-    only_a: list[str]
-    only_b: list[str]
 
 
 def compare(a: Path, b: Path, *, as_json: bool) -> ExitCode:
@@ -307,35 +293,43 @@ def compare(a: Path, b: Path, *, as_json: bool) -> ExitCode:
     """
     if a.is_dir() != b.is_dir() and a.exists() and b.exists():
         raise UsageError("compares two files or two folders, not one of each", where="--diff")
-    pairs = _pair(a, b)
-    out = _JsonOut(a, b) if as_json else _TextOut(a, b)
-    compared, failures = 0, []
-    out.begin()
-    for name, path_a, path_b in pairs.both:
-        try:
-            for comparison in _compare(name, path_a, path_b):
-                out.add(comparison)
-                compared += 1
-        except NotAResultError as error:
-            click.echo(f"costream: skipped: {error}", err=True)
-        except SourceError as error:
-            click.echo(f"costream: {error}", err=True)
-            failures.append(error)
-    out.end(pairs.only_a, pairs.only_b)
+    both, only_a, only_b = _pair(a, b)
+    failures: list[SourceError] = []
+    comparisons = _comparisons(both, failures)
+    names = (display_name(os.fspath(a)), display_name(os.fspath(b)))
+    print_all = _print_json if as_json else _print_text
+    compared = print_all(names, comparisons, only_a, only_b)
     if failures and not compared:
         return failures[0].exit_code
     return ExitCode.PARTIAL if failures else ExitCode.OK
 
 
-def _pair(a: Path, b: Path) -> _Pairs:
+def _pair(a: Path, b: Path) -> tuple[list[tuple[str, Path, Path]], list[str], list[str]]:
+    """Return the results that exist on both sides, and the names of those on one side only."""
     found_a, found_b = find_results(a), find_results(b)
     if not a.is_dir():
-        return _Pairs([(found_a[0].name, found_a[0].path, found_b[0].path)], [], [])
+        return [(found_a[0].name, found_a[0].path, found_b[0].path)], [], []
     by_name: dict[str, ResultFile] = {f.name: f for f in found_b}
     both = [(f.name, f.path, by_name[f.name].path) for f in found_a if f.name in by_name]
     names = {name for name, *_ in both}
-    only_a = [f.name for f in found_a if f.name not in names]
-    return _Pairs(both, only_a, [f.name for f in found_b if f.name not in names])
+    only_a, only_b = (
+        [f.name for f in found if f.name not in names] for found in (found_a, found_b)
+    )
+    return both, only_a, only_b
+
+
+def _comparisons(
+    pairs: Iterable[tuple[str, Path, Path]], failures: list[SourceError]
+) -> Iterator[Comparison]:
+    """Yield one comparison per run; errors are printed, and those of results are collected."""
+    for name, a, b in pairs:
+        try:
+            yield from _compare(name, a, b)
+        except NotAResultError as error:
+            click.echo(f"costream: skipped: {error}", err=True)
+        except SourceError as error:
+            click.echo(f"costream: {error}", err=True)
+            failures.append(error)
 
 
 def _compare(name: str, a: Path, b: Path) -> Iterator[Comparison]:
@@ -345,45 +339,41 @@ def _compare(name: str, a: Path, b: Path) -> Iterator[Comparison]:
         yield compare_runs(title, run_a or (), run_b or ())
 
 
-class _TextOut:
-    """Output as text: one block per file, and a line at the end."""
-
-    def __init__(self, a: Path, b: Path) -> None:
-        self._names = (display_name(os.fspath(a)), display_name(os.fspath(b)))
-        self._files = self._equal = 0
-        self._compared_s = self._same_s = 0.0
-
-    def begin(self) -> None:
-        click.echo(f"A: {self._names[0]}\nB: {self._names[1]}")
-
-    def add(self, comparison: Comparison) -> None:
+def _print_text(
+    names: tuple[str, str], comparisons: Iterable[Comparison], only_a: list[str], only_b: list[str]
+) -> int:
+    """Print one block per run, and lines at the end; return the number of runs."""
+    click.echo(f"A: {names[0]}\nB: {names[1]}")
+    count = equal = 0
+    compared_s = same_s = 0.0
+    for comparison in comparisons:
         click.echo("\n" + describe(comparison))
-        self._files += 1
-        self._equal += comparison.equal
-        self._compared_s += comparison.steps.compared_s
-        self._same_s += comparison.steps.same_s
+        count += 1
+        equal += comparison.equal
+        compared_s += comparison.steps.compared_s
+        same_s += comparison.steps.same_s
+    words = f"{counted(count, 'run')} compared, {equal} the same"
+    if compared_s > 0:
+        agreement = f"{_percent(same_s / compared_s)} of {short_time(compared_s)}"
+        words += f"; the steps agree for {agreement}"
+    click.echo(f"\n{words}")
+    for side, missing in (("A", only_a), ("B", only_b)):
+        for name in missing:
+            click.echo(f"only in {side}: {clean(name)}")
+    return count
 
-    def end(self, only_a: list[str], only_b: list[str]) -> None:
-        line = total(self._files, self._equal, self._same_s, self._compared_s, only_a, only_b)
-        click.echo("\n" + line)
 
-
-class _JsonOut:
-    """Output as JSON: one document, with one line per file."""
-
-    def __init__(self, a: Path, b: Path) -> None:
-        self._names = (display_name(os.fspath(a)), display_name(os.fspath(b)))
-        self._files = 0
-
-    def begin(self) -> None:
-        click.echo(f'{{"a": {dumps(self._names[0])}, "b": {dumps(self._names[1])}, "files": [')
-
-    def add(self, comparison: Comparison) -> None:
-        click.echo(("," if self._files else "") + dumps(comparison.to_json()))
-        self._files += 1
-
-    def end(self, only_a: list[str], only_b: list[str]) -> None:
-        click.echo(f'], "only_a": {dumps(only_a)}, "only_b": {dumps(only_b)}}}')
+def _print_json(
+    names: tuple[str, str], comparisons: Iterable[Comparison], only_a: list[str], only_b: list[str]
+) -> int:
+    """Print one document, with one line per run; return the number of runs."""
+    click.echo(f'{{"a": {dumps(names[0])}, "b": {dumps(names[1])}, "files": [')
+    count = 0
+    for comparison in comparisons:
+        click.echo(("," if count else "") + dumps(comparison.to_json()))
+        count += 1
+    click.echo(f'], "only_a": {dumps(only_a)}, "only_b": {dumps(only_b)}}}')
+    return count
 
 
 def describe(comparison: Comparison) -> str:
@@ -408,21 +398,6 @@ def describe(comparison: Comparison) -> str:
             if a != b
         ]
     )
-    return "\n".join(lines)
-
-
-def total(
-    files: int, equal: int, same_s: float, compared_s: float, only_a: list[str], only_b: list[str]
-) -> str:
-    """Return the last lines."""
-    words = f"{counted(files, 'run')} compared, {equal} the same"
-    if compared_s > 0:
-        words += (
-            f"; the steps agree for {_percent(same_s / compared_s)} of {short_time(compared_s)}"
-        )
-    lines = [words]
-    for side, names in (("A", only_a), ("B", only_b)):
-        lines += [f"only in {side}: {clean(name)}" for name in names]
     return "\n".join(lines)
 
 

@@ -95,8 +95,7 @@ class Heads:
             thresholds = timeline.get("thresholds")
             own_value = thresholds.get(label) if isinstance(thresholds, dict) else None
             value = timeline.get("threshold") if own_value is None else own_value
-        known = isinstance(value, (int, float)) and math.isfinite(value) and 0 <= value <= 1
-        return float(value) if known and isinstance(value, (int, float)) else None
+        return float(value) if isinstance(value, (int, float)) and 0 <= value <= 1 else None
 
     def own(self, segment: Segment) -> Segment:
         """Return a segment with the display names of its label and its head."""
@@ -125,13 +124,9 @@ class LabelStats:
     def add(self, segment: Segment) -> None:
         """Count a segment."""
         length_s = max(0.0, segment.end_s - segment.start_s)
-        self.count += 1
-        self.total_s += length_s
-        if math.isfinite(segment.score):
-            self.weighted += segment.score * length_s
-            self.scored_s += length_s
-        if self.longest is None or length_s > self.longest.end_s - self.longest.start_s:
-            self.longest = segment
+        scored_s = length_s if math.isfinite(segment.score) else 0.0
+        weighted = segment.score * length_s if scored_s else 0.0
+        self.merge(LabelStats(1, length_s, weighted, scored_s, segment))
 
     def merge(self, other: LabelStats) -> None:
         """Add the statistics of ``other``."""
@@ -139,11 +134,13 @@ class LabelStats:
         self.total_s += other.total_s
         self.weighted += other.weighted
         self.scored_s += other.scored_s
-        if other.longest is not None:
-            mine = self.longest
-            length_s = other.longest.end_s - other.longest.start_s
-            if mine is None or length_s > mine.end_s - mine.start_s:
-                self.longest = other.longest
+        if self.longest_s < other.longest_s or self.longest is None:
+            self.longest = other.longest
+
+    @property
+    def longest_s(self) -> float:
+        """Length of the longest segment, seconds."""
+        return 0.0 if self.longest is None else self.longest.end_s - self.longest.start_s
 
     @property
     def score(self) -> float:
@@ -268,26 +265,29 @@ class Digest:
         self._last_step = record.i
         self.steps += not more
         self.warmup_steps += record.warmup and not more
-        self._seen(record.time_s, record.time_s + self.step_s)
-        if self.curves is None:
-            self.curves = Bins(self.most_bins, self.step_s)
+        curves = self._step(record)
         if record.scores is not None and self.header is not None:
             self.all_scores = True
         scored = self.scores(record).items()
         values = [(self._column(label), p) for label, p in scored if math.isfinite(p)]
-        self.curves.add(record.time_s, values, counted=more)
+        curves.add(record.time_s, values, counted=more)
 
     def _objects(self, record: Objects) -> None:
         self.steps += 1
-        self._seen(record.time_s, record.time_s + self.step_s)
-        if self.curves is None:
-            self.curves = Bins(self.most_bins, self.step_s)
+        curves = self._step(record)
         best: dict[int, float] = {}
         for box in record.boxes:
             if math.isfinite(box.score):
                 column = self._column(box.label)
                 best[column] = max(best.get(column, 0.0), box.score)
-        self.curves.add(record.time_s, best.items(), counted=False)
+        curves.add(record.time_s, best.items())
+
+    def _step(self, record: Prediction | Objects) -> Bins:
+        """Return the curves, which a step is about to be added to."""
+        self._seen(record.time_s, record.time_s + self.step_s)
+        if self.curves is None:
+            self.curves = Bins(self.most_bins, self.step_s)
+        return self.curves
 
     def scores(self, record: Prediction) -> dict[str, float]:
         """Return the score of each label in a prediction."""

@@ -74,6 +74,21 @@ def name(value: str) -> Html:
     return tag("bdi", value)
 
 
+def note(words: str) -> Html | None:
+    """Return a remark in small letters; None if there is nothing to say."""
+    return tag("p", words, class_="note") if words else None
+
+
+def unlisted(count: int) -> Html | None:
+    """Return the remark that ``count`` more are not listed; None if there are none."""
+    return note(f"{count:,} more are not listed." if count > 0 else "")
+
+
+def folded(words: str, inner: Html) -> Html:
+    """Return content that is shown on demand, under ``words``."""
+    return tag("details", tag("summary", words), inner)
+
+
 def percent(share: float) -> str:
     """Return a share of 1 in per cent."""
     return f"{100 * share:.3f}".rstrip("0").rstrip(".") + "%"

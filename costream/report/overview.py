@@ -11,7 +11,7 @@ from pathlib import Path
 from costream.errors import SourceError
 from costream.formatting import counted, saving, short_time, si, times
 from costream.report.digest import LabelStats
-from costream.report.markup import Html, Palette, name, tag
+from costream.report.markup import Html, Palette, folded, name, tag, unlisted
 from costream.report.section import Run, fact, status
 from costream.report.tables import Cell, label_table, number, table
 from costream.report.timeline import TimeAxis, small_strip, stretches
@@ -105,17 +105,12 @@ class ReportOverview:
     def _labels(self, palette: Palette) -> Html | None:
         if not self.stats:
             return None
-        ordered = dict(sorted(self.stats.items(), key=lambda kv: -kv[1].total_s))
+        ordered = sorted(self.stats.items(), key=lambda kv: -kv[1].total_s)
         media_s = sum(row.media_s for row in self.rows)
-        names = list(ordered)
-        parts = []
-        for some in (names[:_MOST_OPEN], names[_MOST_OPEN:]):
-            stats = {label: ordered[label] for label in some}
-            if stats:
-                parts.append(label_table(stats, palette, media_s, self.files))
-        if len(parts) > 1:
-            words = f"Show {len(names) - _MOST_OPEN:,} more labels"
-            parts[1] = tag("details", tag("summary", words), parts[1])
+        parts = [label_table(dict(ordered[:_MOST_OPEN]), palette, media_s, self.files)]
+        if rest := dict(ordered[_MOST_OPEN:]):
+            listed = label_table(rest, palette, media_s, self.files)
+            parts.append(folded(f"Show {len(rest):,} more labels", listed))
         return tag("section", tag("h3", "Labels"), parts)
 
     def _refusals(self) -> Html | None:
@@ -123,14 +118,10 @@ class ReportOverview:
             return None
         rows = [(name(r.title), r.reason) for r in self.refused[:MOST_FAILURES]]
         parts = [table(("Name", "Why"), rows[:_MOST_OPEN])]
-        if len(rows) > _MOST_OPEN:
-            words = f"Show {len(rows) - _MOST_OPEN:,} more"
-            parts.append(
-                tag("details", tag("summary", words), table(("Name", "Why"), rows[_MOST_OPEN:]))
-            )
-        more = len(self.refused) - MOST_FAILURES
-        note = tag("p", f"{more:,} more are not listed.", class_="note") if more > 0 else None
-        return tag("section", tag("h3", "Without results"), parts, note)
+        if rest := rows[_MOST_OPEN:]:
+            parts.append(folded(f"Show {len(rest):,} more", table(("Name", "Why"), rest)))
+        more = unlisted(len(self.refused) - MOST_FAILURES)
+        return tag("section", tag("h3", "Without results"), parts, more)
 
     def _files(self) -> Html:
         columns = ("File", "Timeline", "Length", "Segments", "Cost", "Status")

@@ -17,7 +17,7 @@ from costream.formatting import counted, nothing_found, saving, short_time, si, 
 from costream.records import STAGES, Segment, plain
 from costream.report.curves import cost_chart, score_rows, shown_labels, time_chart, track
 from costream.report.digest import Digest
-from costream.report.markup import Html, Palette, join, name, percent, tag
+from costream.report.markup import Html, Palette, folded, join, name, note, percent, tag, unlisted
 from costream.report.page import page_foot, page_head
 from costream.report.tables import Cell, label_table, number, score_bar, table
 from costream.report.thumbnails import Thumbnails
@@ -44,15 +44,9 @@ def section(run: Run, palette: Palette, *, alone: bool) -> Html:
     digest = run.digest
     head = tag("header", tag("h1" if alone else "h2", name(run.title)), _who(run))
     parts = [
-        head,
-        facts(digest),
-        _timeline(run, palette),
-        _segments(run, palette),
-        _labels(digest, palette),
-        cost_section(digest),
-        _alerts(digest),
-        _troubles(digest),
-        _settings(digest),
+        *(head, facts(digest), _timeline(run, palette), _segments(run, palette)),
+        *(_labels(digest, palette), cost_section(digest), _alerts(digest)),
+        *(_troubles(digest), _settings(digest)),
     ]
     back = None if alone else tag("p", tag("a", "Back to the overview", href="#top"), class_="back")
     return tag("article", join(*parts, back), id=run.anchor, class_="run")
@@ -74,7 +68,8 @@ def facts(digest: Digest) -> Html:
     if macs and dense:
         less = saving(macs, dense) or "as much as dense"
         cards.append(fact("Cost a step", si(macs, "MAC"), f"{si(dense, 'MAC')} dense: {less}"))
-    cards.append(_status(digest))
+    word, sentence = status(digest)
+    cards.append(fact("Status", word, sentence, warn=word != "complete"))
     return tag("dl", cards, class_="facts")
 
 
@@ -92,11 +87,6 @@ def status(digest: Digest) -> tuple[str, str]:
         troubles = [counted(digest.gap_count, "gap"), counted(digest.fault_count, "error")]
         return "complete", ", ".join(t for t in troubles if not t.startswith("0 "))
     return "complete", "no gaps, no errors"
-
-
-def _status(digest: Digest) -> Html:
-    word, sentence = status(digest)
-    return fact("Status", word, sentence, warn=word != "complete")
 
 
 def fact(title: str, value: str, more: str, *, warn: bool = False) -> Html:
@@ -169,17 +159,13 @@ def _how_drawn(digest: Digest) -> str:
             "If a label is not among the best of a step, its score was not written and is "
             "drawn as 0 (detect --scores writes all scores)."
         )
-    sentences.append("The line at the bottom marks the label's segments")
-    dashes = "" if not _has_threshold(digest) else ", the dashes mark the threshold"
-    sentences[-1] += f"{dashes}."
+    has_threshold = digest.header is not None and "timeline" in digest.header.options
+    dashes = ", the dashes mark the threshold" if has_threshold else ""
+    sentences.append(f"The line at the bottom marks the label's segments{dashes}.")
     left = len(digest.labels) - len(shown_labels(digest))
     if left > 0:
         sentences.append(f"Not drawn: {counted(left, 'other label')} with lower scores.")
     return " ".join(sentences)
-
-
-def _has_threshold(digest: Digest) -> bool:
-    return digest.header is not None and "timeline" in digest.header.options
 
 
 def _segments(run: Run, palette: Palette) -> Html:
@@ -192,7 +178,7 @@ def _segments(run: Run, palette: Palette) -> Html:
     if not cards:
         kind = "" if digest.header is None else digest.header.kind
         empty = nothing_found(kind) if digest.steps else "There are no predictions."
-        return tag("section", title, tag("p", empty, class_="note"))
+        return tag("section", title, note(empty))
     notes = [run.thumbnails.note]
     if digest.segment_count > len(cards):
         rest = digest.segment_count - len(cards)
@@ -201,9 +187,8 @@ def _segments(run: Run, palette: Palette) -> Html:
     more = None
     if len(cards) > MOST_OPEN:
         rest_of = tag("ol", cards[MOST_OPEN:], class_="segments", start=MOST_OPEN + 1)
-        words = f"Show {len(cards) - MOST_OPEN:,} more"
-        more = tag("details", tag("summary", words), rest_of)
-    return tag("section", title, shown, more, (tag("p", n, class_="note") for n in notes if n))
+        more = folded(f"Show {len(cards) - MOST_OPEN:,} more", rest_of)
+    return tag("section", title, shown, more, join(*map(note, notes)))
 
 
 def _card(segment: Segment, anchor: str, run: Run, palette: Palette) -> Html:
@@ -251,10 +236,9 @@ def _alerts(digest: Digest) -> Html | None:
         )
         for a in digest.alerts
     ]
-    more = digest.alert_count - len(digest.alerts)
-    note = tag("p", f"{more:,} more are not listed.", class_="note") if more else None
+    more = unlisted(digest.alert_count - len(digest.alerts))
     columns = ("When", "Label", "Score", "Rule", "Clip")
-    return tag("section", tag("h3", "Alerts"), table(columns, rows, numbers=(0, 2)), note)
+    return tag("section", tag("h3", "Alerts"), table(columns, rows, numbers=(0, 2)), more)
 
 
 def _troubles(digest: Digest) -> Html | None:
@@ -271,14 +255,12 @@ def _troubles(digest: Digest) -> Html | None:
         rows.append(("results", number(where), f"unreadable: {damage.reason}"))
     if not rows:
         return None
-    counts = [
-        counted(digest.gap_count, "gap") + f" of {short_time(digest.gap_s)} together",
-        counted(digest.fault_count, "error"),
-    ]
+    together = f"{counted(digest.gap_count, 'gap')} of {short_time(digest.gap_s)} together"
+    counts = [together] if digest.gap_count else []
+    counts += [counted(digest.fault_count, "error")] if digest.fault_count else []
+    words = note(f"{', '.join(counts)}." if counts else "")
     listed = table(("What", "When", "Why"), rows, numbers=(1,))
-    words = ", ".join(c for c in counts if not c.startswith("0 "))
-    note = tag("p", words + ".", class_="note") if words else None
-    return tag("section", tag("h3", "Gaps and errors"), note, listed)
+    return tag("section", tag("h3", "Gaps and errors"), words, listed)
 
 
 def _settings(digest: Digest) -> Html | None:
@@ -298,12 +280,12 @@ def _settings(digest: Digest) -> Html | None:
         ("duration_s", header.duration_s),
         *header.options.items(),
     ]
-    rows = [(key, tag("code", _plain_text(value))) for key, value in pairs]
-    return tag("details", tag("summary", "Settings of the run"), table(("Name", "Value"), rows))
-
-
-def _plain_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False)
+    texts = (
+        (key, value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False))
+        for key, value in pairs
+    )
+    rows = [(key, tag("code", value)) for key, value in texts]
+    return folded("Settings of the run", table(("Name", "Value"), rows))
 
 
 def cost_section(digest: Digest) -> Html | None:
@@ -383,7 +365,7 @@ def _losses(digest: Digest, costs: dict[str, Any]) -> Html | None:
         losses.append(f"{counted(int(costs['dropped']), 'frame')} dropped")
     if costs.get("max_lag_s"):
         losses.append(f"{costs['max_lag_s']:.2f} s late at most")
-    return tag("p", ", ".join(losses) + ".", class_="note") if losses else None
+    return note(f"{', '.join(losses)}." if losses else "")
 
 
 _OURS = re.compile(r"r\d+\.html")

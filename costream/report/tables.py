@@ -74,7 +74,6 @@ def label_table(
     for label, found in stats.items():
         paint = palette.paint(label)
         longest = found.longest
-        longest_s = 0.0 if longest is None else longest.end_s - longest.start_s
         at = "" if longest is None or files is not None else f" at {short_time(longest.start_s)}"
         score = f"{found.score:.2f}" if math.isfinite(found.score) else "–"
         rows.append(
@@ -84,7 +83,7 @@ def label_table(
                 number(short_time(found.total_s)),
                 share_bar(found.total_s / length_s if length_s > 0 else 0.0, paint),
                 number(score),
-                join(number(f"{longest_s:.1f} s"), tag("span", at, class_="dim")),
+                join(number(f"{found.longest_s:.1f} s"), tag("span", at, class_="dim")),
             ]
         )
         if files is not None:

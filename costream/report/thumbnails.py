@@ -122,7 +122,8 @@ class _Shots:
         if now is not None and time_s <= now.time_s <= time_s + _NEAR_S:
             return now
         decoder = self._decoder
-        if decoder is None or (self._seeks and not self._is_soon(time_s)):
+        is_soon = now is not None and 0 <= time_s - now.time_s < _SOON_S  # faster than seeking
+        if decoder is None or (self._seeks and not is_soon):
             if decoder is not None:
                 decoder.close()
             decoder = self._decoder = VideoDecoder(
@@ -136,10 +137,6 @@ class _Shots:
             if decoded.time_s >= time_s - SAME_TIME_S:
                 break
         return self._now
-
-    def _is_soon(self, time_s: float) -> bool:
-        """Return whether decoding onwards is faster than seeking."""
-        return self._now is not None and 0 <= time_s - self._now.time_s < _SOON_S
 
 
 def _jpeg(rgb: npt.NDArray[np.uint8]) -> bytes:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costream.sinks.atomic import BinaryFile
+from costream.sinks.atomic import write_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,11 +26,7 @@ def write_state(path: Path, metadata: Mapping[str, str], tensors: Mapping[str, T
     # Separate copies: tensors that share memory cannot be saved.
     copies = {key: t.detach().cpu().contiguous().clone() for key, t in tensors.items()}
     data = save(copies, {"format": FORMAT, **metadata, "sha256": _digest(copies)})
-    file = BinaryFile(path, overwrite=True)
-    file.open()
-    if file.file is not None:
-        file.attempt(partial(file.file.write, data))
-    file.finish()
+    write_file(path, data)
 
 
 def read_state(path: Path, expected: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Tensor]]:

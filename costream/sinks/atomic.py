@@ -183,6 +183,15 @@ class BinaryFile(AtomicFile):
         return self._part.open("wb")
 
 
+def write_file(path: Path, data: bytes) -> None:
+    """Write a whole file through a part file; an existing one is replaced."""
+    file = BinaryFile(path, overwrite=True)
+    file.open()
+    if (handle := file.file) is not None:
+        file.attempt(lambda: handle.write(data))
+    file.finish()
+
+
 class StreamOutput(_Output):
     """Text output to an open handle that must not be closed: standard output."""
 

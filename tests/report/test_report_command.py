@@ -12,6 +12,7 @@ import pytest
 from costream.__main__ import main
 from kit.pages import Page
 from kit.program import ROOT, costream, environment, python
+from kit.runs import run
 
 needs_matplotlib = pytest.mark.skipif(
     find_spec("matplotlib") is None, reason="no matplotlib; pip install 'costream[report]'"

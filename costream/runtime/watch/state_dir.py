@@ -108,12 +108,8 @@ class StateDirectory:
 
     def _about(self, spec: FeedSpec) -> dict[str, str]:
         """Return the values that must match for a state to be valid."""
-        model = self._model
-        return {
-            "model": model.info.card.name,
-            "weights": model.info.weights_sha256,
-            "source": spec.shown,
-        }
+        info = self._model.info
+        return {"model": info.card.name, "weights": info.weights_sha256, "source": spec.shown}
 
     def _write(self, name: str) -> None:
         with self._guard:
@@ -130,9 +126,8 @@ class StateDirectory:
     def _read(self, path: Path, spec: FeedSpec) -> SavedState:
         metadata, tensors = read_state(path, self._about(spec))
         try:
-            began_s, time_s, saved_s = (
-                float(metadata[k]) for k in ("began_s", "time_s", "saved_s")
-            )
+            times = (float(metadata[k]) for k in ("began_s", "time_s", "saved_s"))
+            began_s, time_s, saved_s = times
             next_step = int(metadata["next_step"])
             smoothed = tuple(map(float, json.loads(metadata.get("smoothed", "[]"))))
         except (KeyError, TypeError, ValueError) as error:
