@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -66,19 +65,10 @@ def command(as_json: bool) -> int:
 
 
 def _core() -> list[Finding]:
-    findings = [
-        Finding("costream", True, __version__),
-        Finding(
-            "python", True, f"{platform.python_version()}, {platform.system()} {platform.machine()}"
-        ),
-    ]
-    for package, module in (
-        ("torch", "torch"),
-        ("av", "av"),
-        ("librosa", "librosa"),
-        ("numba", "numba"),
-        ("safetensors", "safetensors.torch"),
-    ):
+    python = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
+    findings = [Finding("costream", True, __version__), Finding("python", True, python)]
+    for package in ("torch", "av", "librosa", "numba", "safetensors"):
+        module = "safetensors.torch" if package == "safetensors" else package
         findings.append(_import(package, package, module, required=True))
     return findings
 
@@ -87,23 +77,18 @@ def _import(
     name: str, package: str, module: str, *, required: bool, hint: str = "", broken: str = ""
 ) -> Finding:
     """Import a module. ``hint``: if it is not installed; ``broken``: if the import fails."""
+    bad = False if required else None
     try:
-        found = version(package)
+        installed = version(package)
     except PackageNotFoundError:
-        return Finding(
-            name, False if required else None, "not installed", hint or f"pip install {package}"
-        )
+        return Finding(name, bad, "not installed", hint or f"pip install {package}")
     try:
         import_module(module)
     except Exception as error:  # a broken installation may raise anything
-        reason = " ".join(str(error).split())[:120]
-        return Finding(
-            name,
-            False if required else None,
-            f"{found}, but its import fails: {type(error).__name__}: {reason}",
-            broken or hint or f"pip install --force-reinstall {package}",
-        )
-    return Finding(name, True, found)
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+        hint = broken or hint or f"pip install --force-reinstall {package}"
+        return Finding(name, bad, f"{installed}, but its import fails: {reason}", hint)
+    return Finding(name, True, installed)
 
 
 def _devices() -> list[Finding]:
@@ -115,15 +100,11 @@ def _devices() -> list[Finding]:
     names = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
     findings = [
         Finding("cpu", True, f"{os.cpu_count()} cores, {torch.get_num_threads()} torch threads"),
-        Finding(
-            "cuda",
-            True if cuda else None,
-            ", ".join(names) if cuda else "none; everything runs on the CPU",
-        ),
+        Finding("cuda", cuda or None, ", ".join(names) or "none; everything runs on the CPU"),
     ]
     if sys.platform == "darwin":
         mps = torch.backends.mps.is_available()
-        findings.append(Finding("mps", True if mps else None, "available" if mps else "none"))
+        findings.append(Finding("mps", mps or None, "available" if mps else "none"))
     return findings
 
 
@@ -178,19 +159,12 @@ def microphones() -> list[Finding]:
 
 
 def _surroundings() -> list[Finding]:
-    checks: list[tuple[str, Callable[[], str]]] = [
-        ("user settings", lambda: _file(user_config_path())),
-        ("project settings", lambda: _file(Path(PROJECT_FILE).resolve())),
-        ("terminal", _terminal),
+    files = {"user settings": user_config_path(), "project settings": Path(PROJECT_FILE).resolve()}
+    findings = [
+        Finding(name, True, f"{path}{'' if path.exists() else ' (not found)'}")
+        for name, path in files.items()
     ]
-    return [Finding(name, True, describe()) for name, describe in checks]
-
-
-def _file(path: Path) -> str:
-    return f"{path}{'' if path.exists() else ' (not found)'}"
-
-
-def _terminal() -> str:
     size = os.get_terminal_size(2) if os.isatty(2) else None
     where = f"{size.columns}x{size.lines}" if size else "stderr is not a terminal: plain lines"
-    return f"{where}, TERM={os.environ.get('TERM', 'unset')}, encoding {sys.stdout.encoding}"
+    about = f"TERM={os.environ.get('TERM', 'unset')}, encoding {sys.stdout.encoding}"
+    return [*findings, Finding("terminal", True, f"{where}, {about}")]

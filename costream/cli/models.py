@@ -19,6 +19,8 @@ from costream.errors import CostreamError, ExitCode, UsageError
 from costream.models.registry import find_weights, list_models
 from costream.models.spec import architectures
 
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
 # ``costream models init``: write weight files with random weights, marked as such.
 
 
@@ -101,7 +103,7 @@ def _settings(pairs: tuple[str, ...]) -> dict[str, Any]:
 
 
 @click.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_json
 def list_command(as_json: bool) -> None:
     """List the models and the locations of their weights.
 
@@ -109,17 +111,10 @@ def list_command(as_json: bool) -> None:
     """
     entries = list_models()
     if as_json:
-        rows = [
-            {**dataclasses.asdict(e), "path": None if e.path is None else str(e.path)}
-            for e in entries
-        ]
-        print_json(rows)
+        print_json([{**dataclasses.asdict(e), "path": e.path and str(e.path)} for e in entries])
         return
     table = [("MODEL", "WEIGHTS", "DESCRIPTION", "FILE")]
-    table += [
-        (e.name, e.origin or "none", e.summary, "" if e.path is None else str(e.path))
-        for e in entries
-    ]
+    table += [(e.name, e.origin or "none", e.summary, str(e.path or "")) for e in entries]
     print_table(table)
 
 
@@ -128,7 +123,7 @@ def list_command(as_json: bool) -> None:
 @click.option(
     "--weights", metavar="PATH", help="Weight file, or a folder that holds NAME.safetensors."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_json
 def show_command(model: str, weights: str | None, as_json: bool) -> None:
     """Show the card of a model: description, origin and reliability."""
     path = find_weights(model, weights)
@@ -139,12 +134,8 @@ def show_command(model: str, weights: str | None, as_json: bool) -> None:
         facts = {"path": str(path), "tensors_sha256": digest, "parameters": numbers}
         print_json({**facts, **json.loads(card.to_json())})
         return
-    lines = [
-        ("file", str(path)),
-        ("sha256", digest),
-        ("parameters", f"{numbers:,}"),
-        *_describe(card),
-    ]
+    lines = [("file", str(path)), ("sha256", digest), ("parameters", f"{numbers:,}")]
+    lines += _describe(card)
     width = max(len(key) for key, _ in lines if " " not in key)
     for key, value in lines:
         click.echo(f"{key:<{width}}  {value}")
@@ -181,7 +172,7 @@ def _leaves(path: str, table: dict[str, Any]) -> Iterable[tuple[str, str]]:
 
 @click.command("verify")
 @click.argument("models", nargs=-1, metavar="[NAME|FILE]...")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_json
 def verify_command(models: tuple[str, ...], as_json: bool) -> int:
     """Check weight files: checksum, card, tensors, a few steps, and the score on a sample.
 
@@ -203,15 +194,8 @@ def verify_command(models: tuple[str, ...], as_json: bool) -> int:
             sample = reproduce(path)
         except CostreamError as error:
             digest, problem = "", str(error)
-        rows.append(
-            {
-                "path": name if path is None else str(path),
-                "ok": problem is None,
-                "sha256": digest,
-                "sample": sample,
-                "problem": problem,
-            }
-        )
+        row = {"path": str(path or name), "ok": problem is None, "sha256": digest}
+        rows.append({**row, "sample": sample, "problem": problem})
     if not rows:
         click.echo("there are no weight files to verify", err=True)
     if as_json:

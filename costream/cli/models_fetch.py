@@ -134,10 +134,8 @@ def _lock(file: Path) -> IO[str]:
 
 def _ask(entry: Published) -> None:
     """Ask to accept the licence. Raise UsageError if it is refused, or there is no terminal."""
-    if entry.licence == NO_LICENCE:
-        licence = "its authors state no licence"
-    else:
-        licence = f"its licence is {entry.licence}"
+    known = entry.licence != NO_LICENCE
+    licence = f"its licence is {entry.licence}" if known else "its authors state no licence"
     about = f"{entry.name} ({entry.source}): {licence}"
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(about, hint="accept it with --accept-licence")
@@ -156,12 +154,8 @@ def _by_hand(entry: Published) -> str:
 def _print_list(known: dict[str, Published], as_json: bool) -> None:
     paths = {name: target_of(entry) for name, entry in known.items()}
     if as_json:
-        print_json(
-            [
-                {**dataclasses.asdict(e), "path": str(paths[n]) if paths[n].exists() else None}
-                for n, e in known.items()
-            ]
-        )
+        existing = {name: str(path) for name, path in paths.items() if path.exists()}
+        print_json([{**dataclasses.asdict(e), "path": existing.get(n)} for n, e in known.items()])
         return
     rows = [("NAME", "MB", "LICENCE", "FETCHED", "DESCRIPTION")]
     for name, e in known.items():
@@ -215,12 +209,12 @@ def remove_command(names: tuple[str, ...], yes: bool) -> None:
 def _of(name: str) -> list[Path]:
     """Return the files of a name in the cache. Raise UsageError or ModelError if there are none."""
     weights, downloads = cache_folder().glob(f"*{SUFFIX}"), downloads_folder().glob("*")
-    found = [path for path in weights if path.name == f"{name}{SUFFIX}"]
-    found += [path for path in downloads if path.name == name]
-    if not found:
+    paths = [path for path in weights if path.name == f"{name}{SUFFIX}"]
+    paths += [path for path in downloads if path.name == name]
+    if not paths:
         hint = "only what was fetched or imported can be removed"
         raise UsageError("is not in the user cache", where=find_weights(name), hint=hint)
-    return found
+    return paths
 
 
 # ``costream models import``: convert foreign checkpoints to weight files.

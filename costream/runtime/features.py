@@ -49,7 +49,7 @@ def features(options: Options) -> ExitCode:
         failed: list[ExitCode] = []
         for uri, target in targets.items():
             try:
-                found = read_features(uri, model, options, stop)
+                tokens = read_features(uri, model, options, stop)
             except SourceError as error:
                 if stop.exit_code is not None:
                     return stop.exit_code
@@ -58,9 +58,9 @@ def features(options: Options) -> ExitCode:
                 continue
             if stop.exit_code is not None:
                 return stop.exit_code
-            _write(target, found, model, options)
+            _write(target, tokens, model, options)
             print(target)
-            if not found.whole:
+            if not tokens.whole:
                 failed.append(ExitCode.PARTIAL)
         if len(failed) == len(targets) == 1:
             return failed[0]
@@ -90,8 +90,7 @@ def read_features(
             for tick in tick_per_item(items) if kind == "audio" else ticks:
                 if isinstance(tick, Tick):
                     with torch.inference_mode():
-                        tokens = model.see([tick.item], state)
-                    rows.append(tokens.float().cpu().numpy())
+                        rows.append(model.see([tick.item], state).float().cpu().numpy())
                     times.append(tick.time_s)
                 elif isinstance(tick, Gap):
                     start_s, end_s = format_time(tick.start_s), format_time(tick.end_s)
@@ -128,29 +127,25 @@ def _targets(options: Options) -> dict[str, Path]:
 def _load(options: Options) -> StreamingModel:
     """Load the model. UsageError when its frontend takes neither video nor audio."""
     model = load(options)
-    if not isinstance(model, StreamingModel) or source_kind(model.frontend) not in (
-        "video",
-        "audio",
-    ):
-        raise UsageError(
-            f"{model.info.card.name} computes no features from video or audio", where="--model"
-        )
+    name, kinds = model.info.card.name, ("video", "audio")
+    if not isinstance(model, StreamingModel) or source_kind(model.frontend) not in kinds:
+        raise UsageError(f"{name} computes no features from video or audio", where="--model")
     if model.info.sound is not None and options.rate_hz is not None:
-        raise UsageError(f"the steps of {model.info.card.name} are blocks of audio", where="--fps")
+        raise UsageError(f"the steps of {name} are blocks of audio", where="--fps")
     check_flow(model.info.card, model.frontend)
     return model
 
 
-def _write(target: Path, found: FeatureTokens, model: StreamingModel, options: Options) -> None:
+def _write(target: Path, tokens: FeatureTokens, model: StreamingModel, options: Options) -> None:
     """Write rows under the names that the feature reader expects, with times and rate."""
-    parts: dict[str, int] = getattr(model.frontend, "parts", {"features": found.rows.shape[1]})
+    parts: dict[str, int] = getattr(model.frontend, "parts", {"features": tokens.rows.shape[1]})
     ends = np.cumsum(list(parts.values()))
-    arrays: dict[str, Any] = dict(zip(parts, np.split(found.rows, ends[:-1], 1), strict=True))
-    arrays |= {"times": found.times, "rate_hz": options.rate_hz or model.info.card.rate_hz}
+    arrays: dict[str, Any] = dict(zip(parts, np.split(tokens.rows, ends[:-1], 1), strict=True))
+    arrays |= {"times": tokens.times, "rate_hz": options.rate_hz or model.info.card.rate_hz}
     file = BinaryFile(target, overwrite=options.overwrite)
     file.open()
     content = file.file
     if content is not None:
         file.attempt(lambda: np.savez(content, **arrays))
     file.finish()
-    log.info("%s: %d rows of %d values", target, *found.rows.shape)
+    log.info("%s: %d rows of %d values", target, *tokens.rows.shape)

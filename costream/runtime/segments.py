@@ -167,7 +167,8 @@ class Segmenter:
                 piece.open = False
         if label is None:
             return []
-        piece = self._joinable(label, start_s)
+        near = (p for p in (self._short, self._long) if p is not None and self._near(p, start_s))
+        piece = next((p for p in near if p.label == label), None)
         if piece is None:
             piece = _Piece(label, start_s, end_s, float(p[label]), 1, count)
             self._short = piece
@@ -181,12 +182,6 @@ class Segmenter:
             return out
         return []
 
-    def _joinable(self, label: int, start_s: float) -> _Piece | None:
-        for piece in (self._short, self._long):
-            if piece is not None and piece.label == label and self._near(piece, start_s):
-                return piece
-        return None
-
     def _near(self, piece: _Piece, start_s: float) -> bool:
         return piece.open or start_s - piece.end_s <= self._min_gap_s + SLACK_S
 
@@ -194,12 +189,10 @@ class Segmenter:
         return piece.length_s > 0 and piece.length_s >= self._min_length_s - SLACK_S
 
     def _finished(self, piece: _Piece | None) -> list[Segment]:
-        return [self._segment(piece)] if piece is not None and self._is_long(piece) else []
-
-    def _segment(self, piece: _Piece) -> Segment:
-        score = piece.total / piece.steps
-        label = self._labels[piece.label]
-        return Segment(piece.start_s, piece.end_s, label, score, count=piece.most)
+        if piece is None or not self._is_long(piece):
+            return []
+        label, score = self._labels[piece.label], piece.total / piece.steps
+        return [Segment(piece.start_s, piece.end_s, label, score, count=piece.most)]
 
 
 def _larger(one: int | None, other: int | None) -> int | None:

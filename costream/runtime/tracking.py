@@ -43,7 +43,9 @@ class _Object:
         """Update it with the box observed at ``time_s``."""
         if time_s > self.seen_s:
             shift = (corners - self.corners).reshape(2, 2).mean(0) / (time_s - self.seen_s)
-            self.speed = shift if self.speed is None else _mix(self.speed, shift)
+            if self.speed is not None:
+                shift = _INERTIA * self.speed + (1 - _INERTIA) * shift
+            self.speed = shift
         self.corners, self.seen_s = corners, time_s
 
 
@@ -121,10 +123,6 @@ def pairwise_iou(boxes: Corners, others: Corners) -> Corners:
 def _areas(boxes: Corners) -> Corners:
     out: Corners = (boxes[:, 2:] - boxes[:, :2]).clip(min=0).prod(1)
     return out
-
-
-def _mix(before: npt.NDArray[np.float64], now: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    return _INERTIA * before + (1 - _INERTIA) * now
 
 
 def _rank(box: Box) -> tuple[float, str, float, float, float, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NoReturn
 
 from rich.console import Console
@@ -36,7 +37,8 @@ class Transfer:
         """Show the number of bytes received, of ``total`` if known."""
         if self._terminal:
             if self._bar is None:
-                self._bar = self._open(done, total)
+                bar = partial(tqdm, unit="B", unit_scale=True, file=sys.stderr, leave=False)
+                self._bar = bar(desc=self._name, initial=done, total=total)
             self._bar.update(done - self._bar.n)
         elif time.monotonic() - self._shown_s >= PLAIN_S:
             self._shown_s = time.monotonic()
@@ -51,17 +53,6 @@ class Transfer:
         """Remove the bar and print a line."""
         self._close()
         print(f"{self._name}: {text}", file=sys.stderr, flush=True)
-
-    def _open(self, done: int, total: int | None) -> tqdm[NoReturn]:
-        return tqdm(
-            desc=self._name,
-            initial=done,
-            total=total,
-            unit="B",
-            unit_scale=True,
-            file=sys.stderr,
-            leave=False,
-        )
 
     def _close(self) -> None:
         if self._bar is not None:
@@ -151,13 +142,9 @@ class BatchProgress:
             print_line(self._console, line)
 
     def _open(self) -> None:
-        columns = (
-            TextColumn("{task.description:>6}"),
-            BarColumn(bar_width=30),
-            TextColumn("{task.fields[text]}"),
-        )
+        name, text = TextColumn("{task.description:>6}"), TextColumn("{task.fields[text]}")
         bars = Progress(
-            *columns,
+            *(name, BarColumn(bar_width=30), text),
             console=self._console,
             auto_refresh=False,
             transient=True,
@@ -178,10 +165,6 @@ class BatchProgress:
         left = "" if eta_s is None else f", ETA {short_time(eta_s, 0)}"
         media = f"{short_time(state.seen_s, 0)}, {times(state.seen_s / state.elapsed_s())}"
         bars.update(self._files, completed=state.done_files, text=files)
-        bars.update(
-            self._media,
-            completed=state.seen_s,
-            total=state.total_media_s(),
-            text=f"{media} real time{left}",
-        )
+        text, total_s = f"{media} real time{left}", state.total_media_s()
+        bars.update(self._media, completed=state.seen_s, total=total_s, text=text)
         bars.refresh()

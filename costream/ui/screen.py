@@ -110,9 +110,7 @@ class Screen(RenderHook):
     def _painted(self, lines: Sequence[Text]) -> list[Segment]:
         parts: list[Segment] = []
         for k, line in enumerate(lines):
-            if k:
-                parts.append(Segment.line())
-            parts += _segments(line)
+            parts += [*([Segment.line()] if k else []), *_segments(line)]
         return parts
 
     def _erasure(self) -> list[Segment]:

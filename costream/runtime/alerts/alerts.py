@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -124,13 +124,10 @@ class Alerts:
         log.info("%s: %s: %s %.2f", feed, alert.rule, alert.label, alert.score)
         if self._folder is not None and to.ring is not None and to.span is not None:
             path = self._folder / self._name(feed, now, alert.label)
-            done = partial(_clip_done, to.workers, event)
+            done = partial(_start, to.workers, event, wants_clip=True)
             if to.ring.save(path, at_s, to.span.before_s, to.span.after_s, done):
-                event = replace(event, alert=replace(alert, clip=path.name), clip=path)
-                for worker in to.workers:
-                    if not worker.action.wants_clip:
-                        worker.put(event)
-                return event.alert
+                _start(to.workers, event, path, wants_clip=False)
+                return replace(alert, clip=path.name)
             to.without.warn(
                 f"{feed}: no clip: no packets are buffered for that time, or too many wait"
             )
@@ -149,12 +146,14 @@ class Alerts:
         return name
 
 
-def _clip_done(workers: tuple[ActionWorker, ...], event: AlertEvent, path: Path | None) -> None:
-    """Start the actions that waited for a clip; without it (None) when it failed."""
+def _start(
+    workers: tuple[ActionWorker, ...], event: AlertEvent, path: Path | None, *, wants_clip: bool
+) -> None:
+    """Start the actions that wait for a clip, or those that do not; None: the clip failed."""
     if path is not None:
         event = replace(event, alert=replace(event.alert, clip=path.name), clip=path)
     for worker in workers:
-        if worker.action.wants_clip:
+        if worker.action.wants_clip is wants_clip:
             worker.put(event)
 
 
@@ -191,11 +190,9 @@ class AlertOptions:
 
     def actions(self) -> dict[tuple[str, str], Action]:
         """Return new actions by key; equal keys of two feeds mean the same action."""
-        made: dict[tuple[str, str], Action] = {}
-        made.update({("run", text): RunCommand(text) for text in self.run})
-        made.update({("post", text): PostJson(text) for text in self.post})
-        made.update({("append", text): AppendLine(text) for text in self.append})
-        return made
+        kinds: dict[str, Callable[[str], Action]]
+        kinds = {"run": RunCommand, "post": PostJson, "append": AppendLine}
+        return {(key, text): kinds[key](text) for key in kinds for text in getattr(self, key)}
 
 
 KEYS = tuple(field.name for field in fields(AlertOptions))
@@ -207,13 +204,9 @@ def read_options(values: Mapping[str, Any]) -> AlertOptions:
     ``values`` holds the values of the command line or of a table in a TOML file. Raises UsageError
     for mistakes; nothing is run or opened.
     """
-    options = AlertOptions(
-        tuple(parse_rule(text) for text in _texts(values, "on")),
-        _texts(values, "run"),
-        _texts(values, "post"),
-        _texts(values, "append"),
-        _span(values.get("clips")),
-    )
+    rules = tuple(map(parse_rule, _texts(values, "on")))
+    run, post, append = (_texts(values, key) for key in ("run", "post", "append"))
+    options = AlertOptions(rules, run, post, append, _span(values.get("clips")))
     options.actions()
     if not options.on and any((options.run, options.post, options.append, options.clips)):
         raise UsageError(
@@ -237,10 +230,8 @@ def _span(value: Any) -> ClipSpan | None:
     if value is None or value is False:
         return None
     parts = CLIPS if value is True else value
-    if isinstance(parts, str):
-        parts = parts.split(",")
-    elif isinstance(parts, (int, float)):
-        parts = [parts]
+    if isinstance(parts, (str, int, float)):
+        parts = str(parts).split(",")
     try:
         seconds = [parse_time(str(part)) for part in parts]
         before_s, after_s = seconds * 2 if len(seconds) == 1 else seconds

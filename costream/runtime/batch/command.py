@@ -14,7 +14,7 @@ from costream.errors import CostreamError, ExitCode
 from costream.formatting import clean
 from costream.models.identity import identify
 from costream.options import Options
-from costream.runtime.batch.folders import Outcome
+from costream.runtime.batch.folders import Outcome, failure
 from costream.runtime.batch.inputs import Inputs, collect
 from costream.runtime.batch.journal import BatchJournal, JournalEntry
 from costream.runtime.batch.plan import BatchPlan, check_folder, identity, make_plan, remove_results
@@ -64,7 +64,9 @@ class _Batch:
         if options.predictions == "parquet":
             require_parquet()
         check_outputs((), self.output, "", overwrite=True)
-        found = self._collect()
+        include, exclude, stdin = options.include, options.exclude, sys.stdin.buffer
+        found = collect(options.sources, self.output, include=include, exclude=exclude, stdin=stdin)
+        found = Inputs(found.root, found.items[: options.limit])
         mark = identity(self.work, self.weights, found.root, content=options.hash)
         self.journal.read()
         if not options.overwrite:
@@ -88,24 +90,15 @@ class _Batch:
             self.journal.entries.clear()
         return make_plan(found.items, self.journal, self.output, content=self.options.hash)
 
-    def _collect(self) -> Inputs:
-        options = self.options
-        found = collect(
-            options.sources,
-            self.output,
-            include=options.include,
-            exclude=options.exclude,
-            stdin=sys.stdin.buffer,
-        )
-        return Inputs(found.root, found.items[: options.limit])
-
     def _run(self, plan: BatchPlan, mark: dict[str, Any]) -> ExitCode:
         for task in plan.tasks:
             self.journal.entries.pop(task.name, None)
         self.journal.open(mark)
         sizes = {name: print_.size for name, print_ in plan.prints.items()}
         state = BatchState(files=len(plan.tasks), size=sum(sizes.values()))
-        progress = self._progress(state)
+        color, quiet = self.options.color, self.options.quiet
+        live = live_allowed(sys.stderr, quiet=quiet, no_live=not self.options.live, flag=color)
+        progress = BatchProgress(stderr_console(color), state, live=live, quiet=quiet)
         with self.stop.while_running(lambda: None):
             for entry in plan.settled:
                 self._settle(entry)
@@ -113,7 +106,7 @@ class _Batch:
                 self._work(plan, state, progress)
             except CostreamError as error:
                 self.fatal = error
-            complete = self._is_complete(plan)
+            complete = all(item.name in self.journal.entries for item in plan.inputs)
             code = self._verdict(plan, complete)
             self._tables(plan, {**mark, "complete": complete, "exit": int(code)})
         kept = f"  {plan.kept} kept" if plan.kept else ""
@@ -162,9 +155,7 @@ class _Batch:
         if same:
             return outcome
         discard(self.work, outcome.name)
-        return Outcome(
-            outcome.name, "failed", "the file changed while it was read", int(ExitCode.INPUT)
-        )
+        return failure(outcome.name, "the file changed while it was read")
 
     def _count(self, outcome: Outcome, plan: BatchPlan, state: BatchState) -> None:
         state.running.pop(outcome.name, None)
@@ -183,9 +174,6 @@ class _Batch:
             log.error("%s: %s", clean(outcome.name), outcome.reason)
         elif outcome.status == "skipped":
             log.info("%s: skipped: %s", clean(outcome.name), outcome.reason)
-
-    def _is_complete(self, plan: BatchPlan) -> bool:
-        return all(item.name in self.journal.entries for item in plan.inputs)
 
     def _verdict(self, plan: BatchPlan, complete: bool) -> ExitCode:
         """Return the overall exit code: that of the failures if all failed alike, else PARTIAL."""
@@ -220,11 +208,6 @@ class _Batch:
                 MergedInput(it.name, it.status, it.reason, it.exit, it.kind, it.summary, records)
             )
         tables.close(head)
-
-    def _progress(self, state: BatchState) -> BatchProgress:
-        color, quiet = self.options.color, self.options.quiet
-        live = live_allowed(sys.stderr, quiet=quiet, no_live=not self.options.live, flag=color)
-        return BatchProgress(stderr_console(color), state, live=live, quiet=quiet)
 
 
 class FatalError(CostreamError):

@@ -78,11 +78,8 @@ class FolderWalk:
             return
         if not relative:
             if self._output is not None and _identity(path) == self._output:
-                raise UsageError(
-                    "the output folder cannot be an input folder",
-                    where=path,
-                    hint="name another one",
-                )
+                what = "the output folder cannot be an input folder"
+                raise UsageError(what, where=path, hint="name another one")
             self._above = {_identity(str(parent)) for parent in Path(path).parents}
         try:
             names = sorted(os.listdir(path))
@@ -230,3 +227,8 @@ class Outcome:
     summary: dict[str, Any] = field(default_factory=dict)  # the summary record
     files: dict[str, int] = field(default_factory=dict)  # path below the output folder: bytes
     fatal: bool = False  # would hit every input (model, full disk): the whole run must end
+
+
+def failure(name: str, reason: str) -> Outcome:
+    """Return the outcome of an input that could not be read."""
+    return Outcome(name, "failed", reason, int(ExitCode.INPUT))

@@ -120,14 +120,11 @@ def _root(paths: Sequence[str], folders: Container[str]) -> str:
             return posixpath.commonpath(
                 [at if path in folders else posixpath.dirname(at) for path, at in places.items()]
             )
-        return os.path.commonpath(
-            [path if path in folders else os.path.dirname(path) for path in paths]
-        )
+        return os.path.commonpath([p if p in folders else os.path.dirname(p) for p in paths])
     except ValueError:
-        raise UsageError(
-            "the inputs have no folder in common (drives, stores)",
-            hint="run them into separate output folders",
-        ) from None
+        hint = "run them into separate output folders"
+        what = "the inputs have no folder in common (drives, stores)"
+        raise UsageError(what, hint=hint) from None
 
 
 def _below(found: FoundPath, root: str) -> FoundPath:
@@ -149,7 +146,8 @@ def _expanded(found: Iterable[FoundPath]) -> Iterator[Input]:
             yield Input(item.path, item.relative, item.refusal)
             continue
         try:
-            uris = expand(item.path) if _may_hold_many(item.path) else [item.path]
+            many = item.path.lower().endswith(_MANY) and not is_url(item.path)
+            uris = expand(item.path) if many else [item.path]
         except (SourceError, UsageError) as error:
             reason = str(error).removeprefix(f"{display_name(item.path)}: ")
             yield Input(item.path, item.relative, Refusal("failed", reason, int(error.exit_code)))
@@ -158,10 +156,7 @@ def _expanded(found: Iterable[FoundPath]) -> Iterator[Input]:
             yield Input(uri, item.relative + safe(uri[len(item.path) :]))
 
 
-def _may_hold_many(path: str) -> bool:
-    return not is_url(path) and path.lower().endswith((".pickle", ".pkl", ".p", ".npy"))
-
-
+_MANY = (".pickle", ".pkl", ".p", ".npy")  # may hold several videos
 _SUFFIXES = tuple(suffix for format in FORMATS.values() for suffix in format.files)
 
 
@@ -178,13 +173,13 @@ class ResultNames:
 
     def give(self, inputs: Iterable[Input]) -> list[Input]:
         """Return the inputs in the same order, each with a unique name."""
-        items = [replace(item, name=self._below_tables(item.name)) for item in inputs]
+        items = []
+        for item in inputs:
+            first, slash, rest = item.name.partition("/")
+            clashes = slash and first in self._taken
+            items.append(replace(item, name=f"{first}~2/{rest}") if clashes else item)
         self._folders = {folder for item in items for folder in parents(item.name)}
         return [self._named(item) for item in items]
-
-    def _below_tables(self, name: str) -> str:
-        first, slash, rest = name.partition("/")
-        return f"{first}~2{slash}{rest}" if slash and first in self._taken else name
 
     def _named(self, item: Input) -> Input:
         name, number = item.name, 1

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from costream.errors import ExitCode, UsageError
+from costream.errors import UsageError
 from costream.models.identity import WeightsIdentity
 from costream.records import SCHEMA, plain
-from costream.runtime.batch.folders import PRIVATE, Outcome
+from costream.runtime.batch.folders import PRIVATE, Outcome, failure
 from costream.runtime.batch.inputs import Input
 from costream.runtime.batch.journal import MARK, BatchJournal, JournalEntry
 from costream.runtime.batch.stores import Fingerprint, fingerprint
@@ -29,9 +29,7 @@ class BatchPlan:
     tasks: list[Task] = field(default_factory=list)  # largest first
     uris: dict[str, str] = field(default_factory=dict)  # of the tasks, by name
     prints: dict[str, Fingerprint] = field(default_factory=dict)  # of the tasks, by name
-    settled: list[JournalEntry] = field(
-        default_factory=list
-    )  # nothing to run: refused or unreadable
+    settled: list[JournalEntry] = field(default_factory=list)  # refused or unreadable
     kept: int = 0  # inputs whose results exist, complete and up to date
 
 
@@ -41,25 +39,22 @@ def make_plan(
     """Return a plan, from a comparison of the inputs with the journal."""
     plan = BatchPlan(inputs)
     for item in inputs:
-        if item.refusal is not None:
-            refusal = item.refusal
-            outcome = Outcome(item.name, refusal.status, refusal.reason, refusal.exit)
+        name, refusal = item.name, item.refusal
+        if refusal is not None:
+            outcome = Outcome(name, refusal.status, refusal.reason, refusal.exit)
             plan.settled.append(JournalEntry(outcome))
             continue
         try:
-            found = fingerprint(item.uri, content=content)
+            current = fingerprint(item.uri, content=content)
         except OSError as error:
             reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
-            code = int(ExitCode.INPUT)
-            plan.settled.append(
-                JournalEntry(Outcome(item.name, "failed", reason or str(error), code))
-            )
+            plan.settled.append(JournalEntry(failure(name, reason or str(error))))
             continue
-        if _is_kept(journal.entries.get(item.name), found, output):
+        if _is_kept(journal.entries.get(name), current, output):
             plan.kept += 1
         else:
-            plan.uris[item.name], plan.prints[item.name] = item.uri, found
-            plan.tasks.append(Task(item.uri, item.name))
+            plan.uris[name], plan.prints[name] = item.uri, current
+            plan.tasks.append(Task(item.uri, name))
     plan.tasks.sort(key=lambda task: (-plan.prints[task.name].size, task.name))
     return plan
 
@@ -113,19 +108,17 @@ def remove_results(output: Path, entries: Iterable[JournalEntry]) -> None:
                 part_path(path).unlink(missing_ok=True)
 
 
-def _is_kept(entry: JournalEntry | None, found: Fingerprint, output: Path) -> bool:
+def _is_kept(entry: JournalEntry | None, current: Fingerprint, output: Path) -> bool:
     """Return whether an input is settled and unchanged, and its results are complete."""
-    if entry is None or entry.fingerprint != found:
+    if entry is None or entry.fingerprint != current:
         return False
     if entry.outcome.status not in ("done", "skipped"):
         return False
-    for name, size in entry.outcome.files.items():
-        try:
-            if (output / name).stat().st_size != size:
-                return False
-        except OSError:
-            return False
-    return True
+    try:
+        files = entry.outcome.files.items()
+        return all((output / name).stat().st_size == size for name, size in files)
+    except OSError:
+        return False
 
 
 BATCH_SCHEMA = "costream-batch/1"
@@ -164,9 +157,9 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 
 def _flat(mark: dict[str, Any]) -> dict[str, Any]:
-    options = mark.get("options")
-    inner = options if isinstance(options, dict) else {}
-    return {**{k: v for k, v in mark.items() if k != "options"}, **inner}
+    outer = dict(mark)
+    options = outer.pop("options", None)
+    return {**outer, **(options if isinstance(options, dict) else {})}
 
 
 def _short(value: Any) -> str:

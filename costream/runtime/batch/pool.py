@@ -20,16 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from costream.errors import CostreamError, ExitCode, ModelError
-from costream.runtime.batch.folders import Outcome
-from costream.runtime.batch.work import (
-    TICK_S,
-    BatchJob,
-    Task,
-    discard,
-    load,
-    process,
-    too_late,
-)
+from costream.runtime.batch.folders import Outcome, failure
+from costream.runtime.batch.work import TICK_S, BatchJob, Task, discard, load, process, too_late
 from costream.runtime.stop import StopHandler
 
 log = logging.getLogger("costream")
@@ -81,7 +73,7 @@ class Pool:
         """
         self._pending = deque(tasks)
         try:
-            while self._pending or self._busy():
+            while self._pending or any(worker.task is not None for worker in self._workers):
                 if stopped() and self._ending_s is None:
                     self._end()
                 self._fill()
@@ -90,11 +82,8 @@ class Pool:
                 yield from self._late()
                 yield None
         finally:
-            for worker in self._workers:
-                self._kill(worker)
-
-    def _busy(self) -> bool:
-        return any(worker.task is not None for worker in self._workers)
+            for worker in list(self._workers):
+                self._remove(worker)
 
     def _fill(self) -> None:
         """Assign a task to every idle worker; start workers while there are more tasks."""
@@ -144,35 +133,29 @@ class Pool:
     def _died(self, worker: _Worker) -> Iterator[Outcome]:
         """Remove a worker that died; its input has failed."""
         worker.process.join(1)  # the pipe closes slightly before the process ends
-        self._kill(worker)
-        self._workers.remove(worker)
+        self._remove(worker)
         reason = _cause(worker.process.exitcode)
         if not worker.loaded:
             raise ModelError(f"a worker died while loading the model: {reason}")
         if worker.task is not None:
             discard(self._work, worker.task.name)
-            reason = f"the worker process died: {reason}"
-            yield Outcome(worker.task.name, "failed", reason, int(ExitCode.INPUT))
+            yield failure(worker.task.name, f"the worker process died: {reason}")
 
     def _late(self) -> Iterator[Outcome]:
         """End workers beyond the time limit, or the grace time after a stop; yield outcomes."""
         now_s = time.monotonic()
-        for worker in [w for w in self._workers if w.task is not None]:
-            task = worker.task
+        for worker in list(self._workers):
+            task, limit_s = worker.task, self._timeout_s
+            took_s = 0.0 if worker.began_s is None else now_s - worker.began_s
             if task is None:
                 continue
             if self._ending_s is not None and now_s - self._ending_s > _GRACE_S:
                 yield self._give_up(worker, Outcome(task.name, "interrupted"))
-            elif (
-                self._timeout_s is not None
-                and worker.began_s is not None
-                and now_s - worker.began_s > self._timeout_s
-            ):
-                yield self._give_up(worker, too_late(task, self._timeout_s))
+            elif limit_s is not None and took_s > limit_s:
+                yield self._give_up(worker, too_late(task, limit_s))
 
     def _give_up(self, worker: _Worker, outcome: Outcome) -> Outcome:
-        self._kill(worker)
-        self._workers.remove(worker)
+        self._remove(worker)
         discard(self._work, outcome.name)
         return outcome
 
@@ -182,15 +165,15 @@ class Pool:
         self._pending.clear()
         for worker in list(self._workers):
             if worker.began_s is None:  # still loading the model
-                self._kill(worker)
-                self._workers.remove(worker)
+                self._remove(worker)
                 if worker.task is not None:
                     discard(self._work, worker.task.name)
             else:
                 with suppress(OSError):  # it died; _read will see the closed pipe
                     worker.pipe.send(("stop",))
 
-    def _kill(self, worker: _Worker) -> None:
+    def _remove(self, worker: _Worker) -> None:
+        self._workers.remove(worker)
         worker.pipe.close()
         worker.process.kill()
         worker.process.join()
@@ -292,7 +275,9 @@ def serve(pipe: Connection, work: BatchJob, lock: InheritedFile) -> None:
     # Only the command handles signals and sends "stop"; Ctrl-C reaches the whole group.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    _log_to(pipe)
+    log.addHandler(_ToCommand(pipe))
+    log.setLevel(logging.INFO)
+    log.propagate = False
     stop = StopHandler()
     tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, tasks, stop), daemon=True).start()
@@ -337,10 +322,3 @@ class _ToCommand(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         _send(self._pipe, "log", record.levelno, record.getMessage())
-
-
-def _log_to(pipe: Connection) -> None:
-    logger = logging.getLogger("costream")
-    logger.addHandler(_ToCommand(pipe))
-    logger.setLevel(logging.INFO)
-    logger.propagate = False

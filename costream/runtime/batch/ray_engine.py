@@ -10,8 +10,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from costream.errors import ExitCode, UsageError
-from costream.runtime.batch.folders import Outcome
+from costream.errors import UsageError
+from costream.runtime.batch.folders import Outcome, failure
 from costream.runtime.batch.work import TICK_S, BatchJob, Task, discard, process, too_late
 
 _CONNECT_S = 10.0
@@ -120,7 +120,7 @@ class RayEngine:
         except ray.exceptions.RayError as error:
             discard(self._work, task.name)
             reason = f"the worker process died {_RETRIES + 1} times ({type(error).__name__})"
-            return Outcome(task.name, "failed", reason, int(ExitCode.INPUT))
+            return failure(task.name, reason)
         return outcome
 
     def _late(self, ray: Any, running: dict[Any, tuple[Task, float]]) -> Iterator[Outcome]:

@@ -113,12 +113,8 @@ def list_files(url: str) -> list[str]:
     with _plain_errors():
         fs, path = _opened(url)
         # Not find(): it omits folders that it cannot list.
-        found = [
-            f"{folder}/{name}"
-            for folder, _, names in fs.walk(path, on_error="raise")
-            for name in names
-            if name
-        ]
+        walk = fs.walk(path, on_error="raise")
+        found = [f"{folder}/{name}" for folder, _, names in walk for name in names if name]
     head, colons, chain = url.partition("::")
     scheme, _, folder = head.partition("://")
     server = scheme.lower() in _SERVERS
@@ -249,17 +245,14 @@ def _plain_errors() -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        cause = error.__cause__
-        if cause is not None and getattr(cause, "status", 404) != 404:
-            raise OSError(_unreachable(cause)) from error
-        if cause is not None and isinstance(cause, OSError):  # no server at this address
+        cause = error.__cause__  # an OSError: no server at this address
+        if isinstance(cause, OSError) or (cause and getattr(cause, "status", 404) != 404):
             raise OSError(_unreachable(cause)) from error
         raise FileNotFoundError(errno.ENOENT, "no such file") from error
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):  # local disk errors
-            raise
-        raise OSError(_unreachable(error)) from error
     except Exception as error:  # every library has its own exception types
+        local = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # errors of the disk here
+        if isinstance(error, OSError) and error.errno in local:
+            raise
         raise OSError(_unreachable(error)) from error
 
 
@@ -347,17 +340,13 @@ def search_store(url: str, patterns: Patterns, *, is_folder: bool) -> Iterator[F
         elif recording not in yielded:
             yielded.add(recording)
             if patterns.takes(recording):
-                yield FoundPath(_folder_of(file, name.count("/") - recording.count("/")), recording)
+                head, colons, chain = file.partition("::")
+                above = _folder(head, name.count("/") - recording.count("/"))
+                yield FoundPath(f"{above}{colons}{chain}", recording)
 
 
 def _folder(name: str, up: int = 1) -> str:
     return "/".join(name.split("/")[:-up])
-
-
-def _folder_of(url: str, up: int) -> str:
-    """Return the URL of a folder above a file."""
-    head, colons, chain = url.partition("::")
-    return _folder(head, up) + colons + chain
 
 
 def safe(part: str) -> str:

@@ -102,7 +102,10 @@ class MergedTables:
             if record["type"] == "header":
                 header = record
             elif record["type"] == "segment":
-                self._segment(item.name, record, header)
+                self._timeline.add(item.name, record, header)
+                total = self._labels.setdefault(record["label"], [0, 0.0])
+                total[0] += 1
+                total[1] += record["end_s"] - record["start_s"]
             elif record["type"] == self._steps_type and self._steps is not None:
                 self._steps.add(item.name, record, header)
 
@@ -127,13 +130,6 @@ class MergedTables:
         file.open()
         file.write(json.dumps(plain(document), ensure_ascii=False, indent=1) + "\n")
         file.finish()
-
-    def _segment(self, name: str, record: dict[str, Any], header: dict[str, Any]) -> None:
-        length_s = record["end_s"] - record["start_s"]
-        self._timeline.add(name, record, header)
-        total = self._labels.setdefault(record["label"], [0, 0.0])
-        total[0] += 1
-        total[1] += length_s
 
     def _cost(self, item: MergedInput) -> None:
         summary = item.summary

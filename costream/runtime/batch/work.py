@@ -11,7 +11,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -40,7 +40,7 @@ from costream.records import (
     Summary,
     to_json,
 )
-from costream.runtime.batch.folders import PRIVATE, Outcome, Status
+from costream.runtime.batch.folders import PRIVATE, Outcome, Status, failure
 from costream.runtime.batch.stores import fetched
 from costream.runtime.options import source_options
 from costream.runtime.pipeline import run
@@ -92,8 +92,7 @@ class Task:
 
 def too_late(task: Task, timeout_s: float) -> Outcome:
     """Return the outcome of an input that took longer than allowed."""
-    reason = f"took longer than {timeout_s:g} s"
-    return Outcome(task.name, "failed", reason, int(ExitCode.INPUT))
+    return failure(task.name, f"took longer than {timeout_s:g} s")
 
 
 def record_path(work: BatchJob, name: str) -> Path:
@@ -174,7 +173,10 @@ def _process(
         model = load(work)
         if is_still(path):
             return Outcome(task.name, "skipped", "a single image")
-        summary = _run(task, path, work, model, [watch, *_sinks(work, task.name)], stop)
+        source: Source = open_source(path, source_options(work.options, model, work.formats))
+        source = _CheckedSource(source, model, None if path == task.uri else task.uri)
+        sinks = [watch, *_sinks(work, task.name)]
+        summary = run(source, model, sinks, options=work.options, stop=stop)
     except Exception as error:
         if stop.requested:
             discard(work, task.name)
@@ -183,21 +185,6 @@ def _process(
         discard(work, task.name)
         return outcome
     return watch.outcome(task.name, summary, _sizes(work, task.name))
-
-
-def _run(
-    task: Task, path: str, work: BatchJob, model: Model, sinks: Sequence[Sink], stop: StopHandler
-) -> Summary:
-    source: Source = open_source(path, source_options(work.options, model, work.formats))
-    if path != task.uri:
-        source = _Copied(source, task.uri)
-    return run(
-        _CheckedSource(source, model),
-        model,
-        sinks,
-        options=work.options,
-        stop=stop,
-    )
 
 
 def _sinks(work: BatchJob, name: str) -> list[Sink]:
@@ -226,43 +213,28 @@ def _explained(error: Exception, name: str, path: str, work: BatchJob) -> Outcom
         skipped = why_skipped(path, model, source_options(work.options, model, work.formats))
         if skipped is not None:
             return Outcome(name, "skipped", skipped)
-        return Outcome(name, "failed", _reason(error, path), int(ExitCode.INPUT))
+        return failure(name, _reason(error, path))
     if isinstance(error, CostreamError):
-        fatal = isinstance(error, ModelError) or _meets_all(error)
+        number = getattr(error.__cause__, "errno", None)
+        fatal = isinstance(error, ModelError) or number in _FOR_ALL
         return Outcome(name, "failed", _reason(error, path), int(error.exit_code), fatal=fatal)
     log.debug("%s", path, exc_info=error)
     reason = f"internal error ({type(error).__name__}: {' '.join(str(error).split())})"
     return Outcome(name, "failed", reason, int(ExitCode.BUG))
 
 
-def _meets_all(error: CostreamError) -> bool:
-    cause = error.__cause__
-    return isinstance(cause, OSError) and cause.errno in _FOR_ALL
-
-
 def _reason(error: Exception, uri: str) -> str:
     return str(error).removeprefix(f"{display_name(uri)}: ")
 
 
-class _Copied:
-    """The local copy of an input from a store; its records name the URL."""
-
-    def __init__(self, source: Source, url: str) -> None:
-        self._source, self._url = source, url
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._source, name)
-
-    def open(self) -> SourceInfo:
-        """Open the copy."""
-        return replace(self._source.open(), uri=display_name(self._url))
-
-
 class _CheckedSource:
-    """A source wrapper that distinguishes inputs that do not fit the model from damaged ones."""
+    """A source wrapper that distinguishes inputs that do not fit the model from damaged ones.
 
-    def __init__(self, source: Source, model: Model) -> None:
-        self._source, self._model = source, model
+    ``url``: what the records of the local copy of an input from a store name.
+    """
+
+    def __init__(self, source: Source, model: Model, url: str | None) -> None:
+        self._source, self._model, self._url = source, model, url
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._source, name)
@@ -270,6 +242,8 @@ class _CheckedSource:
     def open(self) -> SourceInfo:
         """Open the input. MisfitError when the model does not take what it gives."""
         info = self._source.open()
+        if self._url is not None:
+            info = replace(info, uri=display_name(self._url))
         try:
             self._model.check(info)
         except CostreamError as error:
@@ -310,9 +284,8 @@ class _OutcomeSink:
         values = to_json(summary)
         for key in ("type", "wall_s", "x_realtime"):
             del values[key]
-        if summary.exit == ExitCode.OK:
-            return Outcome(name, "done", self._damage, 0, self._kind, values, files)
-        status: Status = "partial" if summary.exit == ExitCode.PARTIAL else "interrupted"
+        ends: dict[int, Status] = {ExitCode.OK: "done", ExitCode.PARTIAL: "partial"}
+        status = ends.get(summary.exit, "interrupted")
         return Outcome(name, status, self._damage, summary.exit, self._kind, values, files)
 
 

@@ -71,11 +71,8 @@ class FeedChannel:
         """Return the position of the feed; None before its first step."""
         if self._last_s is None or not self.recorder.steps:
             return None
-        next_step, smoothed = (
-            self.recorder.first_step + self.recorder.steps,
-            self.recorder.smoothed(),
-        )
-        return Snapshot(next_step, self.began_s, self._last_s, smoothed)
+        next_step = self.recorder.first_step + self.recorder.steps
+        return Snapshot(next_step, self.began_s, self._last_s, self.recorder.smoothed())
 
     def stop(self) -> None:
         """Ask the feed's thread to end soon."""
@@ -94,7 +91,9 @@ class FeedChannel:
             self.recorder.fault(event)
             self.lost = self.lost or event.fatal
         elif isinstance(event, SourceEnded):
-            self._end(event.error)
+            self.ended = True
+            if event.error is not None:
+                self._fail(event.error)
         return None
 
     def before(self, ready: ReadyStep, tolerance_s: float) -> Gap | None:
@@ -117,7 +116,7 @@ class FeedChannel:
         return gap
 
     def step(self, ready: ReadyStep, result: StepResult) -> npt.NDArray[np.float64] | None:
-        """Record the network's result; return the scores of ``Track.step``."""
+        """Record the network's result; return the scores of ``StreamRecorder.step``."""
         self.recorder.dropped = self.dropped
         scores = self.recorder.step(ready.tick, result, ready.decode_s)
         spent_ms = 1e3 * (result.network_s + result.frontend_s)
@@ -145,11 +144,9 @@ class FeedChannel:
         self.recorder.flush()
         self.recorder.dropped = self.dropped
         code = ExitCode.INPUT if self.lost else ExitCode.OK if self._complete else exit_code
-        wall_s = time.monotonic() - self._opened_s
-        complete, drift_ppm = self._complete, self.feed.drift_ppm
-        self.recorder.close(
-            self.recorder.summary(code, wall_s, complete=complete, drift_ppm=drift_ppm)
-        )
+        wall_s, drift_ppm = time.monotonic() - self._opened_s, self.feed.drift_ppm
+        summary = self.recorder.summary(code, wall_s, complete=self._complete, drift_ppm=drift_ppm)
+        self.recorder.close(summary)
 
     def status(self, now_s: float) -> FeedStatus:
         """Return the status of the feed."""
@@ -194,11 +191,6 @@ class FeedChannel:
             self.recorder.open(replace(event.info, began_s=began_s))
         except SourceError as error:
             self.feed.stop()
-            self._fail(error)
-
-    def _end(self, error: Exception | None) -> None:
-        self.ended = True
-        if error is not None:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:

@@ -110,10 +110,9 @@ def _share(options: Options, model: Model) -> float | None:
         return None
     budget = options.budget
     if isinstance(budget, BudgetFile) or budget.kind != "share":
+        what = f"every step of {model.info.card.name} costs the same"
         hint = "use a share of real time (0.5x), or a token-gated model"
-        raise UsageError(
-            f"every step of {model.info.card.name} costs the same", where="--budget", hint=hint
-        )
+        raise UsageError(what, where="--budget", hint=hint)
     return budget.amount
 
 
@@ -152,11 +151,16 @@ class _Watch:
 
     def run(self) -> ExitCode:
         """Watch to the end; every file is finished, whatever happens."""
-        for channel in self._channels:
-            self._resume(channel)
+        if self._state_directory is not None:
+            for channel in self._channels:  # resume those whose state an earlier watch saved
+                saved = self._state_directory.restore(channel.spec)
+                if saved is not None:
+                    channel.resume(saved)
+                    if time.time() - saved.saved_s <= RESUME_S:
+                        self._loop.rows.put(channel.row, saved.state)
         exit_code = ExitCode.BUG
         try:
-            with self._stop.while_running(_nothing):
+            with self._stop.while_running(lambda: None):  # the loop polls the stop event itself
                 for channel in self._channels:
                     channel.feed.start()
                 self._loop.run(self._stop, self._arrived, self._periodic)
@@ -201,17 +205,6 @@ class _Watch:
             hint = "play it with --realtime, or use: costream detect"
             raise UsageError("this is a file, not a live feed", where=spec.shown, hint=hint)
         return FeedChannel(spec, row, Feed(spec.name, source, clock, buffer), track)
-
-    def _resume(self, channel: FeedChannel) -> None:
-        """Resume this feed where an earlier watch stopped, if its state was saved."""
-        if self._state_directory is None:
-            return
-        saved = self._state_directory.restore(channel.spec)
-        if saved is None:
-            return
-        channel.resume(saved)
-        if time.time() - saved.saved_s <= RESUME_S:
-            self._loop.rows.put(channel.row, saved.state)
 
     def _periodic(self, now_s: float) -> None:
         """Do the periodic work besides the steps."""
@@ -287,7 +280,3 @@ def _sinks(options: Options, name: str) -> list[Sink]:
     if output == "-" or not sys.stdout.isatty():
         return [JsonLines(StreamOutput(sys.stdout), feed=name)]
     return []
-
-
-def _nothing() -> None:
-    """Do nothing: the loop polls the stop event itself."""

@@ -76,12 +76,16 @@ class Feed:
                         for frame in (*event.item.earlier, event.item):
                             _ = frame.rgb  # convert here, not in the network's thread
                     spent_s, busy_s = time.thread_time() - busy_s, time.thread_time()
-                    self.buffer.put(ReadyStep(self._moved(event), spent_s, time.monotonic()))
+                    if self.offset_s:
+                        event = replace(event, time_s=event.time_s + self.offset_s)
+                    self.buffer.put(ReadyStep(event, spent_s, time.monotonic()))
                 elif isinstance(event, Gap):
                     start_s, end_s = event.start_s + self.offset_s, event.end_s + self.offset_s
                     self.buffer.put(replace(event, start_s=start_s, end_s=end_s))
+                elif event.time_s is None:
+                    self.buffer.put(event)
                 else:
-                    self.buffer.put(self._moved_fault(event))
+                    self.buffer.put(replace(event, time_s=event.time_s + self.offset_s))
         except Exception as problem:  # any error ends only this feed
             log.debug("feed ended", exc_info=True)
             error = problem
@@ -95,14 +99,6 @@ class Feed:
                 self.newest_s = time.monotonic()
                 self.rate.add(self.newest_s)
             yield item
-
-    def _moved(self, tick: Tick) -> Tick:
-        return replace(tick, time_s=tick.time_s + self.offset_s) if self.offset_s else tick
-
-    def _moved_fault(self, fault: Fault) -> Fault:
-        if fault.time_s is None:
-            return fault
-        return replace(fault, time_s=fault.time_s + self.offset_s)
 
 
 @dataclass(frozen=True)

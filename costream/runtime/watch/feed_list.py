@@ -87,9 +87,8 @@ def _entries(argument: str, flags: Mapping[str, Any]) -> Iterator[_Entry]:
     shared = read_toml(path)
     tables = shared.pop("feed", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise UsageError(
-            "feed is not a list of tables", where=path, hint="begin each with [[feed]]"
-        )
+        hint = "begin each with [[feed]]"
+        raise UsageError("feed is not a list of tables", where=path, hint=hint)
     if not tables:
         hint = "each is a table [[feed]] with a url"
         raise UsageError("the list of feeds is empty", where=path, hint=hint)
@@ -106,9 +105,8 @@ def _check(table: dict[str, Any], known: Sequence[str], where: str, folder: Path
     """Raise UsageError for an unknown key; make "password-file" relative to ``folder``."""
     for key in table:
         if key not in known:
-            raise UsageError(
-                f"unknown setting {key!r}", where=where, hint=f"known are {', '.join(known)}"
-            )
+            hint = f"known are {', '.join(known)}"
+            raise UsageError(f"unknown setting {key!r}", where=where, hint=hint)
     if isinstance(file := table.get("password-file"), str):
         table["password-file"] = str(folder / Path(file).expanduser())
 
@@ -260,11 +258,8 @@ def parse_url(text: str, *, variables: bool = True) -> Url | None:
     login, at, host = match["authority"].rpartition("@")
     host, rest = (fill(part) if variables else part for part in (host, match["rest"]))
     if not at and "@" in rest and not _HOST.fullmatch(host):
-        raise UsageError(
-            "its password cannot be separated from its path",
-            where=text,
-            hint="write / ? # in the password as %2F %3F %23",
-        )
+        hint = "write / ? # in the password as %2F %3F %23"
+        raise UsageError("its password cannot be separated from its path", where=text, hint=hint)
     if not at:
         return Url(match["scheme"], None, None, host, rest)
     user, colon, password = login.partition(":")

@@ -85,15 +85,17 @@ class Loop:
 
     def _round(self) -> None:
         """Handle the next events of every feed, and run their steps as one batch."""
-        taken_s = time.monotonic()
+        taken_s, tolerance_s = time.monotonic(), self._model.info.card.gap_tolerance_s
         groups: dict[type, list[tuple[FeedChannel, ReadyStep]]] = {}
         for channel in self._channels:
             for event in channel.feed.buffer.take():
-                if isinstance(event, ReadyStep):
-                    if self._admit(channel, event):
-                        groups.setdefault(type(event.tick.item), []).append((channel, event))
-                else:
+                if not isinstance(event, ReadyStep):
                     self._reset(channel, channel.handle(event))
+                elif self._share.admit(channel.row):
+                    self._reset(channel, channel.before(event, tolerance_s))
+                    groups.setdefault(type(event.tick.item), []).append((channel, event))
+                else:
+                    channel.skipped += 1
         for group in groups.values():
             began_s = time.perf_counter()
             results = self.rows.step(
@@ -108,13 +110,6 @@ class Loop:
                     for alert in self._alerts.push(channel.spec.name, ready.tick.time_s, scores):
                         self.record_alert(channel, alert)
                 channel.feed.buffer.step_s = time.monotonic() - taken_s
-
-    def _admit(self, channel: FeedChannel, ready: ReadyStep) -> bool:
-        if not self._share.admit(channel.row):
-            channel.skipped += 1
-            return False
-        self._reset(channel, channel.before(ready, self._model.info.card.gap_tolerance_s))
-        return True
 
     def _reset(self, channel: FeedChannel, gap: Gap | None) -> None:
         """Reset the network's state of a feed at a gap."""

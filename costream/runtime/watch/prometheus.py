@@ -143,16 +143,10 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _CLIENT_S
     server_version, sys_version = "costream", ""
 
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_HEAD(self) -> None:
-        self._answer()
-
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: the terminal belongs to the dashboard."""
 
-    def _answer(self) -> None:
+    def do_GET(self) -> None:
         code, kind, text = self.server.metrics.answer(self.path.partition("?")[0])
         body = text.encode("utf-8", "backslashreplace")  # names may not be UTF-8
         self.send_response(code)
@@ -161,6 +155,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+
+    do_HEAD = do_GET  # noqa: N815
 
 
 def _parsed(address: str) -> tuple[str, int]:

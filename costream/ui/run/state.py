@@ -64,9 +64,13 @@ class RunState:
     def add(self, record: Record) -> None:
         """Add one record."""
         if isinstance(record, Prediction):
-            self._predict(record)
+            self._tick(record.time_s)
+            if record.model in self.head_states:
+                self.head_states[record.model].predict(record, self.start_s or 0.0)
         elif isinstance(record, Objects):
-            self._see(record)
+            self._tick(record.time_s)
+            if self.object_state is not None:
+                self.object_state.add_objects(record)
         elif isinstance(record, Compute):
             self._spend(record)
         elif isinstance(record, Segment):
@@ -105,17 +109,6 @@ class RunState:
             return None
         left_s = max(0.0, self.header.duration_s - self.media_s)
         return left_s / max(self.x_realtime(now_s), 1e-9)
-
-    def _predict(self, record: Prediction) -> None:
-        self._tick(record.time_s)
-        head_state = self.head_states.get(record.model)
-        if head_state is not None:
-            head_state.predict(record, self.start_s or 0.0)
-
-    def _see(self, record: Objects) -> None:
-        self._tick(record.time_s)
-        if self.object_state is not None:
-            self.object_state.add_objects(record)
 
     def _spend(self, record: Compute) -> None:
         self._tick(record.time_s)

@@ -47,7 +47,16 @@ class HeadState:
     def predict(self, record: Prediction, start_s: float) -> None:
         """Add the prediction of a step of a run that began at ``start_s``."""
         self.top = record.top
-        self._follow(record, start_s)
+        scores = np.zeros(len(self.head.labels))  # those that are not among the best count as 0
+        for label, score in record.top:
+            scores[self._columns[label]] = score
+        current = None if self.current is None else self._columns[self.current.label]
+        column = self._hysteresis.step(scores, current)
+        if column is None:
+            self.current = None
+        elif column != current:
+            since_s = max(record.time_s - self.head.delay_s, start_s)
+            self.current = ActiveLabel(self.head.labels[column], since_s)
         if self.current is not None:
             self.seen.setdefault(self.current.label)
         self._mark(record.time_s)
@@ -67,19 +76,6 @@ class HeadState:
             self.strip = Strip(time_s, self._length_s, self._step_s)
         self.strip.add(time_s, self.current.label if self.current else None)
         self._marked_s = time_s
-
-    def _follow(self, record: Prediction, start_s: float) -> None:
-        """Keep, change or drop the current label."""
-        scores = np.zeros(len(self.head.labels))  # those that are not among the best count as 0
-        for label, score in record.top:
-            scores[self._columns[label]] = score
-        current = None if self.current is None else self._columns[self.current.label]
-        column = self._hysteresis.step(scores, current)
-        if column is None:
-            self.current = None
-        elif column != current:
-            since_s = max(record.time_s - self.head.delay_s, start_s)
-            self.current = ActiveLabel(self.head.labels[column], since_s)
 
 
 SILENCE_DB = -96.0  # the range of 16 bits; less is silence

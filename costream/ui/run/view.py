@@ -31,9 +31,8 @@ class LiveView:
     """
 
     def __init__(self, console: Console, name: str) -> None:
-        self._console = console
         self._name = name
-        self._screen: Screen | None = None
+        self._screen = Screen(console)
         self._state: RunState | None = None
         self._layout: LiveLayout | None = None
         self._drawn_s = 0.0
@@ -42,7 +41,6 @@ class LiveView:
         """Show the view."""
         self._state = RunState(header, time.monotonic())
         self._layout = LiveLayout(self._state, self._name)
-        self._screen = Screen(self._console)
         self._screen.open()
         self._draw()
 
@@ -61,16 +59,13 @@ class LiveView:
 
     def close(self, summary: Summary) -> None:
         """Remove the view from the screen and restore the cursor."""
-        screen, self._screen = self._screen, None
-        if screen is not None:
-            screen.close()
+        self._screen.close()
+        self._layout = None
 
     def _draw(self) -> None:
-        screen, layout = self._screen, self._layout
-        if screen is None or layout is None:
-            return
-        self._drawn_s = time.monotonic()
-        screen.draw(layout.lines(screen.viewport, self._drawn_s))
+        if self._layout is not None:
+            self._drawn_s = time.monotonic()
+            self._screen.draw(self._layout.lines(self._screen.viewport, self._drawn_s))
 
 
 _MOST_WIDTH = 100  # longer bars give no more information
@@ -114,7 +109,8 @@ class LiveLayout:
         state = self._state
         viewport = replace(viewport, width=min(viewport.width, _MOST_WIDTH))
         groups = self._groups.make(viewport, now_s)
-        figure = state.figure if _has_room(viewport) else None
+        has_room = viewport.unicode and viewport.width >= 60 and viewport.height >= 16
+        figure = state.figure if has_room else None
         narrow = replace(viewport, width=viewport.width - _FIGURE_WIDTH)
         each = [key for key in _each(_BESIDE, state) if key in groups]
         if figure is not None:
@@ -153,11 +149,9 @@ class LiveLayout:
 
 
 def _groups(state: RunState, name: str) -> LineGroups:
-    return (
-        LineGroups(state, name)
-        if state.object_state is None
-        else ObjectLineGroups(state, state.object_state, name)
-    )
+    if state.object_state is None:
+        return LineGroups(state, name)
+    return ObjectLineGroups(state, state.object_state, name)
 
 
 def _each(keys: Sequence[str], state: RunState) -> list[str]:
@@ -168,10 +162,6 @@ def _each(keys: Sequence[str], state: RunState) -> list[str]:
         for key in keys
         for name in ([f"{key} {k}" for k in heads] if key in _OF_HEADS else [key])
     ]
-
-
-def _has_room(viewport: Viewport) -> bool:
-    return viewport.unicode and viewport.width >= 60 and viewport.height >= 16
 
 
 def _put_beside(

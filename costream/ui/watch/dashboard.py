@@ -40,21 +40,18 @@ class Dashboard:
         self._console = console
         self._board = Board()
         self._status: WatchStatus | None = None
-        self._screen: Screen | None = None
+        self._screen = Screen(console)
 
     def show(self, status: WatchStatus) -> None:
         """Draw the current status."""
-        if self._screen is None:
-            self._screen = Screen(self._console)
+        if self._status is None:
             self._screen.open()
         self._status = status
         self._screen.draw(self._board.lines(status, self._screen.viewport))
 
     def close(self) -> None:
         """Remove the dashboard from the screen and print the totals of each feed."""
-        screen, self._screen = self._screen, None
-        if screen is not None:
-            screen.close()
+        self._screen.close()
         status, self._status = self._status, None
         if status is not None:
             print_totals(self._console, status)
@@ -143,7 +140,8 @@ class Board:
         strips = [strip[-cells * each_s :] for strip in strips]
         table[0].append(f" last {min(longest, cells * each_s)} s"[: cells + 1], "dim")
         for line, strip in zip(table[1:], strips, strict=True):
-            line.append(" ").append_text(self._strip(strip, cells, each_s, viewport))
+            cut = recent_strip(strip, self._legend, cells, each_s, unicode=viewport.unicode)
+            line.append(" ").append_text(cut)
         legend = self._words(strips, viewport)
         return table, [legend] if legend and spare > 0 else []
 
@@ -162,13 +160,9 @@ class Board:
         lines = []
         for feed, strip in zip(feeds, strips, strict=True):
             line = Text(fitted(feed.name, name, unicode=viewport.unicode) + " ")
-            lines.append(line.append_text(self._strip(strip, cells, 1, viewport)))
+            cut = recent_strip(strip, self._legend, cells, 1, unicode=viewport.unicode)
+            lines.append(line.append_text(cut))
         return [*lines, self._words(strips, viewport)]
-
-    def _strip(
-        self, seconds: Sequence[str | None], width: int, each_s: int, viewport: Viewport
-    ) -> Text:
-        return recent_strip(seconds, self._legend, width, each_s, unicode=viewport.unicode)
 
     def _words(self, seconds: Sequence[Sequence[str | None]], viewport: Viewport) -> Text:
         """Return the legend of these strips."""
