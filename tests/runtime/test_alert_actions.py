@@ -1,4 +1,4 @@
-"""Alert actions: real programs, a real server on loopback, real files."""
+"""Alert actions: real programs, a real server on loopback, real files; and their workers."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ import pytest
 from costream.errors import OutputError, UsageError
 from costream.records import Alert
 from costream.runtime.alerts.actions import AlertEvent, AppendLine, PostJson, RunCommand
+from costream.runtime.alerts.worker import ActionWorker
+from kit.runs import wait_until
 
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX process groups")
 
 
-def event(label="fall", feed="cam1", clip=None):
-    return AlertEvent(
-        feed, "2026-03-01T12:00:00.000Z", Alert(3.5, "fall>=0.8", label, 0.91234, 1.25), clip
-    )
+def event(label="fall", clip=None, time_s=3.5):
+    alert = Alert(time_s, "fall>=0.8", label, 0.91234, 1.25)
+    return AlertEvent("cam1", "2026-03-01T12:00:00.000Z", alert, clip)
 
 
-def wait_for(path, timeout_s=30.0):
-    until = time.monotonic() + timeout_s
-    while not path.exists() or not path.read_text():
-        assert time.monotonic() < until, f"{path} never came"
-        time.sleep(0.02)
+def content(path):
+    """Wait until there is something in a file, and return it."""
+    wait_until(lambda: path.exists() and path.read_text())
     return path.read_text()
 
 
@@ -42,6 +41,21 @@ def gone(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return True
+
+
+def in_thread(action):
+    """Start an action; return its thread, and the list of its failures."""
+    failures = []
+
+    def run():
+        try:
+            action.do(event())
+        except OutputError as error:
+            failures.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, failures
 
 
 # --- run -----------------------------------------------------------------------------------------
@@ -83,7 +97,7 @@ def test_any_label_is_one_argument(echo, tmp_path, monkeypatch, label, capfd):
     RunCommand(f"{command} {{label}} 'in {{feed}}: {{label}}!' --x={{score}} {{no}} $HOME").do(
         event(label)
     )
-    arguments, environment = json.loads(wait_for(out))
+    arguments, environment = json.loads(content(out))
     assert arguments == [label, f"in cam1: {label}!", "--x=0.912", "{no}", "$HOME"]
     assert environment["COSTREAM_LABEL"] == label
     assert json.loads(environment["COSTREAM_ALERT"])["label"] == label
@@ -97,7 +111,7 @@ def test_all_values_are_there_twice(echo, tmp_path):
     RunCommand(f"{command} {{feed}} {{label}} {{score}} {{time}} {{clip}} {{rule}}").do(
         event(clip=clip)
     )
-    arguments, environment = json.loads(wait_for(out))
+    arguments, environment = json.loads(content(out))
     told = ["cam1", "fall", "0.912", "2026-03-01T12:00:00.000Z", str(clip), "fall>=0.8"]
     assert arguments == told
     names = ["FEED", "LABEL", "SCORE", "TIME", "CLIP", "RULE"]
@@ -152,27 +166,15 @@ def test_what_takes_too_long_is_killed_with_its_children(tmp_path):
     pid, child, group = map(int, pids.read_text().split())
     assert pid == group != os.getpgid(0)
     assert gone(pid)
-    until = time.monotonic() + 10
-    while not gone(child):
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    wait_until(lambda: gone(child), timeout_s=10)
 
 
 @posix
 def test_cancel_kills_what_runs_and_starts_nothing_more(tmp_path):
     pids = tmp_path / "pids"
     action = RunCommand(f'{sys.executable} -c "{CHILDREN}" {pids}')
-    failures = []
-
-    def run():
-        try:
-            action.do(event())
-        except OutputError as error:
-            failures.append(str(error))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    pid = int(wait_for(pids).split()[0])
+    thread, failures = in_thread(action)
+    pid = int(content(pids).split()[0])
     action.cancel()
     thread.join(10)
     assert not thread.is_alive()
@@ -291,18 +293,9 @@ def test_a_server_that_does_not_answer():
 
 @pytest.mark.parametrize(("code", "slow_s"), [(200, 60.0), (500, 0.0)])
 def test_cancel_ends_waiting_for_an_answer_and_for_the_next_attempt(code, slow_s):
-    failures = []
     with Server([code], slow_s=slow_s) as server:
         action = PostJson(server.url(), pauses_s=(60.0,))
-
-        def post():
-            try:
-                action.do(event())
-            except OutputError as error:
-                failures.append(error)
-
-        thread = threading.Thread(target=post)
-        thread.start()
+        thread, failures = in_thread(action)
         assert server.asked.wait(30)
         action.cancel()
         thread.join(10)
@@ -361,3 +354,108 @@ def test_files_that_cannot_be_written(tmp_path):
 def test_a_full_disk():
     with pytest.raises(OutputError, match="No space left"):
         AppendLine("/dev/full").do(event())
+
+
+# --- workers -------------------------------------------------------------------------------------
+
+
+class Gate:
+    """An action that waits until it is let go, and may fail then."""
+
+    name, wants_clip = "gate", False
+
+    def __init__(self, problem=None):
+        self.problem = problem
+        self.began, self.go = threading.Event(), threading.Event()
+        self.done = []
+
+    def do(self, event):
+        self.began.set()
+        self.go.wait()
+        self.done.append(event.alert.time_s)
+        if self.problem:
+            raise OutputError(self.problem, where=self.name)
+
+    def cancel(self):
+        self.go.set()
+
+
+def end(worker, timeout_s=10.0):
+    worker.finish()
+    worker.close(time.monotonic() + timeout_s)
+
+
+def test_events_are_done_in_their_order():
+    action = Gate()
+    worker = ActionWorker(action)
+    for i in range(5):
+        worker.put(event(time_s=float(i)))
+    action.go.set()
+    end(worker)
+    assert action.done == [0, 1, 2, 3, 4]
+    assert (worker.failed, worker.dropped) == (0, 0)
+
+
+def test_the_oldest_that_wait_are_dropped_and_counted(caplog):
+    action = Gate()
+    worker = ActionWorker(action, queue=3)
+    worker.put(event(time_s=0.0))
+    assert action.began.wait(30)
+    for i in range(1, 11):
+        worker.put(event(time_s=float(i)))
+    action.go.set()
+    end(worker)
+    assert action.done == [0, 8, 9, 10]
+    assert worker.dropped == 7
+    assert len(caplog.records) == 1
+    assert "gate: too slow" in caplog.text
+
+
+def test_failures_are_counted_and_told_now_and_then(caplog):
+    action = Gate("it broke")
+    action.go.set()
+    worker = ActionWorker(action, log_interval_s=1.5)
+    for i in range(10):
+        worker.put(event(time_s=float(i)))
+    wait_until(lambda: worker.failed == 10)
+    assert [r.getMessage() for r in caplog.records] == ["gate: it broke"]
+    time.sleep(1.6)
+    worker.put(event())
+    end(worker)
+    assert caplog.records[-1].getMessage() == "gate: it broke (and 9 more since the last message)"
+    assert worker.failed == 11
+
+
+def test_close_ends_what_hangs_and_drops_what_waits():
+    before = set(threading.enumerate())
+    action = Gate()
+    worker = ActionWorker(action)
+    for i in range(5):
+        worker.put(event(time_s=float(i)))
+    assert action.began.wait(30)
+    end(worker, 0.2)
+    assert action.done == [0]
+    assert worker.dropped == 4
+    assert set(threading.enumerate()) == before
+    worker.put(event())
+    assert worker.dropped == 5
+
+
+def test_close_kills_a_program_that_runs(tmp_path):
+    out = tmp_path / "out"
+    code = f"import time; open({str(out)!r}, 'w').close(); time.sleep(99)"
+    worker = ActionWorker(RunCommand(f'{sys.executable} -c "{code}"'))
+    for i in range(3):
+        worker.put(event(time_s=float(i)))
+    wait_until(out.exists)
+    began = time.monotonic()
+    end(worker, 0.2)
+    assert time.monotonic() - began < 30
+    assert (worker.failed, worker.dropped) == (1, 2)
+
+
+def test_a_worker_that_had_nothing_to_do_starts_no_thread():
+    before = set(threading.enumerate())
+    worker = ActionWorker(Gate())
+    assert set(threading.enumerate()) == before
+    end(worker)

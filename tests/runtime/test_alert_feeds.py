@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import sys
@@ -18,23 +17,20 @@ from costream.records import Alert
 from costream.runtime.alerts.alerts import KEYS, AlertOptions, Alerts, ClipSpan, read_options
 from costream.runtime.alerts.rules import RuleLabels
 from kit.media import make_video
+from kit.runs import records, wait_until
 
 CLASSES = RuleLabels(("nothing", "walk", "fall"), (0.5, 0.5, 0.5), frozenset({0}))
 FALL = np.array([0.05, 0.05, 0.9], np.float32)
 NONE = np.array([0.9, 0.05, 0.05], np.float32)
 
 
-def play(ring, path, until_s, at_once=True):
+def play(ring, path, until_s):
     """Show a ring the first seconds of a video."""
     with av.open(str(path)) as container:
         ring.begin(container)
         for packet in container.demux():
             if packet.size and packet.dts * packet.time_base < until_s:
                 ring.add(packet, float(packet.dts * packet.time_base))
-
-
-def lines(path):
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 @pytest.fixture
@@ -55,9 +51,9 @@ def test_feeds_have_rules_and_actions_of_their_own(tmp_path):
     assert len(alerts.push("yard", 3.0, FALL)) == 1
     assert alerts.push("roof", 3.0, FALL) == []
     alerts.close()
-    assert [line["feed"] for line in lines(first)] == ["door", "yard"]
-    assert [line["feed"] for line in lines(second)] == ["yard"]
-    assert re.fullmatch(r"20..-..-..T..:..:..\....Z", lines(first)[0]["at"])
+    assert [line["feed"] for line in records(first)] == ["door", "yard"]
+    assert [line["feed"] for line in records(second)] == ["yard"]
+    assert re.fullmatch(r"20..-..-..T..:..:..\....Z", records(first)[0]["at"])
     assert alerts.failed == 0
 
 
@@ -92,15 +88,12 @@ def test_a_clip_is_named_at_once_and_waited_for_by_who_wants_it(tmp_path, video)
     play(ring, video, until_s=5.5)
     (alert,) = alerts.push("rtsp://user:pass@cam/1", 5.0, FALL)
     assert re.fullmatch(r"rtsp_______cam_1_20\d{6}T\d{6}Z_fall\.mkv", alert.clip)
-    until = time.monotonic() + 30
-    while not log.exists() or not log.read_text():
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    wait_until(lambda: log.exists() and log.read_text())
     assert not (tmp_path / "clips" / alert.clip).exists()  # its end has not come yet
     alerts.close(30.0)
     path = tmp_path / "clips" / alert.clip
     assert seen.read_text() == str(path.stat().st_size)
-    assert lines(log)[0]["clip"] == str(path)
+    assert records(log)[0]["clip"] == str(path)
     with av.open(str(path)) as container:
         assert len(list(container.decode(video=0))) == 138 - 70
     assert alerts.failed == 0
@@ -137,8 +130,8 @@ def test_a_feed_without_packets_goes_without_clips(tmp_path, caplog):
         assert alert.clip is None
         alerts.push("mic", 2.0 * k + 1, NONE)
     alerts.close()
-    assert len(lines(log)) == 3
-    assert "clip" not in lines(log)[0]
+    assert len(records(log)) == 3
+    assert "clip" not in records(log)[0]
     assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [
         "mic: no clip: no packets are buffered for that time, or too many wait"
     ]
@@ -179,13 +172,9 @@ def test_actions_never_hold_the_stream_and_leave_nothing_behind(tmp_path, video)
     assert alerts.failed >= 100
 
 
-def test_nothing_asked_for():
-    assert read_options({}) == AlertOptions()
-    assert read_options(dict.fromkeys(KEYS) | {"url": "rtsp://x"}) == AlertOptions()
-    assert read_options({"on": (), "run": (), "clips": False}) == AlertOptions()
-
-
-def test_one_or_several_of_each():
+def test_none_one_or_several_of_each():
+    for nothing in ({}, {**dict.fromkeys(KEYS), "url": "rtsp://x"}, {"on": (), "clips": False}):
+        assert read_options(nothing) == AlertOptions()
     one = read_options({"on": "fall", "run": "echo {label}", "append": "a.jsonl"})
     several = read_options({"on": ["fall"], "run": ("echo {label}",), "append": ["a.jsonl"]})
     assert one == several

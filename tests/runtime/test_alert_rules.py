@@ -1,14 +1,18 @@
-"""Syntax of alert rules: meaning, and the place of a mistake."""
+"""Alert rules: syntax, the place of a mistake, and firing against a reference."""
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costream.checkpoints.card import Card, Timeline
 from costream.errors import UsageError
-from costream.runtime.alerts.rules import Rule, RuleLabels, parse_rule, targets
+from costream.records import Alert
+from costream.runtime.alerts.rules import Rule, RuleEvaluator, RuleLabels, parse_rule, targets
 
 CLASSES = RuleLabels(("nothing", "walk", "fall"), (0.5, 0.5, 0.5), frozenset({0}))
 
@@ -113,3 +117,204 @@ def test_several_heads():
     found = targets(parse_rule("dog"), classes)
     assert [(t.index, t.above) for t in found] == [(1, 0.4), (3, 0.7)]
     assert [t.index for t in targets(parse_rule("*"), classes)] == [1, 2, 3]
+
+
+# --- firing ----------------------------------------------------------------------------------
+
+RATE_HZ = 10.0
+SLACK_S = 1e-6
+
+
+def run(rule, events):
+    """Events: scores of the classes at a step, or None where data are missing."""
+    firing = RuleEvaluator(parse_rule(rule), CLASSES)
+    alerts = []
+    for i, event in enumerate(events):
+        if event is None:
+            firing.gap()
+        else:
+            alerts += firing.push(i / RATE_HZ, np.asarray(event, np.float32))
+    return alerts
+
+
+def fall(pattern):
+    """One letter a step: the score of "fall" in tenths; a bar is a gap."""
+    return [None if c == "|" else (0.0, 0.0, int(c) / 10 + 0.01) for c in pattern]
+
+
+@pytest.mark.parametrize(
+    ("rule", "pattern", "times"),
+    [
+        ("fall>=0.8", "0089990", [0.2]),
+        ("fall>=0.8 for 0.2", "0898980989", [0.3]),  # held anew, but not armed below 0.48 in time
+        ("fall>=0.8 for 0.2s every 0", "0999099909", [0.3, 0.7]),
+        ("fall>=0.8 every 0", "9590949", [0.0, 0.4, 0.6]),  # 0.51 arms no more than 0.48 does
+        ("fall>=0.8 until 0.1 every 0", "9590949", [0.0, 0.4]),
+        ("fall>=0.8 every 0.5", "9090909090909", [0.0, 0.6, 1.2]),
+        ("fall>=0.8 every 0.5", "9099999999", [0.0, 0.5]),  # it still holds: late, not lost
+        ("fall>=0.8 for 0.3 every 0", "099|999|99999", [1.1]),
+        ("fall>=0.8 every 0", "99|99", [0.0, 0.3]),
+        ("fall", "4569", [0.1]),
+    ],
+)
+def test_examples(rule, pattern, times):
+    assert [round(a.time_s, 6) for a in run(rule, fall(pattern))] == times
+
+
+def test_an_alert_says_what_and_since_when():
+    (alert,) = run("fall>=0.8 for 0.2", fall("08999"))
+    assert alert == Alert(
+        0.3, "fall>=0.8 for 0.2", "fall", pytest.approx(0.91), pytest.approx(0.1), None
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "scores", "count"),
+    [
+        ("fall>=0.5", (0.5, 0.5, 0.5), 1),
+        ("fall>0.5", (0.5, 0.5, 0.5), 0),
+        ("fall>=0.75 until 0.5 every 0", (0.75, 0.5, 0.75), 1),  # armed below the bound alone
+        ("fall>=0.75 until 0.5 every 0", (0.75, 0.4375, 0.75), 2),
+        ("fall>=0.5 for 0.1", (0.9, math.nan, 0.9), 0),
+    ],
+)
+def test_bounds(rule, scores, count):
+    assert len(run(rule, [(0, 0, score) for score in scores])) == count
+
+
+def test_of_several_labels_the_best_fires():
+    alerts = run("*>=0.3 every 0.5", [(0.9, 0.4, 0.6)] * 10)
+    assert [(a.label, round(a.time_s, 6)) for a in alerts] == [("fall", 0.0), ("walk", 0.5)]
+
+
+# --- the reference: every step looks at the whole past -----------------------------------------
+
+
+def reference(text, events):
+    rule = parse_rule(text)
+    fired = []  # place in events, class
+    alerts = []
+
+    def holds(i, target):
+        score = events[i][target.index]
+        return score > target.above or (score == target.above and not rule.strict)
+
+    for i, event in enumerate(events):
+        if event is None:
+            continue
+        due = []
+        for target in targets(rule, CLASSES):
+            run_of_it = []
+            for j in range(i, -1, -1):
+                if events[j] is None or not holds(j, target):
+                    break
+                run_of_it.append(j)
+            if not run_of_it or (i - run_of_it[-1]) / RATE_HZ < rule.for_s - SLACK_S:
+                continue
+            mine = [k for k, index in fired if index == target.index]
+            since = mine[-1] + 1 if mine else 0
+            between = events[since : i + 1]
+            armed = not mine or any(e is None or e[target.index] < target.until for e in between)
+            if armed:
+                due.append((event[target.index], target, run_of_it[-1]))
+        for score, target, first in sorted(due, key=lambda one: -one[0]):
+            if fired and (i - fired[-1][0]) / RATE_HZ < rule.every_s - SLACK_S:
+                continue
+            fired.append((i, target.index))
+            alerts.append(Alert(i / RATE_HZ, text, target.label, score, first / RATE_HZ))
+    return alerts
+
+
+levels = st.sampled_from([0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 1.0])
+steps = st.tuples(levels, levels, levels)
+rules = st.builds(
+    "{} {} {} for {} until {} every {}".format,
+    st.sampled_from(["fall", "walk", "*", "nothing"]),
+    st.sampled_from([">", ">="]),
+    st.sampled_from([0.5, 0.625, 0.75]),
+    st.sampled_from([0, 0.1, 0.2, 0.3, 0.7]),
+    st.sampled_from([0.0, 0.25, 0.375, 0.5]),
+    st.sampled_from([0, 0.1, 0.4, 1, 30]),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(rules, st.lists(st.one_of(steps, steps, steps, steps, steps, st.none()), max_size=60))
+def test_any_series_as_the_rule_reads(rule, events):
+    assert run(rule, events) == reference(rule, events)
+
+
+# --- feeds that are away -------------------------------------------------------------------------
+
+
+def watch(rule, polls):
+    firing = RuleEvaluator(parse_rule(rule), CLASSES)
+    return [a for now_s, state, age_s in polls for a in firing.state(now_s, state, age_s)]
+
+
+def test_a_gap_fires_once_and_again_after_data():
+    polls = [(float(t), "live" if t < 5 else "stalled", max(0.0, t - 5.0)) for t in range(20)]
+    assert watch("gap>=10s every 0", polls) == [Alert(15.0, "gap>=10s every 0", "gap", 1.0, 5.0)]
+    polls += [(20.0, "live", 0.1)] + [(float(t), "waiting", t - 20.0) for t in range(21, 40)]
+    assert [a.time_s for a in watch("gap>=10s every 0", polls)] == [15.0, 30.0]
+    assert [a.time_s for a in watch("gap>=10s", polls)] == [15.0]
+    polls += [(float(t), "waiting", t - 20.0) for t in range(40, 60)]
+    assert [a.time_s for a in watch("gap>=10s", polls)] == [15.0, 45.0]
+    never = [(float(t), "connecting", None) for t in range(20)]
+    assert [(a.time_s, a.since_s) for a in watch("gap>=10s", never)] == [(10.0, 0.0)]
+
+
+def test_lost_means_until_data_come():
+    states = ["connecting", "live", "waiting", "connecting", "waiting", "stalled", "live", "lost"]
+    polls = [(float(t), state, 0.5) for t, state in enumerate(states)]
+    assert [a.time_s for a in watch("lost every 0", polls)] == [2.0, 7.0]
+    assert [(a.time_s, a.since_s) for a in watch("lost for 2s every 0", polls)] == [(4.0, 2.0)]
+
+
+def test_what_a_rule_is_not_about_leaves_it_alone():
+    ended = [(float(t), "ended", float(t)) for t in range(50)]  # it is not away
+    assert watch("gap>=10s", ended) == []
+    assert watch("lost", ended) == []
+    assert watch("fall>=0.1", [(50.0, "lost", 50.0)]) == []
+    assert run("gap>=0.1", fall("9|9")) == []
+
+
+states = st.sampled_from(["connecting", "live", "stalled", "waiting", "lost", "ended"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(["gap", "lost"]),
+    st.sampled_from([0.5, 1.0, 3.0]),
+    st.sampled_from([0.0, 2.0, 30.0]),
+    st.lists(st.tuples(states, st.booleans()), max_size=40),
+)
+def test_any_feed_that_goes_and_comes(kind, for_s, every_s, told):
+    """``told``: at each second the state, and whether data came in it."""
+    text = f"{kind} {'>=' if kind == 'gap' else 'for'} {for_s} every {every_s}"
+    polls, newest_s = [], None
+    for t, (state, data) in enumerate(told):
+        newest_s = float(t) if data else newest_s
+        polls.append((float(t), state, None if newest_s is None else t - newest_s))
+    expected = []
+    for i, (now_s, state, age_s) in enumerate(polls):
+        age_s = now_s if age_s is None else age_s
+        since = int(expected[-1].time_s) + 1 if expected else 0
+        later = polls[since : i + 1]
+        if kind == "gap":
+            since_s = now_s - age_s
+            back = any(
+                s != "ended" and (t if a is None else a) < for_s - SLACK_S for t, s, a in later
+            )
+        else:
+            live = [t for t, s, _ in polls[: i + 1] if s == "live"]
+            gone = [t for t, s, _ in polls[: i + 1] if s in ("waiting", "lost")]
+            gone = [t for t in gone if not live or t > live[-1]]
+            since_s = gone[0] if gone else math.inf
+            back = any(s == "live" for _, s, _ in later)
+        if state == "ended" or now_s - since_s < for_s - SLACK_S:
+            continue
+        if (expected and now_s - expected[-1].time_s < every_s) or (expected and not back):
+            continue
+        expected.append(Alert(now_s, text, kind, 1.0, since_s))
+    assert watch(text, polls) == expected

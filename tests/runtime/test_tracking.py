@@ -64,38 +64,19 @@ def test_patience(unseen: int, same: bool) -> None:
         assert ids(tracker, step) == []
     step = 10 + unseen
     assert ids(tracker, step, box(8.0 * step)) == [1 if same else 2]
+    still = ObjectTracker()  # what stood still is found where it was
+    assert [ids(still, 0, box(5)), ids(still, 7, box(7))] == [[1], [1]]
 
 
-def test_what_stood_still_is_found_where_it_was() -> None:
-    tracker = ObjectTracker()
-    assert ids(tracker, 0, box(5)) == [1]
-    assert ids(tracker, 7, box(7)) == [1]
-
-
-def test_another_label_is_another_object() -> None:
-    tracker = ObjectTracker()
+def test_what_is_another_object() -> None:
+    tracker = ObjectTracker(overlap=0.3)
     assert ids(tracker, 0, box(0)) == [1]
     assert ids(tracker, 1, box(0, label="truck")) == [2]
     assert ids(tracker, 2, box(0, label="truck"), box(0)) == [2, 1]
-
-
-def test_a_box_that_overlaps_too_little_is_new() -> None:
-    tracker = ObjectTracker(overlap=0.3)
-    assert ids(tracker, 0, box(0)) == [1]
-    assert ids(tracker, 1, box(22)) == [2]  # 18 / 62
-
-
-def test_after_a_reset_all_ids_are_new() -> None:
-    tracker = ObjectTracker()
-    assert ids(tracker, 0, box(0), box(100)) == [1, 2]
+    assert ids(tracker, 3, box(22)) == [3]  # it overlaps too little: 18 / 62
     tracker.reset()
-    assert ids(tracker, 1, box(0), box(100)) == [3, 4]
-
-
-def test_the_better_overlap_wins() -> None:
-    tracker = ObjectTracker()
-    assert ids(tracker, 0, box(0)) == [1]
-    assert ids(tracker, 1, box(10, score=0.99), box(2, score=0.3)) == [2, 1]
+    assert ids(tracker, 4, box(0), box(100)) == [4, 5]
+    assert ids(tracker, 5, box(10, score=0.99), box(2, score=0.3)) == [6, 4]  # the better overlap
 
 
 def test_overlaps() -> None:

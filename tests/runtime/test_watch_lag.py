@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 
@@ -13,6 +12,7 @@ from costream.models.registry import load_model
 from costream.runtime.watch import command
 from kit.media import excerpt
 from kit.paths import SAMPLES
+from kit.runs import records
 
 ROOM = SAMPLES / "room.mp4"
 MAX_LAG_S = 1.0
@@ -41,11 +41,10 @@ def slow(monkeypatch):
 
 
 def watch(tmp_path, *args, seconds=10):
-    """Watch the beginning of the sample; give the records."""
+    """Watch the beginning of the sample; return the records."""
     clip = excerpt(ROOM, tmp_path / "room.mp4", 0, seconds)
     assert main(["watch", str(clip), "-o", str(tmp_path), "--realtime", *args]) == 0
-    lines = (tmp_path / "room.mp4.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+    return records(tmp_path / "room.mp4.jsonl")
 
 
 def test_the_lag_stays_under_its_limit(slow, tmp_path, capfd):
