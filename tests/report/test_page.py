@@ -40,7 +40,7 @@ def test_text_is_escaped_and_harmless():
     )
 
 
-def test_the_page_says_what_the_run_was(result):
+def test_the_page_says_what_the_run_was_and_stands_alone(result):
     page = page_of(result(seconds=60.0, gap=(20.0, 31.5), fault_s=10.0))
     said = " ".join(word.strip() for word in page.words)
     for expected in (
@@ -58,36 +58,6 @@ def test_the_page_says_what_the_run_was(result):
         "The source (clips/gone.mp4) is not there any more",
     ):
         assert expected in said
-
-
-def test_every_segment_is_on_the_timeline_and_in_the_list(result):
-    path = result(seconds=60.0)
-    segments = [r for r in read_results(path) if isinstance(r, Segment)]
-    page = page_of(path)
-    blocks = [a for t, a in page.tags if t == "a" and (a.get("href") or "").startswith("#r1s")]
-    assert [a["href"] for a in blocks] == [f"#r1s{k}" for k in range(1, len(segments) + 1)]
-    for segment, block in zip(segments, blocks, strict=True):
-        assert (block["aria-label"] or "").startswith(f"{segment.label}, ")
-    ids = page.values("id")
-    assert len(ids) == len(set(ids))
-    assert {a["href"].removeprefix("#") for a in blocks} <= set(ids)
-
-
-def test_the_timeline_has_its_places_right(result):
-    path = result(seconds=50.0)
-    segments = [r for r in read_results(path) if isinstance(r, Segment)]
-    page = page_of(path)
-    rects = [a for t, a in page.tags if t == "rect" and a.get("class") == "block"]
-    strip = [a for a in rects if a["height"] == "46"]
-    assert len(strip) == len(segments)
-    for segment, rect in zip(segments, strip, strict=True):
-        assert float(rect["x"].rstrip("%")) == pytest.approx(2 * segment.start_s, abs=1e-3)
-        length = segment.end_s - segment.start_s
-        assert float(rect["width"].rstrip("%")) == pytest.approx(2 * length, abs=1e-3)
-
-
-def test_the_page_stands_alone(result):
-    page = page_of(result())
     assert page.count("script") == 0
     for attribute in ("href", "src"):
         for value in page.values(attribute):
@@ -99,10 +69,7 @@ def test_the_page_stands_alone(result):
     }
     assert "default-src 'none'" in page.source
     assert not any(name.startswith("on") for _, found in page.tags for name in found)
-
-
-def test_pictures_of_content_have_words(result):
-    page = page_of(result(gap=(5.0, 8.0)))
+    # Pictures of content have words.
     for name, found in page.tags:
         if name == "svg" and found.get("role") == "img":
             assert found["aria-label"]
@@ -111,6 +78,26 @@ def test_pictures_of_content_have_words(result):
     assert page.count("h1") == 1
     assert ("html", {"lang": "en"}) in page.tags
     assert {"th"} == {t for t, a in page.tags if "scope" in a}
+
+
+def test_every_segment_is_on_the_timeline_and_in_the_list(result):
+    path = result(seconds=50.0)
+    segments = [r for r in read_results(path) if isinstance(r, Segment)]
+    page = page_of(path)
+    blocks = [a for t, a in page.tags if t == "a" and (a.get("href") or "").startswith("#r1s")]
+    assert [a["href"] for a in blocks] == [f"#r1s{k}" for k in range(1, len(segments) + 1)]
+    for segment, block in zip(segments, blocks, strict=True):
+        assert (block["aria-label"] or "").startswith(f"{segment.label}, ")
+    ids = page.values("id")
+    assert len(ids) == len(set(ids))
+    assert {a["href"].removeprefix("#") for a in blocks} <= set(ids)
+    rects = [a for t, a in page.tags if t == "rect" and a.get("class") == "block"]
+    strip = [a for a in rects if a["height"] == "46"]
+    assert len(strip) == len(segments)
+    for segment, rect in zip(segments, strip, strict=True):
+        assert float(rect["x"].rstrip("%")) == pytest.approx(2 * segment.start_s, abs=1e-3)
+        length = segment.end_s - segment.start_s
+        assert float(rect["width"].rstrip("%")) == pytest.approx(2 * length, abs=1e-3)
 
 
 AWKWARD = (
@@ -158,12 +145,6 @@ def test_awkward_names_stay_text(result):
     assert not re.search(r"[\x00-\x08\x0b-\x1f\u202a-\u202e]", page.source)
 
 
-def test_without_thumbnails_there_is_neither_picture_nor_excuse(result):
-    page = page_of(result(), "--no-thumbnails")
-    assert page.count("img") == 0
-    assert "no pictures" not in page.text
-
-
 def test_thumbnails_show_the_source_at_the_starts_of_segments(result, tmp_path):
     video = make_video(tmp_path / "numbers.mp4", 500, size=(240, 160))
     path = result("numbers.mp4", source=str(video))
@@ -187,12 +168,16 @@ def test_the_source_is_also_found_beside_the_results(result, tmp_path):
     assert page_of(path).count("img") > 2
 
 
-def test_a_source_that_is_no_video_any_more_says_so(result, tmp_path):
-    path = result(source=str(tmp_path / "clip.mp4"))
-    (tmp_path / "clip.mp4").write_text("gone bad")
-    page = page_of(path)
+def test_pages_without_pictures_say_why_unless_asked_for(result, tmp_path):
+    source = tmp_path / "clip.mp4"
+    source.write_text("gone bad")
+    page = page_of(result(source=str(source)))
     assert page.count("img") == 0
     assert "There are no pictures" in page.text
+    assert "The source holds features" in page_of(result("b.mp4", kind="features")).text
+    page = page_of(result("c.mp4"), "--no-thumbnails")
+    assert page.count("img") == 0
+    assert "no pictures" not in page.text
 
 
 def test_a_short_source_gives_the_pictures_it_has(result, tmp_path):
@@ -202,24 +187,13 @@ def test_a_short_source_gives_the_pictures_it_has(result, tmp_path):
     assert "could not be read from the source" in page.text
 
 
-def test_features_have_no_pictures(result):
-    assert "The source holds features" in page_of(result(kind="features")).text
-
-
 def test_ten_minutes_with_pictures_stay_below_two_megabytes(result, tmp_path):
     # noise is the largest picture there is
     def noise(k, size):
         return np.random.default_rng(k).integers(0, 255, (size[1], size[0], 3)).astype(np.uint8)
 
-    video = make_video(
-        tmp_path / "noise.mp4",
-        300,
-        rate=1,
-        size=(240, 180),
-        codec="mpeg4",
-        pattern=noise,
-        keyframe_every=2,
-    )
+    coded = {"rate": 1, "size": (240, 180), "codec": "mpeg4", "keyframe_every": 2}
+    video = make_video(tmp_path / "noise.mp4", 300, pattern=noise, **coded)
     path = result(seconds=600.0, source=str(video), scores=True)
     page = page_of(path)
     assert page.count("img") == 60
@@ -229,8 +203,7 @@ def test_ten_minutes_with_pictures_stay_below_two_megabytes(result, tmp_path):
 def test_an_hour_stays_below_three_megabytes(result):
     path = result(seconds=3600.0, segment_s=(0.5, 3.0))
     page = page_of(path)
-    size = path.with_suffix(".html").stat().st_size
-    assert size < 3_000_000
+    assert path.with_suffix(".html").stat().st_size < 3_000_000
     assert page.count("li") > 1000
 
 
@@ -254,6 +227,9 @@ def test_batches_without_times_have_no_times(result):
     assert "Cost a step" in page.text
     assert "Time a step" not in page.text
     assert "ms a step" not in page.text
+    document = page_of(result("b.mp4", formats="json"))
+    assert "43.5 MMAC" in document.text
+    assert "network" in document.text
 
 
 def test_a_run_that_was_killed_is_shown_as_far_as_it_goes(result, tmp_path):
@@ -265,12 +241,9 @@ def test_a_run_that_was_killed_is_shown_as_far_as_it_goes(result, tmp_path):
     page = Page(tmp_path / "clip.mp4.html")
     assert "truncated" in page.text
     assert "unreadable: not a JSON object" in page.text
-
-
-def test_a_run_that_was_stopped_says_by_what(result):
-    page = page_of(result(complete=False))
-    assert "incomplete" in page.text
-    assert "stopped by Ctrl-C" in page.text
+    stopped = page_of(result("stopped.mp4", complete=False))
+    assert "incomplete" in stopped.text
+    assert "stopped by Ctrl-C" in stopped.text
 
 
 @pytest.mark.parametrize("kept", ["header", "prediction", "segment", "compute", "summary"])
@@ -279,12 +252,6 @@ def test_a_file_of_one_type_of_record_is_shown(result, kept):
     lines = [ln for ln in path.read_text("utf-8").splitlines() if json.loads(ln)["type"] == kept]
     path.write_text("\n".join(lines), "utf-8")
     assert page_of(path).count("article") == 1
-
-
-def test_a_json_document_is_shown_with_its_cost(result):
-    page = page_of(result(formats="json"))
-    assert "43.5 MMAC" in page.text
-    assert "network" in page.text
 
 
 def test_a_folder_has_an_overview_with_links(result, tmp_path):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from importlib.util import find_spec
 
 import pytest
 
 from costream.__main__ import main
 from kit.pages import Page
-from kit.program import ROOT, costream, environment, python
+from kit.program import ROOT, costream, python
 from kit.runs import run
 
 needs_matplotlib = pytest.mark.skipif(
@@ -64,18 +62,18 @@ def test_nothing_is_overwritten_unless_asked(result, capsys):
     assert not list(path.parent.glob("*.part"))
 
 
-def test_a_report_of_a_folder_is_not_read_as_a_result_the_next_time(result, tmp_path, capsys):
-    result()
-    for _ in range(2):
-        assert main(["report", str(tmp_path / "out"), "--overwrite"]) == 0
-        assert capsys.readouterr().err == ""
-
-
-def test_of_several_formats_of_a_run_one_is_read(result, tmp_path):
+def test_what_is_written_beside_results_is_no_stranger(result, tmp_path, capsys):
+    """Other formats of a run, the tables of a batch, and an earlier report."""
     result(formats="jsonl,json,csv,srt,vtt,audacity")
-    (tmp_path / "out" / "clip.mp4.jsonl.part").write_text("{")
-    assert main(["report", str(tmp_path / "out")]) == 0
-    assert Page(tmp_path / "out" / "report.html").count("article") == 1
+    out = tmp_path / "out"
+    (out / "clip.mp4.jsonl.part").write_text("{")
+    (out / "failures.csv").write_text("name,status,exit,reason\n")
+    (out / "summary.json").write_text('{"schema": "costream-batch/1"}')
+    (out / "clip.mp4.coco.json").write_text('{"images": []}')
+    for _ in range(2):
+        assert main(["report", str(out), "--overwrite"]) == 0
+        assert capsys.readouterr().err == ""
+        assert Page(out / "report.html").count("article") == 1
 
 
 def test_other_files_are_named_in_one_line_each(result, tmp_path, capsys):
@@ -87,15 +85,6 @@ def test_other_files_are_named_in_one_line_each(result, tmp_path, capsys):
     assert err.count("\n") == 1
     assert "package.json: not a result of costream" in err
     assert main(["report", str(tmp_path / "out"), "--overwrite", "-q"]) == 0
-    assert capsys.readouterr().err == ""
-
-
-def test_what_a_batch_writes_besides_is_no_stranger(result, tmp_path, capsys):
-    result()
-    (tmp_path / "out" / "failures.csv").write_text("name,status,exit,reason\n")
-    (tmp_path / "out" / "summary.json").write_text('{"schema": "costream-batch/1"}')
-    (tmp_path / "out" / "clip.mp4.coco.json").write_text('{"images": []}')
-    assert main(["report", str(tmp_path / "out")]) == 0
     assert capsys.readouterr().err == ""
 
 
@@ -209,15 +198,7 @@ def test_memory_does_not_grow_with_the_file(result):
     used = []
     for seconds in (60.0, 3600.0):
         path = result(f"{seconds}.mp4", seconds=seconds, segment_s=(60.0, 90.0))
-        done = subprocess.run(
-            [sys.executable, "-c", code, "report", str(path)],
-            capture_output=True,
-            text=True,
-            env=environment(),
-            check=True,
-            timeout=120,
-            cwd=ROOT,
-        )
+        done = python("-c", code, "report", path, cwd=ROOT)
         used.append(int(done.stderr.split()[-1]) // 1024)
     assert path.stat().st_size > 8_000_000
     assert used[1] - used[0] < 12, used

@@ -66,12 +66,9 @@ def test_a_line_that_was_cut_off_is_not_there_and_swallows_nothing(out):
         journal = write(out, entries[2:])
         during = path.read_bytes()
         journal.close()
-        assert during == b"".join(e.to_json().encode() for e in sorted_by_name(journal))
+        rows = (journal.entries[name] for name in sorted(journal.entries))
+        assert during == b"".join(entry.to_json().encode() for entry in rows)
         assert set(journal.entries) - {"a"} in ({"c"}, {"b", "c"})
-
-
-def sorted_by_name(journal):
-    return [journal.entries[name] for name in sorted(journal.entries)]
 
 
 def test_one_at_a_time(out, monkeypatch):

@@ -26,7 +26,10 @@ from costream.runtime.alerts.alerts import AlertOptions
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.state_dir import Snapshot, StateDirectory
 from kit.paths import ROOT
+from kit.program import environment, python
 
+HERE = Path(__file__)
+PLACES = {"PYTHONPATH": f"{ROOT}{os.pathsep}{HERE.parents[1]}"}
 SPEC = FeedSpec("door", "rtsp://me:hunter2@cam/x", "rtsp://***@cam/x", AlertOptions())
 ANOTHER_PROCESS = """
 import sys
@@ -92,10 +95,8 @@ def test_goes_on_bit_for_bit_in_another_process(model: StreamingModel, tmp_path:
     keeper = StateDirectory(tmp_path / "state", model)
     keeper.save(SPEC, at, state.take([2]))
     keeper.close()
-    here = Path(__file__)
-    command = [sys.executable, "-c", ANOTHER_PROCESS, str(tmp_path), str(here.parent)]
-    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{here.parents[1]}"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=True)
+    done = python("-c", ANOTHER_PROCESS, tmp_path, HERE.parent, env=PLACES)
+    assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [repr(v) for v in (at.next_step, at.began_s, at.time_s)]
     # From the file here too: on some processors products depend on where their rows lie.
     alone = restored(tmp_path / "state", model).state
@@ -132,18 +133,15 @@ def test_a_skeleton_goes_on_where_it_was(tmp_path: Path) -> None:
         assert one is None or np.allclose(one, other, atol=1e-6)
 
 
-def test_no_password_is_in_the_file(model: StreamingModel, tmp_path: Path) -> None:
+def test_no_password_is_in_the_file(model: StreamingModel, tmp_path: Path, caplog: Any) -> None:
+    assert restored(tmp_path / "new", model) is None  # nothing was saved
+    assert caplog.records == []
     path = kept(tmp_path, model)
     assert b"hunter2" not in path.read_bytes()
     with safe_open(path, framework="pt") as file:
         assert file.metadata()["source"] == "rtsp://***@cam/x"
     other = replace(SPEC, uri="rtsp://me:changed@cam/x")
     assert restored(tmp_path, model, other) is not None
-
-
-def test_nothing_was_saved(model: StreamingModel, tmp_path: Path, caplog: Any) -> None:
-    assert restored(tmp_path / "new", model) is None
-    assert caplog.records == []
 
 
 def cut(path: Path) -> None:
@@ -283,9 +281,8 @@ def test_killed_while_it_saves_a_whole_state_is_there(
         "while True: k += 1; keeper.save(SPEC, replace(now(), next_step=k), state); "
         "time.sleep(0.001)"
     )
-    here = Path(__file__)
-    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{here.parents[1]}"}
-    command = [sys.executable, "-c", program, str(tmp_path), str(here.parent)]
+    env = environment(PLACES)
+    command = [sys.executable, "-c", program, str(tmp_path), str(HERE.parent)]
     for k in range(2):
         with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
