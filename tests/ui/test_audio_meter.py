@@ -30,46 +30,42 @@ def spectrum(band: int, level: float = 0.0, floor: float = -12.0) -> Samples:
 
 
 def heard(*spectra: Samples) -> AudioMeter:
-    hearing = AudioMeter(STEP_S)
+    meter = AudioMeter(STEP_S)
     for i, each in enumerate(spectra):
-        hearing.add(i * STEP_S, tone(0.1), each)
-    return hearing
+        meter.add(i * STEP_S, tone(0.1), each)
+    return meter
 
 
 def test_levels_are_those_of_the_newest_step() -> None:
-    hearing = AudioMeter(STEP_S)
-    assert (hearing.rms_db, hearing.peak_db, hearing.held_db) == 3 * (SILENCE_DB,)
-    hearing.add(0.0, tone(1.0), None)
-    assert hearing.rms_db == pytest.approx(-3.01, abs=0.05)
-    assert hearing.peak_db == pytest.approx(0.0, abs=0.01)
-    hearing.add(0.25, tone(0.1), None)
-    assert hearing.rms_db == pytest.approx(-23.01, abs=0.05)
-    assert hearing.peak_db == pytest.approx(-20.0, abs=0.01)
+    meter = AudioMeter(STEP_S)
+    assert (meter.rms_db, meter.peak_db, meter.held_db) == 3 * (SILENCE_DB,)
+    assert [decibels(amplitude) for amplitude in (0.0, -1.0, math.nan)] == 3 * [SILENCE_DB]
+    meter.add(0.0, tone(1.0), None)
+    assert meter.rms_db == pytest.approx(-3.01, abs=0.05)
+    assert meter.peak_db == pytest.approx(0.0, abs=0.01)
+    meter.add(0.25, tone(0.1), None)
+    assert meter.rms_db == pytest.approx(-23.01, abs=0.05)
+    assert meter.peak_db == pytest.approx(-20.0, abs=0.01)
 
 
 def test_the_highest_peak_is_held_for_a_while() -> None:
-    hearing = AudioMeter(STEP_S)
-    hearing.add(10.0, tone(1.0), None)
+    meter = AudioMeter(STEP_S)
+    meter.add(10.0, tone(1.0), None)
     held = []
     for k in range(1, 9):
-        hearing.add(10 + k * STEP_S, tone(0.1), None)
-        held.append(round(hearing.held_db))
+        meter.add(10 + k * STEP_S, tone(0.1), None)
+        held.append(round(meter.held_db))
     assert held == [0, 0, 0, 0, 0, 0, -20, -20]
-    hearing.add(3.0, tone(0.01), None)  # the clock of a live source may begin anew
-    assert round(hearing.held_db) == -40
-
-
-@pytest.mark.parametrize("amplitude", [0.0, -1.0, math.nan])
-def test_nothing_is_silence(amplitude: float) -> None:
-    assert decibels(amplitude) == SILENCE_DB
+    meter.add(3.0, tone(0.01), None)  # the clock of a live source may begin anew
+    assert round(meter.held_db) == -40
 
 
 def test_high_tones_are_above_and_new_ones_to_the_right() -> None:
-    hearing = heard(spectrum(4), spectrum(60))
-    levels = hearing.levels(80, 8)
+    meter = heard(spectrum(4), spectrum(60))
+    levels = meter.levels(80, 8)
     assert levels.shape == (8, 4)  # two columns a step
     assert levels.argmax(0).tolist() == [7, 7, 0, 0]
-    assert hearing.levels(2, 8).argmax(0).tolist() == [0, 0]
+    assert meter.levels(2, 8).argmax(0).tolist() == [0, 0]
 
 
 def test_silence_is_blank_and_noise_does_not_fill_the_scale() -> None:
@@ -90,56 +86,52 @@ def test_a_sound_far_above_the_floor_spans_the_scale() -> None:
 def test_what_is_no_number_and_other_shapes_do_no_harm() -> None:
     broken = np.full((FRAMES, BANDS), np.nan, np.float32)
     broken[0] = np.inf
-    hearing = heard(broken, np.zeros((1, BANDS), np.float32), np.zeros((0, BANDS), np.float32))
-    assert np.isfinite(hearing.levels(40, 8)).all()
-    hearing.add(9.0, np.zeros(0, np.float32), np.ones((5, 3), np.float32))  # another frontend
-    assert hearing.levels(40, 8).shape == (3, 2)
+    meter = heard(broken, np.zeros((1, BANDS), np.float32), np.zeros((0, BANDS), np.float32))
+    assert np.isfinite(meter.levels(40, 8)).all()
+    meter.add(9.0, np.zeros(0, np.float32), np.ones((5, 3), np.float32))  # another frontend
+    assert meter.levels(40, 8).shape == (3, 2)
 
 
 def test_a_step_costs_microseconds_and_memory_stays() -> None:
-    hearing, sound, picture = AudioMeter(STEP_S), tone(0.3), spectrum(5)
+    meter, sound, picture = AudioMeter(STEP_S), tone(0.3), spectrum(5)
     times = []
     for i in range(2000):
         began = time.perf_counter()
-        hearing.add(i * STEP_S, sound, picture)
+        meter.add(i * STEP_S, sound, picture)
         times.append(time.perf_counter() - began)
     assert np.median(times) < 1e-4  # some 10 microseconds; machines of others may be busy
-    assert hearing.levels(1000, 8).shape == (8, 128)
+    assert meter.levels(1000, 8).shape == (8, 128)
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.integers(1, 130),
-    st.integers(1, 6),
-    st.integers(0, 70),
-    st.integers(1, 70),
-    st.booleans(),
+    st.integers(1, 130), st.integers(1, 6), st.integers(0, 70), st.integers(1, 70), st.booleans()
 )
 def test_lines_have_their_size(
     width: int, height: int, steps: int, bands: int, unicode: bool
 ) -> None:
     noise = np.random.default_rng(steps).normal(0, 5, (steps + 1, FRAMES, bands))
-    hearing = heard(*noise.astype(np.float32))
-    lines = spectrum_lines(hearing, width, height, unicode=unicode)
+    meter = heard(*noise.astype(np.float32))
+    lines = spectrum_lines(meter, width, height, unicode=unicode)
     assert len(lines) <= height
     assert {line.cell_len for line in lines} == {min(width, 2 * (steps + 1), 128)}
-    meter = level_line(hearing, Text("level   "), max(30, width), unicode=unicode)
-    assert meter.cell_len == max(30, width)
+    level = level_line(meter, Text("level   "), max(30, width), unicode=unicode)
+    assert level.cell_len == max(30, width)
     if not unicode:
-        assert "".join(line.plain for line in [*lines, meter]).isascii()
+        assert "".join(line.plain for line in [*lines, level]).isascii()
 
 
 def test_the_meter_marks_level_and_peak() -> None:
-    hearing = AudioMeter(STEP_S)
-    hearing.add(0.0, tone(0.5), None)  # -9 dBFS
-    hearing.add(0.25, tone(0.01), None)
-    text = level_line(hearing, Text("level   "), 70, unicode=True)
+    meter = AudioMeter(STEP_S)
+    meter.add(0.0, tone(0.5), None)  # -9 dBFS
+    meter.add(0.25, tone(0.01), None)
+    text = level_line(meter, Text("level   "), 70, unicode=True)
     assert text.plain.endswith("  -43 dBFS, peak  -6")
     bar = text.plain[8:-20]
     assert bar.count("█") == round(len(bar) * (60 - 43) / 60)
     assert bar.index("│") == round(len(bar) * (60 - 6) / 60)
     assert any(span.style == "yellow" for span in text.spans)
-    hearing.add(0.5, tone(1.0), None)
-    loud = level_line(hearing, Text("level   "), 70, unicode=True)
+    meter.add(0.5, tone(1.0), None)
+    loud = level_line(meter, Text("level   "), 70, unicode=True)
     assert any(span.style == "red" for span in loud.spans)
     assert "│" in loud.plain

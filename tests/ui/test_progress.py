@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import re
 import time
 
 import pytest
-from rich.console import Console
 
 from costream.ui import progress as module
 from costream.ui.progress import BatchProgress, BatchState
-
-
-def console(*, terminal: bool) -> Console:
-    return Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None)
+from kit.shown import console
 
 
 @pytest.fixture
 def state() -> BatchState:
     """Half of the bytes in ten seconds: two of eight files, and a part of a third."""
-    now = time.monotonic()
-    return BatchState(
-        files=8,
-        size=1000,
-        done_files=2,
-        done_size=500,
-        media_s=300.0,
-        failed=1,
-        began_s=now - 10,
-        running={"c.mp4": 20.0},
-    )
+    sizes = {"files": 8, "size": 1000, "done_files": 2, "done_size": 500, "failed": 1}
+    began_s = time.monotonic() - 10
+    return BatchState(**sizes, media_s=300.0, began_s=began_s, running={"c.mp4": 20.0})
 
 
 def test_figures(state):
@@ -49,8 +36,8 @@ def test_before_anything_is_done_nothing_is_foretold():
     assert state.line() == "0/3 files  0:00.0 of media  0.0x real time  0 failed"
 
 
-def test_plain_lines_come_seldom_and_the_last_always(state, monkeypatch):
-    out = console(terminal=False)
+def test_plain_lines_come_seldom_and_the_last_always_unless_quiet(state, monkeypatch):
+    out = console(100)
     shown = BatchProgress(out, state, live=False, quiet=False)
     shown.show()
     assert out.file.getvalue() == ""
@@ -59,11 +46,7 @@ def test_plain_lines_come_seldom_and_the_last_always(state, monkeypatch):
     assert out.file.getvalue().startswith("2/8 files")
     shown.close("the end")
     assert out.file.getvalue().splitlines()[1:] == ["the end"]
-
-
-def test_quiet_says_nothing(state, monkeypatch):
-    monkeypatch.setattr(module, "PLAIN_S", 0.0)
-    out = console(terminal=False)
+    out = console(100)
     shown = BatchProgress(out, state, live=False, quiet=True)
     shown.show()
     shown.close("the end")
@@ -72,7 +55,7 @@ def test_quiet_says_nothing(state, monkeypatch):
 
 def test_bars_are_drawn_and_leave_nothing_but_the_last_line(state, monkeypatch):
     monkeypatch.setattr(module, "_REFRESH_S", 0.0)
-    out = console(terminal=True)
+    out = console(100, force_terminal=True, color_system=None)
     shown = BatchProgress(out, state, live=True, quiet=False)
     shown.show()
     drawn = out.file.getvalue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+from collections.abc import Iterator
 
 import pytest
 from rich.console import Console
@@ -20,6 +21,14 @@ def console() -> Console:
     return Console(file=io.StringIO(), force_terminal=True, width=40, height=20, color_system=None)
 
 
+@pytest.fixture
+def screen(console: Console) -> Iterator[Screen]:
+    screen = Screen(console)
+    screen.open()
+    yield screen
+    screen.close()
+
+
 def written(console: Console) -> str:
     """Return what has been written since the last time."""
     assert isinstance(console.file, io.StringIO)
@@ -33,9 +42,7 @@ def lines(*texts: str) -> list[Text]:
     return [Text(text) for text in texts]
 
 
-def test_only_lines_that_changed_are_written(console: Console) -> None:
-    screen = Screen(console)
-    screen.open()
+def test_only_lines_that_changed_are_written(console: Console, screen: Screen) -> None:
     screen.draw(lines("one", "two", "three"))
     assert written(console).endswith("one\ntwo\nthree")
     screen.draw(lines("one", "2", "three"))
@@ -48,31 +55,25 @@ def test_only_lines_that_changed_are_written(console: Console) -> None:
     assert written(console) == f"\r{ERASE}{UP}{ERASE}\x1b[?25h"
 
 
-def test_a_change_of_style_alone_is_written(console: Console) -> None:
-    screen = Screen(console)
-    screen.open()
+def test_a_change_of_style_alone_is_written(console: Console, screen: Screen) -> None:
     screen.draw([Text("one"), Text("two")])
     written(console)
     screen.draw([Text("one"), Text("two", "bold")])
     assert "two" in written(console)
-    screen.close()
 
 
-def test_lines_that_a_narrower_terminal_has_broken_are_erased_whole(console: Console) -> None:
-    screen = Screen(console)
-    screen.open()
+def test_lines_that_a_narrower_terminal_wraps_are_erased_whole(
+    console: Console, screen: Screen
+) -> None:
     screen.draw(lines("x" * 35, "y" * 5))
     written(console)
     console.width = 10  # the first line takes four rows now
     screen.draw(lines("x" * 9, "y" * 5))
     assert written(console).count(ERASE) == 5
-    screen.close()
 
 
-def test_lines_made_for_a_terminal_that_was_wider_are_erased_whole(console: Console) -> None:
+def test_lines_made_for_a_wider_terminal_are_erased_whole(console: Console, screen: Screen) -> None:
     """It became narrower after they were made, before they were drawn."""
-    screen = Screen(console)
-    screen.open()
     console.width = 20
     screen.draw(lines("x" * 30, "two"))
     written(console)
@@ -80,12 +81,9 @@ def test_lines_made_for_a_terminal_that_was_wider_are_erased_whole(console: Cons
     assert written(console) == f"\r{ERASE}{UP}{ERASE}{UP}{ERASE}{'y' * 19}\ntwo"
     screen.draw(lines("z" * 19, "two"))
     assert written(console) == f"\r{UP}{'z' * 19}\x1b[0K\n"
-    screen.close()
 
 
-def test_what_others_print_stands_above(console: Console) -> None:
-    screen = Screen(console)
-    screen.open()
+def test_what_others_print_stands_above(console: Console, screen: Screen) -> None:
     screen.draw(lines("one", "two"))
     written(console)
     handler = RichHandler(console=console, show_time=False, show_path=False)

@@ -25,45 +25,36 @@ LIVE = feed()
 CLOSED = feed(state="waiting", age_s=1.0, message="server closed")
 
 
-def test_a_loss_and_the_return() -> None:
-    again = replace(LIVE, reconnects=1)
-    trying = replace(CLOSED, state="connecting", age_s=2.0)
-    story = (CONNECTING, CONNECTING, LIVE, LIVE, CLOSED, trying, CLOSED, *[trying] * 8, again)
-    assert changes(*story) == [
-        "door: live",
-        "door: lost the connection (server closed), trying again",
-        "door: back after 12 s",
-    ]
+AGAIN = replace(LIVE, reconnects=1)
+TRYING = replace(CLOSED, state="connecting", age_s=2.0)
+REFUSED = replace(CLOSED, age_s=None, message="connection refused")
+LOST = feed(state="lost", age_s=None, message="404 Not Found")
+STALLED = feed(state="stalled", age_s=3.2)
+CLOSURE = "lost the connection (server closed), trying again"
 
 
-def test_a_feed_that_never_was() -> None:
-    refused = replace(CLOSED, age_s=None, message="connection refused")
-    lost = feed(state="lost", age_s=None, message="404 Not Found")
-    assert changes(CONNECTING, refused, CONNECTING, refused, lost, lost) == [
-        "door: cannot connect (connection refused), trying again",
-        "door: given up (404 Not Found)",
-    ]
-
-
-def test_a_stall() -> None:
-    stalled = feed(state="stalled", age_s=3.2)
-    assert changes(LIVE, stalled, stalled, CLOSED, LIVE) == [
-        "door: live",
-        "door: no data for 3 s",
-        "door: lost the connection (server closed), trying again",
-        "door: back after 6 s",
-    ]
-
-
-def test_a_loss_too_short_to_be_shown() -> None:
-    assert changes(LIVE, LIVE, replace(LIVE, reconnects=1), replace(LIVE, reconnects=1)) == [
-        "door: live",
-        "door: lost the connection for a moment",
-    ]
-
-
-def test_the_end_of_a_feed() -> None:
-    assert changes(LIVE, feed(state="ended")) == ["door: live", "door: ended"]
+@pytest.mark.parametrize(
+    ("story", "lines"),
+    [
+        (
+            (CONNECTING, CONNECTING, LIVE, LIVE, CLOSED, TRYING, CLOSED, *[TRYING] * 8, AGAIN),
+            ["live", CLOSURE, "back after 12 s"],
+        ),
+        (
+            (CONNECTING, REFUSED, CONNECTING, REFUSED, LOST, LOST),
+            ["cannot connect (connection refused), trying again", "given up (404 Not Found)"],
+        ),
+        (
+            (LIVE, STALLED, STALLED, CLOSED, LIVE),
+            ["live", "no data for 3 s", CLOSURE, "back after 6 s"],
+        ),
+        ((LIVE, LIVE, AGAIN, AGAIN), ["live", "lost the connection for a moment"]),
+        ((LIVE, feed(state="ended")), ["live", "ended"]),
+    ],
+    ids=["loss and return", "never live", "stall", "too short to be shown", "end"],
+)
+def test_changes_of_a_feed(story: tuple[FeedStatus, ...], lines: list[str]) -> None:
+    assert changes(*story) == [f"door: {line}" for line in lines]
 
 
 def test_feeds_join_and_leave() -> None:
