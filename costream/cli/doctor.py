@@ -128,8 +128,10 @@ def _extras() -> list[Finding]:
     for extra, (package, module, purpose) in EXTRAS.items():
         hint = f"pip install 'costream[{extra}]'"
         broken = BROKEN.get(extra, "")
-        found = _import(extra, package, module, required=False, hint=hint, broken=broken)
-        findings.append(Finding(found.name, found.ok, f"{purpose}: {found.detail}", found.hint))
+        imported = _import(extra, package, module, required=False, hint=hint, broken=broken)
+        findings.append(
+            Finding(imported.name, imported.ok, f"{purpose}: {imported.detail}", imported.hint)
+        )
     return findings
 
 

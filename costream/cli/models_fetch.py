@@ -90,9 +90,9 @@ def _fetch(entry: Published) -> Path:
     if entry.config is None:
         click.echo(f"{entry.name}: {entry.note}".rstrip(": "), err=True)
         return file
-    said = {"licence": entry.licence, "trained_on": entry.source}
+    about = {"licence": entry.licence, "trained_on": entry.source}
     try:
-        convert([file], entry.name, {**said, **entry.config}, target)
+        convert([file], entry.name, {**about, **entry.config}, target)
     except (ModelError, UsageError) as error:
         raise ModelError(
             f"cannot be imported ({error})",

@@ -87,11 +87,11 @@ def find_results(argument: Path) -> list[ResultFile]:
     """
     where = display_name(os.fspath(argument))
     if argument.is_dir():
-        found = sorted(_below(argument), key=lambda f: f.name)
-        if not found:
+        files = sorted(_below(argument), key=lambda f: f.name)
+        if not files:
             hint = "results are .jsonl or .json files, as 'costream detect -o' writes them"
             raise SourceError("there are no results in this folder", where=where, hint=hint)
-        return found
+        return files
     if not argument.exists():
         raise SourceError("no such file or folder", where=where)
     if not argument.is_file():  # reading a pipe or a device may block forever
@@ -169,15 +169,15 @@ class ReportBuilder:
         Raise SourceError if an argument does not exist, or there is nothing to show; UsageError
         if the pages of an earlier report must not be replaced.
         """
-        found = [f for argument in self._results for f in self._find(argument)]
-        self._several = self._beside is not None and len(found) > MOST_ON_A_PAGE
+        files = [f for argument in self._results for f in self._find(argument)]
+        self._several = self._beside is not None and len(files) > MOST_ON_A_PAGE
         if self._beside is not None and self._several:
             self._beside.check()
-        blocks = max(8, _MOST_BLOCKS_ALL // max(1, len(found)))
+        blocks = max(8, _MOST_BLOCKS_ALL // max(1, len(files)))
         self.report.overview.most_blocks = min(blocks, self.report.overview.most_blocks)
         one_file = len(self._results) == 1 and not self._results[0].is_dir()
-        for k, file in enumerate(found, 1):
-            for run in self._runs(file, len(found)):
+        for k, file in enumerate(files, 1):
+            for run in self._runs(file, len(files)):
                 href = f"#{run.anchor}"
                 if self._beside is not None and self._several:
                     href = self._beside.href(run)
@@ -189,10 +189,10 @@ class ReportBuilder:
                     self._put(self.report.only, alone=False)
                     self.report.only = None
                 self._put(run, alone=False)
-            yield k, len(found)
+            yield k, len(files)
         if self.report.only is not None:
             self._put(self.report.only, alone=True)
-        self._check(found)
+        self._check(files)
 
     def write(self, out: TextOutput) -> None:
         """Write the page."""
@@ -211,12 +211,12 @@ class ReportBuilder:
             self._beside.remove_earlier()
 
     def _find(self, argument: Path) -> list[ResultFile]:
-        found = find_results(argument)
+        files = find_results(argument)
         if argument.is_dir():
             self.report.overview.refused += read_failures(argument)
         if len(self._results) > 1 and argument.is_dir():
-            found = [replace(f, name=f"{argument.name}/{f.name}") for f in found]
-        return found
+            files = [replace(f, name=f"{argument.name}/{f.name}") for f in files]
+        return files
 
     def _runs(self, file: ResultFile, count: int) -> Iterator[Run]:
         """Yield the runs in a file; a file that cannot be read is reported, not raised."""
@@ -268,11 +268,11 @@ class ReportBuilder:
             return
         self._body.write(section(run, self.report.palette, alone=alone) + Html("\n"))
 
-    def _check(self, found: Sequence[ResultFile]) -> None:
+    def _check(self, files: Sequence[ResultFile]) -> None:
         report = self.report
         if report.overview.rows:
             return
-        if len(found) == 1 and report.failed:
+        if len(files) == 1 and report.failed:
             raise report.failed[0]
         where = ", ".join(os.fspath(path) for path in self._results)
         if report.failed or not report.skipped:
@@ -320,7 +320,7 @@ class ReportOptions:
         base = Path(self.output) if self.output is not None else self._beside()
         if base.is_dir():
             raise UsageError("is a folder", where=base, hint="name a file with -o")
-        found: dict[str, Path | None] = {}
+        paths: dict[str, Path | None] = {}
         for format in self.formats:
             path = base
             if base.suffix.lower() != f".{format}" and (self.output is None or self._several(base)):
@@ -328,8 +328,8 @@ class ReportOptions:
                 path = base.with_name(f"{stem}.{format}")
             if path.exists() and (path.is_dir() or not self.overwrite):
                 raise UsageError("exists already", where=path, hint="use --overwrite")
-            found[format] = path
-        return found
+            paths[format] = path
+        return paths
 
     def _several(self, base: Path) -> bool:
         return len(self.formats) > 1 or base.suffix.lower().lstrip(".") in FORMATS

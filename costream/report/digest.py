@@ -79,8 +79,8 @@ class Heads:
     def backgrounds(self) -> frozenset[str]:
         """Return the display names of the background labels."""
         if self._heads:
-            found = ((head.background, head.model) for head in self._heads.values())
-            return frozenset(self.shown(label, model) for label, model in found if label)
+            pairs = ((head.background, head.model) for head in self._heads.values())
+            return frozenset(self.shown(label, model) for label, model in pairs if label)
         background = None if self._header is None else self._header.background
         return frozenset() if background is None else frozenset([background])
 
@@ -404,8 +404,8 @@ class Bins:
     def means(self, column: int) -> Array:
         """Return the mean of a column in those bins: float64 [n]."""
         held = self.steps > 0
-        found: Array = self._column(self._sums, column)[held] / self.steps[held]
-        return found
+        means: Array = self._column(self._sums, column)[held] / self.steps[held]
+        return means
 
     def maxima(self, column: int) -> Array:
         """Return the maximum of a column in those bins: float64 [n], not below zero."""
@@ -424,8 +424,8 @@ class Bins:
         return int(self.steps.max())
 
     def _column(self, of: Array, column: int) -> Array:
-        found: Array = of[:, column] if column < of.shape[1] else np.zeros(len(of))
-        return found
+        values: Array = of[:, column] if column < of.shape[1] else np.zeros(len(of))
+        return values
 
     def _double(self) -> None:
         half = len(self.steps) // 2

@@ -60,8 +60,8 @@ class ReportOverview:
     def add(self, run: Run, palette: Palette, href: str) -> None:
         """Add a run; ``href``: link to it."""
         digest = run.digest
-        for label, found in digest.stats.items():
-            self.stats.setdefault(label, LabelStats()).merge(found)
+        for label, entry in digest.stats.items():
+            self.stats.setdefault(label, LabelStats()).merge(entry)
             self.files[label] = self.files.get(label, 0) + 1
         self.rows.append(_row(run, href, small_strip(digest, palette, self.most_blocks)))
 
@@ -78,8 +78,8 @@ class ReportOverview:
         )
 
     def _models(self) -> Html:
-        found = sorted({row.model for row in self.rows if row.model})
-        words = f"{counted(len(self.rows), 'run')} of {', '.join(found) or 'an unknown model'}"
+        models = sorted({row.model for row in self.rows if row.model})
+        words = f"{counted(len(self.rows), 'run')} of {', '.join(models) or 'an unknown model'}"
         return tag("p", words, class_="who")
 
     def _facts(self) -> Html:

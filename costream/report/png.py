@@ -132,7 +132,7 @@ def _figure(heights: list[float], title: str) -> tuple[Figure, list[Axes]]:
     top, bottom = 0.55, 0.4
     height = sum(heights) * 1.25 + top + bottom
     figure = Figure(figsize=(_WIDTH, height), facecolor="white")
-    found: Any = figure.subplots(
+    axes: Any = figure.subplots(
         len(heights),
         1,
         squeeze=False,
@@ -146,7 +146,7 @@ def _figure(heights: list[float], title: str) -> tuple[Figure, list[Axes]]:
         },
     )
     figure.text(0.012, 1 - 0.3 / height, title, fontsize=12, va="center")
-    return figure, list(found[:, 0])
+    return figure, list(axes[:, 0])
 
 
 def _title(run: Run) -> str:

@@ -337,13 +337,13 @@ def _stages(costs: dict[str, Any]) -> Html | None:
         return None
     rows: list[list[Cell]] = []
     for k, stage in enumerate((*STAGES, "step")):
-        found = ms.get(stage)
-        if not isinstance(found, dict):
+        figures = ms.get(stage)
+        if not isinstance(figures, dict):
             continue
         square = plain_swatch(style=f"fill:var(--stage{k})")
         shown = "all together" if stage == "step" else stage
         title = tag("span", square if stage != "step" else None, shown, class_="label")
-        values = [_ms(found.get(key)) for key in ("mean", "p50", "p90", "p99", "max")]
+        values = [_ms(figures.get(key)) for key in ("mean", "p50", "p90", "p99", "max")]
         seconds = total.get(stage)
         whole = short_time(seconds) if isinstance(seconds, (int, float)) else "–"
         rows.append([title, *(number(value) for value in values), number(whole)])

@@ -71,19 +71,19 @@ def label_table(
 ) -> Html:
     """Return the statistics of labels over ``length_s`` seconds; ``files``: label -> files."""
     rows: list[list[Cell]] = []
-    for label, found in stats.items():
+    for label, entry in stats.items():
         paint = palette.paint(label)
-        longest = found.longest
+        longest = entry.longest
         at = "" if longest is None or files is not None else f" at {short_time(longest.start_s)}"
-        score = f"{found.score:.2f}" if math.isfinite(found.score) else "–"
+        score = f"{entry.score:.2f}" if math.isfinite(entry.score) else "–"
         rows.append(
             [
                 tag("span", swatch(paint), name(label), class_="label"),
-                number(f"{found.count:,}"),
-                number(short_time(found.total_s)),
-                share_bar(found.total_s / length_s if length_s > 0 else 0.0, paint),
+                number(f"{entry.count:,}"),
+                number(short_time(entry.total_s)),
+                share_bar(entry.total_s / length_s if length_s > 0 else 0.0, paint),
                 number(score),
-                join(number(f"{found.longest_s:.1f} s"), tag("span", at, class_="dim")),
+                join(number(f"{entry.longest_s:.1f} s"), tag("span", at, class_="dim")),
             ]
         )
         if files is not None:

@@ -108,11 +108,11 @@ class _Shots:
         if time_s > self._end_s + _NEAR_S:
             return None
         try:
-            found = self._find(time_s)
-            if found is None or abs(found.time_s - time_s) > _NEAR_S:
+            frame = self._find(time_s)
+            if frame is None or abs(frame.time_s - time_s) > _NEAR_S:
                 return None
             aspect = self._stream.sample_aspect_ratio
-            return LazyImage(found.picture, self._scaler, BOX, aspect)()
+            return LazyImage(frame.picture, self._scaler, BOX, aspect)()
         except (av.FFmpegError, ValueError):
             return None
 

@@ -55,9 +55,9 @@ def small_strip(digest: Digest, palette: Palette, most: int) -> Html:
 
 def _small_strip(digest: Digest, palette: Palette, head: str | None, most: int) -> Html:
     axis = TimeAxis(*digest.span_s)
-    found = [(axis.share(a), axis.share(b), label) for a, b, label in stretches(digest, head)]
+    shares = [(axis.share(a), axis.share(b), label) for a, b, label in stretches(digest, head)]
     blocks: dict[Paint, list[Html]] = {}
-    for start, end, label in outline(found, most):
+    for start, end, label in outline(shares, most):
         place = {"x": f"{100 * start:.1f}%", "width": f"{max(0.3, 100 * (end - start)):.1f}%"}
         blocks.setdefault(palette.paint(label), []).append(tag("rect", **place))
     return tag(
@@ -73,15 +73,17 @@ def _small_strip(digest: Digest, palette: Palette, head: str | None, most: int) 
     )
 
 
-def outline(found: Sequence[tuple[float, float, str]], most: int) -> list[tuple[float, float, str]]:
+def outline(
+    pieces: Sequence[tuple[float, float, str]], most: int
+) -> list[tuple[float, float, str]]:
     """Return stretches of the unit length, in order, reduced to at most ``most``.
 
     If there are more, the length is cut into equal parts, each with the label that fills it most.
     """
-    if len(found) <= most:
-        return list(found)
+    if len(pieces) <= most:
+        return list(pieces)
     filled: list[dict[str, float]] = [{} for _ in range(most)]
-    for start, end, label in found:
+    for start, end, label in pieces:
         first, last = (min(most - 1, int(most * share)) for share in (start, end))
         for k in range(first, last + 1):
             inside = min(end, (k + 1) / most) - max(start, k / most)
@@ -102,7 +104,7 @@ def bands(digest: Digest, label: str, axis: TimeAxis, paint: Paint) -> Html:
     """Return the segments of ``label`` as a thin line at the bottom of its curve."""
     if digest.segment_count > len(digest.segments):
         return Html("")
-    found = (s for s in digest.segments if s.label == label)
+    segments = (s for s in digest.segments if s.label == label)
     blocks = (
         tag(
             "rect",
@@ -113,7 +115,7 @@ def bands(digest: Digest, label: str, axis: TimeAxis, paint: Paint) -> Html:
             transform="translate(0 -5)",
             fill=paint.color or "var(--grey)",
         )
-        for s in found
+        for s in segments
     )
     return join(blocks)
 

@@ -37,8 +37,8 @@ def test_records_of_raw_video(weights: Path) -> None:
 
 def test_a_budget_sets_the_tokens_of_steps_with_an_output(weights: Path) -> None:
     full, one = (
-        records(costream("detect", SAMPLE, "-m", weights, *told, "--end", 3).stdout, "compute")
-        for told in (("--tokens", TOKENS), ("--tokens", 1))
+        records(costream("detect", SAMPLE, "-m", weights, *options, "--end", 3).stdout, "compute")
+        for options in (("--tokens", TOKENS), ("--tokens", 1))
     )
     budget = (full[-1]["macs"] + one[-1]["macs"]) // 2
     done = run("detect", SAMPLE, "-m", weights, "--budget", f"{budget}MAC", "--end", 3)
@@ -52,12 +52,12 @@ def test_a_budget_sets_the_tokens_of_steps_with_an_output(weights: Path) -> None
 
 def test_a_batch_and_a_watch(weights: Path, tmp_path: Path) -> None:
     clip = excerpt(SAMPLE, tmp_path / "door.mp4", 0, 2)
-    told = ("-m", weights, "--tokens", 6, "-q")
-    run("batch", clip, "-o", tmp_path / "out", *told, "-f", "csv", "--jobs", 1)
+    options = ("-m", weights, "--tokens", 6, "-q")
+    run("batch", clip, "-o", tmp_path / "out", *options, "-f", "csv", "--jobs", 1)
     costs = rows(tmp_path / "out" / "door.mp4.compute.csv")
     assert [row["tokens"] for row in costs][:4] == ["", "10", "", "6"]
     pace = ("--realtime", "--fps", 8, "--on-late", "block")
-    run("watch", clip, "-o", tmp_path, *pace, *told)
+    run("watch", clip, "-o", tmp_path, *pace, *options)
     costs = records(tmp_path / "door.mp4.jsonl", "compute")
     assert [c["tokens"] for c in costs if "tokens" in c] == [TOKENS, *([6] * (len(costs) // 2 - 1))]
 

@@ -23,8 +23,8 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_records_on_a_pipe(weights: Path) -> None:
-    told = ("--tokens", 6, "--track", "--end", 2)
-    done = run("detect", SAMPLE, "-m", weights, *told)
+    options = ("--tokens", 6, "--track", "--end", 2)
+    done = run("detect", SAMPLE, "-m", weights, *options)
     header, summary = records(done.stdout)[0], records(done.stdout)[-1]
     assert header["task"] == "object detection"
     assert (header["options"]["tokens"], header["options"]["track"]) == (6, True)
@@ -55,8 +55,8 @@ def test_a_reader_that_has_seen_enough(weights: Path) -> None:
 
 
 def test_tables_of_a_file_and_of_a_batch(weights: Path, tmp_path: Path) -> None:
-    told = ("-m", weights, "-f", "csv", "--tokens", 9, "--end", 1)
-    run("batch", SAMPLE, "-o", tmp_path, *told, "--jobs", 1, "-q")
+    options = ("-m", weights, "-f", "csv", "--tokens", 9, "--end", 1)
+    run("batch", SAMPLE, "-o", tmp_path, *options, "--jobs", 1, "-q")
     assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == [
         *("compute.csv", "failures.csv", "objects.csv"),
         *("room.mp4.compute.csv", "room.mp4.objects.csv", "room.mp4.timeline.csv"),
@@ -69,20 +69,20 @@ def test_tables_of_a_file_and_of_a_batch(weights: Path, tmp_path: Path) -> None:
     costs = rows(tmp_path / "room.mp4.compute.csv")
     assert [row["tokens"] for row in costs] == ["35", *(9 * ["9"])]
     before = (tmp_path / "room.mp4.objects.csv").stat().st_mtime_ns
-    again = run("batch", SAMPLE, "-o", tmp_path, *told, "--jobs", 1)
+    again = run("batch", SAMPLE, "-o", tmp_path, *options, "--jobs", 1)
     assert "1 kept" in again.stderr
-    skipped = run("detect", SAMPLE, "-o", tmp_path, *told, "--skip-existing")
+    skipped = run("detect", SAMPLE, "-o", tmp_path, *options, "--skip-existing")
     assert "results exist already, skipped" in skipped.stderr
     assert (tmp_path / "room.mp4.objects.csv").stat().st_mtime_ns == before
-    other = run("batch", SAMPLE, "-o", tmp_path, *told, "--tokens", 8, "--jobs", 1, code=2)
+    other = run("batch", SAMPLE, "-o", tmp_path, *options, "--tokens", 8, "--jobs", 1, code=2)
     assert "tokens 9, now 8" in other.stderr
 
 
 def test_boxes_for_annotation_tools(weights: Path, tmp_path: Path) -> None:
     """They are those of the records, are read back, and are made again by a batch."""
     clip = excerpt(SAMPLE, tmp_path / "door.mp4", 0, 2)
-    told = ("-m", weights, "--tokens", 9, "-f", "coco,jsonl")
-    run("detect", clip, "-o", tmp_path / "out", *told, "-q")
+    options = ("-m", weights, "--tokens", 9, "-f", "coco,jsonl")
+    run("detect", clip, "-o", tmp_path / "out", *options, "-q")
     path = tmp_path / "out" / "door.mp4.coco.json"
     steps = records(tmp_path / "out" / "door.mp4.jsonl", "objects")
     (found,) = read_boxes(clip, path)
@@ -96,7 +96,7 @@ def test_boxes_for_annotation_tools(weights: Path, tmp_path: Path) -> None:
         for own, box in zip(marks.boxes.tolist(), step["boxes"], strict=True):
             assert own == pytest.approx(box[:4], abs=2e-6)
     assert sum(len(marks.labels) for marks in found.frames.values()) > 0
-    batch = ("batch", clip, "-o", tmp_path / "batch", *told[:4], "-f", "coco", "--jobs", 1)
+    batch = ("batch", clip, "-o", tmp_path / "batch", *options[:4], "-f", "coco", "--jobs", 1)
     run(*batch, "-q")
     assert (tmp_path / "batch" / "door.mp4.coco.json").read_bytes() == path.read_bytes()
     assert "1 kept" in run(*batch).stderr
@@ -105,23 +105,23 @@ def test_boxes_for_annotation_tools(weights: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("more", [(), ("--skip-existing",)])
 @pytest.mark.parametrize("command", ["detect", "batch"])
 def test_boxes_are_not_for_every_run(command: str, more: tuple[str, ...], tmp_path: Path) -> None:
-    told = (command, SAMPLE, "-o", tmp_path / "out", "-f", "coco", *more)
-    done = run(*told, "-m", "cooadtr", code=2)
+    options = (command, SAMPLE, "-o", tmp_path / "out", "-f", "coco", *more)
+    done = run(*options, "-m", "cooadtr", code=2)
     assert done.stderr.startswith(
         "costream: --format coco: cooadtr does not detect objects; leave it out"
     )
-    done = run(*told, "-m", "eventful-vitdet", "--start", 1, code=2)
+    done = run(*options, "-m", "eventful-vitdet", "--start", 1, code=2)
     assert "--format coco: needs the frames of the whole video; omit --start" in done.stderr
     assert not list(tmp_path.iterdir())
 
 
 def test_a_feed_that_is_watched(weights: Path, tmp_path: Path) -> None:
     """Its alerts go by the surest object of a label; a second watch goes on with its state."""
-    told = ("-m", weights, "--tokens", 6, "--state-dir", tmp_path / "state", "--on", "*>=0.3")
+    options = ("-m", weights, "--tokens", 6, "--state-dir", tmp_path / "state", "--on", "*>=0.3")
     pace = ("--realtime", "--fps", 4, "--on-late", "block")
     clip = excerpt(SAMPLE, tmp_path / "door.mp4", 0, 2)
     for _ in range(2):
-        run("watch", clip, "-o", tmp_path, *pace, *told, "-q")
+        run("watch", clip, "-o", tmp_path, *pace, *options, "-q")
     lines = records(tmp_path / "door.mp4.jsonl")
     headers = [k for k, line in enumerate(lines) if line["type"] == "header"]
     assert len(headers) == 2

@@ -112,9 +112,9 @@ class Script:
         )
 
 
-def write(folder: Path, name: str = "clip.mp4", formats: str = "jsonl", **told: Any) -> Path:
+def write(folder: Path, name: str = "clip.mp4", formats: str = "jsonl", **values: Any) -> Path:
     """Write the results of a Script and return the file of the first format."""
-    script = Script(**told)
+    script = Script(**values)
     records = list(script.records())
     sinks = make_sinks(formats.split(","), folder, name)
     for sink in sinks:
@@ -131,8 +131,8 @@ def write(folder: Path, name: str = "clip.mp4", formats: str = "jsonl", **told: 
 def result(tmp_path):
     """Return a function that writes results below ``tmp_path / "out"``."""
 
-    def make(name: str = "clip.mp4", formats: str = "jsonl", *, to: str = "out", **told: Any):
-        return write(tmp_path / to, name, formats, **told)
+    def make(name: str = "clip.mp4", formats: str = "jsonl", *, to: str = "out", **values: Any):
+        return write(tmp_path / to, name, formats, **values)
 
     return make
 

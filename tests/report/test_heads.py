@@ -133,5 +133,5 @@ def test_one_of_several_heads_is_compared_with_its_model_alone(
     other = write(tmp_path / "other", HEADS[1:])
     assert compare(alone, other, as_json=True) is ExitCode.OK
     (found,) = json.loads(capsys.readouterr().out)["files"]
-    told = [(d["a"], d["b"]) for d in found["steps"]["differences"]]
-    assert told == [("rock", "dog"), ("jazz", "dog")]
+    differences = [(d["a"], d["b"]) for d in found["steps"]["differences"]]
+    assert differences == [("rock", "dog"), ("jazz", "dog")]

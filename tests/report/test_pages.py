@@ -93,14 +93,14 @@ def test_an_outline_is_short_and_in_order(ends, most):
     ends.sort()
     starts = [0.0, *(end for end, _ in ends)]
     found = [(a, b, label) for a, (b, label) in zip(starts, ends, strict=False)]
-    told = outline(found, most)
-    assert len(told) <= max(most, 0)
-    edges = [edge for start, end, _ in told for edge in (start, end)]
+    pieces = outline(found, most)
+    assert len(pieces) <= max(most, 0)
+    edges = [edge for start, end, _ in pieces for edge in (start, end)]
     assert edges == sorted(edges)
     assert all(0 <= edge <= 1 for edge in edges)
     if len(found) <= most:
-        assert told == found
-    assert {label for *_, label in told} <= {label for *_, label in found}
+        assert pieces == found
+    assert {label for *_, label in pieces} <= {label for *_, label in found}
 
 
 def test_an_outline_keeps_what_fills_most():

@@ -112,10 +112,10 @@ def test_all_values_are_there_twice(echo, tmp_path):
         event(clip=clip)
     )
     arguments, environment = json.loads(content(out))
-    told = ["cam1", "fall", "0.912", "2026-03-01T12:00:00.000Z", str(clip), "fall>=0.8"]
-    assert arguments == told
+    values = ["cam1", "fall", "0.912", "2026-03-01T12:00:00.000Z", str(clip), "fall>=0.8"]
+    assert arguments == values
     names = ["FEED", "LABEL", "SCORE", "TIME", "CLIP", "RULE"]
-    assert [environment[f"COSTREAM_{name}"] for name in names] == told
+    assert [environment[f"COSTREAM_{name}"] for name in names] == values
     assert json.loads(environment["COSTREAM_ALERT"]) == {
         "feed": "cam1",
         "at": "2026-03-01T12:00:00.000Z",

@@ -82,8 +82,8 @@ def test_a_clip_is_named_at_once_and_waited_for_by_who_wants_it(tmp_path, video)
     log, seen = tmp_path / "log.jsonl", tmp_path / "seen"
     code = "import os, sys; p = sys.argv[1]; open(sys.argv[2], 'w').write(str(os.path.getsize(p)))"
     command = f"{shlex.quote(sys.executable)} -c {shlex.quote(code)} {{clip}} {seen}"
-    told = {"on": "fall", "append": str(log), "run": command, "clips": "2,1"}
-    alerts.add("rtsp://user:pass@cam/1", read_options(told), CLASSES)
+    options = {"on": "fall", "append": str(log), "run": command, "clips": "2,1"}
+    alerts.add("rtsp://user:pass@cam/1", read_options(options), CLASSES)
     ring = alerts.ring("rtsp://user:pass@cam/1")
     play(ring, video, until_s=5.5)
     (alert,) = alerts.push("rtsp://user:pass@cam/1", 5.0, FALL)
@@ -101,8 +101,8 @@ def test_a_clip_is_named_at_once_and_waited_for_by_who_wants_it(tmp_path, video)
 
 def test_clips_at_one_moment_have_names_of_their_own(tmp_path, video):
     alerts = Alerts(tmp_path / "clips")
-    told = {"on": ["fall>=0.5", "fall>=0.6", "fall>=0.7"], "clips": "1,1"}
-    alerts.add("door", read_options(told), CLASSES)
+    options = {"on": ["fall>=0.5", "fall>=0.6", "fall>=0.7"], "clips": "1,1"}
+    alerts.add("door", read_options(options), CLASSES)
     play(alerts.ring("door"), video, until_s=8)
     names = {alert.clip for alert in alerts.push("door", 5.0, FALL)}
     alerts.close(30.0)
@@ -123,8 +123,8 @@ def test_a_camera_that_is_down_shows_what_was_before(tmp_path, video):
 def test_a_feed_without_packets_goes_without_clips(tmp_path, caplog):
     alerts = Alerts(tmp_path / "clips")
     log = tmp_path / "log.jsonl"
-    told = {"on": "fall every 0", "append": str(log), "run": "true {clip}", "clips": True}
-    alerts.add("mic", read_options(told), CLASSES)
+    options = {"on": "fall every 0", "append": str(log), "run": "true {clip}", "clips": True}
+    alerts.add("mic", read_options(options), CLASSES)
     for k in range(3):
         (alert,) = alerts.push("mic", 2.0 * k, FALL)
         assert alert.clip is None
@@ -154,13 +154,13 @@ def test_actions_never_hold_the_stream_and_leave_nothing_behind(tmp_path, video)
     before = set(threading.enumerate())
     alerts = Alerts(tmp_path / "clips")
     sleep = f"{shlex.quote(sys.executable)} -c 'import time; time.sleep(99)'"
-    told = {
+    options = {
         "on": "fall every 0",
         "run": [sleep, f"{sleep} {{clip}}", f"{shlex.quote(sys.executable)} -c 1/0"],
         "post": "http://127.0.0.1:9/",
         "clips": "1,1",
     }
-    alerts.add("door", read_options(told), CLASSES)
+    alerts.add("door", read_options(options), CLASSES)
     play(alerts.ring("door"), video, until_s=8)
     began = time.monotonic()
     for k in range(100):

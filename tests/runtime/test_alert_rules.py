@@ -22,7 +22,7 @@ def card(name, labels, background=None):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "fields"),
     [
         ("fall", {"label": "fall"}),
         ("fall>=0.8 for 2s", {"label": "fall", "above": 0.8, "for_s": 2.0}),
@@ -45,8 +45,8 @@ def card(name, labels, background=None):
         ("lost child>=0.5", {"label": "lost child", "above": 0.5}),
     ],
 )
-def test_what_rules_mean(text, told):
-    assert parse_rule(text) == Rule(text, **{"kind": "label", **told})
+def test_what_rules_mean(text, fields):
+    assert parse_rule(text) == Rule(text, **{"kind": "label", **fields})
 
 
 @pytest.mark.parametrize(
@@ -289,11 +289,11 @@ states = st.sampled_from(["connecting", "live", "stalled", "waiting", "lost", "e
     st.sampled_from([0.0, 2.0, 30.0]),
     st.lists(st.tuples(states, st.booleans()), max_size=40),
 )
-def test_any_feed_that_goes_and_comes(kind, for_s, every_s, told):
-    """``told``: at each second the state, and whether data came in it."""
+def test_any_feed_that_goes_and_comes(kind, for_s, every_s, story):
+    """``story``: at each second the state, and whether data came in it."""
     text = f"{kind} {'>=' if kind == 'gap' else 'for'} {for_s} every {every_s}"
     polls, newest_s = [], None
-    for t, (state, data) in enumerate(told):
+    for t, (state, data) in enumerate(story):
         newest_s = float(t) if data else newest_s
         polls.append((float(t), state, None if newest_s is None else t - newest_s))
     expected = []

@@ -77,8 +77,8 @@ def test_predictions_stay_as_they_are_and_the_timeline_is_smooth(shipped: Stream
     smooth = play(model, rows(60), track, model.init_state(1))
     plain = with_card(shipped, timeline=replace(TIMELINE, smooth_s=0.0))
     raw = play(plain, rows(60), track_of(plain)[0], plain.init_state(1))
-    told = [p.scores for p in kept.of(Prediction)]
-    assert np.array_equal(np.array(told, np.float32), np.array(raw, np.float32))
+    written = [p.scores for p in kept.of(Prediction)]
+    assert np.array_equal(np.array(written, np.float32), np.array(raw, np.float32))
     expected = raw[0]
     for row, average in zip(raw[1:], smooth[1:], strict=True):
         expected = expected + (1 - np.exp(-0.125 / 0.5)) * (row - expected)
@@ -142,10 +142,10 @@ def test_each_head_goes_by_its_own(shipped: StreamingModel) -> None:
     assert (first.temperature, first.smooth_s) == (2.0, 0.0)
     assert (second.temperature, second.smooth_s) == (1.0, 1.0)
     logits = torch.randn(1, len(joint.info.card.labels))
-    told = joint._probabilities(logits)
+    scores = joint._probabilities(logits)
     split = len(first.labels)
-    np.testing.assert_array_equal(told[:, :split], (logits[:, :split] / 2).softmax(-1).numpy())
-    np.testing.assert_array_equal(told[:, split:], logits[:, split:].softmax(-1).numpy())
+    np.testing.assert_array_equal(scores[:, :split], (logits[:, :split] / 2).softmax(-1).numpy())
+    np.testing.assert_array_equal(scores[:, split:], logits[:, split:].softmax(-1).numpy())
 
 
 def test_alerts_and_status_go_by_the_thresholds_of_labels(shipped: StreamingModel) -> None:

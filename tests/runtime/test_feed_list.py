@@ -30,11 +30,11 @@ def feeds(*arguments: object, **options: Any) -> tuple[FeedSpec, ...]:
     return read_feeds(Options(tuple(map(str, arguments)), **options))
 
 
-def listed(folder: Path, text: str, **told: Any) -> tuple[FeedSpec, ...]:
+def listed(folder: Path, text: str, **more: Any) -> tuple[FeedSpec, ...]:
     path = folder / "feeds.toml"
     path.write_text(text, "utf-8")
     path.chmod(0o600)
-    return feeds(path, **told)
+    return feeds(path, **more)
 
 
 def test_arguments_are_feeds(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_list_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="files there have no modes")
 def test_a_password_that_everybody_may_read_is_told_of_once(tmp_path: Path, caplog: Any) -> None:
     path = tmp_path / "feeds.toml"
-    for mode, table, told in (
+    for mode, table, warns in (
         (0o644, "url = 'rtsp://a'\nuser = 'b'\npassword = 'c'", True),
         (0o644, "url = 'rtsp://a:b@c'", True),
         (0o644, "url = 'rtsp://a:${HOME}@c'", False),
@@ -265,5 +265,5 @@ def test_a_password_that_everybody_may_read_is_told_of_once(tmp_path: Path, capl
         path.write_text(f"[[feed]]\n{table}\n[[feed]]\n{table}")
         path.chmod(mode)
         feeds(path)
-        assert [r.levelno for r in caplog.records] == [logging.WARNING] * told
+        assert [r.levelno for r in caplog.records] == [logging.WARNING] * warns
         assert all("may be read by everybody" in r.message for r in caplog.records)

@@ -154,7 +154,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def told(**changed: str) -> Callable[[Path], None]:
+def stated(**changed: str) -> Callable[[Path], None]:
     """Return a change of what a file says of itself."""
 
     def change(path: Path) -> None:
@@ -172,17 +172,17 @@ def told(**changed: str) -> Callable[[Path], None]:
         (flip, "it is damaged"),
         (lambda path: path.write_bytes(b""), "it is damaged"),
         (lambda path: path.write_text("{}" * 99), "it is damaged"),
-        (told(sha256="0"), "it is damaged"),
-        (told(next_step="x"), "it is damaged"),
-        (told(smoothed="[1, 0.5]"), "it is damaged"),
-        (told(smoothed="[1, NaN, 0, 0, 0, 0, 0, 0]"), "it is damaged"),
-        (told(smoothed="7"), "it is damaged"),
-        (told(format="costream-state/2"), "format 'costream-state/2', not"),
-        (told(weights="ab"), "weights 'ab', not"),
-        (told(model="oadtr"), "model 'oadtr', not 'cooadtr'"),
-        (told(source="rtsp://***@other/x"), "source 'rtsp://***@other/x', not"),
-        (told(saved_s=repr(time.time() + 3600)), "its time is in the future"),
-        (told(began_s="nan"), "its time is in the future"),
+        (stated(sha256="0"), "it is damaged"),
+        (stated(next_step="x"), "it is damaged"),
+        (stated(smoothed="[1, 0.5]"), "it is damaged"),
+        (stated(smoothed="[1, NaN, 0, 0, 0, 0, 0, 0]"), "it is damaged"),
+        (stated(smoothed="7"), "it is damaged"),
+        (stated(format="costream-state/2"), "format 'costream-state/2', not"),
+        (stated(weights="ab"), "weights 'ab', not"),
+        (stated(model="oadtr"), "model 'oadtr', not 'cooadtr'"),
+        (stated(source="rtsp://***@other/x"), "source 'rtsp://***@other/x', not"),
+        (stated(saved_s=repr(time.time() + 3600)), "its time is in the future"),
+        (stated(began_s="nan"), "its time is in the future"),
     ],
 )
 def test_what_cannot_be_used_is_told_of_and_put_aside(

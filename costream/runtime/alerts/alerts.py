@@ -159,8 +159,8 @@ def _start(
 
 def _safe(text: str) -> str:
     """Return ``text`` as a part of a file name valid on any system, without credentials."""
-    kept = "".join(c if c.isalnum() or c in ".-" else "_" for c in redact(text))
-    return kept.encode()[:_NAME_BYTES].decode(errors="ignore").strip("._") or "unnamed"
+    name = "".join(c if c.isalnum() or c in ".-" else "_" for c in redact(text))
+    return name.encode()[:_NAME_BYTES].decode(errors="ignore").strip("._") or "unnamed"
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def targets(rule: Rule, classes: RuleLabels) -> tuple[RuleTarget, ...]:
         raise UsageError(
             f"the model has no label {rule.label!r}", where=rule.text, hint=f"it has {known}"
         )
-    found = []
+    chosen = []
     for k in indices:
         above = classes.thresholds[k] if rule.above is None else rule.above
         until = LOW * above if rule.until is None else rule.until
@@ -119,8 +119,8 @@ def targets(rule: Rule, classes: RuleLabels) -> tuple[RuleTarget, ...]:
             raise UsageError(
                 f"'until' is above the firing probability ({above:g})", where=rule.text
             )
-        found.append(RuleTarget(k, classes.labels[k], above, until))
-    return tuple(found)
+        chosen.append(RuleTarget(k, classes.labels[k], above, until))
+    return tuple(chosen)
 
 
 @dataclass(frozen=True)
@@ -236,9 +236,9 @@ class _Parser:
         return [*tokens, _Token("end", "", end)]
 
     def _error(self, token: _Token, wanted: str) -> UsageError:
-        found = f", not {self._text[token.at :].split()[0]!r}" if token.kind != "end" else ""
+        instead = f", not {self._text[token.at :].split()[0]!r}" if token.kind != "end" else ""
         return UsageError(
-            f"expected {wanted}{found}",
+            f"expected {wanted}{instead}",
             where=f"rule {self._text!r}, column {token.at + 1}",
             hint="as in: falling>=0.8 for 2s",
         )

@@ -65,30 +65,32 @@ class _Batch:
             require_parquet()
         check_outputs((), self.output, "", overwrite=True)
         include, exclude, stdin = options.include, options.exclude, sys.stdin.buffer
-        found = collect(options.sources, self.output, include=include, exclude=exclude, stdin=stdin)
-        found = Inputs(found.root, found.items[: options.limit])
-        mark = identity(self.work, self.weights, found.root, content=options.hash)
+        inputs = collect(
+            options.sources, self.output, include=include, exclude=exclude, stdin=stdin
+        )
+        inputs = Inputs(inputs.root, inputs.items[: options.limit])
+        mark = identity(self.work, self.weights, inputs.root, content=options.hash)
         self.journal.read()
         if not options.overwrite:
-            check_folder(self.journal, mark, found.items, self.work, keep=options.skip_existing)
+            check_folder(self.journal, mark, inputs.items, self.work, keep=options.skip_existing)
         if options.dry_run:
-            _list(self._plan(found))
+            _list(self._plan(inputs))
             return ExitCode.OK
         self.journal.lock()
         try:
             self.journal.read()  # again: another batch may just have ended
             old = list(self.journal.entries.values()) if options.overwrite else []
-            plan = self._plan(found)
+            plan = self._plan(inputs)
             remove_results(self.output, old)
             return self._run(plan, mark)
         finally:
             remove_copies(self.work)
             self.journal.close()
 
-    def _plan(self, found: Inputs) -> BatchPlan:
+    def _plan(self, inputs: Inputs) -> BatchPlan:
         if self.options.overwrite:
             self.journal.entries.clear()
-        return make_plan(found.items, self.journal, self.output, content=self.options.hash)
+        return make_plan(inputs.items, self.journal, self.output, content=self.options.hash)
 
     def _run(self, plan: BatchPlan, mark: dict[str, Any]) -> ExitCode:
         for task in plan.tasks:

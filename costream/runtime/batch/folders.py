@@ -117,12 +117,12 @@ class FolderWalk:
         return self._output is not None and _identity(path) == self._output
 
 
-def each_once(found: Iterable[FoundPath]) -> list[FoundPath]:
+def each_once(entries: Iterable[FoundPath]) -> list[FoundPath]:
     """Remove repeated paths, and mark further names of the same file as skipped.
 
     Of a file and links to it, the file itself is used, else the first name.
     """
-    paths = {item.path: item for item in found}
+    paths = {item.path: item for item in entries}
     first: dict[tuple[int, int], str] = {}
     for path in sorted(paths, key=lambda path: os.path.realpath(path) != path):
         identity = _identity(path)

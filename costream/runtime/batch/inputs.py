@@ -96,8 +96,8 @@ def collect(
             return walk.folder(path)
         return walk.file(path, os.path.basename(path))
 
-    found = each_once(item for path in paths for item in search(path))
-    return Inputs(root, ResultNames().give(_expanded(_below(item, root) for item in found)))
+    entries = each_once(item for path in paths for item in search(path))
+    return Inputs(root, ResultNames().give(_expanded(_below(item, root) for item in entries)))
 
 
 def _absolute(argument: str) -> str:
@@ -127,21 +127,21 @@ def _root(paths: Sequence[str], folders: Container[str]) -> str:
         raise UsageError(what, hint=hint) from None
 
 
-def _below(found: FoundPath, root: str) -> FoundPath:
-    if is_url(found.path):
-        at = place(found.path)
+def _below(entry: FoundPath, root: str) -> FoundPath:
+    if is_url(entry.path):
+        at = place(entry.path)
         relative = posixpath.relpath(at, root) if at != root else posixpath.basename(at)
-        return replace(found, relative=relative)
-    return replace(found, relative=os.path.relpath(found.path, root).replace(os.sep, "/"))
+        return replace(entry, relative=relative)
+    return replace(entry, relative=os.path.relpath(entry.path, root).replace(os.sep, "/"))
 
 
 def _place(path: str) -> str:
     return place(path) if is_url(path) else path.replace(os.sep, "/")
 
 
-def _expanded(found: Iterable[FoundPath]) -> Iterator[Input]:
+def _expanded(entries: Iterable[FoundPath]) -> Iterator[Input]:
     """Yield one input per video of a pickle; everything else unchanged."""
-    for item in found:
+    for item in entries:
         if item.refusal is not None:
             yield Input(item.path, item.relative, item.refusal)
             continue

@@ -218,8 +218,8 @@ def cores() -> int:
 
 def available_bytes() -> int | None:
     """Return the bytes of available memory, None where the system does not report it."""
-    found = [_meminfo(), _cgroup()]
-    return min((n for n in found if n is not None), default=None)
+    limits = [_meminfo(), _cgroup()]
+    return min((n for n in limits if n is not None), default=None)
 
 
 def _meminfo() -> int | None:

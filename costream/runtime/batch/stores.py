@@ -114,12 +114,12 @@ def list_files(url: str) -> list[str]:
         fs, path = _opened(url)
         # Not find(): it omits folders that it cannot list.
         walk = fs.walk(path, on_error="raise")
-        found = [f"{folder}/{name}" for folder, _, names in walk for name in names if name]
+        paths = [f"{folder}/{name}" for folder, _, names in walk for name in names if name]
     head, colons, chain = url.partition("::")
     scheme, _, folder = head.partition("://")
     server = scheme.lower() in _SERVERS
     urls = []
-    for name in found:
+    for name in paths:
         relative = name.removeprefix(path.rstrip("/")).lstrip("/")
         if server and ("?" in relative or "#" in relative):
             continue  # links that sort a directory listing
@@ -213,8 +213,8 @@ def place(url: str) -> str:
 def _protocols(url: str) -> list[str]:
     """Return the protocols of a URL, the innermost first: zip, then s3."""
     segments = (segment.partition("://") for segment in url.split("::"))
-    found = [(scheme, mark) for scheme, mark, _ in segments]
-    return [scheme.lower() for scheme, mark in found if mark or scheme.isalnum()]
+    pairs = [(scheme, mark) for scheme, mark, _ in segments]
+    return [scheme.lower() for scheme, mark in pairs if mark or scheme.isalnum()]
 
 
 def _opened(url: str) -> tuple[Any, str]:
